@@ -437,7 +437,7 @@ class Signals:
                 n = int(np.flatnonzero(~np.isfinite(z).all(1))[0])
                 raise ValueError(
                     f"model {m} gives a non-finite output for sample {n} (query {q}): {z[n][:4]};"
-                    " did it diverge?"
+                    " did it diverge, or is it the logarithm of 0 (clip probabilities first)?"
                 )
             all_probabilities &= bool((raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3))
             log_p, *values = _measure(z, labels)

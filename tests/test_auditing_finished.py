@@ -68,7 +68,7 @@ def test_a_planted_leak_is_said_with_sizes_and_what_twins_would_show():
 def test_a_model_without_a_leak_is_not_accused_and_not_acquitted():
     found = quick(*planted(0.0))
     assert found.verdict.outcome == "not established"
-    assert "was not shown to give members" in found.text and "no evidence" in found.text
+    assert "was not shown to give members" in found.text and "a stronger attack may" in found.text
 
 
 def test_the_populations_threshold_has_the_false_positives_it_was_set_for():
@@ -217,7 +217,7 @@ def test_texts_and_ragged_samples_are_answered_and_one_source_is_assumed():
 
     found = quick(sentiment, (texts[:40], y[:40]), (texts[40:], y[40:]))
     assert "one source is assumed" in found.text and "raw inputs are no numbers" in found.shift.note
-    rows = [np.arange(2 + n % 3) for n in range(80)]
+    rows = [n + np.arange(2 + n % 3) for n in range(80)]
 
     def length(batch):
         size = np.array([len(row) + row.sum() for row in batch])
@@ -366,7 +366,12 @@ def fails(message, *args, **options):
 
 def test_models_that_are_none_are_refused_in_a_line():
     logits, train, test = planted(0.0)
-    fails("of scikit-learn pass model.predict_log_proba", LogisticRegression(), train, test)
+    fails(
+        r"of scikit-learn pass lambda x: np.log\(model.predict_proba\(x\).clip",
+        LogisticRegression(),
+        train,
+        test,
+    )
     fails(
         "probabilities were passed; pass logits",
         lambda b: np.full((len(b), 4), 0.25) + np.eye(4)[b[:, 0].astype(int) % 4] * 0.3 - 0.075,
@@ -404,7 +409,12 @@ def test_data_that_do_not_fit_are_refused_in_a_line():
     )
     fails("the logits have 4, so wanted", logits, (x1, y1), test, classes=["a", "b"])
     fails(r"groups have shape \(3,\)", logits, (x1, y1), test, groups=[1, 2, 3])
-    fails("3 members and 200 non-members", logits, (x1[:3], y1[:3]), test)
+    fails(
+        r"3 members \(train\) and 200 non-members \(test\): wanted at least 5",
+        logits,
+        (x1[:3], y1[:3]),
+        test,
+    )
 
 
 def test_references_and_twins_that_do_not_fit_are_refused_in_a_line(tmp_path):
@@ -418,6 +428,38 @@ def test_references_and_twins_that_do_not_fit_are_refused_in_a_line(tmp_path):
     other = planted(0.5, seed=1)[0]
     fails("without a model on one side", logits, train, test, references=[(other, mask)])
     fails("model=None", logits, train, test, retrain=lambda *_: None, root=tmp_path)
+
+
+def test_samples_on_both_sides_are_counted_first_and_refused_where_they_are_all():
+    logits, (x1, y1), (x0, y0) = planted(1.0)
+    fails("200 of 200 samples of test are in train too", logits, (x1, y1), (x1, y1))
+    mixed = (np.concatenate([x1[:20], x0[20:]]), np.concatenate([y1[:20], y0[20:]]))
+    told = quick(logits, (x1, y1), mixed).text
+    assert told.startswith("20 of 200 samples of test are in train too, which hides a leak: take")
+    few = (np.concatenate([x1[:1], x0[1:]]), np.concatenate([y1[:1], y0[1:]]))
+    assert "in train too" not in quick(logits, (x1, y1), few).text
+    other = (x1, (y1 + 1) % CLASSES)  # of another class: no copies
+    assert "in train too" not in quick(logits, (x1, y1), other).text
+
+
+def test_advice_that_was_measured_on_images_is_given_for_images_alone():
+    logits, (x1, y1), (x0, y0) = planted(1.5)
+    table = quick(logits, (x1, y1), (x0, y0))
+    assert table.verdict.outcome == "exceeded" and "augmentation" not in table.text
+    pictures = [np.repeat(x, 4, 1).reshape(-1, 4, 4) for x in (x1, x0)]
+    found = quick(lambda batch: logits(batch[:, 0]), (pictures[0], y1), (pictures[1], y0))
+    assert found.verdict.outcome == "exceeded" and "augmentation" in found.text
+
+
+def test_the_logarithm_of_zero_says_how_to_clip():
+    _, train, test = planted(0.0)
+
+    def forest(batch):
+        votes = np.eye(CLASSES)[batch[:, 0].astype(int) % CLASSES]
+        with np.errstate(divide="ignore"):
+            return np.log(votes)
+
+    fails("logarithm of 0 .clip probabilities first", forest, train, test)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -497,11 +539,20 @@ def test_weights_become_outputs_that_the_audit_reads(tmp_path, monkeypatch, caps
         wants = mia_nb.Signals.from_logits(wanted[None], images.y.numpy())
         assert np.allclose(found.signals.margin, wants.margin, atol=1e-4)
         assert np.array_equal(found.signals.member[0], seen) and found.images.shape == (80, 1, 8, 8)
+    builder = (
+        "import torch\nfrom mia_nb.models.cnn import TinyCNN\ndef net(): return TinyCNN(1, 3)\n"
+    )
+    (tmp_path / "net_of_this_folder.py").write_text(builder)
+    words[2] = "net_of_this_folder:net"  # a builder beside the user, as notebooks find it
     capsys.readouterr()
+    assert main([*words, "--weights", "own.pt", "--member", "member.npy"]) == 1
+    assert "stopped here" in capsys.readouterr().err
+    words[2] = "tinycnn"
     for more, says in {
         ("--weights", "own.pt"): "--weights needs --member too",
         ("--member", "member.npy"): "--member is for --weights",
         ("--weights", "member.npy", "--member", "member.npy"): "do not fit tinycnn",
+        ("--weights", "none.pt", "--member", "member.npy"): "--weights none.pt: no such file",
         ("--weights", "own.pt", "--member", "none.npy"): "none.npy: wanted .npy",
     }.items():
         assert main([*words, *more]) == 2 and says in capsys.readouterr().err

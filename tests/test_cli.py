@@ -284,6 +284,17 @@ def test_a_results_folder_that_cannot_be_written_is_one_line_and_exit_2(desk, ca
     assert "cannot write results to" in err and err.count("\n") == 1
 
 
+def test_params_fit_a_terminal_and_are_a_line_each_elsewhere(desk, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["params", "train"]) == 0
+    folded = capsys.readouterr().out
+    assert max(map(len, folded.splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
+    assert main(["params", "train"]) == 0
+    whole = capsys.readouterr().out
+    assert whole.split() == folded.split() and whole.count("\n") < folded.count("\n")
+
+
 def test_params_prints_type_default_and_help(desk, capsys):
     assert main(["params", "train"]) == 0
     assert re.search(

@@ -94,6 +94,10 @@ def test_an_attack_that_refuses_is_listed_and_the_rest_runs():
         world(4, 100), {"needy": needy, "loss": attacks.single.loss}, n_resamples=5
     )
     assert rows(result, "run", "needy")["verdict"] == "refused: wants 64 references"
+    view = result.readable()
+    assert len(view) == len(result.table) and not view.isna().any(axis=None)
+    assert {"not run", "membership redrawn", "true membership"} < set(view["test"])
+    assert {"needy", "loss threshold"} < set(view["attack"]) and "-" in set(view["value"])
     with pytest.raises(ValueError, match=r"no attack can run.*64 references"):
         metrics.self_test(world(4, 100), {"needy": needy}, n_resamples=5)
 

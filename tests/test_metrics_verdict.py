@@ -106,7 +106,7 @@ def test_a_planted_class_that_leaks_is_named_alone_and_its_table_travels_with_th
         table = result.by_group
         assert table.index[table["above_low"] > 0].tolist() == ["dog"]
         sentence = next(one for one in result.sentences if one.startswith("Largest contribution"))
-        assert "dog (AUC" in sentence and "(5 compared, intervals adjusted" in sentence
+        assert "dog (AUC" in sentence and "adjusted for comparing 5 classes or groups)" in sentence
         assert table.loc["dog", "above_low"] < table.loc["dog", "above"]
         pairs = list(zip(scores.value, scores.member, strict=True))
         auc = {
@@ -126,9 +126,8 @@ def test_where_all_groups_leak_alike_one_is_named_in_at_most_the_stated_share_of
         table = metrics.by_group(*grouped(seed, leak, models=models), n_resamples=50)
         named += bool((table["above_low"] > 0).any())
     assert named <= 5  # at 2.5 %: more in less than 1 of 100 runs
-    assert "No class or group is resolved above the others" in largest_contribution(
-        table.assign(above_low=-0.1)
-    )
+    told = largest_contribution(table.assign(above_low=-0.1), "classes")
+    assert told == "None of the 5 classes is clearly more exposed than the others."
 
 
 def test_small_groups_are_marked_and_never_named():
@@ -141,9 +140,12 @@ def test_small_groups_are_marked_and_never_named():
     assert table.loc["few", "auc"] == 1 and np.isnan(table.loc["few", "above"])
     assert table.loc["hardly", "remark"] == "n/m" and view.loc["hardly", "AUC"] == "n/m"
     assert view.loc["few", "TPR at FPR 0.1"] == "n/m" and view.loc["many", "AUC"].endswith("]")
-    assert "(2 compared, 2 too small)" in str(result)
+    assert (
+        "of the 2 classes or groups is clearly more exposed than the others (2 were too small)."
+        in str(result)
+    )
     alone = verdict(scores, groups=np.zeros(1200, int), n_resamples=20)
-    assert "compared" not in str(alone) and len(alone.by_group) == 1
+    assert "groups" not in str(alone) and len(alone.by_group) == 1
 
 
 def test_advice_is_given_where_something_leaks_and_never_as_a_promise():

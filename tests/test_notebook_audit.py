@@ -108,7 +108,7 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
     assert len(tagged) == 2 and first.startswith("The strongest of 6 attacks, nig, tells members")
     assert (
         result["headline"]
-        == f"{first} No class or group is resolved above the others (4 compared)."
+        == f"{first} None of the 4 classes or groups is clearly more exposed than the others."
     )
     headings = re.findall(
         r"^## (.*)$", "\n".join("".join(cell["source"]) for cell in notebook["cells"]), re.MULTILINE

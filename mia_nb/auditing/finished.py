@@ -25,7 +25,7 @@ from mia_nb.attacks import in_words, score, suite
 from mia_nb.attacks.single import attack_p
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.outputs import LOOK, outputs_from
-from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, shift_guard
+from mia_nb.auditing.shift import COPIES, DOUBT, LEVEL, ShiftGuard, shift_guard
 from mia_nb.checks import checked, holding, mask, refuse, shown
 from mia_nb.metrics import (
     by_group,
@@ -49,7 +49,7 @@ DATA = (
 )
 MODEL = (
     "wanted a torch module, or a function of a batch that gives logits (batch, classes); of"
-    " scikit-learn pass model.predict_log_proba"
+    " scikit-learn pass lambda x: np.log(model.predict_proba(x).clip(1e-6))"
 )
 VARIES = (
     f"{LOOK} the model's output for a sample differs when it is queried again or among others: put"
@@ -63,11 +63,11 @@ FOUND = {
     BELOW: "ranks members below non-members (are train and test swapped?)",
 }
 TWINS = (
-    "What this cannot show, and models retrained on random halves of the same samples can"
-    " (retrain=, references=): whether samples were memorised or are easy for every model; which"
-    " single samples are exposed; how many members are found at very few false positives, where"
-    " attacks that compare such models are far stronger; what another training run would give. A"
-    " weak result is no evidence of the contrary."
+    "Models retrained on random halves of the same samples (retrain=, references=) would also show"
+    " whether samples were memorised or are easy for every model; which single samples are exposed;"
+    " how many members are found at very few false positives, where attacks that compare such"
+    " models are far stronger; and what another training run would give. Finding little here"
+    " proves nothing: a stronger attack may succeed."
 )
 
 
@@ -216,7 +216,9 @@ def audit_model(
     part = slice(max(min(batch, len(x)) // 2, 1))
     close = np.isclose(query(model, x=x[part]), arrays["logits"][0, part], rtol=0.01, atol=0.01)
     untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
-    told = [*signals.info["remarks"], *holding({VARIES: not close.all(), UNTESTED: untested})]
+    copies = _copies(x, y, member)
+    remarks = {copies: copies, VARIES: not close.all(), UNTESTED: untested}
+    told = [*signals.info["remarks"], *holding(remarks)]
     doubt = "" if shift.passed or untested else f"{DOUBT}: {shift.note}."
     judged = partial(_judged, names=names, groups=groups, n_resamples=n_resamples, seed=seed)
     if references:
@@ -226,9 +228,11 @@ def audit_model(
         found = _compared(arrays, others, judged, doubt, models)
     else:
         found = _alone(signals, judged, doubt, seed)
-    tables = [table for table in (found.by_class, found.by_group) if table is not None]
-    told += [found.text, *filter(None, map(largest_contribution, tables))]
-    told += measured_advice() if found.verdict.outcome == EXCEEDED else []
+    views = {"classes": found.by_class, "groups": found.by_group}
+    split = [largest_contribution(t, what) for what, t in views.items() if t is not None]
+    told += [found.text, *filter(None, split)]
+    # measured on images: a batch of these has channels or rows, and columns
+    told += measured_advice() if found.verdict.outcome == EXCEEDED and x.ndim > 2 else []
     return found._replace(shift=shift, text="\n".join(told))
 
 
@@ -246,7 +250,8 @@ def _alone(signals: Signals, judged: Callable, doubt: str, seed: int) -> ModelAu
         rates.append(f"{called[side].mean():.1%} [{low:.1%}, {high:.1%}]")
     threshold = (
         f"With a threshold that {size:,} other test samples set for {RATE:.0%} false positives, the"
-        f" loss accuses {rates[0]} of members and {rates[1]} of non-members."
+        f" loss threshold accuses {rates[0]} of members and {rates[1]} of the remaining test"
+        " samples."
     )
     return found._replace(text="\n".join([found.text, threshold, TWINS]))
 
@@ -271,13 +276,13 @@ def _compared(
         f"Compared with {count} models trained on {size} samples each of train and test ({k} with"
         f" and {k} without the typical sample; the finished model was trained on"
         f" {arrays['member'][0].sum():,}). That {'' if twins else 'chance drew these, and that '}"
-        "they were made like the finished one is for you to say.",
+        "they were trained like the finished one is assumed: check it.",
     ]
     again = None
     if twins:
         halves = signals.select(models=slice(1, None))
         again = judged(halves, suite(twins // 2 - 1), who=f"Of {twins} retrained models each")
-        text.append(f"{again.text} A difference of train and test cannot be in this number.")
+        text.append(f"{again.text} No difference between train and test can explain this number.")
     return found._replace(text="\n".join(text), twins=again)
 
 
@@ -334,7 +339,7 @@ def _rate(scores: Scores, row: pd.Series) -> str:
         )
     found, low, high = (row[f"tpr@{rates[0]:g}{end}"] for end in ("", "_low", "_high"))
     return (
-        f"At {100 * rates[0]:g} % false positives {row.name} finds {found:.1%} of members"
+        f"At {100 * rates[0]:g} % false positives {in_words(row.name)} finds {found:.1%} of members"
         f" [{low:.1%}, {high:.1%}]; guessing finds {100 * rates[0]:g} %."
     )
 
@@ -367,6 +372,16 @@ def _together(train, test) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         )
     y = np.concatenate([y1, y0])
     return np.concatenate([x1, x0]), y, np.arange(len(y)) < len(y1)
+
+
+def _copies(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> str:
+    """What to say where samples of test, with their labels, are in train too; "" where few are."""
+    rows = zip(x, y.tolist(), strict=True)
+    keys = np.array([hash((np.asarray(one).tobytes(), label)) for one, label in rows])
+    shared, size = np.isin(keys[~member], keys[member]).sum(), (~member).sum()
+    said = f"{shared:,} of {size:,} samples of test are in train too, which hides a leak"
+    refuse({f"{said}; wanted samples that the model was not trained on": shared == size})
+    return f"{said}: take them out of test." if shared >= COPIES * size else ""
 
 
 def _samples(name: str, given) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from mia_nb.attacks import in_words
 from mia_nb.auditing.one_run import (
     FEWEST_SPLIT,
     audit,
@@ -338,7 +339,7 @@ def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> Verdict:
     value, low, high = (float(max(row[end] for row in ends.values())) for end in ENDS)
     outcome = first_of({EXCEEDED: low > limit.value, BELOW: high <= limit.value, OPEN: True})
     tried = f"the largest of {len(scores)} attacks" if len(scores) > 1 else "one attack"
-    who = f"{tried}, {strongest}{_left_out(ends, scores)}; {_words(scores[strongest])}"
+    who = f"{tried}, {in_words(strongest)}{_left_out(ends, scores)}; {_words(scores[strongest])}"
     sentence = f"{limit.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({who}): {BECAUSE[outcome]}"
     if 2 <= (pairs := len(np.unique(scores[strongest].pair))) <= LOOSE:
         sentence += f"; with {pairs} pairs the interval may miss up to 14 % of the time, not 5 %"

@@ -26,6 +26,7 @@ ARRAYS = {
 OPTIONAL = ("population", "classes", "images", "draws", "split")
 INVERTED, LOST = 6.0, 2.0  # standard errors from chance that are certain, and that may be chance
 ROUNDED = 0.05  # share by which sums of probabilities may miss 1
+SILENT = 0.05  # share of outputs that may be ties of all classes, as those of 30 voting trees are
 PROBABILITIES = {
     "sum to 1": "probabilities were passed; pass logits, or np.log(p)",
     "sum to 100": "percentages were passed; pass logits, or np.log(p / 100)",
@@ -303,7 +304,9 @@ def _remarks(logits: np.ndarray) -> list[str]:
     remarks = {
         f"those of {_models(positive)} are all >= 0, {cut_off}": positive,
         f"those of {_models(negative)} are all <= 0, {cut_off}": negative,
-        f"{silent:,} are equal for all classes, as if nothing was queried.": silent,
+        f"{silent:,} are equal for all classes, as if nothing was queried.": (
+            silent > SILENT * sum(map(len, flat))
+        ),
     }
     return [f"{LOOK} {remark}" for remark in holding(remarks)]
 

@@ -89,8 +89,8 @@ def shift_guard(
         chosen = np.sort(np.random.default_rng(seed).choice(len(x), samples, replace=False))
         x, labels, member = x[chosen], labels[chosen], member[chosen]
     n1, n0 = int(member.sum()), int((~member).sum())
-    sizes = f"{n1} members and {n0} non-members"
-    refuse({f"{sizes}: {folds} folds need at least that many of each": min(n1, n0) < folds})
+    sizes = f"{n1} members (train) and {n0} non-members (test)"
+    refuse({f"{sizes}: wanted at least {folds} of each": min(n1, n0) < folds})
     value, error, classes_p = math.nan, math.nan, class_mix(labels, member, seed=seed)
     pixels = x.reshape(len(x), -1).astype(np.float32)
     if (pixels != pixels[0]).any():

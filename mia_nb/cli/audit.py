@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -108,6 +109,9 @@ def finished(args) -> Namespace:
             "--member is for --weights FILE; leave it out": not args.weights,
             f"--weights needs {lacking} too: what builds the network, the images, and a .npy that"
             " is true for those that it was trained on": lacking,
+            f"--weights {args.weights}: no such file": (
+                args.weights and not Path(args.weights).is_file()
+            ),
         }
     )
     import torch
@@ -115,6 +119,7 @@ def finished(args) -> Namespace:
 
     from mia_nb import data, models
 
+    sys.path.insert(0, os.getcwd())  # as a notebook's kernel finds a builder
     images = data.load(args.data)
     shape = {"in_channels": images.x.shape[1], "size": tuple(images.x.shape[2:])}
     scale = {"mean": images.mean, "std": images.std}

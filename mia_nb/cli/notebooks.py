@@ -7,6 +7,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,12 +195,13 @@ def params(args) -> None:
     path = find_notebook(args.notebook, folders(args.notebooks))
     rows = described(read_parameters(path))
     print(f"{path}" if rows else f"{path} has no cell tagged `parameters`")
-    print_table(rows)
+    print_table(rows, shutil.get_terminal_size((10_000, 0)).columns)
 
 
-def print_table(rows: list[tuple[str, ...]]) -> None:
-    """Rows of text as columns of one width each."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def print_table(rows: list[tuple[str, ...]], width: int = 10_000) -> None:
+    """Rows of text as columns, folded at a width."""
+    widths = [min(max(map(len, column)), width // 4) for column in zip(*rows, strict=True)]
+    folded = textwrap.TextWrapper(width, subsequent_indent=" " * 8, break_long_words=False)
     for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+        cells = (cell.ljust(size) for cell, size in zip(row, widths, strict=True))
+        print(folded.fill("  ".join(cells).rstrip()))

@@ -90,7 +90,7 @@ def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
     return rows
 
 
-def largest_contribution(table: pd.DataFrame) -> str:
+def largest_contribution(table: pd.DataFrame, what: str = "classes or groups") -> str:
     """Which groups of a `by_group` table stand out, in a sentence; "" where none can be compared.
 
     Named is only what an interval adjusted for the number of groups puts above the others.
@@ -98,11 +98,10 @@ def largest_contribution(table: pd.DataFrame) -> str:
     able = table.dropna(subset="above")
     if len(able) < 2:
         return ""
-    small = f", {len(table) - len(able)} too small" if len(able) < len(table) else ""
-    compared = f"{len(able)} compared{small}"
+    small = f" ({len(table) - len(able)} were too small)" if len(able) < len(table) else ""
     out = able[able["above_low"] > 0].sort_values("above", ascending=False)
     if out.empty:
-        return f"No class or group is resolved above the others ({compared})."
+        return f"None of the {len(able)} {what} is clearly more exposed than the others{small}."
     told = [
         f"{name} (AUC {row['auc']:.3f}; {100 * row['above_low']:.1f} to"
         f" {100 * row['above_high']:.1f} points)"
@@ -110,8 +109,8 @@ def largest_contribution(table: pd.DataFrame) -> str:
     ]
     more = f" and {len(out) - 3} more" if len(out) > 3 else ""
     return (
-        f"Largest contribution: {', '.join(told)}{more} above the mean of the others ({compared},"
-        " intervals adjusted for that)."
+        f"Largest contribution: {', '.join(told)}{more} above the mean of the others"
+        f" (intervals adjusted for comparing {len(able)} {what}){small}."
     )
 
 

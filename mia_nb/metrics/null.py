@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, stdtrit
 
-from mia_nb.attacks import find
+from mia_nb.attacks import find, in_words
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, instance, whole
 from mia_nb.metrics.curve import auc, auc_null_error
@@ -25,6 +25,13 @@ LEVEL = 0.001  # family-wise, after Holm's correction
 REDRAW_ERRORS = 4.0
 SIGN_ERRORS = 3.0
 FITTED = ("shokri", "fused")  # attacks that fit a model for each target
+TESTS = {
+    "run": "not run",
+    "blind": "constant outputs",
+    "N1": "noise",
+    "N2": "membership redrawn",
+    "N3": "true membership",
+}
 COLUMNS = ["test", "attack", "value", "error", "p", "tests", "verdict"]
 
 
@@ -36,6 +43,15 @@ class SelfTest(NamedTuple):
 
     passed: bool
     table: pd.DataFrame
+
+    def readable(self) -> pd.DataFrame:
+        """The table for people: tests and attacks in words, "-" where a number is missing."""
+        names = {
+            "test": self.table["test"].replace(TESTS),
+            "attack": self.table["attack"].map(in_words),
+        }
+        view = self.table.assign(**names).round(4)
+        return view.astype(object).where(view.notna(), "-")
 
 
 @checked
