@@ -389,8 +389,7 @@ def main() -> None:
         if study != "nsde" or frontier is not None:  # its claims are decided along training
             page = replace(page, f"claims: {study}", claims(study, frontier))
     PAGE.write_text(page, encoding="utf-8")
-    curves = {name: score("rmia", one) for name, one in alike(there(DRAWN)).items()}
-    drawn(plots.roc_pair(curves), "results-roc.png")
+    drawn(plots.shipped_roc(list(DRAWN)), "results-roc.png")
 
 
 if __name__ == "__main__":

@@ -442,3 +442,12 @@ def test_the_staircase_of_log_axes_is_the_best_vertex_within_the_false_positives
     for fpr, tpr in zip(curve.fpr, curve.tpr, strict=True):
         allowed = [step for step in steps if step[~member].sum() <= round(fpr * 30)]
         assert tpr == pytest.approx(max(step[member].mean() for step in allowed))
+
+
+def test_the_roc_of_shipped_pools_takes_as_many_models_of_each_and_names_attack_and_pool():
+    figure = plots.shipped_roc(["odenet", "resnet14"])
+    names = {trace.name for trace in figure.data if trace.name}
+    assert {"RMIA on odenet", "RMIA on resnet14"} <= {name.split("  ")[0] for name in names}
+    assert "mean of 8 targets" in str(figure.layout)
+    alone = plots.shipped_roc(["odenet"], ["rmia", "loss"])
+    assert {"RMIA", "loss threshold"} <= {str(t.name).split("  ")[0] for t in alone.data}

@@ -6,7 +6,7 @@ never the only cue. Paper is transparent and text mid-grey, so that a figure rea
 dark pages. No figure has a fixed width.
 """
 
-from mia_nb.plots.curves import roc_bounds, roc_pair, verdict
+from mia_nb.plots.curves import roc_bounds, roc_pair, shipped_roc, verdict
 from mia_nb.plots.privacy import accounting, ladder, privacy_utility
 from mia_nb.plots.samples import images
 from mia_nb.plots.settings import (
@@ -59,6 +59,7 @@ __all__ = [
     "roc_bounds",
     "roc_pair",
     "scatter",
+    "shipped_roc",
     "sites",
     "summary",
     "verdict",

@@ -18,6 +18,8 @@ from plotly.subplots import make_subplots
 
 from mia_nb import attacks, metrics
 from mia_nb.accounting import gaussian_mu, tradeoff
+from mia_nb.checks import checked
+from mia_nb.examples import load_example
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, thin
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots import marks
@@ -124,6 +126,28 @@ def roc_pair(scores: Scores | dict[str, Scores], *, level: float = 0.95) -> go.F
         level: of the bands, pointwise
     """
     return _rocs(named(scores), [False, True], level)
+
+
+@checked
+def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
+    """`roc_pair` of signals that travel with the package: nothing is trained.
+
+    Parameters:
+        pools: CIFAR-10 pools of `examples`, such as "resnet14"; of each as many models as the
+            smallest has.
+        names: attacks, several for one pool.
+    """
+    signals = {pool: load_example(f"cifar10/{pool}") for pool in pools}
+    count = min(len(one.margin) for one in signals.values())
+    return roc_pair(
+        {
+            f"{attacks.in_words(name)} on {pool}" if len(pools) > 1 else name: attacks.score(
+                name, one.select(models=slice(count))
+            )
+            for pool, one in signals.items()
+            for name in names
+        }
+    )
 
 
 def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figure:
