@@ -53,7 +53,7 @@ STYLE = """<style>
 .mia-nb-pane .widget-toggle-button { padding: 0 .5rem; margin: 1px }
 .mia-nb-pane .widget-checkbox { height: auto; line-height: 1.3; flex-shrink: 0 }
 .mia-nb-pane .widget-checkbox .widget-label-basic { white-space: normal; padding: .2rem 0 }
-body[data-voila] .mia-nb-pane { max-height: max(430px, calc(100vh - 220px)) !important }
+body[data-voila] .mia-nb-pane { max-height: max(430px, calc(100vh - 192px)) !important }
 </style>"""
 NUMBERS = """<div style="width:0;min-width:100%">{}
 <div style="opacity:.75;line-height:1.4;margin-top:.5rem">{}</div></div>"""
