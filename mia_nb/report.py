@@ -168,7 +168,8 @@ def _part(number: int, path: Path, data: bytes) -> Part:
     counts = {"table": body.count("<table"), "picture": body.count('class="plot"')}
     holds = [f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items() if count]
     name, opening = words or (html.escape(path.stem), "")
-    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", opening, re.DOTALL)
+    told = re.sub(r"^\d+ minutes\.\s*(Elective\.)?", "", opening)  # how long is no question
+    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", told, re.DOTALL)
     question = next((one for one in sentences if one.endswith("?")), "".join(sentences[:1]))
     return Part(
         f"s{number}", name, question.strip(), outputs, body, ", ".join([*holds, "code and text"])
@@ -327,7 +328,6 @@ def _figure(figure: dict) -> str:
     layout = figure.get("layout", {})
     heading = layout.get("title") or {}
     label = heading.get("text") if isinstance(heading, dict) else heading
-    height = layout.get("height") or 450
     record = {
         name: figure.get(name, empty)
         for name, empty in (("data", []), ("layout", {}), ("config", {}))
@@ -335,7 +335,7 @@ def _figure(figure: dict) -> str:
     text = json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<div class="plot" role="figure" aria-label="{html.escape(str(label or "chart"))}"'
-        f' style="height:{float(height):.0f}px"><noscript>This chart needs'
+        f' style="height:{float(layout.get("height") or 450):.0f}px"><noscript>This chart needs'
         ' JavaScript.</noscript></div>\n<script type="application/json"'
         f' class="figure">{text}</script>'
     )

@@ -206,6 +206,20 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     assert 'id="verdict"' not in plain and 'id="provenance"' not in plain
 
 
+@pytest.mark.parametrize(
+    ("opening", "question"),
+    [
+        ("*12 minutes.* You play. By hand.", "You play."),
+        ("*6 minutes.* *Elective.* A table says: 0.00.\nYou look.", "A table says: 0.00."),
+        ("*10 minutes.* A network adds noise. What is left?", "What is left?"),
+        ("12 minutes are enough.", "12 minutes are enough."),
+    ],
+)
+def test_how_many_minutes_a_part_takes_is_no_question(tmp_path, opening, question):
+    page = page_of(tmp_path, markdown=f"# A title\n\n{opening}")
+    assert f"<h2>A title</h2>\n<p>{question}</p>" in page
+
+
 def test_a_headline_that_is_a_verdict_stands_on_top_until_a_notebook_has_one_of_its_own(tmp_path):
     def notebook(name, words, *tags):
         told = v4.new_output("display_data", {"text/markdown": f"### Told\n\n* {words}"})
