@@ -480,6 +480,19 @@ def test_after_scoring_a_line_explains_frames_and_crosses(source):
     assert "Solid vermillion frame" in told and "dashed blue" in told and "cross" in told
 
 
+def test_frames_lie_around_the_images_and_leave_their_captions_free(source):
+    images = workshop.game(source, reveal=True).view.figures["images"]["layout"]
+    frames = [shape for shape in images["shapes"] if shape["type"] == "rect"]
+    captions = images["annotations"]
+    for frame, caption in zip(frames, captions, strict=True):
+        middle = (frame["x0"] + frame["x1"]) / 2
+        assert middle == pytest.approx(caption["x"] - 0.5)  # a pixel is drawn around its number
+        # the words begin where the image ends
+        assert frame["y1"] == pytest.approx(caption["y"], abs=0.5)
+    widths = {frame["x1"] - frame["x0"] for frame in frames}
+    assert max(widths) < captions[1]["x"] - captions[0]["x"]
+
+
 def test_only_pictures_drawn_at_random_are_dealt_and_the_others_are_grey(source):
     tiles = {number: np.full((3, 4, 4), number, np.uint8) for number in range(250)}
     pictures = Pictures(tiles)  # the first fifty are the exposed ones

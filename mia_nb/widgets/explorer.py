@@ -227,7 +227,8 @@ class Explorer:
             *above,
             *(W.GridBox([self._figures[n] for n in row], layout=GRID) for row in self.rows),
         ]
-        short = self.view is None or self.view.table is None or len(self.view.table) == 1
+        # a table that is not there yet may come with many rows
+        short = self.view is None or (self.view.table is not None and len(self.view.table) == 1)
         (left if short else right).append(self._numbers)
         pane, whole = partial(W.VBox, _dom_classes=["mia-nb-pane"]), W.Layout(width="100%")
         left = pane(left, layout={"flex": "0 0 240px"} | PANE)
