@@ -462,8 +462,8 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
     assert game.view.table is None and not any(
         "these 20" in trace["name"] for trace in game.view.figures["plane"]["data"]
     )
-    before = game.view.figures["plane"]["layout"]["title"]["text"]
-    assert "Attacks on all images" in before and "after you submit" in before
+    before = game.view.figures["plane"]["layout"]
+    assert before["title"]["text"] == "Attacks on all images" and "submit" in before["meta"]
     scored = game.set(score=True).figures["images"]["layout"]["shapes"]
     assert sum(shape["type"] == "rect" for shape in scored) == 20
     assert game.view.table["who"].tolist() == ["you", "loss threshold", "RMIA"]
@@ -474,10 +474,16 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
 
 def test_after_scoring_a_line_explains_frames_and_crosses(source):
     game = workshop.game(source, guesses=(1, 2))
-    told = game.view.figures["images"]["layout"]["title"]["text"]
-    assert "Click to accuse" in told and "vermillion" not in told
-    told = game.set(score=True).figures["images"]["layout"]["title"]["text"]
-    assert "Solid vermillion frame" in told and "dashed blue" in told and "cross" in told
+    told = game._styled("images")["layout"]["title"]["text"]
+    assert "tick to accuse" in told and "vermillion" not in told
+    game.set(score=True)
+    told = game._styled("images")["layout"]["title"]["text"]
+    assert (
+        "Solid vermillion frame" in told
+        and "dashed blue" in told
+        and "cross" in told
+        and "tick" not in told
+    )
 
 
 def test_frames_lie_around_the_images_and_leave_their_captions_free(source):

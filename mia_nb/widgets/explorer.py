@@ -82,7 +82,8 @@ class Explorer:
     batch mode.
 
     A ValueError of `draw`, or of what controls follow, is shown in place and the pictures stay as
-    they were. In batch mode (papermill) sentence, figures and table are displayed once.
+    they were. In batch mode (papermill) sentence, figures and table are displayed once. What a hand
+    can do with a figure stands in its layout's `meta`, which the live page alone adds to its title.
 
     Parameters:
         name: the title
@@ -358,6 +359,8 @@ class Explorer:
         moving |= {place for place in self._hands["click"].values() if isinstance(place, str)}
         fixed = {n: str(c.value) for n, c in self.controls.items() if n not in moving}
         figure = plain(self.view.figures[name])
+        if by_hand := figure["layout"].get("meta"):
+            figure = with_title(figure, f"{figure['layout']['title']['text']}; {by_hand}")
         return with_layout(
             figure,
             uirevision=json.dumps(fixed),
