@@ -127,9 +127,16 @@ class Part(NamedTuple):
     holds: str
 
     def verdict(self) -> str:
-        """The verdict, its heading made the page's, over the picture."""
+        """The verdict, its heading made the page's, over the picture; what to do next below it, so
+        that a laptop's first screen holds the picture and its legend.
+        """
         words = re.sub(r"(?<=\d) %", "&nbsp;%", self.outputs["verdict"])
-        return re.sub("<(/?)h3>", r"<\1h2>", words) + self.outputs["picture"]
+        words, picture = re.sub("<(/?)h3>", r"<\1h2>", words), self.outputs["picture"]
+        return (
+            words.replace("<li>Next: ", f"</ul>{picture}<ul><li>Next: ")
+            if "<li>Next: " in words
+            else words + picture
+        )
 
     def section(self, terms: dict[str, str], is_top: bool) -> str:
         """The notebook's section; that of the page's verdict and first picture links to them."""
@@ -369,9 +376,12 @@ def _clean(markup: str) -> str:
             or (name == "src" and value.startswith("data:image/"))
         ),
     }
-    protocols = ["http", "https", "mailto", "data"]
     return bleach.clean(
-        markup, tags=TAGS.split(), attributes=attributes, protocols=protocols, strip=True
+        markup,
+        tags=TAGS.split(),
+        attributes=attributes,
+        protocols=["http", "https", "mailto", "data"],
+        strip=True,
     )
 
 

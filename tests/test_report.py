@@ -206,6 +206,23 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     assert 'id="verdict"' not in plain and 'id="provenance"' not in plain
 
 
+def test_what_to_do_next_stands_below_the_picture_of_the_verdict(tmp_path):
+    text = "### Told\n\n* 7 % found\n* Next: train less.\n* Measured on digits."
+    words = v4.new_output("display_data", {"text/markdown": text})
+    cells = [
+        v4.new_markdown_cell("# A title"),
+        v4.new_code_cell("x", outputs=[words]) | {"metadata": {"tags": ["verdict"]}},
+        v4.new_code_cell("y", outputs=[figure("Seen")]),
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps(v4.new_notebook(cells=cells)))
+    page = export([tmp_path / "a.ipynb"], tmp_path / "out.html").read_text()
+    verdict = page.partition('id="verdict">')[2].partition("</section>")[0]
+    assert verdict.count("<ul>") == verdict.count("</ul>") == 2
+    found, picture, steps = (verdict.index(x) for x in ("7&nbsp;%", '"Seen"', "Next: train less"))
+    assert found < verdict.index("</ul>") < picture < verdict.rindex("<ul>") < steps
+    assert steps < verdict.index("Measured on digits") < verdict.rindex("</ul>")
+
+
 @pytest.mark.parametrize(
     ("opening", "question"),
     [
