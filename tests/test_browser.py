@@ -503,3 +503,7 @@ def test_the_dashboard_shows_explorers_without_code_and_asks_nothing_of_the_netw
             f"JSON.stringify({SENTENCES}) !== {json.dumps(json.dumps(before))}", timeout=20_000
         )
         assert (external, errors) == ([], [])
+    # nor does a visit write to the terminal; what is asked for in vain (by `dashboard`) is said
+    first, *others = (tmp_path / "voila.log").read_text().splitlines()
+    assert first == f"{address} (stop with Ctrl-C)"
+    assert all("/voila/static/nothing" in line for line in others)
