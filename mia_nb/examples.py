@@ -172,7 +172,12 @@ def _put(place: Path, record: dict, name: str, content: bytes) -> None:
 def _place(dataset: str) -> Path:
     found = [place / dataset for place in PLACES if (place / dataset / "manifest.json").is_file()]
     if not found:
-        raise ValueError(f"no example data set {dataset!r}; there is cifar10")
+        raise ValueError(
+            f"the folder of the example data set, {PLACES[-1] / dataset}, is missing;"
+            " install mia_nb again, or run from a checkout"
+            if dataset == "cifar10"
+            else f"no example data set {dataset!r}; there is cifar10"
+        )
     return found[0]
 
 

@@ -127,9 +127,16 @@ class Part(NamedTuple):
     holds: str
 
     def verdict(self) -> str:
-        """The verdict, its heading made the page's, over the picture."""
+        """The verdict, its heading made the page's, over the picture; what to do next below it, so
+        that a laptop's first screen holds the picture and its legend.
+        """
         words = re.sub(r"(?<=\d) %", "&nbsp;%", self.outputs["verdict"])
-        return re.sub("<(/?)h3>", r"<\1h2>", words) + self.outputs["picture"]
+        words, picture = re.sub("<(/?)h3>", r"<\1h2>", words), self.outputs["picture"]
+        return (
+            words.replace("<li>Next: ", f"</ul>{picture}<ul><li>Next: ")
+            if "<li>Next: " in words
+            else words + picture
+        )
 
     def section(self, terms: dict[str, str], is_top: bool) -> str:
         """The notebook's section; that of the page's verdict and first picture links to them."""
@@ -168,7 +175,8 @@ def _part(number: int, path: Path, data: bytes) -> Part:
     counts = {"table": body.count("<table"), "picture": body.count('class="plot"')}
     holds = [f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items() if count]
     name, opening = words or (html.escape(path.stem), "")
-    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", opening, re.DOTALL)
+    told = re.sub(r"^\d+ minutes\.\s*(Elective\.)?", "", opening)  # how long is no question
+    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", told, re.DOTALL)
     question = next((one for one in sentences if one.endswith("?")), "".join(sentences[:1]))
     return Part(
         f"s{number}", name, question.strip(), outputs, body, ", ".join([*holds, "code and text"])
@@ -327,7 +335,6 @@ def _figure(figure: dict) -> str:
     layout = figure.get("layout", {})
     heading = layout.get("title") or {}
     label = heading.get("text") if isinstance(heading, dict) else heading
-    height = layout.get("height") or 450
     record = {
         name: figure.get(name, empty)
         for name, empty in (("data", []), ("layout", {}), ("config", {}))
@@ -335,7 +342,7 @@ def _figure(figure: dict) -> str:
     text = json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<div class="plot" role="figure" aria-label="{html.escape(str(label or "chart"))}"'
-        f' style="height:{float(height):.0f}px"><noscript>This chart needs'
+        f' style="height:{float(layout.get("height") or 450):.0f}px"><noscript>This chart needs'
         ' JavaScript.</noscript></div>\n<script type="application/json"'
         f' class="figure">{text}</script>'
     )
@@ -369,9 +376,12 @@ def _clean(markup: str) -> str:
             or (name == "src" and value.startswith("data:image/"))
         ),
     }
-    protocols = ["http", "https", "mailto", "data"]
     return bleach.clean(
-        markup, tags=TAGS.split(), attributes=attributes, protocols=protocols, strip=True
+        markup,
+        tags=TAGS.split(),
+        attributes=attributes,
+        protocols=["http", "https", "mailto", "data"],
+        strip=True,
     )
 
 

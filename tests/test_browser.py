@@ -373,6 +373,28 @@ def test_an_explorer_moves_downloads_what_it_shows_and_is_saved_with_every_pictu
     assert all(json.loads(figure["figure"])["data"] for figure in figures)
 
 
+LINE = """(() => { const plot = document.querySelector('.js-plotly-plot');
+  plot.scrollIntoView({block: 'center'});
+  const {xaxis: x, yaxis: y, shapes} = plot._fullLayout, at = plot.getBoundingClientRect();
+  return [at.left + x._offset + x.d2p(shapes[0].x0), at.top + y._offset + y._length / 2]; })()"""
+
+
+def test_the_threshold_line_follows_the_mouse_that_presses_it(server, browser):
+    cells = [SOURCE.format(samples=2_000), "widgets.scores(found)"]
+    with lab.live_notebook(server, browser, "drag", cells) as (page, external, errors, _):
+        before, (across, down) = page.evaluate(SENTENCES), page.evaluate(LINE)
+        page.mouse.move(across + 3, down)
+        page.mouse.down()
+        page.mouse.move(across - 100, down, steps=5)
+        page.mouse.up()
+        page.wait_for_function(
+            f"JSON.stringify({SENTENCES}) !== {json.dumps(json.dumps(before))}", timeout=20_000
+        )
+        # a threshold of the grid lies near
+        page.wait_for_function(f"Math.abs({LINE}[0] - {across - 103}) < 15", timeout=20_000)
+        assert (external, errors) == ([], [])
+
+
 GAME = [
     (
         "import numpy as np\nfrom test_workshop import SAMPLES, cube_of\nfrom mia_nb import"
@@ -481,3 +503,7 @@ def test_the_dashboard_shows_explorers_without_code_and_asks_nothing_of_the_netw
             f"JSON.stringify({SENTENCES}) !== {json.dumps(json.dumps(before))}", timeout=20_000
         )
         assert (external, errors) == ([], [])
+    # nor does a visit write to the terminal; what is asked for in vain (by `dashboard`) is said
+    first, *others = (tmp_path / "voila.log").read_text().splitlines()
+    assert first == f"{address} (stop with Ctrl-C)"
+    assert all("/voila/static/nothing" in line for line in others)

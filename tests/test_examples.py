@@ -107,6 +107,13 @@ def test_an_unknown_name_says_what_there_is(written):
         examples.load_example("mnist/one")
 
 
+def test_an_installation_that_lost_the_signals_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(examples, "PLACES", (tmp_path,))
+    with pytest.raises(ValueError, match=r"cifar10, is missing; install mia_nb again") as raised:
+        examples.load_example()
+    assert "\n" not in str(raised.value)
+
+
 def test_an_altered_file_and_another_format_are_refused(written):
     place, _ = written
     content = (place / "one.npz").read_bytes()

@@ -206,6 +206,37 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     assert 'id="verdict"' not in plain and 'id="provenance"' not in plain
 
 
+def test_what_to_do_next_stands_below_the_picture_of_the_verdict(tmp_path):
+    text = "### Told\n\n* 7 % found\n* Next: train less.\n* Measured on digits."
+    words = v4.new_output("display_data", {"text/markdown": text})
+    cells = [
+        v4.new_markdown_cell("# A title"),
+        v4.new_code_cell("x", outputs=[words]) | {"metadata": {"tags": ["verdict"]}},
+        v4.new_code_cell("y", outputs=[figure("Seen")]),
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps(v4.new_notebook(cells=cells)))
+    page = export([tmp_path / "a.ipynb"], tmp_path / "out.html").read_text()
+    verdict = page.partition('id="verdict">')[2].partition("</section>")[0]
+    assert verdict.count("<ul>") == verdict.count("</ul>") == 2
+    found, picture, steps = (verdict.index(x) for x in ("7&nbsp;%", '"Seen"', "Next: train less"))
+    assert found < verdict.index("</ul>") < picture < verdict.rindex("<ul>") < steps
+    assert steps < verdict.index("Measured on digits") < verdict.rindex("</ul>")
+
+
+@pytest.mark.parametrize(
+    ("opening", "question"),
+    [
+        ("*12 minutes.* You play. By hand.", "You play."),
+        ("*6 minutes.* *Elective.* A table says: 0.00.\nYou look.", "A table says: 0.00."),
+        ("*10 minutes.* A network adds noise. What is left?", "What is left?"),
+        ("12 minutes are enough.", "12 minutes are enough."),
+    ],
+)
+def test_how_many_minutes_a_part_takes_is_no_question(tmp_path, opening, question):
+    page = page_of(tmp_path, markdown=f"# A title\n\n{opening}")
+    assert f"<h2>A title</h2>\n<p>{question}</p>" in page
+
+
 def test_a_headline_that_is_a_verdict_stands_on_top_until_a_notebook_has_one_of_its_own(tmp_path):
     def notebook(name, words, *tags):
         told = v4.new_output("display_data", {"text/markdown": f"### Told\n\n* {words}"})

@@ -126,6 +126,18 @@ def test_in_batch_mode_an_explorer_is_a_static_figure_with_its_words_and_numbers
     )
 
 
+def test_what_a_hand_can_do_is_said_on_a_live_page_alone(monkeypatch):
+    explorer = widgets.scores([source()])
+    _ = explorer.widget
+    live = json.loads(explorer._figures["histogram"].figure)["layout"]["title"]["text"]
+    assert live.endswith("of cases; drag the line")
+    shown = []
+    monkeypatch.setenv("MIA_NB_MODE", "batch")
+    monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
+    explorer._ipython_display_()
+    assert shown[1].layout.title.text.endswith("of cases")
+
+
 def test_what_is_exported_holds_what_is_shown():
     explorer = small()
     table = pd.read_csv(io.StringIO(explorer.csv()), comment="#")

@@ -462,8 +462,8 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
     assert game.view.table is None and not any(
         "these 20" in trace["name"] for trace in game.view.figures["plane"]["data"]
     )
-    before = game.view.figures["plane"]["layout"]["title"]["text"]
-    assert "Attacks on all images" in before and "after you submit" in before
+    before = game.view.figures["plane"]["layout"]
+    assert before["title"]["text"] == "Attacks on all images" and "submit" in before["meta"]
     scored = game.set(score=True).figures["images"]["layout"]["shapes"]
     assert sum(shape["type"] == "rect" for shape in scored) == 20
     assert game.view.table["who"].tolist() == ["you", "loss threshold", "RMIA"]
@@ -474,10 +474,29 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
 
 def test_after_scoring_a_line_explains_frames_and_crosses(source):
     game = workshop.game(source, guesses=(1, 2))
-    told = game.view.figures["images"]["layout"]["title"]["text"]
-    assert "Click to accuse" in told and "vermillion" not in told
-    told = game.set(score=True).figures["images"]["layout"]["title"]["text"]
-    assert "Solid vermillion frame" in told and "dashed blue" in told and "cross" in told
+    told = game._styled("images")["layout"]["title"]["text"]
+    assert "tick to accuse" in told and "vermillion" not in told
+    game.set(score=True)
+    told = game._styled("images")["layout"]["title"]["text"]
+    assert (
+        "Solid vermillion frame" in told
+        and "dashed blue" in told
+        and "cross" in told
+        and "tick" not in told
+    )
+
+
+def test_frames_lie_around_the_images_and_leave_their_captions_free(source):
+    images = workshop.game(source, reveal=True).view.figures["images"]["layout"]
+    frames = [shape for shape in images["shapes"] if shape["type"] == "rect"]
+    captions = images["annotations"]
+    for frame, caption in zip(frames, captions, strict=True):
+        middle = (frame["x0"] + frame["x1"]) / 2
+        assert middle == pytest.approx(caption["x"] - 0.5)  # a pixel is drawn around its number
+        # the words begin where the image ends
+        assert frame["y1"] == pytest.approx(caption["y"], abs=0.5)
+    widths = {frame["x1"] - frame["x0"] for frame in frames}
+    assert max(widths) < captions[1]["x"] - captions[0]["x"]
 
 
 def test_only_pictures_drawn_at_random_are_dealt_and_the_others_are_grey(source):

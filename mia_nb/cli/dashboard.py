@@ -19,13 +19,13 @@ from jupyter_core.paths import jupyter_path
 from mia_nb.checks import refuse
 
 PAGE = "from mia_nb import widgets\nwidgets.setup({{}})\nwidgets.explore(widgets.sources({!r}))"
-IDLE = 600  # seconds after which a page that nobody looks at loses its kernel
 GRACE = 10  # seconds that Voila has for ending its kernels
 ARGUMENTS = (
     "--Voila.ip=127.0.0.1",
-    "--Voila.log_level=WARN",
+    "--Voila.log_level=ERROR",
     "--VoilaConfiguration.show_tracebacks=False",
-    f"--MappingKernelManager.cull_idle_timeout={IDLE}",
+    # seconds after which a page that nobody looks at loses its kernel
+    "--MappingKernelManager.cull_idle_timeout=600",
     "--MappingKernelManager.cull_interval=60",
 )
 
@@ -36,7 +36,8 @@ def serve(args) -> int:
 
     Every visit starts a kernel of its own. Raises ValueError where Voila is not installed.
     """
-    import nbformat
+    from ipykernel.kernelspec import write_kernel_spec
+    from nbformat import v4
 
     refuse(
         {
@@ -50,18 +51,33 @@ def serve(args) -> int:
     )
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "explore.ipynb")
-        cell = nbformat.v4.new_code_cell(PAGE.format(str(Path(args.results).absolute())))
-        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), page)
+        cell = v4.new_code_cell(PAGE.format(os.path.abspath(args.results)))
+        page.write_text(v4.writes(v4.new_notebook(cells=[cell])), encoding="utf-8")
         _without_network(Path(folder))
-        environment = os.environ | {
-            "MIA_NB_MODE": "live",
-            "JUPYTER_PLATFORM_DIRS": "1",
-            "JUPYTER_PATH": os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH")])),
-        }
+        # as long as the interval: of a longer one, Jupyter's own, tornado warns
+        Path(folder, "voila.json").write_text(
+            '{"Voila": {"tornado_settings": {"ws_ping_timeout": 30000}}}', encoding="utf-8"
+        )
+        # its own log warns of TCP at each visit; errors of cells are told by Voila
+        write_kernel_spec(Path(folder, "kernels", "python3"), None, ["--log-level=ERROR"])
+        environment = (
+            os.environ
+            | {
+                "MIA_NB_MODE": "live",
+                "JUPYTER_PLATFORM_DIRS": "1",
+            }
+            | {
+                name: os.pathsep.join(filter(None, [folder, os.environ.get(name)]))
+                for name in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH")
+            }
+        )
         options = [*ARGUMENTS, f"--port={args.port}", *["--no-browser"] * args.no_browser]
-        command = [sys.executable, "-m", "voila", str(page), *options]
-        # in a session of its own: a key pressed here reaches it once, from here
-        server = subprocess.Popen(command, env=environment, start_new_session=True)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "voila", str(page), *options],
+            env=environment,
+            # in a session of its own: a key pressed here reaches it once, from here
+            start_new_session=True,
+        )
 
         def stop(*_):
             # interrupted, Voila ends its kernels; while it starts it has none
@@ -88,12 +104,11 @@ def _without_network(folder: Path) -> None:
     """Voila's page asks a content network for icons that nothing here shows: put a page without
     these links before it.
     """
-    for path in map(Path, jupyter_path("voila", "templates", "lab", "index.html.j2")):
-        if path.is_file():
-            own = folder / "voila" / "templates" / "lab" / path.name
-            own.parent.mkdir(parents=True)
-            own.write_text(
-                re.sub(r'<link[^>]*"https://[^>]*>', "", path.read_text(encoding="utf-8")),
-                encoding="utf-8",
-            )
-            return
+    places = map(Path, jupyter_path("voila", "templates", "lab", "index.html.j2"))
+    if page := next(filter(Path.is_file, places), None):
+        own = folder / "voila" / "templates" / "lab" / page.name
+        own.parent.mkdir(parents=True)
+        own.write_text(
+            re.sub(r'<link[^>]*"https://[^>]*>', "", page.read_text(encoding="utf-8")),
+            encoding="utf-8",
+        )

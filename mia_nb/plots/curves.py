@@ -316,8 +316,8 @@ def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> No
             align="right",
             x=math.log10(end),
             xanchor="right",
-            y=math.log10(starts[1]),
-            yanchor="bottom",
+            y=0,  # of 100 %: curves run below
+            yanchor="top",
             **place,
         )
     axis = {"tickformat": "~%"} | ({"type": "log", "dtick": 1} if log else {})

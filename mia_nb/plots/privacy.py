@@ -256,8 +256,7 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
     for name, table in tables.items():
         need(table, LADDER, f"ladder of {name}" if name else "ladder")
     every, first = pd.concat(list(tables.values())), next(iter(tables.values()))
-    values = every["epsilon"].to_numpy(float)
-    values = values[np.isfinite(values) & (values > 0)]
+    values = every["epsilon"][every["epsilon"].between(0, math.inf, inclusive="neither")]
     start, end = (values.min() / 4, values.max() * 12) if len(values) else (0.1, 100.0)
     figure = go.Figure()
     for i, (name, table) in enumerate(tables.items()):
@@ -383,16 +382,15 @@ def _add_rows(
         figure.add_scatter(
             x=[x],
             y=[y],
-            mode="markers+text" if placed else "text",
+            mode="markers+text",
             marker={
                 "symbol": "line-ns",
-                "size": 12 if name else 20,
+                "opacity": float(placed),  # one not seen holds words off their arrow
+                "size": (12 if name else 20) if placed else 8,
                 "line": {"width": 4, "color": colour},
             },
             text=[f" {row['shown']}"],
-            textposition=f"top {'center' if placed else 'right'}"
-            if arrow or not placed
-            else "middle right",
+            textposition=f"top {'center' if placed else 'right'}" if arrow else "middle right",
             textfont={"color": colour if name else GREY, "size": 12},
             name=name or "epsilon",
             hovertemplate=f"{hover}<extra>{name}</extra>",

@@ -27,7 +27,6 @@ from mia_nb.plots.style import (
     MEMBERS,
     NON_MEMBER,
     NON_MEMBERS,
-    clauses,
     finish,
     translucent,
 )
@@ -113,10 +112,7 @@ def score_points(
     return _figure(
         data,
         f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {there:,} samples",
-        clauses(
-            "click a point, or draw a lasso around some",
-            len(shown) < there and f"{len(shown):,} drawn",
-        ),
+        f"{len(shown):,} drawn" if len(shown) < there else "",
         height=height,
         legend=BELOW,
         margin={"b": 92},

@@ -33,6 +33,8 @@ from mia_nb.types import Scores
 
 DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
 SHARES = ("test_acc", "gap", "train_acc")
+# of the first epoch's label and of the next ones, by turns of families: beside bars, not on them
+CORNERS = (("bottom left", "top left"), ("bottom right", "bottom right"))
 SIMILAR = 0.01  # of test accuracy: what counts as the same utility
 GAP = "train accuracy - test accuracy"
 GAP_BARS = ("Clopper-Pearson, 95 %", "1.96 s.e. of random guessing")  # of a TPR, of an AUC
@@ -214,17 +216,21 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
         colour, dash, symbol = look(i)
         sizes, last = [7] * (len(rows) - 1) + [15], rows.iloc[-1]
         faint = {"color": translucent(colour, 0.45), "thickness": 1.2, "width": 0}
-        pairs = rows["pairs"] if "pairs" in rows else np.full(len(rows), "?")
+        first, next_ones = CORNERS[i % 2]
         figure.add_scatter(
             x=rows["test_acc"],
             y=rows[metric],
             customdata=np.column_stack(
-                [rows["epoch"], rows["attack"].map(attacks.in_words), pairs]
+                [
+                    rows["epoch"],
+                    rows["attack"].map(attacks.in_words),
+                    rows.get("pairs", np.full(len(rows), "?")),
+                ]
             ),
             mode="lines+markers+text",
             name=str(family),
             text=rows["epoch"].astype(str),
-            textposition=["top center", "bottom center"][i % 2],
+            textposition=[first, *[next_ones] * (len(rows) - 2), "top right"][-len(rows) :],
             textfont={"size": 11, "color": colour},
             line={"color": colour, "width": 2, "dash": dash},
             marker={"symbol": symbol, "color": colour, "opacity": 1, "size": sizes},

@@ -198,14 +198,17 @@ def mapped(table: pd.DataFrame, cell: tuple[float, int], attack: str) -> dict:
     cells = number.astype(object).where(number.notna(), None).to_numpy().tolist()
     low, high = table["value"].min(), table["value"].max()
     words = f"AUC of {who} over input dropout p and queries Q: {low:.3f} to {high:.3f}"
-    note = "★ and outline: the cell shown below, click another; ± one standard error"
-    title = figure["layout"]["title"] | {"text": words, "subtitle": {"text": note}}
+    title = figure["layout"]["title"] | {
+        "text": words,
+        "subtitle": {"text": "★ and outline: the cell shown below; ± one standard error"},
+    }
     # two lines and no bar of colours: a column of a page is narrow, and the cells say their numbers
     texts = [[text.replace(" ±", "<br>±") for text in row] for row in figure["data"][0]["text"]]
     own = {"customdata": cells, "text": texts, "showscale": False}
     return with_layout(
         figure | {"data": [figure["data"][0] | own, *figure["data"][1:]]},
         title=title,
+        meta="click a cell",
     )
 
 

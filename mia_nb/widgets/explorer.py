@@ -53,7 +53,7 @@ STYLE = """<style>
 .mia-nb-pane .widget-toggle-button { padding: 0 .5rem; margin: 1px }
 .mia-nb-pane .widget-checkbox { height: auto; line-height: 1.3; flex-shrink: 0 }
 .mia-nb-pane .widget-checkbox .widget-label-basic { white-space: normal; padding: .2rem 0 }
-body[data-voila] .mia-nb-pane { max-height: max(430px, calc(100vh - 220px)) !important }
+body[data-voila] .mia-nb-pane { max-height: max(430px, calc(100vh - 192px)) !important }
 </style>"""
 NUMBERS = """<div style="width:0;min-width:100%">{}
 <div style="opacity:.75;line-height:1.4;margin-top:.5rem">{}</div></div>"""
@@ -82,7 +82,8 @@ class Explorer:
     batch mode.
 
     A ValueError of `draw`, or of what controls follow, is shown in place and the pictures stay as
-    they were. In batch mode (papermill) sentence, figures and table are displayed once.
+    they were. In batch mode (papermill) sentence, figures and table are displayed once. What a hand
+    can do with a figure stands in its layout's `meta`, which the live page alone adds to its title.
 
     Parameters:
         name: the title
@@ -227,7 +228,8 @@ class Explorer:
             *above,
             *(W.GridBox([self._figures[n] for n in row], layout=GRID) for row in self.rows),
         ]
-        short = self.view is None or self.view.table is None or len(self.view.table) == 1
+        # a table that is not there yet may come with many rows
+        short = self.view is None or (self.view.table is not None and len(self.view.table) == 1)
         (left if short else right).append(self._numbers)
         pane, whole = partial(W.VBox, _dom_classes=["mia-nb-pane"]), W.Layout(width="100%")
         left = pane(left, layout={"flex": "0 0 240px"} | PANE)
@@ -357,6 +359,8 @@ class Explorer:
         moving |= {place for place in self._hands["click"].values() if isinstance(place, str)}
         fixed = {n: str(c.value) for n, c in self.controls.items() if n not in moving}
         figure = plain(self.view.figures[name])
+        if by_hand := figure["layout"].get("meta"):
+            figure = with_title(figure, f"{figure['layout']['title']['text']}; {by_hand}")
         return with_layout(
             figure,
             uirevision=json.dumps(fixed),

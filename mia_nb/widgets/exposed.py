@@ -27,6 +27,7 @@ from mia_nb.widgets.explorer import (
     message,
     remarks,
     tick,
+    with_layout,
     worded,
 )
 from mia_nb.widgets.pools import Pools
@@ -206,8 +207,9 @@ def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> 
     if source.images is None:
         why = "no images are stored with these signals"
         return pictures.empty(f"{why}; {ranks}: {', '.join(words)}".replace("<br>", " "))
-    return pictures.sheet(
-        source.images[own], words, numbers, f"{ranks} of the list; click one", chosen=sample
+    return with_layout(
+        pictures.sheet(source.images[own], words, numbers, f"{ranks} of the list", chosen=sample),
+        meta="click one",
     )
 
 

@@ -94,12 +94,12 @@ function download(name, blob) {
 async function render({model, el}) {
   const place = document.createElement("div");
   place.setAttribute("role", "figure");
-  place.style.width = "100%";
-  el.style.width = "100%";
+  el.style.width = place.style.width = "100%";
   el.append(place);
   const Plotly = await plotly(model);
   const config = {
     responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+    edits: {shapePosition: model.get("figure").includes("editable")},
   };
   let shown = [], dark = false;
   const draw = async () => {
@@ -112,14 +112,14 @@ async function render({model, el}) {
     });
     place.style.height = `${layout.height ?? 400}px`;
     place.setAttribute("aria-label", layout.title?.text ?? "chart");
-    const traces = shown.map(one => one.trace);
-    await Plotly.react(place, traces, Plotly.dressed(layout, place), config);
+    await Plotly.react(place, shown.map(one => one.trace), Plotly.dressed(layout, place), config);
     requestAnimationFrame(() => setTimeout(() => { place.dataset.drawn = model.get("count"); }));
   };
   await draw();
   const tell = (kind, event) => {
     const numbers = event.points.map(p => p.customdata).filter(n => Number.isInteger(n));
-    const at = event.points[0] ? {x: event.points[0].x ?? null, y: event.points[0].y ?? null} : {};
+    const [first] = event.points;
+    const at = first ? {x: first.x ?? null, y: first.y ?? null} : {};
     model.set("event", {kind, numbers, ...at, count: (model.get("event").count ?? 0) + 1});
     model.save_changes();
   };

@@ -39,7 +39,7 @@ TITLE = "Scores and ROC"
 PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 BOTH = "numbers and star: one threshold for all targets; the curve: a threshold for each"
 STEPS = 150  # positions of the threshold
-INSIDE = {"x": 0, "y": 1, "yanchor": "top"}
+LINED = {"legend": {"x": 0, "y": 1, "yanchor": "top"}, "meta": "drag the line"}
 
 
 def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float = 0.1) -> Explorer:
@@ -74,9 +74,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     @cache
     def pictures(pool, attack, target, others) -> tuple[dict, dict]:
         drawn = {name: chosen(pool, name, target) for name in dict.fromkeys((attack, *others))}
-        return with_layout(ranked(drawn[attack], bins=100), legend=INSIDE), plain(
-            plots.roc_pair(drawn)
-        )
+        return with_layout(ranked(drawn[attack], bins=100), **LINED), plain(plots.roc_pair(drawn))
 
     def dragged(x, values) -> dict:
         which = [values[name] for name in ("pool", "attack", "target")]
@@ -118,8 +116,11 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             "targets": len(one.targets),
         }
         histogram, roc = pictures(*which, compare)
-        words = f"a random member outscores a random non-member in {area['value']:.1%} of cases"
-        histogram = with_title(histogram, f"{in_words(attack)}: {words}; drag the line")
+        histogram = with_title(
+            histogram,
+            f"{in_words(attack)}: a random member outscores a random non-member in"
+            f" {area['value']:.1%} of cases",
+        )
         figures = {
             "histogram": with_line(histogram, float(place_of(one)(threshold)), editable=True),
             "roc": with_star(roc, fpr, tpr, f"AUC {area['value']:.3f}; star: the threshold"),

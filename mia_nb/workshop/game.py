@@ -26,6 +26,8 @@ from mia_nb.widgets.explorer import (
     View,
     message,
     plain,
+    with_layout,
+    with_title,
 )
 from mia_nb.widgets.stored import Source
 
@@ -41,11 +43,15 @@ FRAMES = {
     True: {"color": MEMBER, "width": 4, "dash": "solid"},
     False: {"color": NON_MEMBER, "width": 4, "dash": "dash"},
 }
-CLICK = "How sure the model is of each image's right class. Click to accuse: green frame"
+SURE = "How sure the model is of each image's right class"
+CLICK = 'click or tick to accuse (green frame), then tick "submit"'
 LEGEND = (
     "Solid vermillion frame: a member; dashed blue frame: a non-member; pink cross: a wrong guess"
 )
-BEFORE = "Attacks on all images; the points of these 20 appear after you submit"
+BEFORE = {
+    "title_text": "Attacks on all images",
+    "meta": "the points of these 20 appear once you submit",
+}
 
 
 class Hand(NamedTuple):
@@ -117,26 +123,22 @@ def game(
     if source.images is None:
         return message(TITLE, WITHOUT_IMAGES.format(source.label))
     curves = {in_words(name): _of_target(source.scores(name), target) for name in attacks}
-    before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(title_text=BEFORE))
+    before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(BEFORE))
     hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
 
     @cache
     def images(number) -> dict:
         hand = hand_of(number)
         x, below = source.images[hand.columns], [text.replace(": ", "<br>") for text in hand.labels]
-        return sheet(x, below, NUMBERS, CLICK, columns=COLUMNS)
+        return sheet(x, below, NUMBERS, SURE, columns=COLUMNS)
 
     def draw(hand, accuse, score, **_) -> View:
         columns, member, _ = hand_of(hand)
         mine = np.isin(hand_of(hand).labels, accuse)
         framed = _framed(images(hand), mine, member if score else None)
         if not score:
-            sentence = (
-                f"{mine.sum()} of 20 accused. Who was in the training data? Click or tick them,"
-                ' then tick "submit"'
-            )
-            note = "the attacks' guesses appear after you submit"
-            return View(sentence, {"images": framed, "plane": before}, None, note)
+            sentence = f"{mine.sum()} of 20 accused. Who was in the training data?"
+            return View(sentence, {"images": framed, "plane": before})
         at = np.searchsorted(source.audited, columns)
         accused = {name: _highest(value[at]) for name, (value, _) in curves.items()}
         sentence, points, table = _scored(accused | {"you": mine}, member)
@@ -221,7 +223,8 @@ def _framed(images: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
     """
     points = images["data"][1]
     x, y = (np.frombuffer(base64.b64decode(points[axis]["bdata"]), np.float32) for axis in "xy")
-    half, shapes = float(np.diff(np.unique(x))[:1].sum() or 72) / 2 - 5, []
+    # an image is as wide as 3/4 of the step to the next; the caption begins close below
+    half, shapes = 3 / 8 * float(np.diff(np.unique(x))[0]) + 0.5, []
     for i, (across, down) in enumerate(zip(map(float, x), map(float, y), strict=True)):
         box = {"x0": across - half, "x1": across + half, "y0": down - half, "y1": down + half}
         if member is None:
@@ -231,5 +234,5 @@ def _framed(images: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
         falling = {"type": "line", "line": CROSS} | box
         rising = falling | {"y0": box["y1"], "y1": box["y0"]}
         shapes += [falling, rising] if mine[i] != member[i] else []
-    title = images["layout"]["title"] | {"text": CLICK if member is None else LEGEND}
-    return images | {"layout": images["layout"] | {"shapes": shapes, "title": title}}
+    titled = images if member is None else with_title(images, LEGEND)
+    return with_layout(titled, shapes=shapes, meta=CLICK * (member is None))
