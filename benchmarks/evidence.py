@@ -181,7 +181,7 @@ def main() -> None:
         print(f"{name}: {pool.folder.path.name}, {time.perf_counter() - begun:,.0f} s", flush=True)
         if given.ship:
             ship(name, pool, images, given.ship)
-    if given.ship:
+    if given.ship and "resnet14" in (given.pools or KNOWN):
         pictures("resnet14", images, given.ship)
 
 
