@@ -66,7 +66,14 @@ def test_no_cell_fails_or_warns(converted):
 
 
 def test_every_figure_is_drawn(converted):
-    assert set(converted.figures()) == {"converted", "quality", "accuracy", "raster", "confidence"}
+    assert set(converted.figures()) == {
+        "answer",
+        "converted",
+        "quality",
+        "accuracy",
+        "raster",
+        "confidence",
+    }
 
 
 def test_one_pool_is_left_per_way_and_number_of_steps(pools):

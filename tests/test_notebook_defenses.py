@@ -157,7 +157,7 @@ def test_every_picture_is_there_light_and_titled_as_the_stored_pools_say(
     compared, scores, best, runs
 ):
     drawn = {cell: figure for cell in compared.outputs for figure in pictures(compared, cell)}
-    assert list(drawn) == ["roc", "defenses", "frontier"]
+    assert list(drawn) == ["answer", "roc", "defenses", "frontier"]
     assert all(len(json.dumps(figure)) < 200_000 for figure in compared.figures().values())
     strongest = {name: scores[name][word] for name, word in best.items()}
     ranked = sorted(NAMES[1:], key=lambda name: mean_auc(strongest[name]))

@@ -136,7 +136,7 @@ def test_no_cell_fails_warns_or_leaves_a_widget(swept):
 
 def test_every_picture_is_there_and_light(swept):
     figures = swept.figures()
-    assert set(figures) == {"heatmap-snn", "heatmap-ann", "steps", "accuracy"}
+    assert set(figures) == {"answer", "heatmap-snn", "heatmap-ann", "steps", "accuracy"}
     assert all(len(json.dumps(figure)) < 100_000 for figure in figures.values())
     names = [
         trace["name"] for trace in figures["steps"]["data"] if trace.get("showlegend") is not False
@@ -253,7 +253,7 @@ def test_the_claims_are_those_of_the_same_scores(swept, cells, pools, used):
     assert "not run" not in shown.values()
     lines = swept.text("evidence")
     assert all(phrase in lines for evidence in truth["evidence"] for phrase in evidence.split("; "))
-    assert "rmia on the ANN itself: ANN" in lines and "gain beyond the ANN's own" in lines
+    assert "RMIA on the ANN itself: ANN" in lines and "gain beyond the ANN's own" in lines
 
 
 def test_printed_numbers_stand_under_their_attack_with_ours_beside_them(swept, result):

@@ -73,7 +73,7 @@ def test_no_cell_fails_warns_or_leaves_a_widget(run):
                 output,
             )
             assert not any("widget" in kind for kind in output.get("data", {})), cell
-    assert set(run.figures()) == {"epochs", "ranks", "score-ranks", "scatter"}
+    assert set(run.figures()) == {"answer", "epochs", "ranks", "score-ranks", "scatter"}
 
 
 def test_all_recipes_have_the_same_members_and_every_pool_is_labelled_by_what_it_does(run, pools):

@@ -85,7 +85,7 @@ def test_no_cell_fails_warns_or_leaves_a_widget(run):
                 output,
             )
             assert not any("widget" in kind for kind in output.get("data", {})), cell
-    assert set(run.figures()) == {"sheet", "curves", "rungs", "pictures", "overlap"}
+    assert set(run.figures()) == {"answer", "sheet", "curves", "rungs", "pictures", "overlap"}
 
 
 def test_every_image_has_a_coin_in_every_model_and_canaries_alone_are_changed(pools):

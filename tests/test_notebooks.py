@@ -103,8 +103,8 @@ def test_no_cell_fails_warns_or_leaves_a_widget(trained, attacked):
 
 
 def test_every_picture_is_plotly_json_of_light_weight(trained, attacked):
-    assert set(trained.figures()) == {"members", "accuracy", "traces"}
-    assert set(attacked.figures()) == {"summary", "roc", "histogram", "scatter", "gap"}
+    assert set(trained.figures()) == {"answer", "members", "accuracy", "traces"}
+    assert set(attacked.figures()) == {"answer", "summary", "roc", "histogram", "scatter", "gap"}
     for figure in (*trained.figures().values(), *attacked.figures().values()):
         assert len(json.dumps(figure)) < 300_000 and "width" not in figure["layout"]
 
