@@ -19,7 +19,9 @@ to travel with a copy of the repository and decoded where it arrives, by all cor
 
     python benchmarks/gpu.py --part 3 --images cifar10-jpeg.tar.gz --out FOLDER    # so 5 and 6
 
-Parts 1, 2 and 4 need no images of yours. The bf16 peak is that of a
+Parts 1, 2 and 4 need no images of yours. Parts 2 to 6 import nothing of Jupyter, papermill and
+plotly, so that they run on a server that has PyTorch, the usual scientific packages and pydantic;
+the tests of part 1 need torchsde too, its doctor all of the package's dependencies. The bf16 peak is that of a
 large matrix product, measured first; minutes are those of this run. Floating-point operations are counted on the plain eager
 network (two for a multiplication and addition). Rates are medians of whole epochs with everything
 that belongs to them: order, gathering, crop and flip, losses copied back. A row that fails says so,
