@@ -97,7 +97,7 @@ BUDGET = {
     "defenses": 255,
     "metrics": 1153,
     "models": 1243,
-    "plots": 1406,
+    "plots": 1409,
     "parameters": 185,
     "querying": 278,
     "report": 176,

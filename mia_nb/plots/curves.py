@@ -139,7 +139,7 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
     """
     signals = {pool: load_example(f"cifar10/{pool}") for pool in pools}
     count = min(len(one.margin) for one in signals.values())
-    return roc_pair(
+    figure = roc_pair(
         {
             f"{attacks.in_words(name)} on {pool}" if len(pools) > 1 else name: attacks.score(
                 name, one.select(models=slice(count))
@@ -148,6 +148,13 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
             for name in names
         }
     )
+    # room for the legend in a cell that is drawn out of sight
+    return figure.update_layout(margin={"b": 120}).for_each_trace(_shorten)
+
+
+def _shorten(trace) -> None:
+    """Four digits are all that is seen; a notebook keeps every number as text."""
+    trace.update({axis: [float(f"{value:.4g}") for value in trace[axis]] for axis in "xy"})
 
 
 def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figure:
