@@ -275,6 +275,17 @@ def alone(folder: Path, cells: list[str]) -> Iterator[tuple]:
         yield live
 
 
+def click_point(page, across: float, down: float) -> None:
+    """A click on a point of a figure as a hand makes it: first there, then pressed. plotly loses a
+    click that comes within 50 ms of the pointer, as it does where a page is slow.
+    """
+    page.mouse.move(across, down)
+    page.wait_for_function("document.querySelector('.hoverlayer .hovertext') !== null")
+    page.wait_for_timeout(200)
+    page.mouse.down()
+    page.mouse.up()
+
+
 def wait_for_figures(page, count: int) -> None:
     """Until `count` plotly figures are drawn, no more and no fewer, for half a second: some are
     drawn twice at first.

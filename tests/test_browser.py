@@ -287,7 +287,7 @@ def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(demo, server
         page.wait_for_function(f"{WORDS}?.startsWith('One sample')")
         image = f"{SHOWN}[2].data[0].source"
         picture = page.evaluate(image)
-        page.mouse.click(*page.evaluate(POINT.format(plot=f"{SHOWN}[0]")))
+        lab.click_point(page, *page.evaluate(POINT.format(plot=f"{SHOWN}[0]")))
         page.wait_for_function(f"{image} !== {json.dumps(picture)}", timeout=20_000)
         assert (external, errors) == ([], [])
 
@@ -430,7 +430,7 @@ def test_the_game_is_played_in_jupyterlab(server, browser, dark):
             const t = p._fullData.find(t => t.mode === 'markers');
             return [r.left + x._offset + x.d2p(t.x[0]), r.top + y._offset + y.d2p(t.y[0])]; }"""
         )
-        page.mouse.click(*box)
+        lab.click_point(page, *box)
         page.wait_for_function(f"{SENTENCE}.includes('1 of 20 accused')")
         page.locator(".widget-checkbox input[type=checkbox]").first.check()  # submit
         page.wait_for_function(f"/You: \\d+ of 20 right/.test({SENTENCE})")
