@@ -14,6 +14,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from mia_nb._glossary import explained, glossary
+
 PLOTLY = "application/vnd.plotly.v1+json"
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 TAGS = """
@@ -24,11 +26,9 @@ td tfoot th thead tr u ul var
 HERE = Path(__file__)
 WORDS = ("text/markdown", "text/html", "text/plain")
 ROLES = ("verdict", "headline", "picture")  # tags of cells whose outputs stand outside the folds
-GLOSSARY = (HERE.parent / "published/glossary.md", HERE.parent.parent / "docs/glossary.md")
 TABLE = re.compile(r'<div class="table">.*?</table>\s*</div>', re.DOTALL)  # as `_output` makes it
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
 NAN = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
-MARKUP = re.compile(r"(<abbr.*?</abbr>|<script.*?</script>|<[^>]*>)", re.DOTALL)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # of interest while it runs
 
@@ -88,7 +88,7 @@ def page(
 
     Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
     """
-    terms = _glossary()
+    terms = dict(glossary())
     parts = [_part(n, path, data) for n, (path, data) in enumerate(notebooks.items(), 1)]
     top = min(
         (part for part in parts if part.outputs["verdict"]),
@@ -97,7 +97,7 @@ def page(
     )
     contents = "".join(f'<li><a href="#{part.id}">{part.name}</a></li>' for part in parts)
     sections = [
-        top and f'<section id="verdict">{_explained(top.verdict(), terms)}</section>',
+        top and f'<section id="verdict">{explained(top.verdict(), terms)}</section>',
         lead and f"<p>{html.escape(lead)}</p>",
         f'<nav aria-label="Contents"><ul>{contents}</ul></nav>',
         *(part.section(terms, is_top=part is top) for part in parts),
@@ -144,7 +144,7 @@ class Part(NamedTuple):
         words = self.outputs["headline"].replace(self.outputs["verdict"] * is_top, "")
         return (
             f'<section id="{self.id}">\n<h2>{self.name}</h2>\n<p>{self.question}</p>\n'
-            f"{_explained(words, dict(terms))}\n{above or self.outputs['picture']}\n"
+            f"{explained(words, dict(terms))}\n{above or self.outputs['picture']}\n"
             f'<details class="rest"><summary>All of this notebook: {self.holds}</summary>\n'
             f"{self.rest}\n</details>\n</section>"
         )
@@ -185,31 +185,6 @@ def _part(number: int, path: Path, data: bytes) -> Part:
 
 def _tags(cell: dict) -> list[str]:
     return cell.get("metadata", {}).get("tags", [])
-
-
-def _glossary() -> dict[str, str]:
-    """{term: meaning} of docs/glossary.md, longest first."""
-    text = next((path.read_text(encoding="utf-8") for path in GLOSSARY if path.is_file()), "")
-    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", text, re.MULTILINE)[1:]
-    terms = {
-        re.sub(r" \(.*\)|`", "", term).strip(): meaning.replace("`", "")
-        for names, meaning in rows
-        for term in names.split(",")
-    }
-    return {term: terms[term] for term in sorted(terms, key=len, reverse=True) if len(term) > 2}
-
-
-def _explained(markup: str, terms: dict[str, str]) -> str:
-    """The markup with the first mention of each term explained on hover; takes those from terms."""
-    for term in list(terms):
-        mention = re.compile(rf"(?<!\w){re.escape(term)}s?(?!\w)", re.IGNORECASE)
-        pieces = MARKUP.split(markup)  # text, then markup, by turns
-        where = next((i for i in range(0, len(pieces), 2) if mention.search(pieces[i])), None)
-        if where is not None:
-            said = f'<abbr title="{html.escape(terms.pop(term))}">'
-            pieces[where] = mention.sub(rf"{said}\g<0></abbr>", pieces[where], count=1)
-            markup = "".join(pieces)
-    return markup
 
 
 def _cells(path: Path, data: bytes) -> list[dict]:

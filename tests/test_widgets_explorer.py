@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -46,6 +47,19 @@ def small(**options) -> Explorer:
         return View(f"x is {x:g}", {"line": line(x)}, pd.DataFrame({"x": [x]}), "a note")
 
     return Explorer("Small", {"x": slider("x", -10, 10, 1, 0.1)}, draw, rows=[["line"]], **options)
+
+
+def test_terms_are_explained_on_hover_in_sentence_and_numbers_and_nowhere_else():
+    def draw(x):
+        table = pd.DataFrame({"PPV": ["0.5"], "model_args.base": ["odd"]})
+        return View("RMIA finds members, more members than <b>", {"line": line(x)}, table, "n0 = 3")
+
+    explorer = Explorer("AUC", {"x": slider("x", -10, 10, 1, 0.1)}, draw, rows=[["line"]])
+    assert isinstance(explorer.widget, W.VBox)
+    said, numbers = explorer._sentence.value, explorer._numbers.value
+    assert re.findall(r"<abbr [^>]*>(.*?)</abbr>", said) == ["RMIA", "members"]
+    assert "than &lt;b&gt;" in said and "other images?" in said
+    assert re.findall(r"<abbr [^>]*>(.*?)</abbr>", numbers) == ["PPV", "n0"]
 
 
 def test_a_moved_control_redraws_sentence_picture_and_table():

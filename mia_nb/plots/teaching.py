@@ -88,10 +88,11 @@ def guesser(
             y=[hits / n1],
             mode="markers",
             marker={
-                "size": 17 if mine else 11,
+                # who did as another stands around the smaller marker of the other
+                "size": 22 if mine else 15 - 4 * min(i, 2),
                 "color": colour,
-                "line": {"width": 1, "color": "white"},
-                "symbol": "star" if mine else MARKERS[1 + i % (len(MARKERS) - 1)],
+                "line": {"width": 2 if mine else 1, "color": colour if mine else "white"},
+                "symbol": "star-open" if mine else MARKERS[1 + i % (len(MARKERS) - 1)],
             },
             name=f"{name}, these {n1 + n0}",
             hovertemplate=f"{name}: {rates}<extra></extra>",

@@ -20,6 +20,7 @@ import plotly.graph_objects as go
 import traitlets
 from IPython.display import HTML, display
 
+from mia_nb._glossary import explained
 from mia_nb.attacks import in_words
 from mia_nb.plots.style import GREY
 from mia_nb.widgets.figure import Figure
@@ -232,10 +233,9 @@ class Explorer:
         short = self.view is None or (self.view.table is not None and len(self.view.table) == 1)
         (left if short else right).append(self._numbers)
         pane, whole = partial(W.VBox, _dom_classes=["mia-nb-pane"]), W.Layout(width="100%")
-        left = pane(left, layout={"flex": "0 0 240px"} | PANE)
-        right = pane(right, layout={"flex": "1 1 300px"} | PANE)
         self._tell()
-        body = W.HBox([left, right], layout=whole)
+        controls = pane(left, layout={"flex": "0 0 240px"} | PANE)
+        body = W.HBox([controls, pane(right, layout={"flex": "1 1 300px"} | PANE)], layout=whole)
         chooser = [self.chooser] * bool(self.pools)
         top = [W.HTML(STYLE), *chooser, self._sentence, self._message]
         return W.VBox([*top, body], layout=whole)
@@ -343,11 +343,9 @@ class Explorer:
         self._message.value = ALERT.format(html.escape(self.error)) if self.error else ""
         if self.view is None or self.error:
             return
-        self._sentence.value = STATUS.format(
-            html.escape(self.name), html.escape(self.view.sentence)
-        )
-        table, note = _numbers(self.view.table), html.escape(self.view.note)
-        self._numbers.value = NUMBERS.format(table, note)
+        name, sentence, note = map(html.escape, (self.name, self.view.sentence, self.view.note))
+        self._sentence.value = STATUS.format(name, explained(sentence))
+        self._numbers.value = explained(NUMBERS.format(_numbers(self.view.table), note))
         for name, figure in self._figures.items():
             figure.layout.display = None if name in self.view.figures else "none"
             if name in self.view.figures:
