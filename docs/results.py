@@ -4,6 +4,7 @@ Replaces what stands between the markers of that page, and draws its pictures be
 Chromium and playwright, as pictures.py). With --store FOLDER --images FILE, what
 benchmarks/evidence.py trained, also what needs networks: tables at equal accuracy along training,
 the claims that rest on them, and whether the shipped signals print the digits of the stored ones.
+A store may hold some of the pools: what needs others stays as it stands on the page.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -239,10 +241,20 @@ def changes() -> list[str]:
     return [*head, *table(*columns), *rows] if rows else []
 
 
-def along(store: str, images) -> pd.DataFrame:
-    """The frontier of the families that have snapshots: the first 8 models at every epoch kept."""
+def stored(store: str) -> list[str]:
+    """The shipped pools that the store holds with all their models."""
+    known, found = there((*SPIKING, *EQUATIONS, *CHANGES)), []
+    for name, one in known.items():
+        with suppress(ValueError):
+            training.load_pool(one.info["pool"], root=store)
+            found.append(name)
+    return found
+
+
+def along(store: str, images, names) -> pd.DataFrame:
+    """The frontier of pools that have snapshots: the first 8 models at every epoch kept."""
     runs = {}
-    for one in alike(there(EQUATIONS)).values():
+    for one in (one.select(models=range(8)) for one in there(names).values()):
         pool = training.load_pool(one.info["pool"], root=store)
         options = {"models": range(len(one.margin)), "progress": False}
         then = {n: querying.query(pool.at(n), images, **options) for n in pool.recipe.snapshots}
@@ -372,14 +384,19 @@ def main() -> None:
     if given.store:
         images = data.load(given.images, data_root=given.store)
         compared = partial(round_trip, store=given.store, path=given.images)
+        kept = stored(given.store)
         with ProcessPoolExecutor(2) as pair:
-            for line in pair.map(compared, examples.examples()):
+            for line in pair.map(compared, [f"cifar10/{name}" for name in kept]):
                 print(line, flush=True)
-        frontier = along(given.store, images)
-        lines = [*at_equal_accuracy(frontier), *stopped_earlier(frontier)]
-        page = replace(page, "equal accuracy", lines)
-        page = replace(page, "masked images", masked(given.store, images))
-        drawn(plots.frontier_lines(frontier), "results-equations.png")
+        if "resnet14" in kept:
+            found = along(given.store, images, [name for name in EQUATIONS if name in kept])
+            page = replace(page, "stopped earlier", stopped_earlier(found))
+        if {*kept}.issuperset(EQUATIONS):
+            frontier = found
+            page = replace(page, "equal accuracy", at_equal_accuracy(frontier))
+            drawn(plots.frontier_lines(frontier), "results-equations.png")
+        if {*kept}.issuperset(MASKED):
+            page = replace(page, "masked images", masked(given.store, images))
     names = list(examples.examples())
     with ProcessPoolExecutor(2) as pair:
         found = dict(zip(names, pair.map(measured, names), strict=True))
