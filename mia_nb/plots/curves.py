@@ -82,11 +82,11 @@ def verdict(row: pd.Series) -> str:
     if fpr is not None and (row[f"tpr@{fpr:g}"] > 0 or row["fpr_floor"] <= fpr):
         tpr, low, high = (row[f"tpr@{fpr:g}{end}"] for end in ("", "_low", "_high"))
         ends = f"(95 %: {100 * low:.1f}-{100 * high:.1f})"
-        return f"{_finds(attacks.in_words(row.name), tpr, fpr)} {ends}, n0 = {row['n0']:.0f}"
+        return f"{_finds(attacks.in_words(row.name), tpr, fpr)} {ends}, n0 = {row['n0']:,.0f}"
     ends = f"(95 %: {row['auc_low']:.3f}-{row['auc_high']:.3f})"
     auc = f"{attacks.in_words(row.name)} has AUC {row['auc']:.3f} {ends}"
     if fpr is None:
-        return f"{auc}; n0 = {row['n0']:.0f} is too few for a rate at a low FPR"
+        return f"{auc}; n0 = {row['n0']:,.0f} is too few for a rate at a low FPR"
     return f"{auc}; its tied scores allow no FPR below {100 * row['fpr_floor']:.0f} %"
 
 
@@ -197,9 +197,9 @@ def _at_the_lowest_rate(curves: dict[str, Curve]) -> str:
         if math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES:
             tpr = {name: _reached(curve, fpr) for name, curve in curves.items()}
             best = max(tpr, key=tpr.get)
-            return f"{_finds(best, tpr[best], fpr)}, n0 = {curves[best].n0}"
+            return f"{_finds(best, tpr[best], fpr)}, n0 = {curves[best].n0:,}"
     name, curve = max(curves.items(), key=lambda each: each[1].auc)
-    return f"{name}: AUC {curve.auc:.3f}; n0 = {curve.n0} is too few for a rate at a low FPR"
+    return f"{name}: AUC {curve.auc:.3f}; n0 = {curve.n0:,} is too few for a rate at a low FPR"
 
 
 def _reached(curve: Curve, fpr: float) -> float:

@@ -269,9 +269,9 @@ def _shipped(pool: str) -> list[Source]:
         begins = f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool)
         if pool == PREFIX + name or (pool.removeprefix(PREFIX) not in known and begins):
             epochs, networks = info["recipe"]["epochs"], len(about["test_accuracy"])
-            words = trained(info | {"pool": ""}, info["recipe"])
-            words += (f", {epochs} epochs" if epochs else "") + f", {networks} networks (shipped)"
-            found.append(Source(words, images=x, info=info, classes=info["classes"]))
+            length = f", {epochs} epoch{'s' * (epochs > 1)}" if epochs else ""
+            words = f"{trained(info | {'pool': ''}, info['recipe'])}{length}, {networks} networks"
+            found.append(Source(f"{words} (shipped)", images=x, info=info, classes=info["classes"]))
     return found
 
 
