@@ -11,11 +11,7 @@ function draw(block) {
   place.dataset.drawn = 1;
   layout.paper_bgcolor = 'rgba(0,0,0,0)';
   layout.autosize = true; delete layout.width;
-  const wanted = layout.height || 450;
   layout.height = place.clientHeight;
-  if (layout.legend && layout.legend.y < 0) {  // stays below the axis title
-    layout.legend.y *= (wanted - 150) / (layout.height - 150);
-  }
   layout.font = {...layout.font, color: own || ink()};
   const quiet = {displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
   const config = {...figure.config, ...quiet, responsive: true};

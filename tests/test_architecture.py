@@ -104,7 +104,7 @@ BUDGET = {
     "defenses": 255,
     "metrics": 1153,
     "models": 1243,
-    "plots": 1409,
+    "plots": 1407,
     "parameters": 185,
     "querying": 278,
     "report": 160,
@@ -112,7 +112,7 @@ BUDGET = {
     "studies": 1048,
     "training": 2075,
     "types": 217,
-    "widgets": 1997,
+    "widgets": 1996,
     "workshop": 756,
     "__init__": 14,
 }

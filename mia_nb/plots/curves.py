@@ -148,8 +148,7 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
             for name in names
         }
     )
-    # room for the legend in a cell that is drawn out of sight
-    return figure.update_layout(margin={"b": 120}).for_each_trace(_shorten)
+    return figure.for_each_trace(_shorten)
 
 
 def _shorten(trace) -> None:
@@ -181,12 +180,11 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
         "thresholds set with hindsight (oracle)",
         f"band{whose}: {level:.0%}, pointwise, wider of Clopper-Pearson and Student t",
     )
-    below = {"legend": {"orientation": "h", "y": -0.18, "yanchor": "top"}}
     return finish(
         figure,
         _at_the_lowest_rate(panels[-1]),
         note,
-        **{"height": 440} if len(views) == 1 else {"height": 500} | below,
+        **{"height": 440} if len(views) == 1 else {"height": 500, "legend": BELOW},
     )
 
 
@@ -390,7 +388,7 @@ def roc_bounds(
             rates and f"compared with them at {listed(f'{100 * x:g} %' for x in rates)}",
         ),
         height=520,
-        legend=BELOW | {"y": -0.14},
+        legend=BELOW,
         xaxis_range=[math.log10(start), 0.01],
         yaxis_range=[-math.log10(max(curve.n1 for curve in curves.values())), 0.02],
     )

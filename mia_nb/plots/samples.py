@@ -21,6 +21,7 @@ from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.plots.marks import bins as equal_bins
 from mia_nb.plots.marks import png, rgb, step_counts
 from mia_nb.plots.style import (
+    BELOW,
     GREY,
     LINES,
     MEMBER,
@@ -38,14 +39,6 @@ FRAME = 2  # pixels around an image
 UNIT = 100
 HIDDEN = {"visible": False, "fixedrange": True}
 NARROW, WIDE = 46, 96  # characters of a title's line
-BELOW = {
-    "orientation": "h",
-    "yref": "container",
-    "y": 0,
-    "yanchor": "bottom",
-    "x": 0,
-    "traceorder": "normal",
-}
 
 
 class Curve(NamedTuple):
@@ -114,7 +107,7 @@ def score_points(
         f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {there:,} samples",
         f"{len(shown):,} drawn" if len(shown) < there else "",
         height=height,
-        legend=BELOW,
+        legend=BELOW | {"traceorder": "normal"},
         margin={"b": 92},
         dragmode="lasso",
         hovermode="closest",
@@ -219,7 +212,7 @@ def two_worlds(
         sentence,
         note,
         height=height,
-        legend=BELOW,
+        legend=BELOW | {"traceorder": "normal"},
         margin={"b": 112},
         xaxis={"title": {"text": "margin (nats)"}} | ends,
         yaxis=rows,
@@ -268,7 +261,7 @@ def sample_traces(
         sentence,
         note,
         height=height,
-        legend=BELOW,
+        legend=BELOW | {"traceorder": "normal"},
         margin={"b": 112},
         xaxis={"title": {"text": "epoch"}},
         yaxis={"title": {"text": "loss (nats)"}, "type": "log", "tickformat": "~g", "nticks": 6},
@@ -402,7 +395,7 @@ def ranking(value, sentence: str, *, null=None, name="separation", bins: int = 8
         data,
         sentence,
         height=330,
-        legend=BELOW,
+        legend=BELOW | {"traceorder": "normal"},
         margin={"b": 92},
         xaxis={"title": {"text": name}},
         yaxis={"title": {"text": "share of samples"}, "tickformat": "~%"},

@@ -97,7 +97,7 @@ def risk_against(table: pd.DataFrame, x: str) -> go.Figure:
             without and f"{without} of {len(table)} AUCs without interval",
         ),
         height=560,
-        legend=BELOW | {"y": -0.16},
+        legend=BELOW,
         xaxis=axis,
         xaxis2=axis | {"title": {"text": f"{x} (logarithmic)" if log else x}},
         yaxis={"title": {"text": "AUC", "standoff": 14}},
@@ -577,7 +577,7 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
         f"{least['samples']:,} samples, {least['pairs']} pairs of models; intervals of the ratio,"
         f" 95 %, over {least['covers']}",
         height=170 + room,
-        legend=BELOW | {"y": -62 / room},
+        legend=BELOW,
         xaxis={
             "title": {"text": f"rank correlation of the samples' memorisation ({of})"},
             "rangemode": "tozero",
@@ -807,7 +807,7 @@ def settling(
             spread is not None and "shaded: closed form",
         ),
         height=370,
-        legend=BELOW | {"y": -0.3},
+        legend=BELOW,
         xaxis={"title": "outputs averaged", "range": axis},
         yaxis_title="margin (nats)",
     )

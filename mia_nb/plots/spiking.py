@@ -162,7 +162,7 @@ def confidences(signals_by_name: dict, *, target: int = 0) -> go.Figure:
         "share of each group per bin; empty bins lie on the floor, at half a sample",
         headroom=34,
         height=130 + 240 * rows,
-        legend=BELOW | {"y": -0.3 / rows},
+        legend=BELOW,
     )
 
 
@@ -244,7 +244,7 @@ def raster(spk, mem, theta, *, image=None, name: str = "one sample") -> go.Figur
             len(drawn) < len(rate) and f"{len(drawn)} of {len(rate):,} neurons drawn",
         ),
         height=520,
-        legend=BELOW | {"y": -0.17},
+        legend=BELOW,
         xaxis=ticks,
         xaxis2=ticks | {"title": {"text": "time step"}},
         yaxis={

@@ -20,8 +20,8 @@ MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
 SMALL = {"size": 11, "color": GREY}
 THIN = {"color": GREY, "width": 1}
 DOTTED = THIN | {"dash": "dot"}
-# a legend below leaves a notebook's width to the picture
-BELOW = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"}
+# a legend below leaves a notebook's width to the picture; it makes its own room, however many rows
+BELOW = {"orientation": "h", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"}
 
 AXIS = {
     "gridcolor": "rgba(128,128,128,.22)",

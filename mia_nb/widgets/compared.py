@@ -12,13 +12,12 @@ from scipy.special import ndtri
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.uncertainty import FPR, bootstrap, interval
-from mia_nb.plots.style import look
+from mia_nb.plots.style import BELOW, look
 from mia_nb.types import Scores
 from mia_nb.widgets.explorer import plain, with_layout, with_title
 
 DRAWS = 200  # of the bootstrap
 BINS = 60  # of a histogram of half the width
-BELOW = {"orientation": "h", "y": -0.3, "yanchor": "top"}
 MARKS = [0.99, 0.9, 0.5, 0.1, 0.01, 0.001, 1e-4]  # false-positive rates
 RANKS = {
     "title": {"text": "FPR at this threshold (%)"},
@@ -77,9 +76,7 @@ def beside(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
     roc = plots.roc_pair(
         {f"{attacks.in_words(attack)}, {name}": one for name, one in scores.items()}
     )
-    roc.update_layout(
-        height=420, title_text=f"ROC of {attacks.in_words(attack)}: {names}", legend_y=-0.22
-    )
+    roc.update_layout(height=420, title_text=f"ROC of {attacks.in_words(attack)}: {names}")
     return {
         "histogram": histograms(scores, f"Scores of {attacks.in_words(attack)}: {names}"),
         "roc": plain(roc),

@@ -40,10 +40,9 @@ module.exports.dressed = (layout, place) => {
   const named = title => typeof title === "string" ? {text: title} : title;
   const axes = Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name)).map(
     ([name, axis]) => [name, {...axis, title: {...named(axis.title), font: {size: 11}}}]);
-  const below = layout.legend?.y < 0 ? {yref: "container", y: 0, yanchor: "bottom"} : {};
   return {
     ...layout, ...Object.fromEntries(axes), autosize: true,
-    legend: {...layout.legend, ...below, font: {size: 12}},
+    legend: {...layout.legend, font: {size: 12}},
     title: {text: lines.join("<br>"), font: {size: 12}, xref: "container", pad},
     margin: {...margin, t: (margin.t ?? 76) + more - 20},
   };

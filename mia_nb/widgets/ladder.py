@@ -371,7 +371,7 @@ def frame(source: Source | None, attack: str) -> dict:
             go.Figure(),
             "",
             height=520,
-            legend=BELOW | {"y": -0.14},
+            legend=BELOW,
             **{place: axis | {"title": name} for place, name in names.items()},
         )
     )
