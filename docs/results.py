@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
@@ -47,6 +48,8 @@ PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
 MASKED = {"resnet14": (0.01, 0.05), "snn-hybrid-T1": (0.01,)}  # 0.01: the share in the paper's code
 DRAWN = ("resnet14-long", "resnet14", "resnet14-short", "odenet", "snn-hybrid-T4", "dp-sgd")
 SWIFT = ("rmia", "nig", "loss")  # along training
+# a forked process would wait for the threads that loading a pool has started here
+PAIR = partial(ProcessPoolExecutor, 2, mp_context=get_context("spawn"))
 LENGTHS = {
     "resnet14-short": "12 epochs",
     "resnet14": "24 epochs",
@@ -385,7 +388,7 @@ def main() -> None:
         images = data.load(given.images, data_root=given.store)
         compared = partial(round_trip, store=given.store, path=given.images)
         kept = stored(given.store)
-        with ProcessPoolExecutor(2) as pair:
+        with PAIR() as pair:
             for line in pair.map(compared, [f"cifar10/{name}" for name in kept]):
                 print(line, flush=True)
         if "resnet14" in kept:
@@ -398,7 +401,7 @@ def main() -> None:
         if {*kept}.issuperset(MASKED):
             page = replace(page, "masked images", masked(given.store, images))
     names = list(examples.examples())
-    with ProcessPoolExecutor(2) as pair:
+    with PAIR() as pair:
         found = dict(zip(names, pair.map(measured, names), strict=True))
     all_scores, summaries = ({name: one[i] for name, one in found.items()} for i in (0, 1))
     page = replace(page, "full size", [*pools(all_scores, summaries), *changes()])
