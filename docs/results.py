@@ -10,6 +10,7 @@ A store may hold some of the pools: what needs others stays as it stands on the 
 from __future__ import annotations
 
 import argparse
+import math
 import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -291,10 +292,11 @@ def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
 
 def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
     """What the undefended networks gave away where, along training, they were as accurate as
-    another pool is at its end: by RMIA, 8 models each.
+    another pool is at its end: by RMIA, 8 models each, paired.
     """
     first = frontier["family"].iloc[0]
     network, rows = frontier[frontier["family"] == first], []
+    each = [one for _, one in network.groupby("pair")]
     others = [name for name in (*SPIKING, *CHANGES) if name != "resnet14"]
     for name, one in alike(there(others)).items():
         scores = score("rmia", one)
@@ -302,13 +304,19 @@ def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
         level = row["test_acc"]
         then = metrics.matched(network, levels=[level], attack="rmia").iloc[0]
         if then["pairs"] > 1:
+            end = metrics.frontier({name: {0: {"rmia": scores}}}, FPR, n_resamples=0)
+            ways = [metrics.matched(one, levels=[level], attack="rmia") for one in each]
+            before = [float(way["value"].iloc[0]) if len(way) else math.nan for way in ways]
+            gap = (end.groupby("pair")["auc"].mean() - before).dropna()
+            low, high = metrics.uncertainty.interval(gap, gap.index)
             there_then = f"{then['value']:.3f} [{then['low']:.3f}, {then['high']:.3f}]"
             rows.append(
                 f"| {name} | {100 * level:.1f} | {interval(row, 'auc')} | {there_then} |"
-                f" {then['pairs']} |"
+                f" {gap.mean():+.3f} [{low:+.3f}, {high:+.3f}] | {then['pairs']} |"
             )
-    lines = ["", f"Networks at their end, and {first} where it was as accurate on its way (RMIA):"]
-    columns = ("pool", "test accuracy, %", "AUC", f"AUC of {first} then", "pairs")
+    title = f"Networks at their end, and {first} where it was as accurate on its way (RMIA;"
+    lines = ["", f"{title} differences paired, their intervals over the pairs of models):"]
+    columns = ("pool", "test accuracy, %", "AUC", f"AUC of {first} then", "difference", "pairs")
     return [*lines, *table(*columns), *rows]
 
 

@@ -139,7 +139,7 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
     """
     signals = {pool: load_example(f"cifar10/{pool}") for pool in pools}
     count = min(len(one.margin) for one in signals.values())
-    figure = roc_pair(
+    return roc_pair(
         {
             f"{attacks.in_words(name)} on {pool}" if len(pools) > 1 else name: attacks.score(
                 name, one.select(models=slice(count))
@@ -147,8 +147,7 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
             for pool, one in signals.items()
             for name in names
         }
-    )
-    return figure.for_each_trace(_shorten)
+    ).for_each_trace(_shorten)
 
 
 def _shorten(trace) -> None:

@@ -38,6 +38,7 @@ SMALL = 64
 FRAME = 2  # pixels around an image
 UNIT = 100
 HIDDEN = {"visible": False, "fixedrange": True}
+IN_ORDER = BELOW | {"traceorder": "normal"}  # of a legend, filled curves too
 NARROW, WIDE = 46, 96  # characters of a title's line
 
 
@@ -107,7 +108,7 @@ def score_points(
         f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {there:,} samples",
         f"{len(shown):,} drawn" if len(shown) < there else "",
         height=height,
-        legend=BELOW | {"traceorder": "normal"},
+        legend=IN_ORDER,
         margin={"b": 92},
         dragmode="lasso",
         hovermode="closest",
@@ -212,7 +213,7 @@ def two_worlds(
         sentence,
         note,
         height=height,
-        legend=BELOW | {"traceorder": "normal"},
+        legend=IN_ORDER,
         margin={"b": 112},
         xaxis={"title": {"text": "margin (nats)"}} | ends,
         yaxis=rows,
@@ -261,7 +262,7 @@ def sample_traces(
         sentence,
         note,
         height=height,
-        legend=BELOW | {"traceorder": "normal"},
+        legend=IN_ORDER,
         margin={"b": 112},
         xaxis={"title": {"text": "epoch"}},
         yaxis={"title": {"text": "loss (nats)"}, "type": "log", "tickformat": "~g", "nticks": 6},
@@ -395,7 +396,7 @@ def ranking(value, sentence: str, *, null=None, name="separation", bins: int = 8
         data,
         sentence,
         height=330,
-        legend=BELOW | {"traceorder": "normal"},
+        legend=IN_ORDER,
         margin={"b": 92},
         xaxis={"title": {"text": name}},
         yaxis={"title": {"text": "share of samples"}, "tickformat": "~%"},
