@@ -243,6 +243,8 @@ def test_shipped_signals_are_attacked_with_nothing_on_the_disk(folder):
     chosen = {"pool": "example:cifar10/resnet14", "attacks": ["rmia", "shokri", "loss"]}
     run = Run("03_attack", folder / "none", folder / "shipped.ipynb", **chosen, n_resamples=5)
     assert run.text("signals").startswith("16 models resnet14 on example:cifar10/resnet14")
+    title = "".join(run.outputs["in-words"][0]["data"]["text/markdown"]).splitlines()[0]
+    assert title == "### CIFAR-10, ResNet14: members can be told from non-members"
     assert run.text("attacks").splitlines()[0] == "k = 7: RMIA; loss threshold"
     assert "shadow-model classifier is left out" in run.text("attacks") and "0.592 [0." in run.html(
         "result"
