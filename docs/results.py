@@ -271,12 +271,12 @@ def along(store: str, images, names) -> pd.DataFrame:
 
 
 def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
-    """Where families were equally accurate on their way: what each then gave away."""
+    """What was found on families where, along training, they were equally accurate."""
     first, *others = frontier["family"].unique()
     picture = "AUC against test accuracy along training, networks and differential equations"
     lines = ["", f"![{picture}](results-equations.png)"]
     lines += ["", f"At equal test accuracy along training, against {first}, paired:"]
-    lines += table("family", "test accuracy, %", "AUC", "AUC - that of the first", "pairs")
+    lines += table("family", "test accuracy, %", "AUC", f"AUC minus {first}'s", "pairs")
     for name in others:
         pair = frontier[frontier["family"].isin([first, name])]
         matched = metrics.matched(pair, baseline=first)
@@ -291,7 +291,7 @@ def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
 
 
 def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
-    """What the undefended networks gave away where, along training, they were as accurate as
+    """What was found on the undefended networks where, along training, they were as accurate as
     another pool is at its end: by RMIA, 8 models each, paired.
     """
     first = frontier["family"].iloc[0]
@@ -314,8 +314,9 @@ def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
                 f"| {name} | {100 * level:.1f} | {interval(row, 'auc')} | {there_then} |"
                 f" {gap.mean():+.3f} [{low:+.3f}, {high:+.3f}] | {then['pairs']} |"
             )
-    title = f"Networks at their end, and {first} where it was as accurate on its way (RMIA;"
-    lines = ["", f"{title} differences paired, their intervals over the pairs of models):"]
+    title = f"Networks at their end, and {first} at the point of its training where it was equally"
+    told = "accurate (RMIA; differences paired, their intervals over the pairs of\nmodels):"
+    lines = ["", f"{title} {told}"]
     columns = ("pool", "test accuracy, %", "AUC", f"AUC of {first} then", "difference", "pairs")
     return [*lines, *table(*columns), *rows]
 

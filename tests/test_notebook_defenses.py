@@ -53,7 +53,7 @@ SIZE = {
 TRAINED = ["no defense", "L2", "early stopping", "DP-SGD", "SDENet sigma=2"]
 NAMES = [*TRAINED, "MemGuard", "HAMP"]
 ATTACKS = ["rmia", "loss", "correctness", "vote", "RMIA, 4 copies"]
-ASKED_AGAIN = {"vote": "vote", "RMIA, 4 copies": "rmia"}  # about damaged copies
+ASKED_AGAIN = {"vote": "vote", "RMIA, 4 copies": "rmia"}  # about augmented copies
 DRAWS = {"n_resamples": SIZE["n_resamples"]}
 
 
@@ -391,7 +391,7 @@ def test_it_ends_in_doubt(compared, scores, best, answers):
         ),
         "no AUC lies below one half": min(highs) > 0.5,
         "stochastic families were queried 16 times or more, along training too": False,
-        "the label-only attack queried damaged copies": True,
+        "the label-only attack queried augmented copies": True,
         "one attack is the strongest everywhere": len(set(best.values())) == 1,
         "at least eight models, so that intervals can be narrow": True,
         "a rate at 1 % false alarms is measurable": False,
