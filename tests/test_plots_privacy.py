@@ -496,7 +496,7 @@ def test_defenses_stand_at_their_accuracy_and_risk_with_intervals():
 def test_the_sentence_about_defenses_follows_the_table():
     costly = defended().iloc[[0, 2]]
     assert title(plots.defenses(costly)).endswith(
-        "every defense costs more than a point of accuracy"
+        "every defense in training costs more than a point of accuracy"
     )
     free = defended().iloc[:2]
     assert title(plots.defenses(free)).endswith(

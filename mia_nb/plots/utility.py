@@ -482,7 +482,7 @@ def _traded(table: pd.DataFrame, base: pd.Series | None, metric: str) -> str:
     near = table[table["test_acc"] >= base["test_acc"] - SIMILAR]
     near = near[near["name"] != base["name"]]
     if near.empty:
-        return f"{sentence}; every defense costs more than a point of accuracy"
+        return f"{sentence}; every defense in training costs more than a point of accuracy"
     best = near.loc[near[metric].astype(float).idxmin()]
     if best["name"] == least["name"]:
         return f"{sentence}, and no more than a point less accurate"
