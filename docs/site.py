@@ -66,7 +66,8 @@ def places() -> dict[str, str]:
         for path in (ROOT / "docs").rglob("*")
         if path.is_file() and path.suffix != ".py"
     }
-    return own | books | PAGES
+    modules = {source_of(room).relative_to(ROOT).as_posix(): room for room in rooms()}
+    return own | books | PAGES | {path: f"reference/{room}.md" for path, room in modules.items()}
 
 
 def relinked(text: str, source: str, page: str) -> str:

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from mia_nb.plots import samples
+from mia_nb.widgets.explorer import with_line
 
 
 def unpacked(values):
@@ -118,8 +119,8 @@ def test_the_ranking_and_its_null_are_each_shares_of_their_own():
     figure = samples.ranking(np.array([0.0, 1, 2, np.nan]), "s", null=np.zeros(50), bins=4)
     shares = [unpacked(t["y"])[:-1] for t in figure["data"]]
     assert np.allclose([share.sum() for share in shares], 1) and shares[1][0] == 1
-    assert samples.marked(figure, 1.5)["layout"]["shapes"][0]["x0"] == 1.5
-    assert samples.marked(figure, np.nan) == figure
+    assert with_line(figure, 1.5)["layout"]["shapes"][0]["x0"] == 1.5
+    assert with_line(figure, np.nan) == figure
 
 
 def test_a_long_sentence_asks_for_room_of_its_own():

@@ -388,7 +388,13 @@ def test_what_a_task_raises_comes_back_as_an_exception_that_every_engine_carries
     pool, token = train(SMALL.replace(num_models=2), images, tmp_path, workers=1), ".tmp-wanted"
     token = pool.folder.path / token
     token.touch()
-    context = engines.Context(str(token), "elsewhere-1", [], __version__, "cpu")
+    context = {
+        "token": str(token),
+        "driver": "elsewhere-1",
+        "places": [],
+        "version": __version__,
+        "device": "cpu",
+    }
     complaint = engines.work_there(context, raising, error)
     assert token.exists() == (kind is None)  # nobody else need go on
     if kind is None:

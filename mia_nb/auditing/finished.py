@@ -94,10 +94,12 @@ class ModelAudit(NamedTuple):
         """The tables below the text."""
         attacks = readable(self.table.drop("max"))
         views = {"attacks": attacks[[name for name in attacks if name[:3] in ("AUC", "TPR")]]}
-        for title, table in (("classes", self.by_class), ("groups", self.by_group)):
-            if table is not None:
-                views[f"{title}, by {attacks.index[0]}"] = readable_groups(table)
-        return views
+        split = {"classes": self.by_class, "groups": self.by_group}
+        return views | {
+            f"{title}, by {attacks.index[0]}": readable_groups(table)
+            for title, table in split.items()
+            if table is not None
+        }
 
     def __repr__(self) -> str:
         tables = [f"{title}\n{table.to_string()}" for title, table in self._views().items()]
@@ -348,6 +350,11 @@ def _rate(scores: Scores, row: pd.Series) -> str:
 # data and outputs
 
 
+def said(error: Exception, most: int) -> str:
+    """An error of somebody else's on one line, and no longer than this."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:most]
+
+
 def numpy_of(values) -> np.ndarray:
     """Arrays, tensors or lists of these as one array; of objects where samples differ in shape."""
     if hasattr(values, "detach"):
@@ -391,8 +398,7 @@ def _samples(name: str, given) -> tuple[np.ndarray, np.ndarray]:
         x, y = given if alone else zip(*(given[i] for i in range(len(given))), strict=True)
         x, y = numpy_of(x), numpy_of(y)
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise ValueError(f"{name} cannot be read ({reason}): {DATA}") from error
+        raise ValueError(f"{name} cannot be read ({said(error, 120)}): {DATA}") from error
     y = y[:, 0] if y.shape == (len(y), 1) else y
     refuse(
         {
@@ -434,8 +440,9 @@ def _batch_outputs(query: Callable, x: np.ndarray) -> np.ndarray:
     try:
         logits = numpy_of(query(x))
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ValueError(f"the model fails on a batch {x.shape} of {x.dtype}: {reason}") from error
+        raise ValueError(
+            f"the model fails on a batch {x.shape} of {x.dtype}: {said(error, 200)}"
+        ) from error
     if logits.ndim != 2 or len(logits) != len(x):
         raise ValueError(
             f"the model gives {logits.shape} for {len(x)} samples; wanted (batch, classes) logits;"
@@ -594,5 +601,5 @@ def array_in(name: str, given) -> np.ndarray:
         there = np.load(given, allow_pickle=False)
         return there if isinstance(there, np.ndarray) else there[name]
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise ValueError(f"{given}: wanted .npy, or .npz with {name} ({reason})") from error
+        wanted = f"{given}: wanted .npy, or .npz with {name}"
+        raise ValueError(f"{wanted} ({said(error, 120)})") from error

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from mia_nb.attacks import in_words
 from mia_nb.auditing.one_run import (
@@ -23,7 +22,7 @@ from mia_nb.auditing.one_run import (
 from mia_nb.checks import checked, first_of, refuse
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, measurable
 from mia_nb.metrics.tables import intervals
-from mia_nb.metrics.uncertainty import RESAMPLES, scored
+from mia_nb.metrics.uncertainty import RESAMPLES, smallest
 from mia_nb.types import Scores
 
 EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
@@ -285,7 +284,9 @@ def judge(
     if any(limit.metric == "auc" or limit.fpr is not None for limit in stated):
         shared = {name: intervals(able[name], rates, **resampling) for name in able}
     for limit in stated:
-        fit = {name: one for name, one in able.items() if measurable(limit.metric, _sizes(one)[1])}
+        fit = {
+            name: one for name, one in able.items() if measurable(limit.metric, smallest(one)[1])
+        }
         sides = f"{10 / limit.fpr:,.0f} non-members" if limit.fpr else "a member and a non-member"
         cannot = f'limit "{limit}" cannot be measured'
         refuse({f"{cannot}: no attack scored {sides} of each model": not fit})
@@ -295,7 +296,10 @@ def judge(
             if limit.metric == "advantage":
                 alone = len(np.unique(next(iter(fit.values())).pair)) < 2
                 refuse({f"{cannot} on one pair: its threshold is set on other targets": alone})
-                ends = {name: _advantage(one, resampling) for name, one in fit.items()}
+                ends = {  # at thresholds set on other pairs
+                    name: 2 * intervals(at_others(one), (), **resampling).loc["auc", ENDS] - 1
+                    for name, one in fit.items()
+                }
             else:
                 ends = {name: shared[name].loc[limit.metric, ENDS] for name in fit}
             verdict = _compare(limit, ends, scores)
@@ -309,12 +313,7 @@ def judge(
 
 def _able(scores: dict[str, Scores]) -> dict[str, Scores]:
     """The attacks that scored a member and a non-member of every target."""
-    return {name: attacked for name, attacked in scores.items() if min(_sizes(attacked)[:2]) > 0}
-
-
-def _advantage(scores: Scores, resampling: dict) -> pd.Series:
-    """(value, low, high) of the advantage at thresholds set on other pairs."""
-    return 2 * intervals(at_others(scores), (), **resampling).loc["auc", ENDS] - 1
+    return {name: attacked for name, attacked in scores.items() if min(smallest(attacked)) > 0}
 
 
 def at_others(scores: Scores) -> Scores:
@@ -361,7 +360,7 @@ def _epsilon(limit: Limit, scores: dict[str, Scores], delta: float) -> Verdict:
 
 
 def _verdict(limit: Limit, outcome: str, ends, strongest: str, scores, sentence: str) -> Verdict:
-    tried = (strongest, len(scores), *_sizes(scores[strongest]))
+    tried = (strongest, len(scores), *smallest(scores[strongest]), len(scores[strongest].value))
     sentence = f"{limit}: {outcome}; {sentence}"
     return Verdict(str(limit), outcome, limit.metric, limit.value, *ends, *tried, sentence)
 
@@ -371,15 +370,8 @@ def _left_out(used, scores: dict[str, Scores]) -> str:
     return f"; without {names}, which left a model with too few scored samples" if names else ""
 
 
-def _sizes(scores: Scores) -> tuple[int, int, int]:
-    """(members, non-members of the target with fewest scored ones, targets)."""
-    sides = [scored(scores, row)[1] for row in range(len(scores.value))]
-    n1, n0 = (int(min((side == kind).sum() for side in sides)) for kind in (True, False))
-    return n1, n0, len(sides)
-
-
 def _words(scores: Scores) -> str:
-    n1, n0, targets = _sizes(scores)
+    (n1, n0), targets = smallest(scores), len(scores.value)
     models = f"{targets} models"
     if len(np.unique(scores.pair)) == 1:
         alone = "1 model" if targets == 1 else f"{models} on one split"

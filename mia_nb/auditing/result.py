@@ -29,6 +29,12 @@ MIME = "application/vnd.mia-nb.audit+json"  # under which an executed notebook c
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "torch", "torchvision")
 MAKING = ("recipe", *Recipe.model_fields, "source", *Source.model_fields, "strategy", "workers")
 QUERYING = ("query", *Query.model_fields, "device")
+# the audit notebook's parameters that change nothing where it is given logits, a pool or a model
+IDLE = {
+    "model": ("logits", "pool"),
+    "pool": ("logits", *MAKING),
+    "logits": ("pool", *MAKING, *QUERYING),
+}
 VAGUE = 0.05  # half width of an AUC's interval beyond which holding 1/2 says nothing
 UNSHOWN = ("targets", "left_out")  # of an audit's record
 INVERTED = "inverted or leaking design"
@@ -72,10 +78,8 @@ def design(signals: Signals, split: str | None = None) -> dict:
             "masks": True,
         }
     )
-    inside, sides = member.sum(1), []
-    for others in (member[numbers != number] for number in numbers):
-        fewer = np.minimum(others.sum(0), (~others).sum(0))
-        sides.append(int(np.median(fewer)) if len(others) else 0)
+    inside, others = member.sum(1), [member[numbers != number] for number in numbers]
+    sides = [int(np.median(np.minimum(one.sum(0), (~one).sum(0)))) for one in others]
     facts = {
         "kind": kind,
         "models": len(member),
@@ -159,31 +163,21 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def idle(way: str) -> tuple[str, ...]:
-    """The audit notebook's parameters that change nothing where it is given "logits", or a "pool",
-    and not a "model".
-    """
-    ways = {
-        "model": ("logits", "pool"),
-        "pool": ("logits", *MAKING),
-        "logits": ("pool", *MAKING, *QUERYING),
-    }
-    return ways[way]
-
-
 def provenance(parameters: dict) -> dict:
     """Versions, date, machine; of torch only where it was used; the audit notebook's parameters
     without idle ones.
     """
     versions = {"mia_nb": __version__, "python": platform.python_version()}
     way = next((name for name in ("logits", "pool") if parameters.get(name)), "model")
-    for name in PACKAGES:  # forked kernels have torch loaded whether it is used or not
-        if name not in ("torch", "torchvision") or (name in sys.modules and way != "logits"):
-            versions[name] = importlib.metadata.version(name)
+    versions |= {  # forked kernels have torch loaded whether it is used or not
+        name: importlib.metadata.version(name)
+        for name in PACKAGES
+        if name not in ("torch", "torchvision") or (name in sys.modules and way != "logits")
+    }
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    used = {name: value for name, value in parameters.items() if name not in idle(way)}
+    used = {name: value for name, value in parameters.items() if name not in IDLE[way]}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,

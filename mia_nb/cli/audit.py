@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from mia_nb import auditing, store
-from mia_nb.auditing.finished import TWINS, array_in, outputs
+from mia_nb.auditing.finished import TWINS, array_in, outputs, said
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
-from mia_nb.auditing.result import MIME, idle
+from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.checks import first_of, mask, refuse
 from mia_nb.cli import notebooks, run
 
@@ -45,7 +45,7 @@ def parameters(args) -> list[tuple[str, str]]:
     ways = [name for name in WAYS if named.get(name)]
     came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
     way = ways[0] if len(ways) == 1 else ""
-    idle_ones = [how for name, _, how in given if way and name in idle(way)]
+    idle_ones = [how for name, _, how in given if way and name in IDLE[way]]
     extra, logits = [how.removeprefix("-p ").rstrip(" =") for how in idle_ones], named.get("logits")
     refuse(
         {
@@ -129,12 +129,17 @@ def finished(args) -> Namespace:
         state = load_file(args.weights) if safe else torch.load(args.weights, weights_only=True)
         module.load_state_dict(state)
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ValueError(f"--weights {args.weights} do not fit {args.model}: {reason}") from error
+        raise ValueError(
+            f"--weights {args.weights} do not fit {args.model}: {said(error, 300)}"
+        ) from error
     module.register_forward_pre_hook(lambda _, given: data.normalise(given[0], **scale))
     x, member = images.x.numpy(), array_in("member", args.member)
-    arrays = {"logits": outputs(module, x)[None], "labels": images.y.numpy(), "images": x}
-    arrays["member"] = mask(f"--member {args.member}", member, (len(x),))[None]
+    arrays = {
+        "logits": outputs(module, x)[None],
+        "labels": images.y.numpy(),
+        "images": x,
+        "member": mask(f"--member {args.member}", member, (len(x),))[None],
+    }
     path = Path(args.results) / f"finished_{Path(args.weights).stem}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, classes=np.array(images.classes, str), **arrays)

@@ -54,19 +54,17 @@ class ForkProvisioner(LocalProvisioner):
         streams = {options.get(name) for name in ("stdin", "stdout", "stderr")}
         if not _forking.possible() or streams != {None} or "ipykernel_launcher" not in cmd:
             return await super().launch_kernel(cmd, **options)
-        argv = cmd[cmd.index("ipykernel_launcher") :]
+        argv, env = cmd[cmd.index("ipykernel_launcher") :], options["env"]
         try:
-            self.process = await asyncio.to_thread(_fork, argv, options["env"])
+            self.process = await asyncio.to_thread(
+                lambda: _forking.parent_for(env).start(
+                    "mia_nb.cli.kernels:main", env, argv=argv, own_parent=True
+                )
+            )
         except RuntimeError:
             return await super().launch_kernel(cmd, **options)
         self.pid = self.pgid = self.process.pid
         return self.connection_info
-
-
-def _fork(argv: list[str], env: dict[str, str]) -> _forking.Process:
-    return _forking.parent_for(env).start(
-        "mia_nb.cli.kernels:main", env, argv=argv, own_parent=True
-    )
 
 
 def main() -> None:

@@ -137,7 +137,8 @@ def run(
             ) from None
         fresh = force or not _is_intact(folder, STATUS)
         record = {} if fresh else {step["file"]: step for step in read_status(folder)}
-        todo = [file for file in files if not _is_done(folder, record.get(file))]
+        ended = [file for file in files if record.get(file, {}).get("status") == "done"]
+        todo = [file for file in files if file not in ended or not _is_intact(folder, file)]
         if not todo and _is_intact(folder, REPORT):
             seconds = sum(record[file]["seconds"] for file in files)
             print(
@@ -171,14 +172,13 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
     files = files or [step["file"] for step in read_status(folder) if step["status"] == "done"]
     if not files:
         raise ValueError(f"{_short(folder.path)} has no finished notebook; run it first")
-    facts = {"run": f"{folder.name} {folder.key}"}
-    facts |= folder.read_json(PROVENANCE, mia_nb=str) if folder.intact(PROVENANCE) else {}
-    facts |= {
-        step["file"]: f"{step['started']}, {step['seconds']:.1f} s"
-        for step in read_status(folder)
-        if step["file"] in files
+    steps = [step for step in read_status(folder) if step["file"] in files]
+    facts = {
+        "run": f"{folder.name} {folder.key}",
+        **(folder.read_json(PROVENANCE, mia_nb=str) if folder.intact(PROVENANCE) else {}),
+        **{step["file"]: f"{step['started']}, {step['seconds']:.1f} s" for step in steps},
     }
-    date = min(step["started"] for step in read_status(folder) if step["file"] in files)[:10]
+    date = min(step["started"] for step in steps)[:10]
     title, lead = f"Membership inference: {folder.name}, {date}", facts.pop("about", "")
     executed = {folder.path / file: folder.read_bytes(file) for file in files}
     folder.write_bytes(REPORT, page(executed, title=title, lead=lead, provenance=facts).encode())
@@ -266,8 +266,8 @@ def _run_step(
         "status": "running",
         "error": None,
         "seconds": 0.0,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    entry["started"] = datetime.now(UTC).isoformat(timespec="seconds")
 
     def write(status: str, error: str | None = None) -> dict:
         done = {"status": status, "error": error, "seconds": round(time.monotonic() - started, 2)}
@@ -567,10 +567,6 @@ def _is_intact(folder: store.Folder, file: str) -> bool:
         print(f"{_short(folder.path / file)} is missing, truncated or altered: making it again")
         return False
     return True
-
-
-def _is_done(folder: store.Folder, entry: dict | None) -> bool:
-    return entry is not None and entry["status"] == "done" and _is_intact(folder, entry["file"])
 
 
 def _clip(message: str) -> str:

@@ -39,29 +39,25 @@ def status(folder: store.Folder) -> str:
     of its models are there.
     """
     try:
-        return _status(folder)
+        recipe = folder.recipe
+        if folder.kind == "run":
+            statuses = [step["status"] for step in run.read_status(folder)]
+            if folder.has(run.STATUS) and not statuses:
+                return f"damaged {run.STATUS}"
+            partial = len(statuses) < len(recipe.get("steps", []))
+            ended = "empty" if not statuses else "partial" if partial else "done"
+            return next((bad for bad in ("running", "killed", "failed") if bad in statuses), ended)
+        if _held(folder):
+            return "running"
+        if folder.kind == "pool":
+            wanted = recipe.get("num_models")
+            there = sum(file.startswith("model_") for file in folder.files())
+            return "done" if there == wanted else f"{there} of {wanted} models"
+        if folder.has("info.json"):
+            store.read_info(folder)
+        return "done" if store.has_signals(folder) else "partial"
     except store.Corrupt as error:
         return f"damaged {error.file}"
-
-
-def _status(folder: store.Folder) -> str:
-    recipe = folder.recipe
-    if folder.kind == "run":
-        statuses = [step["status"] for step in run.read_status(folder)]
-        if folder.has(run.STATUS) and not statuses:
-            return f"damaged {run.STATUS}"
-        partial = len(statuses) < len(recipe.get("steps", []))
-        ended = "empty" if not statuses else "partial" if partial else "done"
-        return next((bad for bad in ("running", "killed", "failed") if bad in statuses), ended)
-    if _held(folder):
-        return "running"
-    if folder.kind == "pool":
-        wanted = recipe.get("num_models")
-        there = sum(file.startswith("model_") for file in folder.files())
-        return "done" if there == wanted else f"{there} of {wanted} models"
-    if folder.has("info.json"):
-        store.read_info(folder)
-    return "done" if store.has_signals(folder) else "partial"
 
 
 def show(args) -> None:
@@ -69,24 +65,28 @@ def show(args) -> None:
     damaged.
     """
     folder = store.find(args.key, args.results)
-    lines = [str(folder.path), f"key     {folder.key}", f"status  {status(folder)}", "recipe"]
-    lines += ["  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()]
-    for step in run.read_status(folder) if folder.kind == "run" else []:
-        lines.append(
+    damaged = set(folder.damaged())
+
+    def file_line(file: str, sha: str) -> str:
+        path = folder.path / file
+        size = _human(path.lstat().st_size if os.path.lexists(path) else 0)
+        state = "  MISSING, TRUNCATED OR ALTERED" if file in damaged else ""
+        return f"  {sha[:12]}  {size:>9}  {file}{state}"
+
+    lines = [
+        str(folder.path),
+        f"key     {folder.key}",
+        f"status  {status(folder)}",
+        "recipe",
+        *("  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()),
+        *(
             f"{step['file']:<22} {step['status']:<8} {step['seconds']:6.1f} s "
             f" {step.get('error') or ''}".rstrip()
-        )
-    lines.append("files")
-    damaged = set(folder.damaged())
-    for file, sha in sorted(folder.files().items()):
-        path, state = (
-            folder.path / file,
-            "  MISSING, TRUNCATED OR ALTERED" if file in damaged else "",
-        )
-        lines.append(
-            f"  {sha[:12]}  {_human(path.lstat().st_size if os.path.lexists(path) else 0):>9} "
-            f" {file}{state}"
-        )
+            for step in (run.read_status(folder) if folder.kind == "run" else [])
+        ),
+        "files",
+        *(file_line(*entry) for entry in sorted(folder.files().items())),
+    ]
     print(*lines, sep="\n")
 
 
@@ -175,9 +175,6 @@ def _size(path: Path) -> str:
     )
 
 
-def _human(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+def _human(size: int) -> str:
+    power = min((len(str(size)) - 1) // 3, 4)
+    return f"{size / 1000**power:.{min(power, 1)}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -10,7 +10,7 @@ import pandas as pd
 from mia_nb.checks import checked, one_of, refuse
 from mia_nb.metrics.curve import rates
 from mia_nb.metrics.pairs import numbered, same_masks
-from mia_nb.metrics.tables import per_target
+from mia_nb.metrics.tables import per_target, with_ends
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, bootstrap, interval, metric_interval, names
 from mia_nb.types import Scores
 
@@ -129,11 +129,17 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
         record = {"family": family, "epoch": epoch, "attack": group["attack"].iloc[0]}
         for column in _measured(table):
             ends = _of_targets(column, group, drawn)
-            record |= dict(zip((column, f"{column}_low", f"{column}_high"), ends, strict=True))
-        record |= {flag: bool(group[flag].all()) for flag in flags}
-        record |= {"pairs": group["pair"].nunique(), "targets": len(group), "over_samples": drawn}
-        sizes = {size: int(group[size].min()) for size in ("n1", "n0") if size in group}
-        rows.append(record | sizes)
+            record |= with_ends(column, ends)
+        rows.append(
+            {
+                **record,
+                **{flag: bool(group[flag].all()) for flag in flags},
+                "pairs": group["pair"].nunique(),
+                "targets": len(group),
+                "over_samples": drawn,
+                **{size: int(group[size].min()) for size in ("n1", "n0") if size in group},
+            }
+        )
     return pd.DataFrame(rows)
 
 

@@ -16,7 +16,7 @@ from mia_nb.metrics.uncertainty import (
     bootstrap,
     interval,
     per_target_metrics,
-    scored,
+    smallest,
 )
 from mia_nb.types import Scores
 
@@ -58,8 +58,7 @@ def by_group(
     for number, group in enumerate(np.unique(groups) if among is None else among):
         inside = groups == group
         part = replace(scores, value=scores.value[:, inside], member=scores.member[:, inside])
-        sides = [scored(part, row)[1] for row in range(len(part.value))]
-        n1, n0 = (min(int((side == kind).sum()) for side in sides) for kind in (True, False))
+        n1, n0 = smallest(part)
         ends = dict.fromkeys(("auc", f"tpr@{RATE:g}"), (math.nan,) * 3)
         if min(n1, n0) >= FEWEST:  # each group its own draws: groups share no sample
             drawn = bootstrap(part, (RATE,), n_resamples=n_resamples, seed=seed + number)

@@ -102,13 +102,17 @@ def self_test(
     signals = _subset(signals, samples, rng)
     pair = units(signals.member[:, ~signals.population])
     run = partial(run_attack, keep_complement=keep_complement)
-    attacks, rows = _willing(
+    attacks, refused = _willing(
         {name: partial(run, one) for name, one in attacks.items() if name not in FITTED}, signals
     )
     blind = attacks | {"mean reference margin": partial(run, _mean_reference_margin)}
-    rows += _design(signals, pair, keep_complement) + _blind(signals, blind, pair)
-    rows += _synthetic(signals, attacks, pair, rng)
-    rows += _redrawn(signals, attacks, pair, n_resamples, rng)
+    rows = [
+        *refused,
+        *_design(signals, pair, keep_complement),
+        *_blind(signals, blind, pair),
+        *_synthetic(signals, attacks, pair, rng),
+        *_redrawn(signals, attacks, pair, n_resamples, rng),
+    ]
     table = pd.DataFrame(rows, columns=COLUMNS)
     return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
 

@@ -182,9 +182,12 @@ def query_curve(
         rows[float(count)] = _measured(run_attack(attack, *first), fpr, n_resamples, seed)
     last = rows[float(counts[-1])]
     averaged = last["combine"] not in UNAVERAGED
-    unknown = dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan)
-    unknown |= {f"{name}_measurable": False for name in names(fpr)[2:]}
-    rows[np.inf] = last | _limit(last, counts[-1], split, averaged) | unknown
+    rows[np.inf] = {
+        **last,
+        **_limit(last, counts[-1], split, averaged),
+        **dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan),
+        **{f"{name}_measurable": False for name in names(fpr)[2:]},
+    }
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("R")
     spread = np.array([split.spread(count) for count in table.index])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -232,10 +235,13 @@ def _limit(last: dict, count: int, split: VarianceSplit, averaged: bool) -> dict
         return dict.fromkeys(("auc", "auc_low", "auc_high"), np.nan)
     corners = [(split.between_queries, split.between_models)]
     if np.isfinite(split.between_models_low):
-        corners.append((split.between_queries_low, split.between_models_high))
-        corners.append((split.between_queries_high, max(split.between_models_low, SMALLEST)))
+        corners += [
+            (split.between_queries_low, split.between_models_high),
+            (split.between_queries_high, max(split.between_models_low, SMALLEST)),
+        ]
     ratios = [np.sqrt(1 + s2 / count / sigma2) for s2, sigma2 in corners]
-    record = {"auc": float(ndtr(ndtri(last["auc"]) * ratios[0]))}
-    for end, farthest in (("auc_low", min), ("auc_high", max)):
-        record[end] = float(farthest(ndtr(ndtri(last[end]) * ratio) for ratio in ratios))
-    return record
+    ends = {"auc_low": min, "auc_high": max}
+    return {"auc": float(ndtr(ndtri(last["auc"]) * ratios[0]))} | {
+        end: float(farthest(ndtr(ndtri(last[end]) * ratio) for ratio in ratios))
+        for end, farthest in ends.items()
+    }

@@ -222,9 +222,12 @@ def summary(
 def _attack_row(scores: Scores, fpr, n_resamples: int, seed: int) -> dict:
     """Averages over targets with headline intervals, in the order of `summary`."""
     rows, ends = per_target(scores, fpr), intervals(scores, fpr, n_resamples=n_resamples, seed=seed)
-    record = _ends("auc", ends) | {"auc_min": rows["auc"].min(), "auc_max": rows["auc"].max()}
+    record = with_ends("auc", ends.loc["auc"]) | {
+        "auc_min": rows["auc"].min(),
+        "auc_max": rows["auc"].max(),
+    }
     for name in names(fpr)[2:]:
-        record |= _ends(name, ends)
+        record |= with_ends(name, ends.loc[name])
         record[f"{name}_measurable"] = bool(rows[f"{name}_measurable"].all())
     oracle = ("advantage", "balanced_accuracy", "advantage_null")
     facts = ("tie_mass", "fpr_floor", "train_acc", "test_acc", "gap", "train_loss", "test_loss")
@@ -242,9 +245,9 @@ def _attack_row(scores: Scores, fpr, n_resamples: int, seed: int) -> dict:
     }
 
 
-def _ends(name: str, table: pd.DataFrame) -> dict[str, float]:
-    """A metric with _low and _high from a row of `intervals`."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), table.loc[name], strict=True))
+def with_ends(name: str, values) -> dict[str, float]:
+    """{name, name_low, name_high} from (value, low, high)."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, values), strict=True))
 
 
 def _ppv(rows: pd.DataFrame, fpr) -> dict:
@@ -310,20 +313,19 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     """
     every = [row for _, row in table.iterrows()]
     rate = [column for column in table if column.startswith("tpr@") and "_" not in column]
-    view = {"AUC": [_interval(row, "auc") for row in every]}
-    view |= {
-        name.replace("tpr@", "TPR at FPR "): [_cell(row, name) for row in every] for name in rate
-    }
     pairs = {
         "best TPR - FPR (expected by chance)": "{advantage:.3f} ({advantage_null:.3f})",
         "train / test accuracy": "{train_acc:.3f} / {test_acc:.3f}",
         "gap": "{gap:.3f}",
     }
-    view |= {title: [text.format(**row) for row in every] for title, text in pairs.items()}
-    view["reference models per side"] = [
-        "" if k is None or k != k else f"{k:g}" for k in table["k"]
-    ]
-    view["flags"] = table["flags"]
+    rates = {name.replace("tpr@", "TPR at FPR "): name for name in rate}
+    view = {
+        "AUC": [_interval(row, "auc") for row in every],
+        **{title: [_cell(row, name) for row in every] for title, name in rates.items()},
+        **{title: [text.format(**row) for row in every] for title, text in pairs.items()},
+        "reference models per side": ["" if k is None or k != k else f"{k:g}" for k in table["k"]],
+        "flags": table["flags"],
+    }
     if "self_test" in table:
         view["self-test"] = table["self_test"]
     view = pd.DataFrame(view, index=table.index)

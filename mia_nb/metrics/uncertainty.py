@@ -60,14 +60,15 @@ def scored(scores: Scores, row: int) -> tuple[np.ndarray, np.ndarray]:
     return scores.value[row, known], scores.member[row, known]
 
 
-def fewest_non_members(scores: Scores) -> int:
-    """n0 of the target that has the fewest."""
-    return min(int((~scored(scores, row)[1]).sum()) for row in range(len(scores.value)))
+def smallest(scores: Scores) -> tuple[int, int]:
+    """(members, non-members) scored, each of the target that has fewest."""
+    sides = [scored(scores, row)[1] for row in range(len(scores.value))]
+    return min(int(one.sum()) for one in sides), min(int((~one).sum()) for one in sides)
 
 
 def measurable_rates(scores: Scores) -> list[float]:
     """The FPRs at which every target has non-members enough for a TPR."""
-    return [x for x in FPR if measurable(f"tpr@{x:g}", fewest_non_members(scores))]
+    return [x for x in FPR if measurable(f"tpr@{x:g}", smallest(scores)[1])]
 
 
 def tied_floor(scores: Scores) -> float:

@@ -11,15 +11,13 @@ import pandas as pd
 
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked, refuse
-from mia_nb.metrics.curve import ppv
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
 from mia_nb.metrics.tables import summary
-from mia_nb.metrics.uncertainty import RESAMPLES
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES
 from mia_nb.types import Scores
 
-RATES = (0.001, 0.01, 0.1)
 PRIOR = 0.01  # one image in a hundred is a member
-NEEDED = 10  # false positives below which a rate is not measurable
 
 
 class Verdict(NamedTuple):
@@ -78,17 +76,16 @@ def verdict(
         members can be told from non-members
     """
     scores = {"attack": scores} if isinstance(scores, Scores) else scores
-    table = summary(scores, RATES, n_resamples=n_resamples, seed=seed) if table is None else table
+    table = summary(scores, FPR, n_resamples=n_resamples, seed=seed) if table is None else table
     refuse(
         {
             f"table has the rows {', '.join(map(str, table.index))}: wanted metrics.summary of the"
-            f" same scores at the false positive rates {RATES}": list(table.index)
-            != [*scores, "max"]
-            or not {f"tpr@{x:g}_measurable" for x in RATES} <= {*table}
+            f" same scores at the false positive rates {FPR}": list(table.index) != [*scores, "max"]
+            or not {f"tpr@{x:g}_measurable" for x in FPR} <= {*table}
         }
     )
     table = table.drop("max")
-    measurable = [x for x in RATES if table[f"tpr@{x:g}_measurable"].astype(bool).all()]
+    measurable = [x for x in FPR if table[f"tpr@{x:g}_measurable"].astype(bool).all()]
     row = table.loc[table[f"tpr@{measurable[0]:g}" if measurable else "auc"].idxmax()]
     found = _found(row, measurable, len(table))
     failed = self_test is not None and not self_test.passed
@@ -158,10 +155,12 @@ def _control(self_test) -> str:
 
 
 def _unmeasured(row: pd.Series, measurable: Sequence[float]) -> list[str]:
-    missing = [x for x in RATES if x not in measurable]
+    missing = [x for x in FPR if x not in measurable]
     if not missing:
         return []
-    rates = " and ".join(f"{_percent(x)} (needs {math.ceil(NEEDED / x):,})" for x in missing)
+    rates = " and ".join(
+        f"{_percent(x)} (needs {math.ceil(MIN_FALSE_POSITIVES / x):,})" for x in missing
+    )
     return [f"Not measurable with {row['n0']:,} non-members: false positive rates of {rates}."]
 
 

@@ -12,6 +12,8 @@ from PIL import Image
 
 from mia_nb.plots.style import Group, translucent
 
+DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
+
 
 def band(
     figure: go.Figure,

@@ -189,8 +189,8 @@ def two_worlds(
                 "hovertemplate": f"{world}, model %{{text}}: margin %{{x:.3f}}<extra></extra>",
             }
         )
-    for curve in curves:  # what the dashes say, once for both colours
-        data.append(_line([np.nan], [np.nan], GREY, dash=curve.dash, name=curve.name))
+    # what the dashes say, once for both colours
+    data += [_line([np.nan], [np.nan], GREY, dash=one.dash, name=one.name) for one in curves]
     if target is not None:
         group = NON_MEMBERS if trained is False else MEMBERS
         data.append(
@@ -401,15 +401,6 @@ def ranking(value, sentence: str, *, null=None, name="separation", bins: int = 8
         xaxis={"title": {"text": name}},
         yaxis={"title": {"text": "share of samples"}, "tickformat": "~%"},
     )
-
-
-def marked(figure: dict, x: float) -> dict:
-    """The figure with an upright line at x; unchanged where x is not finite."""
-    if not np.isfinite(x):
-        return figure
-    stick = {"type": "line", "x0": float(x), "x1": float(x), "y0": 0, "y1": 1, "yref": "y domain"}
-    shapes = [stick | {"line": {"color": LINES[2], "width": 3}}]
-    return figure | {"layout": figure["layout"] | {"shapes": shapes}}
 
 
 def _line(x, y, colour, *, dash="solid", width=1.5, shape="linear", **rest) -> dict:

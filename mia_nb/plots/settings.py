@@ -13,7 +13,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb.attacks import in_words
-from mia_nb.plots.marks import band, bars, column_bars, level, offset, triple
+from mia_nb.checks import refuse
+from mia_nb.plots.marks import DODGE, band, bars, column_bars, level, offset, triple
 from mia_nb.plots.style import (
     BELOW,
     DASHES,
@@ -34,7 +35,6 @@ from mia_nb.plots.style import (
 from mia_nb.plots.tables import chance, metric_name, need, text
 
 LOGARITHMIC = ("T", "s", "steps", "queries")  # settings that studies double from one to the next
-DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
 OCTAVES = 0.04  # between lines that share a time step, so that their bars stay apart
 COLUMNS = ("line", "timesteps", "value", "low", "high")
 Levels = dict[str, tuple[float, float, float]]  # {name: (value, low, high)}
@@ -612,13 +612,14 @@ def query_curves(
         ValueError: for no curve, missing columns and a family of noise_off without curve.
     """
     levels, figure = dict(noise_off or {}), go.Figure()
-    if not curves:
-        raise ValueError("query_curves got no curve: pass {family: metrics.query_curve(...)}")
-    if strangers := sorted(set(levels) - set(curves)):
-        raise ValueError(
+    strangers = sorted(set(levels) - set(curves))
+    refuse(
+        {
+            "query_curves got no curve: pass {family: metrics.query_curve(...)}": not curves,
             f"noise_off names {strangers}, the curves are those of {list(curves)}: name families"
-            " alike"
-        )
+            " alike": strangers,
+        }
+    )
     table = pd.concat(curves, names=["family", "R"]).reset_index()
     need(table, ENDS, "query_curves")
     table["line"] = table["family"]
@@ -746,11 +747,15 @@ def settling(
     Raises:
         ValueError: for no outputs and for `averaged` outside 1..Q.
     """
-    if not outputs:
-        raise ValueError("settling got no outputs: wanted {True: margins, False: margins}")
-    most = min(len(own) for own in outputs.values())
-    if not 1 <= averaged <= most:
-        raise ValueError(f"averaged={averaged}, but there are {most} outputs: wanted 1 to {most}")
+    most = min(map(len, outputs.values()), default=0)
+    refuse(
+        {
+            "settling got no outputs: wanted {True: margins, False: margins}": not outputs,
+            f"averaged={averaged}, but there are {most} outputs: wanted 1 to {most}": (
+                not 1 <= averaged <= most
+            ),
+        }
+    )
     figure, counts, axis = go.Figure(), np.arange(1, most + 1), [0.3, most + 0.7]
     for i, (inside, own) in enumerate(outputs.items()):
         whose = "trained on it" if inside else "not trained on it"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from mia_nb.checks import refuse
+
 METRIC_NAMES = {
     "test_acc": "test accuracy",
     "train_loss": "training loss",
@@ -31,13 +33,14 @@ def need(
     Raises:
         ValueError: for a missing column, no row, a value that is not finite and a repeated row.
     """
-    if lacks := [name for name in columns if name not in table.columns]:
-        raise ValueError(
-            f"{who} got columns {list(table.columns)}; {', '.join(lacks)} missing: wanted"
-            f" {', '.join(columns)}"
-        )
-    if not len(table):
-        raise ValueError(f"{who} got a table without rows: nothing was measured")
+    lacks = ", ".join(name for name in columns if name not in table.columns)
+    refuse(
+        {
+            f"{who} got columns {list(table.columns)}; {lacks} missing: wanted"
+            f" {', '.join(columns)}": lacks,
+            f"{who} got a table without rows: nothing was measured": not len(table),
+        }
+    )
     for name in finite:
         bad = table[~np.isfinite(table[name].astype(float))]
         if len(bad):

@@ -116,9 +116,7 @@ def guesser(
     )
 
 
-def budget_race(
-    table: pd.DataFrame, *, metric: str = "AUC", chance: float | None = None
-) -> go.Figure:
+def budget_race(table: pd.DataFrame, *, metric: str, chance: float) -> go.Figure:
     """Attacks against the number of reference models.
 
     Parameters:
@@ -144,8 +142,7 @@ def budget_race(
             legendgroup=name,
             hovertemplate="%{y:.3f} with %{customdata} references",
         )
-    if chance is not None:
-        figure.add_hline(y=chance, line=DOTTED)
+    figure.add_hline(y=chance, line=DOTTED)
     table = table.dropna(subset="value")
     best = table.loc[table.groupby("references")["value"].idxmax()]
     winners = zip(best["attack"].map(attacks.in_words), best["references"], strict=True)

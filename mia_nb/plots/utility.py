@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from mia_nb import attacks, metrics
 from mia_nb.metrics.curve import auc_null_error
 from mia_nb.metrics.frontier import frontier_means
-from mia_nb.plots.marks import bars, column_bars, offset
+from mia_nb.plots.marks import DODGE, bars, column_bars, offset
 from mia_nb.plots.style import (
     BELOW,
     DOTTED,
@@ -31,12 +31,10 @@ from mia_nb.plots.style import (
 from mia_nb.plots.tables import chance, fpr_of, metric_name, need
 from mia_nb.types import Scores
 
-DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
 SHARES = ("test_acc", "gap", "train_acc")
 # of the first epoch's label and of the next ones, by turns of families: beside bars, not on them
 CORNERS = (("bottom left", "top left"), ("bottom right", "bottom right"))
 SIMILAR = 0.01  # of test accuracy: what counts as the same utility
-GAP = "train accuracy - test accuracy"
 GAP_BARS = ("Clopper-Pearson, 95 %", "1.96 s.e. of random guessing")  # of a TPR, of an AUC
 
 
@@ -64,7 +62,7 @@ def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = 
             f"bars: {GAP_BARS[fpr is None]}",
         ),
         height=420,
-        xaxis={"title": GAP, "tickformat": "~%"},
+        xaxis={"title": metric_name("gap"), "tickformat": "~%"},
         yaxis_title=metric_name("auc" if fpr is None else f"tpr@{fpr:g}"),
     )
 
@@ -118,7 +116,7 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
         ),
         height=470,
         legend=BELOW,
-        xaxis={"title": GAP, "tickformat": "~%"},
+        xaxis={"title": metric_name("gap"), "tickformat": "~%"},
         yaxis_title=risk,
     )
 
@@ -409,7 +407,7 @@ def defenses(
         height=480,
         legend=BELOW,
         xaxis={"title": {"text": "test accuracy"}, "tickformat": "~%"},
-        xaxis2={"title": {"text": GAP}, "tickformat": "~%"},
+        xaxis2={"title": {"text": metric_name("gap")}, "tickformat": "~%"},
         yaxis_title_text=metric_name(metric),
     )
 

@@ -55,11 +55,11 @@ from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.uncertainty import (
     FPR,
     bootstrap,
-    fewest_non_members,
     interval,
     names,
     per_target_metrics,
     ratio_interval,
+    smallest,
 )
 from mia_nb.studies.beside import DECIDED_BY
 from mia_nb.studies.joins import matches, pairs
@@ -210,8 +210,13 @@ def _contrasts(
     listed = ", {attacks}" if strongest_only and not of_models else ""
     compared = comparison.get("compared", f"{{a.models}} {sign} {{b.models}}{listed}")
     for attack, side_a, side_b in _sides(comparison, a, b, settings):
-        words = {"a": a, "b": b, "attack": attack, "other": side_b[0].attack}
-        words["attacks"] = worst_case(side_a, side_b)
+        words = {
+            "a": a,
+            "b": b,
+            "attack": attack,
+            "other": side_b[0].attack,
+            "attacks": worst_case(side_a, side_b),
+        }
         most = 1 if of_models else None  # all attacks on a model share them
         terms = ((1, side_a[:most]), (-1, side_b[:most]))[: 1 if comparison.get("minus") else 2]
         if "beyond" in comparison:
@@ -314,7 +319,7 @@ def compare(
     trained on different masks.
     """
     _same_masks(settings)
-    n0 = min(map(fewest_non_members, settings.values()), default=0)
+    n0 = min((smallest(one)[1] for one in settings.values()), default=0)
     tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
 
     @cache

@@ -15,7 +15,7 @@ from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.tables import accuracies, intervals
 from mia_nb.metrics.uncertainty import (
     RESAMPLES,
-    fewest_non_members,
+    smallest,
     tied_floor,
 )
 from mia_nb.studies.engine import load, one_pair
@@ -319,11 +319,14 @@ def measure(scores: Scores, n_resamples: int, seed: int) -> dict:
     own at its best threshold, (1 + advantage) / 2, which chance alone lifts above 1/2.
     """
     ends = intervals(scores, FPR, n_resamples=n_resamples, seed=seed)
-    found = {name: tuple(row) for name, row in ends.iterrows()}
-    found["accuracy"] = tuple((1 + end) / 2 for end in found.pop("advantage"))
-    found |= {PRINTED_ACCURACY[name]: tuple(row) for name, row in accuracies(scores).iterrows()}
     few = f"{len(scores.value)} targets: training randomness not covered"
-    return found | {"n0": fewest_non_members(scores), "few": few if one_pair(scores) else ""}
+    return {
+        **{name: tuple(row) for name, row in ends.drop("advantage").iterrows()},
+        "accuracy": tuple((1 + end) / 2 for end in ends.loc["advantage"]),
+        **{PRINTED_ACCURACY[name]: tuple(row) for name, row in accuracies(scores).iterrows()},
+        "n0": smallest(scores)[1],
+        "few": few if one_pair(scores) else "",
+    }
 
 
 def _beside(metric: str, found: dict | None) -> dict:
@@ -338,7 +341,7 @@ def _tied(scores: Scores, metric: str) -> str:
     if not metric.startswith("tpr@"):
         return ""
     floor, x = tied_floor(scores), float(metric.removeprefix("tpr@"))
-    single = 1 / fewest_non_members(scores)
+    single = 1 / smallest(scores)[1]
     return f"ours: ties, no FPR below {floor:.2g}" if floor > max(x, single + 1e-12) else ""
 
 

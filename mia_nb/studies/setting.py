@@ -235,16 +235,20 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
             " again": model in NAMES and model != "resnet14" and flow is None,
         }
     )
-    facts = {kind: info.get(kind) or "" for kind in ("defense", "output")}
-    options = [_options(name, info.get(f"{kind}_args")) for kind, name in facts.items()]
-    facts |= {"options": ", ".join(filter(None, options)), "attack": attack}
+    defenses = {kind: info.get(kind) or "" for kind in ("defense", "output")}
+    options = [_options(name, info.get(f"{kind}_args")) for kind, name in defenses.items()]
+    facts = {**defenses, "options": ", ".join(filter(None, options)), "attack": attack}
     if model == "resnet14":
         facts["blocks"] = info.get("blocks", RESNET_BLOCKS)
     elif model in NAMES:
         noise = flow["noise_eval"] if info.get("noise") is None else info["noise"]
         numbers = ("blocks", "method", "augment", "k", "steps", "T", "noise_train")
-        facts |= {name: flow[name] for name in numbers} | {"noise": bool(noise)}
-        facts |= {"queries": info.get("queries", 1), "variant": _variant(info)}
+        facts |= {
+            **{name: flow[name] for name in numbers},
+            "noise": bool(noise),
+            "queries": info.get("queries", 1),
+            "variant": _variant(info),
+        }
         model = _equation(model, flow)
     return normal(Setting(model, **facts))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.checks import checked
-from mia_nb.metrics.tables import accuracies, intervals, summary
+from mia_nb.metrics.tables import accuracies, intervals, summary, with_ends
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
 from mia_nb.studies.setting import Setting, usable
 from mia_nb.types import Scores
@@ -27,11 +27,6 @@ FREE = {
     "noise_sd": (("model", "k", "T", "steps"), ()),
 }
 OTHER_UNITS = ("sigma", "noise_sd")
-
-
-def _ends(name: str, values) -> dict:
-    """{name, name_low, name_high} from (value, low, high)."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, values), strict=True))
 
 
 def _sizes(scores: Scores) -> dict:
@@ -131,15 +126,25 @@ def defense_table(
     for name, attacks in groups.items():
         table = summary(attacks, fpr, n_resamples=n_resamples, seed=seed)
         top, best = table.loc["max"], table[table.index != "max"]["auc"].astype(float).idxmax()
-        strongest = attacks[best]
-        row = {"name": name, "defense": about[name].defense, "output": about[name].output}
-        row |= {"attack": best, "attacks": len(attacks)}
-        right = accuracies(strongest)
-        row |= _ends("test_acc", right.loc["test"]) | _ends("gap", right.loc["gap"])
+        strongest, right = attacks[best], accuracies(attacks[best])
         risks = ["auc", "auc_low", "auc_high", *(name for name in table if name[:4] == "tpr@")]
-        row |= {column: top[column] for column in risks} | {"queries": table.loc[best, "queries"]}
-        row |= {size: int(table[size].min()) for size in ("n1", "n0")}
-        rows.append(row | {"targets": len(strongest.value), "pairs": _sizes(strongest)["pairs"]})
+        rows.append(
+            {
+                "name": name,
+                "defense": about[name].defense,
+                "output": about[name].output,
+                "attack": best,
+                "attacks": len(attacks),
+                **with_ends("test_acc", right.loc["test"]),
+                **with_ends("gap", right.loc["gap"]),
+                **top[risks],
+                "queries": table.loc[best, "queries"],
+                "n1": int(table["n1"].min()),
+                "n0": int(table["n0"].min()),
+                "targets": len(strongest.value),
+                "pairs": _sizes(strongest)["pairs"],
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -231,8 +236,12 @@ def _row(one: Setting, scores: Scores, n_resamples: int, seed: int) -> dict:
     """One family: its setting, risk and accuracies."""
     auc = intervals(scores, (), n_resamples=n_resamples, seed=seed).loc["auc"]
     right = accuracies(scores)
-    row = {name: getattr(one, name) for name in (*HELD, "label", "adaptive")}
-    # 2.0000001 is 2
-    row |= {name: float(f"{getattr(one, name):.4g}") for name in OTHER_UNITS}
-    row |= _ends("auc", auc) | _ends("train_acc", right.loc["train"])
-    return row | _ends("test_acc", right.loc["test"]) | _sizes(scores)
+    return {
+        **{name: getattr(one, name) for name in (*HELD, "label", "adaptive")},
+        # 2.0000001 is 2
+        **{name: float(f"{getattr(one, name):.4g}") for name in OTHER_UNITS},
+        **with_ends("auc", auc),
+        **with_ends("train_acc", right.loc["train"]),
+        **with_ends("test_acc", right.loc["test"]),
+        **_sizes(scores),
+    }

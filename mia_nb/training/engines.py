@@ -141,8 +141,13 @@ def _dask(given: str, count: int | None) -> Engine:
 @functools.cache
 def _connection(given: str, count: int | None):
     distributed = _load("distributed", "dask")
-    local = {"threads_per_worker": 1, "memory_limit": 0, "silence_logs": "ERROR"}
-    local |= {"n_workers": count or cpu_count(), "dashboard_address": None}
+    local = {
+        "n_workers": count or cpu_count(),
+        "threads_per_worker": 1,
+        "memory_limit": 0,
+        "silence_logs": "ERROR",
+        "dashboard_address": None,
+    }
     try:
         if given and count is None:
             return distributed.Client(given, timeout=10)
@@ -347,16 +352,6 @@ def own_gpu() -> tuple[str | None, filelock.FileLock | None]:
     return chosen, lock
 
 
-class Context(NamedTuple):
-    """What every worker needs to know."""
-
-    token: str  # a file in the pool's folder, there as long as the driver wants the work
-    driver: str  # the process that wants it: host and number
-    places: list[str]  # where that one finds modules
-    version: str
-    device: str | None  # where it wants it, None where a worker chooses
-
-
 class Unwanted(Exception):
     """The process that wanted this work has gone on to other things."""
 
@@ -421,13 +416,13 @@ def _persist(
     further.
     """
     token = folder.path / f".tmp-wanted-{driver()}-{time.monotonic_ns()}"
-    context = Context(
-        token=str(token),
-        driver=driver(),
-        places=[path or os.getcwd() for path in sys.path],
-        version=__version__,
-        device=device,
-    )
+    context = {  # what every worker needs to know
+        "token": str(token),  # a file in the pool's folder, there as long as the work is wanted
+        "driver": driver(),  # the process that wants it: host and number
+        "places": [path or os.getcwd() for path in sys.path],  # where that one finds modules
+        "version": __version__,
+        "device": device,  # where it wants it, None where a worker chooses
+    }
     gpu = None if device is None else device_of(device, here=False).type == "cuda"
 
     def look() -> None:
@@ -464,19 +459,18 @@ def driver() -> str:
     return f"{platform.node()}-{os.getpid()}"
 
 
-def work_there(context: Context, task: Callable, *args) -> Exception | None:
+def work_there(context: dict, task: Callable, *args) -> Exception | None:
     """task(folder, token, *args) in a worker, with a GPU of its own where it may need one; what it
     raises is returned, as an exception of a kind that every engine can carry.
     """
-    context = Context(*context)
-    token = Path(context.token)
+    token = Path(context["token"])
     try:
         with ALONE, contextlib.suppress(Unwanted):
             # without its token the driver has gone on; without the folder, it is not seen here
             if token.exists() or not token.parent.exists():
-                sys.path += [place for place in context.places if place not in sys.path]
+                sys.path += [place for place in context["places"] if place not in sys.path]
                 folder = _checked(context)
-                if context.device != "cpu" and context.driver != driver():
+                if context["device"] != "cpu" and context["driver"] != driver():
                     own_gpu()
                 task(folder, token, *args)
     except Exception as error:
@@ -490,15 +484,15 @@ def work_there(context: Context, task: Callable, *args) -> Exception | None:
         return RuntimeError(f"{type(error).__name__}: {text}")
 
 
-def _checked(context: Context) -> Folder:
+def _checked(context: dict) -> Folder:
     """The pool's folder as a worker sees it; ValueError where it sees none, or computes with other
     code.
     """
-    folder = Folder(Path(context.token).parent)
+    folder = Folder(Path(context["token"]).parent)
     refuse(
         {
-            f"mia_nb is {__version__} there and {context.version} here: install the same on all"
-            " workers": context.version != __version__,
+            f"mia_nb is {__version__} there and {context['version']} here: install the same on all"
+            " workers": context["version"] != __version__,
             f"it sees no {folder.path}: keep results on a file system that all workers share"
             " (--results)": not folder.has("recipe.json"),
         }

@@ -170,24 +170,23 @@ def _others(recipe: Recipe) -> list[str]:
     """What else is not as usual, in words."""
     recipe = complete(recipe)
     usual = complete(Recipe(optimizer=recipe.optimizer))
-    facts = (
-        [recipe.optimizer] if recipe.optimizer != Recipe.model_fields["optimizer"].default else []
-    )
     args = {k: v for k, v in recipe.optimizer_args.items() if v != usual.optimizer_args.get(k)}
-    facts += [
-        f"{k.replace('_', ' ')} {v:g}" if not isinstance(v, bool) else ("" if v else "no ") + k
-        for k, v in args.items()
+    defense = [recipe.defense or "", *(f"{k} {v}" for k, v in recipe.defense_args.items())]
+    facts = [
+        recipe.optimizer if recipe.optimizer != Recipe.model_fields["optimizer"].default else "",
+        *(
+            f"{k.replace('_', ' ')} {v:g}" if not isinstance(v, bool) else ("" if v else "no ") + k
+            for k, v in args.items()
+        ),
+        *(
+            text.format(getattr(recipe, name))
+            for name, text in UNUSUAL.items()
+            if getattr(recipe, name) != getattr(usual, name)
+        ),
+        ", ".join(defense) if recipe.defense else "",
+        f"from {recipe.parent[:12]}" if recipe.parent else "",
     ]
-    facts += [
-        text.format(getattr(recipe, name))
-        for name, text in UNUSUAL.items()
-        if getattr(recipe, name) != getattr(usual, name)
-    ]
-    if recipe.defense:
-        facts.append(
-            ", ".join([recipe.defense, *(f"{k} {v}" for k, v in recipe.defense_args.items())])
-        )
-    return [*facts, f"from {recipe.parent[:12]}"] if recipe.parent else facts
+    return list(filter(None, facts))
 
 
 @checked

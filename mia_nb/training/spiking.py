@@ -12,7 +12,6 @@ from numbers import Integral
 
 import numpy as np
 import pandas as pd
-import safetensors.torch
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -41,6 +40,7 @@ from mia_nb.training.work import (
     unfinished,
     useful_threads,
     weights_name,
+    write_weights,
 )
 from mia_nb.types import Images, Recipe
 
@@ -209,7 +209,7 @@ def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torc
     derived.folder.write_array(
         trace_name(model), np.zeros((0, int(pool.member[model].sum())), np.float16)
     )
-    derived.folder.write_bytes(weights_name(model), safetensors.torch.save(state))
+    write_weights(derived.folder, weights_name(model), state)
 
 
 def _own_half(
@@ -356,10 +356,9 @@ def conversion_quality(
         whole("calibration", calibration),
         [whole("timesteps", T) for T in timesteps],
     )
-    device, rows = device_of(device), []
+    setting = (timesteps, calibration, limit, device_of(device))
     with threads(useful_threads(BATCH * images.x[0].numel())):
-        for m in models:
-            rows += _quality(pool, images, m, timesteps, calibration, limit, device)
+        rows = [row for m in models for row in _quality(pool, images, m, *setting)]
     return pd.DataFrame(
         rows, columns=["model", "timesteps", "fit", "per", "right", "images", "network"]
     )

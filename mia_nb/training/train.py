@@ -250,14 +250,13 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
     """ValueError where a pool was trained on other images, lacks models, or has networks that only
     its defense makes.
     """
-    check_network(parent.recipe, defense, f"pool {parent.folder.path.name}")
-    digest = parent.folder.read_json("images.json", digest=str)["digest"]
     name = parent.folder.path.name
+    check_network(parent.recipe, defense, f"pool {name}")
     refuse(
         {
             f"pool {name} was trained on other images than these ({images.name}): who is a member"
             " would mean nothing; derive pools with the parent's own images": (
-                images.digest != digest
+                images.digest != parent.folder.read_json("images.json", digest=str)["digest"]
             ),
             **{
                 f"model {m} of the parent {name} is {status}: nothing can start from it": (
@@ -330,11 +329,15 @@ def plan_of(
     images: Images,
     member: np.ndarray,
     population: np.ndarray,
-    parent: Pool | None = None,
 ) -> Plan:
-    """What there is to train, on the CPU, one model at a time."""
-    start, aside = parent and parent.state, loop.held_out(recipe, population)
-    return Plan(recipe, images, member, torch.device("cpu"), start=start, held_out=aside)
+    """What there is to train from fresh weights, on the CPU, one model at a time."""
+    return Plan(
+        recipe,
+        images,
+        member,
+        torch.device("cpu"),
+        held_out=loop.held_out(recipe, population),
+    )
 
 
 def check(
@@ -426,17 +429,18 @@ def _try_clipping(plan: Plan) -> None:
 
     with loop.random_state_kept(plan.device):
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        if name := dp_sgd.mismatch(module, losses_of, group.params):
-            raise ValueError(
-                f"{plan.recipe.model} has no gradients per sample at {name}: samples mix in a"
-                " batch, or its layer does not use it alone; DP-SGD would clip what is none"
-            )
-        if name := dp_sgd.rewritten(module, before):
-            raise ValueError(
-                f"{plan.recipe.model}: buffer {name} is computed from members without clipping and"
-                " noise, as a forward pass of training changes it; take a layer that keeps no"
-                " statistics"
-            )
+        mixed = dp_sgd.mismatch(module, losses_of, group.params)
+        changed = dp_sgd.rewritten(module, before)
+        refuse(
+            {
+                f"{plan.recipe.model} has no gradients per sample at {mixed}: samples mix in a"
+                " batch, or its layer does not use it alone; DP-SGD would clip what is"
+                " none": mixed,
+                f"{plan.recipe.model}: buffer {changed} is computed from members without clipping"
+                " and noise, as a forward pass of training changes it; take a layer that keeps no"
+                " statistics": changed,
+            }
+        )
         one = ClippedGroup(plan, [0])
         one.seed_noise(0)
         one.step(x[None, :1].to(DTYPES[plan.recipe.dtype]), y[None, :1], 1e-6)

@@ -65,13 +65,12 @@ def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]
     """The plan of a pool begun in this folder and how it is executed."""
     execution = read_execution(folder)
     plan = bare_plan(folder, images).on(torch.device(execution["device"]))
-    plan = plan._replace(
+    return plan._replace(
         stacked=execution["stacked"],
         channels_last=execution["channels_last"],
         compiled=execution.get("compiled", False),  # older records lack these two
         graph=execution.get("graph", False),
-    )
-    return plan, execution
+    ), execution
 
 
 def bare_plan(folder: Folder, images: Images | None = None) -> Plan:
@@ -228,12 +227,12 @@ def share(
     """
     for timeout in (0, -1) if wait else (0,):
         for rows in each:
-            try:
-                with folder.lock(unit_name(rows), timeout=timeout):
-                    if left(folder, rows):
-                        make(rows)
-            except filelock.Timeout:
-                continue
+            with (
+                contextlib.suppress(filelock.Timeout),
+                folder.lock(unit_name(rows), timeout=timeout),
+            ):
+                if left(folder, rows):
+                    make(rows)
 
 
 def useful_threads(values: int, most: int | None = None) -> int:
@@ -316,7 +315,7 @@ def _train_group(
             break
         if epoch + 1 in plan.recipe.snapshots:
             for slot, m in enumerate(rows):
-                _write(folder, weights_name(m, epoch + 1), group.weights(slot))
+                write_weights(folder, weights_name(m, epoch + 1), group.weights(slot))
         if time.monotonic() - saved >= checkpoint and epoch + 1 < epochs:
             _write_part(folder, group, history, traces)
             saved = time.monotonic()
@@ -346,20 +345,22 @@ def _finish(
     if group.kept:
         best = {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])}
         folder.write_json(f"stopped_{m:03d}.json", best)
-    _write(folder, weights_name(m), weights)
+    write_weights(folder, weights_name(m), weights)
     folder.write_array(trace_name(m), trace)
 
 
-def _write(folder: Folder, name: str, tensors: dict[str, torch.Tensor]) -> None:
+def write_weights(folder: Folder, name: str, tensors: dict[str, torch.Tensor]) -> None:
     folder.write_bytes(name, safetensors.torch.save(tensors))
 
 
 def _write_part(folder: Folder, group: Group, history: list[list[float]], traces: dict) -> None:
     """Write a part file, then remove the older ones."""
     older, done = _parts(folder, group.ids), len(history)
-    flat = {f"trace.{m}": torch.from_numpy(trace[:done].copy()) for m, trace in traces.items()}
-    flat["history"] = torch.tensor(history, dtype=torch.float64)
-    _write(folder, f"{unit_name(group.ids)}_{done:05d}.safetensors", group.state() | flat)
+    flat = {
+        "history": torch.tensor(history, dtype=torch.float64),
+        **{f"trace.{m}": torch.from_numpy(trace[:done].copy()) for m, trace in traces.items()},
+    }
+    write_weights(folder, f"{unit_name(group.ids)}_{done:05d}.safetensors", group.state() | flat)
     folder.remove(*older)
 
 
@@ -392,8 +393,11 @@ def _resumed(folder: Folder, group: Group) -> tuple[list[list[float]], dict[int,
         kept = [e for e in recipe.snapshots if e <= done]
         if not all(folder.intact(weights_name(m, e)) for m in rows for e in kept):
             continue
-        shapes = {k: v.shape for k, v in group.state().items()} | {"history": (done, len(rows))}
-        shapes |= {f"trace.{m}": (done, n) for m, n in counts.items()}
+        shapes = {
+            **{k: v.shape for k, v in group.state().items()},
+            "history": (done, len(rows)),
+            **{f"trace.{m}": (done, n) for m, n in counts.items()},
+        }
         with contextlib.suppress(Corrupt):
             flat = read_weights(folder, name)
             fits = shapes.keys() <= flat.keys() and all(

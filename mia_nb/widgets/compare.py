@@ -11,7 +11,7 @@ import pandas as pd
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.pairs import same_masks
-from mia_nb.metrics.uncertainty import FPR, fewest_non_members
+from mia_nb.metrics.uncertainty import FPR, smallest
 from mia_nb.types import Scores
 from mia_nb.widgets import compared
 from mia_nb.widgets.compared import ENDS, NOT_MEASURABLE, ends
@@ -137,15 +137,19 @@ def compare(sources: Sequence[Source]) -> Explorer:
 def numbers(scores: Scores) -> dict[str, str]:
     """What the table says of one result: AUC, TPRs, accuracies, and on how much they rest."""
     row, right = compared.measure({"": scores}).loc[""], 100 * metrics.accuracies(scores)
-    cells = {"AUC": ends(*row[[f"auc{end}" for end in ENDS]])}
-    for x in FPR:
-        three = 100 * row[[f"tpr@{x:g}{end}" for end in ENDS]]
-        told = ends(*three, ".1f", unit=" %") if measurable(f"tpr@{x:g}", row["n0"]) else None
-        cells[f"TPR at {100 * x:g} %"] = told or NOT_MEASURABLE
-    for group, name in {"train": "train accuracy", "test": "test accuracy", "gap": "gap"}.items():
-        cells[name] = ends(*right.loc[group], ".1f", unit=" %")
-    cells["n1, n0, targets"] = f"{row['n1']:,.0f}, {row['n0']:,.0f}, {row['targets']:.0f}"
-    return cells | {"references a side, queries": f"{scores.info['k']}, {scores.info['queries']}"}
+    three = {x: 100 * row[[f"tpr@{x:g}{end}" for end in ENDS]] for x in FPR}
+    told = {x: ends(*each, ".1f", unit=" %") for x, each in three.items()}
+    groups = {"train accuracy": "train", "test accuracy": "test", "gap": "gap"}
+    return {
+        "AUC": ends(*row[[f"auc{end}" for end in ENDS]]),
+        **{
+            f"TPR at {100 * x:g} %": text if measurable(f"tpr@{x:g}", row["n0"]) else NOT_MEASURABLE
+            for x, text in told.items()
+        },
+        **{name: ends(*right.loc[group], ".1f", unit=" %") for name, group in groups.items()},
+        "n1, n0, targets": f"{row['n1']:,.0f}, {row['n0']:,.0f}, {row['targets']:.0f}",
+        "references a side, queries": f"{scores.info['k']}, {scores.info['queries']}",
+    }
 
 
 def paired(one: Source, other: Source, attack: str) -> pd.DataFrame | None:
@@ -227,7 +231,7 @@ def sentence(attack: str, scores: dict, columns: dict[str, dict], against: dict)
         words += f"; {most} - A = {ends(*known[most], '+.3f')}, paired"
     elif against:
         words += f"; {UNPAIRED}"
-    sizes = [fewest_non_members(one) for one in scores.values()]
+    sizes = [smallest(one)[1] for one in scores.values()]
     return f"{words}; n0 = {' to '.join(f'{n:,}' for n in sorted({min(sizes), max(sizes)}))}"
 
 

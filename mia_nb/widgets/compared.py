@@ -64,9 +64,12 @@ def measure(
                 gain.mean(),
                 *interval(gain, one.pair, sampled[key]["auc"] - sampled[reference]["auc"]),
             ]
-        rows[key] = {n + end: x for n, v in values.items() for end, x in zip(ENDS, v, strict=True)}
-        rows[key] |= facts[key][MEANS].mean().to_dict() | {"targets": len(facts[key])}
-        rows[key] |= facts[key][["n0", "n1"]].min().to_dict()
+        rows[key] = {
+            **{n + end: x for n, v in values.items() for end, x in zip(ENDS, v, strict=True)},
+            **facts[key][MEANS].mean(),
+            "targets": len(facts[key]),
+            **facts[key][["n0", "n1"]].min(),
+        }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -192,5 +195,4 @@ def shown(number: float, form: str = ".3g") -> str:
 
 def mean_of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """(N,) mean of each column where the mask (M, N) holds, NaN where it nowhere does."""
-    count = mask.sum(0)
-    return np.where(count > 0, np.where(mask, values, 0).sum(0) / np.maximum(count, 1), np.nan)
+    return np.ma.array(values, mask=~mask).mean(0).filled(np.nan)

@@ -7,6 +7,7 @@ import contextlib
 import html
 import inspect
 import json
+import math
 import os
 import re
 import time
@@ -22,7 +23,7 @@ from IPython.display import HTML, display
 
 from mia_nb._glossary import explained
 from mia_nb.attacks import in_words
-from mia_nb.plots.style import GREY
+from mia_nb.plots.style import GREY, LINES
 from mia_nb.widgets.figure import Figure
 
 # seconds between pictures while a slider is dragged, which sends more values than can be drawn
@@ -96,7 +97,6 @@ class Explorer:
             one of them has changed. "options": what is chosen stays where it is offered, else the
             first option is. "value": it may take the control's own value too, whose change alone is
             no reason to call.
-        adjust: function of all values -> {control: {trait: value}}, called before every picture
         pools: {name: sources}: what the first control chooses from; it stands on top, in full
             width
         heights: {figure: pixels} on a page; a report keeps the figure's own
@@ -116,7 +116,6 @@ class Explorer:
         *,
         rows,
         follow=None,
-        adjust=None,
         pools=None,
         heights=None,
         wide=(),
@@ -126,7 +125,7 @@ class Explorer:
         drags=None,
     ):
         self.name, self.controls, self._draw, self.rows = name, controls, draw, rows
-        self._follow, self._adjust = follow or {}, adjust or (lambda values: {})
+        self._follow = follow or {}
         self.pools, self._heights, self._wide = pools or {}, heights or {}, wide
         self.state = dict(state or {})
         self.chooser = next(iter(controls.values())) if self.pools else None
@@ -312,9 +311,6 @@ class Explorer:
 
     def _fit(self) -> None:
         """Bring every control in step with those that it follows."""
-        for name, traits in self._adjust(self.values).items():
-            for trait, value in traits.items():
-                _put(self.controls[name], trait, value, name)
         for name, rules in self._follow.items():
             values = self.values
             for trait, rule in rules.items():
@@ -538,8 +534,15 @@ def with_title(figure: dict, text: str) -> dict:
     return with_layout(figure, title=figure["layout"].get("title", {}) | {"text": text})
 
 
+MARK = {"color": LINES[2], "width": 3}
+
+
 def with_line(figure: dict, x: float, **look) -> dict:
-    """The plain figure with an upright line at x; `look`: more of it (`editable`: to drag)."""
+    """The plain figure with an upright line at x, none where x is not finite; `look`: more of it
+    (`editable`: to drag).
+    """
+    if not math.isfinite(x):
+        return figure
     line = {"type": "line", "line": {"color": GREY}, "yref": "y domain", "y0": 0, "y1": 1}
     return with_layout(
         figure, shapes=[*figure["layout"].get("shapes", []), line | {"x0": x, "x1": x} | look]

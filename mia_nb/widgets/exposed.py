@@ -19,6 +19,7 @@ from mia_nb.plots import samples as pictures
 from mia_nb.types import Scores
 from mia_nb.widgets.compared import ends, mean_of, shown
 from mia_nb.widgets.explorer import (
+    MARK,
     ROW,
     Explorer,
     View,
@@ -28,6 +29,7 @@ from mia_nb.widgets.explorer import (
     remarks,
     tick,
     with_layout,
+    with_line,
     worded,
 )
 from mia_nb.widgets.pools import Pools
@@ -105,7 +107,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
             "sheet": sheet(source, tuple(rows[start : start + PAGE].tolist()), start, sample),
             "margins": margins(source, one),
             "traces": traces(source, tuple(range(len(source.signals.margin))), one),
-            "ranking": pictures.marked(spread, float(value[column])),
+            "ranking": with_line(spread, float(value[column]), line=MARK),
         }
         row = numbers(source, ranked, column) | test_numbers(outcome, column)
         return View(

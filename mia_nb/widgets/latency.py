@@ -108,8 +108,11 @@ def latency(sources: Sequence[Source]) -> Explorer:
     def draw(network, target, attack, t, sample) -> View:
         one, at = found[network], (network, attack, target)
         rows, reference = measured(*at), one.when(ORDINARY) if one.ordinary else None
-        figures = {"curve": with_line(curve(*at), t)} | pictures(*at, t)
-        figures["raster"] = spikes(network, t, sample)
+        figures = {
+            "curve": with_line(curve(*at), t),
+            **pictures(*at, t),
+            "raster": spikes(network, t, sample),
+        }
         table = compared.numbers(rows.rename(index=one.when), one.when(t), reference=reference)
         words = note(one, rows, t, chosen(*at, t).info["flags"])
         return View(sentence(one, attack, rows, t), figures, table, words)

@@ -183,10 +183,13 @@ def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
         place = [hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()]
     else:
         queried, trained = source.folder.files(), source.pool.files()
-        place = [trained.get("member.npy"), queried.get("samples.npy"), *source.rows]
-        place.append(source.info.get("dataset"))
-    how = USUAL | {name: source.info[name] for name in USUAL if source.info.get(name)}
-    how["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
+        stored = [trained.get("member.npy"), queried.get("samples.npy")]
+        place = [*stored, *source.rows, source.info.get("dataset")]
+    how = {
+        **USUAL,
+        **{name: source.info[name] for name in USUAL if source.info.get(name)},
+        "draws": "plain" if query_kind(source) == "steps" else query_kind(source),
+    }
     return *place, json.dumps({n: v for n, v in how.items() if n not in but}, sort_keys=True)
 
 

@@ -15,6 +15,7 @@ from scipy.special import expit
 from mia_nb import attacks, metrics
 from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
 from mia_nb.attacks.margins import over_queries
+from mia_nb.checks import refuse
 from mia_nb.metrics.pairs import units
 from mia_nb.plots import samples as pictures
 from mia_nb.plots.style import LINES, row_of
@@ -125,10 +126,14 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         }
         words, gap, ratio = told(world, one, k, variance)
         about = f"labelled {source.class_of(one)}, target {verdict(source, target, one)}"
-        row = {"who": f"sample {sample}", "label": source.class_of(one)}
-        row |= numbers(world, one, gap, ratio) | {"score": shown(y[column], ".4g")}
-        truly = truths(world, source.audited, member, column) if truth else {}
-        row |= truly | ({"lasso": who} if len(lasso) else {})
+        row = {
+            "who": f"sample {sample}",
+            "label": source.class_of(one),
+            **numbers(world, one, gap, ratio),
+            "score": shown(y[column], ".4g"),
+            **(truths(world, source.audited, member, column) if truth else {}),
+            **({"lasso": who} if len(lasso) else {}),
+        }
         sentence = f"Sample {sample} ({about}): {words}"
         sentence += f"; is a {'member' if trained else 'non-member'}" if truth else ""
         return View(sentence, figures, pd.DataFrame([row]), note(source, world, k, attack))
@@ -171,17 +176,15 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
 def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signals]:
     """(models of the references pair by pair (R,), their signals, those of the target)."""
     own = source.signals.member[:, source.audited]
-    if own.all() or not own.any():
-        raise ValueError(
-            f"all models of {source.label} or none were trained on these samples: query images that"
-            " only some saw"
-        )
     others = source.signals.reference_rows(target)
-    if not len(others):
-        raise ValueError(
+    refuse(
+        {
+            f"all models of {source.label} or none were trained on these samples: query images that"
+            " only some saw": own.all() or not own.any(),
             f"target {target} of {source.label} has no references but its complementary model:"
-            " train two pairs or more"
-        )
+            " train two pairs or more": not len(others),
+        }
+    )
     others = others[np.argsort(units(own[others]), kind="stable")]
     return (
         others,

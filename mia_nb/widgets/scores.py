@@ -149,9 +149,17 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             "value": start,
         },
     }
-    options = {"pools": found, "heights": {"histogram": 195, "roc": 285}, "wide": ["threshold"]}
-    options |= {"follow": follow, "drags": {"histogram": dragged}}
-    return Explorer(TITLE, controls, draw, rows=[["histogram"], ["roc"]], **options)
+    return Explorer(
+        TITLE,
+        controls,
+        draw,
+        rows=[["histogram"], ["roc"]],
+        follow=follow,
+        pools=found,
+        heights={"histogram": 195, "roc": 285},
+        wide=["threshold"],
+        drags={"histogram": dragged},
+    )
 
 
 def with_star(roc: dict, fpr: float, tpr: float, title: str) -> dict:

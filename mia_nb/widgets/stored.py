@@ -219,11 +219,11 @@ class _Chosen:
         return np.asarray(self.x[self.samples[index]])
 
 
-class _Thumbnails:
+class Thumbnails:
     """Images by sample number; those that are not shipped are grey."""
 
-    def __init__(self, x: dict[int, np.ndarray]):
-        self.x, self.grey = x, np.full_like(next(iter(x.values())), 128)
+    def __init__(self, x: dict[int, np.ndarray], grey: int = 128):
+        self.x, self.grey = x, np.full_like(next(iter(x.values())), grey)
 
     def __getitem__(self, index) -> np.ndarray:
         found = np.stack([self.x.get(int(i), self.grey) for i in np.atleast_1d(index)])
@@ -262,7 +262,7 @@ def sources(
 
 def _shipped(pool: str) -> list[Source]:
     """The signals that come with the package, of this pool: its name, or what names begin with."""
-    found, x, known = [], _Thumbnails(thumbnails()), examples()
+    found, x, known = [], Thumbnails(thumbnails()), examples()
     usual = {"dataset": "cifar10", "draws": "plain", "queries": 1}
     for name, about in known.items():
         info = usual | about["info"] | {"example": name}

@@ -13,7 +13,7 @@ import numpy as np
 from mia_nb import store
 from mia_nb.examples import examples, load_example, thumbnails
 from mia_nb.types import Signals
-from mia_nb.widgets.stored import Source, label, sources
+from mia_nb.widgets.stored import Source, Thumbnails, label, sources
 
 INDEX = "workshop.json"
 BUILD = "make it with: mia-nb run workshop-electives"
@@ -39,19 +39,12 @@ class Cube(dict[str, Source]):
         return members or self[name]
 
 
-class Pictures:
-    """Thumbnails of some of many samples, a grey square for every other; `dealt` are the samples
-    that were drawn at random.
-    """
+class Pictures(Thumbnails):
+    """Thumbnails of some of many samples; `dealt` are those that were drawn at random."""
 
     def __init__(self, tiles: dict[int, np.ndarray]):
-        self.tiles, self.dealt = tiles, np.array([*tiles][-RANDOM:])
-
-    def __getitem__(self, index) -> np.ndarray:
-        if np.ndim(index):
-            return np.stack([self[one] for one in np.asarray(index)])
-        blank = np.full_like(next(iter(self.tiles.values())), BLANK)
-        return self.tiles.get(int(index), blank)
+        super().__init__(tiles, BLANK)
+        self.dealt = np.array([*tiles][-RANDOM:])
 
 
 def shipped() -> Cube:

@@ -17,6 +17,7 @@ from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots import samples as pictures
 from mia_nb.plots import teaching
 from mia_nb.widgets.explorer import (
+    MARK,
     ROW,
     Explorer,
     Ticks,
@@ -27,6 +28,7 @@ from mia_nb.widgets.explorer import (
     plain,
     slider,
     steps,
+    with_line,
     worded,
 )
 from mia_nb.widgets.stored import Source
@@ -274,7 +276,7 @@ def fight(sources: Sequence[Source]) -> Explorer:
             " corrected for several families"
         )
         rows = pd.DataFrame([_family_row(at, ends.loc[name]) for name, at in equal.iterrows()])
-        return View(sentence, {"fight": pictures.marked(picture(shown), accuracy)}, rows, note)
+        return View(sentence, {"fight": with_line(picture(shown), accuracy, line=MARK)}, rows, note)
 
     low = float(np.floor(100 * means["test_acc"].min()) / 100)
     high = float(np.ceil(100 * means["test_acc"].max()) / 100)

@@ -132,7 +132,7 @@ def game(
         x, below = source.images[hand.columns], [text.replace(": ", "<br>") for text in hand.labels]
         return sheet(x, below, NUMBERS, SURE, columns=COLUMNS)
 
-    def draw(hand, accuse, score, **_) -> View:
+    def draw(hand, accuse, score) -> View:
         columns, member, _ = hand_of(hand)
         mine = np.isin(hand_of(hand).labels, accuse)
         framed = _framed(images(hand), mine, member if score else None)
@@ -146,34 +146,32 @@ def game(
         note = "attacks accuse the ten they score highest"
         return View(sentence, {"images": framed, "plane": plane}, table, note)
 
-    def adjust(values) -> dict:
-        labels, accuse = hand_of(values["hand"]).labels, values["accuse"]
-        if values["hand"] != values["dealt"]:
-            made.state["dealt"] = values["hand"]
-            return {"accuse": {"options": labels, "value": ()}, "score": {"value": False}}
-        if values["clicked"] is None:
-            return {}
-        made.state["clicked"] = None
-        label = labels[values["clicked"] - 1]
-        others = tuple(other for other in accuse if other != label)
-        return {"accuse": {"value": others if label in accuse else (*accuse, label)}}
+    def accused(number, values) -> dict:
+        """A click accuses, a second one takes it back."""
+        label = hand_of(values["hand"]).labels[number - 1]
+        others = tuple(other for other in values["accuse"] if other != label)
+        return {"accuse": others if label in values["accuse"] else (*values["accuse"], label)}
 
     first = hand_of(1).labels
     ticked = tuple(first[number - 1] for number in guesses)
     controls = {
         "hand": W.IntSlider(description="hand", min=1, max=DEALS, value=1, **ROW),
-        "score": W.Checkbox(description="submit", value=reveal, **ROW),
-        "accuse": Ticks("in the training data?", first, ticked, limit=2 * SIDE),
+        "score": W.Checkbox(description="submit", **ROW),
+        "accuse": Ticks("in the training data?", first, limit=2 * SIDE),
+    }
+    follow = {  # another hand is played from its start
+        "accuse": {"options": lambda hand: hand_of(hand).labels, "value": lambda hand: ()},
+        "score": {"value": lambda hand: False},
     }
     made = Explorer(
         TITLE,
         controls,
         draw,
         rows=[["images"], ["plane"]],
-        adjust=adjust,
-        state={"clicked": None, "dealt": 1},
-        clicks={"images": "clicked"},
+        follow=follow,
+        clicks={"images": accused},
     )
+    made.set(accuse=ticked, score=reveal)
     return made
 
 
