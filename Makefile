@@ -13,8 +13,8 @@ SPREAD := --dist loadfile --no-loadscope-reorder
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "mia_nb needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "mia_nb needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@if [ "$$(uname)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then \
 	  $(RUN)/python -m pip install --quiet --retries 0 --timeout 10 --no-deps --constraint constraints.txt --index-url $(CPU) torch torchvision || \
