@@ -314,9 +314,11 @@ def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
                 f"| {name} | {100 * level:.1f} | {interval(row, 'auc')} | {there_then} |"
                 f" {gap.mean():+.3f} [{low:+.3f}, {high:+.3f}] | {then['pairs']} |"
             )
-    title = f"Networks at their end, and {first} at the point of its training where it was equally"
-    told = "accurate (RMIA; differences paired, their intervals over the pairs of\nmodels):"
-    lines = ["", f"{title} {told}"]
+    lines = [
+        "",
+        f"Networks at their end, and {first} at the point of its training where it was equally"
+        " accurate (RMIA; differences paired, their intervals over the pairs of\nmodels):",
+    ]
     columns = ("pool", "test accuracy, %", "AUC", f"AUC of {first} then", "difference", "pairs")
     return [*lines, *table(*columns), *rows]
 
