@@ -420,19 +420,22 @@ def augment_draws(
     applies them.
 
     Parameters:
-        ops: "none", or some of "crop", "flip", "cutout" joined by "+", in any order.
+        ops: "none", or some of "crop", "flip", "cutout", "translate", "alternate" joined by "+",
+            in any order; of crop and translate, and of flip and alternate, one at most.
         batch: number of images B.
         height, width: of an image, in pixels.
         generator: on the CPU.
 
     Returns:
         for crop, shift (B, 2): rows and columns, uniform within +-(size // 8), 4 at 32x32; for
-        flip, flip (B,) bool, probability 1/2; for cutout, centre (B, 2): a uniform pixel, the
-        centre of a square hole of side size // 4, 8 at 32x32, clipped at the border. To augment
+        flip and alternate, flip (B,) bool, probability 1/2 (in training, alternate flips an image
+        in every other epoch); for cutout, centre (B, 2): a uniform pixel, the centre of a square
+        hole of side size // 4, 8 at 32x32, clipped at the border; for translate, move (B, 2):
+        rows and columns, uniform within +-(size // 16), 2 at 32x32 and 1 at least. To augment
         several models' batches at once, concatenate each tensor.
 
     Raises:
-        ValueError: for an unknown word.
+        ValueError: for an unknown word, and for two that do the same.
     """
     chosen = set() if ops == "none" else set(ops.split("+"))
     if unknown := sorted(chosen - set(AUGMENTATIONS)):
@@ -440,6 +443,10 @@ def augment_draws(
             f"augment={ops!r}: {unknown[0]!r} is not one of none, {', '.join(AUGMENTATIONS)} (join"
             " them with '+')"
         )
+
+    for pair in ({"crop", "translate"}, {"flip", "alternate"}):
+        if pair <= chosen:
+            raise ValueError(f"augment={ops!r}: wanted one of {' and '.join(sorted(pair))}")
 
     def uniform(low, high):
         return torch.randint(low, high, (batch,), generator=generator)
@@ -449,16 +456,19 @@ def augment_draws(
         draws["shift"] = torch.stack(
             [uniform(-(size // 8), size // 8 + 1) for size in (height, width)], 1
         )
-    if "flip" in chosen:
+    if chosen & {"flip", "alternate"}:
         draws["flip"] = uniform(0, 2).bool()
     if "cutout" in chosen:
         draws["centre"] = torch.stack([uniform(0, size) for size in (height, width)], 1)
+    if "translate" in chosen:
+        reach = [max(size // 16, 1) for size in (height, width)]
+        draws["move"] = torch.stack([uniform(-most, most + 1) for most in reach], 1)
     return draws
 
 
 @checked
 def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-    """Crop, flip and cutout as one gather and one mask.
+    """Crop or translation, flip and cutout as one gather and one mask.
 
     Parameters:
         x: (B, C, H, W) uint8.
@@ -467,7 +477,7 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     Returns:
         (B, C, H, W) uint8. A shifted crop sees black (0) beyond the border; the flip mirrors the
         crop left to right; a hole is black, in the frame of the result. Black means 0 before
-        normalisation.
+        normalisation. A translated image is mirrored beyond the border.
     """
     if not draws:
         return x
@@ -491,13 +501,21 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         columns = torch.where(draws["flip"][:, None], width - 1 - columns, columns)
     if "shift" in draws:
         rows, columns = rows + draws["shift"][:, :1], columns + draws["shift"][:, 1:]
-    if "shift" in draws or "flip" in draws:
+    if "move" in draws:
+        rows = mirrored(rows + draws["move"][:, :1], height)
+        columns = mirrored(columns + draws["move"][:, 1:], width)
+    if draws.keys() & {"shift", "flip", "move"}:
         pixel = (rows + top)[:, :, None] * (width + 2 * left) + (columns + left)[:, None, :]
         black = pad(x, (left, left, top, top)).flatten(2)
         x = black.gather(2, pixel.view(batch, 1, -1).expand(-1, channels, -1)).view(
             batch, channels, height, width
         )
     return x.masked_fill(hole, 0) if "centre" in draws else x
+
+
+def mirrored(place: Tensor, size: int) -> Tensor:
+    """Rows or columns of an image; those beyond its border are mirrored at the outermost one."""
+    return (size - 1) - ((size - 1) - place.abs()).abs()
 
 
 # --------------------------------------------------------------------------------------------------

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 QUERY_KINDS = ("plain", "dropout", "augment", "noise", "steps")
 SPLITS = ("pairs", "bernoulli", "given")
-SCHEDULES = ("one_cycle", "cosine", "plateau", "constant")
+SCHEDULES = ("one_cycle", "cosine", "linear", "plateau", "constant")
 DTYPES = ("float32", "float64", "bfloat16")
-AUGMENTATIONS = ("crop", "flip", "cutout")
+AUGMENTATIONS = ("crop", "flip", "cutout", "translate", "alternate")
 TOP = 10  # sorted log-probabilities kept per sample for the shadow classifier
 CUBES = ("margin", "entropy", "modified_entropy", "correct")  # (M, Q, N)
 PER_MODEL = (*CUBES, "member", "top_log_p")
@@ -174,7 +174,9 @@ class Recipe(Record):
         32, ge=1, le=10**9, description="a number of images in an optimiser step, from 1 up"
     )
     lr: float = Field(0.1, gt=0, description="the peak learning rate, a finite number above 0")
-    optimizer: str = Field("sgd", min_length=1, description="the name of an optimiser: sgd or adam")
+    optimizer: str = Field(
+        "sgd", min_length=1, description="the name of an optimiser: sgd, adam or muon"
+    )
     optimizer_args: dict[str, Any] = Field(
         {}, description="a mapping of the optimiser's options; empty for its usual ones"
     )

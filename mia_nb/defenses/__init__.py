@@ -76,7 +76,7 @@ DEFENSES = {
     "relaxloss": Defense({"target": 0.5}, objectives.relaxloss, logits=True),
     "dp_sgd": Defense(
         {"noise_multiplier": 1.0, "max_grad_norm": 1.0},
-        module=lambda module, **_: dp_sgd.without_batch_norm(module),
+        module=lambda module, **_: dp_sgd.fitting(module),
     ),
 }
 BELOW = {"smoothing": 1}  # ends of what an option may be

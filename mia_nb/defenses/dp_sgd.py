@@ -25,10 +25,21 @@ import torch
 from torch import Tensor, nn
 
 from mia_nb.checks import refuse
+from mia_nb.models.fast import whitened
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 CHUNK = 2**28  # bytes of gradients per sample held at a time
-SCHEDULES = ("one_cycle", "cosine", "constant")  # known beforehand
+SCHEDULES = ("one_cycle", "cosine", "linear", "constant")  # known beforehand
+
+
+def fitting(module: nn.Module) -> nn.Module:
+    """The module as DP-SGD trains it; ValueError where a layer is computed from the members."""
+    if whitened(module):
+        raise ValueError(
+            "its first layer is computed from the training images, which dp_sgd does not account"
+            " for; take model_args={'first_layer': 'learned'}"
+        )
+    return without_batch_norm(module)
 
 
 def without_batch_norm(module: nn.Module) -> nn.Module:

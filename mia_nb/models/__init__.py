@@ -22,6 +22,7 @@ MODELS = {
     "resnet14": "mia_nb.models.cnn:ResNet14",
     "resnet18": "mia_nb.models.cnn:ResNet18",
     "vgg16": "mia_nb.models.cnn:VGG16",
+    "fast": "mia_nb.models.fast:FastNet",
     "odenet": "mia_nb.models.neural_de:FlowNet",
     "odenet64": "mia_nb.models.neural_de:FlowNet",
     "anode": "mia_nb.models.neural_de:FlowNet",

@@ -24,13 +24,29 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from mia_nb import data, defenses, models
 from mia_nb.checks import checked, first_of
+from mia_nb.models import fast
+from mia_nb.training.muon import Muon
 from mia_nb.training.stacking import Stacking
 from mia_nb.types import Images, Recipe
 
 OPTIMIZERS = {
-    "sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}),
-    "adam": (torch.optim.Adam, {"weight_decay": 0.0}),
+    "sgd": (
+        partial(torch.optim.SGD, fused=True),
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
+    ),
+    "adam": (partial(torch.optim.Adam, fused=True), {"weight_decay": 0.0}),
+    "muon": (
+        Muon,
+        {
+            "momentum": 0.6,
+            "matrix_lr": 80.0,
+            "vector_lr": 6.0,
+            "sgd_momentum": 0.85,
+            "decay": 1e-3,
+        },
+    ),
 }
+WHITENING_IMAGES = 5000  # of a model's training images, from which its first layer is computed
 # bfloat16: autocast, float32 weights
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 RANDOM = "its forward draws random numbers, which would depend on the group"
@@ -172,9 +188,9 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
     """Rate at a fraction of training in [0, 1).
 
     one_cycle: half-cosine from lr/25 to lr over the first 30 %, then to lr/10^4 (Smith & Topin
-    2018, as in torch's OneCycleLR); cosine: lr (1 + cos(pi t))/2; plateau: lr times .1 after more
-    than 10 epochs in which the mean train loss (`history`, one value an epoch) did not fall by 2 %,
-    at least 1e-5; constant: lr.
+    2018, as in torch's OneCycleLR); cosine: lr (1 + cos(pi t))/2; linear: lr (1 - t); plateau: lr
+    times .1 after more than 10 epochs in which the mean train loss (`history`, one value an epoch)
+    did not fall by 2 %, at least 1e-5; constant: lr.
     """
     lr = recipe.lr
     if recipe.schedule == "one_cycle":
@@ -186,6 +202,8 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
         return end + (start - end) * (1 + math.cos(math.pi * t)) / 2
     if recipe.schedule == "cosine":
         return lr * (1 + math.cos(math.pi * fraction)) / 2
+    if recipe.schedule == "linear":
+        return lr * (1 - fraction)
     if recipe.schedule == "plateau":
         best, waited = math.inf, 0
         for loss in history:
@@ -231,6 +249,9 @@ class Group:
         self.plan, self.ids = plan, ids
         recipe, images = plan.recipe, plan.images
         modules = [begin(recipe, images, m, plan.start).to(plan.device).train() for m in ids]
+        if plan.start is None:
+            for model, module in zip(ids, modules, strict=True):
+                self.whiten(module, model)
         self.module = modules[0]
         if plan.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
@@ -258,7 +279,20 @@ class Group:
         """The recipe's optimiser of this group's parameters; more: further options."""
         kind, defaults = OPTIMIZERS[self.plan.recipe.optimizer]
         options = defaults | self.plan.recipe.optimizer_args | more
-        return kind(self.params.values(), lr=lr, fused=True, **options)
+        if kind is Muon:
+            options["stacked"] = self.plan.stacked
+        return kind(self.params.values(), lr=lr, **options)
+
+    def whiten(self, module: nn.Module, model: int) -> None:
+        """Compute the first layer of a fresh network from its own training images, if it has such
+        a layer.
+        """
+        if not fast.whitened(module):
+            return
+        members = torch.from_numpy(np.flatnonzero(self.plan.member[model]))
+        draw = generator(self.plan.recipe.seed, model, "whitening")
+        chosen = members[torch.randperm(len(members), generator=draw)[:WHITENING_IMAGES]]
+        fast.whiten(module, self.shown(chosen.to(self.plan.device), {}))
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -330,6 +364,17 @@ class Group:
         each = [augmentation(self.plan, m, epoch, size, purpose) for m in self.ids]
         return stack_draws(each, self.plan.device)
 
+    def alternate(self, augments: dict[str, Tensor], order: Tensor, epoch: int) -> None:
+        """Mirror each of an epoch's images (G, samples) in every other epoch, where the recipe says
+        so: a coin of its own decides in which.
+        """
+        if "alternate" not in self.plan.recipe.augment.split("+"):
+            return
+        for slot, model in enumerate(self.ids):
+            coins = generator(self.plan.recipe.seed, model, "alternate")
+            first = torch.randint(0, 2, (len(self.plan.images.y),), generator=coins).bool()
+            augments["flip"][slot] = first[order[slot]] ^ (epoch % 2 == 1)
+
     def shown(self, index: Tensor, augment: dict[str, Tensor]) -> Tensor:
         """Images as the network sees them: gathered, augmented, normalised."""
         images = self.plan.images
@@ -372,6 +417,7 @@ class Group:
         plan, recipe, losses = self.plan, self.plan.recipe, []
         order, sizes = self.order(epoch)
         augments = self.augments(epoch, order.shape[1])
+        self.alternate(augments, order, epoch)
         parts = {name: value.split(sizes, 1) for name, value in augments.items()}
         order_there, past = order.to(plan.device), [row[0] for row in history]
         draws = self.draws(epoch, plan.steps, plan.images.y[order_there])

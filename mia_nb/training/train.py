@@ -368,7 +368,7 @@ def check(
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
     try:
         OPTIMIZERS[recipe.optimizer][0](
-            [torch.zeros(1, requires_grad=True)], lr=recipe.lr, fused=True, **recipe.optimizer_args
+            [torch.zeros(1, requires_grad=True)], lr=recipe.lr, **recipe.optimizer_args
         )
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
