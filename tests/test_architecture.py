@@ -79,67 +79,24 @@ def top_level_imports(path):
             yield node.module
 
 
-def statements(node):
-    """Statements below a node, docstrings aside: what there is to read, however it is laid out."""
-    found = sum(isinstance(one, ast.stmt) for one in ast.walk(node)) - isinstance(node, ast.stmt)
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    each = [one for one in ast.walk(node) if isinstance(one, documented)]
-    return found - sum(ast.get_docstring(one, clean=False) is not None for one in each)
+def is_short(node: ast.FunctionDef) -> bool:
+    """Whether a function's body can be read as quickly as a docstring."""
+    return sum(isinstance(part, ast.stmt) for part in ast.walk(node)) <= 5
 
 
-# Statements that each room may have. They only ever fall.
-BUDGET = {
-    "_files": 84,
-    "_forking": 162,
-    "_glossary": 25,
-    "_image_files": 203,
-    "_torchvision": 16,
-    "accounting": 245,
-    "attacks": 851,
-    "auditing": 1556,
-    "checks": 152,
-    "cli": 869,
-    "data": 266,
-    "examples": 101,
-    "defenses": 255,
-    "metrics": 1138,
-    "models": 1243,
-    "plots": 1392,
-    "parameters": 185,
-    "querying": 278,
-    "report": 160,
-    "store": 306,
-    "studies": 1032,
-    "training": 2052,
-    "types": 217,
-    "widgets": 1980,
-    "workshop": 747,
-    "__init__": 14,
-}
-
-
-@pytest.mark.parametrize("name", BUDGET)
-def test_a_room_keeps_within_its_budget_of_statements(name):
-    files = [p for p in FILES if p.relative_to(PACKAGE).parts[0].removesuffix(".py") == name]
-    count = sum(statements(ast.parse(path.read_text())) for path in files)
-    assert count <= BUDGET[name], f"{name} has {count} statements, {BUDGET[name]} allowed"
-
-
-def test_every_file_belongs_to_a_room_with_a_budget():
-    rooms = {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in FILES}
-    assert rooms <= set(BUDGET)
+def test_every_file_belongs_to_a_room():
+    assert {room([p.relative_to(PACKAGE).parts[0].removesuffix(".py")]) for p in FILES} <= {
+        *ROOMS,
+        "__init__",
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_modules_are_short_and_public_functions_say_what_they_do(path):
+def test_public_functions_say_what_they_do(path):
     tree = ast.parse(path.read_text())
-    assert statements(tree) <= 330
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            assert statements(node) <= 40, f"{node.name} is too long"
     for parent in (tree, *(n for n in tree.body if isinstance(n, ast.ClassDef))):
         if getattr(parent, "name", "").startswith("_"):
             continue
         for node in (n for n in parent.body if isinstance(n, ast.FunctionDef)):
-            documented = ast.get_docstring(node) or statements(node) <= 4
+            documented = ast.get_docstring(node) or is_short(node)
             assert node.name.startswith("_") or documented, f"{node.name} has no docstring"

@@ -91,17 +91,18 @@ def test_each_model_whitens_patches_of_its_own_members_alone(digits):
     assert torch.equal(loop.Group(changed, [0]).module.first[0].weight, first)
 
 
-def test_it_learns_digits_and_is_resumed_to_the_same_bits(digits, tmp_path):
-    group = loop.Group(plan(digits, epochs=6, batch=20), [0])
+def test_it_learns_digits_and_is_resumed_to_the_same_bits(digits):
+    whole = plan(digits, epochs=12, model_args={"width": 16})
+    group = loop.Group(whole, [0])
     history: list[list[float]] = []
-    for epoch in range(6):
-        if epoch == 3:
+    for epoch in range(12):
+        if epoch == 6:
             state = {name: tensor.clone() for name, tensor in group.state().items()}
         history.append([float(group.epoch(epoch, history)[1].mean())])
-    assert history[-1][0] < 0.6 * history[0][0]
-    resumed = loop.Group(plan(digits, epochs=6, batch=20), [0])
+    assert history[-1][0] < 0.8 * history[0][0]
+    resumed = loop.Group(whole, [0])
     resumed.load(state)
-    for epoch in range(3, 6):
+    for epoch in range(6, 12):
         resumed.epoch(epoch, history[:epoch])
     for name, tensor in group.weights(0).items():
         assert torch.equal(tensor, resumed.weights(0)[name]), name
@@ -140,7 +141,7 @@ def test_it_converts_to_a_spiking_network_that_approaches_it(digits):
     net = group.module.eval()
     x = group.shown(torch.arange(100), {})
     errors = []
-    for timesteps in (4, 64):
+    for timesteps in (4, 256):
         converted = convert(net, timesteps, [x])
         with torch.no_grad():
             errors.append(float((converted(x) - net(x)).abs().mean() / net(x).abs().mean()))

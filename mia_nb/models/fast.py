@@ -21,6 +21,7 @@ POOLINGS = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
 FIRST_LAYERS = ("whitening", "learned")
 PATCH = 2  # side of the patches that the first layer whitens, in pixels
 MOMENTUM = 0.4  # of BatchNorm's running statistics: a training has few steps
+FRESH = 1 / 16  # about the size of a fresh network's logits
 FLOOR = 5e-4  # added to the variance of a direction, so that noise is not blown up
 
 
@@ -78,9 +79,9 @@ class FastNet(nn.Module):
             groups.append(nn.Sequential(*layers))
         self.groups = nn.ModuleList(groups)
         self.head = nn.Linear(4 * width, num_classes, bias=False)
-        # logits of a fresh network are small, whatever its width
+        # whatever the width, logits of a fresh network are small, and one learning rate fits
         self.head.weight.data /= self.head.weight.data.std()
-        self.scale = 1 / (4 * width)
+        self.scale = FRESH / (4 * width) ** 0.5
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
