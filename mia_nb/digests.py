@@ -1,0 +1,821 @@
+"""One checksum for any content, and for what a function computes with.
+
+Whatever is stored under a key is looked up by a digest from here, so that a result made from other
+data, or by other code, is never taken for the one that is wanted. A digest is computed where it is
+used and never carried along.
+
+Every value is written to a sha256 with its type and its length before it: no two different contents
+give the same bytes. What cannot be compared by its content (an open file, a lock, a generator) is
+refused. In doubt something is included: training once more costs time, a wrong number costs more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import dis
+import enum
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import pickle
+import struct
+import sys
+import sysconfig
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePath
+
+import numpy as np
+
+# kinds of array elements whose bytes are their value; objects and texts of variable length are not
+PLAIN_KINDS = "biufcmMSUV"
+# entries of a class that say where it stands, or that are derived from its others
+DERIVED = {
+    "__module__",
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__qualname__",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__dataclass_fields__",
+    "__dataclass_params__",
+    "__abstractmethods__",
+    "__parameters__",
+    "_abc_impl",
+    "__annotate__",
+    "__annotate_func__",
+    "__annotations_cache__",
+    "__signature__",
+    "__slotnames__",
+    "__class_vars__",
+    "__private_attributes__",
+    "model_computed_fields",
+}
+PACKAGES = {"site-packages", "dist-packages"}
+GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS"}
+
+
+def digest(*contents: object) -> str:
+    """sha256 (hex) of any contents, equal only where they are equal in type and value.
+
+    Parameters:
+        contents: numbers, text, bytes, None, paths, dates; arrays of every dtype, those of objects
+            by value; lists, tuples, sets, mappings of these, ragged ones too; tables and columns
+            with their names, index and dtypes; tensors and modules of torch, sparse matrices,
+            estimators; records; enumerations; instances of classes of your own, with the code of
+            these; functions, see `digest_of_function`.
+
+    Returns:
+        64 hexadecimal digits, the same in every process.
+
+    Raises:
+        ValueError: of one line, for what has no content that could be compared.
+
+    Caveat: a path counts as its text, and not as what lies there. -0.0 and 0.0 are two contents.
+
+    Example:
+        >>> digest([1, 2]) == digest([1, 2]), digest([1, 2]) == digest((1, 2))
+        (True, False)
+    """
+    return _Writer().hex(contents)
+
+
+def digest_of_function(function: Callable, *, versions: bool = True) -> str:
+    """sha256 (hex) of what a function, a class or a callable object computes with.
+
+    That is its code, defaults, the contents of its closure, arguments that `functools.partial`
+    holds, the object that a method is bound to, what a decorator wraps, and the globals that it
+    names: functions and classes of your own with theirs, values by content. A module of your own
+    counts by its file and by what the function takes from it; what is installed counts by name and
+    version.
+
+    Parameters:
+        function: anything that can be called.
+        versions: whether the versions of Python and of installed packages count, or their names
+            alone.
+
+    Returns:
+        64 hexadecimal digits, the same in every process that runs the same version of Python.
+
+    Raises:
+        ValueError: of one line, where the function is none or uses what has no content that could
+            be compared.
+
+    Caveat: files that it reads, environment variables and names that it looks up at run time
+    (`getattr`, `eval`) are not seen.
+
+    Example:
+        >>> import functools
+        >>> of = [digest_of_function(functools.partial(max, n)) for n in (1, 2)]
+        >>> of[0] == of[1]
+        False
+    """
+    if not callable(function):
+        raise ValueError(f"{_named(function)} is no function")
+    return _Writer(versions).hex((function,))
+
+
+class _Writer:
+    """Writes contents to a sha256, each with its type and length.
+
+    Parameters:
+        versions: whether installed code counts with its version, or by its name alone.
+    """
+
+    def __init__(self, versions: bool = True):
+        self.versions = versions
+        self.sha = hashlib.sha256()
+        self.open: list[object] = []  # what is being written now, outermost first
+        self.numbers: dict[int, int] = {}  # id of a function, class or module: its number
+        self.alive: list[object] = []  # objects whose id is in use
+        self.trail: list[str] = []  # names that lead to what is written now, for messages
+
+    def beside(self, value: object) -> str:
+        """The digest of one entry of what has no order, with what is known of the whole."""
+        other = _Writer(self.versions)
+        other.open, other.numbers = [*self.open], {**self.numbers}
+        other.alive, other.trail = [*self.alive], [*self.trail]
+        other.write(value)
+        self.alive += other.alive
+        return other.sha.hexdigest()
+
+    def version(self, home: str | None) -> str:
+        return _version(home) if self.versions else ""
+
+    def hex(self, contents: tuple) -> str:
+        try:
+            self.put("contents", len(contents))
+            for content in contents:
+                self.write(content)
+        except RecursionError:
+            raise ValueError(f"{self.where()} is nested too deeply to be compared") from None
+        return self.sha.hexdigest()
+
+    def put(self, tag: str, *parts: object) -> None:
+        """A tag and its parts (bytes, text or whole numbers), each preceded by its length."""
+        pieces = []
+        for part in (tag, len(parts), *parts):
+            raw = part if isinstance(part, bytes | memoryview) else str(part).encode(*UTF8)
+            size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
+            pieces += [size.to_bytes(8, "big"), raw]
+        if any(isinstance(piece, memoryview) for piece in pieces):  # large: without a copy
+            for piece in pieces:
+                self.sha.update(piece)
+        else:
+            self.sha.update(b"".join(pieces))
+
+    def named(self, name: str, value: object) -> None:
+        """A value, under a name that a message gives where the value cannot be written."""
+        self.put("name", name)
+        self.trail.append(name)
+        self.write(value)
+        self.trail.pop()
+
+    def where(self) -> str:
+        return f"`{'.'.join(self.trail)}`" if self.trail else "this"
+
+    def refuse(self, value: object) -> ValueError:
+        return ValueError(
+            f"{self.where()} is {_named(value)}, which has no content that could be compared"
+        )
+
+    def write(self, value: object) -> None:
+        """Any value; the first form that fits it."""
+        kind = type(value)
+        if kind in SCALARS:
+            self.put(kind.__name__, SCALARS[kind](value))
+            return
+        # containers and objects may hold themselves: what is being written already is named by
+        # its place
+        for depth, outer in enumerate(self.open):
+            if outer is value:
+                self.put("within", depth)
+                return
+        if isinstance(value, NUMBERED):
+            if id(value) in self.numbers:
+                self.put("again", self.numbers[id(value)])
+                return
+            self.numbers[id(value)] = len(self.numbers)
+            self.alive.append(value)
+        self.open.append(value)
+        self.form(value)
+        self.open.pop()
+
+    def form(self, value: object) -> None:
+        kind = type(value)
+        if kind in CONTAINERS:
+            CONTAINERS[kind](self, value)
+        elif isinstance(value, type):
+            self.write_class(value)
+        elif isinstance(value, enum.Enum):
+            self.put("enum", value.name)
+            self.write(kind)
+        elif isinstance(value, np.ndarray | np.generic):
+            self.write_array(value)
+        elif isinstance(value, types.ModuleType):
+            self.write_module(value, ())
+        elif (library := _library_form(value)) is not None:
+            library(self, value)
+        elif not self.write_callable(value):
+            self.write_object(value)
+
+    # ----------------------------------------------------------------------------------------------
+    # containers and arrays
+
+    def write_sequence(self, value: Iterable) -> None:
+        entries = list(value)
+        self.put(type(value).__name__, len(entries))
+        for entry in entries:
+            self.write(entry)
+
+    def write_set(self, value: Iterable) -> None:
+        self.put(type(value).__name__, *sorted(self.beside(entry) for entry in value))
+
+    def write_mapping(self, value: dict) -> None:
+        """Entries by key, whatever their order; that of an OrderedDict is part of its content."""
+        entries = []
+        for key, entry in value.items():
+            known = f"text {key}" if type(key) is str else f"digest {self.beside(key)}"
+            entries.append((known, str(key) if isinstance(key, str | int) else "entry", entry))
+        if not isinstance(value, OrderedDict):
+            entries.sort(key=lambda entry: entry[0])
+        self.put(type(value).__name__, len(entries))
+        for known, name, entry in entries:
+            self.put("key", known)
+            self.trail.append(name)
+            self.write(entry)
+            self.trail.pop()
+
+    def write_array(self, array: np.ndarray | np.generic) -> None:
+        kind = type(array)
+        if isinstance(array, np.generic):
+            self.put("scalar")
+        elif kind in (np.ndarray, np.memmap):
+            self.put("array")
+        else:
+            self.put("array of a class")
+            self.write(kind)
+            if isinstance(array, np.ma.MaskedArray):
+                self.write((np.ma.getmaskarray(array), array.fill_value))
+                array = np.ma.getdata(array)
+            else:
+                self.named("attributes", dict(vars(array)))
+        array = np.asarray(array)
+        self.put("shape", *array.shape)
+        self.write_dtype(array.dtype)
+        if array.dtype.names is not None:
+            for name in array.dtype.names:
+                self.named(name, array[name])
+        elif array.dtype.kind not in PLAIN_KINDS or array.dtype.hasobject:
+            for entry in array.ravel().tolist():
+                self.write(entry)
+        elif array.size and array.dtype.itemsize:
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            if used := LONG_DOUBLE.get(array.dtype.char):  # the other bytes are padding
+                raw = np.ascontiguousarray(raw.reshape(-1, 16)[:, :used])
+            self.put("values", memoryview(raw).cast("B"))
+
+    def write_dtype(self, dtype: np.dtype) -> None:
+        # two names of one type of C, as long and long long, are one content
+        kind = "" if dtype.kind in PLAIN_KINDS.replace("V", "") else type(dtype).__qualname__
+        self.put("dtype", dtype.str, str(dtype), kind, dtype.itemsize)
+        if dtype.names is not None:
+            self.put("fields", len(dtype.names), dtype.isalignedstruct)
+            for name in dtype.names:
+                field = dtype.fields[name]
+                self.put("field", name, field[1], *field[2:])
+                self.write_dtype(field[0])
+
+    # ----------------------------------------------------------------------------------------------
+    # functions, classes, modules
+
+    def write_callable(self, value: object) -> bool:
+        """A function, method, partial or wrapper; False for an object that can also be called."""
+        if isinstance(value, types.FunctionType):
+            self.write_function(value)
+        elif isinstance(value, types.MethodType):
+            self.put("method")
+            self.write(value.__func__)
+            self.named("self", value.__self__)
+        elif isinstance(value, functools.partial):
+            self.put("partial")
+            self.write(type(value))
+            self.write(value.func)
+            self.named("args", value.args)
+            self.named("keywords", value.keywords)
+            self.named("attributes", vars(value))
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self.put("lru_cache")
+            self.write(value.__wrapped__)
+        elif isinstance(value, BUILTINS):
+            owner, home = getattr(value, "__self__", None), getattr(value, "__objclass__", None)
+            place = getattr(value, "__module__", None)
+            self.put("builtin", str(place or ""), value.__qualname__)
+            if home is not None:
+                self.write(home)
+            elif owner is not None and not isinstance(owner, types.ModuleType):
+                self.named("self", owner)
+            elif place:
+                self.put("version", self.version(place))
+        else:
+            return False
+        return True
+
+    def write_function(self, function: types.FunctionType) -> None:
+        home = str(function.__globals__.get("__name__"))
+        installed = _installed(home)
+        if installed and _reachable(home, function.__code__.co_qualname) is function:
+            self.put("installed", home, function.__code__.co_qualname, self.version(home))
+            return
+        self.put("function", home if installed else "")
+        self.write_code(function.__code__)
+        self.named("defaults", function.__defaults__)
+        self.named("keyword defaults", function.__kwdefaults__)
+        self.named("attributes", function.__dict__)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in cells:
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                self.put("empty", name)
+            else:
+                self.named(name, content)
+        if installed:
+            self.put("version", self.version(home))
+        else:
+            self.write_globals(function)
+
+    def write_code(self, code: types.CodeType) -> None:
+        """What runs, without the place that it was written at."""
+        self.put("code", code.co_code, code.co_flags, code.co_name)
+        self.put("arguments", code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+        self.put("exceptions", getattr(code, "co_exceptiontable", b""))
+        for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
+            self.put("names", *names)
+        self.put("constants", len(code.co_consts))
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self.write_code(constant)
+            else:
+                self.write(constant)
+
+    def write_globals(self, function: types.FunctionType) -> None:
+        """What a function of your own takes from outside, name by name."""
+        reads, imports, attributes = _names(function.__code__)
+        for name in sorted(reads):
+            if name in function.__globals__:
+                value = function.__globals__[name]
+            elif hasattr(_BUILTINS, name):
+                value = getattr(_BUILTINS, name)
+            else:
+                self.put("missing", name)
+                continue
+            if isinstance(value, types.ModuleType):
+                self.put("name", name)
+                self.write_module(value, attributes)
+            else:
+                self.named(name, value)
+        package = function.__globals__.get("__package__") or ""
+        for name in sorted(imports):
+            self.put("import", name)
+            try:
+                full = importlib.util.resolve_name(name, package)
+                if _installed(full):
+                    self.put("module", full, self.version(full))
+                else:  # as the function itself will do
+                    self.write_module(importlib.import_module(full), attributes)
+            except ImportError:
+                self.put("missing", name)
+
+    def write_module(
+        self, module: types.ModuleType, attributes: Iterable[str], passed: tuple = ()
+    ) -> None:
+        """What is installed by name and version; one's own by its file and by what is used of it.
+
+        Parameters:
+            module: the module.
+            attributes: names that may be looked up in it.
+            passed: modules that led here.
+        """
+        name = module.__name__
+        if _installed(name):
+            self.put("module", name, self.version(name))
+            return
+        if id(module) in self.numbers:
+            self.put("again", self.numbers[id(module)])
+        else:
+            self.numbers[id(module)] = len(self.numbers)
+            self.alive.append(module)
+            self.put("own module", name, _file_digest(module))
+        for attribute in sorted({*attributes} & vars(module).keys()):
+            value = vars(module)[attribute]
+            if not isinstance(value, types.ModuleType):
+                self.named(attribute, value)
+            elif value is not module and value not in passed:
+                self.put("name", attribute)
+                self.write_module(value, attributes, (*passed, module))
+
+    def write_class(self, kind: type) -> None:
+        home, name = kind.__module__, kind.__qualname__
+        if _installed(home) and _reachable(home, name) is kind:
+            self.put("installed class", home, name, self.version(home))
+            return
+        if not kind.__flags__ & HEAP_TYPE:
+            self.put("built-in class", home, name, self.version(home))
+            return
+        self.put("class", name, len(kind.__bases__))
+        self.write(type(kind))
+        for base in kind.__bases__:
+            self.write(base)
+        members = dict(kind.__members__) if issubclass(kind, enum.Enum) else {}
+        for attribute, member in members.items():
+            self.named(attribute, member.value)
+        for attribute, value in sorted(vars(kind).items()):
+            # beside its functions an enumeration keeps tables of its members
+            table = members and attribute.startswith("_") and not inspect.isroutine(value)
+            derived = attribute in DERIVED or attribute.startswith("__pydantic_")
+            if not (derived or table or attribute in members):
+                self.write_attribute(attribute, value)
+        for attribute, field in getattr(kind, "__pydantic_fields__", {}).items():
+            self.named(attribute, field)
+
+    def write_attribute(self, name: str, value: object) -> None:
+        """What stands in a class under a name."""
+        if isinstance(value, staticmethod | classmethod):
+            self.put(type(value).__name__)
+            self.named(name, value.__func__)
+        elif isinstance(value, property):
+            self.put("property")
+            self.named(name, (value.fget, value.fset, value.fdel))
+        elif isinstance(value, functools.cached_property):
+            self.put("cached property")
+            self.named(name, value.func)
+        elif isinstance(value, SLOTS):
+            self.put("slot", name)
+        else:
+            self.named(name, value)
+
+    # ----------------------------------------------------------------------------------------------
+    # objects
+
+    def write_object(self, value: object) -> None:
+        """An instance: of a class of your own by its attributes, of an installed one as it would be
+        pickled.
+        """
+        kind = type(value)
+        self.put("object")
+        self.write(kind)
+        if isinstance(value, set | frozenset):  # pickle would list the entries in any order
+            self.write(frozenset(value))
+            self.named("attributes", _attributes(value))
+        elif hasattr(kind, "__pydantic_fields__"):
+            self.named("fields", dict(vars(value)))
+            self.named("extra", getattr(value, "__pydantic_extra__", None))
+            self.named("private", getattr(value, "__pydantic_private__", None))
+        elif _installed(kind.__module__):
+            self.write_pickled(value)
+        else:
+            for name, attribute in sorted(_attributes(value).items()):
+                self.named(name, attribute)
+            if not _made_by_python(kind):
+                self.write_pickled(value)
+
+    def write_pickled(self, value: object) -> None:
+        """What pickle would keep of an object, which is all that makes it what it is."""
+        kind = type(value)
+        try:
+            reduce = copyreg.dispatch_table.get(kind)
+            reduced = reduce(value) if reduce else value.__reduce_ex__(4)
+        except Exception:
+            raise self.refuse(value) from None
+        if isinstance(reduced, str):  # a name in its module
+            home = pickle.whichmodule(value, reduced)
+            known = _installed(home) and _reachable(home, reduced) is value
+            if not known and kind.__module__ != "typing":
+                raise self.refuse(value)
+            self.put("global", home, reduced, self.version(home))
+            return
+        function, args, *rest = reduced
+        self.put("made by", len(rest))
+        self.write(function)
+        self.write(args)
+        for part in rest:
+            self.write(list(part) if isinstance(part, Iterator) else part)
+
+
+UTF8 = ("utf-8", "surrogatepass")
+SCALARS: dict[type, Callable] = {
+    type(None): lambda _: "",
+    type(Ellipsis): lambda _: "",
+    type(NotImplemented): lambda _: "",
+    bool: str,
+    int: lambda value: value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True),
+    float: lambda value: struct.pack("<d", value),
+    complex: lambda value: struct.pack("<dd", value.real, value.imag),
+    str: lambda value: value.encode(*UTF8),
+    bytes: lambda value: value,
+}
+# long doubles: of 16 bytes so many hold the number
+LONG_DOUBLE = {"g": 10, "G": 10} if np.finfo(np.longdouble).nmant == 63 else {}
+HEAP_TYPE = 1 << 9
+NUMBERED = (types.FunctionType, type)
+BUILTINS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+)
+SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_BUILTINS = importlib.import_module("builtins")
+
+
+def _buffer(writer: _Writer, value: bytearray | memoryview) -> None:
+    if isinstance(value, memoryview):
+        writer.put("memoryview", value.format, *value.shape)
+    writer.put(type(value).__name__, bytes(value))
+
+
+def _slice(writer: _Writer, value: slice | range) -> None:
+    writer.put(type(value).__name__)
+    writer.write((value.start, value.stop, value.step))
+
+
+CONTAINERS: dict[type, Callable] = {
+    list: _Writer.write_sequence,
+    tuple: _Writer.write_sequence,
+    set: _Writer.write_set,
+    frozenset: _Writer.write_set,
+    dict: _Writer.write_mapping,
+    OrderedDict: _Writer.write_mapping,
+    types.MappingProxyType: _Writer.write_mapping,
+    bytearray: _buffer,
+    memoryview: _buffer,
+    slice: _slice,
+    range: _slice,
+    types.CodeType: _Writer.write_code,
+    types.CellType: lambda writer, cell: writer.named("cell", cell.cell_contents),
+}
+
+
+# --------------------------------------------------------------------------------------------------
+# what libraries hold; a library that nobody imported has no objects here
+
+
+def _library_form(value: object) -> Callable | None:
+    """How an object of torch, pandas or SciPy, or a path, is written; None for any other."""
+    if isinstance(value, PurePath):
+        return lambda writer, path: writer.put("path", type(path).__name__, str(path))
+    torch, pandas = sys.modules.get("torch"), sys.modules.get("pandas")
+    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+        return _tensor
+    if pandas is not None and hasattr(pandas, "DataFrame"):
+        if isinstance(value, pandas.DataFrame):
+            return _table
+        if isinstance(value, pandas.Series):
+            return _column
+        if isinstance(value, pandas.Index):
+            return _index
+        if isinstance(value, pandas.api.extensions.ExtensionArray):
+            return _extension
+    sparse = sys.modules.get("scipy.sparse")
+    if sparse is not None and getattr(sparse, "issparse", lambda _: False)(value):
+        return _sparse
+    return None
+
+
+def _tensor(writer: _Writer, tensor) -> None:
+    import torch
+
+    if tensor.is_sparse or tensor.layout != torch.strided:
+        tensor = tensor.detach().to_sparse().coalesce()
+        writer.put("sparse tensor", *tensor.shape)
+        writer.write(tensor.indices())
+        writer.write(tensor.values())
+        return
+    if tensor.is_quantized or tensor.is_meta or tensor.is_nested:
+        raise writer.refuse(tensor)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    writer.put("tensor", str(plain.dtype), *plain.shape)
+    if plain.numel():
+        raw = plain.reshape(-1).view(torch.uint8).numpy()
+        writer.put("values", memoryview(raw).cast("B"))
+
+
+def _table(writer: _Writer, table) -> None:
+    writer.put("table", *table.shape)
+    writer.named("columns", table.columns)
+    writer.named("index", table.index)
+    for place in range(table.shape[1]):  # by place: names may repeat
+        writer.named(str(table.columns[place]), table.iloc[:, place].array)
+    writer.named("attrs", table.attrs)
+
+
+def _column(writer: _Writer, column) -> None:
+    writer.put("column", len(column))
+    writer.named("name", column.name)
+    writer.named("index", column.index)
+    writer.named("values", column.array)
+    writer.named("attrs", column.attrs)
+
+
+def _index(writer: _Writer, index) -> None:
+    writer.put("index", index.nlevels, len(index))
+    for level in range(index.nlevels):
+        writer.named("name", index.names[level])
+        writer.named("values", index.get_level_values(level).array)
+
+
+def _extension(writer: _Writer, values) -> None:
+    """A column's values: of categories by their codes, of what NumPy holds as its array, else one
+    by one.
+    """
+    dtype = values.dtype
+    if isinstance(dtype, np.dtype) or type(dtype).__name__ == "NumpyEADtype":
+        writer.put("values of numpy")
+        writer.write(np.asarray(values))
+        return
+    writer.put("extension", str(dtype), type(dtype).__name__, len(values))
+    if hasattr(values, "codes") and hasattr(values, "categories"):
+        writer.put("ordered", values.ordered)
+        writer.named("categories", values.categories)
+        writer.write(np.asarray(values.codes))
+        return
+    for entry in values:
+        writer.write(entry)
+
+
+def _sparse(writer: _Writer, matrix) -> None:
+    writer.put("sparse", type(matrix).__name__, *matrix.shape)
+    entries = matrix.tocoo(copy=True)
+    entries.sum_duplicates()
+    coordinates = getattr(entries, "coords", None) or (entries.row, entries.col)
+    for part in (*coordinates, entries.data):
+        writer.write(np.asarray(part))
+
+
+# --------------------------------------------------------------------------------------------------
+# where code comes from
+
+
+def _named(value: object) -> str:
+    kind = type(value)
+    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"a {home}{kind.__qualname__}"
+
+
+def _names(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
+    """Globals that a code reads, modules that it imports, and all names in it, with the functions
+    inside it.
+    """
+    reads, imports, attributes = set(), set(), set(code.co_names)
+    level = 0
+    before: list[object] = []
+    for step in dis.get_instructions(code):
+        if step.opname in GLOBAL_READS:
+            reads.add(step.argval)
+        elif step.opname == "IMPORT_NAME":
+            level = before[-2] if len(before) > 1 and isinstance(before[-2], int) else 0
+            imports.add("." * level + step.argval)
+        before.append(step.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = _names(constant)
+            reads |= inner[0]
+            imports |= inner[1]
+            attributes |= inner[2]
+    return reads, imports, attributes
+
+
+def _reachable(home: str, name: str) -> object:
+    """What stands in a module under a dotted name; None where nothing does."""
+    found: object = sys.modules.get(home)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _made_by_python(kind: type) -> bool:
+    """Whether all that an instance holds is in its attributes, none of it in C."""
+    makers = (vars(base).get("__new__") for base in kind.__mro__ if base is not object)
+    return all(
+        maker is None or isinstance(getattr(maker, "__func__", maker), types.FunctionType)
+        for maker in makers
+    )
+
+
+def _attributes(value: object) -> dict:
+    """Attributes and slots of an instance, without what a cached property derived from them."""
+    kind = type(value)
+    held = dict(getattr(value, "__dict__", {}))
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for slot in [slots] if isinstance(slots, str) else slots:
+            name = f"_{base.__name__.lstrip('_')}{slot}" if _is_private(slot) else slot
+            if slot not in ("__dict__", "__weakref__") and hasattr(value, name):
+                held[slot] = getattr(value, name)
+    for name in list(held):
+        if isinstance(inspect.getattr_static(kind, name, None), functools.cached_property):
+            del held[name]
+    return held
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("__") and not name.endswith("__")
+
+
+@functools.cache
+def _standard_library() -> tuple[str, ...]:
+    places = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    return tuple({os.path.realpath(place) + os.sep for place in places})
+
+
+def _installed(name: str | None) -> bool:
+    """Whether a module is Python's, of an installed package, or of this one: known by its version.
+
+    Code of one's own is all else: a script, a cell, a file or folder beside it, a package that was
+    installed to be edited.
+    """
+    top = str(name).partition(".")[0]
+    if top in (__package__, "builtins"):
+        return True
+    if top in ("__main__", "__mp_main__", "None", ""):
+        return False
+    places = _places(top)
+    if not places:
+        return top in sys.stdlib_module_names
+    return all(_is_package_place(place) for place in places)
+
+
+def _places(top: str) -> list[str]:
+    """The file or folders that a module or package is, or would be, read from."""
+    module = sys.modules.get(top)
+    if module is None:
+        spec = None
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(top)
+        if spec is None:
+            return []
+        places = [
+            *(spec.submodule_search_locations or ()),
+            spec.origin if spec.has_location else "",
+        ]
+    else:
+        places = [*getattr(module, "__path__", ()), getattr(module, "__file__", "")]
+    return [str(place) for place in places if place]
+
+
+def _is_package_place(place: str) -> bool:
+    if PACKAGES & {*Path(place).parts}:
+        return True
+    return os.path.realpath(place).startswith(_standard_library())
+
+
+def _version(name: str | None) -> str:
+    """The version of the distribution that a module is in."""
+    top = str(name).partition(".")[0]
+    if top == __package__:
+        return _version_here()
+    if top in sys.stdlib_module_names:
+        return sys.version
+    return _version_of(top, str(getattr(sys.modules.get(top), "__version__", "")))
+
+
+@functools.cache
+def _version_of(top: str, stated: str) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(top)
+    names = importlib.metadata.packages_distributions().get(top, [])
+    return " ".join(importlib.metadata.version(name) for name in names) or stated
+
+
+@functools.cache
+def _version_here() -> str:
+    """The version of this package; where it is developed, its code."""
+    folder = Path(__file__).parent
+    if _is_package_place(str(folder)):
+        return importlib.metadata.version(__package__)
+    files = sorted(folder.rglob("*.py"))
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _file_digest(module: types.ModuleType) -> str:
+    """The code of a module of one's own, "" for the script or notebook itself."""
+    if module.__name__ == "__main__":
+        return ""
+    roots = [Path(root) for root in getattr(module, "__path__", [])]
+    files = [file for root in roots for file in sorted(root.rglob("*.py"))]
+    if not files and getattr(module, "__file__", None):
+        files = [Path(module.__file__)]
+    whole = hashlib.sha256()
+    for file in files:
+        with contextlib.suppress(OSError):
+            whole.update(hashlib.sha256(file.read_bytes()).digest())
+    return whole.hexdigest()
