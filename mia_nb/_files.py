@@ -94,7 +94,10 @@ def arrays_in(data: bytes) -> dict[str, np.ndarray]:
             data
         ):
             raise ValueError("it would unpack to more than it is")
-        return {one.filename.removesuffix(".npy"): array_in(archive.read(one)) for one in inside}
+        names = [one.filename.removesuffix(".npy") for one in inside]
+        if len({*names}) < len(names):
+            raise ValueError("it holds two arrays of one name")
+        return {n: array_in(archive.read(one)) for n, one in zip(names, inside, strict=True)}
 
 
 def _entry(line: bytes) -> tuple[str, str | None] | None:

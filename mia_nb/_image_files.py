@@ -87,7 +87,7 @@ def npz_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarra
         raise ValueError(f"{path} {'is no file' if os.path.exists(path) else 'does not exist'}")
     try:
         with zipfile.ZipFile(path) as packed:
-            members = {entry.filename.removesuffix(".npy"): entry for entry in packed.infolist()}
+            members = members_by_name(packed)
             chosen = {name: members[name] for name in wanted if name in members}
             size = sum(_array_bytes(packed, entry) for entry in chosen.values())
             check_budget(" and ".join(chosen), size)
@@ -100,6 +100,20 @@ def npz_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarra
             f"{path} cannot be read as .npz of plain arrays: {_line(error)}"
         ) from error
     return arrays, list(members)
+
+
+def members_by_name(packed: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """Members of an .npz by the names of their arrays; ValueError where two have one name, as
+    readers would take different ones.
+    """
+    members: dict[str, zipfile.ZipInfo] = {}
+    for entry in packed.infolist():
+        name = entry.filename.removesuffix(".npy")
+        if name in members:
+            both = " and ".join(sorted({members[name].filename, entry.filename}))
+            raise ValueError(f"it holds the array {name} twice ({both}): keep one of them")
+        members[name] = entry
+    return members
 
 
 def _array_bytes(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:

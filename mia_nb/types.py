@@ -5,6 +5,8 @@ Axes: M models, Q queries, N samples, K classes.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
@@ -20,6 +22,7 @@ from pydantic import (
 )
 from scipy.special import logsumexp
 
+from mia_nb import digests
 from mia_nb.checks import (
     hint,
     instance,
@@ -49,17 +52,34 @@ Whole = Annotated[
 
 
 class Images(NamedTuple):
-    """Labelled images as one uint8 tensor. `digest` is the sha256 of x, y and the normalisation."""
+    """Labelled images as one uint8 tensor, and how a model's input is made of them."""
 
     x: Tensor  # (N, C, H, W) uint8
     y: Tensor  # (N,) int64
     classes: tuple[str, ...]
     name: str
-    digest: str
     # per channel of x / 255; (0,) and (1,) mean that the model normalises itself
     mean: tuple[float, ...]
     std: tuple[float, ...]
     canary: np.ndarray | None = None  # (N,) bool
+
+    @property
+    def digest(self) -> str:
+        """sha256 (hex) of x, y, canaries, number of classes and normalisation, as they are now.
+
+        Results are kept under it. It is computed each time, at about a gigabyte a second.
+        """
+        x, y = (values.detach().cpu().contiguous().numpy() for values in (self.x, self.y))
+        scale = [[float(value) for value in values] for values in (self.mean, self.std)]
+        about = json.dumps([list(x.shape), len(self.classes), *scale])
+        sha = hashlib.sha256(about.encode())
+        sha.update(memoryview(x.reshape(-1).view(np.uint8)))
+        sha.update(y.astype("<i8").tobytes())
+        if self.canary is not None:
+            sha.update(np.asarray(self.canary, bool).tobytes())
+        if x.dtype != np.uint8 or y.dtype.kind not in "iu":  # no images as they are stored
+            sha.update(digests.digest(x.dtype.str, y).encode())
+        return sha.hexdigest()
 
 
 class Record(BaseModel):

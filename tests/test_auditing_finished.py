@@ -5,11 +5,15 @@ that go on after a kill, and errors of one line.
 from __future__ import annotations
 
 import doctest
+import hashlib
+import pickle
 import re
+import threading
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import norm
@@ -301,32 +305,44 @@ def test_a_killed_run_goes_on_with_the_model_that_was_missing(tmp_path):
             raise KeyboardInterrupt
         return memorising(images, labels, seed)
 
+    # what it appends to `called` would make it another training each time
+    options = {"retrain": stopping, "key": "stopping", "models": 4, "root": tmp_path}
     for _ in range(2):
         try:
-            found = quick(model, train, test, retrain=stopping, models=4, root=tmp_path)
+            found = quick(model, train, test, **options)
         except KeyboardInterrupt:
             assert called == [0, 1, 2]
     assert called == [0, 1, 2, 2, 3]
-    quick(model, train, test, retrain=stopping, models=4, root=tmp_path)
+    quick(model, train, test, **options)
     assert len(called) == 5 and found.twins is not None
     (folder,) = store.folders(tmp_path)
     twins = store.load_signals(folder)
     assert stored.status(folder) == "done"
     assert np.array_equal(twins.margin, found.twins.signals.margin)
     (folder.path / "logits_001.npy").write_bytes(b"damaged")
-    quick(model, train, test, retrain=stopping, models=4, root=tmp_path)
+    quick(model, train, test, **options)
     assert called[5:] == [1]
-    quick(model, train, test, retrain=stopping, models=4, root=tmp_path, seed=1)
+    quick(model, train, test, **options, seed=1)
     assert called[6:] == [1, 2, 3, 4] and len(store.folders(tmp_path)) == 2
+
+
+def calls_in(folder):
+    """A recorder that a training function may hold: its path stays what it is."""
+    folder.mkdir()
+
+    def called(what):
+        (folder / f"{len(list(folder.iterdir())):04d}-{what}").touch()
+
+    return called, lambda: [path.name.split("-", 1)[1] for path in sorted(folder.iterdir())]
 
 
 def test_another_training_function_or_other_bound_arguments_are_another_result(tmp_path):
     train, test = numbered(20)
     x, y = (np.concatenate(part) for part in zip(train, test, strict=True))
-    called = []
+    called, calls = calls_in(tmp_path / "calls")
 
     def bound(images, labels, seed, power):
-        called.append(power)
+        called(power)
         return memorising(images, labels, seed)
 
     typed = {"memorising": memorising}
@@ -337,12 +353,172 @@ def test_another_training_function_or_other_bound_arguments_are_another_result(t
         typed["typed"],
         partial(bound, power=1),
     ]
+    root = tmp_path / "results"
     for count, way in enumerate(ways, 1):
-        made = list(finished._retrained(way, x, y, 4, tmp_path, 0, lambda model: outputs(model, x)))
-        assert len(made) == 4 and len(store.folders(tmp_path)) == min(count, 3)
-    assert called == [1] * 4 + [2] * 4
-    with pytest.raises(ValueError, match=r"wanted a function \(def"):
-        finished._source(Net())
+        made = list(finished._retrained(way, x, y, 4, root, 0, lambda model: outputs(model, x)))
+        assert len(made) == 4 and len(store.folders(root)) == min(count, 3)
+    assert calls() == ["1"] * 4 + ["2"] * 4
+
+
+WEIGHTS = {"C": 1.0}
+
+
+def test_twins_of_another_closure_global_object_or_class_are_trained_anew(tmp_path):
+    train, test = numbered(20)
+    called, calls = calls_in(tmp_path / "calls")
+
+    def closure(C):
+        def retrain(images, labels, seed):
+            called("closure")
+            return memorising(images, labels, seed + C)
+
+        return retrain
+
+    class Trainer:
+        def __init__(self, C):
+            self.C = C
+
+        def __call__(self, images, labels, seed):
+            called("object")
+            return memorising(images, labels, seed + self.C)
+
+    def world(images, labels, seed):
+        called("world")
+        return memorising(images, labels, seed + int(WEIGHTS["C"]))
+
+    def counted(retrain):
+        before = len(calls())
+        quick(memorising(*train, 9), train, test, retrain=retrain, models=4, root=tmp_path / "r")
+        return len(calls()) - before
+
+    assert [counted(closure(C)) for C in (1, 2, 1)] == [4, 4, 0]
+    assert [counted(Trainer(C)) for C in (1, 2, 1)] == [4, 4, 0]
+    assert [counted(Trainer(C).__call__) for C in (1, 2, 1)] == [4, 4, 0]
+    first = counted(world)
+    WEIGHTS["C"] = 2.0
+    second = counted(world)
+    WEIGHTS["C"] = 1.0
+    assert [first, second, counted(world)] == [4, 4, 0]
+
+
+@pytest.mark.parametrize("kind", ["ragged", "texts", "objects", "tables of words"])
+def test_twins_of_data_that_differ_where_nothing_is_printed_are_trained_anew(tmp_path, kind):
+    y = np.arange(40) % 2
+    called, calls = calls_in(tmp_path / "calls")
+
+    def samples(change):
+        if kind == "texts":
+            return [f"{n}" + "a" * 2000 + change * "b" for n in range(40)]
+        if kind == "tables of words":
+            words = np.array([[f"word {n}", float(n)] for n in range(40)], object)
+            words[20, 1] += change * 1e-9
+            return words
+        rows = [np.full(1500 + (kind == "ragged") * (n % 3), float(n)) for n in range(40)]
+        rows[20][700] += change * 1e-9
+        held = np.empty(40, object)
+        held[:] = rows
+        return held if kind == "objects" else rows
+
+    def model(seed):
+        def logits(batch):
+            kinds = np.array(
+                [int(hashlib.md5(pickle.dumps(row)).hexdigest()[:6], 16) for row in batch]
+            )
+            return np.stack([kinds % (7 + seed), 3.0 - kinds % (5 + seed)], 1)
+
+        return logits
+
+    def retrain(images, labels, seed):
+        called("trained")
+        return model(seed)
+
+    counts = []
+    for change in (0, 1, 0):
+        x = samples(change)
+        quick(
+            model(9),
+            (x[:20], y[:20]),
+            (x[20:], y[20:]),
+            retrain=retrain,
+            models=4,
+            root=tmp_path / "results",
+        )
+        counts.append(len(calls()))
+    assert counts == [4, 8, 8]
+
+
+def test_a_training_that_cannot_be_compared_wants_a_name_and_then_keeps_its_twins(tmp_path):
+    train, test = numbered(20)
+    called, calls = calls_in(tmp_path / "calls")
+    lock = threading.Lock()
+
+    def guarded(images, labels, seed):
+        with lock:
+            called("trained")
+            return memorising(images, labels, seed)
+
+    options = {"retrain": guarded, "models": 4, "root": tmp_path / "results"}
+    fails(r"`lock` is a _thread.lock, .*pass key=", memorising(*train, 9), train, test, **options)
+    for count, key in enumerate(("one", "two", "one")):
+        quick(memorising(*train, 9), train, test, **options, key=key)
+        assert len(calls()) == min(4 * (count + 1), 8)
+    fails("leave it out without retrain", memorising(*train, 9), train, test, key="one")
+    fails('key="": wanted a name', memorising(*train, 9), train, test, **options, key="")
+
+
+# --------------------------------------------------------------------------------------------------
+# copies
+
+
+def people(n, seed=0):
+    rng = np.random.default_rng(seed)
+    ages = rng.normal(40, 10, n).round(6)
+    number = range(1000 * seed, 1000 * seed + n)
+    return pd.DataFrame({"age": ages, "job": rng.choice(["nurse", "cook"], n), "number": number})
+
+
+def by_label(batch):
+    length = np.array([len(str(row)) for row in batch], float)
+    return np.stack([length % 7, 3 - length % 5], 1)
+
+
+@pytest.mark.parametrize("form", ["mixed table", "other types", "texts", "ragged", "missing"])
+def test_samples_of_test_that_are_in_train_are_found_in_objects_too(form):
+    y = np.arange(60) % 2
+
+    def rows(table):
+        if form == "texts":
+            return [" ".join(map(str, row)) for row in table.itertuples(index=False)]
+        if form == "ragged":
+            return [np.full(2 + n % 3, age) for n, age in enumerate(table["age"])]
+        held = table.to_numpy(object)
+        if form == "missing":
+            held[::2, 0] = np.nan
+        return held
+
+    table = people(60)
+    x1, x0 = rows(table), rows(table.copy(deep=True))
+    if form == "other types":  # 3 and 3.0 and NumPy's 3
+        x0[:, 2] = [np.float64(n) for n in x0[:, 2]]
+    if form == "missing":
+        x0[::4, 0] = None
+    fails("60 of 60 samples of test are in train too", by_label, (x1, y), (x0, y))
+    others = rows(people(60, seed=1))
+    half = [*x0[:6], *others[6:]]
+    text = quick(
+        by_label, (x1, y), (half if form in ("texts", "ragged") else np.array(half), y)
+    ).text
+    assert "6 of 60 samples of test are in train too" in text
+    assert "in train too" not in quick(by_label, (x1, y), (others, y)).text
+
+
+def test_a_copy_with_another_label_is_none_and_zero_has_no_sign():
+    logits, (x1, y1), _ = planted(0.0)
+    assert "in train too" not in quick(logits, (x1, y1), (x1.copy(), (y1 + 1) % 4)).text
+    x1[:, 1] = 0.0
+    x0 = x1.copy()
+    x0[:, 1] = -0.0
+    fails("200 of 200 samples of test are in train too", logits, (x1, y1), (x0, y1))
 
 
 def test_a_shift_of_the_finished_model_is_no_doubt_about_its_twins(tmp_path):

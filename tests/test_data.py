@@ -89,6 +89,36 @@ def test_the_digest_changes_with_pixels_labels_and_normalisation_but_not_with_th
     assert len(digests) == 6
 
 
+def test_the_digest_is_that_of_results_which_were_stored_before():
+    digits = data.load("digits", limit=20)
+    assert digits.digest == "90761fda9139824d07847d2aa1aabcff63b9561ad1657872588e1195b03aca90"
+    x, canary = np.arange(64, dtype=np.uint8).reshape(4, 1, 4, 4), [True, False, False, True]
+    images = data.from_arrays(x, [0, 1, 0, 1], mean=[0.5], std=[0.25], canary=canary)
+    assert images.digest == "baee0b27b61bd15d7ba5628cb35aab0f6d2c372fed3fbfc553ca7d4805f22026"
+
+
+def test_the_digest_is_that_of_the_images_as_they_are_now():
+    images = data.load("digits", limit=20)
+    others = [
+        images._replace(y=(images.y + 1) % 10),
+        images._replace(x=images.x.flip(0)),
+        images._replace(x=images.x.transpose(2, 3)),
+        images._replace(x=images.x.float()),
+        images._replace(y=images.y + 0.5),
+        images._replace(mean=(0.25,)),
+        images._replace(std=(2.0,)),
+        images._replace(classes=(*images.classes, "more")),
+        images._replace(canary=np.arange(20) == 3),
+    ]
+    assert len({images.digest, *(other.digest for other in others)}) == len(others) + 1
+    assert images._replace(name="other", y=images.y.int()).digest == images.digest
+    before = images.digest
+    images.y[3] = (images.y[3] + 1) % 10
+    assert images.digest != before
+    images.y[3] = (images.y[3] - 1) % 10
+    assert images.digest == before
+
+
 def test_a_limit_keeps_a_seeded_subset_with_each_class_in_proportion():
     full, some = data.load("digits"), data.load("digits", limit=300)
     share = np.bincount(full.y) * 300 / 1797
@@ -633,6 +663,20 @@ def test_npz_parts_are_joined_and_floats_mean_the_same_as_bytes(tmp_path):
         :, 0
     ].tolist()
     assert len(digests) == 1 and images.name == "set" and images.classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize("second", ["train_images.npy", "train_images"])
+def test_an_npz_with_two_arrays_of_one_name_is_refused(tmp_path, second):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (4, 8, 8), dtype=np.uint8)
+    path = save(tmp_path, train_images=x, train_labels=np.array([0, 1, 0, 1]))
+    buffer = BytesIO()
+    np.save(buffer, 255 - x)
+    with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(second, buffer.getvalue())
+    with pytest.raises(ValueError, match="holds the array train_images twice") as caught:
+        data.load(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_npz_grey_images_get_one_channel_and_named_classes_may_be_empty(tmp_path):

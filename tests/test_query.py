@@ -39,6 +39,16 @@ def test_plain_signals_are_those_of_the_models_logits(pool, images):
     assert np.array_equal(signals.member, pool.member) and signals.query_kind == "plain"
 
 
+def test_images_that_were_relabelled_or_turned_are_not_the_pools_own(pool, images):
+    before = ask(pool, images)
+    relabelled = ask(pool, images._replace(y=(images.y + 1) % 4))
+    turned = ask(pool, images._replace(x=images.x.transpose(2, 3).contiguous()))
+    assert before.member.any() and not relabelled.member.any() and not turned.member.any()
+    assert not np.allclose(relabelled.margin, before.margin)
+    assert not np.allclose(turned.margin, before.margin)
+    assert np.array_equal(ask(pool, images).margin, before.margin)
+
+
 def test_no_dropout_is_the_plain_query(pool, images):
     assert np.array_equal(ask(pool, images, input_dropout=0.0).margin, ask(pool, images).margin)
 

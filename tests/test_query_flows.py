@@ -201,9 +201,7 @@ def test_queries_models_blocks_and_seeds_have_noise_of_their_own(pool, noisy, im
     assert not np.array_equal(noisy.margin, ask(pool, images, queries=4, seed=1).margin)
     twins = train(SDE, images, pool.folder.path.parent.parent / "twins")
     overwrite(twins, 1, lambda name, tensor: twins.state(0)[name])
-    twice = images._replace(
-        x=images.x[:256].repeat(2, 1, 1, 1), y=images.y[:256].repeat(2), digest="twice"
-    )
+    twice = images._replace(x=images.x[:256].repeat(2, 1, 1, 1), y=images.y[:256].repeat(2))
     answers, quiet = ask(twins, twice, models=[0, 1]), ask(twins, twice, models=[0, 1], noise=False)
     assert np.array_equal(quiet.margin[0], quiet.margin[1])
     # the same weights, the same images

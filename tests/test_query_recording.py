@@ -132,7 +132,7 @@ def test_nothing_is_recorded_of_networks_without_spikes_of_plain_questions_or_of
     ordinary = training.train_pool(recipe, images, root=tmp_path, progress=False, workers=1)
     query(ordinary, images, progress=False)
     query(pool, images, progress=False)
-    query(pool, images._replace(x=255 - images.x, digest="other"), per_step=True, progress=False)
+    query(pool, images._replace(x=255 - images.x), per_step=True, progress=False)
     folders = [*store.folders(tmp_path, "signals"), *store.folders(root, "signals")]
     without = [f for f in folders if not f.has("raster.npz")]
     assert len(without) == 3 and all(s.raster is None for s in widgets.sources(tmp_path))

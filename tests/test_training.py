@@ -47,6 +47,14 @@ def digests(folder):
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+def test_relabelled_images_train_a_pool_of_their_own(images, tmp_path):
+    wrong = images._replace(y=(images.y + 1) % 4)
+    recipe = SMALL.replace(num_models=2, epochs=1)
+    pools = [train(recipe, given, tmp_path) for given in (wrong, images)]
+    assert pools[0].key != pools[1].key
+    assert torch.equal(pools[1].images().y, images.y) and torch.equal(pools[0].images().y, wrong.y)
+
+
 @pytest.mark.parametrize(
     "recipe",
     [

@@ -4,7 +4,6 @@ twins that their own training function makes.
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import sys
@@ -27,6 +26,7 @@ from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.outputs import LOOK, outputs_from
 from mia_nb.auditing.shift import COPIES, DOUBT, LEVEL, ShiftGuard, shift_guard
 from mia_nb.checks import checked, holding, mask, refuse, shown
+from mia_nb.digests import digest, digest_of_function
 from mia_nb.metrics import (
     by_group,
     clopper_pearson,
@@ -42,6 +42,7 @@ from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Scores, Signals
 
 REDRAWS = 50  # masks redrawn for the negative control
+EXACT = 2**53  # whole numbers up to here are floats too
 RATE = 0.1  # false positive rate of the threshold that the population sets
 DATA = (
     "wanted (x, y) of arrays or tensors, or a data set whose [i] is (x, y); of a DataLoader pass"
@@ -136,6 +137,7 @@ def audit_model(
     *,
     references=None,
     retrain=None,
+    key: str | None = None,
     models: int = 8,
     root: str | Path = "results",
     batch: int = 512,
@@ -157,7 +159,12 @@ def audit_model(
             chance drew; mask (n_train + n_test,): which.
         retrain: your training function, retrain(images, labels, seed) -> model, of NumPy arrays. It
             is called for `models` complementary random halves of `train` and `test` together; what
-            each model puts out is kept under `root`, so that a killed run goes on.
+            each model puts out is kept under `root`, so that a killed run goes on, found again by
+            the data, the seed, the number of models, and all that `retrain` computes with
+            (`digests.digest_of_function`): another closure, default or global is another training.
+        key: a name of this training, instead of what `retrain` computes with: one that you change
+            whenever the training changes. It is needed where `retrain` uses what cannot be compared
+            (a connection, a lock) or what changes by itself (a list that it appends to).
         models: how many are retrained, an even number from 4 up; the two pairs of 4 serve as
             references and decide nothing by themselves.
         root: folder of results.
@@ -180,8 +187,8 @@ def audit_model(
     That members are given away is said where the largest AUC lies above 1/2 at 95 %, all attacks
     paid for (`judge`): of a model without a leak in at most 2.5 % of audits. Raises ValueError of
     one line for probabilities instead of logits, a model that fails or gives other shapes, masks
-    and labels that do not fit. Caveat: what is stored is found by data, seed, number of models and
-    the source of `retrain`; settings that it reads from elsewhere are not seen.
+    and labels that do not fit. Caveat: files and environment variables that `retrain` reads are not
+    seen; name them in `key`.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -203,6 +210,10 @@ def audit_model(
                 models < 4 or models % 2
             ),
             f"batch={batch}: wanted a number of samples": batch < 1,
+            f"key={shown(key)} names what retrain does; leave it out without retrain": (
+                key is not None and not retrain
+            ),
+            'key="": wanted a name of the training, or none': key == "",
         }
     )
     x, y, member = _together(train, test)
@@ -226,7 +237,7 @@ def audit_model(
     if references:
         found = _compared(arrays, _given(references, len(y), query), judged, doubt)
     elif retrain:
-        others = _retrained(retrain, x, y, models, Path(root), seed, query)
+        others = _retrained(retrain, x, y, models, Path(root), seed, query, key)
         found = _compared(arrays, others, judged, doubt, models)
     else:
         found = _alone(signals, judged, doubt, seed)
@@ -383,12 +394,47 @@ def _together(train, test) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _copies(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> str:
     """What to say where samples of test, with their labels, are in train too; "" where few are."""
-    rows = zip(x, y.tolist(), strict=True)
-    keys = np.array([hash((np.asarray(one).tobytes(), label)) for one, label in rows])
-    shared, size = np.isin(keys[~member], keys[member]).sum(), (~member).sum()
-    said = f"{shared:,} of {size:,} samples of test are in train too, which hides a leak"
-    refuse({f"{said}; wanted samples that the model was not trained on": shared == size})
-    return f"{said}: take them out of test." if shared >= COPIES * size else ""
+    try:
+        keys = [digest(*row) for row in zip(_comparable_rows(x), y.tolist(), strict=True)]
+    except ValueError as error:
+        return f"That no sample of test is in train too could not be checked ({error})."
+    trained = {key for key, inside in zip(keys, member, strict=True) if inside}
+    outside = [key for key, inside in zip(keys, member, strict=True) if not inside]
+    shared = sum(key in trained for key in outside)
+    finding = f"{shared:,} of {len(outside):,} samples of test are in train too, which hides a leak"
+    if shared == len(outside):
+        raise ValueError(f"{finding}; wanted samples that the model was not trained on")
+    return f"{finding}: take them out of test." if shared >= COPIES * len(outside) else ""
+
+
+def _comparable_rows(x) -> Iterable:
+    """Samples in a form in which equal ones are equal, whatever types hold them."""
+    if isinstance(x, pd.DataFrame):
+        return ([_comparable(value) for value in row] for row in x.itertuples(index=False))
+    return (_comparable(row) for row in x)
+
+
+def _comparable(value):
+    """A value in which 1, 1.0 and NumPy's 1 are one, 0 has no sign, and what is missing is None."""
+    if hasattr(value, "detach"):
+        value = numpy_of(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f":
+            return np.where(np.isnan(value), np.nan, value + 0.0)
+        if value.dtype.kind in "biucSU":
+            return value
+        return [value.shape, *(_comparable(entry) for entry in value.ravel().tolist())]
+    if isinstance(value, list | tuple):
+        return [_comparable(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _comparable(entry) for key, entry in value.items()}
+    if value is None or value is pd.NA or value is pd.NaT or value != value:  # NaN
+        return None
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) <= EXACT):
+        return float(value) + 0.0
+    return value
 
 
 def _samples(name: str, given) -> tuple[np.ndarray, np.ndarray]:
@@ -490,17 +536,24 @@ def _given(references, samples: int, query: Callable) -> Iterable[tuple[np.ndarr
 
 
 def _retrained(
-    retrain: Callable, x, y, models: int, root: Path, seed: int, query: Callable
+    retrain: Callable,
+    x,
+    y: np.ndarray,
+    models: int,
+    root: Path,
+    seed: int,
+    query: Callable,
+    key: str | None = None,
 ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(mask, logits) of each model on a half, from the disk where they are there already."""
     from tqdm.auto import tqdm
 
     from mia_nb.data import paired_membership  # torch
 
-    pixels = repr(x.tolist()).encode() if x.dtype == object else x.tobytes()
-    record = {"retrained": _source(retrain), "seed": seed, "models": models, "shape": [*x.shape]}
-    key = store.content_key(record, str(x.dtype), pixels, y.tobytes())
-    folder = store.open_folder(root, "signals", "retrained", key, record)
+    record = {"retrained": _training(retrain, key), "seed": seed, "models": models}
+    record |= {"shape": [*x.shape]}
+    content = store.content_key(record, digest(x), digest(y))
+    folder = store.open_folder(root, "signals", "retrained", content, record)
     member = paired_membership(models, len(y), labels=y, seed=seed)
     names = [f"logits_{m:03d}.npy" for m in range(models)]
     with folder.lock("retraining"):
@@ -518,15 +571,19 @@ def _retrained(
     return zip(member, logits, strict=True)
 
 
-def _source(function: Callable) -> str:
-    """What a training function is recognised by: its code, and arguments bound to it."""
-    plain, bound = getattr(function, "func", function), getattr(function, "keywords", "")
+def _training(function: Callable, key: str | None) -> str:
+    """What a training function is recognised by: the name that was given, or all that it computes
+    with.
+    """
+    if key is not None:
+        return f"key {key}"
     try:
-        return f"{inspect.getsource(plain)}{getattr(function, 'args', '')}{bound}"
-    except (OSError, TypeError) as error:  # typed in at a prompt, or no function
-        if not hasattr(plain, "__code__"):
-            raise ValueError(f"retrain={shown(function)}: wanted a function (def ...)") from error
-    return f"{plain.__code__.co_code}{plain.__code__.co_consts}{bound}"
+        return digest_of_function(function)
+    except ValueError as error:
+        raise ValueError(
+            f"retrain={shown(function)}: {error}; so a change of it would go unnoticed: pass"
+            ' key="a name that changes when the training does"'
+        ) from None
 
 
 @checked

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from mia_nb import digests
 from mia_nb._image_files import npz_arrays
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.checks import checked, first_of, holding, refuse
@@ -210,9 +211,9 @@ def _check_design(member: np.ndarray, population: np.ndarray) -> None:
 
 def _check_outputs(logits: np.ndarray) -> None:
     """Every model its own outputs, not one output for all, and logits or log-probabilities."""
-    digests = [hashlib.sha256(np.ascontiguousarray(outputs)).digest() for outputs in logits]
+    contents = [digests.digest(outputs) for outputs in logits]
     for model, outputs in enumerate(logits):
-        first = digests.index(digests[model])
+        first = contents.index(contents[model])
         flat = outputs.reshape(-1, *outputs.shape[-2:])
         constant = flat.shape[1] > 1 and (flat == flat[:, :1]).all()
         refuse(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -27,6 +26,7 @@ from mia_nb import __version__, store
 from mia_nb.checks import duration
 from mia_nb.cli import notebooks
 from mia_nb.cli.notebooks import PACKAGE, Step
+from mia_nb.digests import digest
 from mia_nb.parameters import changed, read_parameters, refuse_values
 from mia_nb.types import Recipe
 
@@ -483,15 +483,11 @@ def _recipe(steps: list[Step]) -> dict:
         pointing = {**values, **values.get("source", {}), **values.get("recipe", {})}
         stamps = {name: stamp for name, value in pointing.items() if (stamp := _stamp(value))}
         cells = json.loads(step.notebook.read_text(encoding="utf-8"))["cells"]
-        code = hashlib.sha256(
-            json.dumps([[c["cell_type"], "".join(c["source"])] for c in cells]).encode()
-        ).hexdigest()
+        code = digest([[c["cell_type"], "".join(c["source"])] for c in cells])
         entries.append(
             {"notebook": step.notebook.stem, "parameters": values, "files": stamps, "source": code}
         )
-    package = hashlib.sha256(
-        b"".join(path.read_bytes() for path in sorted(PACKAGE.rglob("*.py")))
-    ).hexdigest()
+    package = digest({str(p.relative_to(PACKAGE)): p.read_bytes() for p in PACKAGE.rglob("*.py")})
     return {"steps": entries, "package": package}
 
 
@@ -515,21 +511,15 @@ def _stamp(value) -> str | None:
         while (path.parent / "__init__.py").is_file():
             path = path.parent
         if path.is_dir():
-            return _digest(
-                (file.relative_to(path), store.sha256_of(file))
-                for file in sorted(path.rglob("*.py"))
-            )
+            files = path.rglob("*.py")
+            return digest({str(file.relative_to(path)): store.sha256_of(file) for file in files})
     if path is None or not path.exists():
         return None
     if path.is_file():
         return store.sha256_of(path)
     files = sorted(Path(top, name) for top, _, names in os.walk(path) for name in names)
     stats = [(file.relative_to(path), file.stat()) for file in files if file.exists()]
-    return _digest((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
-
-
-def _digest(rows) -> str:
-    return hashlib.sha256("\n".join(" ".join(map(str, row)) for row in rows).encode()).hexdigest()
+    return digest({str(name): (stat.st_size, stat.st_mtime_ns) for name, stat in stats})
 
 
 def _source_of(module: str) -> Path | None:

@@ -51,14 +51,14 @@ Progress = Callable[[list[int], int, float], None]
 def load_images(folder: Folder, *, shared: bool = False) -> Images:
     """The images a pool was trained on, from its own folder. shared: mapped, so that all processes
     of a machine hold them once, and which nobody may write to."""
-    about = folder.read_json("images.json", classes=list, name=str, digest=str, mean=list, std=list)
+    about = folder.read_json("images.json", classes=list, name=str, mean=list, std=list)
     read = folder.map_array if shared else folder.read_array
     with warnings.catch_warnings(action="ignore"):  # that what is mapped is not writable
         x = torch.from_numpy(read("images.npy", "u", (None, None, None, None)))
         y = torch.from_numpy(read("labels.npy", "i", (len(x),)))
     canary = folder.read_array("canary.npy", "b", (len(x),)) if folder.has("canary.npy") else None
     lists = {name: tuple(about[name]) for name in ("classes", "mean", "std")}
-    return Images(x=x, y=y, canary=canary, name=about["name"], digest=about["digest"], **lists)
+    return Images(x=x, y=y, canary=canary, name=about["name"], **lists)
 
 
 def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]:

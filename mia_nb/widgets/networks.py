@@ -4,12 +4,12 @@ with and without spikes.
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from mia_nb import attacks, store
+from mia_nb.digests import digest
 from mia_nb.types import Scores, Signals
 from mia_nb.widgets.stored import Source, queried, trained, unique
 
@@ -180,7 +180,7 @@ def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
     if source.pool is None or source.folder is None:
         one = source.signals
         arrays = [a for a in (one.member, one.labels, one.population) if a is not None]
-        place = [hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()]
+        place = [digest(*arrays)]
     else:
         queried, trained = source.folder.files(), source.pool.files()
         stored = [trained.get("member.npy"), queried.get("samples.npy")]
