@@ -330,11 +330,11 @@ class _Writer:
 
     def write_function(self, function: types.FunctionType) -> None:
         home = str(function.__globals__.get("__name__"))
-        installed = _installed(home)
-        if installed and _reachable(home, function.__code__.co_qualname) is function:
+        from_package = installed(home)
+        if from_package and _reachable(home, function.__code__.co_qualname) is function:
             self.put("installed", home, function.__code__.co_qualname, self.version(home))
             return
-        self.put("function", home if installed else "")
+        self.put("function", home if from_package else "")
         self.write_code(function.__code__)
         self.named("defaults", function.__defaults__)
         self.named("keyword defaults", function.__kwdefaults__)
@@ -347,7 +347,7 @@ class _Writer:
                 self.put("empty", name)
             else:
                 self.named(name, content)
-        if installed:
+        if from_package:
             self.put("version", self.version(home))
         else:
             self.write_globals(function)
@@ -387,7 +387,7 @@ class _Writer:
             self.put("import", name)
             try:
                 full = importlib.util.resolve_name(name, package)
-                if _installed(full):
+                if installed(full):
                     self.put("module", full, self.version(full))
                 else:  # as the function itself will do
                     self.write_module(importlib.import_module(full), attributes)
@@ -405,7 +405,7 @@ class _Writer:
             passed: modules that led here.
         """
         name = module.__name__
-        if _installed(name):
+        if installed(name):
             self.put("module", name, self.version(name))
             return
         if id(module) in self.numbers:
@@ -424,7 +424,7 @@ class _Writer:
 
     def write_class(self, kind: type) -> None:
         home, name = kind.__module__, kind.__qualname__
-        if _installed(home) and _reachable(home, name) is kind:
+        if installed(home) and _reachable(home, name) is kind:
             self.put("installed class", home, name, self.version(home))
             return
         if not kind.__flags__ & HEAP_TYPE:
@@ -479,7 +479,7 @@ class _Writer:
             self.named("fields", dict(vars(value)))
             self.named("extra", getattr(value, "__pydantic_extra__", None))
             self.named("private", getattr(value, "__pydantic_private__", None))
-        elif _installed(kind.__module__):
+        elif installed(kind.__module__):
             self.write_pickled(value)
         else:
             for name, attribute in sorted(_attributes(value).items()):
@@ -497,7 +497,7 @@ class _Writer:
             raise self.refuse(value) from None
         if isinstance(reduced, str):  # a name in its module
             home = pickle.whichmodule(value, reduced)
-            known = _installed(home) and _reachable(home, reduced) is value
+            known = installed(home) and _reachable(home, reduced) is value
             if not known and kind.__module__ != "typing":
                 raise self.refuse(value)
             self.put("global", home, reduced, self.version(home))
@@ -737,7 +737,7 @@ def _standard_library() -> tuple[str, ...]:
     return tuple({os.path.realpath(place) + os.sep for place in places})
 
 
-def _installed(name: str | None) -> bool:
+def installed(name: str | None) -> bool:
     """Whether a module is Python's, of an installed package, or of this one: known by its version.
 
     Code of one's own is all else: a script, a cell, a file or folder beside it, a package that was

@@ -393,6 +393,7 @@ def test_what_a_task_raises_comes_back_as_an_exception_that_every_engine_carries
         "driver": "elsewhere-1",
         "places": [],
         "version": __version__,
+        "builders": "",
         "device": "cpu",
     }
     complaint = engines.work_there(context, raising, error)

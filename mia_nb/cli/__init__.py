@@ -90,6 +90,10 @@ def _join_parameters(argv: list[str]) -> list[str]:
 
 def _call(place: str, args) -> int | None:
     """What a command does, from its module of this package."""
+    if getattr(args, "allow", None):
+        from mia_nb import models  # brings torch
+
+        models.allow(*args.allow)
     module, _, function = place.partition(":")
     return getattr(import_module(f"mia_nb.cli.{module}"), function)(args)
 
@@ -112,6 +116,13 @@ PARAMETER = _option(
     metavar="name=value",
     help="override, read as YAML",
 )
+ALLOW = _option(
+    "--allow",
+    action="append",
+    default=[],
+    metavar="MODULE",
+    help="take networks of stored pools from this module of yours; may be given several times",
+)
 FORCE = _option("--force", action="store_true", help="compute again what is stored")
 COMMANDS = {  # name: (module:function, help, options besides --results)
     "run": (
@@ -131,6 +142,7 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
             ),
             PARAMETER,
             FORCE,
+            ALLOW,
             _option(
                 "--engine",
                 choices=ENGINES,
@@ -211,6 +223,7 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
             ),
             PARAMETER,
             FORCE,
+            ALLOW,
         ],
     ),
     "plan": (

@@ -245,6 +245,7 @@ def _refuse(step: Step, results: Path) -> None:
         from mia_nb.training.train import complete
 
         recipe = complete(Recipe(**step.parameters["recipe"]))
+        models.allow(*models.builders_of(recipe.model, recipe.model_args))  # named by who runs it
         if ":" not in recipe.model and recipe.model not in models.BASES:
             size = {"in_channels": 3, "num_classes": 2, "size": 32, "seed": 0}
             models.build(recipe.model, recipe.model_args, **size)

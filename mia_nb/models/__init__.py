@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import os
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +15,9 @@ import torch
 from torch import nn
 
 from mia_nb import _torchvision
-from mia_nb.checks import hint
+from mia_nb.checks import hint, shown
 from mia_nb.data import normalise
+from mia_nb.digests import digest_of_function, installed
 from mia_nb.types import Images
 
 MODELS = {
@@ -42,8 +45,15 @@ FORMS = {  # what a name stands for where one class serves several; model_args c
 FLOWS = ("odenet", "replaced", *FORMS)  # networks of differential equations
 # models made of another one, model_args["base"], and which by default
 BASES = {"snn": "tinycnn", "replaced": "resnet14"}
-# a recipe from elsewhere must not choose what of these is called
+PLACES = {place.partition(":")[0] for place in MODELS.values()}
+LIBRARIES = ("torchvision", "snntorch")  # whose networks any recipe may name
+# modules of which this process, and those that it starts, take networks of stored pools; names
+# with commas between them
+ALLOWED = "MIA_NB_BUILDERS"
+# no module of these is imported for a network, whoever names it
 NO_BUILDERS = sys.stdlib_module_names | {"torch"}
+# a builder: its code when it was first seen
+_CODE: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
 
 
@@ -80,11 +90,16 @@ def build(
         ValueError: of one line for an unknown name, a builder that is none or cannot be imported or
             called, and a result that is no module.
 
-    Caveat: recipes travel with results and say what is imported and called. What a builder may be
-    keeps others' results from calling the system, but only those of people you trust are safe to
-    load.
+    Caveat: this imports and calls what it is told to. A recipe that was read from a folder names
+    only what `check_allowed` lets through.
     """
-    builder, args = _find(model), {**FORMS.get(model, {}), **(model_args or {})}
+    builder = _find(model)
+    if not _beside_networks(builder):
+        raise ValueError(
+            f"model {model!r} is no builder of models: it stands in an installed package, in a"
+            " module that defines no network"
+        )
+    args = {**FORMS.get(model, {}), **(model_args or {})}
     height, width = (size, size) if isinstance(size, int) else size
     # else the base says it
     if model in MODELS and model not in BASES and min(height, width) < SMALLEST:
@@ -148,10 +163,34 @@ def source(model: str, model_args: dict | None = None) -> str:
 
     Caveat: what a module outside of any package imports is not seen.
     """
-    model = architecture(model, model_args)
-    if model in MODELS or ":" not in model:
+    names = builders_of(model, model_args)
+    if not names:
         return ""
-    builder = _find(model)
+    builder, place = _find(names[0]), names[0].partition(":")[0]
+    if (
+        place == "__main__"
+    ):  # a cell, whose file is the kernel's, or a script with globals of its own
+        return _code_in_memory(names[0], builder)
+    code = _code_in_files(names[0], builder)
+    if _CODE.setdefault(builder, code) != code:
+        raise ValueError(
+            f"model {names[0]}: the files of {place} were changed since it was imported, so what is"
+            f" in memory is not what is in them; restart, or importlib.reload({place})"
+        )
+    return code
+
+
+def _code_in_memory(model: str, builder) -> str:
+    try:
+        return digest_of_function(builder, versions=False)
+    except ValueError as error:
+        raise ValueError(
+            f"model {model}: {error}, so that a change of the network would go unnoticed; put the"
+            ' network into a file of its own, net.py, and take model="net:..."'
+        ) from None
+
+
+def _code_in_files(model: str, builder) -> str:
     top = sys.modules.get(model.partition(":")[0].partition(".")[0])
     own = [
         Path(root)
@@ -164,7 +203,64 @@ def source(model: str, model_args: dict | None = None) -> str:
     for thing in (inspect.getmodule(builder), builder):
         with contextlib.suppress(OSError, TypeError):
             return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
-    return ""
+    return _code_in_memory(model, builder)
+
+
+def builders_of(model: str, model_args: dict | None = None) -> list[str]:
+    """Builders "module:function" outside of this package that a network is made by.
+
+    Parameters:
+        model, model_args: as for `build`; of a network that is made of another one the innermost
+            counts.
+    """
+    for _ in range(10):  # a recipe from elsewhere may nest more, and is refused when it is built
+        if model not in BASES:
+            break
+        args = model_args if isinstance(model_args, dict) else {}
+        model, model_args = str(args.get("base", BASES[model])), args.get("base_args")
+    return [] if model in MODELS or ":" not in model else [model]
+
+
+def allow(*modules: str) -> None:
+    """Take networks of stored pools from these modules too, in this process and those it starts.
+
+    Parameters:
+        modules: names of modules or packages, or "module:function" of a builder, whose module it
+            is.
+    """
+    names = [name for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
+    names += [module.partition(":")[0] for module in modules]
+    if names:
+        os.environ[ALLOWED] = ",".join(dict.fromkeys(name.strip() for name in names))
+
+
+def check_allowed(model: str, model_args: dict | None, what: str) -> None:
+    """ValueError where a recipe that was read from a folder names a builder that nobody here did.
+
+    Parameters:
+        model, model_args: of the recipe.
+        what: whose recipe it is.
+
+    Allowed are the networks of this package, torchvision and snntorch, of the script or notebook
+    itself, of modules of your own that are imported already, and of those that `allow`, the
+    environment variable MIA_NB_BUILDERS or --allow names. Nothing is imported to find out.
+    """
+    for builder in builders_of(model, model_args):
+        place = builder.partition(":")[0]
+        top = place.partition(".")[0]
+        named = [name.strip() for name in os.environ.get(ALLOWED, "").split(",")]
+        if not (
+            place in PLACES
+            or top in (*LIBRARIES, "__main__")
+            or any(name and f"{place}.".startswith(f"{name}.") for name in named)
+            or (place in sys.modules and not installed(place))
+        ):
+            raise ValueError(
+                f"{what} names {shown(builder)} as what builds its networks, which is neither of"
+                " this package, torchvision or snntorch nor imported here; nothing of it was run."
+                f" If you trust that code: mia.load_pool(..., builders=[{shown(top)}]),"
+                f" mia-nb ... --allow {top}, or {ALLOWED}={top} in the environment"
+            )
 
 
 def timesteps(module: nn.Module) -> int | None:
@@ -231,10 +327,10 @@ def _find(model: str):
         )
     wanted = "wanted an nn.Module class, or a function of a module of yours that imports torch"
     if _foreign(place):
-        raise ValueError(f"model {model!r} is part of Python or torch: {wanted}")
+        raise ValueError(f"model {model!r} is part of {_foreign(place)}: {wanted}")
     try:
         module = _torchvision.module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # some modules are programs
         raise ValueError(
             f"model {model!r}: {place} cannot be imported: {type(error).__name__}:"
             f" {first_line(error)}"
@@ -246,9 +342,14 @@ def _find(model: str):
     return builder
 
 
-def _foreign(place: str) -> bool:
-    top = place.partition(".")[0]  # of torchvision only the models: other parts download and write
-    return top in NO_BUILDERS or (top == "torchvision" and place.split(".")[1:2] != ["models"])
+def _foreign(place: str) -> str:
+    """What a module is part of that has no builders; "" where it may have some."""
+    top = place.partition(".")[0]
+    if top in NO_BUILDERS:
+        return "Python or torch"
+    if top == "torchvision" and place.split(".")[1:2] != ["models"]:  # others download and write
+        return "Python or torch"
+    return "mia_nb" if top == "mia_nb" and place not in PLACES else ""
 
 
 def _builds(builder) -> bool:
@@ -266,6 +367,19 @@ def _builds(builder) -> bool:
     return any(
         str(origin).partition(".")[0] in ("torch", "torchvision") for origin in origins
     ) or any(inspect.isclass(value) and issubclass(value, nn.Module) for value in values)
+
+
+def _beside_networks(builder) -> bool:
+    """Whether a function or class of an installed package stands where that defines networks: of
+    all that uses torch (savers, loaders, trainers) only this is called.
+    """
+    home = getattr(builder, "__module__", None) or ""
+    if not installed(home) or home.startswith("torchvision.models") or home in PLACES:
+        return True
+    if inspect.isclass(builder) and issubclass(builder, nn.Module):
+        return True
+    kinds = [value for value in vars(sys.modules[home]).values() if inspect.isclass(value)]
+    return any(issubclass(kind, nn.Module) and kind.__module__ == home for kind in kinds)
 
 
 def first_line(error: Exception) -> str:

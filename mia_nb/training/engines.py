@@ -421,6 +421,7 @@ def _persist(
         "driver": driver(),  # the process that wants it: host and number
         "places": [path or os.getcwd() for path in sys.path],  # where that one finds modules
         "version": __version__,
+        "builders": os.environ.get(models.ALLOWED, ""),  # whose networks it trains
         "device": device,  # where it wants it, None where a worker chooses
     }
     gpu = None if device is None else device_of(device, here=False).type == "cuda"
@@ -497,8 +498,9 @@ def _checked(context: dict) -> Folder:
             " (--results)": not folder.has("recipe.json"),
         }
     )
+    models.allow(*context["builders"].split(","))
     recipe = recipe_of(folder)
-    name = models.architecture(recipe.model, recipe.model_args)
+    name = next(iter(models.builders_of(recipe.model, recipe.model_args)), "")
     module, _, function = name.partition(":")
     if function:  # a user's own
         wanted = folder.record.get("builder", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -250,18 +251,25 @@ class Pool:
 
 
 @checked
-def load_pool(prefix: str, root: str | Path = "results") -> Pool:
+def load_pool(
+    prefix: str, root: str | Path = "results", *, builders: str | Sequence[str] = ()
+) -> Pool:
     """The trained pool whose key or folder name starts with a prefix.
 
     Parameters:
         prefix: first letters of the key, or of the folder's name.
         root: the folder of results that it lies in.
+        builders: names of modules of yours that may build its networks (and those of other pools
+            from now on, in this process and those that it starts). Networks of this package,
+            torchvision and snntorch, of this script or notebook, and of modules that you imported
+            need no name.
 
     Returns:
         A `Pool`.
 
     Raises:
-        ValueError: there is none, several, or an unfinished one.
+        ValueError: there is none, several, or an unfinished one; or its recipe names another
+            builder, of which nothing is run.
     """
     refuse(
         {
@@ -271,6 +279,7 @@ def load_pool(prefix: str, root: str | Path = "results") -> Pool:
             )
         }
     )
+    models.allow(*([builders] if isinstance(builders, str) else builders))
     folder = store.find(prefix, root, "pool")
     member, population = masks(folder)
     pool = Pool(recipe_of(folder), folder.key, member, population, folder)

@@ -128,6 +128,7 @@ def train_pool(
         (2, 400)
     """
     recipe, images = complete(recipe), instance("images", images, Images)
+    models.allow(*models.builders_of(recipe.model, recipe.model_args))
     device_of(device, here=False), parsed(strategy), positive("checkpoint", checkpoint, zero=True)
     parent = _parent(recipe, images, root)
     member, population = membership(recipe, images, member, parent)

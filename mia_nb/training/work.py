@@ -26,7 +26,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from mia_nb import _forking
+from mia_nb import _forking, models
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Corrupt, Folder, content_key, find
 from mia_nb.training.clipped import group_of
@@ -93,12 +93,14 @@ def bare_plan(folder: Folder, images: Images | None = None) -> Plan:
 
 def recipe_of(folder: Folder) -> Recipe:
     """The recipe of a pool, out of its record; Corrupt where its entries are of types that no
-    recipe has.
+    recipe has, ValueError where it names a builder that is not allowed here.
     """
     try:
-        return Recipe.from_json(folder.recipe)
+        recipe = Recipe.from_json(folder.recipe)
     except (TypeError, AttributeError, ValueError) as error:
         raise folder.corrupt("recipe.json", error) from error
+    models.check_allowed(recipe.model, recipe.model_args, f"pool {folder.path.name}")
+    return recipe
 
 
 def masks(folder: Folder) -> tuple[np.ndarray, np.ndarray]:
