@@ -4,6 +4,7 @@ manifests that hold junk.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -11,9 +12,12 @@ import math
 import mmap
 import os
 import re
+import secrets
+import shutil
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -57,6 +61,41 @@ def no_link(path: str, flags: int) -> int:
     followed nor waited for.
     """
     return os.open(path, flags | PLAIN_OPEN, 0o666)
+
+
+def scratch_name(name: str) -> str:
+    """A hidden name for a file that is being written, of one writer and guessed by nobody."""
+    return f".tmp-{os.getpid()}-{secrets.token_hex(8)}-{name}"
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A new file beside `path` that takes its place when all is written.
+
+    It is made under a name of its own, and nothing that lies there is opened. So what `path` is, a
+    link or another name of a file that is kept elsewhere, is replaced and not written through;
+    readers see the old file or the new one; and a write that fails leaves the old one.
+    """
+    path = Path(path)
+    temporary = path.with_name(scratch_name(path.name[-100:]))
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def alone(path: Path) -> None:
+    """Give a file that is about to be appended to a copy of its own where it has further names
+    (hard links, as `cp -al` makes them): what those show stays as it is.
+    """
+    if is_file(path) and path.stat().st_nlink > 1:
+        with open_file(path) as file, replacing(path) as copy:
+            shutil.copyfileobj(file, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
 
 
 def open_file(path: Path) -> BinaryIO:

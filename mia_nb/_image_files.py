@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import math
 import os
+import time
 import warnings
 import zipfile
 import zlib
@@ -21,7 +22,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.lib import format as npy
 
+from mia_nb._files import replacing
 from mia_nb.checks import refuse
+from mia_nb.digests import digest
 
 SUFFIXES = {
     ".jpg",
@@ -359,7 +362,7 @@ def _cached(
     A file's name holds source, stamp and checksum; what does not fit is rebuilt.
     """
     prefix = hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
-    key = f"{prefix}-{hashlib.sha256(repr(stamp).encode()).hexdigest()[:32]}"
+    key = f"{prefix}-{digest(stamp)[:32]}"
     for file in folder.glob(f"{key}-*.npy"):
         check_budget(str(source), file.stat().st_size)
         try:
@@ -370,15 +373,15 @@ def _cached(
             return x
     x = decode()
     final = folder / f"{key}-{zlib.crc32(x):08x}.npy"
-    part = folder / f"{prefix}-{os.getpid()}.part"
     try:  # a cache that cannot be written (read-only, full disk) is no cache, and no error
         folder.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
+        with replacing(final) as file:
             np.save(file, x)
-        part.replace(final)
         for old in set(folder.glob(f"{prefix}-*")) - {final}:
             old.unlink(missing_ok=True)
+        for part in folder.glob(f".tmp-*-{prefix}-*"):  # of writers that died
+            if time.time() - part.stat().st_mtime > 3600:
+                part.unlink(missing_ok=True)
     except OSError:
-        if part.exists():
-            part.unlink()
+        pass
     return x

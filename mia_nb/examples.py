@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mia_nb._files import replacing
 from mia_nb.checks import checked, hint
 from mia_nb.types import Signals
 
@@ -136,7 +137,7 @@ def write(
         arrays |= {n: _split(np.log(getattr(signals, n)[:, 0]), "<f2") for n in names}
     _write(place, record, f"{pool}.npz", arrays)
     record.setdefault("pools", {})[pool] = about
-    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    _write_record(path, record)
 
 
 def write_images(place: Path, numbers: list[int], x: np.ndarray) -> None:
@@ -155,7 +156,12 @@ def write_images(place: Path, numbers: list[int], x: np.ndarray) -> None:
     Image.fromarray(rows.reshape(-1, TILES * side, 3)).save(buffer, "png", optimize=True)
     _put(place, record, "images.png", buffer.getvalue())
     record["images"] = [int(number) for number in numbers]
-    (place / "manifest.json").write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    _write_record(place / "manifest.json", record)
+
+
+def _write_record(path: Path, record: dict) -> None:
+    with replacing(path) as file:
+        file.write((json.dumps(record, indent=1, sort_keys=True) + "\n").encode())
 
 
 def _write(place: Path, record: dict, name: str, arrays: dict[str, np.ndarray]) -> None:
@@ -165,7 +171,8 @@ def _write(place: Path, record: dict, name: str, arrays: dict[str, np.ndarray]) 
 
 
 def _put(place: Path, record: dict, name: str, content: bytes) -> None:
-    (place / name).write_bytes(content)
+    with replacing(place / name) as file:
+        file.write(content)
     record["sha256"][name] = hashlib.sha256(content).hexdigest()
 
 

@@ -137,16 +137,19 @@ def query(
     key = store.content_key({"pool": pool.key, **options}, images.digest, *weights)
     folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
     size = _together(pool, images, noise, batch, device)
-    with pool.folder.lock(f"signals-{key[:12]}"):
-        signals = None if force else _stored(folder, progress)
-        if signals is None:
-            about = {"pool": pool.key, **options}
-            store.open_folder(folder.path.parent, "signals", pool.folder.name, key, about)
-            if force:
-                store.drop_partial(folder)
-            run = partial(_query_models, pool, images, options, query_kind, device, size, progress)
-            signals = _anew(folder, run)
-        _record(folder, pool, images, signals, device)
+    signals = None if force else _stored(folder, progress)
+    if signals is None:  # what is read needs no lock
+        with pool.folder.lock(f"signals-{key[:12]}"):
+            # another process may have made them meanwhile
+            signals = None if force else _stored(folder, progress)
+            if signals is None:
+                about = {"pool": pool.key, **options}
+                store.open_folder(folder.path.parent, "signals", pool.folder.name, key, about)
+                if force:
+                    store.drop_partial(folder)
+                ways = (options, query_kind, device, size, progress)
+                signals = _anew(folder, partial(_query_models, pool, images, *ways))
+    _record(folder, pool, images, signals, device)
     return signals
 
 
@@ -205,7 +208,7 @@ def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, 
         images.x[shown].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype]
     )
     # the outputs are there: a picture of them is not worth failing for
-    with contextlib.suppress(store.Corrupt, OSError):
+    with contextlib.suppress(store.Corrupt, store.ReadOnly, OSError):
         if kept := recording.recorded(pool.model(signals.info["models"][0]).to(device), x, columns):
             folder.write_arrays("raster.npz", kept)
 

@@ -9,11 +9,11 @@ import gzip
 import hashlib
 import html
 import json
-import os
 import re
 from pathlib import Path
 from typing import NamedTuple
 
+from mia_nb._files import replacing
 from mia_nb._glossary import explained, glossary
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -52,9 +52,8 @@ def export(
     """
     there = {path: path.read_bytes() if path.is_file() else b"" for path in map(Path, notebooks)}
     text, out = page(there, title=title, provenance=provenance), Path(out)
-    temporary = out.with_name(f".tmp-{os.getpid()}-{out.name}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, out)
+    with replacing(out) as file:
+        file.write(text.encode())
     return out
 
 

@@ -44,6 +44,7 @@ import numpy as np
 
 from mia_nb._files import (
     MANIFEST,
+    alone,
     array_in,
     arrays_in,
     is_file,
@@ -51,9 +52,15 @@ from mia_nb._files import (
     listed,
     no_link,
     open_file,
+    scratch_name,
 )
 from mia_nb.checks import checked
 from mia_nb.types import CUBES, Signals
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 KINDS = ("pool", "signals", "run")
 OUTPUTS = (*CUBES, "top_log_p")  # a row for each model
@@ -69,6 +76,7 @@ FORMS |= {
 }
 # bytes: below this a file is read; a mapped one is held open, and few may be open at once
 SMALL = 1 << 24
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -80,6 +88,10 @@ class Corrupt(ValueError):
     def __init__(self, message: str, file: str = ""):
         super().__init__(message)
         self.file = file
+
+
+class ReadOnly(ValueError):
+    """Something would have to be written where nothing can be; the message says so."""
 
 
 def content_key(record: dict, *parts: bytes | str) -> str:
@@ -143,7 +155,7 @@ class Folder:
 
     def _temporary(self, name: str) -> Path:
         self._check_own()
-        return self.path / f".tmp-{os.getpid()}-{time.monotonic_ns()}-{name}"
+        return self.path / scratch_name(name)
 
     def _check_own(self) -> None:
         """ValueError for a result, or its manifest, through which something else would be written
@@ -332,12 +344,40 @@ class Folder:
     def lock(self, name: str = "folder", timeout: float = -1):
         """Hold an advisory lock of the operating system, freed when its holder dies;
         filelock.Timeout after `timeout` s.
+
+        It is for writing: what only reads holds none, and works where nothing can be written.
+        Raises ReadOnly there.
         """
-        with filelock.FileLock(self.path / f".lock-{name}", timeout=timeout):
+        lock = filelock.FileLock(self.path / f".lock-{name}", timeout=timeout)
+        try:
+            lock.acquire()
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+            raise ReadOnly(
+                f"cannot write to {self.path}: {error.strerror}; what is finished there can be"
+                " read, anything else wants a results folder that you may write to"
+            ) from error
+        try:
             yield
+        finally:
+            lock.release()
 
     def locked(self, name: str = "folder") -> bool:
-        """Whether somebody holds this lock now."""
+        """Whether somebody holds this lock now; asked without writing anything."""
+        if fcntl is None:
+            return self._locked_by_trying(name)
+        try:
+            with open_file(self.path / f".lock-{name}") as file:
+                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False  # closing the file lets go of it
+        except FileNotFoundError:
+            return False
+        except OSError:  # held; or nobody can tell
+            return True
+
+    def _locked_by_trying(self, name: str) -> bool:
+        """The same where the system has other locks."""
         if not is_file(self.path / f".lock-{name}"):
             return False
         try:
@@ -345,6 +385,8 @@ class Folder:
                 return False
         except filelock.Timeout:
             return True
+        except ReadOnly:
+            return False
 
     def sweep(self, pattern: str = ".tmp-*", older_than: float = 3600.0) -> list[str]:
         """Remove unlisted files, by default temporary ones of writers that died, unchanged for so
@@ -369,10 +411,12 @@ class Folder:
         lines = "".join(
             json.dumps({"file": name, "sha256": sha}) + "\n" for name, sha in entries.items()
         )
-        with (
-            self.lock("manifest"),
-            open(self.path / MANIFEST, "a+b", buffering=0, opener=no_link) as file,
-        ):
+        with self.lock("manifest"):
+            alone(self.path / MANIFEST)
+            self._append_lines(lines)
+
+    def _append_lines(self, lines: str) -> None:
+        with open(self.path / MANIFEST, "a+b", buffering=0, opener=no_link) as file:
             file.seek(max(file.tell() - 1, 0))
             torn = file.read(1) not in (b"", b"\n")
             file.write((b"\n" if torn else b"") + lines.encode())

@@ -18,7 +18,7 @@ INSIDE = {
     "_glossary": "plots",
     "_torchvision": "data",
     "_image_files": "data",
-    "_files": "store",
+    "_files": "checks",
     "_forking": "store",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

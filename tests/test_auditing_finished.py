@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import doctest
 import hashlib
+import os
 import pickle
 import re
 import threading
@@ -732,6 +733,43 @@ def test_weights_become_outputs_that_the_audit_reads(tmp_path, monkeypatch, caps
         ("--weights", "own.pt", "--member", "none.npy"): "none.npy: wanted .npy",
     }.items():
         assert main([*words, *more]) == 2 and says in capsys.readouterr().err
+
+
+def test_weights_of_one_name_share_no_file_and_a_link_in_its_place_is_not_written_through(
+    tmp_path, monkeypatch
+):
+    from mia_nb import models
+    from mia_nb.cli import run
+
+    monkeypatch.chdir(tmp_path)
+    np.save("member.npy", np.arange(80) % 2 == 0)
+    for seed, folder in enumerate(("a", "b")):
+        os.mkdir(folder)
+        net = models.build("tinycnn", in_channels=1, num_classes=3, size=8, seed=seed)
+        torch.save(net.state_dict(), f"{folder}/model.pt")
+    planned = []
+
+    def stop(name, steps, *args, **options):
+        planned.append(steps[0].parameters["logits"])
+        raise run.Failed("stopped here")
+
+    monkeypatch.setattr(run, "run", stop)
+    words = ["audit", "--model", "tinycnn", "--data", "synthetic:n=80,size=8,channels=1,classes=3"]
+    words += ["--member", "member.npy"]
+    for folder in ("a", "b", "a"):
+        assert main([*words, "--weights", f"{folder}/model.pt"]) == 1
+    first, second, again = map(Path, planned)
+    assert first == again != second and "a_model" in first.name and "b_model" in second.name
+    content = first.read_bytes()
+    assert content != second.read_bytes()
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    first.unlink()
+    first.symlink_to(victim)
+    assert main([*words, "--weights", "a/model.pt"]) == 1
+    assert victim.read_text() == "precious" and not first.is_symlink()
+    assert first.read_bytes() == content  # the same run, whatever lay there
+    assert {path.name for path in Path("results").iterdir()} == {first.name, second.name}
 
 
 # --------------------------------------------------------------------------------------------------

@@ -456,6 +456,38 @@ def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):
     assert "is being run by another process" in capsys.readouterr().err
 
 
+def test_a_file_that_changes_while_a_notebook_reads_it_is_no_result_of_the_file_before(
+    desk, capsys
+):
+    (desk / "images.npz").write_bytes(b"one")
+    notebook(
+        desk / "notebooks/01_train.ipynb",
+        "print(open(name).read())\nopen(name, 'w').write('other')",
+        parameters=PARAMETERS,
+    )
+    assert main(["run", "train", "-p", "name=images.npz"]) == 2
+    assert "name=images.npz was changed while 01_train.ipynb ran" in capsys.readouterr().err
+    assert not only_run(desk).has("01_train.ipynb")
+    (desk / "images.npz").write_bytes(b"other")  # what the notebook leaves it as
+    assert main(["run", "train", "-p", "name=images.npz"]) == 0
+    assert len(store.folders(desk / "results", "run")) == 2
+
+
+def test_a_run_that_names_a_pool_by_its_first_letters_is_about_the_pool_that_this_is_now(desk):
+    def key(pool):
+        steps = notebooks.plan("train", None, [("pool", pool)], notebooks.folders())
+        return store.content_key(runner._recipe(steps, desk / "results"))
+
+    nothing = key("a")
+    folder = store.open_folder(desk / "results", "pool", "one", "a" * 64, {})
+    first = key("a")
+    folder.write_json("model.json", 1)
+    trained = key("a")
+    folder.delete()
+    store.open_folder(desk / "results", "pool", "one", "ab" * 32, {})
+    assert len({nothing, first, trained, key("a")}) == 4
+
+
 def test_progress_is_the_last_line_written_and_rewritten_in_place_on_a_terminal(
     capsys, monkeypatch
 ):

@@ -24,6 +24,7 @@ import torch
 from PIL import Image
 
 from mia_nb import data
+from mia_nb.digests import digest
 
 
 def one_line(error) -> str:
@@ -499,7 +500,7 @@ def test_a_cache_from_before_orientations_were_read_is_not_used(colours, tmp_pat
         (f"{p.parent.name}/{p.name}", p.stat().st_size, p.stat().st_mtime_ns)
         for p in sorted(path.glob("*/*.png"))
     ]
-    assert hashlib.sha256(repr(stamp).encode()).hexdigest()[:32] not in cache.name
+    assert digest(stamp)[:32] not in cache.name
 
 
 GREY, COLOUR = Image.new("L", (11, 9), 77), Image.new("RGB", (11, 9), (10, 20, 30))

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 import zipfile
 
@@ -14,7 +16,9 @@ import numpy as np
 import pytest
 from attack_worlds import gaussian, save_signals, signals
 
+import mia_nb
 from mia_nb import _files, store
+from mia_nb._files import replacing, scratch_name
 from mia_nb.types import PER_MODEL
 
 
@@ -662,3 +666,149 @@ def test_a_folder_in_the_place_of_a_field_stops_new_signals_before_anything_is_r
     with pytest.raises(store.Corrupt, match=r"correct\.npy"):
         save_signals(folder, gaussian(4, 30, seed=9))
     assert folder.intact("margin.npy")
+
+
+# --------------------------------------------------------------------------------------------------
+# names in shared places
+
+
+def linked_copy(folder, root):
+    """The result as `cp -al` keeps it: other names of the same files."""
+    copy = root / folder.path.name
+    copy.mkdir(parents=True)
+    for path in folder.path.iterdir():
+        os.link(path, copy / path.name)
+    return store.Folder(copy)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.path.iterdir()}
+
+
+def test_a_copy_made_of_hard_links_stays_as_it_was_whatever_is_written(tmp_path):
+    folder = store.open_folder(tmp_path / "results", "pool", "a", "k" * 64, {})
+    folder.write_json("one.json", 1)
+    folder.write_json("gone.json", 2)
+    backup = linked_copy(folder, tmp_path / "backup")
+    before = contents(backup)
+    folder.write_json("one.json", 3)
+    folder.write_json("two.json", 4)
+    folder.remove("gone.json")
+    assert contents(backup) == before and backup.damaged() == []
+    assert backup.read_json("one.json") == 1 and backup.read_json("gone.json") == 2
+    assert folder.files().keys() == {"recipe.json", "one.json", "two.json"}
+    assert folder.damaged() == [] and folder.read_json("one.json") == 3
+    assert (folder.path / store.MANIFEST).stat().st_nlink == 1
+    inode = (folder.path / store.MANIFEST).stat().st_ino
+    folder.write_json("three.json", 5)  # alone, it is appended to
+    assert (folder.path / store.MANIFEST).stat().st_ino == inode
+
+
+def test_a_file_that_is_replaced_is_new_and_neither_a_link_nor_another_name_is_written_through(
+    tmp_path,
+):
+    victim, backup = tmp_path / "victim", tmp_path / "backup"
+    victim.write_text("precious")
+    link, named = tmp_path / "link", tmp_path / "named"
+    link.symlink_to(victim)
+    os.link(victim, backup)
+    os.link(victim, named)
+    for path in (link, named, tmp_path / "new"):
+        with replacing(path) as file:
+            file.write(b"other")
+        assert path.read_text() == "other" and not path.is_symlink()
+    assert victim.read_text() == backup.read_text() == "precious"
+    with pytest.raises(RuntimeError), replacing(named) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert named.read_text() == "other"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "backup",
+        "link",
+        "named",
+        "new",
+        "victim",
+    ]
+
+
+def test_no_two_writers_share_a_temporary_name():
+    names = {scratch_name("a.npz") for _ in range(1000)}
+    assert len(names) == 1000
+    assert all(name.startswith(".tmp-") and name.endswith("-a.npz") for name in names)
+
+
+def test_whether_a_lock_is_held_is_asked_without_writing(tmp_path):
+    folder = store.open_folder(tmp_path, "pool", "a", "k" * 64, {})
+    assert not folder.locked("run")
+    assert not (folder.path / ".lock-run").exists()
+    holder = (
+        "import sys, pathlib; from mia_nb.store import Folder\n"
+        f"with Folder(pathlib.Path({str(folder.path)!r})).lock('run'):\n"
+        "    print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "held\n"
+        before = {path: path.stat().st_mtime_ns for path in folder.path.iterdir()}
+        assert folder.locked("run") and folder.locked("run")
+        assert {path: path.stat().st_mtime_ns for path in folder.path.iterdir()} == before
+        process.communicate()
+    assert not folder.locked("run")
+
+
+READS = """
+import sys
+import mia_nb as mia
+from mia_nb import store, training, widgets
+from mia_nb.cli import main
+root, key = sys.argv[1:]
+images = mia.load("digits", limit=60)
+pool = mia.load_pool(key, root)
+again = mia.train(pool.recipe, images, root=root, progress=False, workers=1)
+assert again.key == pool.key and len(pool.model(0).state_dict()) and pool.traces is not None
+signals = mia.query(pool, images, progress=False)
+assert signals.member.any()
+for command in (["list"], ["show", key], ["show", "signals"]):
+    assert main([*command, "--results", root]) == 0
+assert any(str(source.folder.path).startswith(root) for source in widgets.sources(root))
+try:
+    mia.query(pool, images, queries=2, input_dropout=0.5, progress=False)
+except ValueError as error:
+    print("REFUSED", error)
+try:
+    mia.train(pool.recipe.replace(seed=1), images, root=root, progress=False, workers=1)
+except ValueError as error:
+    print("REFUSED", error)
+print("READ")
+"""
+
+
+def read_only(folder):
+    """How a command sees this folder where nothing can be written to it; skips where that cannot be
+    arranged.
+    """
+    start = f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder} && exec"
+    way = ["unshare", "--mount", "--map-root-user", "sh", "-c", f'{start} "$@"', "sh"]
+    try:
+        tried = subprocess.run([*way, "touch", str(folder / "x")], capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("no unshare here")
+    if "Read-only" not in tried.stderr:
+        pytest.skip(f"nothing can be mounted here: {tried.stderr}")
+    return way
+
+
+@pytest.mark.slow
+def test_a_store_that_cannot_be_written_to_is_listed_shown_and_read(tmp_path):
+    root = tmp_path / "results"
+    images = mia_nb.load("digits", limit=60)
+    recipe = mia_nb.Recipe(num_models=2, epochs=1, batch=8, model_args={"width": 4})
+    pool = mia_nb.train(recipe, images, root=root, progress=False, workers=1)
+    mia_nb.query(pool, images, progress=False)
+    command = [*read_only(root), sys.executable, "-c", READS, str(root), pool.key[:12]]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    refused = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
+    assert "READ" in done.stdout and len(refused) == 2
+    assert all("cannot write" in line for line in refused)

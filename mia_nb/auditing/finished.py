@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import store
+from mia_nb._files import replacing
 from mia_nb._image_files import npz_arrays
 from mia_nb.attacks import in_words, score, suite
 from mia_nb.attacks.single import attack_p
@@ -556,19 +557,20 @@ def _retrained(
     folder = store.open_folder(root, "signals", "retrained", content, record)
     member = paired_membership(models, len(y), labels=y, seed=seed)
     names = [f"logits_{m:03d}.npy" for m in range(models)]
-    with folder.lock("retraining"):
-        for m in tqdm(range(models), desc="retraining", unit="model", disable=None):
-            if not folder.intact(names[m]):
-                made = retrain(x[member[m]], y[member[m]], seed + m)
-                folder.write_array(names[m], query(made))
-        logits = [folder.read_array(name) for name in names]
-        if not store.has_signals(folder):  # `mia-nb list` calls it done then
-            signals = Signals.from_logits(np.stack(logits), y, member)
-            for m in range(models):
-                store.keep_partial(folder, m, signals.select(models=[m]))
-            design = {"labels": y, "member": member, "population": signals.population}
-            store.join_partial(folder, [*range(models)], design, {"draws": "plain"}, None)
-    return zip(member, logits, strict=True)
+    if not (all(map(folder.intact, names)) and store.has_signals(folder)):
+        with folder.lock("retraining"):
+            for m in tqdm(range(models), desc="retraining", unit="model", disable=None):
+                if not folder.intact(names[m]):
+                    made = retrain(x[member[m]], y[member[m]], seed + m)
+                    folder.write_array(names[m], query(made))
+            if not store.has_signals(folder):  # `mia-nb list` calls it done then
+                logits = np.stack([folder.read_array(name) for name in names])
+                signals = Signals.from_logits(logits, y, member)
+                for m in range(models):
+                    store.keep_partial(folder, m, signals.select(models=[m]))
+                design = {"labels": y, "member": member, "population": signals.population}
+                store.join_partial(folder, [*range(models)], design, {"draws": "plain"}, None)
+    return zip(member, [folder.read_array(name) for name in names], strict=True)
 
 
 def _training(function: Callable, key: str | None) -> str:
@@ -645,9 +647,12 @@ def collect(plan, logits, labels, *, out: str | Path = "outputs.npz") -> Path:
 
 
 def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
-    with open(out, "wb") as file:  # under the very name, whatever its suffix
+    path = Path(out)  # the very name, whatever its suffix
+    # a device or pipe that was asked for is written to; anything else becomes a new file
+    special = path.exists() and not path.is_file()
+    with open(path, "wb") if special else replacing(path) as file:
         np.savez(file, **arrays)
-    return Path(out)
+    return path
 
 
 def array_in(name: str, given) -> np.ndarray:

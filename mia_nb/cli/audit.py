@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -13,11 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from mia_nb import auditing, store
+from mia_nb._files import replacing
 from mia_nb.auditing.finished import TWINS, array_in, outputs, said
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.checks import first_of, mask, refuse
 from mia_nb.cli import notebooks, run
+from mia_nb.digests import digest
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 WAYS = ("model", "logits", "pool")
@@ -140,9 +143,14 @@ def finished(args) -> Namespace:
         "images": x,
         "member": mask(f"--member {args.member}", member, (len(x),))[None],
     }
-    path = Path(args.results) / f"finished_{Path(args.weights).stem}.npz"
+    arrays["classes"] = np.array(images.classes, str)
+    # of other outputs another file, whatever the weights are called: audits that run at once
+    # share none
+    called = re.sub(r"\W+", "_", "_".join(Path(args.weights).absolute().with_suffix("").parts[-2:]))
+    path = Path(args.results) / f"finished_{called.strip('_')[-80:]}-{digest(arrays)[:12]}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, classes=np.array(images.classes, str), **arrays)
+    with replacing(path) as file:
+        np.savez(file, **arrays)
     return Namespace(**vars(args) | {"logits": str(path), "model": None, "data": None})
 
 

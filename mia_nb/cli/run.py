@@ -123,11 +123,13 @@ def run(
     results = Path(results).absolute()
     for step in steps:
         _refuse(step, results)
-    recipe = _recipe(steps)
+    recipe = _recipe(steps, results)
     folder = store.open_folder(
         results, "run", name, store.content_key(recipe), recipe, version=__version__
     )
     files = _file_names(steps)
+    if not force and _is_finished(folder, files):
+        return folder
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(folder.lock("run", timeout=0))
@@ -139,18 +141,14 @@ def run(
         record = {} if fresh else {step["file"]: step for step in read_status(folder)}
         ended = [file for file in files if record.get(file, {}).get("status") == "done"]
         todo = [file for file in files if file not in ended or not _is_intact(folder, file)]
-        if not todo and _is_intact(folder, REPORT):
-            seconds = sum(record[file]["seconds"] for file in files)
-            print(
-                f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it"
-                " again"
-            )
+        if not todo and not fresh and _is_finished(folder, files):  # by another process meanwhile
             return folder
         folder.write_json(PROVENANCE, _provenance() | ({"about": about} if about else {}))
         overall = Overall({file: step.share for step, file in zip(steps, files, strict=True)}, todo)
         for step, file in zip(steps, files, strict=True):
             if file in todo:
                 record[file] = _run_step(step, file, folder, record, force, overall)
+                _refuse_changed(step, recipe["steps"][files.index(file)], folder, file)
                 overall.left.remove(file)
                 page = report(
                     folder,
@@ -163,6 +161,18 @@ def run(
         if not todo:
             report(folder, files)
     return folder
+
+
+def _is_finished(folder: store.Folder, files: list[str]) -> bool:
+    """Whether all of a run is there and intact, with a line that says so; nothing is written."""
+    if not all(map(folder.intact, [STATUS, REPORT, *files])):
+        return False
+    record = {step["file"]: step for step in read_status(folder)}
+    if any(record.get(file, {}).get("status") != "done" for file in files):
+        return False
+    seconds = sum(record[file]["seconds"] for file in files)
+    print(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
+    return True
 
 
 def report(folder: store.Folder, files: list[str] | None = None) -> Path:
@@ -473,16 +483,41 @@ def _lasting(values: dict) -> dict:
     return {name: value for name, value in values.items() if name not in ELSEWHERE}
 
 
-def _recipe(steps: list[Step]) -> dict:
+def _values(step: Step) -> dict:
+    """The parameters that decide what comes out."""
+    return {
+        name: _lasting(value) if isinstance(value, dict) else value
+        for name, value in _lasting(step.parameters).items()
+    }
+
+
+def _pointing(values: dict) -> dict:
+    """Parameters, and those in groups, that may name files, builders or results."""
+    return {**values, **values.get("source", {}), **values.get("recipe", {})}
+
+
+def _refuse_changed(step: Step, entry: dict, folder: store.Folder, file: str) -> None:
+    """ValueError where a file that a parameter names was written to while the notebook read it:
+    what came out would be kept as that of the file before.
+    """
+    for name, value in _pointing(_values(step)).items():
+        before = entry["files"].get(name)
+        if before and Path(str(value)).is_file() and _stamp(value) != before:
+            folder.remove(file)
+            raise ValueError(f"{name}={value} was changed while {file} ran: run it again")
+
+
+def _recipe(steps: list[Step], results: Path | None = None) -> dict:
     """What a run's key is made of."""
     entries = []
     for step in steps:
-        values = {
-            name: _lasting(value) if isinstance(value, dict) else value
-            for name, value in _lasting(step.parameters).items()
-        }
-        pointing = {**values, **values.get("source", {}), **values.get("recipe", {})}
+        values = _values(step)
+        pointing = _pointing(values)
         stamps = {name: stamp for name, value in pointing.items() if (stamp := _stamp(value))}
+        if values.get("pool") and results:  # the first letters of a key: which pool that is now
+            with contextlib.suppress(ValueError):
+                pool = store.find(str(values["pool"]), results, "pool")
+                stamps["pool"] = digest(pool.files())
         cells = json.loads(step.notebook.read_text(encoding="utf-8"))["cells"]
         code = digest([[c["cell_type"], "".join(c["source"])] for c in cells])
         entries.append(

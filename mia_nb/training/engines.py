@@ -31,8 +31,9 @@ import yaml
 from joblib import Parallel, cpu_count, delayed
 
 from mia_nb import __version__, models
+from mia_nb._files import open_file, replacing, scratch_name
 from mia_nb.checks import refuse, shown
-from mia_nb.store import Folder, no_link, open_file
+from mia_nb.store import Folder
 from mia_nb.training.execution import EXECUTION, choose, device_of, execution, resumed
 from mia_nb.training.work import (
     TORCH,
@@ -415,7 +416,7 @@ def _persist(
     """Run the tasks that are missing until none is; workers may be lost, as long as something gets
     further.
     """
-    token = folder.path / f".tmp-wanted-{driver()}-{time.monotonic_ns()}"
+    token = folder.path / scratch_name(f"wanted-{driver()}")
     context = {  # what every worker needs to know
         "token": str(token),  # a file in the pool's folder, there as long as the work is wanted
         "driver": driver(),  # the process that wants it: host and number
@@ -432,7 +433,7 @@ def _persist(
         if token.exists() and time.time() - token.stat().st_mtime > 600:
             token.touch()
 
-    token.touch()
+    token.touch(exist_ok=False)
     try:
         states, reason = [], ""
         while todo := missing():
@@ -547,8 +548,8 @@ def train_there(folder: Folder, token: Path, rows: list[int], checkpoint: float)
     def progress(some: list[int], epoch: int, loss: float) -> None:
         nonlocal written
         if time.monotonic() - written > REPORTED or epoch == epochs:
-            with open(_report(folder, rows), "w", opener=no_link) as file:
-                json.dump([some, epoch, loss], file)
+            with replacing(_report(folder, rows)) as file:
+                file.write(json.dumps([some, epoch, loss]).encode())
             written = time.monotonic()
             if not token.exists():
                 raise Unwanted

@@ -589,9 +589,13 @@ def open_pool(pool: Pool, images: Images, extra: dict) -> None:
         "population.npy": pool.population,
         "canary.npy": images.canary,
     }
+    given = [name for name, array in arrays.items() if array is not None]
+    if all(map(folder.intact, [*given, "images.json"])):  # nothing to write, and so nothing to lock
+        return
     with folder.lock():
-        for name, array in arrays.items():
-            if array is not None and not folder.intact(name):
+        for name in given:
+            if not folder.intact(name):
+                array = arrays[name]
                 folder.write_array(
                     name, array if isinstance(array, np.ndarray) else array.cpu().numpy()
                 )

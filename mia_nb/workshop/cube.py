@@ -5,12 +5,12 @@ those that a notebook stored.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 
 from mia_nb import store
+from mia_nb._files import replacing
 from mia_nb.examples import examples, load_example, thumbnails
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source, Thumbnails, label, sources
@@ -97,9 +97,8 @@ def keep(results: str | Path, roles: dict[str, Signals]) -> Path:
         for role, source in found.items()
     }
     path = Path(results) / INDEX
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(json.dumps({"roles": chosen}, indent=1), encoding="utf-8")
-    draft.replace(path)
+    with replacing(path) as file:
+        file.write(json.dumps({"roles": chosen}, indent=1).encode())
     return path
 
 
