@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import ipywidgets as W
 import numpy as np
@@ -341,7 +342,8 @@ def test_a_damaged_source_is_a_message_and_the_others_live(stored, tmp_path):
     )
     explorer = widgets.scores(found)
     assert "missing, truncated or altered" in explorer.error
-    assert explorer.set(pool=found[1].label).figures
+    whole = list(widgets.stored.named(found))[1]  # equal labels are numbered
+    assert explorer.set(pool=whole).figures
     tabs = widgets.explore(found)
     for title in tabs.makers:
         assert tabs[title].name == title  # a message or an explorer, never an exception
@@ -684,3 +686,54 @@ def test_every_explorer_shows_the_shipped_signals_or_says_what_makes_others(ship
         assert "mia-nb run" in tabs[title].error
     with pytest.raises(ValueError, match="shokri needs sorted log-probabilities"):
         attacks.score("shokri", shipped[0].signals.select(samples=slice(0, 400)), targets=0)
+
+
+FOLDER = "wanted a folder of results, or a list of sources as widgets.sources gives it"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_folder_is_explored_as_the_list_of_its_sources_is(stored, kind):
+    by_folder, by_list = (
+        widgets.explore(kind(stored[0])),
+        widgets.explore(widgets.sources(stored[0])),
+    )
+    pools = [list(tabs["Scores and ROC"].pools) for tabs in (by_folder, by_list)]
+    assert pools[0] == pools[1] and by_folder.note == ""
+
+
+@pytest.mark.parametrize("mode", ["live", "batch"])
+@pytest.mark.parametrize(("made", "said"), [(False, "is not there"), (True, "holds no signals")])
+def test_of_a_folder_without_signals_one_line_says_so_over_those_of_the_package(
+    tmp_path, monkeypatch, mode, made, said
+):
+    monkeypatch.setenv("MIA_NB_MODE", mode)
+    folder = tmp_path / "nowhere"
+    if made:
+        folder.mkdir()
+    tabs = widgets.explore(folder)
+    assert said in tabs.note and str(folder) in tabs.note and "\n" not in tabs.note
+    assert tabs["Scores and ROC"].view is not None and len(repr(tabs)) < 600
+    assert made or not folder.exists()
+
+
+def test_an_empty_list_of_sources_is_one_line_and_no_tab(capsys):
+    tabs = widgets.explore([])
+    tabs._ipython_display_()
+    assert tabs.makers == {} and "nothing is stored that can be scored yet" in tabs.note
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [None, 7, 0.5, "", b"results", {"a": 1}, ["results"], [None], {"results"}, widgets.Source],
+)
+def test_what_is_neither_a_folder_nor_sources_is_refused_in_one_line(junk):
+    with pytest.raises(ValueError, match=FOLDER) as refused:
+        widgets.explore(junk)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_is_no_folder_of_results(tmp_path):
+    (tmp_path / "scores.csv").touch()
+    with pytest.raises(ValueError, match=f"scores.csv' is a file; {FOLDER}"):
+        widgets.explore(tmp_path / "scores.csv")

@@ -19,6 +19,7 @@ import ipywidgets as W
 import pandas as pd
 import plotly.graph_objects as go
 import traitlets
+from IPython import get_ipython
 from IPython.display import HTML, display
 
 from mia_nb._glossary import explained
@@ -65,6 +66,16 @@ SCROLLED = """<style>
 </style><div class="mia-nb" style="overflow-x:auto">"""
 FLOWING = '<div style="display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;line-height:1.3">{}</div>'
 CELL = '<div><div style="opacity:.7">{}</div><div>{}</div></div>'
+
+
+def show_live(widget: W.Widget, text: str) -> None:
+    """Display a widget with this text beside it, for places that know no widgets; only the text
+    where no IPython runs.
+    """
+    if get_ipython() is None:
+        print(text)
+        return
+    display(widget._repr_mimebundle_() | {"text/plain": text}, raw=True)
 
 
 class View(NamedTuple):
@@ -137,6 +148,9 @@ class Explorer:
             control.observe(self._changed, "value")
         self._refresh()
 
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.error or self.view}"
+
     @property
     def values(self) -> dict:
         return {name: control.value for name, control in self.controls.items()} | self.state
@@ -194,7 +208,7 @@ class Explorer:
 
     def _ipython_display_(self) -> None:
         if os.environ.get("MIA_NB_MODE") != "batch":
-            display(self.widget)
+            show_live(self.widget, repr(self))
             return
         view = self.view or View(self.error, {})
         name, sentence = html.escape(self.name), html.escape(self.error or view.sentence)

@@ -3,20 +3,27 @@
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import ipywidgets as W
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 
+from mia_nb import escape
+from mia_nb.checks import shown
 from mia_nb.widgets.compare import compare
 from mia_nb.widgets.dropout import dropout
-from mia_nb.widgets.explorer import Explorer, message
+from mia_nb.widgets.explorer import Explorer, message, show_live
 from mia_nb.widgets.exposed import exposed
 from mia_nb.widgets.ladder import ladder
 from mia_nb.widgets.latency import latency
 from mia_nb.widgets.noise import noise
 from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
-from mia_nb.widgets.stored import Source, pools_of
+from mia_nb.widgets.stored import NOTHING, Source, pools_of
+from mia_nb.widgets.stored import sources as sources_of
+
+WANTED = "wanted a folder of results, or a list of sources as widgets.sources gives it"
+LINE = '<p style="margin:.2rem 0">{}</p>'
 
 
 class Tabs:
@@ -24,11 +31,17 @@ class Tabs:
     after the other.
 
     Live, an explorer is made when its tab is first opened: a page of two dozen pictures would be
-    slow to appear and to follow. The pool that is chosen in one is chosen in all.
+    slow to appear and to follow. The pool that is chosen in one is chosen in all. `note` is a line
+    that stands above the tabs.
     """
 
-    def __init__(self, makers: dict[str, Callable[[], Explorer]]):
+    def __init__(self, makers: dict[str, Callable[[], Explorer]], note: str = ""):
         self.makers, self.made, self._pool, self._following = makers, {}, ("", set()), False
+        self.note = note
+
+    def __repr__(self) -> str:
+        note = f"; {self.note}" if self.note else ""
+        return f"Tabs: {', '.join(self.makers) or 'nothing to explore'}{note}"
 
     def __getitem__(self, title: str) -> Explorer:
         if title not in self.made:
@@ -40,12 +53,16 @@ class Tabs:
         return self.made[title]
 
     def _ipython_display_(self) -> None:
+        if self.note:
+            display(HTML(LINE.format(escape.html(self.note))))
+        if not self.makers:
+            return
         if os.environ.get("MIA_NB_MODE") == "batch":
             for title in self.makers:
                 display(Markdown(f"## {title}"))
                 self[title]._ipython_display_()
         else:
-            display(self._widget())
+            show_live(self._widget(), repr(self))
 
     def _widget(self) -> W.Widget:
         titles = tuple(self.makers)
@@ -85,28 +102,69 @@ class Tabs:
             self._following = False
 
 
-def explore(sources: Sequence[Source]) -> Tabs:
+EXPLORERS = {
+    "Scores and ROC": scores,
+    "One sample, two worlds": sample,
+    "Vulnerable samples": exposed,
+    "Latency": latency,
+    "Dropout": dropout,
+    "Noise is not privacy": noise,
+    "Privacy ladder": ladder,
+    "Run comparison": compare,
+}
+
+
+def explore(sources: str | Path | Sequence[Source] = "results") -> Tabs:
     """Every explorer on the same sources, each under a tab and built when it is first opened.
 
     Parameters:
-        sources: what to choose from, as `sources` gives them
+        sources: a folder of results, of which all that `widgets.sources` finds is offered; or a
+            list of sources, as `widgets.sources` gives it, or one of them
 
     Returns:
-        tabs; `explore(found)["Dropout"]` is the explorer of that title. In batch mode all are shown
-        one after the other.
+        tabs; `explore("results")["Dropout"]` is the explorer of that title. In batch mode all are
+        shown one after the other. Of a folder that is not there or holds nothing yet the signals
+        that come with the package are shown, under a line that says so; of an empty list that line
+        alone.
+
+    Raises:
+        ValueError: for anything else, and for a file.
+
+    Example:
+        >>> explore("results")["Scores and ROC"].name
+        'Scores and ROC'
     """
-    return Tabs(
-        {
-            title: partial(make, sources)
-            for title, make in {
-                "Scores and ROC": scores,
-                "One sample, two worlds": sample,
-                "Vulnerable samples": exposed,
-                "Latency": latency,
-                "Dropout": dropout,
-                "Noise is not privacy": noise,
-                "Privacy ladder": ladder,
-                "Run comparison": compare,
-            }.items()
-        }
+    if isinstance(sources, str | Path) and str(sources):
+        found, note = _of_folder(Path(sources))
+    else:
+        found, note = _given(sources), ""
+    if not found:
+        return Tabs({}, note or f"Nothing to explore: {NOTHING}.")
+    return Tabs({title: partial(make, found) for title, make in EXPLORERS.items()}, note)
+
+
+def _of_folder(folder: Path) -> tuple[list[Source], str]:
+    """The sources of a folder of results, and a line to show above them ("" for none)."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"sources={shown(str(folder))} is a file; {WANTED}")
+    found = sources_of(folder)
+    if any(source.folder is not None for source in found):
+        return found, ""
+    missing = "holds no signals that can be scored" if folder.is_dir() else "is not there"
+    note = (
+        f"The folder {folder} {missing}: these are the signals that come with the package. Make"
+        " your own with: mia-nb run all --preset demo"
     )
+    return found, note
+
+
+def _given(sources: Source | Sequence[Source]) -> list[Source]:
+    """Sources as a list; ValueError of one line for what holds anything else."""
+    if isinstance(sources, Source):
+        return [sources]
+    if not isinstance(sources, list | tuple):
+        raise ValueError(f"sources={shown(sources)}: {WANTED}")
+    for source in sources:
+        if not isinstance(source, Source):
+            raise ValueError(f"sources holds {shown(source)}: {WANTED}")
+    return list(sources)

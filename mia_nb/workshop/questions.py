@@ -8,7 +8,7 @@ import os
 import ipywidgets as W
 from IPython.display import HTML, display
 
-from mia_nb.widgets.explorer import steps
+from mia_nb.widgets.explorer import show_live, steps
 
 BOX = (
     '<div role="status" style="border-left:4px solid #009E73;padding:.2rem'
@@ -53,6 +53,9 @@ class Prediction:
         heading = W.HTML(QUESTION.format(html.escape(question)))
         self.widget = W.VBox([heading, *self._controls(), self._shown])
 
+    def __repr__(self) -> str:
+        return f"{self.question} {self.told}".rstrip()
+
     def answered(self, value) -> str:
         """Answer as a hand would.
 
@@ -88,7 +91,7 @@ class Prediction:
 
     def _ipython_display_(self) -> None:
         if os.environ.get("MIA_NB_MODE") != "batch":
-            display(self.widget)
+            show_live(self.widget, repr(self))
             return
         first, *_, last = self.options
         choices = f"{first} to {last}" if self.slides else " / ".join(map(str, self.options))
