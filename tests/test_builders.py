@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from mia_nb import cli, data, models, store, training
+from mia_nb.training.train import finetune_pool
 from mia_nb.types import Recipe
 
 NET = """
@@ -106,6 +107,32 @@ def test_a_stored_recipe_that_names_a_builder_of_nobody_here_is_refused_and_noth
         training.load_pool(folder.key, tmp_path).model(0)
     assert "\n" not in str(caught.value) and "builders=[" in str(caught.value)
     assert not imported() and {*sys.modules} == before and victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("depth", [5, 19, 30])
+def test_a_base_within_a_base_hides_no_builder(depth, trained, own, tmp_path):
+    imported = own("net_of_a_stranger")
+    model, args = "net_of_a_stranger:net", {}
+    for _ in range(depth):
+        model, args = "snn", {"base": model, "base_args": args}
+    with pytest.raises(ValueError, match=r"nothing of it was run|within a base|nested"):
+        foreign_pool = foreign(trained, tmp_path, model=model, model_args=args)
+        training.load_pool(foreign_pool.key, tmp_path).model(0)
+    assert not imported()
+
+
+@pytest.mark.slow
+def test_workers_of_a_pool_that_goes_on_take_a_module_that_is_imported_here(images, own, tmp_path):
+    own("net_of_mine")
+    recipe = Recipe(model="net_of_mine:net", num_models=4, epochs=1, batch=8)
+    key = train(recipe, images, tmp_path).key
+    os.environ[models.ALLOWED] = ""
+    pool = training.load_pool(key, tmp_path)
+    tuned = finetune_pool(
+        pool, recipe.replace(epochs=2), images, progress=False, workers=2, strategy="plain"
+    )
+    assert as_before(tuned.model(3))
+    assert training.load_pool(tuned.key, tmp_path).parent.key == key
 
 
 def test_a_folder_whose_record_is_not_that_of_its_key_builds_nothing_for_who_trains_that_pool(

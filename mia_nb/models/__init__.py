@@ -54,6 +54,7 @@ ALLOWED = "MIA_NB_BUILDERS"
 NO_BUILDERS = sys.stdlib_module_names | {"torch"}
 # a builder: its code when it was first seen
 _CODE: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+DEEPEST = 20  # networks that are made of one another
 SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
 
 
@@ -213,9 +214,10 @@ def builders_of(model: str, model_args: dict | None = None) -> list[str]:
         model, model_args: as for `build`; of a network that is made of another one the innermost
             counts.
     """
-    for _ in range(10):  # a recipe from elsewhere may nest more, and is refused when it is built
-        if model not in BASES:
-            break
+    depth = 0
+    while model in BASES:
+        if (depth := depth + 1) > DEEPEST:
+            raise ValueError(f"model_args name a base within a base more than {DEEPEST} times")
         args = model_args if isinstance(model_args, dict) else {}
         model, model_args = str(args.get("base", BASES[model])), args.get("base_args")
     return [] if model in MODELS or ":" not in model else [model]
@@ -261,6 +263,8 @@ def check_allowed(model: str, model_args: dict | None, what: str) -> None:
                 f" If you trust that code: mia.load_pool(..., builders=[{shown(top)}]),"
                 f" mia-nb ... --allow {top}, or {ALLOWED}={top} in the environment"
             )
+        if place not in PLACES and top not in (*LIBRARIES, "__main__"):
+            allow(place)  # in workers too, which have not imported it yet
 
 
 def timesteps(module: nn.Module) -> int | None:

@@ -4,6 +4,7 @@ is written.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import warnings
@@ -137,7 +138,8 @@ def train_pool(
     if known := folder.has("recipe.json"):
         open_pool(pool, images, extra)
         if not force and not unfinished(folder, range(len(member))):
-            remove_parts(folder)
+            with contextlib.suppress(store.ReadOnly):  # leftovers of a kill
+                remove_parts(folder)
             return announce(pool, progress, "cached")
     begun = time.perf_counter()
     engine = engines.find(workers)
