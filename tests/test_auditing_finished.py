@@ -9,6 +9,8 @@ import hashlib
 import os
 import pickle
 import re
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -770,6 +772,43 @@ def test_weights_of_one_name_share_no_file_and_a_link_in_its_place_is_not_writte
     assert victim.read_text() == "precious" and not first.is_symlink()
     assert first.read_bytes() == content  # the same run, whatever lay there
     assert {path.name for path in Path("results").iterdir()} == {first.name, second.name}
+
+
+@pytest.mark.slow
+def test_two_audits_at_once_of_weights_of_one_name_each_judge_their_own(tmp_path, monkeypatch):
+    from mia_nb import data, models
+
+    monkeypatch.chdir(tmp_path)
+    images = data.load("digits")
+    member = np.arange(len(images.y)) % 2 == 0
+    np.save("member.npy", member)
+    x = data.normalise(images.x, images.mean, images.std)
+    for folder, steps in (("a", 40), ("b", 3)):
+        os.mkdir(folder)
+        net = models.build("tinycnn", in_channels=1, num_classes=10, size=8, seed=0)
+        optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(x[member]), images.y[member]).backward()
+            optimizer.step()
+        torch.save(net.state_dict(), f"{folder}/model.pt")
+
+    def start(folder, results):
+        words = ["--weights", f"{folder}/model.pt", "--model", "tinycnn", "--data", "digits"]
+        words += ["--member", "member.npy", "--results", results]
+        words += ["-p", "n_resamples=50", "-p", "control_resamples=5"]
+        command = [sys.executable, "-m", "mia_nb.cli", "audit", *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def headline(process):
+        out, err = process.communicate()
+        assert process.returncode in (0, 1), err
+        return next(line for line in out.splitlines() if "AUC" in line)
+
+    alone = [headline(start(folder, f"alone_{folder}")) for folder in "ab"]
+    assert alone[0] != alone[1]
+    at_once = [start(folder, "both") for folder in "ab"]
+    assert [headline(process) for process in at_once] == alone
 
 
 # --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 
@@ -299,3 +300,64 @@ print(type(mia.load_pool({folder.key!r}, {str(tmp_path)!r}).model(0)).__name__)"
     world[models.ALLOWED] = os.environ[models.ALLOWED]
     taken = subprocess.run(command, capture_output=True, text=True, env=world)
     assert taken.stdout.strip() == "Sequential"
+
+
+IN_CELLS = [
+    """
+import mia_nb as mia
+from mia_nb.digests import digest_of_function
+from torch import nn
+images = mia.load("digits", limit=60)
+recipe = mia.Recipe(model="__main__:Net", num_models=2, epochs=1, batch=8)
+
+def told():
+    pool = mia.train(recipe, images, progress=False, workers=1)
+    margin = mia.query(pool, images, progress=False).margin
+    print("TOLD", pool.key[:12], type(pool.model(0).n[2]).__name__, margin[0, 0, 0], digest_of_function(retrain))
+""",
+    """
+def activation():
+    return nn.{}()
+
+def retrain(x, y, seed):
+    return activation()
+""",
+    """
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.n = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), activation(), nn.Linear(8, num_classes))
+
+    def forward(self, x):
+        return self.n(x)
+""",
+    "told()",
+]
+
+
+@pytest.mark.slow
+def test_a_network_and_a_training_of_cells_that_are_edited_are_others_in_a_kernel(
+    tmp_path, monkeypatch
+):
+    from mia_nb.cli import run
+
+    monkeypatch.chdir(tmp_path)
+    setup, helper, net, show = IN_CELLS
+    relu, tanh = helper.format("ReLU"), helper.format("Tanh")
+    # the helper alone is edited, then the network is run again as it was, then the first comes back
+    texts = [setup, relu, net, show, tanh, net, show, relu, net, show]
+    v4 = nbformat.v4
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(text) for text in texts])
+    nbformat.write(notebook, "own.ipynb")
+    run.execute(Path("own.ipynb"), Path("done.ipynb"), {}, quiet=True)
+    cells = json.loads(Path("done.ipynb").read_text())["cells"]
+    lines = [
+        line.split()[1:]
+        for cell in cells
+        for output in cell.get("outputs", ())
+        for line in "".join(output.get("text", "")).splitlines()
+        if line.startswith("TOLD")
+    ]
+    assert [line[1] for line in lines] == ["ReLU", "Tanh", "ReLU"]
+    first, second, again = lines
+    assert first == again and all(a != b for a, b in zip(first, second, strict=True))
