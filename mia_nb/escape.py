@@ -1,5 +1,5 @@
 """Text that somebody else wrote (names of classes, groups, data sets, runs, presets, pools, files,
-attacks, values of parameters) made safe for what shows it: one function for each medium.
+attacks, values of parameters) made harmless for what shows it: one function for each medium.
 
 Each takes any value and gives one line that shows the characters as they are, and that does
 nothing else: no markup, no mathematics, no links, no commands to a terminal.
@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import html as _html
 import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-# Invisible characters that words of some languages and some emoji are spelled with
-JOINERS = "\u200c\u200d"
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Not printable for Python, and harmless: line breaks, unbreakable spaces, and the joiners that
+# words of some languages and some emoji are spelled with
+KEPT = "\n\xa0\u200c\u200d"
 # JupyterLab and Voila set mathematics in the finished page, where an entity is the character
 # again; it must begin and end in one element
 MATHEMATICS = re.compile(r"[$\\]")
-# What Markdown has no use for, at least where it stands: all else becomes an entity
+# Characters that mean nothing to Markdown, at least where they stand: all others become entities
 HARMLESS = re.compile(
     r"[^\W_]|[ ,;%()]|(?<=\S)\.(?= |$)|(?<=\d)[./:-](?=\d)|(?<=\w)[:'/-](?=[^\W_]| )"
 )
@@ -24,22 +30,43 @@ HARMLESS = re.compile(
 def terminal(text: object) -> str:
     """One line of plain text: for a terminal, a log, an error, the `str` of an object.
 
-    Line breaks and tabs become spaces. What is not printable (commands to terminals, characters
+    Each line break or tab becomes a space. What is not printable (commands to terminals, characters
     that turn the direction of writing, halves of characters) is written as Python writes it:
     `\\x1b`, `\\u202e`. What comes out can go in again.
 
     >>> terminal("a\\x1b[31m\\nb")
     'a\\\\x1b[31m b'
     """
-    written = (
-        c
-        if c.isprintable() or c in JOINERS
-        else " "
-        if c.isspace()
-        else c.encode("unicode_escape").decode()
-        for c in str(text)
-    )
-    return " ".join("".join(written).split())
+    return lines(text).replace("\n", " ")
+
+
+def lines(text: object) -> str:
+    """Text of this package's own with names in it, for a terminal: line breaks and spaces stay, all
+    else is as in `terminal`.
+
+    Caveat: a name that holds a line break begins a line of its own, unless it went through
+    `terminal` before.
+
+    >>> print(lines("kind  name\\npool  a\\x1b[31m"))
+    kind  name
+    pool  a\\x1b[31m
+    """
+    return "".join(map(_shown, str(text)))
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character in KEPT:
+        return character
+    return " " if character.isspace() else character.encode("unicode_escape").decode()
+
+
+def unmarked(text: str) -> str:
+    """The text that `markdown` was given; for a terminal it goes through `terminal`.
+
+    >>> unmarked(markdown("<b>$5</b>"))
+    '<b>$5</b>'
+    """
+    return _html.unescape(re.sub("<span>(.*?)</span>", r"\1", text))
 
 
 def html(text: object) -> str:
@@ -70,7 +97,7 @@ def markdown(text: object) -> str:
     >>> markdown("It scores 0.5 (1,000 images).")
     'It scores 0.5 (1,000 images).'
     """
-    line = terminal(text)
+    line = " ".join(terminal(text).split())  # four spaces in front would begin a block of code
     # "1." and "1)" begin a list where they begin a line
     return "".join(
         c
@@ -103,3 +130,28 @@ def label(text: object) -> str:
     'costs ＄5 <b>'
     """
     return terminal(text).replace("$", "\uff04").replace("\\", "\uff3c")
+
+
+def cells(table: pd.DataFrame, medium: Callable[[object], str] = terminal) -> pd.DataFrame:
+    """A table whose texts, those of index and headings too, went through the function of a medium;
+    with `terminal` it can be printed.
+    """
+
+    def harmless(value: object) -> object:
+        return medium(value) if isinstance(value, str) else value
+
+    inside = table.map(harmless).rename(index=harmless, columns=harmless)
+    return inside.rename_axis(index=harmless, columns=harmless)
+
+
+def html_table(table: pd.DataFrame, **options: object) -> str:
+    """A table as HTML in which neither markup nor mathematics of its texts has an effect.
+
+    Parameters:
+        table: of any texts and numbers.
+        options: of pandas' `to_html`.
+    """
+    import pandas as pd
+
+    with pd.option_context("display.html.use_mathjax", False):
+        return cells(table).to_html(escape=True, **options)

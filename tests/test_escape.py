@@ -5,6 +5,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 import markdown as python_markdown
+import pandas as pd
 import pytest
 from nbconvert.filters import markdown2html
 
@@ -58,7 +59,7 @@ UNPRINTABLE = {
     "iso\u2066late": "iso\\u2066late",
     "zero\u200bwidth\ufeff": "zero\\u200bwidth\\ufeff",
     "half\udcff": "half\\udcff",
-    "  wide \u3000 \xa0 space  ": "wide space",
+    "ideographic\u3000space": "ideographic space",
 }
 EVERY = NAMES + list(UNPRINTABLE)
 
@@ -88,7 +89,7 @@ def readable(name: str) -> str:
 def test_a_terminal_gets_one_line_of_printable_characters(name):
     line = escape.terminal(name)
     assert line == readable(name)
-    assert all(c.isprintable() or c in escape.JOINERS for c in line)
+    assert all(c.isprintable() or c in escape.KEPT[2:] for c in line)
     assert escape.terminal(line) == line
     line.encode()
 
@@ -167,7 +168,32 @@ def test_own_sentences_stay_readable_as_markdown():
     assert escape.markdown(line) == line
 
 
+def test_spaces_stay_where_they_tell_one_path_from_another_and_begin_no_code_in_markdown():
+    assert escape.terminal("/a/my  folder ") == "/a/my  folder "
+    assert escape.lines("pool   a\n  b\xa0%") == "pool   a\n  b\xa0%"
+    assert escape.markdown("    four  spaces ") == "four spaces"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_markdown_turns_into_the_line_of_a_terminal_again(name):
+    assert escape.unmarked(escape.markdown(name)) == escape.terminal(name)
+
+
 @pytest.mark.parametrize("medium", ["terminal", "html", "attribute", "markdown", "plotly", "label"])
 def test_any_value_has_a_text(medium):
     for value in (3, 2.5, None, b"<b>", ["<b>"], ("a", 1)):
         assert "<b>" not in getattr(escape, medium)(value) or medium in ("terminal", "label")
+
+
+def test_a_table_of_hostile_names_is_inert_as_html_and_as_text():
+    for name in EVERY:
+        index = pd.Index([name], name=name)
+        table = pd.DataFrame({name: [name], "number": [1.5]}, index=index)
+        page = Page(escape.html_table(table))
+        assert set(page.tags) == {"table", "thead", "tbody", "tr", "th", "td"}
+        assert page.text.count(readable(name).strip()) >= 4
+        assert ("class", "dataframe tex2jax_ignore mathjax_ignore") in page.attributes
+        text = escape.cells(table).to_string()
+        assert all(c.isprintable() or c in escape.KEPT for c in text)
+    levels = pd.MultiIndex.from_tuples([("<a>", 1), ("<b>", 2)], names=["<c>", None])
+    assert "<a>" not in escape.html_table(pd.DataFrame({0: ["<d>", "e"]}, index=levels))

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from mia_nb import store
+from mia_nb import escape, store
 from mia_nb._files import replacing
 from mia_nb._image_files import npz_arrays
 from mia_nb.attacks import in_words, score, suite
@@ -104,12 +103,18 @@ class ModelAudit(NamedTuple):
         }
 
     def __repr__(self) -> str:
-        tables = [f"{title}\n{table.to_string()}" for title, table in self._views().items()]
-        return "\n\n".join([self.text, *tables])
+        views = self._views().items()
+        tables = [
+            f"{escape.terminal(title)}\n{escape.cells(table).to_string()}" for title, table in views
+        ]
+        return "\n\n".join([escape.lines(self.text), *tables])
 
     def _repr_html_(self) -> str:
-        said = [f"<p>{escape(line)}</p>" for line in self.text.split("\n")]
-        tables = [f"<h4>{title}</h4>{table.to_html()}" for title, table in self._views().items()]
+        said = [f"<p>{escape.html(line)}</p>" for line in self.text.split("\n")]
+        tables = [
+            f"<h4>{escape.html(title)}</h4>{escape.html_table(table)}"
+            for title, table in self._views().items()
+        ]
         return "".join(said + tables)
 
 

@@ -11,7 +11,7 @@ import warnings
 from functools import partial
 from importlib import import_module
 
-from mia_nb import __version__
+from mia_nb import __version__, escape
 
 ENGINES = ("local", "joblib", "dask", "ray", "slurm")
 
@@ -37,7 +37,8 @@ def main(argv: list[str] | None = None) -> int:
             if full
             else "check that you may read and write there"
         )
-        return _complain(f"{error.filename or 'results'}: {error.strerror or error}; {advice}", 2)
+        where = escape.terminal(error.filename or "results")
+        return _complain(f"{where}: {error.strerror or error}; {advice}", 2)
     except RuntimeError as error:
         from mia_nb.cli.run import Failed
 
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message):
-        self.exit(2, f"mia-nb: {' '.join(message.split())} (mia-nb --help)\n")
+        self.exit(2, f"mia-nb: {escape.terminal(message)} (mia-nb --help)\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,7 +101,7 @@ def _call(place: str, args) -> int | None:
 
 def _complain(message: str, status: int) -> int:
     sys.stdout.flush()
-    print(f"mia-nb: {message}", file=sys.stderr)
+    print(f"mia-nb: {escape.lines(message)}", file=sys.stderr)
     return status
 
 

@@ -20,6 +20,7 @@ from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.checks import first_of, mask, refuse
 from mia_nb.cli import notebooks, run
+from mia_nb.cli.say import say
 from mia_nb.digests import digest
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
@@ -77,8 +78,8 @@ def _listed(text: str) -> list:
 def plan(args) -> None:
     """`mia-nb plan`: draw who trains which model, and say what to do with it."""
     path = auditing.plan(args.samples, args.models, seed=args.seed, out=args.out)
-    print(f"{path}: train model m on np.flatnonzero(np.load({str(path)!r})['member'][m]),")
-    print("query each about all samples, then auditing.collect; docs/howto/audit-your-model.md")
+    say(f"{path}: train model m on np.flatnonzero(np.load({str(path)!r})['member'][m]),")
+    say("query each about all samples, then auditing.collect; docs/howto/audit-your-model.md")
 
 
 def audit(args) -> int:
@@ -91,15 +92,15 @@ def audit(args) -> int:
     steps = notebooks.plan(NOTEBOOK, None, parameters(args), notebooks.folders(args.notebooks))
     folder = run.run("audit", steps, args.results, force=args.force)
     record = read_result(folder)
-    print(record["headline"])
+    say(record["headline"])
     for verdict in record["verdicts"]:
-        print(f"  {verdict['sentence']}")
+        say(f"  {verdict['sentence']}")
     code, line = status(record)
-    print(line, *record.get("advice", []), sep="\n")
+    say(line, *record.get("advice", []))
     if args.weights:
-        print(TWINS)
+        say(TWINS)
     for file in (run.REPORT, RESULT):
-        print(f"  {os.path.relpath(folder.path / file)}")
+        say(f"  {os.path.relpath(folder.path / file)}")
     return code
 
 

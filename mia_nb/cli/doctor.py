@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from mia_nb import __version__, store
+from mia_nb.cli.say import say
 
 MEASURABLE = 0.01  # seconds that a matrix product should take to be timed
 PACKAGES = (
@@ -43,12 +44,12 @@ def examine(args) -> int:
     failed = 0
     for name, check in checks.items():
         try:
-            print(f"{name:<12} {check()}", flush=True)
+            say(f"{name:<12} {check()}")
         except (
             Exception
         ) as error:  # a sick installation may raise anything; the other checks still count
             failed += 1
-            print(f"{name:<12} WRONG: {error}", flush=True)
+            say(f"{name:<12} WRONG: {error}")
     return 1 if failed else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mia_nb import data
 from mia_nb.cli import notebooks
+from mia_nb.cli.say import say
 from mia_nb.types import Recipe
 
 TRAINS = "01_train"  # the notebook whose parameters are those of a recipe
@@ -23,4 +24,4 @@ def estimate(args) -> None:
         source, run = step.parameters["source"], step.parameters["run"]
         how = {name: run[name] for name in ("device", "strategy", "workers")}
         recipe = Recipe(**step.parameters["recipe"])
-        print(training.estimate(recipe, data.load(**source), **how)["text"])
+        say(training.estimate(recipe, data.load(**source), **how)["text"])

@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mia_nb import escape
 from mia_nb.checks import hint, positive, shown
+from mia_nb.cli.say import say
 from mia_nb.parameters import complete, described, read_parameters, read_text, read_yaml, record_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -194,14 +196,15 @@ def params(args) -> None:
     """`mia-nb params`: a notebook's parameters, a line each."""
     path = find_notebook(args.notebook, folders(args.notebooks))
     rows = described(read_parameters(path))
-    print(f"{path}" if rows else f"{path} has no cell tagged `parameters`")
+    say(path if rows else f"{path} has no cell tagged `parameters`")
     print_table(rows, shutil.get_terminal_size((10_000, 0)).columns)
 
 
 def print_table(rows: list[tuple[str, ...]], width: int = 10_000) -> None:
     """Rows of text as columns, folded at a width."""
+    rows = [tuple(map(escape.terminal, row)) for row in rows]
     widths = [min(max(map(len, column)), width // 4) for column in zip(*rows, strict=True)]
     folded = textwrap.TextWrapper(width, subsequent_indent=" " * 8, break_long_words=False)
     for row in rows:
         cells = (cell.ljust(size) for cell, size in zip(row, widths, strict=True))
-        print(folded.fill("  ".join(cells).rstrip()))
+        say(*folded.wrap("  ".join(cells).rstrip()))

@@ -22,10 +22,11 @@ from pathlib import Path
 
 import filelock
 
-from mia_nb import __version__, store
+from mia_nb import __version__, escape, store
 from mia_nb.checks import duration
 from mia_nb.cli import notebooks
 from mia_nb.cli.notebooks import PACKAGE, Step
+from mia_nb.cli.say import say
 from mia_nb.digests import digest
 from mia_nb.parameters import changed, read_parameters, refuse_values
 from mia_nb.types import Recipe
@@ -87,7 +88,7 @@ def command(args) -> None:
     folder = run(name, steps, args.results, force=args.force, about=about)
     files = [f for f in folder.files() if f.endswith(".ipynb")] + [REPORT]
     paths = [f"  {os.path.relpath(folder.path / file)}" for file in files]
-    print(*verdict_lines(folder), *paths, sep="\n")
+    say(*verdict_lines(folder), *paths)
 
 
 def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
@@ -102,7 +103,11 @@ def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
         if "text/markdown" in output.get("data", {})
     ]
     _, text = min(told, key=lambda one: one[0], default=(False, ""))  # as on top of the report
-    lines = [line.lstrip("#* ") for line in text.splitlines() if line.strip()]
+    lines = [
+        escape.terminal(escape.unmarked(line.lstrip("#* ")))
+        for line in text.splitlines()
+        if line.strip()
+    ]
     kept = (re.sub(r"(\d) %", "\\1\u00a0%", line) for line in lines[: sentences + 1])
     return [part for line in kept for part in textwrap.wrap(line, 79, subsequent_indent="  ")]
 
@@ -155,9 +160,9 @@ def run(
                     [name for name in files if name in record and record[name]["status"] == "done"],
                 )
                 if len(todo) > 1 and file == todo[0]:
-                    print(f"results so far, on a page that grows: {_short(page)}", flush=True)
+                    say(f"results so far, on a page that grows: {_short(page)}")
             else:
-                print(f"{file:<22} cached")
+                say(f"{escape.terminal(file):<22} cached")
         if not todo:
             report(folder, files)
     return folder
@@ -171,7 +176,7 @@ def _is_finished(folder: store.Folder, files: list[str]) -> bool:
     if any(record.get(file, {}).get("status") != "done" for file in files):
         return False
     seconds = sum(record[file]["seconds"] for file in files)
-    print(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
+    say(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
     return True
 
 
@@ -204,7 +209,7 @@ def report_again(args) -> None:
     if not runs:
         raise ValueError(f"no run in {root} yet; start with: mia-nb run all --preset demo")
     finished = [one for one in runs if any(s["status"] == "done" for s in read_status(one))]
-    print(os.path.relpath(report((finished or runs)[-1])))
+    say(os.path.relpath(report((finished or runs)[-1])))
 
 
 def _provenance() -> dict[str, str]:
@@ -437,17 +442,20 @@ class Progress:
     """The last line a notebook wrote: rewritten in place on a terminal, twice a minute in a log."""
 
     def __init__(self, name: str, cells: int, quiet: bool = False, overall: Overall | None = None):
-        self.name, self.cells, self.quiet, self.cell, self.last = name, cells, quiet, 0, ""
+        self.name, self.cells, self.quiet = escape.terminal(name), cells, quiet
+        self.cell, self.last = 0, ""
         self.overall = overall or Overall({name: 1.0}, [name])
         self.started = self.shown = time.monotonic()
 
     def write(self, text: str) -> None:
         """What a cell printed; a warning in it stays on the screen, as one line."""
-        parts = [part.strip() for part in re.split(r"[\r\n]", ANSI.sub("", text)) if part.strip()]
+        texts = (part.strip() for part in re.split(r"[\r\n]", ANSI.sub("", text)))
+        parts = [escape.terminal(text) for text in texts if text]
         self.last = parts[-1] if parts else self.last
         for warning in (part.partition(" UserWarning: ")[2] for part in parts):
             if warning and not self.quiet:
-                print(f"{_clear()}mia-nb: {warning}", flush=True)
+                print(_clear(), end="")
+                say(f"mia-nb: {warning}")
         self._show()
 
     def flush(self) -> None:
@@ -590,7 +598,7 @@ def _is_intact(folder: store.Folder, file: str) -> bool:
     if file not in folder.files():
         return False
     if not folder.intact(file):
-        print(f"{_short(folder.path / file)} is missing, truncated or altered: making it again")
+        say(f"{_short(folder.path / file)} is missing, truncated or altered: making it again")
         return False
     return True
 
@@ -603,4 +611,4 @@ def _clip(message: str) -> str:
 
 def _short(path: Path) -> str:
     """Relative to the working directory where that is shorter."""
-    return min(str(path), os.path.relpath(path), key=len)
+    return escape.terminal(min(str(path), os.path.relpath(path), key=len))

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from mia_nb import store
+from mia_nb import escape, store
 from mia_nb.cli import run
 from mia_nb.cli.notebooks import print_table
+from mia_nb.cli.say import say
 
 
 def list_all(args) -> None:
@@ -31,7 +32,7 @@ def list_all(args) -> None:
     if rows:
         print_table([("kind", "key", "name", "size", "date", "status"), *rows])
     else:
-        print(f"nothing in {args.results} yet; start with: mia-nb run all --preset demo")
+        say(f"nothing in {args.results} yet; start with: mia-nb run all --preset demo")
 
 
 def status(folder: store.Folder) -> str:
@@ -74,20 +75,20 @@ def show(args) -> None:
         return f"  {sha[:12]}  {size:>9}  {file}{state}"
 
     lines = [
-        str(folder.path),
+        folder.path,
         f"key     {folder.key}",
         f"status  {status(folder)}",
         "recipe",
         *("  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()),
         *(
-            f"{step['file']:<22} {step['status']:<8} {step['seconds']:6.1f} s "
-            f" {step.get('error') or ''}".rstrip()
+            f"{escape.terminal(step['file']):<22} {escape.terminal(step['status']):<8}"
+            f" {step['seconds']:6.1f} s  {step.get('error') or ''}".rstrip()
             for step in (run.read_status(folder) if folder.kind == "run" else [])
         ),
         "files",
         *(file_line(*entry) for entry in sorted(folder.files().items())),
     ]
-    print(*lines, sep="\n")
+    say(*lines)
 
 
 def clean(args) -> None:
@@ -95,9 +96,9 @@ def clean(args) -> None:
     how = {"everything": args.all, "older_than": args.older_than, "yes": args.yes}
     line = None
     for line in cleaned(args.results, args.key, **how):
-        print(line)
+        say(line)
     if line is None:
-        print("nothing to clean")
+        say("nothing to clean")
 
 
 def cleaned(

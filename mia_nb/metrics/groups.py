@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from mia_nb import escape
 from mia_nb.checks import checked, holding
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.tables import intervals
@@ -102,7 +103,7 @@ def largest_contribution(table: pd.DataFrame, what: str = "classes or groups") -
     if out.empty:
         return f"None of the {len(able)} {what} is clearly more exposed than the others{small}."
     told = [
-        f"{name} (AUC {row['auc']:.3f}; {100 * row['above_low']:.1f} to"
+        f"{escape.terminal(name)} (AUC {row['auc']:.3f}; {100 * row['above_low']:.1f} to"
         f" {100 * row['above_high']:.1f} points)"
         for name, row in out.head(3).iterrows()
     ]

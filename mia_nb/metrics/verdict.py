@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from mia_nb import escape
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked, refuse
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
@@ -30,12 +31,14 @@ class Verdict(NamedTuple):
     by_group: pd.DataFrame | None = None
 
     def __str__(self) -> str:
-        return "\n".join([self.title, *self.sentences, "Next: " + " ".join(self.next)])
+        lines = [self.title, *self.sentences, "Next: " + " ".join(self.next)]
+        return "\n".join(map(escape.terminal, lines))
 
     def _repr_markdown_(self) -> str:
         first, *more = self.next
-        lines = "\n".join(f"* {one}" for one in (*self.sentences, f"Next: {first}", *more))
-        return f"### {self.title}\n\n{lines}\n"
+        items = (*self.sentences, f"Next: {first}", *more)
+        lines = "\n".join(f"* {escape.markdown(item)}" for item in items)
+        return f"### {escape.markdown(self.title)}\n\n{lines}\n"
 
 
 @checked

@@ -48,3 +48,4 @@ def setup(namespace: dict) -> None:
     pio.renderers["plotly_mimetype"].config = {"responsive": True, "displaylogo": False}
     pio.renderers.default = "plotly_mimetype"
     pd.set_option("display.max_colwidth", None, "display.max_rows", 200)
+    pd.set_option("display.html.use_mathjax", False)  # a name with two $ is no mathematics
