@@ -455,6 +455,9 @@ def test_torchvisions_resnet18_has_17_sites_in_9_modules_and_converts():
     assert sum(isinstance(part, nn.ReLU) for part in model.modules()) == 9
     found = snn.sites(model)
     assert len(found) == 17 and len({site.where for site in found}) == 9
+    with pytest.raises(ValueError, match="maxpool: MaxPool2d of spikes is not"):
+        snn.convert(model, 3, [x])
+    model.maxpool = nn.AvgPool2d(3, 2, 1)
     far, near = (snn.convert(model, T, [x]) for T in (3, 32))
     looped = copy.copy(far)
     looped.fold = False
@@ -570,7 +573,9 @@ def test_average_pooling_takes_the_place_of_max_pooling_where_asked():
     assert isinstance(pooled.net.get_submodule("2"), nn.AvgPool2d) and isinstance(
         plain[2], nn.MaxPool2d
     )
-    assert isinstance(snn.convert(plain, 3, [images()]).net.get_submodule("2"), nn.MaxPool2d)
+    with pytest.raises(ValueError, match='take average pooling, with pool="avg" here'):
+        snn.convert(plain, 3, [images()])
+    assert isinstance(snn.spiking(plain, 3).net.get_submodule("2"), nn.MaxPool2d)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -494,3 +494,15 @@ def test_conversion_quality_counts_the_right_answers_of_every_conversion_made_al
             network = pool.model(1)(x)
         right = [int((answers.argmax(1) == images.y[asked]).sum()) for answers in (alone, network)]
         assert [row.right, row.network] == right and row.images == 60
+
+
+def test_a_pool_that_pools_by_a_maximum_is_refused_before_anything_is_written_and_its_advice_works(
+    images, root
+):
+    recipe = SMALL.replace(model="fast", model_args={"width": 4, "pooling": "max"}, epochs=1)
+    pool = train(recipe, images, root)
+    before = sorted(root.iterdir())
+    with pytest.raises(ValueError, match=r'MaxPool2d of spikes is not .* pool_layers="avg"'):
+        convert(pool, images)
+    assert sorted(root.iterdir()) == before
+    assert convert(pool, images, pool_layers="avg").recipe.model_args["pool"] == "avg"

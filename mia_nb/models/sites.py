@@ -187,6 +187,7 @@ for change in CHANGES:
 
 class _Tracer(fx.Tracer):
     where = ""
+    record_stack_traces = True  # for messages that name a line
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
@@ -246,17 +247,17 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
             node.args = (node.kwargs["x"],)
         if (kind == "Spike") != (spike is None):
             raise ValueError(
-                f"{_where(node)} spikes already: nothing is left to convert; {WAY_OUT}"
+                f"{where_of(node)} spikes already: nothing is left to convert; {WAY_OUT}"
                 if kind == "Spike"
                 else (
-                    f"{_where(node)} is a {kind} beside Spike modules: replace all activations by"
+                    f"{where_of(node)} is a {kind} beside Spike modules: replace all activations by"
                     " Spike, or none"
                 )
             )
         if spike is not None and _replace(net, node, f"spike{len(sites)}", spike().to(device)):
             changed.add(f"spike{len(sites)}")
         sites.append(
-            Site(node.target if spike is None else f"spike{len(sites)}", _where(node), kind)
+            Site(node.target if spike is None else f"spike{len(sites)}", where_of(node), kind)
         )
     if not sites:
         raise ValueError(
@@ -313,7 +314,7 @@ def _same_in_both_modes(
             )
         if not same:
             raise ValueError(
-                f"{_where(node or twin)} differs between training and evaluation, or from call to"
+                f"{where_of(node or twin)} differs between training and evaluation, or from call to"
                 " call, which tracing freezes: use an nn.Dropout module or its like in place of"
                 " functions that are told the mode"
             )
@@ -340,27 +341,32 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
     name = getattr(node.target, "__name__", node.target)
     if node.target in RELUS:
         return name
-    plain = name.rstrip("_").removeprefix("special_")
+    plain = name.strip("_").removeprefix("special_")
     of_pixels = next((i.op == "placeholder" for i in node.all_input_nodes), False)
     # clamps of activations are ReLU, ReLU6 or hardtanh
     if plain in OTHERS or (plain in CLAMPS and not of_pixels):
         raise ValueError(_refusal(node, name))
     if name in ("dropout", "dropout2d", "alpha_dropout"):
         raise ValueError(
-            f"{_where(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module"
+            f"{where_of(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module"
             " instead"
         )
     return None
 
 
 def _refusal(node: fx.Node, name: str) -> str:
+    if "softmax" in name.lower() and all(user.op == "output" for user in node.users):
+        return (
+            f"{where_of(node)}: {name} of the logits has no spiking form: return what it is given,"
+            f" the logits themselves; or {STEPWISE}"
+        )
     return (
-        f"{_where(node)}: {name} has no spiking form here, only ReLU has; train with ReLU, or"
+        f"{where_of(node)}: {name} has no spiking form here, only ReLU has; train with ReLU, or"
         f" {WAY_OUT}"
     )
 
 
-def _where(node: fx.Node) -> str:
+def where_of(node: fx.Node) -> str:
     """The module that a call is in, or is."""
     if node.op == "call_module":
         return str(node.target)
@@ -400,10 +406,10 @@ def _without_changes(net: fx.GraphModule) -> None:
         read_later = any(order[user] > order[node] for user in old.users)
         refuse(
             {
-                f"{_where(node)} changes {old.name}, which is not its own, in place: work on a new"
-                " tensor": old.op in ("placeholder", "get_attr") and node.target not in CHANGES,
-                f"{_where(node)} changes in place what another name reads, or none: use its result,"
-                " as in h = h + 1": not node.users or read_later,
+                f"{where_of(node)} changes {old.name}, which is not its own, in place: work on a"
+                " new tensor": old.op in ("placeholder", "get_attr") and node.target not in CHANGES,
+                f"{where_of(node)} changes in place what another name reads, or none: use its"
+                " result, as in h = h + 1": not node.users or read_later,
             }
         )
         node.target = CHANGES.get(node.target, node.target)
@@ -485,27 +491,48 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
     Raises ValueError for other max pooling, dilated ones, and such as return indices: there is no
     average of their kind.
     """
-    for node in [node for node in net.graph.nodes if node.op in ("call_module", "call_function")]:
-        part = net.get_submodule(node.target) if node.op == "call_module" else None
-        name = getattr(node.target, "__name__", "") if part is None else type(part).__name__
-        if "maxpool" not in name.lower().replace("_", ""):
+    for node in list(net.graph.nodes):
+        name = max_pooling(net, node)
+        if not name:
             continue
-        given = dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs
-        given = given if part is None else vars(part)
-        dilated = given.get("dilation", 1) not in (1, (1, 1), [1, 1])
-        if name not in ("max_pool2d", "MaxPool2d") or dilated or given.get("return_indices"):
+        window = plain_window(net, node)
+        if window is None:
             raise ValueError(
-                f"{_where(node)}: pool='avg' replaces plain 2-d max pooling only, not this {name}:"
-                " change the model"
+                f"{where_of(node)}: pool='avg' replaces plain 2-d max pooling only, not this"
+                f" {name}: change the model"
             )
-        kept = ("kernel_size", "stride", "padding", "ceil_mode")
-        window = {name: given[name] for name in kept if given.get(name) is not None}
-        if part is None:
-            node.target, node.args, node.kwargs = F.avg_pool2d, (given["input"],), window
-        else:
+        if node.op == "call_module":
             net.set_submodule(node.target, nn.AvgPool2d(**window))
+        else:
+            images = node.args[0] if node.args else node.kwargs["input"]
+            node.target, node.args, node.kwargs = F.avg_pool2d, (images,), window
     net.recompile()
     return net
+
+
+def max_pooling(net: fx.GraphModule, node: fx.Node) -> str:
+    """What a call of pooling by a maximum, layer or function, is called; "" of any other."""
+    if node.op == "call_module":
+        name = type(net.get_submodule(node.target)).__name__
+    elif node.op == "call_function":
+        name = getattr(node.target, "__name__", "")
+    else:
+        return ""
+    return name if "maxpool" in name.lower().replace("_", "") else ""
+
+
+def plain_window(net: fx.GraphModule, node: fx.Node) -> dict | None:
+    """The window of a plain 2-d max pooling, as average pooling takes it; None of other calls."""
+    if max_pooling(net, node) not in ("max_pool2d", "MaxPool2d"):
+        return None
+    if node.op == "call_module":
+        given = vars(net.get_submodule(node.target))
+    else:
+        given = dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs
+    if given.get("dilation", 1) not in (1, (1, 1), [1, 1]) or given.get("return_indices"):
+        return None
+    kept = ("kernel_size", "stride", "padding", "ceil_mode")
+    return {name: given[name] for name in kept if given.get(name) is not None}
 
 
 def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:

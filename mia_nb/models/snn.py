@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 
 from mia_nb import models
 from mia_nb.checks import one_of, whole
-from mia_nb.models import neurons
+from mia_nb.models import linearity, neurons
 from mia_nb.models import sites as places
 from mia_nb.models.sites import Site, Spike
 from mia_nb.models.thresholds import (
@@ -308,8 +308,10 @@ class Stepwise(InTime):
 
 
 def sites(model: nn.Module) -> list[Site]:
-    """Where this model would spike, without converting it; ValueError as `convert`."""
-    return places.trace(model, Spike)[1]
+    """Where this model would spike, without converting it; ValueError as `spiking`."""
+    net, found = places.trace(model, Spike)
+    linearity.check_calls(net, mean_over_time=False)
+    return found
 
 
 def calibrate(
@@ -444,10 +446,16 @@ def convert(
         [],
         next(model.parameters(), torch.zeros(())),
     )
-    for first in islice(batches := _checked(batches), 1):
+    batches = _checked(batches)
+    first = next(batches, None)
+    if first is not None:
         _same_answers(net, model, first)
         batches, like = chain([first], batches), next(model.parameters(), first)
     _pooled(net, pool)
+    encoded = options.get("encode", "constant") != "constant"
+    linearity.check_calls(net, mean_over_time=True, encoded=encoded)
+    if first is not None:
+        linearity.check_values(net, found, first)
     if histograms is None:
         histograms = calibrate(
             net, _keeping(batches, kept, 1024), per_channel=per_channel, bins=bins
@@ -480,6 +488,16 @@ def convert(
     if kept:
         snn.report["firing_rate"] = firing_rates(snn, kept)["rate"].to_numpy()
     return snn
+
+
+def check_convertible(model: nn.Module, *, pool: str = "keep", encode="constant") -> None:
+    """ValueError, as `convert` gives it, for a network that cannot be converted.
+
+    Parameters:
+        model, pool, encode: as for `convert`.
+    """
+    net = _pooled(places.trace(model, Spike)[0], pool)
+    linearity.check_calls(net, mean_over_time=True, encoded=encode != "constant")
 
 
 def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
@@ -549,7 +567,9 @@ def spiking(
     """
     of_spike = {k: options.pop(k) for k in (*DIRECT, "surrogate_args") if k in options}
     net, _ = places.trace(model, lambda: Spike(theta, 0.0, learn=learn, **{**DIRECT, **of_spike}))
-    return SNN(_pooled(net, pool), timesteps, **options)
+    _pooled(net, pool)
+    linearity.check_calls(net, mean_over_time=False)
+    return SNN(net, timesteps, **options)
 
 
 def network(

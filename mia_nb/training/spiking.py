@@ -138,6 +138,9 @@ def convert_pool(
     if folder.has("recipe.json") and not force and not _left(folder, rows):
         return announce(derived, progress, "cached")
     models.check_width(loop.build(recipe, images, 0), images)
+    # every model is checked when it is converted, the first before anything is written
+    encode = args.get("encode", "constant")
+    snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
     open_pool(derived, images, extra)
     todo, begun = missing(folder, len(rows), force, _left), time.perf_counter()
     how = execution(folder, device, "plain", lambda: _alone(device, images))

@@ -1,0 +1,548 @@
+"""What may stand around spikes: calls that are linear in them.
+
+A converted network answers with a mean over time. A neuron's mean output tends to the ReLU that it
+stands for, and this carries over to the network's output only if all between the neurons is linear
+(strictly: affine) in what spikes. So what is linear is a list here; any other call is refused by
+its name. Two further things may stand where they do no harm: pooling by a maximum and norms, before
+the first spikes of constant input, and in networks that are trained with spikes from the start. And
+before the first weight, where a network prepares its images, everything may stand.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from mia_nb import models
+from mia_nb.models.sites import (
+    KINDS,
+    NUMBERS,
+    STEPWISE,
+    Repeat,
+    Site,
+    Spike,
+    plain_window,
+    where_of,
+)
+
+# layers that are linear in their input, in eval mode
+LINEAR_LAYERS = (
+    nn.Identity,
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.AvgPool1d,
+    nn.AvgPool2d,
+    nn.AvgPool3d,
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d,
+    nn.AdaptiveAvgPool3d,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+    nn.Flatten,
+    nn.Unflatten,
+    nn.ZeroPad1d,
+    nn.ZeroPad2d,
+    nn.ZeroPad3d,
+    nn.ConstantPad1d,
+    nn.ConstantPad2d,
+    nn.ConstantPad3d,
+    nn.ReflectionPad1d,
+    nn.ReflectionPad2d,
+    nn.ReflectionPad3d,
+    nn.ReplicationPad1d,
+    nn.ReplicationPad2d,
+    nn.ReplicationPad3d,
+    nn.CircularPad1d,
+    nn.CircularPad2d,
+    nn.CircularPad3d,
+    nn.Upsample,
+    nn.UpsamplingNearest2d,
+    nn.UpsamplingBilinear2d,
+    nn.PixelShuffle,
+    nn.PixelUnshuffle,
+    nn.ChannelShuffle,
+    nn.Unfold,
+    nn.Fold,
+)
+# layers that a network may learn to live with, but that are not linear
+SINGLE_STEP_LAYERS = (
+    nn.MaxPool1d,
+    nn.MaxPool2d,
+    nn.MaxPool3d,
+    nn.AdaptiveMaxPool1d,
+    nn.AdaptiveMaxPool2d,
+    nn.AdaptiveMaxPool3d,
+    nn.FractionalMaxPool2d,
+    nn.FractionalMaxPool3d,
+    nn.LPPool1d,
+    nn.LPPool2d,
+    nn.BatchNorm1d,  # without running statistics
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.LocalResponseNorm,
+)
+# Calls by name: functions of torch, torch.nn.functional and operator, and methods of tensors.
+# sums of what they are given
+SUMS = {
+    "add",
+    "sub",
+    "subtract",
+    "rsub",
+    "cat",
+    "concat",
+    "concatenate",
+    "stack",
+    "hstack",
+    "vstack",
+    "dstack",
+}
+# linear in each factor while the others stand still
+PRODUCTS = {
+    "mul",
+    "multiply",
+    "matmul",
+    "mm",
+    "bmm",
+    "mv",
+    "einsum",
+    "tensordot",
+    "linear",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+}
+# linear in their first argument
+FIRST = {
+    # values
+    "neg",
+    "negative",
+    "pos",
+    "positive",
+    "div",
+    "divide",
+    "truediv",
+    "true_divide",
+    "mean",
+    "sum",
+    "cumsum",
+    "masked_fill",
+    "batch_norm",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "interpolate",
+    "upsample",
+    "upsample_nearest",
+    "upsample_bilinear",
+    # their places
+    "pad",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "channel_shuffle",
+    "native_channel_shuffle",
+    "unfold",
+    "fold",
+    "flatten",
+    "unflatten",
+    "reshape",
+    "reshape_as",
+    "view",
+    "view_as",
+    "expand",
+    "expand_as",
+    "broadcast_to",
+    "squeeze",
+    "unsqueeze",
+    "permute",
+    "transpose",
+    "swapaxes",
+    "swapdims",
+    "movedim",
+    "moveaxis",
+    "t",
+    "adjoint",
+    "flip",
+    "fliplr",
+    "flipud",
+    "rot90",
+    "roll",
+    "repeat",
+    "repeat_interleave",
+    "tile",
+    "chunk",
+    "split",
+    "tensor_split",
+    "unbind",
+    "narrow",
+    "select",
+    "index_select",
+    "gather",
+    "take_along_dim",
+    "diagonal",
+    "getitem",
+    # their storage
+    "contiguous",
+    "clone",
+    "detach",
+    "to",
+    "type_as",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "cpu",
+    "cuda",
+}
+LINEAR_ATTRIBUTES = {"T", "mT", "H", "mH", "data", "real"}
+SHAPED_BY = {"view_as", "expand_as", "reshape_as", "type_as"}  # the second lends its shape or dtype
+# values that do not depend on those of the tensor
+CONSTANTS = {
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+}
+SINGLE_STEP = {
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "max_pool1d_with_indices",
+    "max_pool2d_with_indices",
+    "max_pool3d_with_indices",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "adaptive_max_pool1d_with_indices",
+    "adaptive_max_pool2d_with_indices",
+    "adaptive_max_pool3d_with_indices",
+    "lp_pool1d",
+    "lp_pool2d",
+    "amax",
+    "group_norm",
+    "layer_norm",
+    "rms_norm",
+    "instance_norm",
+    "local_response_norm",
+    "normalize",
+}
+OF_TORCH = {
+    function: name
+    for name in SUMS | PRODUCTS | FIRST | CONSTANTS | SINGLE_STEP | NUMBERS | {"where"}
+    for home in (operator, torch, F)
+    if callable(function := getattr(home, name, None))
+}
+SAMPLES = 4  # that linearity is tried on
+TOLERANCE = 1e-3  # of the largest value
+BY_HAND = "insert mia_nb.models.snn.Spike modules by hand and pass the network to SNN"
+
+
+class Stage(IntEnum):
+    """How far a value has come: no image in it; an image that no weight has seen; analogue, once
+    for each image; made of spikes.
+    """
+
+    FIXED = 0
+    PIXELS = 1
+    ANALOGUE = 2
+    SPIKES = 3
+
+
+def check_calls(net: fx.GraphModule, *, mean_over_time: bool, encoded: bool = False) -> None:
+    """Refuse a traced network with a call that no spiking network may have.
+
+    Parameters:
+        net: of `sites.trace`.
+        mean_over_time: whether the network was trained without spikes, so that means over time must
+            stand for its values (conversion). If not, pooling by a maximum and norms may stand
+            anywhere.
+        encoded: whether the images themselves come as spikes, others at every step.
+
+    Raises:
+        ValueError: with the place, the name and the way out.
+    """
+    stages: dict[fx.Node, Stage] = {}
+    learned: set[fx.Node] = set()  # values that a weight had a part in
+    for node in net.graph.nodes:
+        before = max((stages[source] for source in node.all_input_nodes), default=Stage.FIXED)
+        if _has_weights(net, node) or not learned.isdisjoint(node.all_input_nodes):
+            learned.add(node)
+        if node.op == "placeholder":
+            images = node.target not in ("timesteps", "static")
+            first = Stage.SPIKES if encoded and mean_over_time else Stage.PIXELS
+            stages[node] = first if images else Stage.FIXED
+        elif node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
+            stages[node] = Stage.SPIKES
+        elif before == Stage.FIXED or node.op == "output" or _says_shape_or_kind(node):
+            stages[node] = Stage.FIXED
+        elif before == Stage.PIXELS:
+            stages[node] = Stage.ANALOGUE if node in learned else Stage.PIXELS
+        else:
+            harmless = not mean_over_time or before == Stage.ANALOGUE
+            if not _is_linear(net, node, stages) and not (harmless and _is_single_step(net, node)):
+                raise ValueError(_refusal(net, node, before))
+            stages[node] = before
+
+
+def _has_weights(net: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return next(net.get_submodule(node.target).parameters(), None) is not None
+    return node.op == "get_attr" and isinstance(operator.attrgetter(node.target)(net), nn.Parameter)
+
+
+def _name(node: fx.Node) -> str:
+    """What a call is called, `add_` by the name of `add`."""
+    if node.target is getattr:
+        return str(node.args[1])
+    if node.op == "call_method":
+        return str(node.target).rstrip("_")
+    name = OF_TORCH.get(node.target, getattr(node.target, "__name__", str(node.target)))
+    return name.strip("_")
+
+
+def _argument(node: fx.Node, position: int, keyword: str, default: Any = None) -> Any:
+    if len(node.args) > position:
+        return node.args[position]
+    return node.kwargs.get(keyword, default)
+
+
+def _says_shape_or_kind(node: fx.Node) -> bool:
+    """Whether a call's result is a number of axes, a dtype and the like, or a tensor of constants
+    in the shape of its input.
+    """
+    if node.op == "call_function" and node.target is not getattr and node.target not in OF_TORCH:
+        return False
+    return node.op in ("call_function", "call_method") and _name(node) in (
+        NUMBERS | KINDS | CONSTANTS
+    )
+
+
+def _is_linear(net: fx.GraphModule, node: fx.Node, stages: dict[fx.Node, Stage]) -> bool:
+    """Whether a call is linear in those of its inputs that have come furthest."""
+    if node.op == "call_module":
+        module = net.get_submodule(node.target)
+        if isinstance(module, Repeat):
+            return True
+        without_statistics = hasattr(module, "running_mean") and module.running_mean is None
+        return _is_one_of(module, LINEAR_LAYERS) and not without_statistics
+    if node.target is getattr:
+        return _name(node) in LINEAR_ATTRIBUTES
+    if node.op == "call_function" and node.target not in OF_TORCH:
+        return False
+    name = _name(node)
+    if name == "where":
+        condition = _argument(node, 1 if node.op == "call_method" else 0, "condition")
+        return _furthest(condition, stages) <= Stage.PIXELS
+    if name in SUMS:
+        return True
+    if name in PRODUCTS:
+        factors = [stages[source] for source in _sources((node.args, node.kwargs))]
+        return factors.count(max(factors)) == 1
+    return name in FIRST and _is_linear_in_its_first(node, name, stages)
+
+
+def _is_linear_in_its_first(node: fx.Node, name: str, stages: dict[fx.Node, Stage]) -> bool:
+    """Whether a call of FIRST takes its other arguments from elsewhere, and does not round."""
+    others = node.args[2 if name in SHAPED_BY else 1 :]
+    by_keyword = {keyword: value for keyword, value in node.kwargs.items() if keyword != "input"}
+    if _furthest((others, by_keyword), stages) > Stage.PIXELS:
+        return False
+    if name == "batch_norm":  # with the batch's own statistics it is another one
+        return _argument(node, 5, "training", False) is False
+    if name in ("div", "divide"):
+        return node.kwargs.get("rounding_mode") is None
+    if name == "to":  # whole numbers and truth values round
+        given = [*others, *by_keyword.values()]
+        dtypes = [value for value in given if isinstance(value, torch.dtype)]
+        return all(dtype.is_floating_point for dtype in dtypes)
+    return True
+
+
+def _is_single_step(net: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a call is pooling by a maximum, or a norm."""
+    if node.op == "call_module":
+        return _is_one_of(net.get_submodule(node.target), SINGLE_STEP_LAYERS)
+    if node.op == "call_function" and node.target not in OF_TORCH:
+        return False
+    return _name(node) in SINGLE_STEP
+
+
+def _is_one_of(module: nn.Module, layers: tuple[type[nn.Module], ...]) -> bool:
+    """Whether a module computes as one of these layers do; a subclass may not."""
+    return any(isinstance(module, kind) and _same_forward(module, kind) for kind in layers)
+
+
+def _same_forward(module: nn.Module, kind: type[nn.Module]) -> bool:
+    return type(module).forward is kind.forward
+
+
+def _sources(arguments: Any) -> list[fx.Node]:
+    """The values among arguments, each as often as it stands there."""
+    sources: list[fx.Node] = []
+    fx.node.map_arg(arguments, sources.append)
+    return sources
+
+
+def _furthest(arguments: Any, stages: dict[fx.Node, Stage]) -> Stage:
+    return max((stages[source] for source in _sources(arguments)), default=Stage.FIXED)
+
+
+def _refusal(net: fx.GraphModule, node: fx.Node, stage: Stage) -> str:
+    """Where a call stands, what it is, why it is none here, and what to do."""
+    name = _name(node)
+    if node.op == "call_module":
+        name = type(net.get_submodule(node.target)).__name__
+    place = where_of(node) + _line_of(node)
+    if not _is_single_step(net, node):
+        what = "spikes" if stage == Stage.SPIKES else "a layer's output"
+        return (
+            f"{place}: {name} of {what} is not linear, and only ReLU becomes spikes; write it as"
+            f" nn.ReLU if it is one, train with nn.ReLU in its place, {BY_HAND}, or {STEPWISE}"
+        )
+    reason = f"{place}: {name} of spikes is not {name} of their mean, at any number of timesteps"
+    if plain_window(net, node) is not None:
+        return (
+            f'{reason}; take average pooling, with pool="avg" here or pool_layers="avg" in'
+            f" mia.convert (best before the network is trained), {_direct()}"
+        )
+    other = "BatchNorm (with running statistics)" if "norm" in name.lower() else "average pooling"
+    return f"{reason}; train the network with {other} in its place, {_direct()}"
+
+
+def _direct() -> str:
+    return f'train with spikes from the start (snn.spiking, or model="snn"), or {STEPWISE}'
+
+
+def _line_of(node: fx.Node) -> str:
+    """ " (file.py, line 7)" of the code that calls a function, "" of a layer, which has a name."""
+    if node.op == "call_module":
+        return ""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (.*)', node.stack_trace or "")
+    tracing = (str(Path(torch.__file__).parent), str(Path(__file__).with_name("sites.py")))
+    for file, line, _ in reversed(frames):
+        if not file.startswith(tracing):
+            return f" ({Path(file).name}, line {line})"
+    return ""
+
+
+class _Replaying(fx.Interpreter):
+    """The traced network with given outputs at its sites; keeps what came in there."""
+
+    def __init__(self, net: fx.GraphModule, outputs: dict[str, Tensor]):
+        super().__init__(net)
+        self.outputs = outputs
+        self.inputs: dict[str, Tensor] = {}
+
+    def call_module(self, target, args, kwargs):
+        if not isinstance(self.fetch_attr(target), Spike):
+            return super().call_module(target, args, kwargs)
+        self.inputs[target] = args[0]
+        if target in self.outputs:
+            return self.outputs[target]
+        return torch.relu(args[0])
+
+
+def check_values(net: fx.GraphModule, sites: list[Site], x: Tensor) -> None:
+    """Try on numbers what `check_calls` reads from the code: between the sites of a traced network
+    nothing mixes samples or time steps, and all is linear.
+
+    Parameters:
+        net: of `sites.trace`.
+        sites: its sites.
+        x: normalised images (B, C, H, W).
+
+    Each site gives random numbers a at one time step, b at the next and their mean at a third. Then
+    what comes in at each site, and the output, must at the first two be what either gives alone,
+    and at the third their mean. Networks that draw random numbers in eval mode are not tried.
+
+    Raises:
+        ValueError: that names the place before which something else happens.
+    """
+    x = x[:SAMPLES]
+    devices = [x.device] if x.is_cuda else []
+    with models.evaluating(net), torch.random.fork_rng(devices=devices):
+        torch.manual_seed(0)
+        plain = _replayed(net, {}, x, 1)
+        sizes = {site.name: plain[site.name].relu() for site in sites}
+        a, b = (
+            {name: torch.rand_like(size) * (size.max() + 1) for name, size in sizes.items()}
+            for _ in range(2)
+        )
+        alone = _replayed(net, a, x, 1)
+        again = _replayed(net, a, x, 1)
+        if any(not torch.equal(alone[name], again[name]) for name in alone):
+            return
+        other = _replayed(net, b, x, 1)
+        three = {name: torch.cat([a[name], b[name], (a[name] + b[name]) / 2]) for name in a}
+        together = _replayed(net, three, torch.cat([x, x, x]), 3)
+    places = {site.name: f"before {site.where}" for site in sites} | {"output": "before the output"}
+    for name, value in together.items():
+        allowed = max(TOLERANCE, 4 * torch.finfo(value.dtype).eps) * (10 if x.is_cuda else 1)
+        atol = allowed * float(value.abs().max())
+        apart = torch.cat([alone[name], other[name]])
+        if value.shape != (3 * len(x), *alone[name].shape[1:]) or not torch.allclose(
+            value[: 2 * len(x)], apart, rtol=0, atol=atol
+        ):
+            raise ValueError(
+                f"{places[name]} time steps or samples are mixed: no call may move or reduce the"
+                f" first axis, the batch; or {STEPWISE}"
+            )
+        mean = (alone[name] + other[name]) / 2
+        if not torch.allclose(value[2 * len(x) :], mean, rtol=0, atol=atol):
+            raise ValueError(
+                f"{places[name]} something is not linear in spikes, as a hook may do: take it out,"
+                f" or {STEPWISE}"
+            )
+
+
+def _replayed(
+    net: fx.GraphModule, outputs: dict[str, Tensor], x: Tensor, timesteps: int
+) -> dict[str, Tensor]:
+    """What comes in at each site, and the output."""
+    replaying = _Replaying(net, outputs)
+    try:
+        output = replaying.run(x, timesteps, False)
+    except Exception as error:
+        raise ValueError(
+            f"{type(net).__name__} does not run on {len(x)} images ({models.first_line(error)}):"
+            " time steps are laid along the first axis, the batch, which may have any length"
+        ) from error
+    return {**replaying.inputs, "output": output}
