@@ -448,7 +448,9 @@ def _family(pool: Pool, module: nn.Module) -> dict:
 
 
 def _forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = None) -> Tensor:
-    """Logits (B, K), or (T, B, K) with per_step."""
+    """Logits (B, K), or (T, B, K) with per_step, of images, or of events (T, B, C, H, W)."""
+    if x.ndim == 5 and getattr(module, "time_axis", 0) == 1:
+        x = x.transpose(0, 1)
     with (
         torch.inference_mode(),
         torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == "bfloat16"),
@@ -565,6 +567,12 @@ def _check_outputs(
         if reason := neural_de.blown_up(module, x):
             raise ValueError(f"model {model}: {reason}")
         return  # non-finite outputs are named, with their sample, where signals are made
+    # with its noise off a network that learned with it may well have nothing left to say
+    alike = len(x) > 1 and torch.equal(first, first[:1].expand_as(first))
+    if alike and not neural_de.is_noisy(module):
+        raise ValueError(
+            f"model {model} gives the same output for every sample: {_silence(module, x)}"
+        )
     if noise:
         if torch.equal(*(_noisy(run, x, [len(x)], [("doubt", n)]) for n in (0, 1))):
             raise ValueError(
@@ -580,12 +588,6 @@ def _check_outputs(
         raise ValueError(
             f"model {model} encodes its input as random spikes, so that every output is another"
             " one: declare it with noise=True, and take several queries"
-        )
-    # with its noise off a network that learned with it may well have nothing left to say
-    alike = len(x) > 1 and torch.equal(first, first[:1].expand_as(first))
-    if alike and not neural_de.is_noisy(module):
-        raise ValueError(
-            f"model {model} gives the same output for every sample: {_silence(module, x)}"
         )
     # convolutions multiply with ten bits
     tf32 = x.is_cuda and dtype == "float32" and torch.backends.cudnn.allow_tf32
@@ -611,10 +613,12 @@ def _share(difference: Tensor, scale: Tensor) -> float:
 
 def _silence(module: nn.Module, x: Tensor) -> str:
     """Why a model could give a constant."""
-    if isinstance(module, snn.SNN) and module.fold:
+    if isinstance(module, snn.SNN):
         rates = snn.firing_rates(module, [x]).query("rate == 0")
         for site in rates["site"][:1]:
             return f"it never spikes at {site}; lower its thresholds, or train it further"
+    if timesteps(module) is not None:
+        return "it did not learn, its input is constant, or its neurons never fire"
     return "it did not learn, or its input is constant"
 
 

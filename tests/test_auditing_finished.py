@@ -830,3 +830,38 @@ def test_the_how_tos_examples_run_as_they_stand(number, tmp_path, monkeypatch, c
 
 def test_the_how_to_shows_all_kinds_of_models():
     assert len(SNIPPETS) == 7
+
+
+class Transposing(torch.nn.Module):
+    """A network of events with samples first, around one with time first."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x.transpose(0, 1))
+
+
+@pytest.mark.parametrize("batch", [4, 10])
+def test_event_frames_are_never_taken_for_time_steps_in_silence_and_the_named_option_works(batch):
+    from mia_nb.models import snn
+
+    torch.manual_seed(0)
+    layers = (torch.nn.Flatten(), torch.nn.Linear(50, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    net = snn.spiking(torch.nn.Sequential(*layers), 4, theta=0.3).eval()
+    frames = np.random.default_rng(0).poisson(0.5, (20, 4, 2, 5, 5)).astype(np.float32)
+    with torch.no_grad():
+        expected = net(torch.from_numpy(frames).transpose(0, 1)).numpy()
+    # four samples of four time steps fit either way
+    with pytest.raises(ValueError, match="axis 0 is time; of events samples first") as caught:
+        outputs(net, frames, batch=batch)
+    assert "set time_axis=1 of the network" in str(caught.value)
+    np.testing.assert_allclose(outputs(Transposing(net), frames, batch=batch), expected, atol=1e-5)
+    net.time_axis = 1
+    np.testing.assert_allclose(outputs(net, frames, batch=batch), expected, atol=1e-5)
+    labels = np.arange(20) % 3
+    audit = mia_nb.audit(
+        net, (frames[:10], labels[:10]), (frames[10:], labels[10:]), n_resamples=20
+    )
+    assert audit.text

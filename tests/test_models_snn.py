@@ -5,6 +5,7 @@ the sites."""
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 
@@ -14,7 +15,7 @@ import snntorch
 import torch
 import torch.nn.functional as F
 from opacus import GradSampleModule
-from snntorch import SpikingNeuron, spikegen
+from snntorch import SpikingNeuron, spikegen, utils
 from snntorch._neurons.deltaleaky import DeltaLeaky
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -364,9 +365,38 @@ def test_events_of_another_number_of_steps_are_refused_and_moving_images_make_ev
         assert out.shape == (4, 1, 5) and not torch.equal(out[1], out[0])
         with pytest.raises(
             ValueError,
-            match=r"events have 3 time steps \(axis 0 of \(3, 1, 2, 8, 8\)\); the network runs 4",
+            match=r"events \(3, 1, 2, 8, 8\) have 3 time steps, as axis 0 is time; the network runs 4",
         ):
             converted(4, fold=fold)(events[:3])
+
+
+EVENT_NETS = {
+    "converted": lambda **options: converted(4, **options).float(),
+    "step by step": lambda **options: direct(4, fold=False, **options).float(),
+    "Stepwise": lambda **options: snn.Stepwise(nested("Leaky"), 4, **options).eval(),
+}
+
+
+@pytest.mark.parametrize("kind", EVENT_NETS)
+@pytest.mark.parametrize("samples", [3, 4])
+def test_events_with_samples_first_are_taken_by_the_option_that_the_message_names(kind, samples):
+    frames = torch.poisson(torch.full((samples, 4, 2, 8, 8), 0.5))
+    net = EVENT_NETS[kind]()
+    expected = net(frames.transpose(0, 1))
+    if samples != 4:
+        with pytest.raises(ValueError) as error:
+            net(frames)
+        says = str(error.value)
+        assert "(3, 4, 2, 8, 8) have 3 time steps, as axis 0 is time" in says
+        assert says.endswith("set time_axis=1 of the network")
+    net.time_axis = 1
+    assert torch.equal(net(frames), expected)
+    assert torch.equal(EVENT_NETS[kind](time_axis=1)(frames), expected)
+    if samples != 4:
+        with pytest.raises(ValueError, match=r"of events \(T, B, C, H, W\) set time_axis=0"):
+            net(frames.transpose(0, 1))
+    with pytest.raises(ValueError, match="time_axis=2: wanted 0 for events"):
+        EVENT_NETS[kind](time_axis=2)
 
 
 def seen(net, x, T):
@@ -566,6 +596,7 @@ def test_stepwise_states_hold_weights_only_and_load_into_a_network_that_was_used
 
 
 def test_stepwise_touches_no_other_network_and_keeps_none_alive():
+    gc.collect()  # networks of other tests
     before = len(SpikingNeuron.instances)
     x = images(dtype=torch.float32).abs()
     living = nested("Leaky")
@@ -577,8 +608,155 @@ def test_stepwise_touches_no_other_network_and_keeps_none_alive():
         net(x).sum().backward()
         copy.deepcopy(net)(x)
     assert torch.equal(living[0][2].mem, mem)
+    del net
+    gc.collect()
     assert len(SpikingNeuron.instances) == before + 1  # only the network that was never wrapped
     SpikingNeuron.instances.pop()
+
+
+class Flat(nn.Module):
+    """snntorch's reset sees neurons that are children of the network itself."""
+
+    def __init__(self, neuron):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.neuron, self.head = nn.Linear(128, 6), neuron, nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.head(self.neuron(self.layer(x.flatten(1))))
+
+
+# snntorch's reset leaves the spikes of an RSynaptic, wrapped or not
+@pytest.mark.parametrize("kind", [kind for kind in NEURONS if kind != "RSynaptic"])
+def test_snntorchs_own_reset_works_as_before_once_a_network_was_wrapped(kind):
+    x, net = images(dtype=torch.float32).abs(), Flat(NEURONS[kind]())
+
+    def as_in_tutorials():
+        utils.reset(net)
+        with torch.no_grad():
+            return steps_of(net, x, 5)
+
+    before, wrapped = as_in_tutorials(), snn.Stepwise(net, 5)
+    wrapped(x[:3])
+    assert torch.equal(as_in_tutorials(), before) and torch.equal(as_in_tutorials(), before)
+    assert torch.equal(wrapped(x), before) and torch.equal(as_in_tutorials(), before)
+    assert any(neuron == net.neuron for neuron in SpikingNeuron.instances)
+    snn.Stepwise(wrapped, 5)  # a second time
+    assert torch.equal(as_in_tutorials(), before)
+
+
+# --------------------------------------------------------------------------------------------------
+# neurons of others
+
+
+class Integrator(nn.Module):
+    """A neuron that keeps its membrane between calls, with no way to clear it."""
+
+    def __init__(self):
+        super().__init__()
+        self.v = None
+
+    def forward(self, x):
+        self.v = x if self.v is None else 0.9 * self.v + x
+        out = (self.v > 0.5).to(x)
+        self.v = self.v - 0.5 * out
+        return out
+
+
+class Resettable(Integrator):
+    """As those of SpikingJelly."""
+
+    def reset(self):
+        self.v = None
+
+
+class InABuffer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("v", torch.zeros(1))
+
+    def forward(self, x):
+        self.v = 0.9 * self.v + x
+        return (self.v > 0.5).to(x)
+
+
+class InAList(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.history = []
+
+    def forward(self, x):
+        self.history.append(x)
+        return (sum(self.history) > 0.5).to(x)
+
+
+class Hidden(Flat):
+    """A state outside of its modules' attributes, seen in the outputs alone."""
+
+    def __init__(self):
+        super().__init__(nn.Identity())
+        self.box = {"calls": 0}
+
+    def forward(self, x):
+        self.box["calls"] += 1
+        return super().forward(x) + self.box["calls"]
+
+
+class WithReset(Hidden):
+    def reset_state(self, value=0):
+        self.box["calls"] = value
+
+
+class Reinitialised(Flat):
+    def reset(self):
+        self.head.reset_parameters()
+
+
+@pytest.mark.parametrize(
+    ("net", "says"),
+    [
+        (Flat(Integrator()), "Flat answers a batch otherwise after another one, as neuron.v keeps"),
+        (Flat(InABuffer()), "as neuron.v keeps its state: give the part that keeps a state"),
+        (Flat(InAList()), "a method reset(), without arguments, that drops it"),
+        (Hidden(), "Hidden answers a batch otherwise after another one: give the part"),
+        (Reinitialised(nn.ReLU()), "change head.weight: give what initialises weights another"),
+    ],
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_state_that_stepwise_cannot_clear_is_refused_on_the_first_batch(net, says, training):
+    weights = {
+        name: value.clone() for name, value in net.state_dict().items() if name != "neuron.v"
+    }
+    wrapped = snn.Stepwise(net, 4).train(training)
+    for _ in range(2):
+        with pytest.raises(ValueError) as error:
+            wrapped(images(dtype=torch.float32))
+        assert says in str(error.value) and "\n" not in str(error.value)
+    assert all(torch.equal(net.state_dict()[name], value) for name, value in weights.items())
+    assert wrapped.training == training
+
+
+@pytest.mark.parametrize("net", [Flat(Resettable()), WithReset(), Flat(nn.Dropout(0.5))])
+def test_neurons_that_can_be_reset_are_reset_and_layers_without_state_pass(net):
+    x, net = images(dtype=torch.float32), snn.Stepwise(net, 4).eval()
+    first = net(x)
+    assert torch.equal(net(x), first)
+    torch.testing.assert_close(net(x[:5]), first[:5])
+    drawn = torch.get_rng_state()
+    snn.Stepwise(net.net, 4)(x)
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_an_untried_network_is_trained_as_if_it_had_not_been_tried():
+    x = images(dtype=torch.float32)
+    ways = []
+    for tried in (True, False):
+        torch.manual_seed(1)
+        net = snn.Stepwise(nn.Sequential(nn.BatchNorm2d(2), nn.Dropout(0.5), nested("Leaky")), 3)
+        net.tried = not tried
+        net(x).sum().backward()
+        ways.append([*net.state_dict().values(), *(p.grad for p in net.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*ways, strict=True))
 
 
 class Delta(nn.Module):
@@ -610,7 +788,7 @@ def test_stepwise_encodes_reads_out_and_refuses_like_snn():
         snn.Stepwise(nested("Leaky"), 3, readout=readout)(x) for readout in ("mean", "sum")
     )
     torch.testing.assert_close(total, 3 * mean)
-    with pytest.raises(ValueError, match="events have 2 time steps"):
+    with pytest.raises(ValueError, match="have 2 time steps, as axis 0 is time"):
         by_hand(torch.stack([x, x]))
     for name, wrong in (("readout", "max"), ("encode", "poisson"), ("timesteps", 0)):
         with pytest.raises(ValueError, match=f"^{name}={wrong!r}[ :]"):

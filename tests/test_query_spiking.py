@@ -197,3 +197,30 @@ def test_firing_rates_are_those_of_every_model_on_the_first_audited_images(image
     )
     with pytest.raises(ValueError, match="tinycnn is none"):
         querying.firing_rates(plain, images)
+
+
+@pytest.mark.parametrize("encode", ["constant", "rate", "latency"])
+@pytest.mark.parametrize("fold", [True, False])
+def test_a_network_that_never_fires_is_named_with_its_site_whatever_encodes_its_input(
+    images, root, encode, fold
+):
+    dead = train(images, root, encode=encode, theta=1000.0, fold=fold)
+    for options in ({}, {"noise": True, "queries": 3}, {"noise": False}):
+        with pytest.raises(ValueError, match="it never spikes at spike0; lower its") as caught:
+            ask(dead, images, **options)
+        assert "\n" not in str(caught.value)
+    # as that advice says
+    alive = train(images, root, encode=encode, theta=0.3, fold=fold)
+    options = {"noise": True, "queries": 3} if encode == "rate" else {}
+    assert np.isfinite(ask(alive, images, **options).margin).all()
+    if encode == "rate":
+        with pytest.raises(ValueError, match="declare it with noise=True"):
+            ask(alive, images)
+
+
+def test_masks_per_step_reach_a_network_of_which_samples_come_first(images, root):
+    options = {"input_dropout": 0.2, "queries": 2, "mask_scope": "step"}
+    usual, other = (train(images, root, time_axis=axis) for axis in (0, 1))
+    assert np.array_equal(
+        ask(usual, images, **options).margin, ask(other, images, **options).margin
+    )

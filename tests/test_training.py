@@ -411,6 +411,46 @@ def test_recipes_that_cannot_be_trained_are_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("strategy", ["plain", "stacked"])
+def test_of_a_record_in_training_mode_the_logits_are_trained_on_as_if_they_came_alone(
+    images, tmp_path, strategy
+):
+    recipes = [MLP.replace(model=model, num_models=2) for model in ("toys:two_heads", "toys:mlp")]
+    two, one = (train(recipe, images, tmp_path, strategy=strategy) for recipe in recipes)
+    for model in range(2):
+        for name, weight in one.state(model).items():
+            assert torch.equal(two.state(model)[f"inner.{name}"], weight)
+
+
+@pytest.mark.parametrize(
+    ("kind", "came"),
+    [("dict", "a dict"), ("tuple", "a tuple"), ("none", "a NoneType"), ("wide", "(2, 8)")],
+)
+@pytest.mark.parametrize("defense", [None, "dp_sgd"])
+def test_what_gives_no_logits_in_training_mode_alone_is_refused_before_anything_is_written(
+    images, tmp_path, kind, came, defense
+):
+    recipe = MLP.replace(model="toys:two_heads", model_args={"kind": kind}, defense=defense)
+    with pytest.raises(ValueError) as caught:
+        train(recipe, images, tmp_path)
+    says = str(caught.value)
+    assert f"the model gives {came} for two images in training mode" in says and "\n" not in says
+    assert not list(tmp_path.iterdir())
+
+
+def test_looking_at_training_mode_leaves_statistics_modes_and_generator_alone(images):
+    net = torch.nn.Sequential(
+        torch.nn.BatchNorm2d(1), torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(64, 4)
+    )
+    net.eval()
+    net[2].train()
+    state, drawn = {k: v.clone() for k, v in net.state_dict().items()}, torch.get_rng_state()
+    models.check_training(net, images)
+    assert all(torch.equal(net.state_dict()[name], value) for name, value in state.items())
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert [part.training for part in net] == [False, False, True, False]
+
+
 def test_an_odd_number_of_models_is_refused():
     with pytest.raises(ValueError, match="take 6"):
         Recipe(num_models=5)

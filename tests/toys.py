@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -203,3 +204,33 @@ class Fused(nn.Module):
 
 def fused(in_channels, num_classes, size, place, pause=0.0):
     return Fused(mlp(in_channels, num_classes, size), place, pause)
+
+
+class Logits(NamedTuple):
+    logits: torch.Tensor
+    aux_logits: torch.Tensor
+
+
+class TwoHeads(nn.Module):
+    """Gives something else than logits in training mode."""
+
+    def __init__(self, inner, aside, kind):
+        super().__init__()
+        self.inner, self.aside, self.kind = inner, aside, kind
+
+    def forward(self, x):
+        if not self.training:
+            return self.inner(x)
+        kinds = {
+            "record": Logits,
+            "dict": lambda z, aux: {"logits": z, "aux": aux},
+            "tuple": lambda z, aux: (z, aux),
+            "wide": lambda z, aux: torch.cat([z, aux], 1),
+            "none": lambda z, aux: None,
+        }
+        return kinds[self.kind](self.inner(x), self.aside(x))
+
+
+def two_heads(in_channels, num_classes, size, kind="record"):
+    inner = mlp(in_channels, num_classes, size)
+    return TwoHeads(inner, mlp(in_channels, num_classes, size), kind)

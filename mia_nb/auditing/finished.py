@@ -514,11 +514,17 @@ def _queried(model, device) -> Iterator[Callable]:
         return
     modes = {part: part.training for part in model.modules()}
     weight = next(model.to(device).parameters(), torch.zeros(()))
+    counts = [getattr(part, "timesteps", None) for part in model.modules()]
+    steps = [count for count in counts if isinstance(count, int) and count > 1]
 
     def query(x):
         x = torch.as_tensor(x, device=weight.device)
-        found = model(x.to(weight.dtype) if x.is_floating_point() else x)
-        return getattr(found, "logits", found)
+        x = x.to(weight.dtype) if x.is_floating_point() else x
+        # as many samples as time steps: a network that takes the first axis of events for time
+        # would answer, with other numbers
+        parts = [x[:1], x[1:]] if x.ndim == 5 and len(x) in steps else [x]
+        found = [getattr(logits, "logits", logits) for logits in map(model, parts)]
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     try:
         with torch.inference_mode():

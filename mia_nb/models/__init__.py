@@ -309,6 +309,53 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
     return module
 
 
+def main_logits(output):
+    """The logits among what a network gives in training mode.
+
+    Parameters:
+        output: of the network: logits, or a record whose field `logits` they are, as torchvision's
+            googlenet and inception_v3 give it with the logits of their auxiliary heads, which no
+            loss looks at here.
+    """
+    return output if isinstance(output, torch.Tensor) else getattr(output, "logits", output)
+
+
+def check_training(module: nn.Module, images: Images) -> None:
+    """ValueError of one line for a module that gives no logits (2, num_classes) of two images in
+    training mode.
+
+    Parameters:
+        module: runs in training mode without gradient; its mode and buffers are left as they were.
+        images: whose classes are counted.
+    """
+    weight = next(module.parameters(), torch.zeros(()))
+    probe = normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            output = module.train()(probe)
+    except Exception as error:
+        raise ValueError(
+            f"the model fails in training mode on two images of shape {tuple(probe.shape[1:])}:"
+            f" {first_line(error)}"
+        ) from error
+    finally:
+        for part, training in modes:
+            part.training = training
+        for buffer, was in buffers:
+            buffer.data = was
+    logits = main_logits(output)
+    wanted = (len(probe), len(images.classes))
+    if isinstance(logits, torch.Tensor) and tuple(logits.shape) == wanted:
+        return
+    came = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(output).__name__}"
+    raise ValueError(
+        f"the model gives {came} for two images in training mode; wanted logits {wanted}, or a"
+        " named tuple whose field logits they are: return the logits alone"
+    )
+
+
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Eval mode without gradient; modes are left as found, part by part."""

@@ -9,6 +9,8 @@ al. 2023 (direct training).
 from __future__ import annotations
 
 import copy
+import inspect
+import weakref
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
@@ -17,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.parameter import is_lazy
 
 from mia_nb import models
 from mia_nb.checks import one_of, whole
@@ -47,6 +50,9 @@ __all__ = [
     "spiking",
 ]
 
+STATE_SAMPLES = 32  # on which it is tried whether a network's state is cleared
+# methods by which modules drop their state: SpikingJelly, snntorch, Keras
+RESETS = ("reset", "reset_state", "reset_states", "reset_mem", "reset_hidden")
 READOUTS = ("mean", "sum", "last")
 ENCODINGS = ("constant", "rate", "latency")
 CONVERTED = {
@@ -69,8 +75,10 @@ DIRECT = {
 class InTime(nn.Module):
     """What networks over time steps have in common: how images enter, and how outputs are read."""
 
-    def __init__(self, timesteps, readout, encode, encode_args, mean, std):
+    def __init__(self, timesteps, readout, encode, encode_args, mean, std, time_axis):
         super().__init__()
+        self.time_axis = time_axis
+        _check_time_axis(time_axis)
         one_of("readout", readout, READOUTS)
         if not callable(encode):
             one_of("encode", encode, ENCODINGS)
@@ -84,6 +92,12 @@ class InTime(nn.Module):
         taken not to draw.
         """
         return self.encode == "rate"
+
+    def events(self, x: Tensor) -> Tensor | None:
+        """(T, B, ...) inputs, or None where the images themselves are shown at every step."""
+        if x.ndim == 5:
+            return _time_first(x, self.timesteps, self.time_axis)
+        return _encoded(x, self.timesteps, self.encode, self.encode_args, self.mean, self.std)
 
     def forward(self, x: Tensor, per_step: bool = False) -> Tensor:
         """Logits (B, K); with per_step those of every single step, (T, B, K)."""
@@ -107,6 +121,8 @@ class SNN(InTime):
             normalize=False.
         mean, std: of the images' normalisation, which rate and latency undo, as they need pixels in
             [0, 1].
+        time_axis: of events: 0 as they are (T, B, C, H, W), or 1 where samples come first,
+            (B, T, C, H, W), as loaders of event data and audits give them. It may be set later too.
         fold: False runs step by step (the same outputs in eval mode; batch norm statistics per
             step in train mode).
 
@@ -126,9 +142,10 @@ class SNN(InTime):
         encode_args=None,
         mean=(0.0,),
         std=(1.0,),
+        time_axis: int = 0,
         fold=True,
     ):
-        super().__init__(timesteps, readout, encode, encode_args, mean, std)
+        super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis)
         self.net, self.sites = (net, None) if places.traced(net) else places.trace(net, None)
         self.fold, self.report = fold, None
 
@@ -147,7 +164,7 @@ class SNN(InTime):
                 "per-sample gradients of a network folded over time would clip single steps: build"
                 " with fold=False"
             )
-        events = _events(x, self.timesteps, self.encode, self.encode_args, self.mean, self.std)
+        events = self.events(x)
         if not self.fold:
             mem: dict[str, Tensor] = {}
             one = _Step(self.net, mem)
@@ -186,15 +203,29 @@ class _Step(fx.Interpreter):
         return out.to(x.dtype)
 
 
-def _events(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> Tensor | None:
+def _check_time_axis(time_axis: int) -> None:
+    if time_axis not in (0, 1):
+        raise ValueError(
+            f"time_axis={time_axis!r}: wanted 0 for events (T, B, C, H, W), or 1 for (B, T, C, H,"
+            " W)"
+        )
+
+
+def _time_first(x: Tensor, timesteps: int, time_axis: int) -> Tensor:
+    """Events (T, B, ...) from five axes of which `time_axis` is time."""
+    _check_time_axis(time_axis)
+    steps, other = x.shape[time_axis], x.shape[1 - time_axis]
+    if steps == timesteps:
+        return x.transpose(0, time_axis)
+    came = f"events {tuple(x.shape)} have {steps} time steps, as axis {time_axis} is time"
+    if other != timesteps:
+        raise ValueError(f"{came}; the network runs {timesteps}: retime it")
+    order = "(T, B, C, H, W)" if time_axis else "samples first, (B, T, C, H, W)"
+    raise ValueError(f"{came}; of events {order} set time_axis={1 - time_axis} of the network")
+
+
+def _encoded(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> Tensor | None:
     """(T, B, ...) inputs, or None where the images themselves are shown at every step."""
-    if x.ndim == 5:
-        if len(x) != timesteps:
-            raise ValueError(
-                f"events have {len(x)} time steps (axis 0 of {tuple(x.shape)}); the network runs"
-                f" {timesteps}: retime it"
-            )
-        return x
     if encode == "constant":
         return None
     if callable(encode):
@@ -247,20 +278,28 @@ def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
 
 
 class Stepwise(InTime):
-    """A network of snntorch neurons, called once per time step with its state cleared before and
-    after every batch.
+    """A network of snntorch neurons, or others with a state, called once per time step with its
+    state cleared before and after every batch.
 
     Parameters:
         net: net(x_t (B, ...)) returns logits (B, K) or a tuple. Never call it yourself between
             batches: its membranes would carry one batch into the next, and scores would depend on
-                the order of
-            the queries.
+            the order of the queries.
         timesteps: T, from 1.
         output: the entry of a tuple that the logits are.
-        readout, encode, encode_args, mean, std: as in `SNN`.
+        readout, encode, encode_args, mean, std, time_axis: as in `SNN`.
 
-    snntorch.utils.reset sees top-level children only and resets other living networks too; here
-    every state tensor of every neuron of this network, and no other, is dropped.
+    Every state tensor of every snntorch neuron of this network is dropped. Other modules are
+    cleared by what they have of reset(), reset_state(), reset_states(), reset_mem() and
+    reset_hidden(), where that wants no argument. On the first batch the network is tried: twice the
+    same samples must leave the same state and give the same outputs.
+
+    snntorch keeps a list of all neurons, by which snntorch.utils.reset finds them. Those of this
+    network stay in it, but are not kept alive by it.
+
+    Raises:
+        ValueError: on the first batch, for a network whose state is not cleared so, and for one
+            whose weights are.
     """
 
     def __init__(
@@ -274,23 +313,28 @@ class Stepwise(InTime):
         output=0,
         mean=(0.0,),
         std=(1.0,),
+        time_axis: int = 0,
     ):
-        from snntorch import SpikingNeuron
-
-        super().__init__(timesteps, readout, encode, encode_args, mean, std)
-        own = {id(part) for part in net.modules()}
-        # snntorch keeps a list of all neurons, which would keep every model of a pool alive
-        SpikingNeuron.instances[:] = [
-            neuron for neuron in SpikingNeuron.instances if id(neuron) not in own
-        ]
+        super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis)
+        _listed_weakly(net)
         self.net, self.output = net, output
+        self.tried = False
 
     def steps(self, x: Tensor) -> Tensor:
         """(T, B, K) outputs, one call of the network a step."""
-        events = _events(x, self.timesteps, self.encode, self.encode_args, self.mean, self.std)
+        events = self.events(x)
+        inputs = [x] * self.timesteps if events is None else events
+        if not self.tried and not _captured():
+            self._try([step[:STATE_SAMPLES] for step in inputs])
+            self.tried = True
+        return self._run(inputs)
+
+    def _run(self, inputs: Iterable[Tensor]) -> Tensor:
         self.clear()
-        outputs = [self.net(e) for e in ([x] * self.timesteps if events is None else events)]
-        self.clear()
+        try:
+            outputs = [self.net(step) for step in inputs]
+        finally:
+            self.clear()
         return torch.stack([out[self.output] if isinstance(out, tuple) else out for out in outputs])
 
     def clear(self) -> None:
@@ -305,6 +349,113 @@ class Stepwise(InTime):
                 for name in part._non_persistent_buffers_set:
                     if (state := getattr(part, name)) is not None:
                         setattr(part, name, torch.zeros(0, device=state.device))
+            elif not type(part).__module__.startswith("torch.nn."):
+                _reset(part)
+
+    def _try(self, inputs: list[Tensor]) -> None:
+        """Refuse a network that answers the same samples otherwise a second time, or is left in
+        another state.
+        """
+        self._try_clearing()
+        devices = [inputs[0].device] if inputs[0].is_cuda else []
+        outputs, states = [], []
+        with models.evaluating(self.net):
+            for _ in range(2):
+                with torch.random.fork_rng(devices=devices):
+                    torch.manual_seed(0)
+                    outputs.append(self._run(inputs))
+                states.append(_state(self.net))
+        changed = [name for name in states[1] if not _alike(states[0].get(name), states[1][name])]
+        if changed or not _alike(*outputs):
+            kept = f", as {changed[0]} keeps its state" if changed else ""
+            raise ValueError(
+                f"{type(self.net).__name__} answers a batch otherwise after another one{kept}: give"
+                " the part that keeps a state a method reset(), without arguments, that drops it"
+            )
+
+    @torch.no_grad()
+    def _try_clearing(self) -> None:
+        """Refuse a network of which a method that is called to drop states changes weights."""
+        weights = {
+            name: (weight, weight.detach().clone())
+            for name, weight in self.net.named_parameters()
+            if not is_lazy(weight)
+        }
+        self.clear()
+        changed = [name for name, (weight, was) in weights.items() if not torch.equal(weight, was)]
+        for weight, was in weights.values():
+            weight.copy_(was)
+        if changed:
+            raise ValueError(
+                f"the methods that drop states ({', '.join(RESETS)}) change {changed[0]}: give what"
+                " initialises weights another name, as reset_parameters; the weights are as they"
+                " were"
+            )
+
+
+def _listed_weakly(net: nn.Module) -> None:
+    """Let snntorch's list of all neurons hold those of this network by weak references, which its
+    functions take for the neurons: the list alone would keep every model of a pool alive.
+    """
+    from snntorch import SpikingNeuron
+
+    of_net = {id(part) for part in net.modules()}
+
+    def forget(gone) -> None:
+        SpikingNeuron.instances[:] = [kept for kept in SpikingNeuron.instances if kept is not gone]
+
+    SpikingNeuron.instances[:] = [
+        weakref.proxy(neuron, forget) if id(neuron) in of_net else neuron
+        for neuron in SpikingNeuron.instances
+    ]
+
+
+def _captured() -> bool:
+    """Whether nothing may be looked at now: under torch.func, while torch compiles, or in a CUDA
+    graph.
+    """
+    if neurons.transformed() or torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _reset(part: nn.Module) -> None:
+    """Call the methods by which a module drops its state."""
+    for name in RESETS:
+        method = getattr(part, name, None)
+        if not callable(method):
+            continue
+        try:
+            parameters = inspect.signature(method).parameters.values()
+        except (TypeError, ValueError):  # no Python function
+            continue
+        if all(
+            p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+            for p in parameters
+        ):
+            method()
+
+
+def _state(net: nn.Module) -> dict[str, Tensor]:
+    """Tensors of floats that the parts of a network hold, weights and buffers of layers apart."""
+    state: dict[str, Tensor] = {}
+    for path, part in net.named_modules():
+        if type(part).__module__.startswith("torch.nn."):
+            continue
+        for name, value in {**vars(part), **part._buffers}.items():
+            values = value if isinstance(value, list | tuple) else [value]
+            for number, tensor in enumerate(values):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                    place = ".".join(filter(None, (path, name)))
+                    state[f"{place}[{number}]" if tensor is not value else place] = tensor.clone()
+    return state
+
+
+def _alike(first: Tensor | None, second: Tensor) -> bool:
+    if first is None or first.shape != second.shape:
+        return False
+    scale = float(first.abs().max()) if first.numel() else 0.0
+    return torch.allclose(first, second, rtol=0, atol=1e-4 * scale, equal_nan=True)
 
 
 def sites(model: nn.Module) -> list[Site]:

@@ -551,7 +551,7 @@ def logits_of(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor
     if plan.channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
     with torch.autocast(plan.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-        logits = call(x)
+        logits = models.main_logits(call(x))
     return logits.to(DTYPES[dtype])
 
 

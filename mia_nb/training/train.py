@@ -378,6 +378,7 @@ def check(
             f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}"
         ) from error
     module = models.check_width(loop.begin(recipe, images, 0, parent and parent.state), images)
+    models.check_training(module, images)
     neural_de.check_noise(module)
     if recipe.loss in loop.PER_STEP and models.timesteps(module) is None:
         raise ValueError(
@@ -428,7 +429,7 @@ def _try_clipping(plan: Plan) -> None:
 
     def losses_of(network: nn.Module) -> torch.Tensor:
         torch.manual_seed(0)
-        return group.criterion(network(x), y)
+        return group.criterion(models.main_logits(network(x)), y)
 
     with loop.random_state_kept(plan.device):
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
