@@ -690,6 +690,18 @@ class InAList(nn.Module):
         return (sum(self.history) > 0.5).to(x)
 
 
+class Recording(nn.Module):
+    """Grows, and answers the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.record = []
+
+    def forward(self, x):
+        self.record.append(x)
+        return x
+
+
 class Hidden(Flat):
     """A state outside of its modules' attributes, seen in the outputs alone."""
 
@@ -715,10 +727,10 @@ class Reinitialised(Flat):
 @pytest.mark.parametrize(
     ("net", "says"),
     [
-        (Flat(Integrator()), "Flat answers a batch otherwise after another one, as neuron.v keeps"),
-        (Flat(InABuffer()), "as neuron.v keeps its state: give the part that keeps a state"),
+        (Flat(Integrator()), "Flat keeps a state from batch to batch (neuron.v): give the part"),
+        (Flat(InABuffer()), "(neuron.v): give the part that keeps it a method reset()"),
         (Flat(InAList()), "a method reset(), without arguments, that drops it"),
-        (Hidden(), "Hidden answers a batch otherwise after another one: give the part"),
+        (Hidden(), "Hidden keeps a state from batch to batch: give the part"),
         (Reinitialised(nn.ReLU()), "change head.weight: give what initialises weights another"),
     ],
 )
@@ -736,7 +748,9 @@ def test_a_state_that_stepwise_cannot_clear_is_refused_on_the_first_batch(net, s
     assert wrapped.training == training
 
 
-@pytest.mark.parametrize("net", [Flat(Resettable()), WithReset(), Flat(nn.Dropout(0.5))])
+@pytest.mark.parametrize(
+    "net", [Flat(Resettable()), WithReset(), Flat(nn.Dropout(0.5)), Flat(Recording())]
+)
 def test_neurons_that_can_be_reset_are_reset_and_layers_without_state_pass(net):
     x, net = images(dtype=torch.float32), snn.Stepwise(net, 4).eval()
     first = net(x)

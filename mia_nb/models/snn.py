@@ -365,12 +365,14 @@ class Stepwise(InTime):
                     torch.manual_seed(0)
                     outputs.append(self._run(inputs))
                 states.append(_state(self.net))
-        changed = [name for name in states[1] if not _alike(states[0].get(name), states[1][name])]
+        # what one run has and the other has not may be a record that grows
+        common = [name for name in states[1] if name in states[0]]
+        changed = [name for name in common if not _alike(states[0][name], states[1][name])]
         if changed or not _alike(*outputs):
-            kept = f", as {changed[0]} keeps its state" if changed else ""
+            kept = f" ({changed[0]})" if changed else ""
             raise ValueError(
-                f"{type(self.net).__name__} answers a batch otherwise after another one{kept}: give"
-                " the part that keeps a state a method reset(), without arguments, that drops it"
+                f"{type(self.net).__name__} keeps a state from batch to batch{kept}: give the part"
+                " that keeps it a method reset(), without arguments, that drops it"
             )
 
     @torch.no_grad()
@@ -451,8 +453,8 @@ def _state(net: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def _alike(first: Tensor | None, second: Tensor) -> bool:
-    if first is None or first.shape != second.shape:
+def _alike(first: Tensor, second: Tensor) -> bool:
+    if first.shape != second.shape:
         return False
     scale = float(first.abs().max()) if first.numel() else 0.0
     return torch.allclose(first, second, rtol=0, atol=1e-4 * scale, equal_nan=True)
