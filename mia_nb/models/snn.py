@@ -318,15 +318,17 @@ class Stepwise(InTime):
         super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis)
         _listed_weakly(net)
         self.net, self.output = net, output
-        self.tried = False
+        self.fault: str | None = None  # found on the first batch
 
     def steps(self, x: Tensor) -> Tensor:
         """(T, B, K) outputs, one call of the network a step."""
         events = self.events(x)
         inputs = [x] * self.timesteps if events is None else events
-        if not self.tried and not _captured():
-            self._try([step[:STATE_SAMPLES] for step in inputs])
-            self.tried = True
+        # once, as what is kept may settle
+        if self.fault is None and not _captured():
+            self.fault = self._fault([step[:STATE_SAMPLES] for step in inputs])
+        if self.fault:
+            raise ValueError(self.fault)
         return self._run(inputs)
 
     def _run(self, inputs: Iterable[Tensor]) -> Tensor:
@@ -352,9 +354,9 @@ class Stepwise(InTime):
             elif not type(part).__module__.startswith("torch.nn."):
                 _reset(part)
 
-    def _try(self, inputs: list[Tensor]) -> None:
-        """Refuse a network that answers the same samples otherwise a second time, or is left in
-        another state.
+    def _fault(self, inputs: list[Tensor]) -> str:
+        """What a network keeps, that answers the same samples otherwise a second time or is left in
+        another state; "" of one that keeps nothing.
         """
         self._try_clearing()
         devices = [inputs[0].device] if inputs[0].is_cuda else []
@@ -365,15 +367,14 @@ class Stepwise(InTime):
                     torch.manual_seed(0)
                     outputs.append(self._run(inputs))
                 states.append(_state(self.net))
-        # what one run has and the other has not may be a record that grows
-        common = [name for name in states[1] if name in states[0]]
-        changed = [name for name in common if not _alike(states[0][name], states[1][name])]
-        if changed or not _alike(*outputs):
-            kept = f" ({changed[0]})" if changed else ""
-            raise ValueError(
-                f"{type(self.net).__name__} keeps a state from batch to batch{kept}: give the part"
-                " that keeps it a method reset(), without arguments, that drops it"
-            )
+        changed = [name for name in states[1] if not _alike(states[0].get(name), states[1][name])]
+        if not changed and _alike(*outputs):
+            return ""
+        kept = f" ({changed[0]})" if changed else ""
+        return (
+            f"{type(self.net).__name__} keeps a state from batch to batch{kept}: give the part that"
+            " keeps it a method reset(), without arguments, that drops it"
+        )
 
     @torch.no_grad()
     def _try_clearing(self) -> None:
@@ -453,8 +454,8 @@ def _state(net: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def _alike(first: Tensor, second: Tensor) -> bool:
-    if first.shape != second.shape:
+def _alike(first: Tensor | None, second: Tensor) -> bool:
+    if first is None or first.shape != second.shape:
         return False
     scale = float(first.abs().max()) if first.numel() else 0.0
     return torch.allclose(first, second, rtol=0, atol=1e-4 * scale, equal_nan=True)
