@@ -437,7 +437,8 @@ def _refusal(net: fx.GraphModule, node: fx.Node, stage: Stage) -> str:
         what = "spikes" if stage == Stage.SPIKES else "a layer's output"
         return (
             f"{place}: {name} of {what} is not known to be linear, and only ReLU becomes spikes;"
-            f" write it as nn.ReLU if it is one, train with nn.ReLU in its place, {BY_HAND}, or {STEPWISE}"
+            " write it as nn.ReLU if it is one, train with nn.ReLU in its place,"
+            f" {BY_HAND}, or {STEPWISE}"
         )
     reason = f"{place}: {name} of spikes is not {name} of their mean, at any number of timesteps"
     if plain_window(net, node) is not None:
