@@ -66,7 +66,7 @@ def test_a_planted_leak_is_said_with_sizes_and_what_twins_would_show():
     found = quick(*planted(1.5))
     assert found.verdict.outcome == "exceeded" and found.shift.passed
     assert found.text.startswith("The finished model gives members of its training data away")
-    assert "(200 members, 100 non-members)" in found.text and TWINS in found.text
+    assert "(200 members, 200 non-members)" in found.text and TWINS in found.text
     assert list(found.table.index) == [*finished.ALONE, "max"]
     low, high = found.table.loc["loss", ["auc_low", "auc_high"]]
     assert low < norm.cdf(1.5 / np.sqrt(2)) < high and found.twins is None
@@ -123,7 +123,7 @@ def test_classes_and_groups_have_intervals_sizes_and_marks_and_none_is_dropped()
     names = ["ant", "bee", "cow", "dog"]
     found = quick(logits, train, test, classes=names, groups=rare)
     assert list(found.by_class.index) == names and (found.by_class["n1"] == 60).all()
-    assert found.by_class["n0"].sum() == 120 and "tpr n/m" in found.by_class["remark"].iloc[0]
+    assert found.by_class["n0"].sum() == 240 and "tpr n/m" in found.by_class["remark"].iloc[0]
     assert (found.by_class["auc_low"] < found.by_class["auc"]).all()
     assert list(found.by_group.index) == ["rare", "usual"]
     assert found.by_group["remark"].tolist() == ["n/m", ""]
@@ -147,7 +147,7 @@ def test_a_class_that_leaks_alone_is_found():
 
 def test_groups_of_another_number_than_samples_are_refused():
     scores = quick(*planted(0.0)).scores["loss"]
-    with pytest.raises(ValueError, match=r"groups have shape \(3,\); wanted \(300,\)"):
+    with pytest.raises(ValueError, match=r"groups have shape \(3,\); wanted \(400,\)"):
         metrics.by_group(scores, [0, 1, 2])
 
 

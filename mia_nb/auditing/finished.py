@@ -21,7 +21,16 @@ from mia_nb import escape, store
 from mia_nb._files import replacing
 from mia_nb._image_files import npz_arrays
 from mia_nb.attacks import in_words, score, suite
+from mia_nb.attacks.margins import log_p as log_p_of
 from mia_nb.attacks.single import attack_p
+from mia_nb.auditing.evidence import (
+    Units,
+    decision_words,
+    loss_gap,
+    percent,
+    resampling_units,
+    tail_words,
+)
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.outputs import LOOK, outputs_from
 from mia_nb.auditing.shift import COPIES, DOUBT, LEVEL, ShiftGuard, shift_guard
@@ -34,10 +43,13 @@ from mia_nb.metrics import (
     readable_groups,
     self_test,
     summary,
+    tpr_at,
 )
 from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.null import SelfTest
-from mia_nb.metrics.uncertainty import RESAMPLES, measurable_rates, scored
+from mia_nb.metrics.permutation import LEVEL as DECISIVE
+from mia_nb.metrics.permutation import membership_test
+from mia_nb.metrics.uncertainty import RESAMPLES, measurable_rates, scored, tied_floor
 from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Scores, Signals
 
@@ -76,8 +88,9 @@ class ModelAudit(NamedTuple):
     """What `mia_nb.audit` found: `text` says it; `table` is that of `metrics.summary`.
 
     by_class, by_group: what `by_group` gives of the first attack of the table, which is fixed
-    beforehand. verdict: on an AUC above 1/2, all attacks paid for. twins: the same of the
-    retrained models, each a target in turn, or None.
+    beforehand. verdict: by the permutation test, whose p it holds; its metric says what decided:
+    auc, loss (the mean loss) or tail (the largest scores). twins: the same of the retrained models,
+    each a target in turn, by the interval of the AUC, or None.
     """
 
     text: str
@@ -178,23 +191,31 @@ def audit_model(
         device: where a torch module is moved; None: it stays where it is.
         seed: of every draw.
         classes: (K,) names; None: their numbers.
-        groups: (n_train + n_test,) labels, for the same results per group as per class.
+        groups: (n_train + n_test,) labels, for the same results per group as per class, and what
+            belongs together (a patient's images) where each group is wholly in train or in test.
         n_resamples: resamples of the bootstrap.
 
     Returns:
         A `ModelAudit`; print it, or let a notebook show it.
 
     First `shift_guard` compares the raw inputs: where it tells the two sides apart, so may attacks,
-    whatever was memorised. Without other models half of `test` is set aside as population, by which
-    attack_p and a threshold are calibrated; loss, correctness and entropies need nothing. With
-    others the `suite` that so many support is run. Retrained models are also targets in turn, in
-    `twins`: chance drew their halves, so that no difference of `train` and `test` is in there.
+    whatever was memorised. Loss, correctness and entropies are judged on all samples; attack_p and
+    a threshold are calibrated by half of `test`. With other models the `suite` that so many support
+    is run. Retrained models are also targets in turn, in `twins`: chance drew their halves, so that
+    no difference of `train` and `test` is in there.
 
-    That members are given away is said where the largest AUC lies above 1/2 at 95 %, all attacks
-    paid for (`judge`): of a model without a leak in at most 2.5 % of audits. Raises ValueError of
-    one line for probabilities instead of logits, a model that fails or gives other shapes, masks
-    and labels that do not fit. Caveat: files and environment variables that `retrain` reads are not
-    seen; name them in `key`.
+    That members are given away is said where one permutation test of all attacks' ranks, the mean
+    loss and the largest scores gives p <= .025 (`metrics.permutation`): of a model without a leak
+    in at most 2.5 % of audits, with 12 samples a side too, if samples are independent of each
+    other. Where `groups` lie wholly in train or in test, groups are dealt out anew, not samples.
+    Without `groups` two signs are looked for: samples that follow each other and have similar
+    losses are taken together in blocks; where nearest neighbours among the inputs share their side
+    too often, nothing is concluded. Neither finds every dependence. The halves of retrained models
+    were dealt out by sample, so that dependent samples do no harm in `twins`.
+
+    Raises ValueError of one line for probabilities instead of logits, a model that fails or gives
+    other shapes, masks and labels that do not fit. Caveat: files and environment variables that
+    `retrain` reads are not seen; name them in `key`.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -239,14 +260,24 @@ def audit_model(
     remarks = {copies: copies, VARIES: not close.all(), UNTESTED: untested}
     told = [*signals.info["remarks"], *holding(remarks)]
     doubt = "" if shift.passed or untested else f"{DOUBT}: {shift.note}."
+    units = resampling_units(
+        signals.margin[0].mean(0),
+        y,
+        member,
+        groups=groups,
+        x=x if isinstance(x, np.ndarray) else None,
+        seed=seed,
+    )
+    doubt = doubt or units.doubt
     judged = partial(_judged, names=names, groups=groups, n_resamples=n_resamples, seed=seed)
     if references:
-        found = _compared(arrays, _given(references, len(y), query), judged, doubt)
+        given = _given(references, len(y), query)
+        found = _compared(arrays, given, judged, doubt, units)
     elif retrain:
         others = _retrained(retrain, x, y, models, Path(root), seed, query, key)
-        found = _compared(arrays, others, judged, doubt, models)
+        found = _compared(arrays, others, judged, doubt, units, models)
     else:
-        found = _alone(signals, judged, doubt, seed)
+        found = _alone(signals, judged, doubt, seed, units)
     views = {"classes": found.by_class, "groups": found.by_group}
     split = [largest_contribution(t, what) for what, t in views.items() if t is not None]
     told += [found.text, *filter(None, split)]
@@ -255,28 +286,46 @@ def audit_model(
     return found._replace(shift=shift, text="\n".join(told))
 
 
-def _alone(signals: Signals, judged: Callable, doubt: str, seed: int) -> ModelAudit:
-    """The attacks that need no other model, half of the non-members set aside as population."""
+def _alone(signals: Signals, judged: Callable, doubt: str, seed: int, units: Units) -> ModelAudit:
+    """The attacks that need no other model. Half of the non-members are set aside as population
+    for the one that is calibrated by it; the others are judged on all samples.
+    """
     away = np.random.default_rng(seed).permutation(np.flatnonzero(~signals.member[0]))
     population = np.isin(np.arange(len(signals.labels)), away[: len(away) // 2])
-    found = judged(replace(signals, population=population), ALONE, doubt=doubt)
+    halved = replace(signals, population=population)
+    found = judged(signals, ALONE, doubt=doubt, units=units, calibrated={"attack_p": halved})
     called, member = scored(found.scores["attack_p"], 0)
-    size = population.sum()
+    size = int(population.sum())
     called = 1 - called * size / (size + 1) <= RATE  # p-values, see `attack_p`
+    threshold = _threshold(called, member, size)
+    return found._replace(text="\n".join([found.text, threshold, TWINS]))
+
+
+def _threshold(called: np.ndarray, member: np.ndarray, size: int) -> str:
+    """Whom a threshold accuses that so many other test samples set."""
+    if not called.any():
+        return (
+            f"Of {size:,} other test samples so many tie for the largest score that no threshold"
+            f" has {RATE:.0%} false positives: at that rate nobody is accused."
+        )
     rates = []
     for side in (member, ~member):
         low, high = clopper_pearson(called[side].sum(), side.sum())
         rates.append(f"{called[side].mean():.1%} [{low:.1%}, {high:.1%}]")
-    threshold = (
+    return (
         f"With a threshold that {size:,} other test samples set for {RATE:.0%} false positives, the"
         f" loss threshold accuses {rates[0]} of members and {rates[1]} of the remaining test"
         " samples."
     )
-    return found._replace(text="\n".join([found.text, threshold, TWINS]))
 
 
 def _compared(
-    arrays: dict, others: Iterable[tuple], judged: Callable, doubt: str, twins: int = 0
+    arrays: dict,
+    others: Iterable[tuple],
+    judged: Callable,
+    doubt: str,
+    units: Units,
+    twins: int = 0,
 ) -> ModelAudit:
     """The finished model against the others, of which so many are its retrained twins."""
     for name, more in zip(("member", "logits"), zip(*others, strict=True), strict=True):
@@ -288,7 +337,7 @@ def _compared(
             " trained with and some without each sample (mia-nb plan draws such masks)"
         )
     signals = outputs_from(arrays, "finished", "").signals
-    found = judged(signals, suite(k), targets=[0], doubt=doubt)
+    found = judged(signals, suite(k), targets=[0], doubt=doubt, units=units)
     size = f"{arrays['member'][1:].sum(1).mean():,.0f}"
     text = [
         found.text,
@@ -299,6 +348,8 @@ def _compared(
     ]
     again = None
     if twins:
+        # chance dealt out their samples one by one, so that these are the units, whatever belongs
+        # together
         halves = signals.select(models=slice(1, None))
         again = judged(halves, suite(twins // 2 - 1), who=f"Of {twins} retrained models each")
         text.append(f"{again.text} No difference between train and test can explain this number.")
@@ -316,19 +367,39 @@ def _judged(
     targets: list[int] | None = None,
     doubt: str = "",
     who: str = "The finished model",
+    units: Units | None = None,
+    calibrated: dict[str, Signals] | None = None,
 ) -> ModelAudit:
-    """Attacks, negative control, table, verdict, groups and what to say of them."""
-    control = self_test(signals, attacks, n_resamples=REDRAWS, seed=seed)
+    """Attacks, negative control, table, verdict, groups and what to say of them.
+
+    units: of one finished model, on which a permutation test decides; None: of several models,
+    whose intervals decide. calibrated: signals with a population for the attacks that want one.
+    """
+    calibrated = calibrated or {}
+    tested = next(iter(calibrated.values()), signals)
+    control = self_test(tested, attacks, n_resamples=REDRAWS, seed=seed)
     doubt = doubt or ("" if control.passed else FAILED)
-    scores = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
-    table = summary(scores, n_resamples=n_resamples, seed=seed, self_test=control)
-    verdict = judge(limits(["auc>0.5"]), scores, n_resamples=n_resamples, seed=seed, doubt=doubt)[0]
+    scores = {
+        name: score(attack, calibrated.get(name, signals), targets=targets)
+        for name, attack in attacks.items()
+    }
+    labels = None if units is None else units.labels
+    resampling = {"n_resamples": n_resamples, "seed": seed, "groups": labels}
+    table = summary(scores, self_test=control, **resampling)
+    on_all = {name: found for name, found in scores.items() if name not in calibrated}
+    verdict = judge(limits(["auc>0.5"]), on_all, doubt=doubt, **resampling)[0]
     first, audited = next(iter(scores)), ~signals.population
+    rate = _rate(scores[first], table.loc[first])
+    if units is None:
+        sentences = [doubt, f"{who} {_finding(verdict, bool(doubt))}.", rate]
+    else:
+        log_p = log_p_of(signals.margin[0].mean(0)[audited])
+        verdict, decided, details = _decided(verdict, on_all, log_p, units, doubt, seed)
+        sentences = [doubt, f"{who} {details}.", decided, units.text, rate]
     split = partial(by_group, scores[first], n_resamples=n_resamples, seed=seed)
     by_class = split(signals.labels[audited], among=range(len(names)))
-    finding = f"{who} {_finding(verdict, bool(doubt))}."
     return ModelAudit(
-        text=" ".join(filter(None, [doubt, finding, _rate(scores[first], table.loc[first])])),
+        text=" ".join(filter(None, sentences)),
         table=table,
         scores=scores,
         by_class=by_class.rename(index=dict(enumerate(names))),
@@ -339,9 +410,68 @@ def _judged(
     )
 
 
-def _finding(verdict: Verdict, doubted: bool) -> str:
-    """The verdict in words, with its numbers."""
-    what = "treats train and test differently" if verdict.low > 0.5 else FOUND[OPEN]
+def _decided(
+    verdict: Verdict,
+    scores: dict[str, Scores],
+    log_p: np.ndarray,
+    units: Units,
+    doubt: str,
+    seed: int,
+) -> tuple[Verdict, str, str]:
+    """(the verdict by the permutation test, what decided, what was found) of one finished model."""
+    member = next(iter(scores.values())).member[0]
+    values = {name: found.value[0] for name, found in scores.items()}
+    evidence = membership_test(values, member, log_p=log_p, units=units.labels, seed=seed)
+    leaks = evidence.p <= DECISIVE
+    outcome = EXCEEDED if leaks else OPEN
+    if doubt or (not leaks and verdict.outcome == BELOW):
+        outcome = verdict.outcome
+    verdict = verdict._replace(outcome=outcome, p=evidence.p, tail="")
+    finding = _finding(verdict, bool(doubt), leaks)
+    decided = decision_words(evidence)
+    if leaks and evidence.part == "loss":
+        gap = loss_gap(log_p, member, units.labels)
+        verdict = _of_part(verdict, "loss", 0.0, gap, "loss")
+        start, end = finding.split(": ", 1)
+        mean = -log_p[member].mean(), -log_p[~member].mean()
+        finding = (
+            f"{start}: their mean loss is {mean[0]:.3g}, that of others {mean[1]:.3g}, a difference"
+            f" of {gap[0]:.3g} [{gap[1]:.3g}, {gap[2]:.3g}]; {end}"
+        )
+    if leaks and evidence.part == "tail":
+        low, high = clopper_pearson(evidence.top_members, evidence.top)
+        share = np.array([evidence.top_members / evidence.top, low, high])
+        verdict = _of_part(verdict, "tail", float(member.mean()), share, evidence.tail_attack)
+    if leaks and evidence.parts["tail"] <= DECISIVE:
+        tail = tail_words(evidence, values[evidence.tail_attack], member)
+        verdict = verdict._replace(tail=tail)
+        if evidence.part == "tail":
+            start, end = finding.split(": ", 1)
+            finding = f"{start}: {tail}. Over all samples {end}"
+    sentence = f"{verdict.limit}: {verdict.outcome}; {finding}. {decided}"
+    return verdict._replace(sentence=sentence), decided, finding
+
+
+def _of_part(
+    verdict: Verdict, metric: str, threshold: float, ends: np.ndarray, attack: str
+) -> Verdict:
+    """The verdict with the numbers of what decided: the mean loss, or the largest scores."""
+    value, low, high = map(float, ends)
+    return verdict._replace(
+        limit=f"{metric}>{threshold:g}",
+        metric=metric,
+        threshold=threshold,
+        value=value,
+        low=low,
+        high=high,
+        attack=attack,
+    )
+
+
+def _finding(verdict: Verdict, doubted: bool, leaks: bool | None = None) -> str:
+    """The verdict in words, with its numbers. leaks: what decided where it was not the interval."""
+    differs = verdict.low > 0.5 if leaks is None else leaks
+    what = "treats train and test differently" if differs else FOUND[OPEN]
     return (
         f"{what if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks} attacks"
         f" ({in_words(verdict.attack)}) ranks a random member above a random non-member"
@@ -356,10 +486,18 @@ def _rate(scores: Scores, row: pd.Series) -> str:
         return (
             f"What share is found at {RATE:.0%} false positives takes 100 non-members to measure."
         )
-    found, low, high = (row[f"tpr@{rates[0]:g}{end}"] for end in ("", "_low", "_high"))
+    name, rate = in_words(row.name), rates[0]
+    found, low, high = (row[f"tpr@{rate:g}{end}"] for end in ("", "_low", "_high"))
+    if (floor := tied_floor(scores)) > rate:
+        at = tpr_at(*scored(scores, 0), floor)
+        return (
+            f"Scores tie: the smallest rate of false positives that {name} can have is"
+            f" {percent(floor)} ({at.fp:,} of {at.n0:,}), at which it finds {at.tpr:.1%}"
+            f" [{at.low:.1%}, {at.high:.1%}] of members; no smaller rate exists."
+        )
     return (
-        f"At {100 * rates[0]:g} % false positives {in_words(row.name)} finds {found:.1%} of members"
-        f" [{low:.1%}, {high:.1%}]; guessing finds {100 * rates[0]:g} %."
+        f"At {percent(rate)} false positives {name} finds {found:.1%} of members"
+        f" [{low:.1%}, {high:.1%}]; guessing finds {percent(rate)}."
     )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb.attacks import in_words
+from mia_nb.auditing.evidence import p_words, percent, tail_words
 from mia_nb.auditing.one_run import (
     FEWEST_SPLIT,
     audit,
@@ -21,8 +22,9 @@ from mia_nb.auditing.one_run import (
 )
 from mia_nb.checks import checked, first_of, refuse
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, measurable
+from mia_nb.metrics.permutation import LEVEL, membership_test, pure_units
 from mia_nb.metrics.tables import intervals
-from mia_nb.metrics.uncertainty import RESAMPLES, smallest
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, smallest
 from mia_nb.types import Scores
 
 EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
@@ -65,7 +67,9 @@ class Limit(NamedTuple):
 class Verdict(NamedTuple):
     """What was found about one limit.
 
-    `low`, `high`: 95 % interval of the largest value over attacks (NaN: no such end).
+    `low`, `high`: 95 % interval of the largest value over attacks (NaN: no such end). `p`: of the
+    permutation test, where that decided (an audit of one finished model); else NaN. `tail`: what
+    the largest scores say against a limit that was not exceeded, "" where they do not.
     """
 
     limit: str
@@ -81,6 +85,8 @@ class Verdict(NamedTuple):
     n0: int
     targets: int
     sentence: str
+    p: float = math.nan
+    tail: str = ""
 
 
 @checked
@@ -238,6 +244,7 @@ def judge(
     seed: int = 0,
     split_scores: dict[str, Scores] | None = None,
     doubt: str = "",
+    groups: np.ndarray | None = None,
 ) -> list[Verdict]:
     """What attacks say about each limit, as a statement about the largest value over all of them.
 
@@ -250,9 +257,14 @@ def judge(
         split_scores: {attack: `score_split`} of the same attacks, for epsilon; None: `scores`.
         doubt: the sentence of `comparable` on why members and non-members may differ in more than
             membership: no limit is then exceeded or not exceeded.
+        groups: (N,) labels of audited samples that are not independent of each other, as a
+            patient's images: they are drawn as a whole. None: each sample by itself.
 
     Returns:
-        A `Verdict` for each limit, with a sentence.
+        A `Verdict` for each limit, with a sentence. Where a limit on the auc or the advantage is
+        not exceeded and yet the largest scores give members away, `tail` says so: of models on one
+        training set by a permutation test (`metrics.permutation`), of others by the TPR at the
+        smallest measurable rate, whose interval lies above guessing.
 
     Of A attacks each gets its interval at level 1 - 0.05 / A (Bonferroni, so that choosing the
     strongest with hindsight is paid for), that of `metrics.intervals`. Targets that are each
@@ -279,9 +291,12 @@ def judge(
     """
     refuse({"no attack was given: wanted {attack: scores} with one attack or more": not scores})
     resampling = {"n_resamples": n_resamples, "seed": seed, "confidence": 1 - 0.05 / len(scores)}
+    resampling["groups"] = groups
     able, shared, verdicts = _able(scores), {}, []
-    rates = tuple(dict.fromkeys(limit.fpr for limit in stated if limit.fpr is not None))
-    if any(limit.metric == "auc" or limit.fpr is not None for limit in stated):
+    rates = [limit.fpr for limit in stated if limit.fpr is not None]
+    rates += _tail_rates(able)
+    if any(limit.metric in ("auc", "advantage") or limit.fpr is not None for limit in stated):
+        rates = tuple(dict.fromkeys(rates))
         shared = {name: intervals(able[name], rates, **resampling) for name in able}
     for limit in stated:
         fit = {
@@ -307,8 +322,46 @@ def judge(
             alone = verdict.sentence.removeprefix(f"{limit}: ")
             sentence = f"{limit}: {OPEN}. {doubt} By the numbers alone: {alone}"
             verdict = verdict._replace(outcome=OPEN, sentence=sentence)
+        elif limit.metric in ("auc", "advantage") and verdict.outcome != EXCEEDED:
+            tail = _tail(able, shared, groups, seed)
+            said = f"{verdict.sentence}; but the tail gives members away: {tail}"
+            verdict = verdict._replace(tail=tail, sentence=said if tail else verdict.sentence)
         verdicts.append(verdict)
     return verdicts
+
+
+def _tail_rates(scores: dict[str, Scores]) -> list[float]:
+    """The smallest false positive rate that all attacks can measure."""
+    rates = [
+        x for x in FPR if all(measurable(f"tpr@{x:g}", smallest(s)[1]) for s in scores.values())
+    ]
+    return rates[:1]
+
+
+def _tail(scores: dict[str, Scores], shared: dict, groups, seed: int) -> str:
+    """What the largest scores say where the limit on the whole is not exceeded; "" if nothing."""
+    first = next(iter(scores.values()))
+    if len(first.value) == 1:
+        member = first.member[0]
+        alike = {
+            name: s.value[0] for name, s in scores.items() if s.value.shape == (1, len(member))
+        }
+        units = None if groups is None else pure_units(groups, member)
+        found = membership_test(alike, member, units=units, seed=seed)
+        if found.parts["tail"] > LEVEL:
+            return ""
+        words = tail_words(found, alike[found.tail_attack], member)
+        return f"{words} ({p_words(found.parts['tail'])}, permutation test)"
+    for x in _tail_rates(scores):
+        ends = {name: shared[name].loc[f"tpr@{x:g}", ENDS] for name in scores}
+        strongest = max(ends, key=lambda name: ends[name]["low"])
+        value, low, high = ends[strongest]
+        if low > x:
+            return (
+                f"at {percent(x)} false positives {in_words(strongest)} finds {percent(value)}"
+                f" [{percent(low)}, {percent(high)}] of the members"
+            )
+    return ""
 
 
 def _able(scores: dict[str, Scores]) -> dict[str, Scores]:

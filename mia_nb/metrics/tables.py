@@ -139,6 +139,7 @@ def intervals(
     seed: int = 0,
     sampled: dict | None = None,
     confidence: float = 0.95,
+    groups: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """The interval of every metric of one attack, mean over targets.
 
@@ -149,6 +150,8 @@ def intervals(
         seed: of the bootstrap.
         sampled: resamples of `metrics.uncertainty.bootstrap`, if already made.
         confidence: in (0, 1).
+        groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images;
+            None: each sample by itself.
 
     Returns:
         index metric (auc, advantage, tpr@x), columns value, low, high, by the rule of
@@ -158,10 +161,14 @@ def intervals(
     """
     rows, sampled = (
         per_target(scores, fpr),
-        sampled or bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed),
+        sampled or bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups),
     )
+    free = None if groups is None else len(np.unique(groups)) - 2
     ends = {
-        name: [rows[name].mean(), *metric_interval(name, rows, one, confidence=confidence)]
+        name: [
+            rows[name].mean(),
+            *metric_interval(name, rows, one, confidence=confidence, free=free),
+        ]
         for name, one in sampled.items()
     }
     return pd.DataFrame.from_dict(
@@ -177,6 +184,7 @@ def summary(
     n_resamples: int = RESAMPLES,
     seed: int = 0,
     self_test: SelfTest | None = None,
+    groups: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """One row per attack, metrics averaged over targets, and a last row "max".
 
@@ -186,6 +194,8 @@ def summary(
         n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
         self_test: that of `self_test`; a failed one stamps every row.
+        groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images. It
+            serves the attacks that scored as many samples.
 
     Returns:
         index attack; columns auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x, _low,
@@ -206,7 +216,7 @@ def summary(
             f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken"
             " by its last row"
         )
-    rows = {name: _attack_row(one, fpr, n_resamples, seed) for name, one in scores.items()}
+    rows = {name: _attack_row(one, fpr, n_resamples, seed, groups) for name, one in scores.items()}
     table = pd.DataFrame(rows).T
     table.loc["max"] = _max_row(table, fpr)
     table = table.infer_objects().rename_axis("attack")
@@ -219,9 +229,14 @@ def summary(
     return table
 
 
-def _attack_row(scores: Scores, fpr, n_resamples: int, seed: int) -> dict:
+def _attack_row(
+    scores: Scores, fpr, n_resamples: int, seed: int, groups: np.ndarray | None
+) -> dict:
     """Averages over targets with headline intervals, in the order of `summary`."""
-    rows, ends = per_target(scores, fpr), intervals(scores, fpr, n_resamples=n_resamples, seed=seed)
+    if groups is not None and np.shape(groups) != scores.value.shape[1:]:
+        groups = None
+    rows = per_target(scores, fpr)
+    ends = intervals(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
     record = with_ends("auc", ends.loc["auc"]) | {
         "auc_min": rows["auc"].min(),
         "auc_max": rows["auc"].max(),

@@ -21,6 +21,7 @@ the error.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,9 @@ CHUNK = 1 << 17  # weights held at once: the working set stays in the cache
 TARGETS = 16  # targets that a thread works on at once
 RESAMPLES = 400  # resamples from which a variance is known to 4 %
 STRICT = 3  # pairs over which Student's t is taken at half the error
+FEW_SAMPLES = (
+    50  # members, or non-members, below which an AUC's interval is not the bootstrap's alone
+)
 FEW_HITS = 10  # below so many members found, or missed, in all targets no variance is trusted alone
 
 
@@ -96,9 +100,17 @@ def _point(score, member, fpr) -> list[float]:
 
 @checked
 def bootstrap(
-    scores: Scores, fpr=FPR, *, n_resamples: int = RESAMPLES, seed: int = 0
+    scores: Scores,
+    fpr=FPR,
+    *,
+    n_resamples: int = RESAMPLES,
+    seed: int = 0,
+    groups: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Each metric of each target on samples drawn with replacement: {name: (n_resamples, targets)}.
+
+    groups (N,): labels of what is drawn as a whole, where samples are not independent of each other
+    (a patient's ten images); None: each sample by itself.
 
     A resample takes the same N samples for all targets; metrics use their integer weights on scores
     that are sorted once. The same seed and N give the same samples, so that differences of attacks
@@ -110,21 +122,41 @@ def bootstrap(
     fpr, targets = rates(fpr), len(scores.value)
     n_resamples, seed = whole("n_resamples", n_resamples), whole("seed", seed, 0)
     batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
+    unit = None
+    if groups is not None:
+        unit = np.unique(groups, return_inverse=True)[1].ravel()
+        if unit.shape != scores.value.shape[1:]:
+            raise ValueError(
+                f"groups have shape {np.shape(groups)}; wanted {scores.value.shape[1:]}, a label"
+                " per sample"
+            )
+    drawn = partial(_drawn, scores, fpr=fpr, n_resamples=n_resamples, seed=seed, unit=unit)
     with ThreadPoolExecutor(min(len(batches), cpu_count())) as executor:
-        parts = list(executor.map(lambda few: _drawn(scores, few, fpr, n_resamples, seed), batches))
+        parts = list(executor.map(drawn, batches))
     return dict(zip(names(fpr), np.moveaxis(np.concatenate(parts, 1), 2, 0), strict=True))
 
 
-def _drawn(scores: Scores, few: np.ndarray, fpr, n_resamples: int, seed: int) -> np.ndarray:
+def _drawn(
+    scores: Scores,
+    few: np.ndarray,
+    fpr,
+    n_resamples: int,
+    seed: int,
+    unit: np.ndarray | None = None,
+) -> np.ndarray:
     """(n_resamples, few, metrics) of some targets; the samples' weights are drawn anew for them,
-    rather than kept for all.
+    rather than kept for all. unit (N,): numbers of what is drawn as a whole.
     """
     samples = scores.value.shape[1]
     columns = [_sorted(scores.value[row], scores.member[row]) for row in few]
     metrics = np.empty((n_resamples, len(few), 2 + len(fpr)))
     step, rng = max(1, CHUNK // samples), np.random.default_rng([seed, 0])
     for start in range(0, n_resamples, step):
-        weights = _weights(rng, min(step, n_resamples - start), samples)
+        rows = min(step, n_resamples - start)
+        if unit is None:
+            weights = _weights(rng, rows, samples)
+        else:
+            weights = _weights(rng, rows, int(unit.max()) + 1)[:, unit]
         weights = weights.astype(np.uint8 if weights.max() < 256 else np.int32)
         for i, column in enumerate(columns):
             metrics[start : start + step, i] = _weighted(weights, column, fpr)
@@ -237,7 +269,9 @@ def _variances(values, pair, sampled=None) -> tuple:
 
 
 @checked
-def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
+def interval(
+    values, pair, sampled=None, *, confidence: float = 0.95, free: int | None = None
+) -> tuple:
     """(low, high) of the mean over targets, by the rule on top of this module.
 
     Parameters:
@@ -246,6 +280,8 @@ def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
         sampled: (n_resamples, targets, ...) the same on samples drawn with replacement
             (`metrics.uncertainty.bootstrap`), where the choice of samples is to be covered.
         confidence: in (0, 1).
+        free: degrees of freedom of the samples' variance with one pair, where few groups were drawn
+            (Student's t); None: many.
 
     Returns:
         two numbers, or arrays (...). With one pair the interval is that of the samples alone, and
@@ -258,7 +294,9 @@ def interval(values, pair, sampled=None, *, confidence: float = 0.95) -> tuple:
     if pairs > 1:
         half = half_width(over, pairs, shared, samples, confidence=confidence)
     else:
-        half = np.nan * over if sampled is None else ndtri((1 + confidence) / 2) * np.sqrt(samples)
+        quantile = (1 + confidence) / 2
+        times = ndtri(quantile) if free is None else stdtrit(max(free, 1), quantile)
+        half = np.nan * over if sampled is None else times * np.sqrt(samples)
     return values.mean(0) - half, values.mean(0) + half
 
 
@@ -293,7 +331,12 @@ def ratio_interval(
 
 
 def metric_interval(
-    name: str, rows: pd.DataFrame, sampled=None, *, confidence: float = 0.95
+    name: str,
+    rows: pd.DataFrame,
+    sampled=None,
+    *,
+    confidence: float = 0.95,
+    free: int | None = None,
 ) -> tuple[float, float]:
     """(low, high) of one metric, inside [0, 1], from the rows of its targets in
     `metrics.per_target`: `interval` and more.
@@ -303,10 +346,12 @@ def metric_interval(
     down by what one false positive fewer would cost. With one pair, and where fewer than 10 members
     were found or missed in all, the interval also covers Clopper-Pearson's for a single target.
     That of an AUC of exactly 0 or 1 is Clopper-Pearson's for min(n1, n0) disjoint pairs of a member
-    and a non-member.
+    and a non-member. With one pair and fewer than 50 members or non-members, the interval of an AUC
+    also covers Newcombe's, since the bootstrap's is too narrow there. free: as for `interval`.
     """
     values, pair = rows[name].to_numpy(float), rows["pair"].to_numpy()
-    low, high = interval(values, pair, sampled, confidence=confidence)
+    low, high = interval(values, pair, sampled, confidence=confidence, free=free)
+    fewest = int(rows[["n1", "n0"]].to_numpy().min())
     if name.startswith("tpr"):
         hits, n1 = rows[f"{name}_tp"].to_numpy(), rows["n1"].to_numpy()
         low -= (values - rows[f"{name}_fewer"]).mean()
@@ -314,9 +359,47 @@ def metric_interval(
             exact = [end.mean() for end in clopper_pearson(hits, n1, confidence=confidence)]
             low, high = np.fmin(low, exact[0]), np.fmax(high, exact[1])
     elif name == "auc" and values.min() == values.max() and values[0] in (0, 1):
-        disjoint = int(rows[["n1", "n0"]].to_numpy().min())
-        low, high = clopper_pearson(disjoint * values[0], disjoint, confidence=confidence)
+        low, high = clopper_pearson(fewest * values[0], fewest, confidence=confidence)
+    elif name == "auc" and fewest < FEW_SAMPLES and len(np.unique(pair)) < 2:
+        ends = [
+            newcombe(value, n1, n0, confidence=confidence)
+            for value, n1, n0 in rows[["auc", "n1", "n0"]].itertuples(index=False)
+        ]
+        exact = np.mean(ends, axis=0)
+        low, high = np.fmin(low, exact[0]), np.fmax(high, exact[1])
     return tuple(float(end) for end in np.clip((low, high), 0, 1))
+
+
+def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tuple[float, float]:
+    """(low, high) of an AUC of few samples: all A for which |value - A| is at most z sd(A).
+
+        sd(A)^2 = A (1 - A) (1 + (N - 1) ((1 - A) / (2 - A) + A / (1 + A))) / (n1 n0)
+
+    with N = (n1 + n0) / 2, the variance that Hanley and McNeil give for exponential scores.
+    Source: Newcombe 2006, method 5; the ends by bisection. Caveat: approximate; `benchmarks` and
+    tests say how often it covers.
+    """
+    z = -ndtri((1 - confidence) / 2)
+
+    def too_far(area: float) -> bool:
+        middle = (1 - area) / (2 - area) + area / (1 + area)
+        variance = area * (1 - area) * (1 + ((n1 + n0) / 2 - 1) * middle) / (n1 * n0)
+        return abs(value - area) > z * np.sqrt(variance)
+
+    ends = []
+    for end in (0.0, 1.0):
+        outside, inside = end, float(value)
+        if value == end or not too_far(min(max(end, 1e-9), 1 - 1e-9)):
+            ends.append(end)
+            continue
+        for _ in range(50):
+            middle = (outside + inside) / 2
+            if too_far(middle):
+                outside = middle
+            else:
+                inside = middle
+        ends.append(outside)
+    return ends[0], ends[1]
 
 
 @checked

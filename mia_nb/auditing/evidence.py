@@ -1,0 +1,295 @@
+"""What changes sides together: groups that were told, copies, and neighbours that are alike.
+
+A permutation test, and a bootstrap, deal out units that are independent of each other. Samples
+often are not: ten images of one patient, frames of one video. Where groups are told they are the
+units. Where they are not, two things are looked at: whether samples that follow each other are
+alike in what the model does with them, and whether a sample's nearest neighbour among the inputs is
+on its own side more often than chance puts it there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mia_nb.attacks import in_words
+from mia_nb.metrics.permutation import LEVEL, Evidence, mid_ranks, pure_units
+
+LAGS = 5  # neighbours that are compared, before and after
+SHUFFLES = 999  # orders drawn to say what chance alone gives
+ALIKE = 0.01  # p at or below which neighbours are alike
+FEWEST_BLOCKS = 8  # blocks a side below which nothing is said
+NEAREST_P = 0.001  # p at or below which nearest neighbours share their side too often
+QUERIED, FEATURES = 2000, 48  # samples whose nearest neighbour is looked for; numbers compared
+INDEPENDENT = (
+    "Assumed: samples are independent of each other. Where several belong together (one person's"
+    " images, frames of one video), say so with groups=."
+)
+
+
+class Units(NamedTuple):
+    """What changes sides together.
+
+    labels: (N,), samples with one label are one unit; None: each sample is its own. text: the
+    sentence that says so. doubt: why nothing can be concluded from these samples, "" without.
+    """
+
+    labels: np.ndarray | None
+    text: str
+    doubt: str = ""
+
+
+def resampling_units(
+    score: np.ndarray,
+    labels: np.ndarray,
+    member: np.ndarray,
+    *,
+    groups: np.ndarray | None = None,
+    x: np.ndarray | None = None,
+    seed: int = 0,
+) -> Units:
+    """What changes sides together, as it was told or as it can be seen.
+
+    Parameters:
+        score: (N,) the loss threshold's; NaN where there is none.
+        labels: (N,) class numbers.
+        member: (N,) bool.
+        groups: (N,) labels of what belongs together, or None.
+        x: (N, ...) numbers, the inputs in the same order; None: not compared.
+        seed: of the orders drawn.
+
+    Returns:
+        A `Units`.
+    """
+    if groups is not None and (pure := pure_units(groups, member)) is not None:
+        sides = [len(np.unique(pure[side])) for side in (member, ~member)]
+        return Units(
+            labels=pure,
+            text=(
+                f"Groups were split whole: {sides[0]:,} of members and {sides[1]:,} of non-members"
+                " are dealt out anew, not samples."
+            ),
+        )
+    if x is not None and (doubt := _nearest_on_own_side(x, member, seed)):
+        return Units(None, "", doubt)
+    length, correlation = block_length(score, labels, member, seed=seed)
+    if length == 1:
+        told = (
+            "Most groups have samples on both sides: samples are dealt out anew, not groups."
+            if groups is not None
+            else INDEPENDENT
+        )
+        return Units(None, told)
+    blocks = _blocks(member, length)
+    alike = (
+        "Neighbouring samples are alike: in the order given, the losses of samples that follow each"
+        f" other correlate by {correlation:.2f} within their class, as those of one person's images"
+        " or of frames of one video do."
+    )
+    way_out = "Say with groups= which samples belong together."
+    if min(len(np.unique(blocks[side])) for side in (member, ~member)) < FEWEST_BLOCKS:
+        return Units(blocks, "", f"{alike} Too few are independent to conclude anything. {way_out}")
+    text = f"{alike} So {length} consecutive samples were taken as one. {way_out}"
+    return Units(blocks, text)
+
+
+def block_length(
+    score: np.ndarray, labels: np.ndarray, member: np.ndarray, *, seed: int = 0
+) -> tuple[int, float]:
+    """How many samples that follow each other are to be taken as one, and the correlation of
+    neighbours; (1, 0) where they are not alike.
+
+    What is compared is the rank of the score within class and side, so that sorted classes and a
+    leak are no likeness. Neighbours are alike where the mean correlation over lags 1 to 5 is as
+    large in at most 1 % of random orders. The length is twice the lag from which on the mean of
+    five correlations is lost in the noise.
+    """
+    sequences = _residuals(score, labels, member)
+    total = sum(float(one @ one) for one in sequences)
+    if total == 0 or min(map(len, sequences)) <= LAGS + 1:
+        return 1, 0.0
+    rng = np.random.default_rng(seed)
+    observed = _likeness([one[None] for one in sequences])[0]
+    drawn = sum(_shuffled_likeness(one, rng) for one in sequences)
+    if (1 + (drawn >= observed).sum()) / (1 + SHUFFLES) > ALIKE:
+        return 1, 0.0
+    longest = max(2, min(map(len, sequences)) // 2)
+    shares = np.zeros(longest + LAGS)  # correlation at each lag
+    for lag in range(1, len(shares)):
+        shares[lag] = sum(float(one[:-lag] @ one[lag:]) for one in sequences if len(one) > lag)
+    shares /= total
+    noise = 2 / np.sqrt(LAGS * sum(map(len, sequences)))
+    means = np.convolve(shares[1:], np.ones(LAGS) / LAGS, mode="valid")  # from each lag on
+    lost = np.flatnonzero(means < noise)
+    lag = int(lost[0]) + 1 if len(lost) else longest
+    return min(2 * lag, longest), float(shares[1])
+
+
+def _residuals(score: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[np.ndarray]:
+    """Ranks less their mean within class, of members and of non-members in the order given."""
+    known = ~np.isnan(score)
+    sequences = []
+    for side in (member & known, ~member & known):
+        rank, number = mid_ranks(score[side]), np.unique(labels[side], return_inverse=True)[1]
+        mean = np.bincount(number, rank) / np.bincount(number)
+        sequences.append((rank - mean[number]) / max(len(rank), 1))
+    return sequences
+
+
+def _likeness(rows: list[np.ndarray]) -> np.ndarray:
+    """Sum of products of neighbours over lags 1 to LAGS, of (orders, n) each, added over sides."""
+    return sum(
+        np.einsum("on,on->o", side[:, :-lag], side[:, lag:])
+        for side in rows
+        for lag in range(1, LAGS + 1)
+    )
+
+
+def _shuffled_likeness(sequence: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The same of random orders, drawn in parts that fit into memory."""
+    step = max(1, (1 << 22) // len(sequence))
+    parts = []
+    for start in range(0, SHUFFLES, step):
+        rows = min(step, SHUFFLES - start)
+        orders = rng.permuted(np.broadcast_to(sequence, (rows, len(sequence))), axis=1)
+        parts.append(_likeness([orders]))
+    return np.concatenate(parts)
+
+
+def _blocks(member: np.ndarray, length: int) -> np.ndarray:
+    """(N,) number of the block of consecutive samples of one side."""
+    number = np.zeros(len(member), int)
+    for side in (member, ~member):
+        number[side] = np.arange(side.sum()) // length
+    return 2 * number + member
+
+
+def _nearest_on_own_side(x: np.ndarray, member: np.ndarray, seed: int) -> str:
+    """What to say where a sample's nearest neighbour is on its own side too often; else ""."""
+    features = _features(x, seed)
+    if features is None:
+        return ""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(features))  # ties are then broken by chance
+    features, inside = features[order], member[order]
+    nearest = _nearest(features[:QUERIED], features)
+    queried = np.arange(len(nearest))
+    observed = (inside[queried] == inside[nearest]).mean()
+    drawn = np.array([_own_side(rng.permutation(inside), nearest) for _ in range(SHUFFLES)])
+    if (1 + (drawn >= observed).sum()) / (1 + SHUFFLES) > NEAREST_P:
+        return ""
+    return (
+        f"Of {len(nearest):,} samples {observed:.0%} have their nearest neighbour among the inputs"
+        f" on their own side, where chance puts {drawn.mean():.0%} there: samples seem to come in"
+        " groups that are wholly in train or wholly in test (one person's images, frames of one"
+        " video), or the two are not from one source. Say with groups= which samples belong"
+        " together."
+    )
+
+
+def _own_side(inside: np.ndarray, nearest: np.ndarray) -> float:
+    return float((inside[: len(nearest)] == inside[nearest]).mean())
+
+
+def _features(x: np.ndarray, seed: int) -> np.ndarray | None:
+    """(N, D) inputs as few numbers whose distances are about theirs; None where there are none."""
+    x = np.asarray(x)
+    if x.dtype.kind not in "biuf" or len(x) < 2:
+        return None
+    flat = x.reshape(len(x), -1).astype(np.float32)
+    flat = np.nan_to_num(flat, posinf=0, neginf=0)
+    flat = flat - flat.mean(0)
+    spread = flat.std(0)
+    flat = flat[:, spread > 0] / spread[spread > 0]
+    if flat.shape[1] > FEATURES:
+        mix = np.random.default_rng(seed).normal(size=(flat.shape[1], FEATURES))
+        flat = flat @ mix.astype(np.float32)
+    return flat if flat.shape[1] else None
+
+
+def _nearest(queries: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """The row of `features` that is nearest to each query; query i is row i, which is no
+    neighbour of itself.
+    """
+    square = np.einsum("nd,nd->n", features, features)
+    found = np.empty(len(queries), int)
+    step = max(1, (1 << 23) // len(features))
+    for start in range(0, len(queries), step):
+        part = queries[start : start + step]
+        distance = square - 2 * part @ features.T
+        rows = np.arange(len(part))
+        distance[rows, start + rows] = np.inf
+        found[start : start + step] = distance.argmin(1)
+    return found
+
+
+# --------------------------------------------------------------------------------------------------
+# in words
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def p_words(p: float) -> str:
+    return f"p = {p:.4f}" if p < 0.01 else f"p = {p:.3f}"
+
+
+def decision_words(evidence: Evidence, level: float = LEVEL) -> str:
+    """What decided, in a sentence."""
+    deciding = {
+        "area": "the ranks of all samples",
+        "loss": "the mean loss",
+        "tail": "the largest scores",
+    }[evidence.part]
+    what = (
+        "What decides is one permutation test of all attacks' ranks, of the mean loss and of the"
+        f" largest scores: {p_words(evidence.p)}, where {level:g} or less counts as a leak"
+    )
+    if evidence.p <= level:
+        return f"{what}; the evidence is strongest in {deciding}."
+    if evidence.smallest > level:
+        return (
+            f"{what}, and {evidence.units} units that change sides can never give less than"
+            f" {evidence.smallest:.2g}."
+        )
+    return f"{what}."
+
+
+def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> str:
+    """How many of the largest scores belong to members.
+
+    scores (N,): of the attack whose tail is meant.
+    """
+    top, inside, share = evidence.top, evidence.top_members, float(np.mean(member))
+    if inside >= top:
+        top = inside = max(top, leading_members(scores, member))
+        finding = f"the {top:,} largest scores all belong to members"
+    else:
+        finding = f"{inside:,} of the {top:,} largest scores belong to members"
+    return (
+        f"{finding} ({in_words(evidence.tail_attack)}), where chance would give {top * share:.1f}"
+        f" of {top:,}"
+    )
+
+
+def leading_members(scores: np.ndarray, member: np.ndarray) -> int:
+    """How many members lie above every non-member."""
+    others = scores[~member & ~np.isnan(scores)]
+    return int((scores[member] > others.max()).sum()) if len(others) else int(member.sum())
+
+
+def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) -> np.ndarray:
+    """Mean loss of non-members less that of members, with a 95 % interval (normal, units drawn)."""
+    number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
+    variance, means = 0.0, []
+    for side in (member, ~member):
+        loss = -log_p[side]
+        _, unit = np.unique(number[side], return_inverse=True)
+        residual = np.bincount(unit, loss - loss.mean())
+        few = len(residual) / max(len(residual) - 1, 1)
+        variance += few * float(residual @ residual) / len(loss) ** 2
+        means.append(loss.mean())
+    gap, half = means[1] - means[0], 1.96 * np.sqrt(variance)
+    return np.array([gap, gap - half, gap + half])

@@ -1,0 +1,238 @@
+"""Does a model score its members above others? One exact test over all attacks, their areas, their
+tails and the mean loss.
+
+Membership is dealt anew among the samples, the scores stay. Without a leak the true deal is one
+like all others, so that p = (deals at least as extreme, the true one included) / (all deals) lies
+at or below 2.5 % in at most 2.5 % of cases, with 12 samples as with 12,000. What is correlated
+costs nothing: attacks that rank alike count as one by themselves.
+
+Source: Westfall and Young 1993 (the smallest p of several, by permutation); Phipson and Smyth 2010
+(the true deal is counted).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from mia_nb.checks import checked
+
+FRACTIONS = (0.01, 0.02, 0.05, 0.1)  # of all samples: how far down the largest scores are counted
+FEWEST_TOP = 5  # largest scores that are counted at least
+LEVEL = 0.025  # p at or below which members are said to be given away
+PERMUTATIONS = 1999
+MANY_UNITS = 20_000  # above so many units half of the permutations are drawn
+CHUNK = 1 << 22  # entries of membership held at once
+PARTS = ("area", "loss", "tail")
+
+
+class Evidence(NamedTuple):
+    """What `membership_test` found.
+
+    p: of all parts together. part: "area", "loss" or "tail", where the evidence is strongest.
+    parts: {part: its own p}. attack: whose area, or whose tail, is the most extreme in that part.
+    top, top_members: how many of the largest scores of `tail_attack` were counted, and how many of
+    them belong to members. units: how many sides were dealt out; smallest: the smallest p that so
+    few can give.
+    """
+
+    p: float
+    part: str
+    parts: dict[str, float]
+    attack: str
+    tail_attack: str
+    top: int
+    top_members: int
+    units: int
+    smallest: float
+
+
+@checked
+def membership_test(
+    scores: dict[str, np.ndarray],
+    member: np.ndarray,
+    *,
+    log_p: np.ndarray | None = None,
+    units: np.ndarray | None = None,
+    permutations: int | None = None,
+    seed: int = 0,
+) -> Evidence:
+    """Do members of one model have larger scores than others, over all or among the largest?
+
+    Parameters:
+        scores: {attack: (N,)}, larger = more likely a member; NaN: not scored.
+        member: (N,) bool.
+        log_p: (N,) log-probability of the true label, whose mean over members is compared too.
+        units: (N,) labels; samples with one label change sides together (a patient's ten images).
+            Each must lie on one side (`pure_units`). None: every sample by itself.
+        permutations: how many deals are drawn; None: 1,999, of more than 20,000 units half of it.
+        seed: of the deals.
+
+    Returns:
+        An `Evidence`. Each statistic is the difference of means between the sides: of an attack's
+        ranks (its AUC less 1/2), of "is among the k largest scores" for k = 1, 2, 5 and 10 % of
+        all samples, and of log_p. Each part has the largest of its statistics in standard units,
+        and its p; the smallest of these p is compared with what the same deals give.
+
+    Raises:
+        ValueError: for arrays of different lengths, a unit on both sides, and a side without units.
+
+    Source: Westfall and Young 1993.
+
+    Caveat: units are exchangeable under the hypothesis. Chance that drew the members makes them so;
+    else it is an assumption about where train and test come from.
+    """
+    member = np.asarray(member, bool)
+    for name, values in {**scores, "log_p": log_p, "units": units}.items():
+        if values is not None and np.shape(values) != member.shape:
+            raise ValueError(
+                f"{name} has shape {np.shape(values)} and member {member.shape}: wanted one entry"
+                " of each per sample"
+            )
+    number = np.arange(len(member))
+    if units is not None:
+        number = np.unique(units, return_inverse=True)[1].ravel()
+    size = np.bincount(number)
+    inside = np.bincount(number, member) / size
+    mixed = int(((inside > 0) & (inside < 1)).sum())
+    if mixed:
+        raise ValueError(f"{mixed} units have samples on both sides; wanted each on one")
+    inside = inside > 0
+    if inside.all() or not inside.any():
+        raise ValueError("all units are on one side: wanted members and non-members")
+
+    weights, part, attack, top = _weights(scores, log_p)
+    summed = np.stack([np.bincount(number, column, len(size)) for column in weights.T], axis=1)
+    if permutations is None:
+        permutations = PERMUTATIONS if len(size) <= MANY_UNITS else PERMUTATIONS // 2
+    blocks = _deals(inside, permutations, np.random.default_rng(seed))
+    statistics = np.concatenate([_differences(deal, summed, size) for deal in blocks])
+
+    # in standard units; the first row is the true deal, one like the others under the hypothesis
+    spread = statistics.std(0)
+    statistics = np.divide(statistics, spread, out=np.zeros_like(statistics), where=spread > 0)
+    p_of_part = {
+        name: _p_of_each_deal(statistics[:, part == name].max(1))
+        for name in PARTS
+        if (part == name).any()
+    }
+    smallest_of_parts = np.min(list(p_of_part.values()), axis=0)
+    p = float((smallest_of_parts <= smallest_of_parts[0] + 1e-12).mean())
+
+    own = {name: float(values[0]) for name, values in p_of_part.items()}
+    decisive = min(own, key=own.get)
+    best = {
+        name: np.flatnonzero(part == name)[statistics[0, part == name].argmax()]
+        for name in p_of_part
+    }
+    tail = best["tail"]
+    k = int(top[tail])
+    members = int(weights[member, tail].sum() + k * member.mean() + 0.5)
+    leader = best["area" if decisive == "loss" else decisive]
+    return Evidence(
+        p=p,
+        part=decisive,
+        parts=own,
+        attack=str(attack[leader]),
+        tail_attack=str(attack[tail]),
+        top=k,
+        top_members=members,
+        units=len(size),
+        smallest=1 / math.comb(len(size), int(inside.sum())) if len(size) < 60 else 0.0,
+    )
+
+
+def _weights(
+    scores: dict[str, np.ndarray], log_p: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(N, S) weights whose mean is 0, one column a statistic; the part, the attack and the k of
+    each.
+    """
+    columns, part, attack, top = [], [], [], []
+    for name, values in scores.items():
+        values = np.asarray(values, float)
+        known = ~np.isnan(values)
+        rank = mid_ranks(values[known])
+        falling = len(rank) + 1 - rank  # 1 for the largest, ties share their mean
+        kinds = {"area": [(0, rank)], "tail": []}
+        for k in _tops(len(rank)):
+            kinds["tail"].append((k, _among_largest(falling, k)))
+        for kind, found in kinds.items():
+            for k, weight in found:
+                column = np.zeros(len(values))  # what is not scored speaks for no side
+                column[known] = weight - weight.mean()
+                columns.append(column)
+                part.append(kind)
+                attack.append(name)
+                top.append(k)
+    if log_p is not None:
+        values = np.asarray(log_p, float)
+        columns.append(values - values.mean())
+        part.append("loss")
+        attack.append("loss")
+        top.append(0)
+    return np.stack(columns, axis=1), np.array(part), np.array(attack), np.array(top)
+
+
+def mid_ranks(values: np.ndarray) -> np.ndarray:
+    """1 for the smallest; ties share the mean of their ranks."""
+    _, level, size = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(size) - (size - 1) / 2)[level.ravel()]
+
+
+def _tops(samples: int) -> list[int]:
+    """How many of the largest scores are counted."""
+    wanted = {max(FEWEST_TOP, round(fraction * samples)) for fraction in FRACTIONS}
+    return sorted({min(k, max(1, samples // 2)) for k in wanted})
+
+
+def _among_largest(falling: np.ndarray, k: int) -> np.ndarray:
+    """1 for the k largest scores, 0 for others; those tied at the edge share what is left."""
+    _, at, size = np.unique(falling, return_inverse=True, return_counts=True)
+    before = np.cumsum(size) - size
+    share = np.clip((k - before) / size, 0, 1)
+    return share[at.ravel()]
+
+
+def _deals(inside: np.ndarray, permutations: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """(deals, units) in blocks: the true deal, then as many members dealt out by chance."""
+    yield inside[None]
+    step = max(1, CHUNK // len(inside))
+    for start in range(0, permutations, step):
+        rows = min(step, permutations - start)
+        yield rng.permuted(np.broadcast_to(inside, (rows, len(inside))), axis=1)
+
+
+def _differences(deal: np.ndarray, summed: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """(deals, S): mean weight of members less that of the others, up to a factor that all deals
+    share.
+    """
+    deal = deal.astype(np.float64)
+    n1 = deal @ size
+    # weights add up to 0 over all samples: what members lack the others have too much
+    return (deal @ summed) / (n1 * (size.sum() - n1))[:, None]
+
+
+def _p_of_each_deal(largest: np.ndarray) -> np.ndarray:
+    """Of every deal the share of deals whose statistic is at least as large, its own included."""
+    rounded = np.round(largest, 9)
+    ordered = np.sort(rounded)
+    return 1 - np.searchsorted(ordered, rounded, side="left") / len(ordered)
+
+
+def pure_units(groups: np.ndarray, member: np.ndarray) -> np.ndarray | None:
+    """Labels of groups as units for `membership_test`; None where groups were not split whole.
+
+    Where most samples lie in groups that are wholly on one side, chance dealt out groups, and the
+    part of a group on either side is a unit. Where most lie in groups on both sides, chance dealt
+    out samples.
+    """
+    number = np.unique(groups, return_inverse=True)[1].ravel()
+    inside = np.bincount(number, member) / np.bincount(number)
+    mixed = ((inside > 0) & (inside < 1))[number].mean()
+    if mixed > 0.5:
+        return None
+    return 2 * number + np.asarray(member, bool)
