@@ -53,7 +53,28 @@ def direct(timesteps: int) -> dict:
     }
 
 
+FAST = {  # the skeleton of the families at comparable accuracy
+    "model": "fast",
+    "model_args": {"width": 64},
+    "num_models": 16,
+    "epochs": 10,
+    "snapshots": [1, 2, 3, 4, 5, 6, 7, 8, 9],
+    "batch": 500,
+    "lr": 0.12,
+    "optimizer": "muon",
+    "schedule": "linear",
+    "augment": "translate+alternate",
+    "dtype": "bfloat16",
+    "seed": 0,
+}
+SMALL = FAST | {
+    "model_args": {"width": 32},
+    "epochs": 8,
+    "snapshots": [1, 2, 3, 4, 5, 6, 7],
+}
 POOLS = {  # name: recipe of a pool that is trained from nothing
+    "fast": FAST,
+    "fast-small": SMALL,
     "resnet14": ORDINARY,
     "relaxloss": ORDINARY
     | {
