@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--root", default="results")
     parser.add_argument("--device", default=None)
     parser.add_argument("--ship", type=Path, help="folder of an example: write the signals there")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     images = data.load(given.images, data_root=given.root)
     for name in given.pools or KNOWN:
         begun = time.perf_counter()
