@@ -46,6 +46,12 @@ ENDS = ("auc", "auc_low", "auc_high")
 NORMAL = 1.96  # standard errors of a 95 % interval
 
 
+def is_number(values: pd.Series) -> bool:
+    """Whether settings are numbers, which lie on an axis; true and false are words."""
+    kinds = pd.api.types
+    return kinds.is_numeric_dtype(values) and not kinds.is_bool_dtype(values)
+
+
 def risk_against(table: pd.DataFrame, x: str) -> go.Figure:
     """Risk and accuracy against one setting, in two panels on one axis.
 
@@ -63,14 +69,19 @@ def risk_against(table: pd.DataFrame, x: str) -> go.Figure:
 
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
-    numeric = x in table and pd.api.types.is_numeric_dtype(table[x])
+    numeric = x in table and is_number(table[x])
     finite = ("auc", "train_acc", "test_acc") + ((x,) if numeric else ())
+    if x in table and not numeric:
+        table = table.assign(**{x: table[x].map(str)})  # None and lists are settings, too
     table = table.assign(group=table["group"].astype(str) if "group" in table else "")
     columns = (x, "auc", "auc_low", "auc_high", "train_acc", "test_acc")
     need(table.reset_index(drop=True), columns, "risk_against", finite, once=("group", x))
     log = numeric and x in LOGARITHMIC and (table[x] > 0).all()
     values = np.sort(table[x].unique()) if numeric else table[x].unique()
-    places = np.log2(values) if log else values if numeric else np.arange(0.0, len(values))
+    places = np.arange(0.0, len(values))
+    if numeric:
+        # as floats: whole numbers have no infinity, from which the smallest step is sought
+        places = np.log2(values) if log else values.astype(float)
     step, count = np.diff(places).min(initial=np.inf), table["group"].nunique()
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
     for i, (name, rows) in enumerate(table.groupby("group", sort=False)):
