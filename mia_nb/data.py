@@ -497,8 +497,8 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     if "shift" in draws:
         rows, columns = rows + draws["shift"][:, :1], columns + draws["shift"][:, 1:]
     if "move" in draws:
-        rows = mirrored(rows + draws["move"][:, :1], height)
-        columns = mirrored(columns + draws["move"][:, 1:], width)
+        rows = _mirrored(rows + draws["move"][:, :1], height)
+        columns = _mirrored(columns + draws["move"][:, 1:], width)
     if draws.keys() & {"shift", "flip", "move"}:
         pixel = (rows + top)[:, :, None] * (width + 2 * left) + (columns + left)[:, None, :]
         black = pad(x, (left, left, top, top)).flatten(2)
@@ -508,7 +508,7 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     return x.masked_fill(hole, 0) if "centre" in draws else x
 
 
-def mirrored(place: Tensor, size: int) -> Tensor:
+def _mirrored(place: Tensor, size: int) -> Tensor:
     """Rows or columns of an image; those beyond its border are mirrored at the outermost one."""
     return (size - 1) - ((size - 1) - place.abs()).abs()
 

@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 from mia_nb import escape
 from mia_nb.checks import hint, positive, shown
 from mia_nb.cli.say import say
-from mia_nb.parameters import complete, described, read_parameters, read_text, read_yaml, record_of
+from mia_nb.parameters import (
+    complete,
+    described,
+    read_parameters,
+    read_text,
+    read_yaml_file,
+    record_of,
+)
 
 PACKAGE = Path(__file__).resolve().parents[1]
 KEYS = {"notebook", "parameters", "share"}  # of a preset's step
@@ -30,6 +37,9 @@ class Step(NamedTuple):
     notebook: Path
     parameters: dict[str, Any]
     share: float = 1.0
+
+
+MOST_STEPS = 1000  # of a preset
 
 
 def folders(given: str | None = None) -> list[Path]:
@@ -117,7 +127,9 @@ def about(name: str, where: list[Path]) -> str:
 def read_preset(name: str, where: list[Path]) -> list[dict]:
     """The steps of notebooks/presets/NAME.yaml (or of a .yaml file), as written."""
     path = _find_preset(name, where)
-    steps = read_yaml(path.read_text(encoding="utf-8"), str(path))
+    steps = read_yaml_file(path)
+    if isinstance(steps, list) and len(steps) > MOST_STEPS:
+        raise ValueError(f"{path} has {len(steps):,} steps; wanted {MOST_STEPS:,} at most")
     for step in steps if isinstance(steps, list) else [None]:
         if (
             not isinstance(step, dict)

@@ -16,6 +16,7 @@ from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
 from mia_nb.metrics.tables import summary
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES
+from mia_nb.parameters import read_yaml_file
 from mia_nb.types import Scores
 
 PRIOR = 0.01  # one image in a hundred is a member
@@ -176,9 +177,7 @@ def advice() -> pd.DataFrame:
 
     Caveat: measured on these recipes and images; no promise for others.
     """
-    import yaml
-
-    entries = yaml.safe_load(Path(__file__).with_name("advice.yaml").read_text("utf-8"))
+    entries = read_yaml_file(Path(__file__).with_name("advice.yaml"))
     return pd.DataFrame(entries).drop(columns="quotes")
 
 

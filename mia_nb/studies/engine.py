@@ -47,7 +47,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from mia_nb.attacks import in_words
 from mia_nb.metrics.curve import measurable
@@ -61,6 +60,7 @@ from mia_nb.metrics.uncertainty import (
     ratio_interval,
     smallest,
 )
+from mia_nb.parameters import read_yaml_file
 from mia_nb.studies.beside import DECIDED_BY
 from mia_nb.studies.joins import matches, pairs
 from mia_nb.studies.remarks import AT_EQUAL, REMARKS, deciding_aucs
@@ -161,7 +161,7 @@ def load(study: str | Path) -> Study:
     if not path.is_file():
         known = sorted(file.stem for file in Path(__file__).parent.glob("*.yaml"))
         raise ValueError(f"no study {str(study)!r}: wanted a YAML file or one of {known}")
-    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    entries = read_yaml_file(path)
     try:
         claims = {name: Claim(**claim) for name, claim in entries["claims"].items()}
         for name, join in ((name, join) for name, claim in claims.items() for join in claim.joins):

@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import filelock
 import torch
-import yaml
 from joblib import Parallel, cpu_count, delayed
 
 from mia_nb import __version__, models
 from mia_nb._files import open_file, replacing, scratch_name
 from mia_nb.checks import refuse, shown
+from mia_nb.parameters import read_yaml
 from mia_nb.store import Folder
 from mia_nb.training.execution import EXECUTION, choose, device_of, execution, resumed
 from mia_nb.training.work import (
@@ -217,13 +217,13 @@ def _ray_engine(ray, workers: int | None = None) -> Engine:
 def _slurm(given: str, count: int | None) -> Engine:
     submitit, count = _load("submitit", "slurm"), count or 8
     try:
-        parameters = yaml.safe_load(os.environ.get("MIA_NB_SLURM", "")) or {}
+        parameters = read_yaml(os.environ.get("MIA_NB_SLURM", ""), "MIA_NB_SLURM") or {}
         folder = Path(parameters.pop("folder", Path.home() / ".mia_nb" / "slurm"))
         executor = submitit.AutoExecutor(folder / "%j", cluster=parameters.pop("cluster", "slurm"))
         executor.update_parameters(
             **{"timeout_min": 60 * HOURS, "slurm_array_parallelism": count, **parameters}
         )
-    except (AttributeError, NameError, TypeError, RuntimeError, yaml.YAMLError) as error:
+    except (AttributeError, NameError, TypeError, RuntimeError, ValueError) as error:
         raise ValueError(
             f"workers=slurm:{given}: {' '.join(str(error).split())}; MIA_NB_SLURM holds submitit's"
             " parameters as YAML"
