@@ -41,8 +41,8 @@ Ask whether one finished model, here one of the pool, gives its training samples
 >>> from mia_nb.data import normalise
 >>> x, seen = normalise(images.x, images.mean, images.std), pool.member[0]
 >>> found = mia.audit(pool.model(0), (x[seen], images.y[seen]), (x[~seen], images.y[~seen]))
->>> found.verdict.metric, found.table.loc["loss", ["n1", "n0"]].tolist()
-('auc', [200, 100])
+>>> found.verdict.outcome, found.table.loc["loss", ["n1", "n0"]].tolist()
+('exceeded', [200, 200])
 
 What networks trained on 25,000 of 50,000 CIFAR-10 images output travels with the package:
 

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from scipy.special import logsumexp
 
-from mia_nb import digests
+from mia_nb import digests, escape
 from mia_nb.checks import (
     hint,
     instance,
@@ -62,6 +62,15 @@ class Images(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     canary: np.ndarray | None = None  # (N,) bool
+
+    def __repr__(self) -> str:
+        count, channels, height, width = self.x.shape
+        names = escape.terminal(", ".join(map(str, self.classes[:10])))
+        more = ", ..." if len(self.classes) > 10 else ""
+        return (
+            f"Images {escape.terminal(self.name)}: {count:,} of {channels}x{height}x{width} pixels,"
+            f" {len(self.classes)} classes ({names}{more})"
+        )
 
     @property
     def digest(self) -> str:
@@ -330,6 +339,14 @@ class Signals:
                 raise ValueError(f"{name} has dtype {value.dtype}; wanted booleans")
         one_of("query_kind", self.query_kind, QUERY_KINDS)
 
+    def __repr__(self) -> str:
+        models, queries, samples = self.shape
+        known = "membership known" if self.member is not None else "membership hidden"
+        return (
+            f"Signals: {models} models, {queries} queries ({self.query_kind}), {samples:,} samples,"
+            f" {known}"
+        )
+
     log_p = property(lambda self: -np.logaddexp(0.0, -self.margin))
     loss = property(lambda self: np.logaddexp(0.0, -self.margin))
     shape = property(lambda self: self.margin.shape, doc="(M, Q, N)")
@@ -554,6 +571,11 @@ class Scores:
     accuracy: np.ndarray
     loss: np.ndarray
     info: dict
+
+    def __repr__(self) -> str:
+        targets, samples = self.value.shape
+        attack = escape.terminal(self.info.get("attack", "an attack"))
+        return f"Scores: {attack} on {targets} targets, {samples:,} samples each"
 
     def __post_init__(self):
         if self.value.shape != self.member.shape or self.value.ndim != 2:

@@ -37,6 +37,8 @@ def here(tmp_path, monkeypatch):
         folder = tmp_path / "path" / "to" / "images" / f"class{n % 4}"
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{n:03d}.png")
+    for name in ("my_package", "my_package.networks"):
+        monkeypatch.delitem(sys.modules, name, raising=False)  # another reader's
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "networks.py").write_text("from toys import mlp as my_model\n")
     (tmp_path / "notebooks").symlink_to(ROOT / "notebooks")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mia_nb import escape
 from mia_nb.attacks import in_words
 from mia_nb.auditing.evidence import p_words, percent, tail_words
 from mia_nb.auditing.one_run import (
@@ -87,6 +88,12 @@ class Verdict(NamedTuple):
     sentence: str
     p: float = math.nan
     tail: str = ""
+
+    def __repr__(self) -> str:
+        return escape.terminal(self.sentence)
+
+    def _repr_markdown_(self) -> str:
+        return escape.markdown(self.sentence)
 
 
 @checked

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtrc
 
+from mia_nb import escape
 from mia_nb.checks import checked, first_of, holding, refuse
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import units
@@ -30,6 +31,12 @@ class ShiftGuard(NamedTuple):
     error: float
     classes_p: float
     note: str
+
+    def __repr__(self) -> str:
+        return f"Shift guard {'passed' if self.passed else 'FAILED'}: {self.note}"
+
+    def _repr_markdown_(self) -> str:
+        return escape.markdown(repr(self))
 
 
 @checked

@@ -22,6 +22,7 @@ from mia_nb.checks import first_of, mask, refuse
 from mia_nb.cli import notebooks, run
 from mia_nb.cli.say import say
 from mia_nb.digests import digest
+from mia_nb.parameters import read_yaml
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 WAYS = ("model", "logits", "pool")
@@ -71,7 +72,7 @@ def parameters(args) -> list[tuple[str, str]]:
 
 def _listed(text: str) -> list:
     """The limits of `-p fail_if=...`: a YAML list, or one limit."""
-    value = notebooks.read_yaml(text, f"fail_if={text}")
+    value = read_yaml(text, f"fail_if={text}")
     return value if isinstance(value, list) else [] if value is None else [value]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, stdtrit
 
+from mia_nb import escape
 from mia_nb.attacks import find, in_words
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, instance, whole
@@ -43,6 +44,13 @@ class SelfTest(NamedTuple):
 
     passed: bool
     table: pd.DataFrame
+
+    def __repr__(self) -> str:
+        outcome = "passed" if self.passed else "FAILED"
+        return f"The negative control {outcome}; {len(self.table)} checks in its table."
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape.html(repr(self))}</p>{escape.html_table(self.readable())}"
 
     def readable(self) -> pd.DataFrame:
         """The table for people: tests and attacks in words, "-" where a number is missing."""

@@ -351,23 +351,39 @@ def metric_interval(
     """
     values, pair = rows[name].to_numpy(float), rows["pair"].to_numpy()
     low, high = interval(values, pair, sampled, confidence=confidence, free=free)
-    fewest = int(rows[["n1", "n0"]].to_numpy().min())
     if name.startswith("tpr"):
         hits, n1 = rows[f"{name}_tp"].to_numpy(), rows["n1"].to_numpy()
         low -= (values - rows[f"{name}_fewer"]).mean()
         if len(np.unique(pair)) < 2 or min(hits.sum(), (n1 - hits).sum()) < FEW_HITS:
             exact = [end.mean() for end in clopper_pearson(hits, n1, confidence=confidence)]
             low, high = np.fmin(low, exact[0]), np.fmax(high, exact[1])
-    elif name == "auc" and values.min() == values.max() and values[0] in (0, 1):
-        low, high = clopper_pearson(fewest * values[0], fewest, confidence=confidence)
-    elif name == "auc" and fewest < FEW_SAMPLES and len(np.unique(pair)) < 2:
-        ends = [
-            newcombe(value, n1, n0, confidence=confidence)
-            for value, n1, n0 in rows[["auc", "n1", "n0"]].itertuples(index=False)
-        ]
-        exact = np.mean(ends, axis=0)
-        low, high = np.fmin(low, exact[0]), np.fmax(high, exact[1])
+    elif name == "auc":
+        low, high = _area_ends(rows, low, high, confidence)
     return tuple(float(end) for end in np.clip((low, high), 0, 1))
+
+
+def _area_ends(
+    rows: pd.DataFrame, low: float, high: float, confidence: float
+) -> tuple[float, float]:
+    """The ends of an AUC's interval where the bootstrap's are too narrow: at 0 and 1, and of few
+    samples.
+    """
+    values = rows["auc"].to_numpy(float)
+    extreme = values.min() == values.max() and values[0] in (0, 1)
+    single = rows["pair"].nunique() < 2
+    if not (extreme or single):
+        return low, high
+    fewest = int(rows[["n1", "n0"]].to_numpy().min())
+    if extreme:
+        return clopper_pearson(fewest * values[0], fewest, confidence=confidence)
+    if fewest >= FEW_SAMPLES:
+        return low, high
+    ends = [
+        newcombe(value, n1, n0, confidence=confidence)
+        for value, n1, n0 in rows[["auc", "n1", "n0"]].itertuples(index=False)
+    ]
+    exact = np.mean(ends, axis=0)
+    return np.fmin(low, exact[0]), np.fmax(high, exact[1])
 
 
 def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tuple[float, float]:

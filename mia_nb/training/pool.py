@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from mia_nb import models, store
+from mia_nb import escape, models, store
 from mia_nb.checks import checked, refuse, row_numbers, whole
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES
@@ -50,6 +50,12 @@ class Pool:
     population: np.ndarray
     folder: store.Folder
     epoch: int | None = None
+
+    def __repr__(self) -> str:
+        when = "" if self.epoch is None else f" after epoch {self.epoch}"
+        models, images = self.member.shape
+        name = escape.terminal(self.folder.path.name)
+        return f"Pool {name}: {models} models{when}, {images:,} images"
 
     @property
     def status(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mia_nb import attacks, store
+from mia_nb import attacks, escape, store
 from mia_nb.examples import PREFIX, examples, load_example, thumbnails
 from mia_nb.types import Scores, Signals
 
@@ -60,6 +60,9 @@ class Source:
         # who was queried, and how: without reading the arrays
         self.info = info if info is not None else dict(signals.info)
         self.lacks = LACKS if "example" in self.info else ""
+
+    def __repr__(self) -> str:
+        return f"Source: {escape.terminal(self.label)}"
 
     @cached_property
     def signals(self) -> Signals:
