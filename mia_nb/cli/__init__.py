@@ -13,6 +13,7 @@ from importlib import import_module
 
 from mia_nb import __version__, escape
 
+LAST_PORT = 65535
 ENGINES = ("local", "joblib", "dask", "ray", "slurm")
 
 
@@ -66,6 +67,15 @@ def _parser() -> argparse.ArgumentParser:
         for flags, settings in (RESULTS, *options):
             sub.add_argument(*flags, **settings)
     return parser
+
+
+def _port(text: str) -> int:
+    """The number of a port, or 0 for any that is free."""
+    if not (text.isascii() and text.isdigit() and int(text) <= LAST_PORT):
+        raise argparse.ArgumentTypeError(
+            f"{text}: wanted a whole number from 0 (any free port) to {LAST_PORT}"
+        )
+    return int(text)
 
 
 def _option(*flags: str, **settings) -> tuple:
@@ -254,9 +264,10 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
         [
             _option(
                 "--port",
-                type=int,
+                type=_port,
                 default=8866,
-                help="default: 8866; only this machine can reach it",
+                metavar="N",
+                help="default: 8866, or a free one where it is taken; 0 takes any free one",
             ),
             _option("--no-browser", action="store_true", help="do not open a browser"),
         ],

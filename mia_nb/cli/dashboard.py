@@ -1,109 +1,158 @@
-"""The explorers as a page without code, served by Voila on this machine only."""
+"""The explorers as a page without code: Voila in a Jupyter server of this machine, with a token."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import logging
 import os
 import re
+import secrets
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import threading
-import time
+import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jupyter_core.paths import jupyter_path
+from mia_nb.cli.say import say
 
-from mia_nb.checks import refuse
+if TYPE_CHECKING:
+    from jupyter_server.base.handlers import JupyterHandler
 
-PAGE = "from mia_nb import widgets\nwidgets.setup({{}})\nwidgets.explore(widgets.sources({!r}))"
-GRACE = 10  # seconds that Voila has for ending its kernels
-ARGUMENTS = (
-    "--Voila.ip=127.0.0.1",
-    "--Voila.log_level=ERROR",
-    "--VoilaConfiguration.show_tracebacks=False",
-    # seconds after which a page that nobody looks at loses its kernel
-    "--MappingKernelManager.cull_idle_timeout=600",
-    "--MappingKernelManager.cull_interval=60",
-)
+CELL = "from mia_nb import widgets\nwidgets.setup({{}})\nwidgets.explore(widgets.sources({!r}))"
+GRACE = 5  # seconds that a page which is being made has for ending
+ADDRESS = "/voila/render/explore.ipynb"
+# what a page may ask of its kernel: to move controls, and not to execute code
+MESSAGES = [
+    "comm_open",
+    "comm_close",
+    "comm_msg",
+    "comm_info_request",
+    "kernel_info_request",
+    "shutdown_request",
+]
 
 
 def serve(args) -> int:
-    """`mia-nb explore`: serve the explorers at 127.0.0.1 until interrupted (Ctrl-C, SIGTERM);
-    Voila's exit status.
+    """`mia-nb explore`: serve the explorers at 127.0.0.1 until interrupted (Ctrl-C, SIGTERM).
 
-    Every visit starts a kernel of its own. Raises ValueError where Voila is not installed.
+    Jupyter's own server asks for a token, which is part of the address that is printed and opened,
+    refuses names of other machines, and ends its kernels when it ends. Every visit with the token
+    starts a kernel. Where the port is taken, a free one near it is used. Raises ValueError where
+    Voila is not installed.
+    """
+    if importlib.util.find_spec("voila") is None:
+        raise ValueError("voila is not installed; add it with: pip install 'mia_nb[dashboard]'")
+    results = os.path.abspath(args.results)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # while it starts: it removes its folder
+    with tempfile.TemporaryDirectory() as folder:
+        _prepare(Path(folder), results)
+        # Voila reads a configuration, which may be Python, from the folder that it starts in
+        os.chdir(folder)
+        _serve(Path(folder), args.port, open_browser=not args.no_browser)
+        os.chdir(Path(folder).parent)
+    return 0
+
+
+def _prepare(folder: Path, results: str) -> None:
+    """Put the notebook, its kernel and the page around it into a folder, and set the environment
+    of server and kernels.
     """
     from ipykernel.kernelspec import write_kernel_spec
     from nbformat import v4
 
-    refuse(
-        {
-            "voila is not installed; add it with: pip install 'mia_nb[dashboard]'": (
-                importlib.util.find_spec("voila") is None
-            ),
-            f"port {args.port} is taken; stop what listens there, or choose another with --port": (
-                _taken(args.port)
-            ),
-        }
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(CELL.format(results))])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    (folder / "explore.ipynb").write_text(v4.writes(notebook), encoding="utf-8")
+    # a kernel's own log warns of TCP at each visit; errors of cells are told by Voila
+    write_kernel_spec(folder / "kernels" / "python3", None, ["--log-level=ERROR"])
+    _without_network(folder)
+    os.environ["MIA_NB_MODE"] = "live"
+    os.environ["JUPYTER_PLATFORM_DIRS"] = "1"
+    places = [str(folder), os.environ.get("JUPYTER_PATH")]
+    os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, places))
+
+
+def _serve(folder: Path, port: int, open_browser: bool) -> None:
+    from jupyter_server.serverapp import ServerApp
+    from traitlets.config import Config
+
+    class Server(ServerApp):
+        def load_config_file(self, suppress_errors: bool = True) -> None:
+            """Nothing: what the user set for other servers must not open this one."""
+
+    token = secrets.token_hex(24)
+    server = {
+        "ip": "127.0.0.1",
+        "port": port,
+        "open_browser": open_browser,
+        "root_dir": str(folder),
+        "default_url": ADDRESS,
+        "jpserver_extensions": {"voila.server_extension": True},
+        "allow_remote_access": False,
+        "allow_unauthenticated_access": False,
+        "terminals_enabled": False,
+        "allow_root": True,
+        "log_level": "ERROR",
+        "tornado_settings": {"mathjax_url": ""},  # by default from a content network
+    }
+    kernels = {
+        # seconds after which a page that nobody looks at loses its kernel
+        "cull_idle_timeout": 600,
+        "cull_interval": 60,
+        "allowed_message_types": MESSAGES,
+    }
+    config = Config(
+        ServerApp=server,
+        IdentityProvider={"token": token},
+        MappingKernelManager=kernels,
+        KernelSpecManager={"kernel_dirs": [str(folder / "kernels")], "ensure_native_kernel": False},
+        VoilaConfiguration={"show_tracebacks": False, "prelaunch_hook": _give_cookie},
     )
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder, "explore.ipynb")
-        cell = v4.new_code_cell(PAGE.format(os.path.abspath(args.results)))
-        page.write_text(v4.writes(v4.new_notebook(cells=[cell])), encoding="utf-8")
-        _without_network(Path(folder))
-        # as long as the interval: of a longer one, Jupyter's own, tornado warns
-        Path(folder, "voila.json").write_text(
-            '{"Voila": {"tornado_settings": {"ws_ping_timeout": 30000}}}', encoding="utf-8"
-        )
-        # its own log warns of TCP at each visit; errors of cells are told by Voila
-        write_kernel_spec(Path(folder, "kernels", "python3"), None, ["--log-level=ERROR"])
-        environment = (
-            os.environ
-            | {
-                "MIA_NB_MODE": "live",
-                "JUPYTER_PLATFORM_DIRS": "1",
-            }
-            | {
-                name: os.pathsep.join(filter(None, [folder, os.environ.get(name)]))
-                for name in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH")
-            }
-        )
-        options = [*ARGUMENTS, f"--port={args.port}", *["--no-browser"] * args.no_browser]
-        server = subprocess.Popen(
-            [sys.executable, "-m", "voila", str(page), *options],
-            env=environment,
-            # in a session of its own: a key pressed here reaches it once, from here
-            start_new_session=True,
-        )
+    # of Voila's static files, which are behind the token like everything else
+    warnings.filterwarnings("ignore", "Extension endpoints")
+    app = Server.instance(config=config)
+    app.initialize([], find_extensions=False)
 
-        def stop(*_):
-            # interrupted, Voila ends its kernels; while it starts it has none
-            server.send_signal(signal.SIGINT if _taken(args.port) else signal.SIGTERM)
-            late = threading.Timer(GRACE, server.terminate)  # kernels end with their parent
-            late.daemon = True
-            late.start()
+    def announce() -> None:
+        if port not in (0, app.port):
+            say(f"port {port} is taken: {app.port} is used instead")
+        say(f"http://127.0.0.1:{app.port}{ADDRESS}?token={token} (stop with Ctrl-C)")
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stop)
-        while server.poll() is None and not _taken(args.port):
-            time.sleep(0.1)
-        if server.poll() is None:  # before it listens, a browser is refused
-            print(f"http://127.0.0.1:{args.port}/ (stop with Ctrl-C)", flush=True)
-        return 0 if server.wait() == -signal.SIGTERM else server.returncode
+    def stop(*_: object) -> None:
+        logging.disable()  # a page that is being made would complain
+        app.stop(from_signal=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    app.io_loop.add_callback(announce)  # once it listens
+    app.start()
+    _end_tasks(app.io_loop.asyncio_loop)
 
 
-def _taken(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def _give_cookie(visit: JupyterHandler, **_: object) -> None:
+    """Set the cookie without which a page that is left may not end its kernel."""
+    _ = visit.xsrf_token
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what a stopped loop has left: a page that was being made keeps threads alive, on which
+    Python would wait.
+    """
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
 
 
 def _without_network(folder: Path) -> None:
     """Voila's page asks a content network for icons that nothing here shows: put a page without
     these links before it.
     """
+    from jupyter_core.paths import jupyter_path
+
     places = map(Path, jupyter_path("voila", "templates", "lab", "index.html.j2"))
     if page := next(filter(Path.is_file, places), None):
         own = folder / "voila" / "templates" / "lab" / page.name
