@@ -20,7 +20,6 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import norm
-from sklearn.linear_model import LogisticRegression
 
 import mia_nb
 from mia_nb import auditing, metrics, store
@@ -546,8 +545,8 @@ def fails(message, *args, **options):
 def test_models_that_are_none_are_refused_in_a_line():
     logits, train, test = planted(0.0)
     fails(
-        r"of scikit-learn pass lambda x: np.log\(model.predict_proba\(x\).clip",
-        LogisticRegression(),
+        "of scikit-learn the estimator itself",
+        "a name",
         train,
         test,
     )
@@ -563,7 +562,7 @@ def test_models_that_are_none_are_refused_in_a_line():
         train,
         test,
     )
-    fails(r"gives \(400,\) for 400 samples.*np.stack", lambda b: b[:, 1], train, test)
+    fails("labels run from 0 to 3; the model has classes 0..1", lambda b: b[:, 1], train, test)
     fails(r"fails on a batch \(400, 4\) of float64: KeyError: 'x'", lambda b: {}["x"], train, test)
     fails(
         "gives one output for all samples",
@@ -578,14 +577,12 @@ def test_models_that_are_none_are_refused_in_a_line():
 def test_data_that_do_not_fit_are_refused_in_a_line():
     logits, (x1, y1), (x0, y0) = planted(0.0)
     test = (x0, y0)
-    fails("train cannot be read .*of a DataLoader pass its .dataset", logits, iter([]), test)
+    fails("train cannot be read .*a DataLoader of such a data set", logits, iter([]), test)
     fails("train cannot be read", logits, x1, test)
     fails("test has .* 200, .*wanted as many|test has .*200.*150", logits, (x1, y1), (x0, y0[:150]))
     fails("labels of shape", logits, (x1, np.eye(4)[y1]), test)
     fails("one shape", logits, (x1[:, :3], y1), test)
-    fails(
-        "labels is of type <U21; wanted numbers", logits, (x1, y1.astype(str)), (x0, y0.astype(str))
-    )
+    fails(r"labels .*np\.unique", logits, (x1, y1.astype(str)), (x0, y0.astype(str)))
     fails("the logits have 4, so wanted", logits, (x1, y1), test, classes=["a", "b"])
     fails(r"groups have shape \(3,\)", logits, (x1, y1), test, groups=[1, 2, 3])
     fails(

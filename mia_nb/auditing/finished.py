@@ -33,6 +33,14 @@ from mia_nb.auditing.evidence import (
 )
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.outputs import LOOK, outputs_from
+from mia_nb.auditing.readers import (
+    estimator,
+    logits_of,
+    numpy_of,
+    said,
+    sample_of,
+    without_extremes,
+)
 from mia_nb.auditing.shift import COPIES, DOUBT, LEVEL, ShiftGuard, shift_guard
 from mia_nb.checks import checked, holding, mask, refuse, shown
 from mia_nb.digests import digest, digest_of_function
@@ -57,12 +65,12 @@ REDRAWS = 50  # masks redrawn for the negative control
 EXACT = 2**53  # whole numbers up to here are floats too
 RATE = 0.1  # false positive rate of the threshold that the population sets
 DATA = (
-    "wanted (x, y) of arrays or tensors, or a data set whose [i] is (x, y); of a DataLoader pass"
-    " its .dataset"
+    "wanted (x, y) of arrays or tensors, or a data set whose [i] is (x, y) or has an image and a"
+    " label, or a DataLoader of such a data set"
 )
 MODEL = (
     "wanted a torch module, or a function of a batch that gives logits (batch, classes); of"
-    " scikit-learn pass lambda x: np.log(model.predict_proba(x).clip(1e-6))"
+    " scikit-learn the estimator itself"
 )
 VARIES = (
     f"{LOOK} the model's output for a sample differs when it is queried again or among others: put"
@@ -244,7 +252,10 @@ def audit_model(
         }
     )
     x, y, member = _together(train, test)
-    groups = None if groups is None else numpy_of(groups)
+    if groups is not None:
+        groups = numpy_of(groups)
+        if groups.dtype == object:  # numbers and text do not compare
+            groups = groups.astype(str)
     if groups is not None and groups.shape != y.shape:
         raise ValueError(f"groups have shape {groups.shape}; wanted {y.shape}, a label per sample")
     shift = _guard(x, y, member, seed)
@@ -505,26 +516,6 @@ def _rate(scores: Scores, row: pd.Series) -> str:
 # data and outputs
 
 
-def said(error: Exception, most: int) -> str:
-    """An error of somebody else's on one line, and no longer than this."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:most]
-
-
-def numpy_of(values) -> np.ndarray:
-    """Arrays, tensors or lists of these as one array; of objects where samples differ in shape."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        return (values.float() if "bfloat16" in str(values.dtype) else values).numpy()
-    if not isinstance(values, tuple | list):
-        return np.asarray(values)
-    parts = [numpy_of(one) for one in values]
-    if len({part.shape for part in parts}) == 1:
-        return np.stack(parts)
-    ragged = np.empty(len(parts), object)
-    ragged[:] = parts
-    return ragged
-
-
 def _together(train, test) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """x and y of both, and who is a member."""
     (x1, y1), (x0, y0) = _samples("train", train), _samples("test", test)
@@ -584,11 +575,21 @@ def _comparable(value):
 def _samples(name: str, given) -> tuple[np.ndarray, np.ndarray]:
     """x (n, ...) and y (n,) as arrays."""
     alone = isinstance(given, tuple | list) and len(given) == 2
+    if not hasattr(given, "__getitem__") and hasattr(given, "dataset"):
+        given = given.dataset  # of a DataLoader, in the order of the data set
     try:
-        x, y = given if alone else zip(*(given[i] for i in range(len(given))), strict=True)
+        if alone:
+            x, y = given
+        else:
+            x, y = zip(*(sample_of(given[i]) for i in range(len(given))), strict=True)
         x, y = numpy_of(x), numpy_of(y)
     except Exception as error:
         raise ValueError(f"{name} cannot be read ({said(error, 120)}): {DATA}") from error
+    if y.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{name} has labels {shown(y[:3].tolist())} ...; wanted class numbers from 0:"
+            " np.unique(y, return_inverse=True)[1] of train and test together"
+        )
     y = y[:, 0] if y.shape == (len(y), 1) else y
     refuse(
         {
@@ -609,7 +610,7 @@ def _guard(x: np.ndarray, y: np.ndarray, member: np.ndarray, seed: int) -> Shift
         guard = shift_guard(np.zeros((len(y), 1)), y, member, seed=seed)
         return guard._replace(note=guard.note.replace("inputs are equal", "inputs are no numbers"))
     finite = np.isfinite(x).all()
-    return shift_guard(x if finite else np.nan_to_num(x), y, member, seed=seed)
+    return shift_guard(x if finite else without_extremes(x), y, member, seed=seed)
 
 
 def outputs(model, x: np.ndarray, *, batch: int = 512, device=None) -> np.ndarray:
@@ -628,17 +629,12 @@ def outputs(model, x: np.ndarray, *, batch: int = 512, device=None) -> np.ndarra
 def _batch_outputs(query: Callable, x: np.ndarray) -> np.ndarray:
     """Logits of one batch."""
     try:
-        logits = numpy_of(query(x))
-    except Exception as error:
+        output = query(x)
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"the model fails on a batch {x.shape} of {x.dtype}: {said(error, 200)}"
         ) from error
-    if logits.ndim != 2 or len(logits) != len(x):
-        raise ValueError(
-            f"the model gives {logits.shape} for {len(x)} samples; wanted (batch, classes) logits;"
-            " of one logit z a sample return np.stack([0 * z, z], 1)"
-        )
-    return logits
+    return logits_of(output, len(x))
 
 
 @contextmanager
@@ -646,9 +642,10 @@ def _queried(model, device) -> Iterator[Callable]:
     """A function from NumPy batches to outputs; a module's modes are restored at the end."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
-        if not callable(model):
+        query = estimator(model) or model
+        if not callable(query):
             raise ValueError(f"model={shown(model)}: {MODEL}")
-        yield model
+        yield query
         return
     modes = {part: part.training for part in model.modules()}
     weight = next(model.to(device).parameters(), torch.zeros(()))
@@ -661,8 +658,10 @@ def _queried(model, device) -> Iterator[Callable]:
         # as many samples as time steps: a network that takes the first axis of events for time
         # would answer, with other numbers
         parts = [x[:1], x[1:]] if x.ndim == 5 and len(x) in steps else [x]
-        found = [getattr(logits, "logits", logits) for logits in map(model, parts)]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        answers = [model(part) for part in parts]
+        if len(answers) == 1:
+            return answers[0]
+        return np.concatenate([logits_of(a, len(p)) for a, p in zip(answers, parts, strict=True)])
 
     try:
         with torch.inference_mode():
@@ -710,7 +709,7 @@ def _retrained(
         with folder.lock("retraining"):
             for m in tqdm(range(models), desc="retraining", unit="model", disable=None):
                 if not folder.intact(names[m]):
-                    made = retrain(x[member[m]], y[member[m]], seed + m)
+                    made = _called(retrain, x[member[m]], y[member[m]], seed + m)
                     folder.write_array(names[m], query(made))
             if not store.has_signals(folder):  # `mia-nb list` calls it done then
                 logits = np.stack([folder.read_array(name) for name in names])
@@ -720,6 +719,19 @@ def _retrained(
                 design = {"labels": y, "member": member, "population": signals.population}
                 store.join_partial(folder, [*range(models)], design, {"draws": "plain"}, None)
     return zip(member, [folder.read_array(name) for name in names], strict=True)
+
+
+def _called(retrain: Callable, x, y: np.ndarray, seed: int):
+    """The model of one call of the user's training function; what it raises is said in a line,
+    chained to its own traceback.
+    """
+    try:
+        return retrain(x, y, seed)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"retrain(images, labels, seed) fails on {len(y)} samples with seed {seed}:"
+            f" {said(error, 200)}"
+        ) from error
 
 
 def _training(function: Callable, key: str | None) -> str:

@@ -83,6 +83,8 @@ def shift_guard(
     others; sets without randomised inclusion cannot pass by assertion.
     """
     x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
+    if x.dtype.kind == "c" or labels.dtype.kind == "c":
+        raise ValueError("complex numbers came as x or labels; wanted real ones")
     shapes = f"x {x.shape}, labels {labels.shape}, member {member.shape}"
     equal = member.ndim == 1 and x.shape[:1] == labels.shape == member.shape
     refuse({f"{shapes}: wanted one entry of each per sample": not equal})

@@ -1,0 +1,158 @@
+"""What people have, as arrays: outputs of models, items of data sets, scikit-learn's estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+INPUTS = ("image", "img", "x", "pixel_values", "input", "inputs", "input_ids", "features", "data")
+LABELS = ("label", "labels", "y", "target", "targets", "fine_label")
+SMALLEST = 1e-6  # probabilities of an estimator are clipped to this before the logarithm
+LARGEST = 1e15  # what a table holds beyond this is cut where rows are compared
+
+
+def said(error: BaseException, most: int) -> str:
+    """An error of somebody else's on one line, and no longer than this."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:most]
+
+
+def numpy_of(values) -> np.ndarray:
+    """Arrays, tensors or lists of these as one array; of objects where samples differ in shape.
+
+    Raises ValueError for masked arrays and complex numbers, of which nothing here knows the
+    meaning.
+    """
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        return (values.float() if "bfloat16" in str(values.dtype) else values).numpy()
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError("a masked array came; wanted plain numbers, for instance x.filled(0)")
+    if not isinstance(values, tuple | list):
+        array = np.asarray(values)
+        if array.dtype.kind == "c":
+            raise ValueError("complex numbers came; wanted real ones, for instance abs(x)")
+        return array
+    parts = [numpy_of(part) for part in values]
+    if len({part.shape for part in parts}) == 1:
+        return np.stack(parts)
+    ragged = np.empty(len(parts), object)
+    ragged[:] = parts
+    return ragged
+
+
+def logits_of(output: object, samples: int) -> np.ndarray:
+    """What a model gave for a batch, as logits (samples, classes).
+
+    Parameters:
+        output: an array or tensor (samples, classes); (samples,) or (samples, 1), one logit of a
+            binary network; a mapping or record with an entry `logits`; or a tuple of which one
+            entry has the shape of logits.
+        samples: how many there are in the batch.
+
+    Returns:
+        (samples, classes) array; of one logit z the columns 0 and z.
+
+    Raises:
+        ValueError: of one line that says what came, for anything else, and for one probability a
+            sample.
+    """
+    if isinstance(output, Mapping):
+        if "logits" not in output:
+            names = ", ".join(map(str, list(output)[:10]))
+            raise ValueError(
+                f"the model gives a dict with {names or 'nothing'}; wanted an entry logits, of"
+                " shape (batch, classes)"
+            )
+        output = output["logits"]
+    elif not hasattr(output, "shape") and hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, tuple):
+        output = _entry_of(output, samples)
+    logits = numpy_of(output)
+    if logits.ndim == 3 and logits.shape[2] == 1:
+        logits = logits[:, :, 0]
+    if logits.shape in ((samples,), (samples, 1)):
+        return _binary(logits.reshape(-1))
+    if logits.ndim != 2 or len(logits) != samples:
+        raise ValueError(
+            f"the model gives {logits.shape} for {samples} samples; wanted (batch, classes) logits,"
+            " or one logit a sample"
+        )
+    return logits
+
+
+def _entry_of(output: tuple, samples: int) -> object:
+    """The one entry of a tuple that can be logits."""
+    shapes = [tuple(getattr(entry, "shape", ())) for entry in output]
+    fitting = [
+        entry
+        for entry, shape in zip(output, shapes, strict=True)
+        if len(shape) == 2 and shape[0] == samples and shape[1] > 1
+    ]
+    if len(fitting) != 1:
+        raise ValueError(
+            f"the model gives a tuple of shapes {shapes}, of which {len(fitting)} can be logits"
+            " (batch, classes); return these alone: lambda x: model(x)[0]"
+        )
+    return fitting[0]
+
+
+def _binary(logit: np.ndarray) -> np.ndarray:
+    """The logits of two classes from one."""
+    if logit.dtype.kind not in "fiub":
+        raise ValueError(f"the model gives {logit.dtype}; wanted numbers")
+    if ((logit >= 0) & (logit <= 1)).all():
+        raise ValueError(
+            "the model gives one number in [0, 1] a sample, a probability p, it seems; return"
+            " np.log(p / (1 - p)) with p = p.clip(1e-6, 1 - 1e-6)"
+        )
+    return np.stack([np.zeros_like(logit), logit], axis=1)
+
+
+def estimator(model: object) -> Callable[[np.ndarray], np.ndarray] | None:
+    """A function of a batch that gives the logits of a scikit-learn estimator; None of others.
+
+    Raises ValueError for an estimator whose classes are not 0 to K - 1, as labels are.
+    """
+    named = getattr(model, "classes_", None)
+    ways = [way for way in ("predict_proba", "decision_function") if hasattr(model, way)]
+    if named is None or not ways:
+        return None
+    if list(named) != list(range(len(named))):
+        raise ValueError(
+            f"the estimator's classes are {list(named)[:10]}; wanted class numbers from 0: train it"
+            " on np.unique(y, return_inverse=True)[1]"
+        )
+    if ways[0] == "predict_proba":
+        return lambda x: np.log(np.asarray(model.predict_proba(x)).clip(SMALLEST))
+    return model.decision_function
+
+
+def sample_of(item: object) -> tuple[object, object]:
+    """The input and the label of a data set's item: the first two of a tuple, or entries of a
+    mapping by their usual names.
+    """
+    if isinstance(item, Mapping):
+        inputs = [name for name in INPUTS if name in item]
+        labels = [name for name in LABELS if name in item]
+        if len(inputs) != 1 or len(labels) != 1:
+            names = ", ".join(map(str, list(item)[:10]))
+            raise ValueError(
+                f"items are dicts with {names}: wanted one entry of {', '.join(INPUTS)} and one of"
+                f" {', '.join(LABELS)}"
+            )
+        return item[inputs[0]], item[labels[0]]
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        raise ValueError(f"an item is a {type(item).__name__}; wanted (x, y)")
+    return item[0], item[1]
+
+
+def without_extremes(x: np.ndarray) -> np.ndarray:
+    """Numbers that can be compared: what is missing is 0, what is infinite or beyond all use the
+    largest that is not.
+    """
+    x = np.asarray(x, np.float64)
+    finite = np.abs(x[np.isfinite(x)])
+    largest = min(float(finite.max()), LARGEST) if finite.size else 0.0
+    return np.nan_to_num(x, nan=0.0, posinf=largest, neginf=-largest).clip(-LARGEST, LARGEST)
