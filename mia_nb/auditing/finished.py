@@ -820,6 +820,8 @@ def array_in(name: str, given) -> np.ndarray:
     """An array as it is given, or the one in a .npy, or under this name in an .npz."""
     if not isinstance(given, str | os.PathLike):
         return numpy_of(given)
+    if not Path(given).is_file():  # reading a pipe would wait for ever
+        raise ValueError(f"{given}: no such file; wanted .npy, or .npz with {name}")
     try:
         there = np.load(given, allow_pickle=False)
         return there if isinstance(there, np.ndarray) else there[name]

@@ -15,7 +15,7 @@ import numpy as np
 
 from mia_nb import auditing, store
 from mia_nb._files import replacing
-from mia_nb.auditing.finished import TWINS, array_in, outputs, said
+from mia_nb.auditing.finished import TWINS, array_in, outputs
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.checks import first_of, mask, refuse
@@ -119,10 +119,8 @@ def finished(args) -> Namespace:
             ),
         }
     )
-    import torch
-    from safetensors.torch import load_file
-
     from mia_nb import data, models
+    from mia_nb.models.checkpoints import load_weights
 
     sys.path.insert(0, os.getcwd())  # as a notebook's kernel finds a builder
     images = data.load(args.data)
@@ -130,13 +128,9 @@ def finished(args) -> Namespace:
     scale = {"mean": images.mean, "std": images.std}
     module = models.build(args.model, num_classes=len(images.classes), seed=0, **shape, **scale)
     try:
-        safe = args.weights.endswith(".safetensors")
-        state = load_file(args.weights) if safe else torch.load(args.weights, weights_only=True)
-        module.load_state_dict(state)
-    except Exception as error:
-        raise ValueError(
-            f"--weights {args.weights} do not fit {args.model}: {said(error, 300)}"
-        ) from error
+        load_weights(module, args.weights)
+    except ValueError as error:
+        raise ValueError(f"--weights do not fit {args.model}: {error}") from error
     module.register_forward_pre_hook(lambda _, given: data.normalise(given[0], **scale))
     x, member = images.x.numpy(), array_in("member", args.member)
     arrays = {

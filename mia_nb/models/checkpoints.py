@@ -1,0 +1,126 @@
+"""Weights as training programs leave them: plain state dictionaries, and what wraps these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from mia_nb import escape
+
+# entries of a checkpoint that hold the weights, in the order in which they are looked for
+HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights")
+# what DataParallel, torch.compile and Lightning put before the names of weights
+PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # torch writes its messages in bold
+SHOWN = 3  # names in a message
+
+
+def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
+    """The module with the weights of a file.
+
+    Parameters:
+        module: the network, whose weights are replaced.
+        path: of a .safetensors file, or of what `torch.save` wrote: a state dictionary, or a
+            checkpoint that holds one under a usual name (`state_dict`, `model_state_dict`, `model`
+            ...). What DataParallel, torch.compile and Lightning put before each name is taken off.
+
+    Returns:
+        The module itself.
+
+    Raises:
+        ValueError: of one line for a file that cannot be read without executing code from it, and
+            for weights of other names or shapes: which, and how many.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    content = read_checkpoint(path)
+    wanted = module.state_dict()
+    states = list(candidates(content))
+    if not states:
+        names = ", ".join(escape.terminal(name) for name in list(content)[:SHOWN])
+        raise ValueError(
+            f"{path} holds no weights; it has {names or 'nothing'}: save model.state_dict()"
+        )
+    for state in states:
+        if state.keys() == wanted.keys():
+            misfit = other_shapes(state, wanted)
+            if misfit:
+                raise ValueError(f"{path}: {misfit}")
+            module.load_state_dict(state)
+            return module
+    closest = max(states, key=lambda state: len(state.keys() & wanted.keys()))
+    raise ValueError(f"{path}: {other_names(closest, wanted)}")
+
+
+def read_checkpoint(path: Path) -> Mapping:
+    """What a file holds, read without executing anything in it."""
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = COLOURS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
+        raise ValueError(
+            f"{path} is no file of weights that can be read without executing code"
+            f" ({escape.terminal(reason[:140])}); save"
+            " the weights alone: torch.save(model.state_dict(), FILE)"
+        ) from error
+    if not isinstance(content, Mapping):
+        raise ValueError(
+            f"{path} holds a {type(content).__name__}; wanted a state dictionary: torch.save("
+            "model.state_dict(), FILE)"
+        )
+    return content
+
+
+def candidates(content: Mapping) -> Iterator[dict[str, Tensor]]:
+    """State dictionaries that a checkpoint may mean, with and without what comes before names."""
+    places = [content]
+    places += [content[name] for name in HOLDERS if isinstance(content.get(name), Mapping)]
+    for place in places:
+        state = dict(place)
+        if not state or not all(isinstance(value, Tensor) for value in state.values()):
+            continue
+        yield state
+        for _ in range(len(PREFIXES)):  # compiled networks in DataParallel have two
+            prefix = next((p for p in PREFIXES if all(k.startswith(p) for k in state)), None)
+            if prefix is None:
+                break
+            state = {name.removeprefix(prefix): value for name, value in state.items()}
+            yield state
+
+
+def other_shapes(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
+    """What to say of weights that have other shapes; "" where none has."""
+    differing = [name for name in wanted if state[name].shape != wanted[name].shape]
+    if not differing:
+        return ""
+    name = differing[0]
+    return (
+        f"{len(differing)} of {len(wanted)} weights have other shapes than the network's, first"
+        f" {escape.terminal(name)}: {tuple(state[name].shape)} in the file,"
+        f" {tuple(wanted[name].shape)} wanted"
+    )
+
+
+def other_names(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
+    """What to say of weights that have other names."""
+    missing = [name for name in wanted if name not in state]
+    unknown = [name for name in state if name not in wanted]
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} of {len(wanted)} weights are missing ({listed(missing)})")
+    if unknown:
+        parts.append(f"{len(unknown)} are not the network's ({listed(unknown)})")
+    return "; ".join(parts) + ": is it the network that was trained?"
+
+
+def listed(names: list[str]) -> str:
+    """The first few names."""
+    return ", ".join(map(escape.terminal, names[:SHOWN])) + ", ..." * (len(names) > SHOWN)
