@@ -154,7 +154,7 @@ def parent_for(env: dict[str, str]) -> Parent:
             command = [
                 sys.executable,
                 "-c",
-                f"from mia_nb._forking import main; main({theirs.fileno()})",
+                f"from mia_nb._forking import main; main({theirs.fileno()}, {os.getpid()})",
             ]
             # in a session of its own: Ctrl-C is for the notebook that runs
             process = subprocess.Popen(
@@ -203,8 +203,12 @@ def popen(call: str, env: dict[str, str], stderr: IO) -> Process | subprocess.Po
     )
 
 
-def main(channel: int) -> None:
-    """The parent: import, then fork whenever asked to, until nobody can ask any more."""
+def main(channel: int, asker: int) -> None:
+    """The parent: import, then fork whenever asked to, until nobody can ask any more.
+
+    asker: number of the process that started this one. It may end while this one imports; what
+    takes its place as parent is then somebody else, and nobody is left to serve.
+    """
     channel, before = socket.socket(fileno=channel), dict(os.environ)
     for name in IMPORTED:
         with contextlib.suppress(ImportError):  # who needs it will say what is missing
@@ -218,14 +222,25 @@ def main(channel: int) -> None:
     }
     gc.collect()
     gc.freeze()  # children share these pages until they write to them
-    begin(serve(channel, os.getppid()), set_by_imports)
+    _end_with(asker)
+    begin(serve(channel, asker), set_by_imports)
+
+
+def _end_with(parent: int) -> None:
+    """End this process if that one is no longer its parent."""
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def serve(channel: socket.socket, *watched: int) -> dict:
     """Answer requests until a watched process or the other end of the channel is gone; returns in
     every child alone.
     """
-    ends = [os.pidfd_open(pid) for pid in watched]
+    try:
+        ends = [os.pidfd_open(pid) for pid in watched]
+    except ProcessLookupError:  # it ended just now
+        os._exit(1)
+    here = os.getpid()
     heard = [channel, *ends]
     while not set(ends) & set(ready := select.select(heard, [], [])[0]):
         message, files, *_ = socket.recv_fds(ready[0], LONGEST, 3)
@@ -243,7 +258,7 @@ def serve(channel: socket.socket, *watched: int) -> dict:
                 for end in ends:
                     os.close(end)
                 channel.close()
-                return request | {"files": files}
+                return request | {"files": files, "parent": here}
         for file in files:
             os.close(file)
         with contextlib.suppress(OSError):
@@ -271,7 +286,9 @@ def begin(request: dict, set_by_imports: dict[str, str]) -> None:
     if request.get("own_parent"):
         os.setsid()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        above, child = os.getppid(), os.fork()
+        above = request["parent"]
+        _end_with(above)
+        child = os.fork()
         if child:
             theirs.close()
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the child

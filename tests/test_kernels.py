@@ -1,5 +1,6 @@
 """Kernels that are forked from one parent: quick, and each as if it were alone."""
 
+import contextlib
 import json
 import os
 import signal
@@ -169,3 +170,34 @@ def alive(pid: int) -> bool:
     """Whether a process runs, and does not merely wait for its parent to notice."""
     status = Path(f"/proc/{pid}/status")
     return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that have this in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("seconds", [0.5, 2.5])
+def test_a_run_that_is_ended_in_its_first_seconds_leaves_no_process(seconds, number, tmp_path):
+    mark = f"MIA_NB_TEST_MARK={tmp_path.name}-{seconds}-{number}"
+    name, _, value = mark.partition("=")
+    command = [sys.executable, "-m", "mia_nb.cli", "run", "train", "-p", "limit=200"]
+    with open(tmp_path / "out.txt", "w") as out:
+        run = subprocess.Popen(
+            command, cwd=tmp_path, env=os.environ | {name: value}, stdout=out, stderr=out
+        )
+        time.sleep(seconds)
+        run.send_signal(number)
+        run.wait(30)
+    deadline = time.monotonic() + 90
+    while marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert marked(mark) == []
