@@ -31,6 +31,7 @@ PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses the
 }
 SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "noise": 0.25}
 DARK = 16  # float images that are nowhere brighter, of 255, were probably meant otherwise
+MOST_ENTRIES = 2**31  # of all masks of a pool
 
 
 @checked
@@ -517,6 +518,15 @@ def _mirrored(place: Tensor, size: int) -> Tensor:
 # membership
 
 
+def _check_size(num_models: int, num_samples: int) -> None:
+    """ValueError for masks that no machine here holds."""
+    if num_models * num_samples > MOST_ENTRIES:
+        raise ValueError(
+            f"{num_models:,} models and {num_samples:,} samples are masks of"
+            f" {num_models * num_samples:,} entries; wanted {MOST_ENTRIES:,} at most"
+        )
+
+
 @checked
 def paired_membership(
     num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
@@ -540,6 +550,7 @@ def paired_membership(
     Raises:
         ValueError: for an odd num_models, or fewer than two audited samples.
     """
+    _check_size(num_models, num_samples)
     if num_models < 2 or num_models % 2:
         raise ValueError(
             f"num_models={num_models}: complementary pairs need an even number; take"
@@ -576,6 +587,7 @@ def bernoulli_membership(
     """
     if num_models < 1:
         raise ValueError(f"num_models={num_models}: a pool needs at least 1")
+    _check_size(num_models, num_samples)
     _, audited = _audited(num_samples, labels, num_population, seed)
     member = np.zeros((num_models, num_samples), bool)
     for m in range(num_models):

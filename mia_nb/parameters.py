@@ -56,6 +56,19 @@ KINDS = {  # what an annotation's words take
 INJECTED = "# Parameters"  # how the cell begins that papermill adds
 
 
+LONGEST_CELL = 20_000  # characters of a parameters cell
+# what a file that is no notebook may raise where it is read
+FOREIGN = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    RecursionError,
+    MemoryError,
+)
+
+
 class Parameter(NamedTuple):
     """One line of a notebook's parameters cell: `name: int | None = 16  # help`; no kinds =
     anything goes.
@@ -273,8 +286,11 @@ def refuse_values(path: Path, values: Mapping[str, Any]) -> None:
     records = {name: kind(**values[name]) for name, kind in RECORDS.items() if name in values}
     try:
         exec("\n".join(map("".join, checks)), {**values, **records})
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path.stem}: {error}") from error
+    except Exception as error:  # of a notebook of somebody's own, anything
+        reason = f"{type(error).__name__}: {str(error)[:160]}"
+        raise ValueError(f"{path.stem}: its cells that check parameters fail ({reason})") from error
 
 
 def read_parameters(path: Path) -> dict[str, Parameter]:
@@ -286,20 +302,29 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
         tagged = [
             cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])
         ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a notebook: {error}") from error
+        few = [cell for cell in cells if cell.get("id") == "advanced"]
+        source = "\n".join("".join(cell["source"]) for cell in tagged + few)
+    except FOREIGN as error:
+        reason = f"{type(error).__name__}: {str(error)[:120]}"
+        raise ValueError(f"{path} is not a notebook ({reason})") from error
     if len(tagged) > 1:
         raise ValueError(f"{path} has {len(tagged)} cells tagged `parameters`; wanted one")
-    few = [cell for cell in cells if cell.get("id") == "advanced"]
-    return parse("\n".join("".join(one["source"]) for one in tagged + few), path) if tagged else {}
+    return parse(source, path) if tagged else {}
 
 
 def parse(source: str, path: Path) -> dict[str, Parameter]:
     """The parameters that the source of a cell declares; ValueError unless it is literals alone."""
+    if len(source) > LONGEST_CELL:
+        raise ValueError(
+            f"{path}: the parameters cell has {len(source):,} characters; wanted fewer"
+        )
     try:
         nodes = ast.parse(source).body
     except SyntaxError as error:
         raise ValueError(f"{path}: the parameters cell is not Python: {error}") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # NUL; nested absurdly
+        reason = str(error)[:120] or "nested too deep"
+        raise ValueError(f"{path}: the parameters cell cannot be read ({reason})") from None
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
     found = {}
@@ -308,8 +333,8 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
             (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
             target = None if isinstance(node, ast.AugAssign) else target
             name, default = target.id, ast.literal_eval(node.value)
-        except (AttributeError, ValueError) as error:
-            line = ast.unparse(node)
+        except (AttributeError, TypeError, ValueError, RecursionError, MemoryError) as error:
+            line = (ast.get_source_segment(source, node) or "")[:120]
             raise ValueError(
                 f"{path}: `{line}` in the parameters cell: wanted `name: type = literal  # help`"
             ) from error

@@ -361,3 +361,14 @@ def test_a_network_and_a_training_of_cells_that_are_edited_are_others_in_a_kerne
     assert [line[1] for line in lines] == ["ReLU", "Tanh", "ReLU"]
     first, second, again = lines
     assert first == again and all(a != b for a, b in zip(first, second, strict=True))
+
+
+def test_two_modules_may_offer_the_same_builder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "one_place.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n"
+    )
+    (tmp_path / "other_place.py").write_text("from one_place import Net  # the same\n")
+    first, second = models.source("one_place:Net"), models.source("other_place:Net")
+    assert first and second
+    assert models.source("one_place:Net") == first

@@ -4,9 +4,12 @@ stated limit exceeded, 130 interrupted."""
 from __future__ import annotations
 
 import argparse
+import atexit
 import errno
 import os
+import shutil
 import sys
+import tempfile
 import warnings
 from functools import partial
 from importlib import import_module
@@ -20,6 +23,7 @@ ENGINES = ("local", "joblib", "dask", "ray", "slurm")
 def main(argv: list[str] | None = None) -> int:
     """Parse, run one command, turn exceptions into one readable line and an exit status."""
     args = _parser().parse_args(_join_parameters(sys.argv[1:] if argv is None else argv))
+    _give_home()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: _complain(str(message), 0)
@@ -46,6 +50,19 @@ def main(argv: list[str] | None = None) -> int:
         if not isinstance(error, Failed):
             raise
         return _complain(str(error), 1)
+
+
+def _give_home() -> None:
+    """Where there is no home that can be written to (a container's user without an entry in
+    /etc/passwd, a system service), a temporary folder is one: kernels keep their settings there.
+    """
+    home = os.path.expanduser("~")
+    if os.path.isdir(home) and os.access(home, os.W_OK):
+        return
+    folder = tempfile.mkdtemp(prefix="mia-nb-home-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["HOME"] = folder
+    os.environ.setdefault("USER", "nobody")  # a user without an entry has no name
 
 
 class _Parser(argparse.ArgumentParser):

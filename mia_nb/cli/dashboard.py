@@ -95,7 +95,8 @@ def _serve(folder: Path, port: int, open_browser: bool) -> None:
         "terminals_enabled": False,
         "allow_root": True,
         "log_level": "ERROR",
-        "tornado_settings": {"mathjax_url": ""},  # by default from a content network
+        # by default from a content network; nothing here has formulas
+        "tornado_settings": {"mathjax_url": None, "mathjax_config": None},
     }
     kernels = {
         # seconds after which a page that nobody looks at loses its kernel

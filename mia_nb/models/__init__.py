@@ -52,7 +52,7 @@ LIBRARIES = ("torchvision", "snntorch")  # whose networks any recipe may name
 ALLOWED = "MIA_NB_BUILDERS"
 # no module of these is imported for a network, whoever names it
 NO_BUILDERS = sys.stdlib_module_names | {"torch"}
-# a builder: its code when it was first seen
+# a builder: its code when it was first seen, by the name that it was called by
 _CODE: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 DEEPEST = 20  # networks that are made of one another
 SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
@@ -173,7 +173,7 @@ def source(model: str, model_args: dict | None = None) -> str:
     ):  # a cell, whose file is the kernel's, or a script with globals of its own
         return _code_in_memory(names[0], builder)
     code = _code_in_files(names[0], builder)
-    if _CODE.setdefault(builder, code) != code:
+    if _CODE.setdefault(builder, {}).setdefault(names[0], code) != code:
         raise ValueError(
             f"model {names[0]}: the files of {place} were changed since it was imported, so what is"
             f" in memory is not what is in them; restart, or importlib.reload({place})"
