@@ -91,7 +91,7 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 def reals(name: str, value: Any) -> np.ndarray:
     """The value as float64, if it holds nothing but real numbers; ValueError if not."""
     found = np.asarray(value)
-    if found.dtype.kind not in "biuf":
+    if found.dtype.kind not in "biuf" or isinstance(value, np.ma.MaskedArray):
         raise ValueError(f"{name}={shown(value)}: wanted numbers")
     return found.astype(np.float64, copy=False)
 
@@ -204,6 +204,7 @@ CLASSES = (
     "Folder",
     "Roc",
     "Limit",
+    "SelfTest",
     "pd.DataFrame",
 )
 OF_KIND = {  # what an annotation asks for; classes of the package are known by their names

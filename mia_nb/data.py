@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from mia_nb import checks
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
-from mia_nb.checks import checked, hint, refuse, shown
+from mia_nb.checks import checked, hint, mask, refuse, shown
 from mia_nb.types import AUGMENTATIONS, Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
@@ -148,6 +148,10 @@ def from_arrays(
         )
     # a copy: what becomes of the caller's array changes no images
     x = torch.from_numpy(np.array(_as_uint8(x, name), order="C"))
+    if classes is not None and not isinstance(classes, Sequence | np.ndarray):
+        raise ValueError(
+            f"{name}: classes={shown(classes)}: wanted names in the order of the class numbers"
+        )
     y, classes = _labels(y, len(x), classes, name)
     _warn_of_twins(classes, name)
     given = f"mean={shown(mean)}, std={shown(std)}"
@@ -161,8 +165,8 @@ def from_arrays(
     if len(mean) != len(std) or len(mean) not in (1, x.shape[1]) or not fine:
         wanted = f"one positive std and one mean for each of {x.shape[1]} channels"
         raise ValueError(f"{name}: {given}; wanted {wanted}")
-    if canary is not None and (canary := np.asarray(canary, bool)).shape != y.shape:
-        raise ValueError(f"{name}: canary has shape {canary.shape}; wanted {y.shape}")
+    if canary is not None:
+        canary = mask(f"{name}: canary", canary, y.shape)
     return Images(x, torch.from_numpy(y), classes, name, mean, std, canary)
 
 
@@ -312,11 +316,16 @@ def _synthetic(options: str):
     """A class is one random mixture of the nine lowest cosines per channel, which models learn; the
     noise they memorise.
     """
-    values = dict(SYNTHETIC)
+    values, given = dict(SYNTHETIC), set()
     for part in filter(None, options.split(",")):
         key, _, value = part.partition("=")
         if key not in values:
             raise ValueError(f"synthetic has no option {key!r}; known: {', '.join(SYNTHETIC)}")
+        if key in given:
+            raise ValueError(f"synthetic: {key} was given twice; give it once")
+        given.add(key)
+        if not value.isascii():
+            raise ValueError(f"synthetic: {key}={value!r}; wanted digits 0 to 9")
         try:
             values[key] = type(SYNTHETIC[key])(value)
         except ValueError:
@@ -396,8 +405,44 @@ def normalise(
     Returns:
         (..., C, H, W) of this dtype, on the device of x.
     """
+    _check_scale(mean, std, x.shape[-3] if x.ndim > 2 else 1)
     scale, shift = _scale(tuple(map(float, mean)), tuple(map(float, std)), x.device, dtype)
     return x.to(scale.dtype).mul_(scale).add_(shift).to(dtype)
+
+
+def check_images(images: Images) -> Images:
+    """The images themselves, if they are what training and queries take.
+
+    Raises ValueError of one line for pixels, labels, classes or a normalisation that do not fit
+    together, as of a record whose fields were replaced.
+    """
+    x, y, channels = images.x, images.y, images.x.shape[1] if images.x.ndim == 4 else 0
+    name = shown(images.name)
+    if x.ndim != 4 or x.dtype != torch.uint8:
+        raise ValueError(
+            f"{name}: pixels are {tuple(x.shape)} {x.dtype}; wanted (N, C, H, W) torch.uint8"
+        )
+    if y.ndim != 1 or len(y) != len(x) or y.dtype.is_floating_point or y.dtype == torch.bool:
+        raise ValueError(
+            f"{name}: labels are {tuple(y.shape)} {y.dtype}; wanted ({len(x)},) whole numbers"
+        )
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(images.classes):
+        raise ValueError(
+            f"{name}: labels run from {int(y.min())} to {int(y.max())}; wanted 0 to"
+            f" {len(images.classes) - 1}, a number of each of {len(images.classes)} classes"
+        )
+    _check_scale(images.mean, images.std, channels)
+    return images
+
+
+def _check_scale(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
+    finite = np.isfinite([*mean, *std]).all()
+    fits = len(mean) == len(std) and len(mean) in (1, channels)
+    if not (finite and fits and min(std) > 0):
+        raise ValueError(
+            f"mean={shown(mean)}, std={shown(std)}: wanted one finite mean and one positive std for"
+            f" each of {channels} channels"
+        )
 
 
 @lru_cache(maxsize=16)  # so that a step on a GPU copies nothing and waits for nothing

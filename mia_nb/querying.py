@@ -100,6 +100,14 @@ def query(
         signals = query(pool, images, queries=16, noise=True)
     """
     plan, device = Query(**options), device_of(device, here=False)
+    data.check_images(images)
+    shape = tuple(images.x.shape[1:])
+    trained = pool.folder.map_array("images.npy", "u", (None, None, None, None)).shape[1:]
+    if shape != trained:
+        raise ValueError(
+            f"images of {shape} pixels; the pool was trained on {trained}: load them with the same"
+            " size"
+        )
     rows = row_numbers("models", models, len(pool.member)).tolist()
     per_step, output_args = plan.per_step, plan.output_args
     if plan.output is not None or output_args:

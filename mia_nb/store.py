@@ -54,7 +54,7 @@ from mia_nb._files import (
     open_file,
     scratch_name,
 )
-from mia_nb.checks import checked
+from mia_nb.checks import checked, shown
 from mia_nb.types import CUBES, Signals
 
 try:
@@ -63,6 +63,7 @@ except ImportError:  # Windows
     fcntl = None
 
 KINDS = ("pool", "signals", "run")
+LONGEST_NAME = 255  # bytes of a name in a path, on any usual file system
 OUTPUTS = (*CUBES, "top_log_p")  # a row for each model
 DESIGN = ("labels", "member", "population")
 FINISHED = "margin.npy"  # the last file of signals to be there
@@ -456,7 +457,14 @@ def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
     slug = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("._") or "unnamed"
-    return Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
+    folder = Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
+    longest = max(len(os.fsencode(part)) for part in folder.path.parts)
+    if longest > LONGEST_NAME or "\0" in str(folder.path):
+        raise ValueError(
+            f"root={shown(str(root))}: wanted a folder whose names have no NUL and at most"
+            f" {LONGEST_NAME} bytes each"
+        )
+    return folder
 
 
 def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra) -> Folder:

@@ -337,6 +337,8 @@ class Signals:
         for name in ("population", "member"):
             if (value := getattr(self, name)) is not None and value.dtype != bool:
                 raise ValueError(f"{name} has dtype {value.dtype}; wanted booleans")
+        if self.labels.size and self.labels.min() < 0:
+            raise ValueError(f"labels hold {self.labels.min()}; wanted class numbers from 0 up")
         one_of("query_kind", self.query_kind, QUERY_KINDS)
 
     def __repr__(self) -> str:

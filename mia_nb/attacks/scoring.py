@@ -16,7 +16,7 @@ from mia_nb.attacks.margins import log_p, over_queries
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.registry import ATTACKS, Attack
 from mia_nb.attacks.single import attack_p, loss, vote
-from mia_nb.checks import checked, hint, holding, instance, row_numbers
+from mia_nb.checks import checked, hint, holding, instance, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
 
 IN_BLOCKS = (loss, attack_p, vote, attack_r, watson, rmia, base, lira, nig)
@@ -82,7 +82,8 @@ def score(
         warnings.simplefilter("always", UserWarning)
         for row, t, others in zip(value, targets, rows, strict=True):
             one = target.select(models=slice(t, t + 1)).hide()
-            row[:] = function(one, cut(others) if len(others) else None, **tolerated)[audited]
+            references = cut(others) if len(others) else None
+            row[:] = _row_of(function, name, one, references, tolerated)[audited]
     designs = _designs(pool, rows)
     flags = _flags(target, pool, designs, keep_complement, _warned(raised))
     if unscored := np.isnan(value).mean() if value.size else 0:
@@ -141,6 +142,37 @@ def find(attack: str | Attack) -> tuple[str, Attack]:
     bound = ", ".join(f"{option}={value!r}" for option, value in options.items())
     name = getattr(plain, "__name__", type(plain).__name__)
     return f"{name}({bound})" if bound else name, attack
+
+
+def _row_of(
+    function: Callable, name: str, target: Signals, references: Signals | None, options: dict
+) -> np.ndarray:
+    """The scores (N,) of one target; an attack that fails, or gives anything but a real number a
+    sample, is named.
+    """
+    try:
+        scores = function(target, references, **options)
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        raise ValueError(
+            f"attack {shown(name)} changes its arguments, which belong to other attacks too: work"
+            " on copies"
+        ) from error
+    except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"attack {shown(name)} fails: {type(error).__name__}: {str(error)[:160]}"
+        ) from error
+    if isinstance(scores, np.ma.MaskedArray):
+        raise ValueError(f"attack {shown(name)} gives a masked array; wanted plain numbers")
+    values = np.asarray(scores)
+    samples = target.shape[2]
+    if values.shape != (samples,) or values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"attack {shown(name)} gives {values.shape} {values.dtype}; wanted a real number for"
+            f" each of {samples} samples"
+        )
+    return values
 
 
 def _bound(attack: Attack) -> tuple[Callable, dict]:

@@ -9,7 +9,7 @@ import math
 import pandas as pd
 
 from mia_nb import accounting
-from mia_nb.checks import checked, first_of, holding, refuse
+from mia_nb.checks import checked, first_of, holding, one_of, refuse
 
 LABELS = (
     "nominal (paper's accounting)",
@@ -144,6 +144,7 @@ def ladder(
             " again": None not in (certified, local) and local > certified * (1 + 1e-6),
         }
     )
+    one_of("accountant", accountant, ("prv", "rdp", "gdp"))
     rows = [
         _nominal(flow, nominal, bounds, delta, accountant, sampling),
         _theorem(flow, nominal, bounds, delta),

@@ -122,6 +122,8 @@ def agreement(
             " models": len(pairs) < 2 * least,
         }
     )
+    if splits < 1:
+        raise ValueError(f"splits={splits}: wanted a number of random cuts from 1 up")
     means = _means(list(pools.values()), attack, pairs)
     whole, samples = range(len(pairs)), int((~first.population).sum())
     cuts, everyone = _cuts(whole, splits, seed), np.ones(samples, bool)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked, one_of, refuse
+from mia_nb.checks import checked, one_of, refuse, whole
 from mia_nb.metrics.curve import rates
 from mia_nb.metrics.pairs import numbered, same_masks
 from mia_nb.metrics.tables import per_target, with_ends
@@ -80,6 +80,8 @@ def frontier(
     refuse(
         {"frontier got no scores: pass {family: {epoch: {attack: attacks.score(...)}}}": not flat}
     )
+    for _, epoch, _ in flat:
+        whole("epoch", epoch, 0)
     first = next(iter(flat))
     other = next((key for key in flat if not same_masks(flat[key], flat[first])), first)
     if other != first:

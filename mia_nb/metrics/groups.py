@@ -54,6 +54,8 @@ def by_group(
     Caveat: the ends of auc and tpr are one group's own; of 20 groups one misses the truth.
     """
     groups, rows, compared = np.asarray(groups), {}, {}
+    if groups.dtype == object and among is None:  # numbers and text do not compare
+        groups = groups.astype(str)
     if groups.shape != scores.value.shape[1:]:
         raise ValueError(f"groups have shape {groups.shape}; wanted {scores.value.shape[1:]}")
     for number, group in enumerate(np.unique(groups) if among is None else among):

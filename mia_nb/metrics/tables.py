@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.attacks import NAMES, in_words
-from mia_nb.checks import checked, holding, instance, refuse
+from mia_nb.checks import checked, holding, instance, refuse, shown
 from mia_nb.metrics.curve import (
     PRIORS,
     area,
@@ -326,6 +326,12 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         measured, "n/m (n0 = 900)" for what so few non-members cannot tell, "0: tied scores allow
         no lower FPR" where ties force zero.
     """
+    missing = [name for name in ("auc", "auc_low", "auc_high", "n0") if name not in table]
+    if missing:
+        raise ValueError(
+            f"a table without {', '.join(missing)} is none of metrics.summary; its columns are"
+            f" {shown(list(table.columns))}"
+        )
     every = [row for _, row in table.iterrows()]
     rate = [column for column in table if column.startswith("tpr@") and "_" not in column]
     pairs = {

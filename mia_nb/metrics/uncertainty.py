@@ -289,7 +289,11 @@ def interval(
 
     Source: Cameron, Gelbach and Miller 2011.
     """
-    values = np.asarray(values, np.float64)
+    values, pair = np.asarray(values, np.float64), np.asarray(pair)
+    if values.ndim == 0 or values.shape[:1] != pair.shape:
+        raise ValueError(
+            f"values {values.shape} and pair {pair.shape}: wanted one pair's number for each target"
+        )
     over, pairs, shared, samples = _variances(values, pair, sampled)
     if pairs > 1:
         half = half_width(over, pairs, shared, samples, confidence=confidence)

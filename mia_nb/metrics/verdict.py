@@ -14,6 +14,7 @@ from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked, refuse
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
+from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.tables import summary
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES
 from mia_nb.parameters import read_yaml_file
@@ -47,7 +48,7 @@ def verdict(
     scores: Scores | dict[str, Scores],
     *,
     table: pd.DataFrame | None = None,
-    self_test=None,
+    self_test: SelfTest | None = None,
     about: str = "",
     groups=None,
     n_resamples: int = RESAMPLES,

@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 
 from mia_nb import attacks, metrics
 from mia_nb.accounting import gaussian_mu, tradeoff
-from mia_nb.checks import checked
+from mia_nb.checks import checked, shown
 from mia_nb.examples import load_example
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, thin
 from mia_nb.metrics.uncertainty import interval
@@ -75,6 +75,8 @@ def verdict(row: pd.Series) -> str:
     Returns:
         one sentence without a full stop.
     """
+    if not isinstance(row, pd.Series) or not {"auc", "auc_low", "auc_high"} <= set(row.index):
+        raise ValueError(f"row={shown(row)}: wanted a row of metrics.summary")
     rates = sorted(
         float(name[4:]) for name in row.index if name.startswith("tpr@") and "_" not in name
     )

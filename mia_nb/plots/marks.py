@@ -10,7 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from PIL import Image
 
+from mia_nb.checks import whole
 from mia_nb.plots.style import Group, translucent
+
+MOST_BINS = 10_000  # of a histogram: more than a screen has pixels
 
 DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
 
@@ -103,6 +106,9 @@ def offset(i: int, count: int) -> float:
 
 def bins(low: float, high: float, count: int) -> np.ndarray:
     """Edges (count + 1,) of equal bins from low to high; one unit wide in all where both agree."""
+    count = whole("bins", count)
+    if count > MOST_BINS:
+        raise ValueError(f"bins={count}: wanted {MOST_BINS:,} at most")
     low, high = (low, high) if high > low else (low - 0.5, low + 0.5)
     return np.linspace(low, high, count + 1)
 

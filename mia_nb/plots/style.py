@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from mia_nb.attacks import in_words
+from mia_nb.checks import shown, whole
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Scores
 
@@ -123,6 +124,11 @@ def span(values) -> str:
 def named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     """Scores of several attacks, {name: Scores}, from one or from several."""
     scores = {name_of(scores): scores} if isinstance(scores, Scores) else scores
+    fits = isinstance(scores, dict) and all(isinstance(one, Scores) for one in scores.values())
+    if not (fits and scores):
+        raise ValueError(
+            f"scores={shown(scores)}: wanted {{name: attacks.score(...)}}, or one of these"
+        )
     return {in_words(name): one for name, one in scores.items()}
 
 
@@ -137,6 +143,7 @@ def targets(scores: Scores) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def row_of(scores: Scores, target: int) -> int:
     """The row that holds a target's scores, given its row number in the pool."""
+    target = whole("target", target, 0)
     rows = np.flatnonzero(scores.targets == target)
     if not len(rows):
         raise ValueError(

@@ -26,6 +26,7 @@ from mia_nb.plots.style import (
     row_of,
     targets,
 )
+from mia_nb.plots.tables import need
 from mia_nb.types import Scores
 
 POINTS = 5000  # markers that a browser draws without a pause
@@ -189,6 +190,7 @@ def summary(table: pd.DataFrame) -> go.Figure:
     Parameters:
         table: of `metrics.summary`, a row per attack
     """
+    need(table, ("auc", "auc_low", "auc_high"), "summary")
     table = table[table.index != "max"]
     best = table.loc[table["auc"].astype(float).idxmax()]
     table = table[::-1].sort_values("auc", kind="stable")

@@ -171,6 +171,8 @@ def sampling(recipe: Recipe, members: int) -> dict:
         >>> sampling(Recipe(epochs=10, batch=50), 500)
         {'sample_rate': 0.1, 'steps': 100}
     """
+    if members < 1:
+        raise ValueError(f"members={members}: wanted a number of images from 1 up")
     return {
         "sample_rate": recipe.batch / members,
         "steps": recipe.epochs * (members // recipe.batch),

@@ -128,7 +128,7 @@ def train_pool(
         >>> training.train_pool(recipe, images, progress=False).member.shape
         (2, 400)
     """
-    recipe, images = complete(recipe), instance("images", images, Images)
+    recipe, images = complete(recipe), data.check_images(instance("images", images, Images))
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
     device_of(device, here=False), parsed(strategy), positive("checkpoint", checkpoint, zero=True)
     parent = _parent(recipe, images, root)

@@ -12,6 +12,7 @@ from scipy.special import ndtr, ndtri
 
 from mia_nb import metrics, plots
 from mia_nb.attacks import in_words
+from mia_nb.checks import fraction
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
@@ -63,6 +64,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
 
     Example: `widgets.scores(widgets.sources("results")).set(attack="rmia").sentence`
     """
+    fraction("at", at)
     if not sources:
         return message(TITLE, NOTHING)
     found = named(sources)

@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.io as pio
 
 from mia_nb import parameters
+from mia_nb.checks import shown
 
 MODES = ("auto", "batch", "live")
 
@@ -31,6 +32,8 @@ def setup(namespace: dict) -> None:
 
     Example: `widgets.setup(globals())`
     """
+    if not isinstance(namespace, dict):
+        raise ValueError(f"namespace={shown(namespace)}: wanted globals() of the notebook")
     values = parameters.of_namespace(namespace)
     records = parameters.RECORDS.items()
     namespace |= values | {name: kind(**values[name]) for name, kind in records if name in values}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mia_nb import attacks, escape, store
+from mia_nb.checks import whole
 from mia_nb.examples import PREFIX, examples, load_example, thumbnails
 from mia_nb.types import Scores, Signals
 
@@ -251,6 +252,7 @@ def sources(
     Returns:
         A list of `Source`; [] where nothing is stored.
     """
+    whole("limit", limit, 0)
     pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
     found: list[Source] = []
     for folder in reversed(store.folders(root, "signals")):
