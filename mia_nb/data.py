@@ -150,7 +150,8 @@ def from_arrays(
     x = torch.from_numpy(np.array(_as_uint8(x, name), order="C"))
     if classes is not None and not isinstance(classes, Sequence | np.ndarray):
         raise ValueError(
-            f"{name}: classes={shown(classes)}: wanted names in the order of the class numbers"
+            f"{name}: classes={shown(classes)}; wanted a list of names, in the order of the class"
+            " numbers"
         )
     y, classes = _labels(y, len(x), classes, name)
     _warn_of_twins(classes, name)

@@ -821,7 +821,7 @@ def array_in(name: str, given) -> np.ndarray:
     if not isinstance(given, str | os.PathLike):
         return numpy_of(given)
     if not Path(given).is_file():  # reading a pipe would wait for ever
-        raise ValueError(f"{given}: no such file; wanted .npy, or .npz with {name}")
+        raise ValueError(f"{given}: wanted .npy, or .npz with {name}; there is no such file")
     try:
         there = np.load(given, allow_pickle=False)
         return there if isinstance(there, np.ndarray) else there[name]
