@@ -7,7 +7,11 @@ import doctest
 import re
 from pathlib import Path
 
+import nbconvert
+import nbformat
 import numpy as np
+import plotly.graph_objects as go
+import plotly.io as pio
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
@@ -170,3 +174,29 @@ def test_each_line_of_readme_and_docstring_is_run_and_displayed(
         value = eval(compile(ast.Expression(last.value), page, "eval"), names)
         if value is not None:
             assert displayed(value, shell), cell
+
+
+@pytest.fixture
+def renderer(monkeypatch):
+    before = pio.renderers.default
+    widgets.setup({})
+    yield
+    pio.renderers.default = before
+
+
+def test_a_figure_leaves_a_line_where_it_cannot_be_drawn(renderer, shell, made):
+    bundle = displayed(made["roc"], shell)
+    bundle = bundle if "displayed" not in bundle else bundle["displayed"][0].data
+    assert "application/vnd.plotly.v1+json" in bundle
+    output = nbformat.v4.new_output("display_data", bundle)
+    cells = [nbformat.v4.new_code_cell("fig", outputs=[output, output])]
+    page, _ = nbconvert.HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=cells))
+    assert page.count("[Figure: ") == 2
+
+
+@pytest.mark.parametrize("title", ["<img src=x onerror=alert(1)>", None, {"text": "a<br>b & c"}])
+def test_the_line_of_a_figure_runs_nothing(title, renderer):
+    figure = go.Figure(layout={"title": title})
+    words = pio.renderers["mia_nb"].to_mimebundle(figure.to_dict())["text/html"]
+    assert "onerror" not in words and "<br>" not in words and words.startswith("<p>[Figure: ")
+    assert not isinstance(title, dict) or "a b &amp; c" in words

@@ -1,14 +1,34 @@
 """What notebooks show while they run. Kept free of torch."""
 
 import os
+import re
 
 import pandas as pd
 import plotly.io as pio
+from plotly.io.base_renderers import PlotlyRenderer
 
-from mia_nb import parameters
+from mia_nb import escape, parameters
 from mia_nb.checks import shown
 
 MODES = ("auto", "batch", "live")
+
+
+# what stands in a figure's place where it cannot be drawn
+FIGURE_WORDS = "<p>[Figure: {}. JupyterLab and Voila draw it, and so does the report of a run.]</p>"
+
+
+class WithWords(PlotlyRenderer):
+    """Figures as JupyterLab draws them, and beside each a line for programs that cannot: what it
+    shows, and where it can be seen. Without it nbconvert leaves a figure out in silence.
+    """
+
+    def to_mimebundle(self, fig_dict: dict) -> dict:
+        """The figure as a notebook keeps it."""
+        layout = fig_dict.get("layout", {})
+        title = layout.get("title") or {}
+        words = title.get("text", "") if isinstance(title, dict) else str(title)
+        words = escape.html(re.sub(r"<[^>]*>", " ", words or "A figure"))
+        return super().to_mimebundle(fig_dict) | {"text/html": FIGURE_WORDS.format(words)}
 
 
 def setup(namespace: dict) -> None:
@@ -48,7 +68,7 @@ def setup(namespace: dict) -> None:
         raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}")
     if mode != "auto":
         os.environ["MIA_NB_MODE"] = mode
-    pio.renderers["plotly_mimetype"].config = {"responsive": True, "displaylogo": False}
-    pio.renderers.default = "plotly_mimetype"
+    pio.renderers["mia_nb"] = WithWords(config={"responsive": True, "displaylogo": False})
+    pio.renderers.default = "mia_nb"
     pd.set_option("display.max_colwidth", None, "display.max_rows", 200)
     pd.set_option("display.html.use_mathjax", False)  # a name with two $ is no mathematics
