@@ -27,6 +27,7 @@ import safetensors.torch
 import torch
 
 from mia_nb import _forking, models
+from mia_nb.data import check_images
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Corrupt, Folder, content_key, find
 from mia_nb.training.clipped import group_of
@@ -58,7 +59,10 @@ def load_images(folder: Folder, *, shared: bool = False) -> Images:
         y = torch.from_numpy(read("labels.npy", "i", (len(x),)))
     canary = folder.read_array("canary.npy", "b", (len(x),)) if folder.has("canary.npy") else None
     lists = {name: tuple(about[name]) for name in ("classes", "mean", "std")}
-    return Images(x=x, y=y, canary=canary, name=about["name"], **lists)
+    try:
+        return check_images(Images(x=x, y=y, canary=canary, name=about["name"], **lists))
+    except (TypeError, ValueError) as error:
+        raise folder.corrupt("images.json", error) from error
 
 
 def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]:
