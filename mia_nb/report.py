@@ -25,6 +25,9 @@ td tfoot th thead tr u ul var
 """
 HERE = Path(__file__)
 WORDS = ("text/markdown", "text/html", "text/plain")
+FIGURE = "raises-exception"  # the tag of cells that draw: Jupyter goes on after an error in one
+MOST_OF_AN_ERROR = 200  # characters
+DRAWN_BY = re.compile(r"\b(?:plots|widgets|workshop|mia)\.\w+(?=\()")
 ROLES = ("verdict", "headline", "picture")  # tags of cells whose outputs stand outside the folds
 TABLE = re.compile(r'<div class="table">.*?</table>\s*</div>', re.DOTALL)  # as `_output` makes it
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
@@ -75,8 +78,9 @@ def page(
     Returns:
         HTML. On top the outputs of the cell tagged `verdict`, beside its notebook's picture; one
         that is a notebook's headline too stands there only where there is no other. Then
-        of every notebook its title, the first sentence of its text, the outputs of cells tagged
-        `headline`, and one picture: the first figure of a cell tagged `picture`, or else its first.
+        of every notebook its title, the first sentence of its text, which figures failed and why,
+        the outputs of cells tagged `headline`, and one picture: the first figure of a cell tagged
+        `picture`, or else its first.
         Everything else is folded and drawn when it is opened. Rows of what was not run are left
         out. Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there
         is no figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a
@@ -114,13 +118,14 @@ def page(
 
 
 class Part(NamedTuple):
-    """A notebook on the page: its anchor, title and question; HTML of what stands outside the fold
-    by role, and of the rest; and what the rest holds.
+    """A notebook on the page: its anchor, title and question; the figures that failed; HTML of what
+    stands outside the fold by role, and of the rest; and what the rest holds.
     """
 
     id: str
     name: str
     question: str
+    lost: list[str]
     outputs: dict[str, str]
     rest: str
     holds: str
@@ -141,8 +146,9 @@ class Part(NamedTuple):
         """The notebook's section; that of the page's verdict and first picture links to them."""
         above = '<p><a href="#verdict">Its result is the verdict on top.</a></p>' * is_top
         words = self.outputs["headline"].replace(self.outputs["verdict"] * is_top, "")
+        lost = "".join(f'<pre class="error">{html.escape(line)}</pre>\n' for line in self.lost)
         return (
-            f'<section id="{self.id}">\n<h2>{self.name}</h2>\n<p>{self.question}</p>\n'
+            f'<section id="{self.id}">\n<h2>{self.name}</h2>\n<p>{self.question}</p>\n{lost}'
             f"{explained(words, dict(terms))}\n{above or self.outputs['picture']}\n"
             f'<details class="rest"><summary>All of this notebook: {self.holds}</summary>\n'
             f"{self.rest}\n</details>\n</section>"
@@ -177,9 +183,28 @@ def _part(number: int, path: Path, data: bytes) -> Part:
     told = re.sub(r"^\d+ minutes\.\s*(Elective\.)?", "", opening)  # how long is no question
     sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", told, re.DOTALL)
     question = next((one for one in sentences if one.endswith("?")), "".join(sentences[:1]))
-    return Part(
-        f"s{number}", name, question.strip(), outputs, body, ", ".join([*holds, "code and text"])
-    )
+    holds = ", ".join([*holds, "code and text"])
+    return Part(f"s{number}", name, question.strip(), lost_figures(cells), outputs, body, holds)
+
+
+def is_figure(cell: dict) -> bool:
+    """Whether a cell draws and nothing else: what comes after it does without."""
+    return FIGURE in _tags(cell)
+
+
+def lost_figures(cells: list[dict]) -> list[str]:
+    """A line for each figure of an executed notebook that failed: its cell, what was to draw it,
+    the error.
+    """
+    lines = []
+    for cell in filter(is_figure, cells):
+        errors = [one for one in cell.get("outputs", []) if one["output_type"] == "error"]
+        call = DRAWN_BY.search(cell["source"])
+        for error in errors:
+            reason = " ".join(f"{error['ename']}: {error['evalue']}".split())
+            name = f"{cell.get('id', '')} ({call[0]})" if call else cell.get("id", "")
+            lines.append(f"figure {name}: {reason[:MOST_OF_AN_ERROR]}")
+    return lines
 
 
 def _tags(cell: dict) -> list[str]:

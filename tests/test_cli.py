@@ -631,6 +631,63 @@ def test_a_failing_cell_takes_ten_lines_at_most_and_keeps_what_was_done(desk, ca
     assert step["status"] == "failed" and "KeyError" in step["error"]
 
 
+def mark_figures(path: Path) -> None:
+    """Tag the cells that call a function of plots, as the notebooks' cells that draw are."""
+    node = json.loads(path.read_text())
+    for number, cell in enumerate(node["cells"]):
+        cell["id"] = f"cell-{number}"
+        if "plots." in "".join(cell["source"]):
+            cell["metadata"]["tags"] = ["raises-exception"]
+    path.write_text(json.dumps(node))
+
+
+@pytest.mark.notebook
+def test_a_figure_that_fails_costs_no_later_cell_and_is_said_until_it_is_there(desk, capsys):
+    failing = "from mia_nb import plots\nplots.no_such_figure()"
+    shown = (
+        "class Shown:\n    def _repr_html_(self): raise KeyError('inside')\n# plots.shown(\nShown()"
+    )
+    for name in ("01_train", "03_attack"):
+        path = notebook(desk / f"notebooks/{name}.ipynb", failing, shown, "print('after')")
+        mark_figures(path)
+    assert main(["run", "train"]) == 1
+    said = capsys.readouterr()
+    folder = only_run(desk)
+    assert "01_train.ipynb: figure cell-1 (plots.no_such_figure): AttributeError: " in said.err
+    assert "figure cell-2 (plots.shown): KeyError: 'inside'" in said.err
+    assert "2 figures failed" in said.out and "report.html" in said.out
+    assert outputs(folder.path / "01_train.ipynb").endswith("after\n")
+    cells = json.loads((folder.path / "01_train.ipynb").read_text())["cells"]
+    # the whole trace, and none of papermill's marks of a run that stopped
+    assert "no_such_figure" in str(cells[1]["outputs"]) and "Exception encountered" not in str(
+        cells
+    )
+    assert "figure cell-1 (plots.no_such_figure)" in folder.read_bytes("report.html").decode()
+    assert main(["list"]) == 0 and "done, figures failed" in capsys.readouterr().out
+
+    assert main(["run", "train"]) == 1  # not cached
+    assert "figure cell-1" in capsys.readouterr().err
+
+    (desk / "notebooks/presets/both.yaml").write_text(
+        "- {notebook: 01_train}\n- {notebook: attack}\n"
+    )
+    assert main(["run", "all", "--preset", "both"]) == 1
+    err = capsys.readouterr().err
+    assert "01_train.ipynb: figure" in err and "03_attack.ipynb: figure" in err
+
+
+@pytest.mark.notebook
+def test_after_a_figure_that_fails_a_cell_that_fails_still_ends_the_notebook(desk, capsys):
+    path = notebook(desk / "bad.ipynb", "plots.roc()", "{}['gone']", "print('after')")
+    mark_figures(path)
+    assert main(["run", "bad.ipynb"]) == 1
+    err = capsys.readouterr().err
+    assert "failed in cell In[2]: {}['gone']" in err and "figures failed" not in err
+    (folder,) = (desk / "results").glob("run-*")
+    assert "after" not in outputs(folder / "bad.ipynb")
+    assert runner.read_status(only_run(desk))[0]["status"] == "failed"
+
+
 @pytest.mark.notebook
 @pytest.mark.parametrize(
     ("cell", "says"),

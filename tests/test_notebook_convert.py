@@ -68,7 +68,7 @@ def test_no_cell_fails_or_warns(converted):
 def test_every_figure_is_drawn(converted):
     assert set(converted.figures()) == {
         "answer",
-        "converted",
+        "thresholds",
         "quality",
         "accuracy",
         "raster",

@@ -188,8 +188,8 @@ def test_every_picture_is_there_and_light(compared):
         "frontier": 1,
         "matched": 4,
         "queries": 1,
-        "settings": 2,
-        "cost": 1,
+        "risk-against": 2,
+        "costs": 1,
     }
     most = dict.fromkeys(counts, 100_000) | {"answer": 200_000}  # of 50,000 images, not of few
     assert all(
@@ -382,7 +382,7 @@ def test_only_settings_that_families_differ_in_are_drawn_each_at_its_families_ri
     euler, rk4, noisy = (risk[name] for name in list(CELLS)[1:4])
     wanted = {"method": ([0, 1], [euler, rk4]), "k": ([0, 0.5], [euler, noisy])}
     for figure, (what, (places, values)) in zip(
-        pictures(compared, "settings"), wanted.items(), strict=True
+        pictures(compared, "risk-against"), wanted.items(), strict=True
     ):
         (auc,) = (trace for trace in figure["data"] if trace["name"].endswith("AUC"))
         assert auc["y"] == pytest.approx(values) and auc["x"] == pytest.approx(places), what
@@ -401,7 +401,7 @@ def test_costs_are_of_networks_as_large_as_the_stored_ones(compared, pools):
         )
     memory = {name: float(row[2]) for name, row in shown.items()}
     assert memory["ODENet, rk4, 2 steps"] > memory["ODENet, 2 steps"]
-    bars = picture(compared, "cost")["data"][0]
+    bars = picture(compared, "costs")["data"][0]
     assert set(bars["y"]) == set(shown) and min(bars["x"]) > 0
 
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import ast
 import json
 import re
+import symtable
 from pathlib import Path
 
 import pytest
 
 from mia_nb import parameters
 from mia_nb.cli import notebooks
+from mia_nb.report import is_figure
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.rglob("*.ipynb"))
 PRESETS = sorted(FOLDER.glob("presets/*.yaml"))
 ABSOLUTE = re.compile(r"""["'](/(?!/)\w|~/|[A-Za-z]:\\)""")
+DRAWS = re.compile(
+    r"\bplots\.(?!verdict\b)\w+\("
+    r"|\b(widgets\.(explore|scores|sample|ladder)|workshop\.(show|game)|mia\.(roc|histogram))\("
+)
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
@@ -60,6 +66,39 @@ def test_cells_are_short_and_define_nothing(notebook):
             isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             for node in nodes
         ), source
+
+
+def test_cells_that_draw_are_those_that_may_fail_and_they_say_nothing_else(notebook):
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        draws = cell["cell_type"] == "code" and bool(DRAWS.search(source))
+        assert draws == is_figure(cell), source
+        assert not draws or not {"verdict", "headline"} & set(cell["metadata"]["tags"]), source
+
+
+def test_no_cell_needs_what_a_cell_that_draws_computed(notebook):
+    drawn = set()
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            reads, writes = names_of("".join(cell["source"]))
+            assert is_figure(cell) or not reads & drawn, (cell["id"], reads & drawn)
+            drawn = drawn | writes if is_figure(cell) else drawn - writes
+
+
+def names_of(source: str) -> tuple[set[str], set[str]]:
+    """The names that a cell takes from cells before it, and those that it leaves to cells after it."""
+    whole = symtable.symtable(source, "cell", "exec")
+    writes = {one.get_name() for one in whole.get_symbols() if one.is_assigned()}
+    tables = [whole]
+    for table in tables:
+        tables += table.get_children()
+    reads = {
+        one.get_name()
+        for table in tables
+        for one in table.get_symbols()
+        if one.is_referenced() and (table is whole or one.is_global())
+    }
+    return reads - writes, writes
 
 
 def test_no_cell_names_an_absolute_path(notebook):

@@ -206,6 +206,21 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     assert 'id="verdict"' not in plain and 'id="provenance"' not in plain
 
 
+def test_a_figure_that_failed_is_said_in_a_line_outside_the_folds(tmp_path):
+    path = executed(
+        tmp_path / "a.ipynb",
+        v4.new_output("error", ename="KeyError", evalue="'<b>'\n", traceback=["a trace"]),
+        source="plots.roc_pair(scores)",
+    )
+    node = json.loads(path.read_text())
+    node["cells"][1] |= {"id": "roc", "metadata": {"tags": ["raises-exception"]}}
+    path.write_text(json.dumps(node))
+    page = export([path], tmp_path / "out.html").read_text()
+    outside, _, folded = page.partition('<details class="rest">')
+    assert "figure roc (plots.roc_pair): KeyError: &#x27;&lt;b&gt;&#x27;</pre>" in outside
+    assert "a trace" in folded and "a trace" not in outside
+
+
 def test_what_to_do_next_stands_below_the_picture_of_the_verdict(tmp_path):
     text = "### Told\n\n* 7 % found\n* Next: train less.\n* Measured on digits."
     words = v4.new_output("display_data", {"text/markdown": text})

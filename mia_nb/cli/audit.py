@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import warnings
 from argparse import Namespace
 from pathlib import Path
 
@@ -102,6 +103,8 @@ def audit(args) -> int:
         say(TWINS)
     for file in (run.REPORT, RESULT):
         say(f"  {os.path.relpath(folder.path / file)}")
+    for lost in run.lost_figures(folder):  # the verdict, which the status is about, is there
+        warnings.warn(lost, stacklevel=2)
     return code
 
 

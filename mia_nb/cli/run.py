@@ -51,6 +51,7 @@ BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
 # comes out
 ELSEWHERE = ("force", "workers", "results", "data_root")
 STARTS = 3  # attempts to start a kernel
+MOST_LINES = 8  # of notebooks whose figures failed
 SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
 
 
@@ -89,6 +90,15 @@ def command(args) -> None:
     files = [f for f in folder.files() if f.endswith(".ipynb")] + [REPORT]
     paths = [f"  {os.path.relpath(folder.path / file)}" for file in files]
     say(*verdict_lines(folder), *paths)
+    if lost := lost_figures(folder):
+        last = "all else is there; the same command runs these notebooks again"
+        raise Failed("\n  ".join(["figures failed", *lost[:MOST_LINES], last]))
+
+
+def lost_figures(folder: store.Folder) -> list[str]:
+    """A line for each notebook of a run that is done without a figure that failed."""
+    steps = [step for step in read_status(folder) if step["status"] == "done"]
+    return [f"{step['file']}: {step['error']}" for step in steps if step.get("error")]
 
 
 def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
@@ -123,7 +133,8 @@ def run(
 
     The key is content: parameters, the notebooks' code, the package's code, the files that
     parameters point at. The status of each step (running, done, failed, killed) is kept in
-    status.json. Raises ValueError for bad input met on the way, or Failed.
+    status.json. A step is done without a figure that failed; its `error` says which, and the next
+    run does it again. Raises ValueError for bad input met on the way, or Failed.
     """
     results = Path(results).absolute()
     for step in steps:
@@ -144,7 +155,7 @@ def run(
             ) from None
         fresh = force or not _is_intact(folder, STATUS)
         record = {} if fresh else {step["file"]: step for step in read_status(folder)}
-        ended = [file for file in files if record.get(file, {}).get("status") == "done"]
+        ended = [file for file in files if _is_whole(record.get(file, {}))]
         todo = [file for file in files if file not in ended or not _is_intact(folder, file)]
         if not todo and not fresh and _is_finished(folder, files):  # by another process meanwhile
             return folder
@@ -168,12 +179,17 @@ def run(
     return folder
 
 
+def _is_whole(step: dict) -> bool:
+    """Whether a step of a record is done, with every figure."""
+    return step.get("status") == "done" and not step.get("error")
+
+
 def _is_finished(folder: store.Folder, files: list[str]) -> bool:
     """Whether all of a run is there and intact, with a line that says so; nothing is written."""
     if not all(map(folder.intact, [STATUS, REPORT, *files])):
         return False
     record = {step["file"]: step for step in read_status(folder)}
-    if any(record.get(file, {}).get("status") != "done" for file in files):
+    if not all(_is_whole(record.get(file, {})) for file in files):
         return False
     seconds = sum(record[file]["seconds"] for file in files)
     say(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
@@ -294,14 +310,14 @@ def _run_step(
     write("running")
     folder.remove(file)
     try:
-        execute(
+        lost = execute(
             step.notebook,
             folder.path / file,
             _to_inject(step, folder.path.parent, force),
             overall=overall,
         )
         folder.add(file)
-        return write("done")
+        return write("done", "; ".join(lost) or None)
     except KeyboardInterrupt:
         write("killed", "interrupted")
         raise
@@ -333,9 +349,9 @@ def execute(
     *,
     quiet: bool = False,
     overall: Overall | None = None,
-) -> None:
+) -> list[str]:
     """papermill with its traps closed: our interpreter as kernel, no stray warnings, braces in
-    paths, errors in few lines.
+    paths, errors in few lines; returns a line for each figure that failed.
     """
     import nbformat
     import papermill
@@ -373,9 +389,15 @@ def execute(
                 if progress.cell or attempt == STARTS - 1:
                     raise
         progress.end()
+        return []
     except PapermillExecutionError as error:
-        progress.end("failed")
-        raise _explain(error, out) from error
+        # the run went on after errors in cells tagged `raises-exception`; papermill complains of
+        # these too, at its end
+        lost = _figures_alone(out)
+        progress.end(f"{len(lost)} figure{'s' * (len(lost) > 1)} failed" if lost else "failed")
+        if not lost:
+            raise _explain(error, out) from error
+        return lost
     except RuntimeError as error:  # nbclient's DeadKernelError among them
         progress.end("killed")
         where = (
@@ -386,6 +408,25 @@ def execute(
     except BaseException:
         progress.end("stopped")
         raise
+
+
+def _figures_alone(out: Path) -> list[str]:
+    """A line for each figure that failed, [] where anything else did; of the former papermill's
+    marks of a failed run are taken out of the notebook.
+    """
+    import nbformat
+    from papermill.execute import remove_error_markers
+
+    from mia_nb.report import is_figure, lost_figures
+
+    node = remove_error_markers(nbformat.read(out, as_version=4))
+    others = [cell for cell in node.cells if not is_figure(cell)]
+    outputs = [one for cell in others for one in cell.get("outputs", [])]
+    stopped = any(cell.metadata.get("papermill", {}).get("exception") for cell in node.cells)
+    if stopped or any(one.output_type == "error" for one in outputs):
+        return []
+    nbformat.write(node, out)
+    return lost_figures(node.cells)
 
 
 def _explain(error: Exception, out: Path) -> Exception:

@@ -36,8 +36,8 @@ def list_all(args) -> None:
 
 
 def status(folder: store.Folder) -> str:
-    """done, running, failed, killed, partial, or which record is damaged; for a pool also how many
-    of its models are there.
+    """done, running, failed, killed, partial, or which record is damaged; for a run also whether a
+    figure failed, for a pool how many of its models are there.
     """
     try:
         recipe = folder.recipe
@@ -46,7 +46,8 @@ def status(folder: store.Folder) -> str:
             if folder.has(run.STATUS) and not statuses:
                 return f"damaged {run.STATUS}"
             partial = len(statuses) < len(recipe.get("steps", []))
-            ended = "empty" if not statuses else "partial" if partial else "done"
+            ended = "done, figures failed" if run.lost_figures(folder) else "done"
+            ended = "empty" if not statuses else "partial" if partial else ended
             return next((bad for bad in ("running", "killed", "failed") if bad in statuses), ended)
         if _held(folder):
             return "running"
