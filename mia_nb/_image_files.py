@@ -26,20 +26,18 @@ from mia_nb._files import replacing
 from mia_nb.checks import refuse
 from mia_nb.digests import digest
 
-SUFFIXES = {
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".webp",
-    ".ppm",
-    ".pgm",
-    ".pbm",
+# tried whatever a file's suffix says; other formats are tried where the suffix says so
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+# EPS starts a program; of the others Pillow reads no more than the header
+NOT_READ = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
+# what may lie among images without being one, and is passed over in silence; so are hidden files
+BESIDE = {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"}
+BESIDE_WORDS = {"readme", "license", "licence", "copying", "notice", "authors", "changelog"}
+BESIDE_SUFFIXES = {
+    *(".txt", ".md", ".rst", ".html", ".log", ".csv", ".tsv", ".json", ".jsonl", ".xml"),
+    *(".yaml", ".yml", ".toml", ".ini", ".sha256", ".md5"),
 }
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # others may start programs
+BESIDE_FOLDERS = {"@eadir", "__macosx"}  # thumbnails and resource forks
 HEADER = 20_000  # bytes, of which NumPy takes 10,000 as a header
 BUDGET = "MIA_NB_MAX_GB"
 TINY = "tiny-imagenet-200"
@@ -148,8 +146,11 @@ def _line(error: Exception) -> str:
 def class_folders(
     path: Path, cache: Path, size: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>; hidden files and
-    unknown suffixes are skipped.
+    """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>.
+
+    All that the installed Pillow reads is an image (`_readable`). Hidden files and what may lie
+    beside images (`_beside`) are passed over; ValueError for any other file, which would be missing
+    in silence.
 
     Parameters:
         size: side in pixels; the largest square in the middle of each image, scaled. None: as they
@@ -164,13 +165,14 @@ def class_folders(
             f"{path} holds {len(folders)} class folders; wanted {path}/<class>/<image files> for"
             " two or more classes"
         )
-    stamp, labels = [], []
+    stamp, labels, odd = [], [], []
     for label, folder in enumerate(folders):
         try:
-            found = sorted(_images_in(path, folder))
+            found, others = _images_in(path, folder)
         except OSError as error:
             raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
-        if not found:
+        odd += others
+        if not found and all(map(_is_deeper, others)):
             deeper = any((path / folder).glob("*/"))
             fix = (
                 f"it holds folders: is the data set {path / folder}?"
@@ -178,11 +180,13 @@ def class_folders(
                 else "remove it or fill it"
             )
             raise ValueError(
-                f"class folder {path / folder} holds no images ({', '.join(sorted(SUFFIXES))});"
-                f" {fix}"
+                f"class folder {path / folder} holds no images (.jpg, .png and all else that Pillow"
+                f" reads); {fix}"
             )
         stamp += found
         labels += [label] * len(found)
+    if odd:
+        raise ValueError(_left_out(path, odd))
     names = [name for name, *_ in stamp]
     stamp += [("upright", size)]
     x = _cached(cache, path, stamp, lambda: _decode(names, lambda name: _open(path / name), size))
@@ -195,15 +199,85 @@ def _open(file: Path) -> BinaryIO:
     return open(file, "rb")
 
 
-def _images_in(path: Path, folder: str):
+def _readable() -> dict[str, str]:
+    """{suffix: format} of all that the installed Pillow, with its plugins, reads."""
+    from PIL import Image
+
+    suffixes = Image.registered_extensions()  # it loads the plugins, of which OPEN is a list then
+    reads = (set(Image.OPEN) | {"MPO"}) - NOT_READ  # MPO is opened as JPEG
+    return {suffix: kind for suffix, kind in suffixes.items() if kind in reads}
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def _beside(name: str) -> bool:
+    """Whether a file may lie among images without being one."""
+    word = name.lower()
+    return (
+        name[0] == "." or word in BESIDE or word in BESIDE_WORDS or _suffix(name) in BESIDE_SUFFIXES
+    )
+
+
+def _images_in(path: Path, folder: str) -> tuple[list[tuple], list[str]]:
+    """(name, size and time of each image of a class folder, sorted; names of files that would be
+    left out), images in folders of this folder among the latter.
+    """
+    known, found, odd = _readable(), [], []
     with os.scandir(path / folder) as entries:
         for entry in entries:
-            if (
-                entry.name[0] != "."
-                and os.path.splitext(entry.name)[1].lower() in SUFFIXES
-                and not entry.is_dir()
-            ):
-                yield (f"{folder}/{entry.name}", *_size_and_time(entry.stat()))
+            name = f"{folder}/{entry.name}"
+            if entry.is_dir():
+                odd += _deeper(path, name, known)
+            elif entry.name[0] != "." and _suffix(entry.name) in known:
+                found.append((name, *_size_and_time(entry.stat())))
+            elif not _beside(entry.name):
+                odd.append(name)
+    return sorted(found), odd
+
+
+def _deeper(path: Path, folder: str, known: Collection[str]) -> list[str]:
+    """Names of the images below a folder that is in a class folder."""
+    odd = []
+    for inside, folders, files in os.walk(path / folder):
+        if _is_beside_folder(os.path.basename(inside)):
+            folders.clear()
+            continue
+        at = os.path.relpath(inside, path)
+        odd += [f"{at}/{name}" for name in files if name[0] != "." and _suffix(name) in known]
+    return odd
+
+
+def _is_beside_folder(name: str) -> bool:
+    return name[0] == "." or name.lower() in BESIDE_FOLDERS
+
+
+def _is_deeper(name: str) -> bool:
+    """Whether this names a file in a folder of a class folder."""
+    return name.count("/") > 1
+
+
+def _left_out(path: Path, odd: list[str]) -> str:
+    """Why a folder is refused of which files would be left out."""
+    first = min(odd, key=lambda name: (_is_deeper(name), name))
+    said = first if first.isprintable() else ascii(first)
+    kind = _suffix(first)
+    many = f"{len(odd):,} files that are" if len(odd) > 1 else "a file that is"
+    one = ", the first" if len(odd) > 1 else ":"
+    fix = "move it out of the class folders"
+    if _is_deeper(first):
+        return (
+            f"{path} holds {many} in no class folder itself but deeper{one} {said}: wanted"
+            f" {path}/<class>/<image files>; move images up, or {fix}"
+        )
+    if kind in (".heic", ".heif"):
+        fix = "register Pillow's plugin (pillow-heif), convert it to .png, or " + fix
+    elif not kind:
+        fix = "give it the suffix of its format if it is an image, else " + fix
+    else:
+        fix = f"convert it to .png if it is an image, else {fix}"
+    return f"{path} holds {many} no image that the installed Pillow reads{one} {said}; {fix}"
 
 
 def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -274,6 +348,15 @@ def _size_and_time(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
+def _formats(name: str) -> list[str]:
+    """The formats that a file of this name may have."""
+    from PIL import Image
+
+    known = _readable()
+    kinds = dict.fromkeys((*FORMATS, known.get(_suffix(name))))
+    return [kind for kind in kinds if kind in Image.OPEN]
+
+
 @contextlib.contextmanager
 def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
     """The image of a file, nothing decoded but its header; whatever fails, a ValueError of one
@@ -282,8 +365,9 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
     from PIL import Image, UnidentifiedImageError
 
     said = name if name.isprintable() else ascii(name)
+    kinds = _formats(name)
     try:
-        with read(name) as file, Image.open(file, formats=FORMATS) as image:
+        with read(name) as file, Image.open(file, formats=kinds) as image:
             if image.mode[0] in "IF":
                 raise ValueError(f"mode {image.mode} has more than 8 bits per channel")
             yield image
@@ -292,7 +376,7 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
         advice = "scale it down, or leave it out"
         raise ValueError(f"{said} has more than {most} pixels: {advice}") from error
     except UnidentifiedImageError as error:
-        known = ", ".join(FORMATS)
+        known = ", ".join(kinds)
         raise ValueError(f"{said} cannot be read as an image: it is none of {known}") from error
     except Exception as error:  # Pillow's plugins raise many kinds
         raise ValueError(f"{said} cannot be read as an 8-bit image: {_line(error)}") from error

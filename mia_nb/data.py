@@ -64,6 +64,8 @@ def load(
       in the middle of each, scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All
       images grey: one channel, else three; transparency is dropped. Images are turned as their EXIF
       orientation says; of an animation the first frame counts, of a colour of 16 bits the upper 8.
+      All that the installed Pillow reads is taken (.heic with its plugin); hidden files and texts
+      are passed over, any other file is refused by its name, as it would be missing in silence.
       Decoded pixels are cached under `data_root`/.cache, keyed by path, file names, sizes and
       times.
     * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or

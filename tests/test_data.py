@@ -21,7 +21,7 @@ from time import process_time
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, features
 
 from mia_nb import data
 from mia_nb.digests import digest
@@ -544,7 +544,7 @@ IMAGES = {
         written(Image.new("F", (11, 9)), "TIFF"),
         "more than 8 bits per channel",
     ),
-    "empty": ("x.png", b"", "dog/x.png cannot be read as an image: it is none of BMP, GIF, JPEG"),
+    "empty": ("x.png", b"", "dog/x.png cannot be read as an image: it is none of .*BMP, GIF, JPEG"),
     "text": ("x.png", b"hello", "cannot be read as an image: it is none of"),
     "for another program": (
         "x.png",
@@ -602,6 +602,91 @@ def test_only_regular_files_are_opened(colours, tmp_path, put, says):
 def test_a_folder_named_like_an_image_is_none(colours, tmp_path):
     path, pixels = colours
     (path / "dog" / "x.png").mkdir()
+    assert len(data.load(path, data_root=tmp_path).y) == pixels.shape[0] * pixels.shape[1]
+
+
+PILLOWS = [  # suffix, format it is written in
+    *(".jfif JPEG", ".jpe JPEG", ".JPG JPEG", ".tif TIFF", ".apng PNG", ".pnm PPM", ".tga TGA"),
+    *(".jp2 JPEG2000", ".qoi QOI", ".ico ICO", ".pcx PCX", ".sgi SGI", ".mpo JPEG", ".dib DIB"),
+    pytest.param(
+        ".avif AVIF",
+        marks=pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF"),
+    ),
+]
+
+
+@pytest.mark.parametrize("pair", PILLOWS)
+def test_what_the_installed_pillow_reads_is_read_under_every_suffix_that_it_knows(tmp_path, pair):
+    suffix, kind = pair.split()
+    for name, value in (("cat", 40), ("dog", 200)):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        Image.new("RGB", (16, 16), (value, value, 90)).save(
+            tmp_path / "pets" / name / f"x{suffix}", kind
+        )
+    images = data.load(tmp_path / "pets", data_root=tmp_path)
+    assert images.x.shape == (2, 3, 16, 16)
+    assert np.abs(images.x[:, 0, 8, 8].numpy().astype(int) - [40, 200]).max() < 8
+
+
+def test_a_format_of_a_plugin_is_read_once_it_is_registered(colours, tmp_path, monkeypatch):
+    path, _ = colours
+    (path / "dog" / "x.heic").write_bytes(b"ftyp")
+    with pytest.raises(
+        ValueError, match=r"no image .* reads: dog/x\.heic; register Pillow's plugin"
+    ):
+        data.load(path, data_root=tmp_path)
+    Image.init()
+    monkeypatch.setitem(Image.EXTENSION, ".heic", "HEIF")
+    opened = Image.new("RGB", (11, 9), (1, 2, 3))
+    monkeypatch.setitem(Image.OPEN, "HEIF", (lambda *_: opened, lambda head: head[:4] == b"ftyp"))
+    monkeypatch.setattr(Image, "ID", [*Image.ID, "HEIF"])
+    assert len(data.load(path, data_root=tmp_path).y) == 7
+
+
+def test_what_may_lie_beside_images_is_passed_over(colours, tmp_path):
+    path, pixels = colours
+    beside = ["Thumbs.db", "desktop.ini", ".DS_Store", ".x.heic", "README", "license", "README.md"]
+    for name in (*beside, "boxes.csv", "META.JSON", "notes.TXT", "checksums.md5", "a.xml"):
+        (path / "dog" / name).write_bytes(b"?")
+    for name in ("@eaDir", ".ipynb_checkpoints", "notes"):
+        (path / "dog" / name).mkdir()
+        (path / "dog" / name / "x.txt").write_text("none")
+    for name in ("@eaDir", ".ipynb_checkpoints"):
+        (path / "dog" / name / "x.png").write_text("none")
+    assert len(data.load(path, data_root=tmp_path).y) == pixels.shape[0] * pixels.shape[1]
+
+
+LEFT_OUT = {  # names of files that are put there, and what is said
+    "HEIC": (["dog/b.heic", "dog/a.HEIC"], r"2 files that are .* the first dog/a\.HEIC; register"),
+    "raw": (["cat/a.cr2"], r"a file that is no image .*: cat/a\.cr2; convert it to \.png if"),
+    "no suffix": (["cat/4f3a", "dog/7"], r"2 files .* the first cat/4f3a; give it the suffix"),
+    "half copied": (["cat/a.png.part"], r"cat/a\.png\.part"),
+    "edited": (["cat/a.png~"], r"cat/a\.png~"),
+    "starts a program": (["cat/a.eps"], r"cat/a\.eps"),
+    "arrays": (["dog/a.npy", "cat/z.h5"], "2 files .* the first cat/z.h5"),
+    "a folder deeper": (
+        ["cat/more/a.jpeg"],
+        r"no class folder itself but deeper: cat/more/a\.jpeg",
+    ),
+    "two deeper": (["cat/1/2/a.png", "cat/1/b.tif"], "2 files that are in no class folder itself"),
+    "two lines": (["cat/a\nb"], r"'cat/a\\nb'"),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_files_that_would_be_missing_in_silence_are_counted_and_the_first_is_named(
+    colours, tmp_path, what
+):
+    path, pixels = colours
+    names, says = LEFT_OUT[what]
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"?")
+    with pytest.raises(ValueError, match=says) as error:
+        data.load(path, data_root=tmp_path)
+    one_line(error)
+    for name in names:  # the advice that always works
+        (path / name).rename(tmp_path / name.replace("/", "_"))
     assert len(data.load(path, data_root=tmp_path).y) == pixels.shape[0] * pixels.shape[1]
 
 
