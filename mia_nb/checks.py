@@ -96,6 +96,24 @@ def reals(name: str, value: Any) -> np.ndarray:
     return found.astype(np.float64, copy=False)
 
 
+def counted(name: str, value: Any, least: int = 0) -> np.ndarray:
+    """The value as float64, if it holds nothing but whole numbers from `least` up; ValueError if
+    not. What arithmetic rounded, as in 0.07 * 100, is the whole number beside it.
+    """
+    found = reals(name, value)
+    near = np.rint(found)
+    # NaN and infinity fail the comparison
+    with np.errstate(invalid="ignore"):
+        fits = (np.abs(found - near) <= 1e-9 * np.maximum(near, 1)) & (near >= least)
+    if not fits.all():
+        first = found[~fits].ravel()[0] if found.ndim else found
+        raise ValueError(
+            f"{name}={shown(value)}: wanted whole numbers from {least} up, and {first:g} is none:"
+            " of a rate pass its hits and trials"
+        )
+    return near
+
+
 def positive(name: str, value: Any, *, zero: bool = False) -> Any:
     """The value, if it is one finite number above 0, or 0 where that will do; ValueError if not."""
     found = reals(name, value)

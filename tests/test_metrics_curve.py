@@ -239,6 +239,13 @@ def test_clopper_pearson_has_the_published_ends():
         np.testing.assert_allclose(metrics.clopper_pearson(x * n0, n0), ends, rtol=0.01)
 
 
+def test_counts_that_arithmetic_rounded_are_the_whole_numbers_that_were_meant():
+    assert 0.07 * 100 != 7
+    for nearly, count in ((0.07 * 100, 7), (np.float64(3), 3), (1e-12, 0), (10 - 1e-12, 10)):
+        exact = metrics.clopper_pearson(count, 10 if count != 7 else 100)
+        assert metrics.clopper_pearson(nearly, 10 if count != 7 else 100) == exact
+
+
 def test_clopper_pearson_covers_at_least_as_often_as_it_says():
     for n, p in ((20, 0.03), (300, 0.01), (300, 0.4)):
         k = np.random.default_rng(0).binomial(n, p, 20_000)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
-from mia_nb.checks import checked, fraction, mask, reals, refuse, shown, whole
+from mia_nb.checks import checked, counted, fraction, mask, reals, refuse, shown, whole
 
 # below this many allowed false positives a TPR at that FPR is not measurable
 MIN_FALSE_POSITIVES = 10
@@ -189,17 +189,17 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95):
     """Exact two-sided interval (low, high) of a binomial rate.
 
     Parameters:
-        successes: numbers from 0 to trials; broadcast with them.
-        trials: numbers from 1.
+        successes: whole numbers from 0 to trials; broadcast with them.
+        trials: whole numbers from 1.
         confidence: in (0, 1).
 
     Raises:
-        ValueError: for impossible counts.
+        ValueError: for impossible counts, and for counts with a fraction.
 
     Source: Clopper and Pearson 1934.
     """
-    k, n = np.broadcast_arrays(reals("successes", successes), reals("trials", trials))
-    if not ((k >= 0) & (k <= n) & (n >= 1) & (n < np.inf)).all():
+    k, n = np.broadcast_arrays(counted("successes", successes), counted("trials", trials))
+    if not ((k <= n) & (n >= 1)).all():
         raise ValueError(
             f"{shown(successes)} successes of {shown(trials)} trials: wanted 0 <= successes <="
             " trials and trials >= 1"
