@@ -308,9 +308,9 @@ class Signals:
         top_log_p: (M, N, 10 or fewer) float32, the largest log-probabilities, sorted, query mean.
         info: how the models were queried; entries of `query`'s options and of the pool.
 
-    Raises ValueError for arrays whose shapes do not fit together. Arrays from the store are
-    read-only and lie on the disk until they are used. Source: attacks use only these; Carlini et
-    al. 2022 (margin), Song & Mittal 2021 (modified entropy).
+    Raises ValueError for arrays whose shapes do not fit together, and for margins that are not
+    finite. Arrays from the store are read-only and lie on the disk until they are used. Source:
+    attacks use only these; Carlini et al. 2022 (margin), Song & Mittal 2021 (modified entropy).
     """
 
     margin: np.ndarray
@@ -340,6 +340,36 @@ class Signals:
         if self.labels.size and self.labels.min() < 0:
             raise ValueError(f"labels hold {self.labels.min()}; wanted class numbers from 0 up")
         one_of("query_kind", self.query_kind, QUERY_KINDS)
+        self.refuse_holes()
+
+    def refuse_holes(self) -> None:
+        """ValueError where a number is missing: an attack would take it for a sample without a
+        reference, or sort it among the others. Entropies may be missing as a whole (all NaN).
+        """
+        for name in (*CUBES[:3], "top_log_p"):
+            array = getattr(self, name)
+            # attacks read blocks of what was checked
+            if not isinstance(array, np.ndarray) or not array.size:
+                continue
+            # whoever wrote what lies in the store checked it: of that only margins are read, which
+            # every attack reads
+            if name != "margin" and not array.flags.writeable:
+                continue
+            # row by row: what lies on the disk is not in memory at once
+            odd = np.isnan if name != "margin" else lambda row: ~np.isfinite(row)
+            counts = [int(odd(row).sum()) for row in array]
+            missing = sum(counts)
+            if not missing or (missing == array.size and name in CUBES[1:3]):
+                continue
+            model = next(m for m, count in enumerate(counts) if count)
+            where = np.argwhere(odd(array[model]))[0]
+            # the last axis is that of samples, but in top_log_p that of classes
+            sample = where[0] if name == "top_log_p" else where[-1]
+            raise ValueError(
+                f"{name} of model {model} is {array[(model, *where)]} for sample {sample}, the"
+                f" first of {missing:,} missing among {array.size:,} values: wanted finite numbers;"
+                " query again, or leave these models or samples out"
+            )
 
     def __repr__(self) -> str:
         models, queries, samples = self.shape

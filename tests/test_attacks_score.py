@@ -88,7 +88,7 @@ def test_references_of_another_pool_lose_the_targets_mask_and_its_complement():
     world = gaussian(8, 50)
     other = replace(gaussian(8, 50, seed=3), member=world.member, labels=world.labels)
     poisoned = other.margin.copy()
-    poisoned[2:4] = np.nan  # same masks as target 2 and its complement
+    poisoned[2:4] = 1e9  # same masks as target 2 and its complement
     scores = attacks.score("rmia", world, replace(other, margin=poisoned), targets=[2])
     rows = [0, 1, 4, 5, 6, 7]
     assert np.array_equal(

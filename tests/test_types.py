@@ -1,10 +1,11 @@
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import mpmath
 import numpy as np
 import pytest
 
+from mia_nb import attacks
 from mia_nb.types import CUBES, PER_MODEL, Recipe, Signals, pair_ids
 
 rng = np.random.default_rng(0)
@@ -125,6 +126,44 @@ def world():
     return Signals.from_logits(
         rng.normal(size=(6, 3, 40, 4)), rng.integers(0, 4, 40), member, query_kind="noise"
     )
+
+
+HOLES = {  # array, where, what
+    "a NaN": ("margin", (2, 1, 7), np.nan, "margin of model 2 is nan for sample 7, the first of 1"),
+    "infinity": ("margin", (0, 0, 3), -np.inf, "margin of model 0 is -inf for sample 3"),
+    "a model": ("margin", 4, np.nan, "margin of model 4 is nan for sample 0, the first of 120"),
+    "a sample": ("margin", (..., 39), np.nan, "model 0 is nan for sample 39, the first of 18"),
+    "some entropies": ("entropy", (1, 0, 5), np.nan, "entropy of model 1 is nan for sample 5"),
+    "of one model": ("modified_entropy", 3, np.nan, "modified_entropy of model 3"),
+    "a probability": ("top_log_p", (1, 6, 2), np.nan, "top_log_p of model 1 is nan for sample 6"),
+}
+
+
+@pytest.mark.parametrize("what", HOLES)
+def test_what_is_missing_in_signals_is_refused_with_its_place_and_how_many(what):
+    name, where, value, says = HOLES[what]
+    whole = world()
+    array = getattr(whole, name).copy()
+    array[where] = value
+    with pytest.raises(ValueError, match=says) as refused:
+        replace(whole, **{name: array})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_hole_that_was_made_later_is_refused_by_every_score_and_leaving_it_out_helps():
+    signals = world()
+    signals.margin[2, :, 7] = np.nan
+    for given in ((signals,), (world(), signals)):
+        given = [replace(one, labels=signals.labels) for one in given[:-1]] + [given[-1]]
+        with pytest.raises(ValueError, match="margin of model 2 is nan for sample 7, the first of"):
+            attacks.score("rmia", *given)
+    rest = signals.select(samples=np.arange(40) != 7)
+    assert np.isfinite(attacks.score("loss", rest).value).all()
+
+
+def test_entropies_that_are_not_there_at_all_are_allowed():
+    signals = world()
+    replace(signals, entropy=np.full_like(signals.entropy, np.nan))
 
 
 PICKS = {

@@ -50,8 +50,8 @@ def score(
 
     Raises:
         ValueError: for an unknown attack, hidden membership, references that saw no or every
-            audited sample, and target and references that differ in samples or labels (only shokri
-            and song_mittal learn from other samples).
+            audited sample, margins that are not finite, and target and references that differ in
+            samples or labels (only shokri and song_mittal learn from other samples).
 
     Every row whose mask on the audited columns, those that all models saw aside, equals the
     target's or its exact complement is no reference, whichever pool it is in. With none left the
@@ -65,6 +65,8 @@ def score(
     """
     name, function = find(attack)
     pool = target if references is None else references
+    for signals in {id(one): one for one in (target, pool)}.values():
+        signals.refuse_holes()  # arrays may have been changed since they were checked
     audited = ~target.population
     targets = row_numbers("targets", targets, target.shape[0])
     plain, options = _bound(function)
