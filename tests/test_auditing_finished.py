@@ -671,7 +671,10 @@ def test_what_cannot_be_collected_is_said_in_a_line_and_nothing_is_written(tmp_p
     for message, given in {
         "logits of 3 models and 4 masks": logits[:3],
         "wanted one shape": [*logits[:3], logits[3, :20]],
-        "bad.npy: wanted .npy, or .npz with logits": [*logits[:3], tmp_path / "bad.npy"],
+        "bad.npy: wanted .npy, or .npz, .csv or .tsv with logits": [
+            *logits[:3],
+            tmp_path / "bad.npy",
+        ],
         "probabilities were passed": np.exp(logits) / np.exp(logits).sum(2, keepdims=True),
         "gave the same outputs": [*logits[:3], logits[0]],
     }.items():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import namedtuple
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier
@@ -14,7 +16,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 import mia_nb as mia
-from mia_nb.auditing.readers import logits_of, numpy_of, sample_of, without_extremes
+from mia_nb.auditing import collect, read_outputs
+from mia_nb.auditing.finished import array_in
+from mia_nb.auditing.readers import logits_of, numpy_of, sample_of, table_in, without_extremes
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 8)).astype(np.float32), np.arange(200) % 2
@@ -206,3 +210,100 @@ def test_complex_inputs_are_refused():
     with pytest.raises(ValueError, match="complex"):
         audit(lambda x: x[:, :2].real, x=X + 1j)
     assert json.dumps(numpy_of([1, 2]).tolist()) == "[1, 2]"
+
+
+# --------------------------------------------------------------------------------------------------
+# tables of outputs
+
+
+def outputs_table(samples=120) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    z = 3 * rng.normal(size=(samples, 3))
+    table = pd.DataFrame(z, columns=["cat", "dog", "eel"])
+    return table.assign(label=z.argmax(1), member=np.arange(samples) % 2 == 0)
+
+
+WRITTEN = {  # a table that says the same, and how it is written
+    "plain": (lambda t: t, "x.csv", {}),
+    "tabs": (lambda t: t, "x.TSV", {"sep": "\t"}),
+    "ones and zeros": (lambda t: t.assign(member=t.member.astype(int)), "x.csv", {}),
+    "floats": (lambda t: t.assign(member=t.member * 1.0, label=t.label * 1.0), "x.csv", {}),
+    "capitals": (lambda t: t.rename(columns={"label": "Labels", "member": " Member"}), "x.csv", {}),
+    "in another order": (lambda t: t[["member", "cat", "label", "dog", "eel"]], "x.csv", {}),
+    "of a spreadsheet": (lambda t: t, "x.csv", {"encoding": "utf-8-sig", "lineterminator": "\r\n"}),
+    "quoted": (lambda t: t, "x.csv", {"quoting": 1}),
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_a_table_of_one_models_outputs_is_the_npz_of_the_same_arrays(tmp_path, how):
+    table = outputs_table()
+    change, name, options = WRITTEN[how]
+    change(table).to_csv(tmp_path / name, index=False, **options)
+    read = read_outputs(tmp_path / name)
+    logits = table[["cat", "dog", "eel"]].to_numpy()[None]
+    arrays = {"logits": logits, "labels": table.label, "member": table.member.to_numpy()[None]}
+    np.savez(tmp_path / "x.npz", **arrays)
+    same = read_outputs(tmp_path / "x.npz")
+    assert read.classes == ("cat", "dog", "eel") and read.signals.info["family"] == "x"
+    for field in ("margin", "labels", "member"):
+        np.testing.assert_array_equal(getattr(read.signals, field), getattr(same.signals, field))
+
+
+ODD = {  # a table, options, what is said
+    "row numbers": (lambda t: t, {"index": True}, "column 1 has no name: are these row numbers?"),
+    "named numbers": (lambda t: t.assign(n=range(5, 125)), {}, "n numbers the rows"),
+    "an id": (lambda t: t.assign(id=t.cat), {}, "id is no class's logit, it seems"),
+    "a loss": (lambda t: t.assign(Loss=t.cat), {}, "Loss is no class's logit"),
+    "a flag": (lambda t: t.assign(easy=t.cat > 0), {}, "easy holds true and false"),
+    "text": (lambda t: t.assign(who="anna"), {}, "who holds 'anna': wanted numbers"),
+    "yes and no": (
+        lambda t: t.assign(member=np.where(t.member, "yes", "no")),
+        {},
+        "member holds 'yes': wanted numbers, of member 1 and 0 or true and false",
+    ),
+    "semicolons": (lambda t: t, {"sep": ";"}, "separated by commas"),
+    "no names": (lambda t: t, {"header": False}, "x.csv: column 5 holds true and false"),
+    "no member": (lambda t: t.drop(columns="member"), {}, "no column member: wanted a line"),
+    "neither": (lambda t: t[["cat", "dog"]], {}, "no column label and no column member"),
+    "one class": (lambda t: t.drop(columns=["dog", "eel"]), {}, "has 1 column of logits"),
+    "an empty cell": (lambda t: t.assign(dog=t.dog.where(t.index != 7)), {}, "dog has no number"),
+    "half a label": (lambda t: t.assign(label=t.label + 0.5), {}, "labels must be whole numbers"),
+    "infinity": (lambda t: t.assign(cat=t.cat.where(t.index != 3, np.inf)), {}, "for sample 3"),
+    "two labels": (lambda t: t.assign(labels=t.label), {}, "two columns of labels"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_a_table_that_holds_anything_else_is_refused_by_the_name_of_its_column(tmp_path, what):
+    change, options, says = ODD[what]
+    change(outputs_table()).to_csv(tmp_path / "x.csv", **{"index": False} | options)
+    with pytest.raises(ValueError, match=re.escape(says)) as refused:
+        read_outputs(tmp_path / "x.csv")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\0", "label,member,a,b", "a,b\n1,2\n3\n", "a,b\n1,2,3\n", "a,a\n1,2\n", 'a,"b\n1,2\n'],
+)
+def test_a_broken_table_is_refused_in_one_line_with_its_path(tmp_path, text):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"x\.csv") as refused:
+        read_outputs(tmp_path / "x.csv")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match="no such file"):
+        table_in(tmp_path / "gone.csv")
+
+
+def test_models_in_tables_of_their_own_are_collected(tmp_path):
+    member = np.stack([np.arange(120) % 2 == 0, np.arange(120) % 2 == 1])
+    tables = [outputs_table(), outputs_table().assign(cat=lambda t: t.cat + 0.1)]
+    for m, table in enumerate(tables):
+        table[["cat", "dog", "eel"]].to_csv(tmp_path / f"{m}.csv", index=False, header=bool(m))
+    tables[0][["label"]].to_csv(tmp_path / "y.tsv", sep="\t", index=False)
+    files = [tmp_path / f"{m}.csv" for m in range(2)]
+    path = collect(member, files, tmp_path / "y.tsv", out=tmp_path / "o.npz")
+    np.testing.assert_array_equal(read_outputs(path).signals.labels, tables[0].label)
+    with pytest.raises(ValueError, match="there is no such column"):
+        array_in("labels", files[0])

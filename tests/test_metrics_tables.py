@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mia_nb import metrics
+from mia_nb import auditing, metrics
 from mia_nb.metrics.null import SelfTest
 from mia_nb.types import Scores, Signals
 
@@ -191,6 +192,48 @@ def test_an_empty_or_ambiguous_summary_is_refused():
         metrics.summary({})
     with pytest.raises(ValueError, match="name max is taken"):
         metrics.summary({"max": pool(0.5)})
+
+
+def flipped(scores, row, sample):
+    member = scores.member.copy()
+    member[row, sample] ^= True
+    return replace(scores, member=member)
+
+
+UNEQUAL = {
+    "fewer samples": (pool(0.5, samples=300), "'b' scored 300 samples and 'a' 400: wanted one set"),
+    "one other member": (flipped(pool(0.5), 3, 17), "different members in target 3 (1 of 400"),
+    "other masks": (replace(pool(0.5), member=~pool(0.5).member), "target 0 (400 of 400 samples)"),
+}
+
+
+@pytest.mark.parametrize("what", UNEQUAL)
+@pytest.mark.parametrize("judged", ["summary", "verdict", "judge"])
+def test_attacks_on_different_samples_share_no_table_and_no_verdict(what, judged):
+    other, says = UNEQUAL[what]
+    scores = {"a": pool(0.5), "b": other}
+    with pytest.raises(ValueError, match=re.escape(says)) as refused:
+        if judged == "judge":
+            auditing.judge(auditing.limits(["auc>0.5"]), scores, n_resamples=20)
+        else:
+            getattr(metrics, judged)(scores, n_resamples=20)
+    assert "\n" not in str(refused.value)
+    for name, one in scores.items():  # the advice
+        assert len(metrics.summary({name: one}, n_resamples=20)) == 2
+
+
+def test_targets_that_only_one_attack_scored_do_not_make_samples_unequal():
+    scores = pool(0.5)
+    fields = ("value", "member", "targets", "pair", "accuracy", "loss")
+    last = Scores(*(getattr(scores, name)[6:] for name in fields), {})
+    assert len(metrics.summary({"a": scores, "b": last}, n_resamples=20)) == 3
+    holes = np.where(np.arange(400) % 3, scores.value, np.nan)
+    assert len(metrics.summary({"a": scores, "b": replace(scores, value=holes)}, n_resamples=20))
+
+
+def test_groups_of_another_number_of_samples_are_refused():
+    with pytest.raises(ValueError, match=r"groups have shape \(399,\); wanted \(400,\)"):
+        metrics.summary({"a": pool(0.5)}, n_resamples=20, groups=np.zeros(399))
 
 
 def test_a_single_score_goes_by_its_attacks_name():

@@ -34,11 +34,13 @@ from mia_nb.auditing.evidence import (
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.outputs import LOOK, outputs_from
 from mia_nb.auditing.readers import (
+    SEPARATORS,
     estimator,
     logits_of,
     numpy_of,
     said,
     sample_of,
+    table_in,
     without_extremes,
 )
 from mia_nb.auditing.shift import COPIES, DOUBT, LEVEL, ShiftGuard, shift_guard
@@ -50,13 +52,13 @@ from mia_nb.metrics import (
     readable,
     readable_groups,
     self_test,
-    summary,
     tpr_at,
 )
 from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.permutation import LEVEL as DECISIVE
 from mia_nb.metrics.permutation import membership_test
+from mia_nb.metrics.tables import table_of
 from mia_nb.metrics.uncertainty import RESAMPLES, measurable_rates, scored, tied_floor
 from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Scores, Signals
@@ -396,7 +398,7 @@ def _judged(
     }
     labels = None if units is None else units.labels
     resampling = {"n_resamples": n_resamples, "seed": seed, "groups": labels}
-    table = summary(scores, self_test=control, **resampling)
+    table = table_of(scores, self_test=control, **resampling)
     on_all = {name: found for name, found in scores.items() if name not in calibrated}
     verdict = judge(limits(["auc>0.5"]), on_all, doubt=doubt, **resampling)[0]
     first, audited = next(iter(scores)), ~signals.population
@@ -779,8 +781,9 @@ def collect(plan, logits, labels, *, out: str | Path = "outputs.npz") -> Path:
     Parameters:
         plan: the .npz of `plan`, or masks (M, N) of your own.
         logits: one entry per model, in the order of the masks: (N, K), all samples in the order of
-            the plan, members or not; or a .npy, or an .npz with `logits`.
-        labels: (N,) class numbers from 0, or a .npy, or an .npz with `labels`.
+            the plan, members or not; or a .npy, an .npz with `logits`, or a .csv or .tsv.
+        labels: (N,) class numbers from 0, or a .npy, an .npz with `labels`, or a .csv or .tsv with
+            a column label.
         out: .npz that is written.
 
     Returns: the path. Raises ValueError of one line for files that cannot be read, another number
@@ -817,14 +820,22 @@ def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
 
 
 def array_in(name: str, given) -> np.ndarray:
-    """An array as it is given, or the one in a .npy, or under this name in an .npz."""
+    """An array as it is given, or the one in a .npy, or under this name in an .npz, or in a .csv or
+    .tsv (`readers.table_in`).
+    """
     if not isinstance(given, str | os.PathLike):
         return numpy_of(given)
+    wanted = f"{given}: wanted .npy, or .npz, .csv or .tsv with {name}"
     if not Path(given).is_file():  # reading a pipe would wait for ever
-        raise ValueError(f"{given}: wanted .npy, or .npz with {name}; there is no such file")
+        raise ValueError(f"{wanted}; there is no such file")
+    if Path(given).suffix.lower() in SEPARATORS:
+        arrays = table_in(given)
+        if name not in arrays:
+            held = "a column of numbers for each class" if name == "logits" else "a line of names"
+            raise ValueError(f"{wanted}; there is no such column: wanted {held}")
+        return arrays[name]
     try:
         there = np.load(given, allow_pickle=False)
         return there if isinstance(there, np.ndarray) else there[name]
     except Exception as error:
-        wanted = f"{given}: wanted .npy, or .npz with {name}"
         raise ValueError(f"{wanted} ({said(error, 120)})") from error

@@ -23,6 +23,7 @@ from mia_nb.auditing.one_run import (
 )
 from mia_nb.checks import checked, first_of, refuse
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, measurable
+from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.permutation import LEVEL, membership_test, pure_units
 from mia_nb.metrics.tables import intervals
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, smallest
@@ -292,11 +293,13 @@ def judge(
     tpr@x without the non-members for 10 false alarms, is left out, named, and counted as tried.
 
     Raises:
-        ValueError: where no attack is left or given, and for advantage on one pair.
+        ValueError: where no attack is left or given, for advantage on one pair, and for attacks on
+            different samples.
 
     Caveat: about these models and these attacks; what no attack here finds the next may.
     """
     refuse({"no attack was given: wanted {attack: scores} with one attack or more": not scores})
+    refuse_unequal_samples(scores)
     resampling = {"n_resamples": n_resamples, "seed": seed, "confidence": 1 - 0.05 / len(scores)}
     resampling["groups"] = groups
     able, shared, verdicts = _able(scores), {}, []

@@ -1,5 +1,5 @@
-"""Outputs of models that were trained elsewhere: one .npz of plain arrays, doubted before it is
-believed.
+"""Outputs of models that were trained elsewhere: one .npz of plain arrays, or a table of one model,
+doubted before it is believed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pandas as pd
 from mia_nb import digests
 from mia_nb._image_files import npz_arrays
 from mia_nb.auditing.one_run import coin_fault
+from mia_nb.auditing.readers import SEPARATORS, table_in
 from mia_nb.checks import checked, first_of, holding, refuse
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import QUERY_KINDS, Signals
@@ -56,10 +57,13 @@ class Outputs(NamedTuple):
 
 @checked
 def read_outputs(path: str | Path) -> Outputs:
-    """The outputs of models trained anywhere, from an .npz: nothing in it is unpickled.
+    """The outputs of models trained anywhere, from an .npz, in which nothing is unpickled, or of
+    one model from a .csv or .tsv.
 
     Parameters:
-        path: of the .npz, whose arrays are these.
+        path: of the .npz, whose arrays are these, or of a table with a row per sample: columns
+            label and member (true or false, 1 or 0), maybe population, and all others the logits of
+            a class each, whose name the column bears.
 
     Arrays:
         logits: (M, N, K) or (M, Q, N, K): before softmax (log-probabilities will do), M models
@@ -96,7 +100,11 @@ def read_outputs(path: str | Path) -> Outputs:
     `split`, and without `split` or images no limit is decided.
     """
     path = Path(path)
-    there, names = npz_arrays(path, (*ARRAYS, *OPTIONAL))
+    if path.suffix.lower() in SEPARATORS:
+        there = _of_table(path)
+        names = [*there]
+    else:
+        there, names = npz_arrays(path, (*ARRAYS, *OPTIONAL))
     if lacks := [name for name in ARRAYS if name not in there]:
         close = difflib.get_close_matches(lacks[0], names, 1, cutoff=0.5)
         hint = f"; is it {close[0]!r}?" if close else ""
@@ -108,6 +116,25 @@ def read_outputs(path: str | Path) -> Outputs:
         return outputs_from(there, path.stem, digest)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
+
+
+def _of_table(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a table of one model's outputs."""
+    arrays = table_in(path)
+    lacking = [name for name in ("label", "member") if {name, f"{name}s"}.isdisjoint(arrays)]
+    few = arrays["logits"].shape[1] if "logits" in arrays else 0
+    refuse(
+        {
+            f"{path.name} has no column {' and no column '.join(lacking)}: wanted a line of names,"
+            " a column label (class numbers from 0), a column member (1 for samples of the training"
+            " set, else 0) and a column of logits for each class; outputs of several models go into"
+            " an .npz (mia_nb.auditing.collect)": lacking,
+            f"{path.name} has {few} column of logits: wanted one for each class, two or more": (
+                few < 2
+            ),
+        }
+    )
+    return arrays | {"logits": arrays["logits"][None], "member": arrays["member"][None]}
 
 
 def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outputs:

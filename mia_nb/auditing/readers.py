@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
+
+from mia_nb._image_files import check_budget
+from mia_nb.checks import refuse, shown
 
 INPUTS = ("image", "img", "x", "pixel_values", "input", "inputs", "input_ids", "features", "data")
 LABELS = ("label", "labels", "y", "target", "targets", "fine_label")
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+# columns of a table that are no logits, by the names of the arrays that they are
+COLUMNS = {"label": "labels", "labels": "labels", "member": "member", "population": "population"}
+# columns whose names say that they hold something else than a class's logit
+NO_LOGITS = {
+    *("id", "idx", "index", "row", "sample", "model", "query", "split", "fold", "epoch", "file"),
+    *("filename", "path", "name", "loss", "pred", "prediction", "predicted", "correct", "members"),
+    *("confidence", "score", "target", "targets", "class", "y", "y_true", "y_pred", "is_member"),
+}
 SMALLEST = 1e-6  # probabilities of an estimator are clipped to this before the logarithm
 LARGEST = 1e15  # what a table holds beyond this is cut where rows are compared
 
@@ -156,3 +171,105 @@ def without_extremes(x: np.ndarray) -> np.ndarray:
     finite = np.abs(x[np.isfinite(x)])
     largest = min(float(finite.max()), LARGEST) if finite.size else 0.0
     return np.nan_to_num(x, nan=0.0, posinf=largest, neginf=-largest).clip(-LARGEST, LARGEST)
+
+
+def table_in(path: str | Path) -> dict[str, np.ndarray]:
+    """Arrays of one model's outputs in a .csv or .tsv, a row per sample.
+
+    Parameters:
+        path: of the table. Without a line of names all columns are logits.
+
+    Returns:
+        logits (N, K): all columns but those called label, member and population, in their order;
+        labels, member and population (N,) where there are such columns; classes (K,), the names of
+        the columns, where they have any.
+
+    Raises:
+        ValueError: of one line for columns that hold text or something else than logits, by their
+            name; for empty cells, by row and column; and for tables that cannot be read.
+    """
+    path = Path(path)
+    start = f"{path}: "
+    mark = SEPARATORS[path.suffix.lower()]
+    refuse({"there is no such file": not path.is_file()}, start)
+    check_budget(str(path), 4 * path.stat().st_size)
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            names = next(csv.reader(file, delimiter=mark), [])
+        named = not all(_is_number(name) or name.lower() in ("true", "false") for name in names)
+        table = pd.read_csv(
+            path,
+            sep=mark,
+            header=None,
+            skiprows=int(named),
+            encoding="utf-8-sig",
+            float_precision="round_trip",
+            low_memory=False,
+        )
+    except (ValueError, OSError, csv.Error, pd.errors.ParserError) as error:
+        raise ValueError(f"{start}it cannot be read as a table ({said(error, 120)})") from error
+    names = [name.strip() for name in names] if named else []
+    refuse(
+        {
+            f"a line has {table.shape[1]} entries where {len(names)} columns are named": (
+                named and len(names) != table.shape[1]
+            ),
+            f"column {names.index('') + 1 if '' in names else 0} has no name: are these row"
+            " numbers? leave them out (index=False in pandas)": "" in names,
+            f"two columns are called {next((shown(n) for n in names if names.count(n) > 1), '')}": (
+                len({*names}) < len(names)
+            ),
+        },
+        start,
+    )
+    arrays = {}
+    columns: list[int] = []
+    for place in range(table.shape[1]):
+        name = names[place] if named else f"column {place + 1}"
+        values = _column(table[place], name, start)
+        if named and name.lower() in COLUMNS:
+            kind = COLUMNS[name.lower()]
+            refuse({f"it has two columns of {kind}": kind in arrays}, start)
+            arrays[kind] = values
+            continue
+        counts_rows = len(values) > 2 and (np.diff(values.astype(float)) == 1).all()
+        refuse(
+            {
+                f"{name} is no class's logit, it seems: leave the column out; beside logits there"
+                " may be label, member and population": named and name.lower() in NO_LOGITS,
+                f"{name} numbers the rows: leave the column out": counts_rows,
+                f"{name} holds true and false: call the column member if it says who was trained"
+                " on, else leave it out": values.dtype == bool,
+            },
+            start,
+        )
+        columns.append(place)
+    if columns:
+        arrays["logits"] = table[columns].to_numpy(np.float64)
+        arrays |= {"classes": np.array([names[place] for place in columns])} if named else {}
+    return arrays
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _column(column: pd.Series, name: str, start: str) -> np.ndarray:
+    """A column's numbers or booleans; ValueError for text and empty cells."""
+    # pandas' own row numbers: those of the table below its names
+    if column.isna().any():
+        row = int(column.isna().to_numpy().argmax())
+        raise ValueError(f"{start}{name} has no number in row {row} (counted from 0)")
+    values = column.to_numpy()
+    if values.dtype.kind not in "biuf":
+        text = next(value for value in values if not _is_number(str(value)))
+        marks = "tabs" if start.lower().endswith(".tsv: ") else "commas"
+        raise ValueError(
+            f"{start}{name} holds {shown(text)}: wanted numbers, of member 1 and 0 or true and"
+            f" false, separated by {marks}"
+        )
+    return values

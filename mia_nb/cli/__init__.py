@@ -213,8 +213,9 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
             ),
             _option(
                 "--logits",
-                metavar="FILE.npz",
-                help="instead: logits, labels and member of models trained elsewhere",
+                metavar="FILE",
+                help="instead: an .npz with logits, labels and member of models trained elsewhere,"
+                " or a .csv or .tsv of one model: columns label, member and one per class",
             ),
             _option("--pool", metavar="KEY", help="instead: a stored pool"),
             _option(

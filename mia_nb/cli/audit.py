@@ -61,9 +61,8 @@ def parameters(args) -> list[tuple[str, str]]:
             " or a known name": way == "model" and "dataset" not in named,
             f"--{way} brings {BRINGS.get(way)}: {', '.join(extra)} would change nothing; leave"
             f" {'it' if len(extra) == 1 else 'them'} out": extra,
-            f"--logits {logits}: no such file; wanted an .npz with logits, labels and member": (
-                way == "logits" and not Path(logits).is_file()
-            ),
+            f"--logits {logits}: no such file; wanted an .npz with logits, labels and member, or"
+            " a .csv or .tsv of one model": (way == "logits" and not Path(logits).is_file()),
         }
     )
     limits = [text for name, value in overrides if name == "fail_if" for text in _listed(value)]
@@ -115,8 +114,8 @@ def finished(args) -> Namespace:
     refuse(
         {
             "--member is for --weights FILE; leave it out": not args.weights,
-            f"--weights needs {lacking} too: what builds the network, the images, and a .npy that"
-            " is true for those that it was trained on": lacking,
+            f"--weights needs {lacking} too: what builds the network, the images, and a .npy or"
+            " a table with a column member that is true for those that it was trained on": lacking,
             f"--weights {args.weights}: no such file": (
                 args.weights and not Path(args.weights).is_file()
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mia_nb.checks import shown
 from mia_nb.types import Scores, Signals, pair_ids
 
 
@@ -43,3 +44,27 @@ def same_masks(one: Scores, other: Scores) -> bool:
     return np.array_equal(one.member, other.member) and np.array_equal(
         numbered(one.pair), numbered(other.pair)
     )
+
+
+def refuse_unequal_samples(scores: dict[str, Scores]) -> None:
+    """ValueError unless all attacks were judged on the same samples: as many, and of each target
+    that two of them share the same members. The largest over attacks means nothing otherwise.
+    """
+    first = next(iter(scores), "")
+    sizes = {name: one.value.shape[1] for name, one in scores.items()}
+    seen: dict[int, tuple[str, np.ndarray]] = {}
+    way = "score them on the same signals, or take each by itself"
+    for name, one in scores.items():
+        if sizes[name] != sizes[first]:
+            raise ValueError(
+                f"{shown(name)} scored {sizes[name]:,} samples and {shown(first)}"
+                f" {sizes[first]:,}: wanted one set of samples; {way}"
+            )
+        for target, member in zip(np.ravel(one.targets).tolist(), one.member, strict=True):
+            other, known = seen.setdefault(target, (name, member))
+            if not np.array_equal(member, known):
+                raise ValueError(
+                    f"{shown(name)} and {shown(other)} have different members in target {target}"
+                    f" ({(member != known).sum():,} of {member.size:,} samples): wanted one set of"
+                    f" samples; {way}"
+                )

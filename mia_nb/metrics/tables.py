@@ -21,7 +21,7 @@ from mia_nb.metrics.curve import (
     tie_mass,
     tpr_at_counts,
 )
-from mia_nb.metrics.pairs import need_membership
+from mia_nb.metrics.pairs import need_membership, refuse_unequal_samples
 from mia_nb.metrics.uncertainty import (
     FPR,
     RESAMPLES,
@@ -194,8 +194,7 @@ def summary(
         n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
         self_test: that of `self_test`; a failed one stamps every row.
-        groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images. It
-            serves the attacks that scored as many samples.
+        groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images.
 
     Returns:
         index attack; columns auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x, _low,
@@ -208,9 +207,32 @@ def summary(
         than 10 allowed false positives keeps its number and has measurable=False.
 
     Raises:
-        ValueError: for no scores, the name max, and a target without a score.
+        ValueError: for no scores, the name max, a target without a score, and attacks on different
+            samples.
     """
     fpr, scores = rates(fpr), _named(scores)
+    refuse_unequal_samples(scores)
+    for one in scores.values():
+        shape, wanted = np.shape(groups), one.value.shape[1:]
+        came = f"groups have shape {shape}; wanted {wanted}, a label per sample"
+        refuse({came: groups is not None and shape != wanted})
+    return table_of(
+        scores, fpr, n_resamples=n_resamples, seed=seed, self_test=self_test, groups=groups
+    )
+
+
+def table_of(
+    scores: dict[str, Scores],
+    fpr=FPR,
+    *,
+    n_resamples: int = RESAMPLES,
+    seed: int = 0,
+    self_test: SelfTest | None = None,
+    groups: np.ndarray | None = None,
+) -> pd.DataFrame:
+    """`summary` of attacks of which one may be judged on fewer of the samples, as one that is
+    calibrated by the others; `groups` serve the attacks that scored as many samples.
+    """
     if not scores or "max" in scores:
         raise ValueError(
             f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken"

@@ -11,10 +11,11 @@ import pandas as pd
 
 from mia_nb import escape
 from mia_nb.attacks import NAMES, in_words
-from mia_nb.checks import checked, refuse
+from mia_nb.checks import checked, instance, refuse
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
 from mia_nb.metrics.null import SelfTest
+from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.tables import summary
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES
 from mia_nb.parameters import read_yaml_file
@@ -67,7 +68,7 @@ def verdict(
         seed: of the resamples.
 
     Raises:
-        ValueError: for a table of other attacks or rates.
+        ValueError: for a table of other attacks or rates, and attacks on different samples.
 
     Returns:
         A `Verdict`. The strongest attack is picked afterwards, by its true positive rate at the
@@ -81,6 +82,7 @@ def verdict(
         members can be told from non-members
     """
     scores = {"attack": scores} if isinstance(scores, Scores) else scores
+    refuse_unequal_samples(instance("scores", scores, dict))
     table = summary(scores, FPR, n_resamples=n_resamples, seed=seed) if table is None else table
     refuse(
         {
