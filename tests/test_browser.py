@@ -21,6 +21,8 @@ import lab
 import plotly.graph_objects as go
 import pytest
 from nbformat import v4
+from test_display import cells_of as statements_of
+from test_readme import CODE
 from test_report import executed, figure
 
 from mia_nb import store
@@ -489,3 +491,61 @@ def test_the_dashboard_shows_explorers_without_code_and_asks_nothing_of_the_netw
         assert (external, errors) == ([], [])
     # nor does a visit write to the terminal
     assert (tmp_path / "voila.log").read_text().splitlines() == [f"{address} (stop with Ctrl-C)"]
+
+
+@contextlib.contextmanager
+def run_in_lab(server: lab.Server, browser, name: str, cells: list[str], figures: int):
+    """A notebook of these cells, run without an error, with so many figures drawn; its page."""
+    lab.write_notebook(server.root / name / "live.ipynb", cells)
+    with lab.fresh_page(browser) as (page, external, errors):
+        lab.open_notebook(page, server, f"{name}/live.ipynb")
+        outputs = lab.run_all(page, timeout=300)
+        failed = [output for output in outputs if output["output_type"] == "error"]
+        assert [output["evalue"] for output in failed] == []
+        lab.wait_for_figures(page, figures)
+        yield page
+        assert (external, errors) == ([], [])
+
+
+def test_the_readme_runs_from_top_to_bottom_as_a_notebook_and_shows_what_its_lines_end_in(
+    server, browser
+):
+    readers = "from test_readme import readers_own\nglobals().update(readers_own())"
+    lines = [cell for block in CODE["README.md"] for cell in statements_of(block)]
+    cells = [readers, *lines, "mia.audit(model, train, test)"]  # printed above, displayed here
+    with run_in_lab(server, browser, "readme", cells, figures=3) as page:
+        assert page.locator(".noUi-handle").count() > 0  # of the explorer
+        assert page.locator(".jp-RenderedHTMLCommon table").count() > 0  # of the audit
+
+
+HOSTILE = """
+import numpy as np
+import mia_nb as mia
+
+NAME = '<img src=x onerror="window.owned = 1; alert(1)"><script>window.owned = 2</script>`|$x$'
+images = mia.load("digits", limit=400)._replace(name=NAME, classes=(NAME, *map(str, range(9))))
+pool = mia.train(mia.Recipe(num_models=4, epochs=2), images)
+signals = mia.query(pool, images)
+groups = np.where(np.arange(len(images.y)) % 2, NAME, "harmless")
+scores = {NAME: mia.score("loss", signals), "rmia": mia.score("rmia", signals)}
+"""
+HOSTILE_CELLS = [
+    HOSTILE,
+    "images",
+    "pool",
+    "mia.verdict(scores, groups=groups, about=NAME, n_resamples=50)",
+    "mia.readable(mia.summary(scores, n_resamples=50))",
+    "mia.roc(scores)",
+    'mia.explore("results")',
+]
+HARM = "window.owned ?? document.querySelectorAll('img[src=\"x\"]').length"
+
+
+def test_names_of_strangers_stand_in_jupyterlab_and_do_nothing(server, browser):
+    with run_in_lab(server, browser, "hostile", HOSTILE_CELLS, figures=3) as page:
+        assert page.evaluate(HARM) == 0
+        assert "<script>window.owned" in page.inner_text("body")
+        for tab in page.locator(".lm-TabBar-tab:visible").all():
+            tab.click()
+            page.wait_for_timeout(300)
+        assert page.evaluate(HARM) == 0
