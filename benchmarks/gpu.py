@@ -240,8 +240,6 @@ def modes(net: Net, device: torch.device, toy: bool) -> Iterator[Mode]:
     """Our strategies in bf16, in this order."""
     yield Mode("plain", how={"channels_last": True})
     for count in net.groups:
-        if device.type == "cuda":
-            yield Mode(f"graph:{count}", count, how={"channels_last": True, "graph": True})
         yield Mode(f"stacked:{count}", count, how={"stacked": True})
     if not toy:
         yield Mode("plain+compiled", how={"channels_last": True, "compiled": True})
@@ -251,7 +249,7 @@ def modes(net: Net, device: torch.device, toy: bool) -> Iterator[Mode]:
 
 class Measured(NamedTuple):
     rate: float  # images a second
-    # seconds of the first step beyond a usual one: kernels chosen, code compiled, a graph captured
+    # seconds of the first step beyond a usual one: kernels chosen, code compiled
     first: float | None
     memory: float | None  # GiB at most, of a GPU
 
@@ -302,8 +300,6 @@ def our_epochs(
 
     def epoch() -> None:
         group.epoch(len(history), history)
-        if mode.how.get("graph") and group.graph is None:
-            raise RuntimeError("no CUDA graph was captured")
         history.append([1.0] * mode.models)
 
     return epoch

@@ -112,7 +112,7 @@ class Run(Record):
     strategy: str = Field(
         "auto",
         min_length=1,
-        description="auto, measure, plain or stacked, or either of these with +compiled",
+        description="auto, plain or stacked, or either of the last two with +compiled",
     )
     workers: Whole | str | None = Field(
         None,

@@ -195,8 +195,6 @@ TRAINING = [
     ("train(checkpoint=-1)", "checkpoint=-1: wanted a finite number from 0 up"),
     ("train(checkpoint='often')", "checkpoint='often': wanted numbers"),
     ("train(checkpoint=NAN)", "checkpoint=nan: wanted"),
-    ("training.estimate(TINY, images, limit=0)", "limit=0: wanted a finite number above 0"),
-    ("training.estimate(TINY, images, device='gpu')", "device='gpu': wanted"),
     ("training.step_cost(TINY, images, repeats='5')", "repeats='5': wanted a whole number"),
     ("training.step_cost(TINY, images, device='bogus')", "device='bogus': wanted"),
     ("training.convert_pool(pool, images, 1.5)", "timesteps=1.5: wanted a whole number"),

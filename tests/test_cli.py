@@ -533,16 +533,20 @@ def test_a_warning_of_a_notebook_stays_on_the_screen_as_one_line(capsys):
     assert capsys.readouterr().out == "mia-nb: set: classes 'a' and 'A' look alike\n"
 
 
-def test_a_warning_of_a_command_is_one_line(capsys, monkeypatch, tmp_path):
+def test_a_warning_of_a_command_is_one_line(capsys, tmp_path):
     labels = np.arange(60) % 2 == 0
     np.savez(tmp_path / "set.npz", train_images=np.zeros((60, 4, 4), np.uint8), train_labels=labels)
-    options = [f"dataset={tmp_path / 'set.npz'}", "num_models=2", "batch=1000"]
-    assert main(["estimate", *(part for option in options for part in ("-p", option))]) == 2
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(b"none")
+    np.save(tmp_path / "member.npy", labels)
+    argv = ["audit", "--model", "tinycnn", "--weights", str(weights)]
+    argv += ["--data", str(tmp_path / "set.npz"), "--member", str(tmp_path / "member.npy")]
+    assert main(argv) == 2
     said = capsys.readouterr().err.splitlines()
     assert (
         said[0] == "mia-nb: set.npz: boolean labels were read as class 0 (False) and class 1 (True)"
     )
-    assert len(said) == 2 and said[1].startswith("mia-nb: batch=1000 ")
+    assert len(said) == 2 and said[1].startswith("mia-nb: tinycnn wants images ")
 
 
 @pytest.mark.notebook

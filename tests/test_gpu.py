@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mia_nb import data, query, querying, store, training
+from mia_nb import data, query, querying, training
 from mia_nb.types import Recipe
 
 pytestmark = [
@@ -149,83 +149,6 @@ def same_in_law(pool, other, **tolerance):
             torch.testing.assert_close(other.state(m)[name], tensor, **tolerance)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_models_in_a_cuda_graph_are_those_trained_one_by_one(images, tmp_path, optimizer, capsys):
-    recipe = Recipe(
-        **{
-            **RECIPE.to_json(),
-            "optimizer": optimizer,
-            "lr": 2**-6 if optimizer == "sgd" else 2**-10,
-        }
-    )
-    options = {"device": "cuda", "progress": False}
-    plain = training.train_pool(
-        recipe, images, root=tmp_path / "plain", strategy="plain", **options
-    )
-    # units of 3 and 1
-    graph = training.train_pool(
-        recipe, images, root=tmp_path / "graph", strategy="graph:3", **options
-    )
-    assert graph.folder.read_json("execution.json")["graph"], capsys.readouterr().err
-    same_in_law(plain, graph, rtol=1e-5, atol=1e-6)  # a graph reads the learning rate in float32
-
-
-def test_a_graph_step_is_an_eager_one_to_ten_digits_and_trains_nothing_when_captured(images):
-    from mia_nb.training import graphs, loop
-
-    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
-    plan = loop.Plan(
-        RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True
-    )
-    assert graphs.why_no_graph(plan, 4) is None
-    group = graphs.GraphGroup(plan, [0, 1, 2])
-    before = [tensor.clone() for tensor in group.tensors()]
-    graph = group.capture()
-    after = group.tensors()
-    # weights and buffers
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=False))
-    assert all(not tensor.any() for tensor in after[len(before) :])  # the optimisers' state
-    group.x.normal_()
-    graph.replay()
-    assert all(not torch.equal(a, b) for a, b in zip(before[:2], group.tensors()[:2], strict=True))
-
-
-def test_a_resumed_graph_group_goes_on_to_the_same_numbers(images):
-    from mia_nb.training import graphs, loop
-
-    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
-    plan = loop.Plan(
-        RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True
-    )
-    whole, resumed = graphs.GraphGroup(plan, [0, 1]), graphs.GraphGroup(plan, [0, 1])
-    whole.epoch(0, [])
-    resumed.load(whole.state())
-    for group in (whole, resumed):
-        group.epoch(1, [])
-    for slot in (0, 1):
-        for name, tensor in whole.weights(slot).items():
-            torch.testing.assert_close(resumed.weights(slot)[name], tensor, rtol=1e-9, atol=1e-9)
-
-
-def test_a_noisy_network_is_captured_with_new_noise_at_each_step(images, tmp_path, capsys):
-    from mia_nb.training import graphs, loop
-
-    changes = {"model": "sdenet", "model_args": {"width": 4, "steps": 2, "k": 0.1}}
-    recipe = Recipe(**{**RECIPE.to_json(), **changes})
-    options = {"device": "cuda", "progress": False, "strategy": "graph:2"}
-    pool = training.train_pool(recipe, images, root=tmp_path, **options)
-    assert pool.folder.read_json("execution.json")["graph"], capsys.readouterr().err
-    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
-    plan = loop.Plan(recipe, there, np.ones((4, 400), bool), torch.device("cuda"), False, True)
-    # the noise of steps that are not captured, in the same order; one model draws as a plain one
-    captured, eager = (graphs.GraphGroup(plan._replace(graph=g), [0, 1]) for g in (True, False))
-    alone, first = loop.Group(plan, [0]), graphs.GraphGroup(plan._replace(graph=True), [0])
-    for pair in ((captured, eager), (first, alone)):
-        losses = [group.epoch(0, [])[1] for group in pair]
-        torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
-    assert captured.graph and first.graph
-
-
 class Waiting(nn.Module):
     """Looks at a value in each step."""
 
@@ -235,64 +158,6 @@ class Waiting(nn.Module):
 
     def forward(self, x):
         return self.last(x.flatten(1)) * (1 if x.sum().item() > -1e9 else 2)
-
-
-def test_a_network_that_waits_for_the_gpu_is_not_captured_and_all_is_as_before(
-    images, tmp_path, capsys
-):
-    recipe = Recipe(**{**RECIPE.to_json(), "model": f"{__name__}:Waiting", "model_args": {}})
-    options = {"device": "cuda", "progress": False}
-    pool = training.train_pool(
-        recipe, images, root=tmp_path / "asked", strategy="graph:2", **options
-    )
-    said = capsys.readouterr().err.strip()
-    assert said.endswith(
-        "not in a CUDA graph: its step waits for the GPU (.item(), a branch on a value), which a"
-        " graph cannot"
-    )
-    assert "\n" not in said and not pool.folder.read_json("execution.json")["graph"]
-    assert (
-        torch.cuda.current_stream() == torch.cuda.default_stream()
-        and torch.cuda.get_sync_debug_mode() == 0
-    )
-    assert torch.randn(8, device="cuda").isfinite().all()  # the generator is in no capture
-    plain = training.train_pool(
-        recipe, images, root=tmp_path / "plain", strategy="plain", **options
-    )
-    same_in_law(plain, pool, rtol=1e-9, atol=1e-9)
-    other = training.train_pool(RECIPE, images, root=tmp_path, strategy="graph:2", **options)
-    assert other.folder.read_json("execution.json")["graph"], capsys.readouterr().err
-
-
-def test_models_in_a_cuda_graph_learn_in_bf16(images, tmp_path, capsys):
-    recipe, accuracies = Recipe(**{**RECIPE.to_json(), "dtype": "bfloat16", "epochs": 10}), []
-    for strategy in ("plain", "graph:2"):
-        pool = training.train_pool(
-            recipe,
-            images,
-            root=tmp_path / strategy,
-            device="cuda",
-            strategy=strategy,
-            progress=False,
-        )
-        assert pool.folder.read_json("execution.json")["graph"] == (strategy != "plain"), (
-            capsys.readouterr().err
-        )
-        signals = query(pool, images, device="cuda", progress=False)
-        accuracies.append(signals.correct[:, 0][signals.member].mean())
-    assert accuracies[1] > 0.5 and abs(accuracies[0] - accuracies[1]) < 0.05
-
-
-def test_measuring_tries_graphs_on_a_gpu_and_trains_by_what_was_fastest(images, tmp_path, capsys):
-    pool = training.train_pool(
-        RECIPE, images, root=tmp_path, device="cuda", strategy="measure", progress=False
-    )
-    (known,) = store.Folder(tmp_path).read_json("measured.json").values()
-    assert set(known) == {"plain", "stacked:4", "graph:4"}
-    best = min(known, key=known.get)
-    how = pool.folder.read_json("execution.json")
-    assert (how["stacked"], how["graph"]) == (best == "stacked:4", best == "graph:4")
-    assert f"taking {best}" in capsys.readouterr().err and pool.status == ["trained"] * 4
 
 
 @pytest.mark.slow
@@ -328,7 +193,7 @@ def test_a_step_waits_for_nothing(images, strategy):
     assert all(entry["fused"] for entry in group.optimizer.param_groups)
 
 
-@pytest.mark.parametrize("strategy", ["plain", "stacked:4", "graph:2"])
+@pytest.mark.parametrize("strategy", ["plain", "stacked:4"])
 def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy):
     from mia_nb.training import clipped, execution, loop
 
@@ -342,7 +207,7 @@ def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy)
         member[:, :samples] = True
         plan = way.of(loop.Plan(RECIPE, there, member, torch.device("cuda"), False, False))
         group = clipped.group_of(plan, list(range(way.group)))
-        group.epoch(0, [])  # makes the optimiser's state, and captures
+        group.epoch(0, [])  # makes the optimiser's state
         torch.cuda.set_sync_debug_mode("warn")
         try:
             with warnings.catch_warnings(record=True) as caught:
@@ -353,17 +218,3 @@ def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy)
         waits.append(sum("synchroniz" in str(one.message) for one in caught))
     # the order and the augmentation at its beginning, the losses at its end
     assert waits[0] == waits[1] > 0
-
-
-def test_every_group_uses_the_same_streams(images):
-    from mia_nb.training import graphs, loop
-
-    there = images._replace(x=images.x.cuda(), y=images.y.cuda())
-    plan = loop.Plan(
-        RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, True, graph=True
-    )
-    groups = [graphs.GraphGroup(plan, rows) for rows in ([0, 1], [2, 3])]
-    assert (
-        groups[0].streams == groups[1].streams
-        and len({s.cuda_stream for s in groups[0].streams}) == 2
-    )

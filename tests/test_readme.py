@@ -106,7 +106,7 @@ def test_the_audits_in_one_line_fit_the_notebook_and_the_model(line, here):
 COMMANDS = [
     (name, line)
     for name, text in TEXTS.items()
-    for line in re.findall(r"^(mia-nb (?:run|estimate) [^#\n]*[^#\s])", text, re.MULTILINE)
+    for line in re.findall(r"^(mia-nb run [^#\n]*[^#\s])", text, re.MULTILINE)
 ]
 
 
@@ -114,8 +114,5 @@ COMMANDS = [
 def test_the_runs_in_one_line_name_notebooks_presets_and_parameters_that_exist(page, line, here):
     args = cli._parser().parse_args(cli._join_parameters(shlex.split(line)[1:]))
     where, given = notebooks.folders(None), notebooks.given(args.parameter)
-    if line.startswith("mia-nb estimate"):
-        assert notebooks.plan("01_train", args.preset, given, where)
-        return
     target, preset = notebooks.resolve(args.notebook, args.preset, where)
     assert notebooks.plan(target, preset, given, where)

@@ -507,12 +507,6 @@ def test_dropout_noise_depends_on_the_row_alone(images, tmp_path):
     assert all(torch.equal(small.state(1)[k], v) for k, v in large.state(1).items())
 
 
-def test_measure_times_candidates_and_records_its_choice(images, tmp_path, capsys):
-    pool = train(SMALL, images, tmp_path, strategy="measure")
-    assert "ms per model and step" in capsys.readouterr().err
-    assert pool.folder.has("execution.json") and pool.status == ["trained"] * 4
-
-
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[2])

@@ -1,11 +1,7 @@
-"""Strategies beyond plain and stacked: compiled steps, groups in a CUDA graph, and measurements
-that are remembered.
-"""
+"""Strategies by name, and compiled steps."""
 
 import gc
-import json
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +9,8 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from mia_nb import data, store, training
-from mia_nb.training import clipped, compiled, execution, graphs, loop, work
+from mia_nb import data, training
+from mia_nb.training import clipped, compiled, execution, loop
 from mia_nb.types import Recipe
 
 HERE = __name__
@@ -106,24 +102,19 @@ class Spiking(Sniffing):
         "fast",
         "plain:4",
         "stacked:0",
-        "graph",
-        "graph:0",
-        "graph:4+compiled",
+        "measure",
+        "graph:4",
         "auto+compiled",
         None,
     ],
 )
 def test_a_strategy_that_there_is_not_is_refused_in_one_line(word):
-    with pytest.raises(
-        ValueError, match=r"strategy=.*wanted auto, measure, plain, stacked"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"strategy=.*wanted auto, plain, stacked") as caught:
         execution.parsed(word)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "word", ["plain", "plain+compiled", "stacked:3", "stacked:3+compiled", "graph:4"]
-)
+@pytest.mark.parametrize("word", ["plain", "plain+compiled", "stacked:3", "stacked:3+compiled"])
 def test_a_strategy_is_read_as_it_is_written(word, images):
     way = execution.parsed(word)
     assert str(way) == word
@@ -132,38 +123,16 @@ def test_a_strategy_is_read_as_it_is_written(word, images):
         "stacked": plan.stacked,
         "group": way.group,
         "compiled": plan.compiled,
-        "graph": plan.graph,
     }
     assert execution.recorded_strategy(how) == way
     assert str(execution.parsed("stacked")) == "stacked:16"
 
 
-def test_by_rule_nothing_is_compiled_or_captured_and_old_records_say_neither(images):
+def test_by_rule_nothing_is_compiled_and_old_records_do_not_say(images):
     for recipe in (MLP, TINY):
         how = execution.choose(plan_of(recipe, images), "cpu", "auto", 1)
-        assert not how["compiled"] and not how["graph"]
+        assert not how["compiled"]
     assert str(execution.recorded_strategy({"stacked": True, "group": 8})) == "stacked:8"
-
-
-@pytest.mark.parametrize(
-    ("room", "schedule", "expected"),
-    [
-        (100, "one_cycle", 10),  # two graphs, and not one of 16 beside one of 4
-        (5.5, "one_cycle", 5),
-        (9, "one_cycle", 7),
-        (0.3, "one_cycle", 1),
-        (100, "plateau", 1),  # a learning rate per model
-    ],
-)
-def test_a_graph_takes_as_many_models_as_their_activations_allow(
-    images, monkeypatch, room, schedule, expected
-):
-    plan = plan_of(TINY.replace(num_models=20, schedule=schedule, batch=64), images)
-    few = plan.recipe.replace(batch=32)
-    each = 2 * loop.saved_bytes(plan._replace(recipe=few))  # of 64 images
-    memory = SimpleNamespace(total_memory=16 * room * each)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
-    assert execution.side_by_side(plan) == expected
 
 
 @pytest.mark.slow
@@ -387,7 +356,7 @@ def test_compiled_and_plain_arithmetic_are_not_mixed_in_a_pool(images, tmp_path,
         train(MLP, images, tmp_path, strategy="plain+compiled")
     how = pool.folder.read_json("execution.json")
     pool.folder.write_json(
-        "execution.json", {k: v for k, v in how.items() if k not in ("compiled", "graph", "asked")}
+        "execution.json", {k: v for k, v in how.items() if k not in ("compiled", "asked")}
     )
     assert train(MLP, images, tmp_path, strategy="plain").status == ["trained"] * 4
 
@@ -477,262 +446,6 @@ def test_a_cpu_that_has_no_memory_left_says_it_in_these_words():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
     assert loop.short_of_memory(caught.value)
-
-
-# --------------------------------------------------------------------------------------------------
-# groups in a CUDA graph
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_step_of_a_graph_group_is_the_plain_one(images, optimizer):
-    recipe = TINY.replace(optimizer=optimizer, lr=loop.EXACT, schedule="constant", augment="flip")
-    plan = plan_of(recipe, images)
-    together = graphs.GraphGroup(plan, [0, 2])
-    for slot, row in enumerate(together.ids):
-        alone = loop.Group(plan, [row])
-        for epoch in range(2):
-            order, losses = alone.epoch(epoch, [])
-            if slot == 0:
-                both = together.epoch(epoch, [])
-                torch.testing.assert_close(both[1][:1], losses, rtol=1e-12, atol=1e-12)
-                assert torch.equal(both[0][:1], order)
-        for name, tensor in alone.weights(0).items():
-            torch.testing.assert_close(together.weights(slot)[name], tensor, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_warm_up_steps_before_a_capture_leave_no_trace(images, optimizer):
-    plan = plan_of(TINY.replace(optimizer=optimizer, dtype="float32"), images)
-    warmed, cold = (graphs.GraphGroup(plan, [0, 1]) for _ in range(2))
-    for epoch in range(2):  # before the first step, and in the middle of training
-        before = warmed.tensors()
-        kept = [t.clone() for t in before]
-        warmed.x.normal_(generator=torch.Generator().manual_seed(0))
-        warmed.y.zero_()
-        warmed.warm_up()
-        assert all(torch.equal(t, k) for t, k in zip(before, kept, strict=True))
-        assert torch.equal(warmed.epoch(epoch, [])[1], cold.epoch(epoch, [])[1])
-    assert all(torch.equal(a, b) for a, b in zip(warmed.tensors(), cold.tensors(), strict=True))
-
-
-class Breaking(nn.Module):
-    """Puts another tensor in its buffer's place, and fails where it is told to."""
-
-    def __init__(self, in_channels, num_classes, size):
-        super().__init__()
-        self.last, self.fuse = nn.Linear(in_channels * size[0] * size[1], num_classes), None
-        self.register_buffer("mean", torch.zeros(()))
-
-    def forward(self, x):
-        self.mean = 0.9 * self.mean + x.detach().mean() + 1
-        if self.fuse is not None and self.mean > self.fuse:
-            raise RuntimeError("the first thing that went wrong")
-        return self.last(x.flatten(1)) + 0 * self.mean
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_steps_before_a_capture_that_fail_midway_leave_no_trace_and_say_what_went_wrong(
-    images, optimizer
-):
-    group = graphs.GraphGroup(
-        plan_of(MLP.replace(model=f"{HERE}:Breaking", optimizer=optimizer), images), [0, 1]
-    )
-    group.epoch(0, [])
-    before = [(tensor, tensor.clone()) for tensor in group.tensors()]
-    places = [one.module.mean for one in group.each]
-    # after a step of the first model
-    group.each[1].module.fuse = float(group.each[1].module.mean) + 1e-3
-    with pytest.raises(RuntimeError, match="the first thing that went wrong"):
-        group.warm_up()
-    assert all(torch.equal(tensor, value) for tensor, value in before)
-    assert all(one.module.mean is place for one, place in zip(group.each, places, strict=True))
-    group.each[1].module.fuse = None
-    group.warm_up()
-    assert all(one.module.mean is place for one, place in zip(group.each, places, strict=True))
-
-
-def test_a_resumed_graph_group_ends_with_the_bytes_of_one_never_stopped(images):
-    plan = plan_of(TINY.replace(dtype="float32"), images)
-    whole, first, resumed = (graphs.GraphGroup(plan, [0, 3]) for _ in range(3))
-    whole.epoch(0, [])
-    first.epoch(0, [])
-    resumed.load(first.state())
-    whole.epoch(1, [])
-    resumed.warm_up()  # what a capture begins with
-    resumed.epoch(1, [])
-    assert all(torch.equal(a, b) for a, b in zip(whole.tensors(), resumed.tensors(), strict=True))
-    with pytest.raises(KeyError):
-        resumed.load({name: t for name, t in first.state().items() if not name.startswith("1.")})
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_unit_of_a_graph_goes_on_from_its_part_file(images, tmp_path, optimizer, capsys):
-    recipe = MLP.replace(num_models=2, epochs=4, optimizer=optimizer)
-    folders, epochs = [], []
-    for name in ("whole", "stopped"):
-        pool = train(recipe, images, tmp_path / name, strategy="plain")
-        pool.folder.remove(*(n for n in pool.folder.files() if n.startswith(("model", "losses"))))
-        folders.append(pool.folder)
-    plan = work.bare_plan(folders[0])._replace(graph=True)  # on a CPU its steps are run as they are
-
-    def stop(rows, epoch, loss):
-        if epoch == 3:
-            raise KeyboardInterrupt
-
-    work.train_unit(folders[0], plan, [0, 1], 0, lambda *_: None)
-    with pytest.raises(KeyboardInterrupt):
-        work.train_unit(folders[1], plan, [0, 1], 0, stop)
-    work.train_unit(folders[1], plan, [0, 1], 0, lambda rows, epoch, loss: epochs.append(epoch))
-    assert epochs == [2, 3, 4] and "truncated" not in capsys.readouterr().err
-    same = [{n: f.files()[n] for n in f.files() if n.startswith("model")} for f in folders]
-    assert same[0] == same[1] and len(same[0]) == 2
-
-
-def test_a_step_that_a_graph_would_change_is_found(images):
-    for recipe in (TINY, MLP.replace(model="toys:dropout_mlp")):  # noise in the models' order
-        assert graphs.difference(plan_of(recipe, images), 2) is None
-
-    class Careless(graphs.GraphGroup):
-        def run(self):  # a graph that never sees the second batch
-            self.x.copy_(self.x.clone() if not hasattr(self, "seen") else self.seen)
-            self.seen = self.x.clone()
-            super().run()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graphs, "GraphGroup", Careless)
-        assert "losses of its captured step 2" in graphs.difference(plan_of(TINY, images), 2)
-
-    class Frozen(graphs.GraphGroup):
-        def run(self):  # a graph that repeats the noise of its capture
-            torch.manual_seed(7)
-            super().run()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graphs, "GraphGroup", Frozen)
-        noisy = plan_of(MLP.replace(model="toys:dropout_mlp"), images)
-        assert "losses of its captured step 1" in graphs.difference(noisy, 2)
-
-
-def test_models_in_a_graph_draw_noise_one_after_another_and_warming_up_draws_none(images):
-    plan = plan_of(MLP.replace(model="toys:dropout_mlp"), images)
-    warmed, cold, first = (graphs.GraphGroup(plan, rows) for rows in ([0, 1], [0, 1], [0]))
-    losses = cold.epoch(0, [])[1]
-    with loop.random_state_kept(plan.device):
-        warmed.x.normal_(generator=torch.Generator().manual_seed(0))
-    before = torch.get_rng_state()
-    warmed.warm_up()
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(warmed.epoch(0, [])[1], losses)
-    # the first step of the first model is that of a plain one; one model alone is one throughout
-    alone = loop.Group(plan, [0]).epoch(0, [])[1]
-    assert torch.equal(losses[0, : plan.recipe.batch], alone[0, : plan.recipe.batch])
-    torch.testing.assert_close(first.epoch(0, [])[1], alone, rtol=1e-6, atol=1e-6)
-
-
-def test_a_graph_on_a_cpu_is_refused_in_one_line_and_recorded_as_plain(images, tmp_path, capsys):
-    pool = train(MLP, images, tmp_path, strategy="graph:2")
-    said = capsys.readouterr().err.strip()
-    assert "CUDA graphs need a GPU, and this is cpu" in said and "\n" not in said
-    how = pool.folder.read_json("execution.json")
-    assert (how["graph"], how["stacked"], how["group"]) == (False, False, 1)
-    reasons = {"schedule": "plateau", "defense": "relaxloss", "optimizer_args": {"dampening": 0.5}}
-    for name, value in reasons.items():  # asked of a GPU, before one is touched
-        plan = plan_of(MLP.replace(**{name: value}), images)._replace(device=torch.device("cuda"))
-        assert any(w in graphs.why_no_graph(plan, 2) for w in ("plateau", "relaxloss", "dampening"))
-
-
-# ------------------------------------------------------------------------------------------ what
-# was measured before
-
-
-def test_a_measurement_is_remembered_and_a_damaged_one_is_not_trusted(
-    images, tmp_path, monkeypatch, capsys
-):
-    plan, calls, measure = plan_of(MLP, images), [], execution._seconds
-    monkeypatch.setattr(execution, "_seconds", lambda *args: calls.append(args) or measure(*args))
-    chosen = execution.choose(plan, "cpu", "measure", 1, root=tmp_path)
-    # plain and stacked:4
-    assert len(calls) == 2 and "measured before" not in capsys.readouterr().err
-    assert execution.choose(plan, "cpu", "measure", 1, root=tmp_path) == chosen
-    assert len(calls) == 2 and "measured before" in capsys.readouterr().err
-    execution.choose(
-        plan_of(MLP.replace(seed=1, epochs=7), images), "cpu", "measure", 1, root=tmp_path
-    )
-    assert len(calls) == 2  # of the same kind
-    execution.choose(plan_of(MLP.replace(batch=8), images), "cpu", "measure", 1, root=tmp_path)
-    assert len(calls) == 4 and len(json.loads((tmp_path / "measured.json").read_text())) == 2
-    kept = (tmp_path / "measured.json").read_text()
-    (tmp_path / "measured.json").write_text(kept.replace("0.0", "9.0", 1))
-    capsys.readouterr()
-    execution.choose(plan, "cpu", "measure", 1, root=tmp_path)
-    assert len(calls) == 6 and "altered" in capsys.readouterr().err
-    assert store.Folder(tmp_path).intact("measured.json")
-
-
-@pytest.mark.slow
-def test_only_a_long_training_tries_compilation_and_takes_what_was_fastest(
-    images, tmp_path, quick, monkeypatch, capsys
-):
-    seconds = {"plain": 0.1, "stacked:4": 0.2, "plain+compiled": 0.05, "stacked:4+compiled": 0.3}
-
-    def pretend(plan, models):
-        kind = f"stacked:{models}" if plan.stacked else "plain"
-        return seconds[kind + "+compiled" * plan.compiled]
-
-    monkeypatch.setattr(execution, "_seconds", pretend)
-    short, long = (plan_of(MLP.replace(epochs=epochs), images) for epochs in (2, 400))
-    assert not execution.choose(short, "cpu", "measure", 1, root=tmp_path)["compiled"]
-    how = execution.choose(long, "cpu", "measure", 1, root=tmp_path)
-    assert how["compiled"] and not how["stacked"]
-    assert "taking plain+compiled" in capsys.readouterr().err
-    assert execution.choose(long, "cpu", "measure", 1) == how  # nowhere to remember it
-
-
-def test_a_way_that_fails_is_not_taken_and_measured_again_by_the_next_pool(
-    images, tmp_path, monkeypatch, capsys
-):
-    plan, measure, tried = plan_of(MLP.replace(num_models=8), images), execution._seconds, []
-
-    def short(plan, models):
-        tried.append(models)
-        if models == 4:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nand more")
-        return measure(plan, models)
-
-    monkeypatch.setattr(execution, "_seconds", short)
-    how = execution.choose(plan, "cpu", "measure", 1, root=tmp_path)
-    said = capsys.readouterr().err.splitlines()
-    assert how["group"] in (1, 8) and tried == [1, 4, 8] and len(said) == 2
-    assert said[0].startswith("stacked:4 is not taken, as it fails here: CUDA out of memory")
-    assert list(*json.loads((tmp_path / "measured.json").read_text()).values()) == [
-        "plain",
-        "stacked:8",
-    ]
-    assert execution.choose(plan, "cpu", "measure", 1, root=tmp_path)["stacked"] == how["stacked"]
-    # what is known is not tried again
-    assert tried == [1, 4, 8, 4] and "measured before" in capsys.readouterr().err
-    monkeypatch.setattr(
-        execution, "_seconds", lambda *_: (_ for _ in ()).throw(RuntimeError("nothing works"))
-    )
-    plain = execution.choose(plan, "cpu", "measure", 1)
-    assert (plain["stacked"], plain["compiled"]) == (False, False)
-
-
-def test_ways_that_are_only_tried_are_refused_in_silence(images, quick, monkeypatch, capsys):
-    plan = plan_of(MLP.replace(model=f"{HERE}:Sniffing", epochs=400, num_models=2), images)
-    monkeypatch.setattr(execution, "_seconds", lambda plan, models: 0.1 * models)
-    assert not execution.choose(plan, "cpu", "measure", 1)["compiled"]
-    assert "training without" not in capsys.readouterr().err
-    assert not execution.choose(plan, "cpu", "plain+compiled", 1)["compiled"]
-    assert "training without compilation" in capsys.readouterr().err
-
-
-def test_what_was_measured_holds_for_one_schedule_and_one_code(images, monkeypatch):
-    plan, keys = plan_of(MLP, images), []
-    for schedule in ("one_cycle", "plateau"):
-        keys.append(execution._kind_of(plan._replace(recipe=MLP.replace(schedule=schedule))))
-    monkeypatch.setattr(execution.models, "source", lambda *_: "other code")
-    assert len({*keys, execution._kind_of(plan)}) == 3
 
 
 def test_a_device_with_a_number_gets_one_process(monkeypatch):

@@ -1,13 +1,9 @@
 """How long a training will take: said beforehand, and while it runs."""
 
-import time
-
-import numpy as np
 import pytest
 
-from mia_nb import data, training
+from mia_nb import data
 from mia_nb.checks import duration
-from mia_nb.cli import main
 from mia_nb.training import execution
 from mia_nb.training.execution import Bar
 from mia_nb.types import Recipe
@@ -34,77 +30,6 @@ def images():
 )
 def test_seconds_are_said_as_one_would_say_them(seconds, said):
     assert duration(seconds) == said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
-def test_an_estimate_is_near_to_what_training_takes(strategy, images, tmp_path):
-    slow = Recipe(
-        **{
-            **SMALL.to_json(),
-            "model": "toys:fused",
-            "model_args": {"place": str(tmp_path), "pause": 0.02},
-        }
-    )
-    told = training.estimate(slow, images, workers=1, strategy=strategy)
-    begun = time.perf_counter()
-    training.train_pool(slow, images, root=tmp_path, workers=1, strategy=strategy, progress=False)
-    taken = time.perf_counter() - begun
-    assert told["steps"] == 300 // 16 and told["groups"] == (4 if strategy == "plain" else 2)
-    assert 0.4 < told["seconds"] / taken < 2
-    assert (
-        f"4 toys:fused, 10 epochs: about {duration(told['seconds'])} on this device" in told["text"]
-    )
-
-
-@pytest.mark.slow
-def test_a_long_epoch_is_measured_over_some_of_its_steps(images, tmp_path):
-    slow = Recipe(
-        **{
-            **SMALL.to_json(),
-            "model": "toys:fused",
-            "model_args": {"place": str(tmp_path), "pause": 0.02},
-        }
-    )
-    whole = training.estimate(slow, images, workers=1, strategy="plain")
-    part = training.estimate(slow, images, workers=1, strategy="plain", limit=0.15)
-    assert part["steps"] < whole["steps"] and 0.5 < part["seconds"] / whole["seconds"] < 2
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"split": "bernoulli"}, {"defense": "dp_sgd"}, {"parent": "0" * 64}, {"schedule": "plateau"}],
-)
-def test_whatever_the_split_defense_or_origin_there_is_an_estimate(changes, images):
-    assert (
-        training.estimate(Recipe(**{**SMALL.to_json(), **changes}), images, workers=2, limit=0.1)[
-            "seconds"
-        ]
-        > 0
-    )
-
-
-def test_an_estimate_for_given_members_and_one_of_few_steps(images):
-    given = Recipe(**{**SMALL.to_json(), "split": "given", "num_models": 3})
-    member = np.random.default_rng(0).random((3, 600)) < 0.5
-    assert training.estimate(given, images, member=member, workers=1, limit=0.1)["seconds"] > 0
-    few = Recipe(**{**SMALL.to_json(), "split": "bernoulli", "batch": 290})
-    assert training.estimate(few, images, workers=1, limit=0.1)["steps"] == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "options", "message"),
-    [
-        ({"batch": 400}, {}, "batch=400 is more than"),
-        ({"optimizer_args": {"foo": 1}}, {}, "do not fit sgd"),
-        ({"loss": "tet"}, {}, "wants logits for each time step"),
-        ({}, {"workers": "dask:8"}, "wanted a whole number"),
-        ({}, {"workers": 0}, "this machine"),
-    ],
-)
-def test_an_estimate_refuses_what_training_refuses(changes, options, message, images):
-    with pytest.raises(ValueError, match=message):
-        training.estimate(Recipe(**{**SMALL.to_json(), **changes}), images, **options)
 
 
 CPU = {"device": "cpu", "stacked": True, "group": 2, "threads": 1}
@@ -162,12 +87,3 @@ def test_epochs_of_an_earlier_run_and_of_a_unit_that_begins_anew_do_not_count_as
             bar.update([0], epoch, 0.5)
         said = capsys.readouterr().out
         assert bar.done == 400 and "100 %" in said and "-" not in said.replace("one-", "")
-
-
-def test_the_command_line_estimates_without_training(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    given = ["dataset=synthetic:n=200,size=8", "num_models=2", "model_args={width: 4}", "epochs=3"]
-    assert main(["estimate", *(word for text in given for word in ("-p", text))]) == 0
-    assert "2 tinycnn, 3 epochs: about" in capsys.readouterr().out
-    assert not list(tmp_path.iterdir())
-    assert main(["estimate", "-p", "epochs=0"]) == 2

@@ -177,15 +177,6 @@ def test_flows_that_cannot_be_stacked_are_trained_one_by_one_with_one_line_and_a
     same_weights(asked, auto)
 
 
-def test_measuring_strategies_works_with_noise_and_leaves_the_global_generator_as_found(
-    images, tmp_path, capsys
-):
-    before = torch.get_rng_state()
-    pool = train(SDE.replace(num_models=4, epochs=1), images, tmp_path, strategy="measure")
-    assert "stacked:4" in capsys.readouterr().err and pool.status == ["trained"] * 4
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("strategy", ["plain", "stacked"])
 def test_training_with_noise_leaves_the_global_generator_as_found(strategy, images, tmp_path):
     before = torch.get_rng_state()

@@ -183,19 +183,6 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
             ),
         ],
     ),
-    "estimate": (
-        "estimate:estimate",
-        "how long a pool would take to train here, measured in seconds",
-        [
-            NOTEBOOKS,
-            _option(
-                "--preset",
-                metavar="NAME",
-                help="parameters of 01_train from notebooks/presets/NAME.yaml",
-            ),
-            PARAMETER,
-        ],
-    ),
     "audit": (
         "audit:audit",
         "test how much a model of yours leaks about its training data: one report",

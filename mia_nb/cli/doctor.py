@@ -73,7 +73,6 @@ def _speed() -> str:
     compiler = cuda or any(map(shutil.which, ("c++", "g++", "clang++", "cl")))
     words = [
         f"{torch.cuda.mem_get_info()[0] / 2**30:.1f} GiB free" if cuda else "",
-        "CUDA graphs" if cuda else "no CUDA graphs",
         f"compiler {'there' if compiler else 'missing: no compiled steps'}",
     ]
     for dtype in (torch.float32, torch.bfloat16):

@@ -2,7 +2,7 @@
 processes as help. What training gives is a `mia_nb.training.pool.Pool`.
 """
 
-from mia_nb.training.cost import estimate, step_cost
+from mia_nb.training.cost import step_cost
 from mia_nb.training.families import changes, family_pools, label, labels
 from mia_nb.training.loop import sampling
 from mia_nb.training.pool import load_pool
@@ -14,7 +14,6 @@ __all__ = [
     "changes",
     "conversion_quality",
     "convert_pool",
-    "estimate",
     "family_pools",
     "hybrid_pools",
     "label",

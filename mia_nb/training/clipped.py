@@ -11,7 +11,6 @@ from torch import Tensor
 from mia_nb import defenses, store
 from mia_nb.defenses.dp_sgd import Clipped
 from mia_nb.training.compiled import CompiledGroup
-from mia_nb.training.graphs import GraphGroup
 from mia_nb.training.loop import Group, Plan, expected_members, generator, logits_of, mix
 
 
@@ -67,4 +66,4 @@ def group_of(plan: Plan, ids: list[int]) -> Group:
     """The trainer that the plan and its recipe ask for."""
     if plan.recipe.defense == "dp_sgd":
         return ClippedGroup(plan, ids)
-    return (GraphGroup if plan.graph else CompiledGroup if plan.compiled else Group)(plan, ids)
+    return CompiledGroup(plan, ids) if plan.compiled else Group(plan, ids)

@@ -1,4 +1,4 @@
-"""What a recipe costs: time and memory of a training step, and how long a pool will take."""
+"""What a recipe costs: time and memory of a training step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 import numpy as np
 import torch
 
-from mia_nb.checks import checked, duration, positive, whole
+from mia_nb.checks import checked, whole
 from mia_nb.training.clipped import group_of
-from mia_nb.training.execution import choose, device_of, processes, recorded_strategy, step_seconds
-from mia_nb.training.loop import Plan, random_state_kept, saved_bytes
-from mia_nb.training.train import check, complete, membership, plan_of
+from mia_nb.training.execution import device_of
+from mia_nb.training.loop import Group, Plan, random_state_kept, saved_bytes
+from mia_nb.training.train import complete
 from mia_nb.training.work import threads
 from mia_nb.types import Images, Recipe
 
@@ -64,87 +64,20 @@ def step_cost(
     }
 
 
-@checked
-def estimate(
-    recipe: Recipe,
-    images: Images,
-    *,
-    member: np.ndarray | None = None,
-    device: str | None = None,
-    strategy: str = "auto",
-    workers: int | None = None,
-    limit: float = 5.0,
-) -> dict:
-    """How long a pool would take on this machine, from one measured epoch of one group.
+def step_seconds(group: Group, index: torch.Tensor, repeats: int) -> list[float]:
+    """Seconds of each of `repeats` optimiser steps on images (G, B), after one that warms up.
 
-    Parameters:
-        recipe: what would be trained; a derived recipe starts from fresh weights. Nothing is
-            stored.
-        images: what it would be trained on.
-        member: (M, N) of booleans, with split="given".
-        device, strategy: as for `train_pool`.
-        workers: processes of this machine, None for as many as `train_pool` takes.
-        limit: seconds; an epoch that takes longer is measured over fewer of its steps.
-
-    Returns:
-        {"seconds": epoch * epochs * ceil(groups / together); "epoch": seconds of a group's epoch;
-        "steps" that were measured; "groups" of models; "together": groups at a time; "text": "16
-        resnet18, 200 epochs: about 2 h 10 min on this device ..."}.
-
-    Raises:
-        ValueError: as `train_pool`, or workers are on other machines.
-
-    Caveat: the group is measured alone; groups beside it share memory and caches. The progress bar
-    of a training says it again from what all workers did.
+    On a GPU its peak of memory is that of the last step.
     """
-    if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise ValueError(
-            f"workers={workers!r}: what is measured is this machine; wanted a number of its"
-            " processes, or None"
-        )
-    recipe, limit = complete(recipe), positive("limit", limit)
-    fresh = complete(recipe.replace(parent=None, epochs=max(recipe.epochs, 1)))
-    member, population = membership(fresh, images, member)
-    check(fresh, images, member, population)
-    plan = plan_of(fresh, images, member, population)
-    how = choose(plan, device, strategy, workers)
-    plan = recorded_strategy(how).of(plan.on(torch.device(how["device"])))
-    with threads(how["threads"]):
-        taken, steps = _epoch(plan, list(range(min(how["group"], len(member)))), limit)
-    groups = -(-len(member) // how["group"])
-    together = min(groups, processes(fresh, device, workers))
-    seconds = taken * recipe.epochs * -(-groups // together)
-    of = f"{how['group']} models" if how["group"] > 1 else "a model"
-    text = (
-        f"{recipe.num_models} {recipe.model}, {recipe.epochs} epochs: about {duration(seconds)} on"
-        f" this device ({together} at a time; an epoch of {of} takes {duration(taken)}, from"
-        f" {steps} of {plan.steps} steps)"
-    )
-    return {
-        "seconds": seconds,
-        "epoch": taken,
-        "steps": steps,
-        "groups": groups,
-        "together": together,
-        "text": text,
-    }
-
-
-def _epoch(plan: Plan, rows: list[int], limit: float) -> tuple[float, int]:
-    """Seconds of an epoch of a group, from at most `limit` seconds of its steps; and how many steps
-    those were.
-    """
-    group, steps, samples = group_of(plan, rows), min(3, plan.steps), plan.member.shape[1]
-    # a warm-up (which may compile), a look at what a step takes, the measurement
-    for number in range(3):
-        # other members, as only their number matters here
-        member = np.tile(np.arange(samples) < steps * plan.recipe.batch, (len(plan.member), 1))
-        group.plan = plan._replace(member=member, recipe=plan.recipe.replace(split="given"))
+    device, images, taken = group.plan.device, group.plan.images, []
+    x = group.shown(index, {})
+    group.seed_noise(0)
+    for _ in range(repeats + 1):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         begun = time.perf_counter()
-        group.epoch(0, [])  # its losses come to the CPU, so a GPU has finished
-        taken = time.perf_counter() - begun
-        if number == 0 and taken > limit and not plan.compiled:
-            break  # a slow network needs no warm-up
-        if number == 1:
-            steps = max(steps, min(plan.steps, int(limit * steps / taken)))
-    return taken * plan.steps / steps, steps
+        group.step(x, images.y[index], 1e-6)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - begun)
+    return taken[1:]

@@ -520,11 +520,11 @@ def _checked(context: dict) -> Folder:
 
 def begin_there(folder: Folder, _, device: str | None, strategy: str, workers: int) -> None:
     """A worker's part of `decide`."""
-    plan, root = bare_plan(folder, _images(folder.path)), folder.path.parent
+    plan = bare_plan(folder, _images(folder.path))
 
     def alone() -> dict:
         # one thread: a machine's other cores have workers of their own
-        return choose(plan, device, strategy, workers, root=root) | {"threads": 1}
+        return choose(plan, device, strategy, workers) | {"threads": 1}
 
     execution(folder, device, strategy, alone)
 

@@ -137,7 +137,6 @@ class Plan(NamedTuple):
     start: Start | None = None  # a derived pool's
     held_out: np.ndarray | None = None  # numbers of the images that only the defense sees
     compiled: bool = False  # forward, loss and backward pass by torch.compile
-    graph: bool = False  # a group of plain models in one CUDA graph
 
     def on(self, device: torch.device) -> Plan:
         """The plan with its images on this device."""
@@ -645,13 +644,11 @@ def alike(one: Tensor, other: Tensor) -> bool:
 
 def mismatch(fast: Group, plain: list[Group], steps: int, batch: int, kind: str) -> str | None:
     """What so many steps of a group change differently from those of eager ones that have the same
-    models, in float64; None for nothing. kind: what the steps of the first are called. Models in a
-    graph draw their noise one after another, from one generator.
+    models, in float64; None for nothing. kind: what the steps of the first are called.
     """
 
     def losses_of(group: Group, index: Tensor) -> Tensor:
-        if kind != "captured" or group in (fast, plain[0]):
-            group.seed_noise(0)
+        group.seed_noise(0)
         return group.step(group.shown(index, {}), group.plan.images.y[index], EXACT)
 
     models, samples = len(fast.ids), len(fast.plan.images.y)

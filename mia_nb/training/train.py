@@ -97,13 +97,10 @@ def train_pool(
             references of each other.
         root: the folder of results.
         device: "cpu", "cuda" or "cuda:NUMBER"; None takes a GPU where there is one.
-        strategy: how models share the machine. "auto" is a rule: on a GPU several models in one
-            CUDA graph, as many as their activations allow; where that cannot be done, and on a CPU,
-            stacked where a step's activations fit a core's cache (on a GPU: below a million
-            weights), else plain. "plain", "stacked"
-            and "stacked:G" may be followed by "+compiled". "graph:G": G plain models in one CUDA
-            graph. "measure" times a step of each, and keeps what it measured in measured.json below
-            root. What cannot be done is trained without, and one line says why.
+        strategy: how models share the machine. "plain": one after another. "stacked:G": G models
+            as one, "stacked" for 16. "auto": stacked where a step's activations fit a core's cache
+            (on a GPU: below a million weights), else plain. "+compiled" behind any of the first
+            three compiles its steps. What cannot be done is trained without, and one line says why.
         workers: processes, by default one a core or one a GPU; or an engine by name ("dask:8",
             "ray:8", "slurm:8", "joblib:8") or as an executor, whose workers must see `root`. A
             worker that is lost costs one unit (a model or a stacked group), which another goes on
@@ -157,7 +154,7 @@ def train_pool(
         if engine:
             how = engines.decide(engine, folder, device, strategy)
         else:
-            begin = partial(choose, bare_plan(folder, images), device, strategy, workers, root=root)
+            begin = partial(choose, bare_plan(folder, images), device, strategy, workers)
             how = execution(folder, device, strategy, begin)
         touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
         count = min(engine.workers if engine else 1 + len(others), len(touched))

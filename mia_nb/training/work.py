@@ -41,8 +41,6 @@ from mia_nb.training.loop import (
 )
 from mia_nb.types import Images, Recipe
 
-# an entry of a part file: its model's place in a graph's group, its kind, what it is about
-ENTRY = re.compile(r"((?:\d+\.)?)([^.]*)\.?(.*)", re.DOTALL)
 EXECUTION = "execution.json"
 TORCH = torch.__version__.split("+")[0]  # a pool is finished by the version that began it
 # (rows, epochs that they have behind them, mean loss)
@@ -72,8 +70,7 @@ def load_plan(folder: Folder, images: Images | None = None) -> tuple[Plan, dict]
     return plan._replace(
         stacked=execution["stacked"],
         channels_last=execution["channels_last"],
-        compiled=execution.get("compiled", False),  # older records lack these two
-        graph=execution.get("graph", False),
+        compiled=execution.get("compiled", False),  # older records lack it
     ), execution
 
 
@@ -269,8 +266,7 @@ def train_unit(
     """Train one group to the end, in halves where it does not fit into memory. ValueError for one
     model that does not fit.
 
-    On a CPU stacked models do not depend on how many they are; on a GPU sums run in another order,
-    and models in a graph draw noise one after another, equal in law.
+    On a CPU stacked models do not depend on how many they are; on a GPU sums run in another order.
     """
     try:
         return _train_group(folder, plan, rows, checkpoint, progress)
@@ -426,9 +422,10 @@ def _fits(name: str, tensor: torch.Tensor, shapes: dict[str, tuple]) -> bool:
     """Whether an entry of a part file has the shape of what it is about: a parameter, for what an
     optimiser keeps of it.
     """
-    slot, kind, of = ENTRY.fullmatch(name).groups()
-    of = of.rpartition(".")[0] if kind == "o" else of
-    parameter, buffer = shapes.get(f"{slot}p.{of}"), shapes.get(f"{slot}b.{of}")
+    kind, _, of = name.partition(".")
+    if kind == "o":
+        of = of.rpartition(".")[0]
+    parameter, buffer = shapes.get(f"p.{of}"), shapes.get(f"b.{of}")
     allowed = {"o": ((), parameter), "k": (parameter, buffer)}
     others = (shapes.get(name, shapes["history"][1:]),)  # of each model the best loss, and when
     return tuple(tensor.shape) in allowed.get(kind, others)
