@@ -812,3 +812,41 @@ def test_a_store_that_cannot_be_written_to_is_listed_shown_and_read(tmp_path):
     refused = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
     assert "READ" in done.stdout and len(refused) == 2
     assert all("cannot write" in line for line in refused)
+
+
+def test_who_waits_for_the_lock_of_a_hard_linked_copy_is_told_and_the_advice_frees_only_him(
+    tmp_path, capfd
+):
+    folder = store.open_folder(tmp_path / "results", "pool", "a", "k" * 64, {})
+    with folder.lock():
+        pass
+    copy = linked_copy(folder, tmp_path / "backup")
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    holder = context.Process(target=hold, args=(folder.path, ready))
+    holder.start()
+    assert ready.wait(30)
+    with pytest.raises(filelock.Timeout), copy.lock(timeout=0.05):
+        pass
+    said = capfd.readouterr().err
+    assert "hard-linked copy" in said and said.count("\n") == 1
+    assert f"rm {copy.path}/.lock-*" in said
+    for path in copy.path.glob(".lock-*"):  # the advice
+        path.unlink()
+    with copy.lock(timeout=0):
+        assert folder.locked()  # the other writer keeps his
+        with pytest.raises(filelock.Timeout), folder.lock(timeout=0.05):
+            pass
+    assert capfd.readouterr().err == "" and not copy.shared_lock()
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+
+
+def test_a_free_lock_of_a_hard_linked_copy_is_taken_without_a_word(tmp_path, capfd):
+    folder = store.open_folder(tmp_path / "results", "pool", "a", "k" * 64, {})
+    with folder.lock():
+        pass
+    copy = linked_copy(folder, tmp_path / "backup")
+    with copy.lock(timeout=0):
+        copy.write_json("one.json", 1)
+    assert capfd.readouterr().err == "" and copy.locked() is False

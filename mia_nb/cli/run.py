@@ -151,7 +151,8 @@ def run(
             held.enter_context(folder.lock("run", timeout=0))
         except filelock.Timeout:
             raise ValueError(
-                f"{_short(folder.path)} is being run by another process; wait for it to end"
+                f"{_short(folder.path)} is being run by another process"
+                f"{folder.shared_lock('run') or '; wait for it to end'}"
             ) from None
         fresh = force or not _is_intact(folder, STATUS)
         record = {} if fresh else {step["file"]: step for step in read_status(folder)}

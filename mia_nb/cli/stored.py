@@ -124,7 +124,8 @@ def cleaned(
     whole = key is not None or everything or older_than is not None
     for folder in there:
         if _held(folder):
-            yield f"{folder.path}: in use, left alone"
+            notes = [folder.shared_lock(name) for name in _locks(folder) if folder.locked(name)]
+            yield f"{folder.path}: in use, left alone{next(filter(None, notes), '')}"
         elif not whole:
             try:
                 yield from _tidy(folder)
@@ -161,9 +162,12 @@ def _tidy(folder: store.Folder) -> Iterator[str]:
 
 
 def _held(folder: store.Folder) -> bool:
-    return any(
-        folder.locked(path.name.removeprefix(".lock-")) for path in folder.path.glob(".lock-*")
-    )
+    return any(map(folder.locked, _locks(folder)))
+
+
+def _locks(folder: store.Folder) -> list[str]:
+    """Names of the locks that were ever held there."""
+    return [path.name.removeprefix(".lock-") for path in folder.path.glob(".lock-*")]
 
 
 def _date(folder: store.Folder) -> time.struct_time:
