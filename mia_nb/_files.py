@@ -74,7 +74,8 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
     It is made under a name of its own, and nothing that lies there is opened. So what `path` is, a
     link or another name of a file that is kept elsewhere, is replaced and not written through;
-    readers see the old file or the new one; and a write that fails leaves the old one.
+    readers see the old file or the new one; and a write that fails leaves the old one. An OSError
+    names `path`, not the file that was made.
     """
     path = Path(path)
     temporary = path.with_name(scratch_name(path.name[-100:]))
@@ -82,9 +83,22 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         with open(temporary, "xb") as file:
             yield file
         os.replace(temporary, path)
+    except OSError as error:
+        discard(temporary)
+        if error.filename != str(temporary):  # of something else that was done meanwhile
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
         raise
+
+
+def discard(temporary: Path) -> None:
+    """Remove a file that could not be finished, if that can be done: on a read-only file system
+    removing fails too, even of what is not there, and would hide the first complaint.
+    """
+    with contextlib.suppress(OSError):
+        temporary.unlink()
 
 
 def alone(path: Path) -> None:

@@ -48,6 +48,7 @@ from mia_nb._files import (
     alone,
     array_in,
     arrays_in,
+    discard,
     is_file,
     is_plain,
     listed,
@@ -257,7 +258,10 @@ class Folder:
 
     def delete(self) -> None:
         """Remove the whole result; where it is a link, only that."""
-        self.path.unlink() if self.path.is_symlink() else shutil.rmtree(self.path)
+        try:
+            self.path.unlink() if self.path.is_symlink() else shutil.rmtree(self.path)
+        except OSError as error:  # rmtree names the file inside
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def read_bytes(self, name: str) -> bytes:
         """What was written under this name, verified."""
@@ -459,16 +463,18 @@ def _all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
         # told by the writer of another file, inside this one
         if isinstance(error.__cause__, OSError):
             raise
-        way = "make room and run again" if error.errno in FULL else "see to that and run again"
+        ways = dict.fromkeys(FULL, "make room and run again")
+        ways |= dict.fromkeys(READ_ONLY, "take a results folder that you may write to")
+        way = ways.get(error.errno, "see to that and run again")
         raise OSError(
             error.errno, f"{error.strerror} while writing {path}: {way}, what is finished is kept"
         ) from error
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
         raise
 
 

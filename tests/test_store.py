@@ -4,6 +4,8 @@ import io
 import json
 import multiprocessing
 import os
+import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -797,6 +799,69 @@ def read_only(folder):
     if "Read-only" not in tried.stderr:
         pytest.skip(f"nothing can be mounted here: {tried.stderr}")
     return way
+
+
+def finished_run(root):
+    """A run of one empty notebook, done, whose report is not there."""
+    folder = store.open_folder(root, "run", "a", "e" * 64, {"steps": [1]})
+    notebook = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    folder.write_json("a.ipynb", notebook)
+    step = {"notebook": "a", "file": "a.ipynb", "status": "done", "error": None, "seconds": 1.0}
+    folder.write_json("status.json", {"steps": [step | {"started": "2026-01-01T00:00:00"}]})
+    return folder
+
+
+def told(way, *words):
+    """(exit status, the one line of complaint) of a command of ours."""
+    command = [*way, sys.executable, "-m", "mia_nb.cli", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr.count("\n") <= 1 and ".tmp-" not in done.stderr, done.stderr
+    return done.returncode, done.stderr
+
+
+def test_a_report_that_cannot_be_written_names_its_folder_and_a_way_that_works(tmp_path):
+    root = tmp_path / "results"
+    folder = finished_run(root)
+    way = read_only(root)
+    code, said = told(way, "report", "--results", root)
+    assert code == 2 and f"cannot write to {folder.path}: Read-only" in said
+    advice = said.partition("elsewhere: mia-nb ")[2].split()
+    assert advice[-2:] == ["--out", "report.html"]
+    out = tmp_path / "report.html"
+    assert told(way, *advice[:-1], out) == (0, "")
+    assert "<html" in out.read_text() and not (folder.path / "report.html").exists()
+    # the folder itself is no way out, and neither is one that is not there
+    for place in (folder.path / "other.html", tmp_path / "gone" / "report.html"):
+        code, said = told(way, *advice[:-1], place)
+        assert code == 2 and str(place) in said
+    code, said = told(way, "clean", "--all", "--yes", "--results", root)
+    assert code == 2 and f"{folder.path}: Read-only" in said
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EISDIR])
+def test_a_write_that_fails_names_the_file_that_was_wanted_and_no_scratch_file(
+    tmp_path, monkeypatch, number
+):
+    folder = store.open_folder(tmp_path / "results", "pool", "a", "k" * 64, {})
+    opened, fails = open, OSError(number, os.strerror(number))
+
+    def no_new_file(path, *mode, **options):
+        if "xb" in mode:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *mode, **options)
+
+    def unlink(*_, **__):
+        raise OSError(errno.EROFS, "as read-only file systems answer")
+
+    monkeypatch.setattr("builtins.open", no_new_file)
+    monkeypatch.setattr(pathlib.Path, "unlink", unlink)
+    with pytest.raises(OSError) as refused, replacing(tmp_path / "report.html"):
+        pass
+    assert refused.value.filename == str(tmp_path / "report.html")
+    with pytest.raises(OSError, match=re.escape(str(folder.path / "one.json"))) as stored:
+        folder.write_json("one.json", 1)
+    for error in (refused.value, stored.value):
+        assert error.errno == fails.errno and ".tmp-" not in str(error)
 
 
 @pytest.mark.slow

@@ -286,7 +286,8 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
                 nargs="?",
                 metavar="KEY",
                 help="default: the latest run with a finished notebook",
-            )
+            ),
+            _option("--out", metavar="FILE", help="default: report.html in the folder of the run"),
         ],
     ),
     "clean": (

@@ -23,6 +23,7 @@ from pathlib import Path
 import filelock
 
 from mia_nb import __version__, escape, store
+from mia_nb._files import replacing
 from mia_nb.checks import duration
 from mia_nb.cli import notebooks
 from mia_nb.cli.notebooks import PACKAGE, Step
@@ -197,8 +198,10 @@ def _is_finished(folder: store.Folder, files: list[str]) -> bool:
     return True
 
 
-def report(folder: store.Folder, files: list[str] | None = None) -> Path:
-    """Write report.html of a run from its finished notebooks."""
+def report(
+    folder: store.Folder, files: list[str] | None = None, out: str | Path | None = None
+) -> Path:
+    """Write the report of a run, from its finished notebooks: `out`, or its own report.html."""
     from mia_nb.report import page
 
     files = files or [step["file"] for step in read_status(folder) if step["status"] == "done"]
@@ -213,7 +216,12 @@ def report(folder: store.Folder, files: list[str] | None = None) -> Path:
     date = min(step["started"] for step in steps)[:10]
     title, lead = f"Membership inference: {folder.name}, {date}", facts.pop("about", "")
     executed = {folder.path / file: folder.read_bytes(file) for file in files}
-    folder.write_bytes(REPORT, page(executed, title=title, lead=lead, provenance=facts).encode())
+    text = page(executed, title=title, lead=lead, provenance=facts).encode()
+    if out is not None:
+        with replacing(out) as file:
+            file.write(text)
+        return Path(out)
+    folder.write_bytes(REPORT, text)
     return folder.path / REPORT
 
 
@@ -226,7 +234,17 @@ def report_again(args) -> None:
     if not runs:
         raise ValueError(f"no run in {root} yet; start with: mia-nb run all --preset demo")
     finished = [one for one in runs if any(s["status"] == "done" for s in read_status(one))]
-    say(os.path.relpath(report((finished or runs)[-1])))
+    folder = (finished or runs)[-1]
+    try:
+        say(os.path.relpath(report(folder, out=args.out)))
+    except OSError as error:
+        if args.out is not None or error.errno not in store.READ_ONLY:
+            raise
+        why = os.strerror(error.errno)
+        raise store.ReadOnly(
+            f"cannot write to {_short(folder.path)}: {why}; write the report elsewhere:"
+            f" mia-nb report {folder.key[:12]} --results {root} --out report.html"
+        ) from error
 
 
 def _provenance() -> dict[str, str]:
