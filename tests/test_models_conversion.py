@@ -573,7 +573,7 @@ def test_average_pooling_takes_the_place_of_max_pooling_where_asked():
     assert isinstance(pooled.net.get_submodule("2"), nn.AvgPool2d) and isinstance(
         plain[2], nn.MaxPool2d
     )
-    with pytest.raises(ValueError, match='take average pooling, with pool="avg" here'):
+    with pytest.raises(ValueError, match=r'take average pooling, with pool="avg" in snn\.convert'):
         snn.convert(plain, 3, [images()])
     assert isinstance(snn.spiking(plain, 3).net.get_submodule("2"), nn.MaxPool2d)
 

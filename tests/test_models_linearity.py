@@ -8,8 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import mia_nb
+from mia_nb import data
 from mia_nb.models import snn
 from mia_nb.models.sites import Spike
+from mia_nb.types import Recipe
 
 CHANNELS, SIDE = 4, 6
 
@@ -254,6 +257,20 @@ def test_the_way_out_of_max_pooling_works():
     x = images()
     assert torch.equal(snn.convert(net, 4, [x], pool="avg")(x), snn.convert(twin, 4, [x])(x))
     snn.check_convertible(net, pool="avg")
+
+
+def test_the_way_out_of_the_max_pooling_of_torchvisions_resnet18_works(tmp_path):
+    images = data.load("synthetic:n=8,size=16,classes=2", data_root=tmp_path)
+    recipe = Recipe(model="torchvision.models:resnet18", num_models=2, epochs=1, batch=4)
+    pool = mia_nb.train(recipe, images, root=tmp_path, progress=False, workers=1)
+    net, x = pool.model(0), data.normalise(images.x, images.mean, images.std)
+    for call in (lambda: snn.convert(net, 2, [x]), lambda: mia_nb.convert(pool, images, 2)):
+        said = refusal(call)
+        assert said.startswith("maxpool: MaxPool2d") and "\n" not in said
+        assert 'pool="avg" in snn.convert or pool_layers="avg" in mia.convert' in said
+    assert snn.convert(net, 2, [x], pool="avg")(x).shape == (8, 2)
+    converted = mia_nb.convert(pool, images, 2, pool_layers="avg")
+    assert mia_nb.query(converted, images, progress=False).shape == (2, 1, 8)
 
 
 class ByHand(Net):

@@ -443,8 +443,8 @@ def _refusal(net: fx.GraphModule, node: fx.Node, stage: Stage) -> str:
     reason = f"{place}: {name} of spikes is not {name} of their mean, at any number of timesteps"
     if plain_window(net, node) is not None:
         return (
-            f'{reason}; take average pooling, with pool="avg" here or pool_layers="avg" in'
-            f" mia.convert (best before the network is trained), {_direct()}"
+            f'{reason}; take average pooling, with pool="avg" in snn.convert or pool_layers="avg"'
+            f" in mia.convert (best before the network is trained), {_direct()}"
         )
     other = "BatchNorm (with running statistics)" if "norm" in name.lower() else "average pooling"
     return f"{reason}; train the network with {other} in its place, {_direct()}"
