@@ -11,14 +11,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
 import mia_nb as mia
 from mia_nb.auditing import collect, read_outputs
 from mia_nb.auditing.finished import array_in
-from mia_nb.auditing.readers import logits_of, numpy_of, sample_of, table_in, without_extremes
+from mia_nb.auditing.readers import (
+    logits_of,
+    numbers_of,
+    numpy_of,
+    sample_of,
+    table_in,
+    without_extremes,
+)
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 8)).astype(np.float32), np.arange(200) % 2
@@ -120,9 +132,132 @@ def test_an_estimator_of_other_classes_is_refused_with_advice_that_works():
     with pytest.raises(ValueError, match=r"classes are .*np\.unique"):
         audit(model)
     with pytest.raises(ValueError, match=r"labels .*np\.unique"):
-        audit(model, y=words)
+        audit(lambda x: 3 * x[:, :2], y=words)
     numbers = np.unique(words, return_inverse=True)[1]
     assert audit(LogisticRegression().fit(X[:100], numbers[:100]), y=numbers)
+
+
+LABELS = {  # what an estimator was trained on in place of 0 and 1
+    "words": ["no", "yes"],
+    "signs": [-1, 1],
+    "from 1": [1, 2],
+    "whole floats": [1.0, 2.0],
+    "truth": [False, True],
+    "far apart": [3, 10**9],
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("estimator", [LogisticRegression(), LinearSVC()])
+@pytest.mark.parametrize("form", [np.array, pd.Series, list, lambda y: np.array(y)[:, None]])
+def test_labels_of_an_estimator_are_numbered_as_its_classes(kind, estimator, form):
+    named = np.array(LABELS[kind])[Y].tolist()
+    model = clone(estimator).fit(X[:100], named[:100])
+    plain = clone(estimator).fit(X[:100], Y[:100])
+    parts = [(X[part], form(named[part])) for part in (slice(100), slice(100, 200))]
+    found = mia.audit(model, *parts, n_resamples=20)
+    np.testing.assert_allclose(found.signals.margin, audit(plain).signals.margin)
+    assert [*found.by_class.index] == ([*map(str, LABELS[kind])] if kind != "truth" else ["0", "1"])
+
+
+@pytest.mark.parametrize("odd", ["maybe", None, 1, float("nan")])
+def test_a_label_that_an_estimator_does_not_have_is_refused_by_its_side(odd):
+    words = np.array(["no", "yes"], object)[Y]
+    model = LogisticRegression().fit(X[:100], words[:100].astype(str))
+    words[150] = odd
+    with pytest.raises(
+        ValueError, match=r"classes are \['no', 'yes'\], and test has labels"
+    ) as told:
+        audit(model, y=words)
+    assert "\n" not in str(told.value)
+
+
+def test_models_beside_an_estimator_have_its_classes_or_numbers_from_0(tmp_path):
+    words = np.array(["no", "yes"])[Y]
+    halves = [np.random.default_rng(s).random(200) < 0.5 for s in range(4)]
+    halves += [~half for half in halves]
+    model = LogisticRegression().fit(X[:100], words[:100])
+
+    def given(y):
+        return [(LogisticRegression().fit(X[half], y[half]), half) for half in halves]
+
+    found = [audit(model, y=words, references=given(y)) for y in (words, Y)]
+    np.testing.assert_allclose(found[0].signals.margin, found[1].signals.margin)
+    with pytest.raises(ValueError, match=r"\['a', 'b'\]; wanted \['no', 'yes'\] or class numbers"):
+        audit(model, y=words, references=given(np.array(["a", "b"])[Y]))
+    with pytest.raises(ValueError, match=r"classes are .*train it on np\.unique"):
+        audit(MultiOutputClassifier(LogisticRegression()).fit(X[:100], np.c_[Y, Y][:100]))
+
+
+def people(n=200) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    table = pd.DataFrame({"age": rng.integers(18, 80, n), "pay": rng.normal(size=n)})
+    return table.assign(town=rng.choice(["a", "b", "c"], n)).set_index(rng.permutation(n) + 1000)
+
+
+def by_name() -> object:
+    columns = [("n", StandardScaler(), ["pay", "age"])]
+    columns += [("t", OneHotEncoder(handle_unknown="ignore"), ["town"])]
+    return make_pipeline(ColumnTransformer(columns), LogisticRegression())
+
+
+def test_a_pipeline_that_picks_columns_by_name_gets_a_table_in_whatever_order(tmp_path):
+    table = people()
+    model = by_name().fit(table[:100], Y[:100])
+    parts = (table[:100], Y[:100]), (table[100:], pd.Series(Y[100:], index=table.index[100:]))
+    found = mia.audit(model, *parts, n_resamples=20)
+    z = np.log(model.predict_proba(table))
+    np.testing.assert_allclose(found.signals.margin[0, 0], np.where(Y, 1, -1) * (z[:, 1] - z[:, 0]))
+    assert 0 < found.shift.auc < 1  # raw inputs were compared
+    turned = (table[["town", "pay", "age"]][100:], Y[100:])
+    again = mia.audit(model, parts[0], turned, n_resamples=20)
+    np.testing.assert_array_equal(again.signals.margin, found.signals.margin)
+
+    def retrain(rows, labels, seed):
+        return by_name().fit(rows, labels)
+
+    twins = mia.audit(model, *parts, retrain=retrain, root=tmp_path, models=4, n_resamples=20)
+    assert twins.twins.signals.shape == (4, 1, 200)
+    with pytest.raises(ValueError, match=r"columns of train are .*, of test .*; wanted the same"):
+        mia.audit(model, parts[0], (table[100:].drop(columns="town"), Y[100:]))
+    with pytest.raises(
+        ValueError, match=r"fails on a batch \(200, 2\) of columns \['age', 'pay'\]"
+    ):
+        half = table.drop(columns="town")
+        mia.audit(model, (half[:100], Y[:100]), (half[100:], Y[100:]))
+
+
+def test_a_function_gets_arrays_of_a_table():
+    table = people()[["age", "pay"]]
+    shapes = []
+
+    def model(batch):
+        shapes.append(type(batch))
+        return np.stack([0 * batch[:, 1], batch[:, 1]], axis=1)
+
+    mia.audit(model, (table[:100], Y[:100]), (table[100:], Y[100:]), n_resamples=20)
+    assert {*shapes} == {np.ndarray}
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_the_shift_guard_sees_towns_that_only_one_side_has(array):
+    table = people()
+    model = lambda x: np.stack([0 * x[:, 1], x[:, 1]], 1).astype(float)  # noqa: E731
+    shifted = table.assign(town=np.where(np.arange(200) < 100, table.town, "elsewhere"))
+    for frame, passed in ((table, True), (shifted, False)):
+        x = frame.to_numpy() if array else frame
+        assert audit(model, x=x).shift.passed is passed
+
+
+def test_numbers_of_a_mixed_table_are_its_numbers_and_one_column_a_word():
+    when = pd.to_datetime(["2020-01-01", None, "2021-01-01"])
+    table = pd.DataFrame({"a": [1, 2, None], "b": ["x", "y", "x"], "c": [True, False, True]})
+    numbers = numbers_of(table.assign(when=when, d=pd.array([1, None, 3], "Int64")))
+    assert numbers.shape == (3, 6)
+    assert numbers[:, 1].tolist() == [1, 0, 1] and numbers[:, 2].tolist() == [0, 1, 0]
+    assert np.isnan(numbers[2, 0]) and np.isnan(numbers[1, [4, 5]]).all()
+    assert numbers_of(np.array(["some", "texts"])) is None
+    assert numbers_of(pd.DataFrame({"id": [f"p{i}" for i in range(99)]})).shape == (99, 20)
 
 
 class Items:

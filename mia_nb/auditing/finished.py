@@ -35,12 +35,16 @@ from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.outputs import LOOK, outputs_from
 from mia_nb.auditing.readers import (
     SEPARATORS,
+    class_numbers,
     estimator,
     logits_of,
+    named_classes,
+    numbers_of,
     numpy_of,
     said,
     sample_of,
     table_in,
+    wants_columns,
     without_extremes,
 )
 from mia_nb.auditing.shift import COPIES, DOUBT, LEVEL, ShiftGuard, shift_guard
@@ -180,17 +184,20 @@ def audit_model(
 
     Parameters:
         model: a torch module (queried in evaluation mode, left as it was found), or a function of a
-            batch, NumPy slices of `train` and `test`, that gives logits (batch, classes).
-        train: (x, y), samples that the model was trained on and their class numbers from 0; arrays,
-            tensors, or a data set that gives (x, y) by number, without random augmentation.
+            batch, NumPy slices of `train` and `test`, that gives logits (batch, classes); or an
+            estimator of scikit-learn. One that was fitted on a table gets tables.
+        train: (x, y), samples that the model was trained on and their class numbers from 0, or the
+            labels that an estimator has in `classes_`; arrays, tensors, tables, or a data set that
+            gives (x, y) by number, without random augmentation.
         test: the same of samples that it never saw, from the same source.
         references: [(model, mask)] of further models, trained on samples of `train` and `test` that
             chance drew; mask (n_train + n_test,): which.
-        retrain: your training function, retrain(images, labels, seed) -> model, of NumPy arrays. It
-            is called for `models` complementary random halves of `train` and `test` together; what
-            each model puts out is kept under `root`, so that a killed run goes on, found again by
-            the data, the seed, the number of models, and all that `retrain` computes with
-            (`digests.digest_of_function`): another closure, default or global is another training.
+        retrain: your training function, retrain(images, labels, seed) -> model, of NumPy arrays (a
+            table where `model` gets tables) and class numbers from 0. It is called for `models`
+            complementary random halves of `train` and `test` together; what each model puts out is
+            kept under `root`, so that a killed run goes on, found again by the data, the seed, the
+            number of models, and all that `retrain` computes with (`digests.digest_of_function`):
+            another closure, default or global is another training.
         key: a name of this training, instead of what `retrain` computes with: one that you change
             whenever the training changes. It is needed where `retrain` uses what cannot be compared
             (a connection, a lock) or what changes by itself (a list that it appends to).
@@ -253,21 +260,26 @@ def audit_model(
             'key="": wanted a name of the training, or none': key == "",
         }
     )
-    x, y, member = _together(train, test)
+    known = named_classes(model)
+    x, y, member = _together(train, test, known)
+    table, x = x, numpy_of(x)
     if groups is not None:
         groups = numpy_of(groups)
         if groups.dtype == object:  # numbers and text do not compare
             groups = groups.astype(str)
     if groups is not None and groups.shape != y.shape:
         raise ValueError(f"groups have shape {groups.shape}; wanted {y.shape}, a label per sample")
-    shift = _guard(x, y, member, seed)
-    query = partial(outputs, x=x, batch=batch, device=device)
+    shift = _guard(table, y, member, seed)
+    query = partial(outputs, x=table, batch=batch, device=device, known=known)
+    classes = known if classes is None else classes
     arrays = {"logits": query(model)[None], "labels": y, "member": member[None]}
     arrays |= {} if classes is None else {"classes": np.asarray(classes, str)}
     # what is wrong with the outputs is said before anything is trained
     signals, _, names, _ = outputs_from(arrays, "finished", "")
     part = slice(max(min(batch, len(x)) // 2, 1))
-    close = np.isclose(query(model, x=x[part]), arrays["logits"][0, part], rtol=0.01, atol=0.01)
+    close = np.isclose(
+        query(model, x=_rows(table, part)), arrays["logits"][0, part], rtol=0.01, atol=0.01
+    )
     untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
     copies = _copies(x, y, member)
     remarks = {copies: copies, VARIES: not close.all(), UNTESTED: untested}
@@ -287,7 +299,8 @@ def audit_model(
         given = _given(references, len(y), query)
         found = _compared(arrays, given, judged, doubt, units)
     elif retrain:
-        others = _retrained(retrain, x, y, models, Path(root), seed, query, key)
+        given = table if wants_columns(model) else x
+        others = _retrained(retrain, given, y, models, Path(root), seed, query, key)
         found = _compared(arrays, others, judged, doubt, units, models)
     else:
         found = _alone(signals, judged, doubt, seed, units)
@@ -518,9 +531,27 @@ def _rate(scores: Scores, row: pd.Series) -> str:
 # data and outputs
 
 
-def _together(train, test) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x and y of both, and who is a member."""
-    (x1, y1), (x0, y0) = _samples("train", train), _samples("test", test)
+def _together(
+    train, test, known: list | None = None
+) -> tuple[np.ndarray | pd.DataFrame, np.ndarray, np.ndarray]:
+    """x and y of both, and who is a member; x is a table where both are.
+
+    known: the classes of an estimator whose labels are not numbers from 0.
+    """
+    (x1, y1), (x0, y0) = _samples("train", train, known), _samples("test", test, known)
+    tables = [isinstance(x, pd.DataFrame) for x in (x1, x0)]
+    if all(tables):
+        names, others = [*x1.columns], [*x0.columns]
+        if len(names) != len(others) or {*names} != {*others} or len({*names}) < len(names):
+            raise ValueError(
+                f"columns of train are {shown(names)}, of test {shown(others)}; wanted the same"
+                " ones, each once"
+            )
+        y = np.concatenate([y1, y0])
+        # columns by their names, whatever their order
+        both = pd.concat([x1, x0[names]], ignore_index=True)
+        return both, y, np.arange(len(y)) < len(y1)
+    x1, x0 = numpy_of(x1), numpy_of(x0)
     if x1.shape[1:] != x0.shape[1:]:
         raise ValueError(
             f"samples of train have shape {x1.shape[1:]}, of test {x0.shape[1:]}; wanted one shape"
@@ -574,8 +605,10 @@ def _comparable(value):
     return value
 
 
-def _samples(name: str, given) -> tuple[np.ndarray, np.ndarray]:
-    """x (n, ...) and y (n,) as arrays."""
+def _samples(
+    name: str, given, known: list | None = None
+) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
+    """x (n, ...) as an array, or as the table that it is, and y (n,) as class numbers."""
     alone = isinstance(given, tuple | list) and len(given) == 2
     if not hasattr(given, "__getitem__") and hasattr(given, "dataset"):
         given = given.dataset  # of a DataLoader, in the order of the data set
@@ -584,9 +617,11 @@ def _samples(name: str, given) -> tuple[np.ndarray, np.ndarray]:
             x, y = given
         else:
             x, y = zip(*(sample_of(given[i]) for i in range(len(given))), strict=True)
-        x, y = numpy_of(x), numpy_of(y)
+        x, y = x if isinstance(x, pd.DataFrame) else numpy_of(x), numpy_of(y)
     except Exception as error:
         raise ValueError(f"{name} cannot be read ({said(error, 120)}): {DATA}") from error
+    if known is not None and y.shape in ((len(y),), (len(y), 1)):
+        y = class_numbers(name, y, known)
     if y.dtype.kind not in "biuf":
         raise ValueError(
             f"{name} has labels {shown(y[:3].tolist())} ...; wanted class numbers from 0:"
@@ -606,45 +641,64 @@ def _samples(name: str, given) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def _guard(x: np.ndarray, y: np.ndarray, member: np.ndarray, seed: int) -> ShiftGuard:
+def _guard(x: np.ndarray | pd.DataFrame, y: np.ndarray, member: np.ndarray, seed: int):
     """The shift guard on raw inputs as vectors; of what is no numbers on the classes alone."""
-    if x.dtype.kind not in "biuf":
+    values = numpy_of(x)
+    if values.dtype.kind not in "biuf":
+        values = numbers_of(x)
+    if values is None:
         guard = shift_guard(np.zeros((len(y), 1)), y, member, seed=seed)
         return guard._replace(note=guard.note.replace("inputs are equal", "inputs are no numbers"))
-    finite = np.isfinite(x).all()
-    return shift_guard(x if finite else without_extremes(x), y, member, seed=seed)
+    finite = np.isfinite(values).all()
+    return shift_guard(values if finite else without_extremes(values), y, member, seed=seed)
 
 
-def outputs(model, x: np.ndarray, *, batch: int = 512, device=None) -> np.ndarray:
+def _rows(x: np.ndarray | pd.DataFrame, which) -> np.ndarray | pd.DataFrame:
+    """Some rows of an array or of a table."""
+    return x.iloc[which] if isinstance(x, pd.DataFrame) else x[which]
+
+
+def outputs(
+    model,
+    x: np.ndarray | pd.DataFrame,
+    *,
+    batch: int = 512,
+    device=None,
+    known: list | None = None,
+) -> np.ndarray:
     """Logits (N, K) of a torch module or a function, one row per sample of x.
 
-    Samples are queried in a random order, so that a batch tells nothing about who is a member.
-    Raises ValueError of one line where the model fails or gives other shapes.
+    Samples are queried in a random order, so that a batch tells nothing about who is a member. An
+    estimator that was fitted on a table gets one, every other model arrays; `known` are the classes
+    by which labels are numbered. Raises ValueError of one line where the model fails or gives other
+    shapes.
     """
+    x = x if wants_columns(model) else numpy_of(x)
     order = np.random.default_rng(0).permutation(len(x))
-    with _queried(model, device) as query:
+    with _queried(model, device, known) as query:
         cuts = range(0, len(x), batch)
-        parts = [_batch_outputs(query, x[order[start : start + batch]]) for start in cuts]
+        parts = [_batch_outputs(query, _rows(x, order[start : start + batch])) for start in cuts]
     return np.concatenate(parts)[np.argsort(order)]
 
 
-def _batch_outputs(query: Callable, x: np.ndarray) -> np.ndarray:
+def _batch_outputs(query: Callable, x: np.ndarray | pd.DataFrame) -> np.ndarray:
     """Logits of one batch."""
     try:
         output = query(x)
     except (Exception, SystemExit) as error:
+        kind = getattr(x, "dtype", f"columns {shown([*getattr(x, 'columns', ())])}")
         raise ValueError(
-            f"the model fails on a batch {x.shape} of {x.dtype}: {said(error, 200)}"
+            f"the model fails on a batch {x.shape} of {kind}: {said(error, 200)}"
         ) from error
     return logits_of(output, len(x))
 
 
 @contextmanager
-def _queried(model, device) -> Iterator[Callable]:
+def _queried(model, device, known: list | None = None) -> Iterator[Callable]:
     """A function from NumPy batches to outputs; a module's modes are restored at the end."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
-        query = estimator(model) or model
+        query = estimator(model, known) or model
         if not callable(query):
             raise ValueError(f"model={shown(model)}: {MODEL}")
         yield query
@@ -703,7 +757,7 @@ def _retrained(
 
     record = {"retrained": _training(retrain, key), "seed": seed, "models": models}
     record |= {"shape": [*x.shape]}
-    content = store.content_key(record, digest(x), digest(y))
+    content = store.content_key(record, digest(numpy_of(x)), digest(y))
     folder = store.open_folder(root, "signals", "retrained", content, record)
     member = paired_membership(models, len(y), labels=y, seed=seed)
     names = [f"logits_{m:03d}.npy" for m in range(models)]
@@ -711,7 +765,7 @@ def _retrained(
         with folder.lock("retraining"):
             for m in tqdm(range(models), desc="retraining", unit="model", disable=None):
                 if not folder.intact(names[m]):
-                    made = _called(retrain, x[member[m]], y[member[m]], seed + m)
+                    made = _called(retrain, _rows(x, member[m]), y[member[m]], seed + m)
                     folder.write_array(names[m], query(made))
             if not store.has_signals(folder):  # `mia-nb list` calls it done then
                 logits = np.stack([folder.read_array(name) for name in names])

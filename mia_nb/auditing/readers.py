@@ -24,6 +24,7 @@ NO_LOGITS = {
     *("confidence", "score", "target", "targets", "class", "y", "y_true", "y_pred", "is_member"),
 }
 SMALLEST = 1e-6  # probabilities of an estimator are clipped to this before the logarithm
+MOST_VALUES = 20  # of a column of text that are told apart
 LARGEST = 1e15  # what a table holds beyond this is cut where rows are compared
 
 
@@ -125,23 +126,92 @@ def _binary(logit: np.ndarray) -> np.ndarray:
     return np.stack([np.zeros_like(logit), logit], axis=1)
 
 
-def estimator(model: object) -> Callable[[np.ndarray], np.ndarray] | None:
+def named_classes(model: object) -> list | None:
+    """The classes of a scikit-learn estimator, where its labels are other than 0 to K - 1; None of
+    all other models.
+    """
+    found = getattr(model, "classes_", None)
+    if found is None or np.ndim(found) != 1 or not _ways(model):
+        return None
+    named = np.asarray(found).tolist()
+    return None if named == list(range(len(named))) else named
+
+
+def class_numbers(name: str, labels: np.ndarray, known: list) -> np.ndarray:
+    """The place of each label among an estimator's classes; ValueError for labels that it does not
+    have.
+    """
+    place = {label: number for number, label in enumerate(known)}
+    given = np.asarray(labels).reshape(-1).tolist()
+    strange = [label for label in given if _missing(label) or label not in place]
+    if strange:
+        raise ValueError(
+            f"the estimator's classes are {shown(known)}, and {name} has labels"
+            f" {shown(strange[0])} ...; wanted the labels that it was trained on, or train it on"
+            " np.unique(y, return_inverse=True)[1] and pass these"
+        )
+    return np.array([place[label] for label in given], np.int64)
+
+
+def _missing(label: object) -> bool:
+    try:
+        return bool(label != label) or label.__hash__ is None
+    except (TypeError, ValueError):  # pd.NA has no truth value
+        return True
+
+
+def _ways(model: object) -> list[str]:
+    return [way for way in ("predict_proba", "decision_function") if hasattr(model, way)]
+
+
+def estimator(model: object, known: list | None = None) -> Callable | None:
     """A function of a batch that gives the logits of a scikit-learn estimator; None of others.
 
-    Raises ValueError for an estimator whose classes are not 0 to K - 1, as labels are.
+    known: the classes that labels are numbered by, None for 0 to K - 1. Raises ValueError for an
+    estimator of other classes: its outputs would be in another order.
     """
-    named = getattr(model, "classes_", None)
-    ways = [way for way in ("predict_proba", "decision_function") if hasattr(model, way)]
-    if named is None or not ways:
+    found, ways = getattr(model, "classes_", None), _ways(model)
+    if found is None or not ways:
         return None
-    if list(named) != list(range(len(named))):
+    named = np.asarray(found).tolist() if np.ndim(found) == 1 else list(found)
+    if np.ndim(found) != 1 or named not in (list(range(len(named))), known):
         raise ValueError(
-            f"the estimator's classes are {list(named)[:10]}; wanted class numbers from 0: train it"
-            " on np.unique(y, return_inverse=True)[1]"
+            f"the estimator's classes are {shown(named)}; wanted {shown(known) if known else ''}"
+            f"{' or ' if known else ''}class numbers from 0: train it on"
+            " np.unique(y, return_inverse=True)[1]"
         )
     if ways[0] == "predict_proba":
         return lambda x: np.log(np.asarray(model.predict_proba(x)).clip(SMALLEST))
     return model.decision_function
+
+
+def wants_columns(model: object) -> bool:
+    """Whether this is an estimator that was fitted on a table, and may pick columns by name."""
+    return bool(_ways(model)) and getattr(model, "feature_names_in_", None) is not None
+
+
+def numbers_of(x: np.ndarray | pd.DataFrame) -> np.ndarray | None:
+    """(N, D) numbers of a table whose columns hold numbers, text or both; None of anything else.
+
+    A column of text becomes one of 0 and 1 for each of its most frequent values.
+    """
+    if not isinstance(x, pd.DataFrame):
+        if x.ndim != 2 or x.dtype.kind not in "OSU":
+            return None
+        x = pd.DataFrame(x)
+    columns = []
+    for place in range(x.shape[1]):
+        column = x.iloc[:, place].infer_objects()
+        if pd.api.types.is_datetime64_any_dtype(column):
+            column = pd.to_numeric(column).where(column.notna())
+        if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
+            columns.append(column.astype("Float64").to_numpy(np.float64, na_value=np.nan))
+            continue
+        # what is no number is compared as it is written
+        text = column.astype(object).map(str)
+        for value in text.value_counts().index[:MOST_VALUES]:
+            columns.append((text == value).to_numpy(np.float64))
+    return np.column_stack(columns) if columns else None
 
 
 def sample_of(item: object) -> tuple[object, object]:
