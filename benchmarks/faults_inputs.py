@@ -14,7 +14,7 @@ from faults import command
 from faults_stores import TINY, World
 
 from mia_nb import accounting, attacks, auditing, data, metrics, store, training
-from mia_nb.auditing.bounds import epsilon_lower, mu_lower, population_level
+from mia_nb.auditing.bounds import epsilon_lower
 from mia_nb.auditing.canaries import canary_labels
 from mia_nb.auditing.one_run import check_bernoulli, one_run, one_run_epsilon
 from mia_nb.cli import notebooks
@@ -321,8 +321,6 @@ def signatures(w: World) -> list[tuple]:
         ),
         (memorisation, {"signals": s}, {}),
         (epsilon_lower, counts | {"delta": 1e-5}, {}),
-        (mu_lower, counts, {}),
-        (population_level, {"scores": w.scores, "delta": 1e-5}, {"seed": ""}),
         (
             one_run_epsilon,
             {"canaries": 50, "guesses": 50, "correct": 40, "delta": 1e-5},

@@ -329,7 +329,7 @@ def test_what_bounds_the_released_state_is_passed_through():
 
 @pytest.mark.parametrize(
     ("method", "gaussian", "refutes"),
-    [("fdp", True, True), ("fdp", False, False), ("xiang", True, False)],
+    [("fdp", True, True), ("fdp", False, False)],
 )
 def test_methods_refute_only_where_their_conditions_hold(method, gaussian, refutes):
     options = FIGURE if gaussian else {"accountant": "rdp"}

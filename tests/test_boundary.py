@@ -407,9 +407,6 @@ AUDITS = [
         "tp='1': wanted a whole number",
     ),
     ("bounds.epsilon_lower(tp=5, positives=4, fp=0, negatives=4, delta=0)", "tp=5 of 4"),
-    ("bounds.mu_lower(tp=1, positives=4, fp=0, negatives=4, confidence=2)", "confidence=2: wanted"),
-    ("bounds.population_level(scores, fpr=2, delta=0)", "fpr=2: wanted fractions in"),
-    ("bounds.population_level(scores, fpr=(), delta=0)", "fpr is empty"),
 ]
 CALLS = [*RECIPES, *TRAINING, *QUERIES, *SIGNALS, *METRICS, *AUDITS]
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 from worlds import world
 
 from mia_nb import attacks, metrics
-from mia_nb.metrics.curve import balanced_accuracy
 
 
 def blinded(signals, rows):
@@ -97,90 +95,6 @@ def test_choosing_needs_two_pairs_of_references_one_pool_and_a_known_objective()
         metrics.choose(
             {"a": replace(world(8, 100), member=None)}, attacks.reference.rmia, exclude=0
         )
-
-
-def test_a_threshold_from_other_samples_is_refused():
-    with pytest.raises(ValueError, match="on the same images"):
-        metrics.reference_threshold(world(6, 100), attacks.learned.shokri, world(6, 80))
-
-
-def test_reference_thresholds_equal_a_loop_over_pseudo_targets():
-    signals = world(6, 200, leak=1.0, population=30)
-    table = metrics.reference_threshold(signals, attacks.reference.rmia, targets=[1], fpr=0.1)
-    audited, pooled = ~signals.population, []
-    for pseudo, complement in ((2, 3), (3, 2), (4, 5), (5, 4)):
-        rest = [row for row in range(2, 6) if row not in (pseudo, complement)]
-        score = attacks.reference.rmia(
-            replace(signals.select(models=[pseudo]), member=None), signals.select(models=rest)
-        )
-        pooled.extend(score[audited & ~signals.member[pseudo]])
-    target = attacks.reference.rmia(
-        replace(signals.select(models=[1]), member=None), signals.select(models=range(2, 6))
-    )[audited]
-    member, threshold = signals.member[1, audited], table["threshold"][0]
-    assert np.sum(np.array(pooled) >= threshold) == np.floor(0.1 * len(pooled))
-    assert table["fpr_realised"][0] == np.mean(target[~member] >= threshold)
-    assert table["tpr"][0] == np.mean(target[member] >= threshold)
-    assert table["ratio"][0] == pytest.approx(table["fpr_realised"][0] / 0.1)
-
-
-def test_the_threshold_reads_neither_the_target_nor_its_complementary_model():
-    signals = world(8, 200, leak=1.0)
-    flipped = replace(signals, member=signals.member.copy())
-    flipped.member[:2] = ~flipped.member[:2]
-    shuffled = replace(signals, margin=signals.margin.copy())
-    shuffled.margin[:2] = np.random.default_rng(0).normal(size=shuffled.margin[:2].shape)
-    wanted = metrics.reference_threshold(signals, attacks.reference.rmia, targets=[0, 1])[
-        "threshold"
-    ]
-    for other in (flipped, shuffled):
-        assert metrics.reference_threshold(other, attacks.reference.rmia, targets=[0, 1])[
-            "threshold"
-        ].equals(wanted)
-
-
-def test_realised_rates_come_close_to_the_nominal_one_and_misses_are_flagged():
-    signals = world(10, 2000, leak=1.0)
-    table = metrics.reference_threshold(signals, attacks.reference.rmia, fpr=0.1)
-    assert (
-        table["ratio"].between(0.7, 1.4).all() and (table["flag"] == "").all() and len(table) == 10
-    )
-    shifted = replace(
-        signals, margin=signals.margin + np.where(np.arange(10) < 2, 6.0, 0.0)[:, None, None]
-    )
-    assert metrics.reference_threshold(shifted, attacks.single.loss, targets=[0], fpr=0.1)["flag"][
-        0
-    ].startswith("realised FPR is")
-
-
-def test_without_a_wanted_fpr_the_threshold_maximises_balanced_accuracy():
-    signals = world(8, 1000, leak=1.0)
-    table = metrics.reference_threshold(signals, attacks.reference.rmia, fpr=None, targets=[0, 1])
-    scores = attacks.score(attacks.reference.rmia, signals, targets=[0, 1])
-    for row in range(2):
-        oracle = balanced_accuracy(scores.value[row], scores.member[row])
-        assert oracle - 0.03 < table["balanced_accuracy"][row] <= oracle
-    assert table["ratio"].isna().all() and (table["flag"] == "").all()
-
-
-def test_tied_scores_never_exceed_the_wanted_rate_on_the_references():
-    signals = world(6, 200, leak=1.0)
-    lattice = partial(attacks.reference.attack_r, form="lattice")
-    threshold = metrics.reference_threshold(signals, lattice, targets=[0], fpr=0.1)["threshold"][0]
-    scores = attacks.score(lattice, signals.select(models=range(2, 6)))
-    assert (scores.value[~scores.member] >= threshold).mean() <= 0.1
-
-
-def test_references_may_be_another_family_trained_on_the_same_masks():
-    signals = world(8, 300, leak=1.0)
-    others = louder(signals, 0.1, 3)
-    table = metrics.reference_threshold(
-        signals, attacks.reference.rmia, others, targets=[0], fpr=0.1
-    )
-    unseen = metrics.reference_threshold(
-        signals, attacks.reference.rmia, blinded(others, [0, 1]), targets=[0], fpr=0.1
-    )
-    assert table.equals(unseen) and np.isfinite(table["threshold"][0])
 
 
 def test_importing_metrics_leaves_torch_out():

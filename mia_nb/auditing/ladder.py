@@ -101,10 +101,9 @@ def ladder(
 
     An audit above rows 1, 2 (Corollary 1 at an L that bounds the drift by construction, throughout
     training) or 4 (DP-SGD, one training) by a method whose conditions hold refutes them: steinke
-    always, fdp where the row claims a Gaussian trade-off (accountant="gdp"), xiang never, as its
-    channel is a model. An audit below says nothing, all the more where right guesses alone could
-    not have come above. Rows 2 (Theorem 1) and 3 concern a hidden state, which no audit of the
-    training tests.
+    always, fdp where the row claims a Gaussian trade-off (accountant="gdp"). An audit below says
+    nothing, all the more where right guesses alone could not have come above. Rows 2 (Theorem 1)
+    and 3 concern a hidden state, which no audit of the training tests.
 
     Raises:
         ValueError: for incomplete or unknown arguments, a local L above the certified one, and an

@@ -17,12 +17,9 @@ from scipy.special import (
     bdtrc,
     betaincc,
     betainccinv,
-    betaincinv,
     chdtr,
     chdtrc,
-    chndtrix,
     expit,
-    ndtr,
 )
 
 from mia_nb.accounting import gaussian_epsilon
@@ -31,7 +28,6 @@ from mia_nb.checks import checked, first_of, mask, one_of, reals, refuse, whole
 from mia_nb.types import Scores, Signals, pair_ids
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
-NODES = np.polynomial.legendre.leggauss(96)
 TOLERANCE = 1e-9
 TOP = 1 - 2**-53  # the largest probability below 1
 LARGEST_MU = 40  # beyond it no normal quantile in float64 goes
@@ -41,7 +37,6 @@ CHANCE, HALVES = 1e-6, 1e-4
 LABELS = {
     "steinke": "at least",
     "fdp": "at least, assuming a Gaussian trade-off",
-    "xiang": "at least, assuming a Gaussian trade-off",
 }
 FEWEST_SPLIT = 4  # models: with fewer, half of them leave one reference
 SEPARATE = "trainings that share no randomness"
@@ -49,10 +44,6 @@ COINS = "each canary included by its own fair coin"
 CONDITIONS = {
     "steinke": f"{COINS}; holds for any (epsilon, delta)-DP training",
     "fdp": f"{COINS}; tests Gaussian trade-offs only",
-    "xiang": (
-        f"{COINS}; tests Gaussian trade-offs only, in the model of its authors: canaries that do"
-        " not interfere"
-    ),
 }
 
 
@@ -106,9 +97,9 @@ def one_run_epsilon(
         canaries: m, at most 10^10.
         guesses: r, 1 to m.
         correct: v, 0 to r.
-        delta: in [0, 1); above 0 for fdp and xiang.
+        delta: in [0, 1); above 0 for fdp.
         confidence: 1 - alpha, in (0, 1).
-        method: steinke, fdp or xiang.
+        method: steinke or fdp.
 
     steinke: any (epsilon, delta)-DP training. With q = 1 / (1 + e^-eps) and S(j) = P[Bin(r, q) >=
     j], the bound is sup{eps : p(eps) < alpha} (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846)
@@ -121,14 +112,9 @@ def one_run_epsilon(
         t = alpha r / m, a = t v / r, b = t (r - v) / r
         for i = v-1, ..., 0: b' = max(b, F(a)), a += i / (r - i) (b' - b), b = b'
 
-    xiang: mu with E_W BinCDF(r - v; r, e(W)) = alpha, W ~ Beta(m - r, r + 1) (0 if r = m), x the
-    w-quantile of |N(mu/2, 1)| (Xiang, Wang, Xiao, Tian and Wang 2025)
-
-        e(w) = Phi(-x - mu/2) / (Phi(-x - mu/2) + Phi(-x + mu/2))
-
-    The last two give mu, which the exact Gaussian formula turns into epsilon. Raises ValueError
+    fdp gives mu, which the exact Gaussian formula turns into epsilon. Raises ValueError
     unless 0 <= correct <= guesses <= canaries <= 10^10 are whole numbers, guesses >= 1, and delta >
-    0 for fdp and xiang. Caveat: a small bound is no evidence of anything; audits in one run are
+    0 for fdp. Caveat: a small bound is no evidence of anything; audits in one run are
     tight only where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
     """
     one_of("method", method, LABELS)
@@ -146,7 +132,7 @@ def one_run_epsilon(
     )
     if method == "steinke":
         return _steinke(m, r, v, delta, alpha)
-    mu = _largest(_fdp_rejects(m, r, v, alpha)) if method == "fdp" else _xiang(m, r, r - v, alpha)
+    mu = _largest(_fdp_rejects(m, r, v, alpha))
     return float(gaussian_epsilon(mu, delta)) if mu > 0 else 0.0
 
 
@@ -215,38 +201,6 @@ def _fdp_rejects(m, r, v, alpha):
         return a + b > limit
 
     return rejects
-
-
-def _xiang(m, r, errors, alpha) -> float:
-    """The expectation by Gauss-Legendre over all but 1e-13 of the Beta law of the guessed share of
-    |O|.
-    """
-    if errors == r:
-        return 0.0
-    share, weight = np.ones(1), np.ones(1)
-    if m > r:
-        low, high = betaincinv(r + 1, m - r, 1e-13), betaincinv(r + 1, m - r, 1 - 1e-13)
-        share = (low + high) / 2 + (high - low) / 2 * NODES[0]
-        mean = (r + 1) / (m + 1)  # relative to it: r times the logarithm of a share loses digits
-        above, below = np.log1p((share - mean) / mean), np.log1p((mean - share) / (1 - mean))
-        log_density = r * above + (m - r - 1) * below
-        weight = NODES[1] * np.exp(log_density - log_density.max())
-        weight /= weight.sum()
-
-    def probability(mu: float) -> float:
-        c = mu / 2
-        x = np.sqrt(chndtrix(1 - share, 1, c * c))  # |O| exceeds it with probability `share`
-        wrong = ndtr(-x - c) / (ndtr(-x - c) + ndtr(-x + c))
-        return float(weight @ betaincc(errors + 1, r - errors, wrong))
-
-    if probability(0.0) >= alpha:
-        return 0.0
-    from scipy.optimize import brentq
-
-    high = 1.0
-    while probability(high) < alpha:
-        high *= 2
-    return float(brentq(lambda mu: probability(mu) - alpha, 0.0, high, xtol=1e-10))
 
 
 @checked
@@ -447,7 +401,7 @@ def audit(
         scores: of the targets, members drawn by independent fair coins.
         delta: in [0, 1).
         confidence: 1 - alpha, in (0, 1).
-        method: steinke (holds for any training), fdp or xiang (for Gaussian trade-offs), see
+        method: steinke (holds for any training), or fdp (for Gaussian trade-offs), see
             `mia_nb.auditing.one_run.one_run_epsilon`.
         attempts: how many attacks, and options of attacks, were tried on these targets before this
             one was picked; leave none out.

@@ -5,7 +5,7 @@ from mia_nb.metrics.curve import auc, clopper_pearson, ppv, roc, tpr_at
 from mia_nb.metrics.frontier import frontier, matched
 from mia_nb.metrics.groups import by_group, readable_groups
 from mia_nb.metrics.null import self_test
-from mia_nb.metrics.protocol import choose, reference_threshold
+from mia_nb.metrics.protocol import choose
 from mia_nb.metrics.queries import query_curve, variance_split
 from mia_nb.metrics.tables import accuracies, class_gaps, intervals, per_target, readable, summary
 from mia_nb.metrics.uncertainty import difference, interval
@@ -30,7 +30,6 @@ __all__ = [
     "query_curve",
     "readable",
     "readable_groups",
-    "reference_threshold",
     "roc",
     "self_test",
     "summary",

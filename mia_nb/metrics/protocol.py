@@ -1,6 +1,4 @@
-"""Choices made without looking at the target: options on pseudo-targets, thresholds from
-references.
-"""
+"""Options of an attack, chosen on pseudo-targets without looking at the target."""
 
 from __future__ import annotations
 
@@ -11,12 +9,9 @@ import pandas as pd
 
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, refuse
-from mia_nb.metrics.curve import PRIORS, clopper_pearson, counts, ppv
 from mia_nb.metrics.pairs import need_membership, same_or_complement, units
-from mia_nb.metrics.uncertainty import names, per_target_metrics, scored
+from mia_nb.metrics.uncertainty import names, per_target_metrics
 from mia_nb.types import Scores, Signals
-
-RATIO = (0.5, 2.0)  # realised over nominal FPR outside this range is flagged
 
 
 class Choice(NamedTuple):
@@ -106,87 +101,3 @@ def _objective_column(objective: str) -> tuple[tuple, int]:
         raise ValueError(
             f"objective={objective!r} is not one of auc, advantage, tpr@0.01 (any FPR)"
         ) from None
-
-
-@checked
-def reference_threshold(
-    signals: Signals,
-    attack,
-    references: Signals | None = None,
-    *,
-    targets=None,
-    fpr: float | None = 0.01,
-) -> pd.DataFrame:
-    """What an attacker gets who sets the threshold on references.
-
-    Every reference is a pseudo-target in turn (its complementary model dropped); their non-member
-    scores are pooled, the threshold is set there, and then applied to the target.
-
-    Parameters:
-        signals: of the targets.
-        attack: a name of `attacks.ATTACKS`, or a function like those.
-        references: another pool on the same samples; None: the other models of `signals`.
-        targets: rows of `signals`; None: all.
-        fpr: wanted false positive rate; None: the threshold of largest balanced accuracy.
-
-    Returns:
-        A row per target with target, threshold, fpr (nominal), fpr_realised, tpr with 95 %
-        Clopper-Pearson ends, balanced_accuracy, ppv@prior, ratio = realised / nominal, flag when
-        the ratio leaves [1/2, 2].
-
-    Raises:
-        ValueError: for less than two pairs of references, and for other samples.
-    """
-    pool = signals if references is None else references
-    if not np.array_equal(signals.labels, pool.labels):
-        raise ValueError(
-            "target and references differ in samples or labels: a threshold needs both on the same"
-            " images"
-        )
-    scores = run_attack(attack, signals, references, targets=targets)
-    thresholds = {  # a target and its complementary model have the same references
-        pair: _threshold(_pseudo_targets(pool, scores.member[row : row + 1], attack), fpr)
-        for pair, row in zip(*np.unique(scores.pair, return_index=True), strict=True)
-    }
-    rows = [
-        {"target": int(target)} | _applied(*scored(scores, row), thresholds[pair], fpr)
-        for row, (target, pair) in enumerate(zip(scores.targets, scores.pair, strict=True))
-    ]
-    return pd.DataFrame(rows)
-
-
-def _threshold(scores: Scores, fpr: float | None) -> float:
-    """Smallest threshold with at most the share `fpr` of pooled non-members at or above it; None:
-    largest balanced accuracy.
-    """
-    known = ~np.isnan(scores.value)
-    value, member = scores.value[known], scores.member[known]
-    if fpr is None:
-        tp, fp, threshold = counts(value, member)
-        return float(threshold[np.argmax(tp / tp[-1] - fp / fp[-1])])
-    out = -np.sort(-value[~member])
-    allowed = int(np.floor(fpr * len(out) + 1e-9))
-    return float(np.nextafter(out[allowed], np.inf)) if allowed < len(out) else -np.inf
-
-
-def _applied(score, member, threshold: float, fpr: float | None) -> dict:
-    called, n1, n0 = score >= threshold, int(member.sum()), int((~member).sum())
-    tp, fp = int((called & member).sum()), int((called & ~member).sum())
-    tpr, realised = tp / n1, fp / n0
-    (fpr_low, fpr_high), (tpr_low, tpr_high) = clopper_pearson(fp, n0), clopper_pearson(tp, n1)
-    ratio = realised / fpr if fpr else np.nan
-    missed = bool(fpr) and not RATIO[0] <= ratio <= RATIO[1]
-    return {
-        "threshold": threshold,
-        "fpr": np.nan if fpr is None else fpr,
-        "fpr_realised": realised,
-        "fpr_low": float(fpr_low),
-        "fpr_high": float(fpr_high),
-        "tpr": tpr,
-        "tpr_low": float(tpr_low),
-        "tpr_high": float(tpr_high),
-        "balanced_accuracy": (1 + tpr - realised) / 2,
-        **{f"ppv@{prior:g}": float(ppv(tpr, realised, prior)) for prior in PRIORS},
-        "ratio": ratio,
-        "flag": f"realised FPR is {ratio:.2g} x nominal" if missed else "",
-    }
