@@ -189,7 +189,8 @@ def read_yaml(text: str, where: str) -> Any:
     """
     import yaml
 
-    start = where if len(where) <= 80 else f"{where[:80]}..."
+    # cut in the middle: a path ends with the name of its file
+    start = where if len(where) <= 120 else f"{where[:60]}...{where[-60:]}"
     if len(text) > LONGEST_YAML:
         raise ValueError(f"{start} is {len(text):,} characters of YAML; wanted {LONGEST_YAML:,}")
     try:
