@@ -24,14 +24,8 @@ QUESTIONS = {
     "scoring": ["--quick"],
     "startup": ["--quick"],
     "gpu": ["--quick", "--device", "cpu"],
-    "spiking": ["--quick"],
-    "flows": ["--quick"],
-    "privacy": ["--quick"],
-    "loading": ["--quick"],
     "coverage": ["--quick"],
-    "demo": ["--quick"],
     "explorers": ["--quick"],
-    "fused": ["--quick"],
 }
 
 

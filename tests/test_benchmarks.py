@@ -28,14 +28,8 @@ TABLES = {  # what a script's tables must say, and how many there are at least
     "scoring": (["rmia", "lira", "exponent"], 3),
     "startup": (["import mia_nb.attacks", "mia-nb --help"], 2),
     "gpu": (["% of bf16 peak", "stacked:2", "querying, ours", "snn-hybrid-T4", "rmia"], 6),
-    "spiking": (["static prefix"], 1),
-    "flows": (["torchdiffeq dopri5", "stacked by 8", "ResNet-14"], 3),
-    "privacy": (["dp_sgd", "prv"], 2),
-    "loading": (["times faster"], 1),
-    "demo": (["01_train"], 1),
     "explorers": (["figures sent"], 1),
     "coverage": (["TPR at 1 %", "heavy tails"], 1),
-    "fused": (["fused - it", "null world"], 2),
 }
 
 
