@@ -23,7 +23,6 @@ import numpy as np
 from numpy.lib import format as npy
 
 from mia_nb._files import replacing
-from mia_nb.checks import refuse
 from mia_nb.digests import digest
 
 # tried whatever a file's suffix says; other formats are tried where the suffix says so
@@ -54,13 +53,13 @@ def check_budget(what: str, size: int) -> None:
         most = float(text) * 1e9 if text else _memory() / 2
     except ValueError:
         most = math.nan
-    refuse(
-        {
-            f"{BUDGET}={text!r}: wanted a number of gigabytes, such as 8": not most > 0,
+    if not most > 0:
+        raise ValueError(f"{BUDGET}={text!r}: wanted a number of gigabytes, such as 8")
+    if size > most:
+        raise ValueError(
             f"{what} would take {size / 1e9:,.1f} GB of memory, and {most / 1e9:,.1f} are allowed: "
-            f"take fewer or smaller images, or raise {BUDGET}": size > most,
-        }
-    )
+            f"take fewer or smaller images, or raise {BUDGET}"
+        )
 
 
 def _memory() -> float:
@@ -127,15 +126,10 @@ def _array_bytes(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
     except Exception as error:
         raise ValueError(f"{entry.filename} is no array: {_line(error)}") from error
     claimed, there = math.prod(shape) * dtype.itemsize, entry.file_size - head.tell()
-    refuse(
-        {
-            "holds Python objects, which could run code when read": dtype.hasobject,
-            f"claims {claimed:,} bytes in {shape}, and has {there:,}": (
-                min(shape, default=0) < 0 or claimed != there
-            ),
-        },
-        f"{entry.filename} ",
-    )
+    if dtype.hasobject:
+        raise ValueError(f"{entry.filename} holds Python objects, which could run code when read")
+    if min(shape, default=0) < 0 or claimed != there:
+        raise ValueError(f"{entry.filename} claims {claimed:,} bytes in {shape}, and has {there:,}")
     return claimed
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import erf, log_ndtr, ndtr, ndtri
 
-from mia_nb.checks import one_of, refuse
+from mia_nb.checks import one_of
 
 LOW_ORDERS = [
     1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)
@@ -172,13 +172,13 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
     """
     _check(epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=delta)
     one_of("accountant", accountant, ACCOUNTANTS)
-    refuse(
-        {
-            f"epsilon={epsilon}: wanted a finite target above 0, say 8": not 0 < epsilon < math.inf,
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon={epsilon}: wanted a finite target above 0, say 8")
+    if delta == 0:
+        raise ValueError(
             f"epsilon={epsilon} at delta=0 is not reached by any noise: take a delta above 0, say"
-            " 1e-5": delta == 0,
-        }
-    )
+            " 1e-5"
+        )
     noise = 1.0
     for name, factor in (("gdp", 2.0), ("rdp", 1.2), ("prv", 1.05)):
         noise = _solve(
@@ -210,18 +210,21 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
     found = []
     for number, family in enumerate(families):
         wanted = "wanted a mapping of changes to the recipe, e.g. {model: odenet}"
-        refuse({f"family {number} is {family!r}: {wanted}": not isinstance(family, dict)})
+        if not isinstance(family, dict):
+            raise ValueError(f"family {number} is {family!r}: {wanted}")
         family = dict(family)
         if (target := family.pop("epsilon", None)) is not None:
             given = family.get("defense_args") or {}
-            refuse(
-                {
+            if family.get("defense") != "dp_sgd":
+                raise ValueError(
                     f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise"
-                    " it would set": family.get("defense") != "dp_sgd",
+                    " it would set"
+                )
+            if "noise_multiplier" in given:
+                raise ValueError(
                     f"family {number} names an epsilon and a noise_multiplier, of which one"
-                    " follows: name one": "noise_multiplier" in given,
-                }
-            )
+                    " follows: name one"
+                )
             batch, epochs = family.get("batch", recipe.batch), family.get("epochs", recipe.epochs)
             _check(members=members, batch=batch, epochs=epochs)
             rate, steps = batch / members, epochs * (members // batch)
@@ -265,13 +268,10 @@ def over_epochs(
     """
     _check(several=("epochs",), samples=samples, batch=batch, epochs=epochs)
     one_of("sampling", sampling, SAMPLINGS)
-    refuse(
-        {
-            f"batch={batch} is more than samples={samples}: wanted at most all records": (
-                batch > samples
-            )
-        }
-    )
+    if batch > samples:
+        raise ValueError(
+            f"batch={batch} is more than samples={samples}: wanted at most all records"
+        )
     rows = []
     for epoch in np.ravel(epochs):
         steps = int(epoch) * math.ceil(samples / batch)
@@ -450,14 +450,16 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
     one_of("scheme", scheme, ("euler", "rk4", "continuous"))
     if one_sided is not None:
         _check(one_sided=one_sided)
-        refuse(
-            {
+        if scheme == "rk4":
+            raise ValueError(
                 "one_sided with scheme='rk4': no such form is known; leave one_sided empty, or use"
-                " 'euler'": scheme == "rk4",
+                " 'euler'"
+            )
+        if not -lipschitz <= one_sided <= lipschitz:
+            raise ValueError(
                 f"one_sided={one_sided}: wanted -lipschitz to lipschitz, here {-lipschitz} to"
-                f" {lipschitz}": not -lipschitz <= one_sided <= lipschitz,
-            }
-        )
+                f" {lipschitz}"
+            )
     if k == 0:
         return math.inf
     rate = lipschitz if one_sided is None else one_sided
@@ -576,7 +578,8 @@ def response_epsilon(*, keep, classes) -> float:
     Caveat: of the label alone, and each further draw adds as much again.
     """
     _check(classes=classes, keep=keep)
-    refuse({f"keep={keep} of {classes} classes: wanted {WANTED['keep'][1]}": keep < 1 / classes})
+    if keep < 1 / classes:
+        raise ValueError(f"keep={keep} of {classes} classes: wanted {WANTED['keep'][1]}")
     return math.inf if keep == 1 else max(0.0, math.log1p(float((keep * classes - 1) / (1 - keep))))
 
 
@@ -601,7 +604,8 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
     Caveat: a measured curve is above it only where the lower end of its interval is.
     """
     came = f"tradeoff got epsilon={epsilon} and mu={mu}"
-    refuse({f"{came}: wanted exactly one of them": (epsilon is None) == (mu is None)})
+    if (epsilon is None) == (mu is None):
+        raise ValueError(f"{came}: wanted exactly one of them")
     _check(
         several=("fpr",),
         fpr=fpr,
@@ -611,7 +615,8 @@ def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
     fpr = np.asarray(fpr, float)
     if mu is not None:
         no_delta = "a Gaussian trade-off has no delta; leave it out, or pass epsilon"
-        refuse({f"delta={delta} with mu={mu}: {no_delta}": delta})
+        if delta:
+            raise ValueError(f"delta={delta} with mu={mu}: {no_delta}")
         return _plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
     if np.isinf(epsilon):
         return _plain(np.ones_like(fpr))
@@ -628,7 +633,8 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
     )
 
     wanted = f"wanted {PRV_DELTA} or more, below rounding decides; use 'rdp'"
-    refuse({f"delta={delta} with accountant='prv': {wanted}": delta < PRV_DELTA})
+    if delta < PRV_DELTA:
+        raise ValueError(f"delta={delta} with accountant='prv': {wanted}")
     error = delta / 1000
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # orders at the end of their range only widen the mesh; log(1 - sample_rate) is -inf for

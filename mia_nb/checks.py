@@ -51,12 +51,6 @@ def first_of(texts: dict[str, Any]) -> str:
     return next(iter(holding(texts)), "")
 
 
-def refuse(reasons: dict[str, Any], start: str = "") -> None:
-    """ValueError of `start` and the first of the reasons {sentence: whether it holds} that does."""
-    if reason := first_of(reasons):
-        raise ValueError(f"{start}{reason}")
-
-
 def hint(value: Any, known: Iterable[str]) -> str:
     """ "; did you mean 'crop'?" where a known word is close, else nothing."""
     close = difflib.get_close_matches(str(value), list(known), 1)

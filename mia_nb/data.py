@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from mia_nb import checks
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
-from mia_nb.checks import checked, hint, mask, refuse, shown
+from mia_nb.checks import checked, hint, mask, shown
 from mia_nb.types import AUGMENTATIONS, Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
@@ -364,15 +364,13 @@ def _npz(path: Path):
     images, labels = ([arrays[f"{part}_{what}"] for part in parts] for what in ("images", "labels"))
     shapes = [array.shape[1:] for array in images]
     each = ", ".join(f"{p} {s}" for p, s in zip(parts, shapes, strict=True))
-    refuse(
-        {
-            f"image shapes differ between {each}": len(set(shapes)) > 1,
-            f"images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4": (
-                len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and shapes[0][2] > 4)
-            ),
-        },
-        f"{path.name}: ",
-    )
+    if len(set(shapes)) > 1:
+        raise ValueError(f"{path.name}: image shapes differ between {each}")
+    if len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and shapes[0][2] > 4):
+        raise ValueError(
+            f"{path.name}: "
+            f"images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4"
+        )
     for part, x, y in zip(parts, images, labels, strict=True):
         if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
             raise ValueError(
@@ -652,15 +650,13 @@ def _audited(
     them.
     """
     labels = np.zeros(num_samples, np.int64) if labels is None else np.asarray(labels)
-    refuse(
-        {
-            f"labels have shape {labels.shape}; wanted ({num_samples},)": (
-                labels.shape != (num_samples,)
-            ),
+    if labels.shape != (num_samples,):
+        raise ValueError(f"labels have shape {labels.shape}; wanted ({num_samples},)")
+    if not 0 <= num_population <= num_samples - 2:
+        raise ValueError(
             f"num_population={num_population} of num_samples={num_samples}: it must leave two"
-            " samples or more to audit": not 0 <= num_population <= num_samples - 2,
-        }
-    )
+            " samples or more to audit"
+        )
     return labels, np.flatnonzero(
         ~_spread(labels, num_population, np.random.default_rng([1, seed]))
     )

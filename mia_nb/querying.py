@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
-from mia_nb.checks import checked, holding, refuse, row_numbers, whole
+from mia_nb.checks import checked, holding, row_numbers, whole
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import BACKENDS, BlownUp, Draws
@@ -225,17 +225,17 @@ def _check_steps(pool: Pool, model: int, plan: Query) -> None:
     """Refuse queries about time steps to a model that has none."""
     module = pool.model(model)
     encode = getattr(module, "encode", "constant")
-    refuse(
-        {
+    if timesteps(module) is None:
+        raise ValueError(
             "mask_scope='step' and per_step are for spiking networks;"
             f" {pool.recipe.model} has one output per image: use mask_scope='query',"
-            " per_step=False": timesteps(module) is None,
+            " per_step=False"
+        )
+    if plan.mask_scope == "step" and encode != "constant":
+        raise ValueError(
             f"mask_scope='step' masks what enters at each step, and encode={encode!r} makes that"
-            " from one image: use mask_scope='query'": (
-                plan.mask_scope == "step" and encode != "constant"
-            ),
-        }
-    )
+            " from one image: use mask_scope='query'"
+        )
 
 
 def _given(**options) -> dict:
@@ -260,18 +260,23 @@ def _source(plan: Query, noise: bool | None) -> str:
         "steps": bool(plan.per_step),
     }
     on, queries = holding(sources), plan.queries
-    refuse(
-        {
+    if plan.per_step and (queries > 1 or len(on) > 1):
+        raise ValueError(
             f"per_step with queries={queries} and {' and '.join(on[:-1]) or 'nothing random'}: the"
-            " query axis holds the time steps then; take one plain query": plan.per_step
-            and (queries > 1 or len(on) > 1),
-            f"{' and '.join(on)} at once: take one source of randomness at a time": len(on) > 1,
+            " query axis holds the time steps then; take one plain query"
+        )
+    if len(on) > 1:
+        raise ValueError(f"{' and '.join(on)} at once: take one source of randomness at a time")
+    if plan.augment and queries == 1:
+        raise ValueError(
             "augment=True with queries=1 shows the plain image only: take more queries, or"
-            " augment=False": plan.augment and queries == 1,
+            " augment=False"
+        )
+    if queries > 1 and not on:
+        raise ValueError(
             f"queries={queries} without input_dropout, augment or noise: all outputs would be the"
-            " same; use queries=1": queries > 1 and not on,
-        }
-    )
+            " same; use queries=1"
+        )
     return on[0] if on else "plain"
 
 
@@ -604,14 +609,16 @@ def _check_outputs(
     # spike
     allowed, again = 0 if timesteps(module) is None else 0.25, run(x)
     halves = torch.cat([run(x[: len(x) // 2]), run(x[len(x) // 2 :])]) if len(x) > 1 else first
-    refuse(
-        {
+    if _share(again - first, scale) > allowed:
+        raise ValueError(
             f"model {model} gives another output to the same query: declare it with noise=True, or"
-            " noise=False to switch it off": _share(again - first, scale) > allowed,
+            " noise=False to switch it off"
+        )
+    if _share(halves - first, scale) > allowed:
+        raise ValueError(
             f"model {model} gives outputs that depend on the other images in the batch: is"
-            " BatchNorm left in train mode?": _share(halves - first, scale) > allowed,
-        }
-    )
+            " BatchNorm left in train mode?"
+        )
 
 
 def _share(difference: Tensor, scale: Tensor) -> float:

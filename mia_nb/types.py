@@ -30,7 +30,6 @@ from mia_nb.checks import (
     one_of,
     plain,
     positive,
-    refuse,
     row_numbers,
     shown,
 )
@@ -474,28 +473,31 @@ class Signals:
         """
         logits, labels = np.asarray(logits), np.asarray(labels)
         logits = logits[:, None] if logits.ndim == 3 else logits
-        refuse(
-            {
+        if (
+            logits.dtype.kind not in "iuf"
+            or labels.ndim != 1
+            or (labels.size and labels.dtype.kind not in "biu")
+        ):
+            raise ValueError(
                 f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and a"
-                " vector of whole numbers": logits.dtype.kind not in "iuf"
-                or labels.ndim != 1
-                or (labels.size and labels.dtype.kind not in "biu"),
+                " vector of whole numbers"
+            )
+        if logits.ndim != 4 or logits.shape[2:3] != labels.shape:
+            raise ValueError(
                 f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K)"
-                " and (N,)": logits.ndim != 4 or logits.shape[2:3] != labels.shape,
-            }
-        )
+                " and (N,)"
+            )
         models, queries, samples, classes = logits.shape
         labels = labels.astype(np.int64, copy=False)
         first, last = (labels.min(), labels.max()) if samples else (0, 0)
-        refuse(
-            {
-                f"logits have {classes} class: membership inference here needs two or more"
-                " outputs": classes < 2,
-                f"labels run from {first} to {last}; the model has classes 0..{classes - 1}": first
-                < 0
-                or last >= classes,
-            }
-        )
+        if classes < 2:
+            raise ValueError(
+                f"logits have {classes} class: membership inference here needs two or more outputs"
+            )
+        if first < 0 or last >= classes:
+            raise ValueError(
+                f"labels run from {first} to {last}; the model has classes 0..{classes - 1}"
+            )
         positive("temperature", temperature)
         population = np.zeros(samples, bool) if population is None else population
         kinds = {name: bool if name == "correct" else float for name in CUBES}

@@ -58,9 +58,8 @@ def test_cell_ids_are_there_and_name_one_cell_each(notebook):
     assert len(set(ids)) == len(ids) and notebook["nbformat_minor"] >= 5
 
 
-def test_cells_are_short_and_define_nothing(notebook):
+def test_cells_define_nothing(notebook):
     for source in code(notebook):
-        assert len(source.splitlines()) <= 10, source
         nodes = list(ast.walk(ast.parse(source)))
         assert not any(
             isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb.attacks.margins import COMBINE, Columns, by_blocks, combine_queries
-from mia_nb.checks import one_of, refuse
+from mia_nb.checks import one_of
 from mia_nb.types import PER_MODEL, Signals
 
 # how an attack combines queries by default; all others average the margin. "logmeanp" averages the
@@ -85,28 +85,35 @@ def check(
 ):
     """Refuse in one line what no attack can work with."""
     alone = references is None or not references.shape[0]
-    refuse(
-        {
+    if target.shape[0] != 1:
+        raise ValueError(
             f"{attack} takes one target, got {target.shape[0]} models: use attacks.score, or"
-            " signals.hold_out(m)": target.shape[0] != 1,
+            " signals.hold_out(m)"
+        )
+    if alone and needs_references:
+        raise ValueError(
             f"{attack} needs reference models and none are left: train more pairs, or use loss or"
-            " attack_p": alone and needs_references,
-        }
-    )
+            " attack_p"
+        )
     if alone:
         return
     queries, samples = zip(*(s.shape[1:] for s in (target, references)), strict=True)
     other = same_samples and not np.array_equal(target.labels, references.labels)
-    refuse(
-        {
+    if references.member is None:
+        raise ValueError(
             f"{attack} needs to know which samples each reference was trained on, but"
-            " references.member is None": references.member is None,
+            " references.member is None"
+        )
+    if queries[0] != queries[1]:
+        raise ValueError(
             f"the target was queried {queries[0]} times, the references {queries[1]} times: query"
-            " both alike": queries[0] != queries[1],
+            " both alike"
+        )
+    if other:
+        raise ValueError(
             f"{attack}: target ({samples[0]} samples) and references ({samples[1]}) differ in"
-            " samples or labels": other,
-        }
-    )
+            " samples or labels"
+        )
 
 
 class Sides(NamedTuple):

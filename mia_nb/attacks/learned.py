@@ -10,7 +10,7 @@ import numpy as np
 
 from mia_nb.attacks.inputs import check
 from mia_nb.attacks.margins import combine_queries, log_p, over_queries
-from mia_nb.checks import checked, one_of, refuse
+from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 METRICS = {
@@ -64,7 +64,8 @@ def song_mittal(
     )
     value = _metric(target, metric)[0]
     missing = "these signals hold no entropies: query the pool itself, or take another metric"
-    refuse({missing: bool(np.isnan(value).all())}, f"song_mittal with metric={metric!r}: ")
+    if bool(np.isnan(value).all()):
+        raise ValueError(f"song_mittal with metric={metric!r}: " + (missing))
     if metric == "correctness":
         return value
     audited = ~references.population
@@ -127,15 +128,13 @@ def shokri(
     and non-members.
     """
     one_of("classifier", classifier, ("logistic", "mlp"))
-    refuse(
-        {
-            f"per_class={per_class!r} is not one of auto, True, False": (
-                per_class not in ("auto", True, False)
-            ),
+    if per_class not in ("auto", True, False):
+        raise ValueError(f"per_class={per_class!r} is not one of auto, True, False")
+    if not target.top_log_p.shape[-1]:
+        raise ValueError(
             "shokri needs sorted log-probabilities (top_log_p), and these signals have none: query"
-            " a pool, or use the other attacks": not target.top_log_p.shape[-1],
-        }
-    )
+            " a pool, or use the other attacks"
+        )
     check("shokri", target, references, needs_references=True, same_samples=False)
     model, sample = _rows(references, max_rows, seed)
     member, labels = references.member[model, sample], references.labels[sample]

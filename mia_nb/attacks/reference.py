@@ -10,7 +10,7 @@ import numpy as np
 
 from mia_nb.attacks.inputs import Sides, own, per_query, sides, theirs
 from mia_nb.attacks.margins import Columns, blocks, by_blocks, log_mean_p_q, log_p, median
-from mia_nb.checks import checked, one_of, refuse
+from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 MAX_LOSS = 1000.0  # the largest loss of attack_r's interpolation
@@ -202,15 +202,13 @@ def rmia(
         )
     need = ("in", "out") if not offline else () if from_in else ("out",)
     side = sides("rmia", target, references, need, missing)
-    refuse(
-        {
-            "rmia(from_in=True) inverts p_in = a p_out + (1 - a), which needs a > 0": (
-                from_in and not a > 0
-            ),
+    if from_in and not a > 0:
+        raise ValueError("rmia(from_in=True) inverts p_in = a p_out + (1 - a), which needs a > 0")
+    if form != "ratio" and not target.population.any():
+        raise ValueError(
             f"rmia(form={form!r}) needs population samples that no model saw; set population > 0"
-            " or use form='ratio'": form != "ratio" and not target.population.any(),
-        }
-    )
+            " or use form='ratio'"
+        )
     u = np.array(
         [
             log_p(phi_t)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.auditing.one_run import canary_columns
-from mia_nb.checks import checked, holding, mask, one_of, reals, refuse
+from mia_nb.checks import checked, holding, mask, one_of, reals
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, rates, tpr_at_counts
 from mia_nb.types import Scores
 
@@ -38,15 +38,15 @@ def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
     """
     labels, canary = reals("labels", labels).astype(np.int64), mask("canary", canary)
     unknown = labels.size and not 0 <= labels.min() <= labels.max() < classes
-    refuse(
-        {
-            f"labels {labels.shape} and canary {canary.shape}: wanted two equal vectors": (
-                labels.shape != canary.shape or labels.ndim != 1
-            ),
+    if labels.shape != canary.shape or labels.ndim != 1:
+        raise ValueError(
+            f"labels {labels.shape} and canary {canary.shape}: wanted two equal vectors"
+        )
+    if classes < 2 or unknown:
+        raise ValueError(
             f"classes={classes}: wrong labels need 2 classes or more, and labels from 0 to"
-            f" {classes - 1}": classes < 2 or unknown,
-        }
-    )
+            f" {classes - 1}"
+        )
     step = np.random.default_rng([7, seed]).integers(1, classes, int(canary.sum()))
     labels[canary] = (labels[canary] + step) % classes
     return labels
@@ -103,16 +103,16 @@ def canary_arrays(
     x, y = _whole("x", x, 255).astype(np.uint8), _whole("y", y, classes - 1).astype(np.int64)
     able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
     size, rng = round(share * int(able.sum())), np.random.default_rng([8, seed])
-    refuse(
-        {
+    if x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape:
+        raise ValueError(
             f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a"
-            " population mask (N,))": (
-                x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape
-            ),
+            " population mask (N,))"
+        )
+    if not 1 <= size <= able.sum() // 2:
+        raise ValueError(
             f"share={share} of {able.sum()} samples makes {size} canaries: wanted at least 1, at"
-            " most half of them": not 1 <= size <= able.sum() // 2,
-        }
-    )
+            " most half of them"
+        )
     dealt = rng.permutation(np.flatnonzero(able))
     chosen, others = np.sort(dealt[:size]), dealt[size : 2 * size]
     canary = np.isin(np.arange(len(y)), chosen)
@@ -133,17 +133,10 @@ def _whole(name: str, values, last: int) -> np.ndarray:
     values = np.asarray(values)
     wanted = f"wanted whole numbers from 0 to {last}"
     ends = (values.min(), values.max()) if values.size else (0, 0)
-    refuse(
-        {
-            f"{name} has dtype {values.dtype}: {wanted}; round and convert them first": (
-                values.dtype.kind not in "iu"
-            ),
-            f"{name} runs from {ends[0]} to {ends[1]}: {wanted}": not 0
-            <= ends[0]
-            <= ends[1]
-            <= last,
-        }
-    )
+    if values.dtype.kind not in "iu":
+        raise ValueError(f"{name} has dtype {values.dtype}: {wanted}; round and convert them first")
+    if not 0 <= ends[0] <= ends[1] <= last:
+        raise ValueError(f"{name} runs from {ends[0]} to {ends[1]}: {wanted}")
     return values
 
 
@@ -185,15 +178,15 @@ def canary_member(
         aside = mask("population", population, canary.shape)
     size, inside = int(canary.sum()), int((canary & aside).sum())
     one_of("design", design, DESIGNS)
-    refuse(
-        {
+    if num_models < 1 or (design == "pairs" and num_models % 2):
+        raise ValueError(
             f"num_models={num_models}: wanted at least 1, and an even number for pairs; take"
-            f" {num_models + 1}": num_models < 1 or (design == "pairs" and num_models % 2),
-            f"{size} canaries, {inside} of them in the population: wanted 1 or more, outside it": (
-                canary.ndim != 1 or not size or inside
-            ),
-        }
-    )
+            f" {num_models + 1}"
+        )
+    if canary.ndim != 1 or not size or inside:
+        raise ValueError(
+            f"{size} canaries, {inside} of them in the population: wanted 1 or more, outside it"
+        )
     member = np.broadcast_to(~aside, (num_models, len(aside))).copy()
     for m in range(num_models):
         if design == "bernoulli":
@@ -248,7 +241,8 @@ def canary_rates(
     resampled: the interval is about these models.
     """
     reason = f"n_resamples={n_resamples}: wanted at least 1 draw of the bootstrap; 1000 is usual"
-    refuse({reason: n_resamples < 1})
+    if n_resamples < 1:
+        raise ValueError(reason)
     columns = canary_columns(scores, canary)
     if share is None:
         trained = scores.member[:, columns].sum() / max(scores.member.sum(), 1)

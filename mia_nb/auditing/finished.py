@@ -48,7 +48,7 @@ from mia_nb.auditing.readers import (
     without_extremes,
 )
 from mia_nb.auditing.shift import COPIES, DOUBT, LEVEL, ShiftGuard, shift_guard
-from mia_nb.checks import checked, holding, mask, refuse, shown
+from mia_nb.checks import checked, holding, mask, shown
 from mia_nb.digests import digest, digest_of_function
 from mia_nb.metrics import (
     by_group,
@@ -244,22 +244,22 @@ def audit_model(
     >>> found.verdict.outcome, bool(found.table.loc["loss", "auc"] > 0.9)
     ('exceeded', True)
     """
-    refuse(
-        {
-            "references and retrain were both given; give one": references and retrain,
-            f"retrain={shown(retrain)}: wanted a function (images, labels, seed) -> model": (
-                retrain is not None and not callable(retrain)
-            ),
-            f"models={models}: wanted an even number from 4 up, for complementary halves": (
-                models < 4 or models % 2
-            ),
-            f"batch={batch}: wanted a number of samples": batch < 1,
-            f"key={shown(key)} names what retrain does; leave it out without retrain": (
-                key is not None and not retrain
-            ),
-            'key="": wanted a name of the training, or none': key == "",
-        }
-    )
+    if references and retrain:
+        raise ValueError("references and retrain were both given; give one")
+    if retrain is not None and not callable(retrain):
+        raise ValueError(
+            f"retrain={shown(retrain)}: wanted a function (images, labels, seed) -> model"
+        )
+    if models < 4 or models % 2:
+        raise ValueError(
+            f"models={models}: wanted an even number from 4 up, for complementary halves"
+        )
+    if batch < 1:
+        raise ValueError(f"batch={batch}: wanted a number of samples")
+    if key is not None and not retrain:
+        raise ValueError(f"key={shown(key)} names what retrain does; leave it out without retrain")
+    if key == "":
+        raise ValueError('key="": wanted a name of the training, or none')
     known = named_classes(model)
     x, y, member = _together(train, test, known)
     table, x = x, numpy_of(x)
@@ -628,16 +628,12 @@ def _samples(
             " np.unique(y, return_inverse=True)[1] of train and test together"
         )
     y = y[:, 0] if y.shape == (len(y), 1) else y
-    refuse(
-        {
-            f"{name} has labels of shape {y.shape}; wanted (samples,) class numbers from 0": (
-                y.ndim != 1
-            ),
-            f"{name} has {x.shape[:1]} samples and {y.shape} labels; wanted as many": (
-                x.shape[:1] != y.shape
-            ),
-        }
-    )
+    if y.ndim != 1:
+        raise ValueError(
+            f"{name} has labels of shape {y.shape}; wanted (samples,) class numbers from 0"
+        )
+    if x.shape[:1] != y.shape:
+        raise ValueError(f"{name} has {x.shape[:1]} samples and {y.shape} labels; wanted as many")
     return x, y
 
 
@@ -849,16 +845,15 @@ def collect(plan, logits, labels, *, out: str | Path = "outputs.npz") -> Path:
     member = mask("member of the plan", masks.get("member", ()))
     given = [array_in("logits", one) for one in logits]
     shapes = {one.shape for one in given}
-    refuse(
-        {
-            f"the plan has masks of shape {member.shape}; wanted (models, samples)": (
-                member.ndim != 2
-            ),
+    if member.ndim != 2:
+        raise ValueError(f"the plan has masks of shape {member.shape}; wanted (models, samples)")
+    if len(given) != len(member):
+        raise ValueError(
             f"there are logits of {len(given)} models and {len(member)} masks; wanted one of each,"
-            " in the order of the plan": len(given) != len(member),
-            f"the models' logits have shapes {sorted(shapes)}; wanted one shape": len(shapes) > 1,
-        }
-    )
+            " in the order of the plan"
+        )
+    if len(shapes) > 1:
+        raise ValueError(f"the models' logits have shapes {sorted(shapes)}; wanted one shape")
     arrays = masks | {"logits": np.stack(given), "labels": array_in("labels", labels)}
     outputs_from(arrays, "collected", "")
     return _written(out, arrays)

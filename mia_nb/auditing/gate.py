@@ -21,7 +21,7 @@ from mia_nb.auditing.one_run import (
     numbers_tried,
     perfect_epsilon,
 )
-from mia_nb.checks import checked, first_of, refuse
+from mia_nb.checks import checked, first_of
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, measurable
 from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.permutation import LEVEL, membership_test, pure_units
@@ -118,24 +118,27 @@ def limits(texts: Sequence[str]) -> list[Limit]:
         except (TypeError, ValueError):
             raise ValueError(f'limit "{text}": {WANTED}') from None
         guessing = {"auc": 0.5}.get(name, fpr or 0.0)
-        refuse(
-            {
-                "nothing lies above it; wanted a finite limit": not math.isfinite(value),
-                "a false positive rate lies between 0 and 1; 1 % is 0.01": (
-                    fpr is not None and not 0 < fpr < 1
-                ),
-                f"a false positive rate has six digits at most; wanted tpr@{guessing:g}": (
-                    fpr is not None and float(f"{fpr:g}") != fpr
-                ),
-                f"{name.partition('@')[0]} is a fraction and never above 1; 5 % is 0.05": (
-                    name != "epsilon" and value >= 1
-                ),
-                f"an attacker who guesses reaches {guessing:g}; wanted a limit at or above that": (
-                    value < guessing
-                ),
-            },
-            start=f'limit "{text}": ',
-        )
+        if not math.isfinite(value):
+            raise ValueError(f'limit "{text}": nothing lies above it; wanted a finite limit')
+        if fpr is not None and not 0 < fpr < 1:
+            raise ValueError(
+                f'limit "{text}": a false positive rate lies between 0 and 1; 1 % is 0.01'
+            )
+        if fpr is not None and float(f"{fpr:g}") != fpr:
+            raise ValueError(
+                f'limit "{text}": '
+                f"a false positive rate has six digits at most; wanted tpr@{guessing:g}"
+            )
+        if name != "epsilon" and value >= 1:
+            raise ValueError(
+                f'limit "{text}": '
+                f"{name.partition('@')[0]} is a fraction and never above 1; 5 % is 0.05"
+            )
+        if value < guessing:
+            raise ValueError(
+                f'limit "{text}": '
+                f"an attacker who guesses reaches {guessing:g}; wanted a limit at or above that"
+            )
         stated.append(Limit(name if fpr is None else f"tpr@{fpr:g}", value, fpr))
     return list(dict.fromkeys(stated))
 
@@ -193,7 +196,8 @@ def refuse_unmeasurable(
             reasons = _too_large_epsilon(limit, models, audited, delta, attacks)
         else:
             reasons = {UNDECLARED: True}
-        refuse(reasons, start=f'limit "{limit}"')
+        if reason := first_of(reasons):
+            raise ValueError(f'limit "{limit}"{reason}')
 
 
 def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> dict[str, bool]:
@@ -298,7 +302,8 @@ def judge(
 
     Caveat: about these models and these attacks; what no attack here finds the next may.
     """
-    refuse({"no attack was given: wanted {attack: scores} with one attack or more": not scores})
+    if not scores:
+        raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
     refuse_unequal_samples(scores)
     resampling = {"n_resamples": n_resamples, "seed": seed, "confidence": 1 - 0.05 / len(scores)}
     resampling["groups"] = groups
@@ -314,13 +319,15 @@ def judge(
         }
         sides = f"{10 / limit.fpr:,.0f} non-members" if limit.fpr else "a member and a non-member"
         cannot = f'limit "{limit}" cannot be measured'
-        refuse({f"{cannot}: no attack scored {sides} of each model": not fit})
+        if not fit:
+            raise ValueError(f"{cannot}: no attack scored {sides} of each model")
         if limit.metric == "epsilon":
             verdict = _epsilon(limit, split_scores or scores, delta)
         else:
             if limit.metric == "advantage":
                 alone = len(np.unique(next(iter(fit.values())).pair)) < 2
-                refuse({f"{cannot} on one pair: its threshold is set on other targets": alone})
+                if alone:
+                    raise ValueError(f"{cannot} on one pair: its threshold is set on other targets")
                 ends = {  # at thresholds set on other pairs
                     name: 2 * intervals(at_others(one), (), **resampling).loc["auc", ENDS] - 1
                     for name, one in fit.items()

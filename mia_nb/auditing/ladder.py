@@ -9,7 +9,7 @@ import math
 import pandas as pd
 
 from mia_nb import accounting
-from mia_nb.checks import checked, first_of, holding, one_of, refuse
+from mia_nb.checks import checked, first_of, holding, one_of
 
 LABELS = (
     "nominal (paper's accounting)",
@@ -128,21 +128,23 @@ def ladder(
         for name, L in (bounds | (lipschitz or {})).items()
     }
     certified, local = bounds["certified"], bounds["local"]
-    refuse(
-        {
-            "dp_sgd and stored are two ways to train: a network has one of them": (
-                dp_sgd is not None and stored is not None
-            ),
+    if dp_sgd is not None and stored is not None:
+        raise ValueError("dp_sgd and stored are two ways to train: a network has one of them")
+    if not (audited is None or hasattr(audited, "at_most")):
+        raise ValueError(
             f"audited is a {type(audited).__name__}: wanted the record that audit or one_run"
-            " returns": not (audited is None or hasattr(audited, "at_most")),
+            " returns"
+        )
+    if audited is not None and getattr(audited, "delta", None) != delta:
+        raise ValueError(
             f"audited holds at delta={getattr(audited, 'delta', None)}, the ladder at"
-            f" delta={delta}: audit again at this delta": (
-                audited is not None and getattr(audited, "delta", None) != delta
-            ),
+            f" delta={delta}: audit again at this delta"
+        )
+    if None not in (certified, local) and local > certified * (1 + 1e-6):
+        raise ValueError(
             f"a local L of {local or 0:.4g} refutes the certified {certified or 0:.4g}: measure"
-            " again": None not in (certified, local) and local > certified * (1 + 1e-6),
-        }
-    )
+            " again"
+        )
     one_of("accountant", accountant, ("prv", "rdp", "gdp"))
     rows = [
         _nominal(flow, nominal, bounds, delta, accountant, sampling),
@@ -181,12 +183,10 @@ def _complete(
     known = dict.fromkeys((*wanted, *(given if optional is None else optional)))
     missing = ", ".join(key for key in wanted if given.get(key) is None)
     unknown = ", ".join(repr(key) for key in given if key not in known)
-    refuse(
-        {
-            f"{name} lacks {missing}: wanted a dict with {', '.join(wanted)}": missing,
-            f"{name} has no {unknown}: wanted a dict with {', '.join(known)}": unknown,
-        }
-    )
+    if missing:
+        raise ValueError(f"{name} lacks {missing}: wanted a dict with {', '.join(wanted)}")
+    if unknown:
+        raise ValueError(f"{name} has no {unknown}: wanted a dict with {', '.join(known)}")
 
 
 def _row(
@@ -328,7 +328,8 @@ def _release(flow, bounds, release, delta) -> dict:
         epsilon = math.inf if off else math.nan
         return _row(absent, relation, epsilon=epsilon, remarks={"noise is off at inference": off})
     clips = f"release clip={clip}, but the network clips at {known.get('clip')}"
-    refuse({f"{clips}: pass that, or leave it out": known.get("clip", clip) != clip})
+    if known.get("clip", clip) != clip:
+        raise ValueError(f"{clips}: pass that, or leave it out")
     if not _covered(flow):
         order = flow.get("order", 1)
         return _row(
@@ -409,7 +410,8 @@ def _training(flow, dp_sgd, delta, accountant) -> dict:
         return _row(INFINITE, RECORD, epsilon=math.inf, claim=math.inf, method=method)
     used, trials = "rdp" if accountant == "rdp" else "prv", dp_sgd.get("trials", 1)
     wanted = "wanted the trainings on these records, the last included: 1 or more"
-    refuse({f"dp_sgd has trials={trials}: {wanted}": trials < 1})
+    if trials < 1:
+        raise ValueError(f"dp_sgd has trials={trials}: {wanted}")
     noise, rate, steps = (dp_sgd[key] for key in ("noise_multiplier", "sample_rate", "steps"))
     setting = {"noise_multiplier": noise, "sample_rate": rate, "delta": delta, "accountant": used}
     last = epsilon = accounting.epsilon(**setting, steps=steps)

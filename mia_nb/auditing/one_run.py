@@ -24,7 +24,7 @@ from scipy.special import (
 
 from mia_nb.accounting import gaussian_epsilon
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked, first_of, mask, one_of, reals, refuse, whole
+from mia_nb.checks import checked, first_of, mask, one_of, reals, whole
 from mia_nb.types import Scores, Signals, pair_ids
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
@@ -121,15 +121,18 @@ def one_run_epsilon(
     for name, value in (("correct", correct), ("guesses", guesses), ("canaries", canaries)):
         whole(name, value, 0)
     m, r, v, alpha = int(canaries), int(guesses), int(correct), 1 - confidence
-    refuse(
-        {
+    if not (v <= r <= m and r >= 1):
+        raise ValueError(
             f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted whole numbers,"
-            " correct <= guesses <= canaries and a guess": not (v <= r <= m and r >= 1),
-            f"canaries={canaries}: wanted at most {MOST:,}; audit a part of them": m > MOST,
+            " correct <= guesses <= canaries and a guess"
+        )
+    if m > MOST:
+        raise ValueError(f"canaries={canaries}: wanted at most {MOST:,}; audit a part of them")
+    if delta == 0 and method != "steinke":
+        raise ValueError(
             f"delta=0: method={method!r} tests Gaussian trade-offs, which have no finite epsilon"
-            " at 0; take 1e-5": delta == 0 and method != "steinke",
-        }
-    )
+            " at 0; take 1e-5"
+        )
     if method == "steinke":
         return _steinke(m, r, v, delta, alpha)
     mu = _largest(_fdp_rejects(m, r, v, alpha))
@@ -239,18 +242,17 @@ def one_run(
     score, member = reals("scores", score), mask("members", member)
     shapes = f"scores {score.shape} and members {member.shape}"
     unequal = score.ndim != 1 or score.shape != member.shape
-    refuse({f"{shapes}: wanted two equal vectors, one run at a time": unequal})
+    if unequal:
+        raise ValueError(f"{shapes}: wanted two equal vectors, one run at a time")
     known = ~np.isnan(score)
     m = int(known.sum())
-    refuse(
-        {
+    if not m:
+        raise ValueError(
             f"none of {len(score)} canaries has a score (all NaN): score them with references on"
-            " both sides": not m,
-            f"guesses={guesses}: wanted 1 to {m}, the number of scored canaries": (
-                guesses is not None and whole("guesses", guesses) > m
-            ),
-        }
-    )
+            " both sides"
+        )
+    if guesses is not None and whole("guesses", guesses) > m:
+        raise ValueError(f"guesses={guesses}: wanted 1 to {m}, the number of scored canaries")
     order = np.random.default_rng(int(seed)).permutation(m)
     order = order[np.argsort(score[known][order], kind="stable")]
     ranked = member[known][order]  # lowest score first
@@ -435,7 +437,8 @@ def audit(
     whole("attempts", attempts)
     paired = "members were drawn in pairs (split='pairs')"
     wanted = "a one-run audit needs independent fair coins"
-    refuse({f"{paired}: {wanted}": scores.info.get("split") == "pairs"})
+    if scores.info.get("split") == "pairs":
+        raise ValueError(f"{paired}: {wanted}")
     columns = canary_columns(scores, canary)
     value, member = scores.value[:, columns], scores.member[:, columns]
     check_bernoulli(member)

@@ -16,7 +16,7 @@ from mia_nb import digests
 from mia_nb._image_files import npz_arrays
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.auditing.readers import SEPARATORS, table_in
-from mia_nb.checks import checked, first_of, holding, refuse
+from mia_nb.checks import checked, first_of, holding
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import QUERY_KINDS, Signals
 
@@ -123,31 +123,26 @@ def _of_table(path: Path) -> dict[str, np.ndarray]:
     arrays = table_in(path)
     lacking = [name for name in ("label", "member") if {name, f"{name}s"}.isdisjoint(arrays)]
     few = arrays["logits"].shape[1] if "logits" in arrays else 0
-    refuse(
-        {
+    if lacking:
+        raise ValueError(
             f"{path.name} has no column {' and no column '.join(lacking)}: wanted a line of names,"
             " a column label (class numbers from 0), a column member (1 for samples of the training"
             " set, else 0) and a column of logits for each class; outputs of several models go into"
-            " an .npz (mia_nb.auditing.collect)": lacking,
-            f"{path.name} has {few} column of logits: wanted one for each class, two or more": (
-                few < 2
-            ),
-        }
-    )
+            " an .npz (mia_nb.auditing.collect)"
+        )
+    if few < 2:
+        raise ValueError(
+            f"{path.name} has {few} column of logits: wanted one for each class, two or more"
+        )
     return arrays | {"logits": arrays["logits"][None], "member": arrays["member"][None]}
 
 
 def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outputs:
     """The arrays, checked one after the other, as signals and what is shown beside them."""
-    kinds = {key: ("text", "US") if key in TEXT else ("numbers", "biuf") for key in arrays}
-    refuse(
-        {
-            f"{key} is of type {array.dtype}; wanted {kinds[key][0]}": (
-                array.dtype.kind not in kinds[key][1]
-            )
-            for key, array in arrays.items()
-        }
-    )
+    for key, array in arrays.items():
+        wanted, kinds = ("text", "US") if key in TEXT else ("numbers", "biuf")
+        if array.dtype.kind not in kinds:
+            raise ValueError(f"{key} is of type {array.dtype}; wanted {wanted}")
     logits, labels = arrays["logits"], _labels(arrays["labels"])
     member = _flags(_per_model(logits, labels, arrays["member"]), "member")
     population = _flags(arrays.get("population", np.zeros(len(labels))), "population")
@@ -172,16 +167,14 @@ def _labels(labels: np.ndarray) -> np.ndarray:
         labels = labels[:, 0]
     advice = "; pass labels.argmax(1)" if labels.ndim == 2 else ""
     classes = labels.size and np.isfinite(labels).all() and labels.min() >= 0
-    refuse(
-        {
-            f"labels have shape {labels.shape}; wanted (samples,) class numbers{advice}": (
-                labels.ndim != 1
-            ),
-            "labels must be whole numbers from 0, one per sample, and there must be some": (
-                not classes or (labels != np.rint(labels)).any()
-            ),
-        }
-    )
+    if labels.ndim != 1:
+        raise ValueError(
+            f"labels have shape {labels.shape}; wanted (samples,) class numbers{advice}"
+        )
+    if not classes or (labels != np.rint(labels)).any():
+        raise ValueError(
+            "labels must be whole numbers from 0, one per sample, and there must be some"
+        )
     return labels.astype(np.int64)
 
 
@@ -192,48 +185,51 @@ def _per_model(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> np
     samples, models, came = len(labels), len(logits), f"logits have shape {logits.shape}"
     alone = logits.ndim == 2 and models == samples
     advice = "; of one model pass logits[None] and member[None]" if alone else ""
-    refuse({f"{came}; wanted {ARRAYS['logits']}{advice}": logits.ndim not in (3, 4)})
+    if logits.ndim not in (3, 4):
+        raise ValueError(f"{came}; wanted {ARRAYS['logits']}{advice}")
     places = [axis for axis, n in enumerate(logits.shape) if n == samples]
     if member.shape == (samples,) and models == 1:
         member = member[None]
     moved = f"; pass np.moveaxis(logits, {places[0]}, -2)" if places else ""
     turned = "; pass member.T" if member.shape == (samples, models) else ""
-    refuse(
-        {
-            f"{came} and there are {samples} labels; wanted {ARRAYS['logits']}{moved}": (
-                logits.shape[-2] != samples
-            ),
+    if logits.shape[-2] != samples:
+        raise ValueError(f"{came} and there are {samples} labels; wanted {ARRAYS['logits']}{moved}")
+    if member.shape != (models, samples):
+        raise ValueError(
             f"member has shape {member.shape}; logits of {models} models and {samples} samples want"
-            f" ({models}, {samples}), a row per model{turned}": member.shape != (models, samples),
-        }
-    )
+            f" ({models}, {samples}), a row per model{turned}"
+        )
     return member
 
 
 def _flags(array: np.ndarray, name: str) -> np.ndarray:
     odd = array[~np.isin(array, (0, 1))].ravel()[:1]
-    refuse({f"{name} holds {sum(odd):g}; wanted true and false, or 1 and 0": odd.size})
+    if odd.size:
+        raise ValueError(f"{name} holds {sum(odd):g}; wanted true and false, or 1 and 0")
     return array.astype(bool)
 
 
 def _check_design(member: np.ndarray, population: np.ndarray) -> None:
     wanted = member.shape[1:]
     came = f"population has shape {population.shape}"
-    refuse({f"{came}; wanted {wanted}, one flag per sample": population.shape != wanted})
+    if population.shape != wanted:
+        raise ValueError(f"{came}; wanted {wanted}, one flag per sample")
     taken = int((member & population).any(0).sum())
     inside = member[:, ~population].sum(1)
     outside = (~population).sum() - inside
     lacking = np.minimum(inside, outside) < FEWEST
     model = int(lacking.argmax())  # the first of them
-    refuse(
-        {
+    if taken:
+        raise ValueError(
             f"{taken} samples of the population are members of a model; wanted samples that no"
-            " model saw": taken,
+            " model saw"
+        )
+    if lacking.any():
+        raise ValueError(
             f"model {model} has {inside[model]} members and {outside[model]} non-members among the"
             " audited samples; wanted some of each: query every model with samples that it did and"
-            " samples that it did not train on": lacking.any(),
-        }
-    )
+            " samples that it did not train on"
+        )
 
 
 def _check_outputs(logits: np.ndarray) -> None:
@@ -243,20 +239,22 @@ def _check_outputs(logits: np.ndarray) -> None:
         first = contents.index(contents[model])
         flat = outputs.reshape(-1, *outputs.shape[-2:])
         constant = flat.shape[1] > 1 and (flat == flat[:, :1]).all()
-        refuse(
-            {
+        if constant:
+            raise ValueError(
                 f"model {model} gives one output for all samples: was it trained, and queried with"
-                " these?": constant,
-                f"models {first} and {model} gave the same outputs: is one file in there"
-                " twice?": first < model,
-            }
-        )
+                " these?"
+            )
+        if first < model:
+            raise ValueError(
+                f"models {first} and {model} gave the same outputs: is one file in there twice?"
+            )
     kinds = [_scale(outputs.reshape(-1, outputs.shape[-1])) for outputs in logits]
     kind = next(filter(None, kinds), "")
     alike = [model for model, other in enumerate(kinds) if other == kind]
     mixed = ", not those of the others" if len(alike) < len(logits) else ""
     came = f"the outputs of {_models(alike)} are all >= 0 and {kind}{mixed}"
-    refuse({f"{came}: {PROBABILITIES.get(kind)}": kind})
+    if kind:
+        raise ValueError(f"{came}: {PROBABILITIES.get(kind)}")
 
 
 def _scale(z: np.ndarray) -> str:
@@ -291,15 +289,12 @@ def _check_labels(logits, labels, member) -> list[str]:
         above.append([_above_chance(guess, y) for guess in (top, top + 1, top - 1, z.argmin(1))])
     own, *fixed = zip(*above, strict=True)
     at_chance = [model for model, errors in enumerate(own) if errors < LOST]
-    refuse(
-        {
-            "no model names its members' classes better than chance, and with"
-            f" {fix} all do: pass {fix}": (
-                len(at_chance) == len(logits) and INVERTED < min(errors) < np.inf
+    for fix, errors in zip(fixes, fixed, strict=True):
+        if len(at_chance) == len(logits) and INVERTED < min(errors) < np.inf:
+            raise ValueError(
+                "no model names its members' classes better than chance, and with"
+                f" {fix} all do: pass {fix}"
             )
-            for fix, errors in zip(fixes, fixed, strict=True)
-        }
-    )
     chance = (
         "named members' classes no better than chance (shuffled or shifted labels, another order"
         " of samples or classes, or no training?)."
@@ -356,24 +351,23 @@ def _check_masks(signals: Signals) -> None:
     order = linear_sum_assignment(errors, maximize=True)[1]
     own, best = errors.diagonal(), errors[np.arange(len(order)), order]
     worst = np.argmax(best - own)
-    refuse(
-        {
+    if ((values - 0.5) / spread).max() < -INVERTED:
+        raise ValueError(
             "every model is surer of non-members than of members (AUC of the margin"
-            f" {values.mean():.3f}): is member inverted? pass ~member": (
-                ((values - 0.5) / spread).max() < -INVERTED
-            ),
+            f" {values.mean():.3f}): is member inverted? pass ~member"
+        )
+    if ((best > INVERTED) & (own < LOST)).any():
+        raise ValueError(
             f"model {worst} is surer of the members of row {order[worst]} than of its own: are the"
-            f" rows of member in another order? pass member[{order.tolist()}]": (
-                ((best > INVERTED) & (own < LOST)).any()
-            ),
-        }
-    )
+            f" rows of member in another order? pass member[{order.tolist()}]"
+        )
 
 
 def _classes(names, count: int) -> tuple[str, ...]:
     names = np.arange(count) if names is None else names
     came = f"classes have shape {names.shape}; the logits have {count}"
-    refuse({f"{came}, so wanted ({count},) names": names.shape != (count,)})
+    if names.shape != (count,):
+        raise ValueError(f"{came}, so wanted ({count},) names")
     return tuple(_text(names))
 
 
@@ -387,7 +381,8 @@ def _text(words) -> list[str]:
 def _query_kind(declared, queries: int) -> str:
     kind = "noise" if declared is None else "".join(_text(declared)[:1])
     wanted = f"wanted what the {queries} queries are: {', '.join(QUERY_KINDS[1:])}"
-    refuse({f"draws is {kind!r}; {wanted}": queries > 1 and kind not in QUERY_KINDS[1:]})
+    if queries > 1 and kind not in QUERY_KINDS[1:]:
+        raise ValueError(f"draws is {kind!r}; {wanted}")
     return kind if queries > 1 else "plain"
 
 
@@ -396,14 +391,17 @@ def _split(declared, member: np.ndarray) -> str:
     kind = "".join(_text(declared)[:1])
     alone = kind == "pairs" and any((row != member).all(1).sum() != 1 for row in member)
     fault = coin_fault(member) if kind == "bernoulli" else ""
-    refuse(
-        {
+    if kind not in SPLITS:
+        raise ValueError(
             f"split is {kind!r}; wanted pairs, bernoulli or random, or no such array where members"
-            " were not drawn by chance": kind not in SPLITS,
-            "split is 'pairs', but some mask has no complement of its own; leave split out": alone,
-            f"split is 'bernoulli', but {fault}": fault,
-        }
-    )
+            " were not drawn by chance"
+        )
+    if alone:
+        raise ValueError(
+            "split is 'pairs', but some mask has no complement of its own; leave split out"
+        )
+    if fault:
+        raise ValueError(f"split is 'bernoulli', but {fault}")
     return kind
 
 
@@ -412,7 +410,9 @@ def _images(x, samples: int) -> np.ndarray | None:
         return None
     fits = x.dtype == np.uint8 and x.ndim in (3, 4) and len(x) == samples
     wanted = "wanted uint8 (N, H, W), (N, H, W, C) or (N, C, H, W)"
-    refuse({f"images are {x.dtype} {x.shape}; {wanted}, N = {samples}": not fits})
+    if not fits:
+        raise ValueError(f"images are {x.dtype} {x.shape}; {wanted}, N = {samples}")
     x = x[:, None] if x.ndim == 3 else x if x.shape[1] in (1, 3) else x.transpose(0, 3, 1, 2)
-    refuse({f"images have {x.shape[1]} channels; wanted 1 or 3": x.shape[1] not in (1, 3)})
+    if x.shape[1] not in (1, 3):
+        raise ValueError(f"images have {x.shape[1]} channels; wanted 1 or 3")
     return np.ascontiguousarray(x)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb._image_files import check_budget
-from mia_nb.checks import refuse, shown
+from mia_nb.checks import shown
 
 INPUTS = ("image", "img", "x", "pixel_values", "input", "inputs", "input_ids", "features", "data")
 LABELS = ("label", "labels", "y", "target", "targets", "fine_label")
@@ -261,7 +261,8 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
     path = Path(path)
     start = f"{path}: "
     mark = SEPARATORS[path.suffix.lower()]
-    refuse({"there is no such file": not path.is_file()}, start)
+    if not path.is_file():
+        raise ValueError(f"{start}there is no such file")
     check_budget(str(path), 4 * path.stat().st_size)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -279,19 +280,21 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
     except (ValueError, OSError, csv.Error, pd.errors.ParserError) as error:
         raise ValueError(f"{start}it cannot be read as a table ({said(error, 120)})") from error
     names = [name.strip() for name in names] if named else []
-    refuse(
-        {
-            f"a line has {table.shape[1]} entries where {len(names)} columns are named": (
-                named and len(names) != table.shape[1]
-            ),
+    if named and len(names) != table.shape[1]:
+        raise ValueError(
+            f"{start}a line has {table.shape[1]} entries where {len(names)} columns are named"
+        )
+    if "" in names:
+        raise ValueError(
+            f"{start}"
             f"column {names.index('') + 1 if '' in names else 0} has no name: are these row"
-            " numbers? leave them out (index=False in pandas)": "" in names,
-            f"two columns are called {next((shown(n) for n in names if names.count(n) > 1), '')}": (
-                len({*names}) < len(names)
-            ),
-        },
-        start,
-    )
+            " numbers? leave them out (index=False in pandas)"
+        )
+    if len({*names}) < len(names):
+        raise ValueError(
+            f"{start}"
+            f"two columns are called {next((shown(n) for n in names if names.count(n) > 1), '')}"
+        )
     arrays = {}
     columns: list[int] = []
     for place in range(table.shape[1]):
@@ -299,20 +302,25 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
         values = _column(table[place], name, start)
         if named and name.lower() in COLUMNS:
             kind = COLUMNS[name.lower()]
-            refuse({f"it has two columns of {kind}": kind in arrays}, start)
+            if kind in arrays:
+                raise ValueError(f"{start}it has two columns of {kind}")
             arrays[kind] = values
             continue
         counts_rows = len(values) > 2 and (np.diff(values.astype(float)) == 1).all()
-        refuse(
-            {
+        if named and name.lower() in NO_LOGITS:
+            raise ValueError(
+                f"{start}"
                 f"{name} is no class's logit, it seems: leave the column out; beside logits there"
-                " may be label, member and population": named and name.lower() in NO_LOGITS,
-                f"{name} numbers the rows: leave the column out": counts_rows,
+                " may be label, member and population"
+            )
+        if counts_rows:
+            raise ValueError(f"{start}{name} numbers the rows: leave the column out")
+        if values.dtype == bool:
+            raise ValueError(
+                f"{start}"
                 f"{name} holds true and false: call the column member if it says who was trained"
-                " on, else leave it out": values.dtype == bool,
-            },
-            start,
-        )
+                " on, else leave it out"
+            )
         columns.append(place)
     if columns:
         arrays["logits"] = table[columns].to_numpy(np.float64)

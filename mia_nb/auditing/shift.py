@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import chdtrc
 
 from mia_nb import escape
-from mia_nb.checks import checked, first_of, holding, refuse
+from mia_nb.checks import checked, first_of, holding
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
@@ -87,19 +87,22 @@ def shift_guard(
         raise ValueError("complex numbers came as x or labels; wanted real ones")
     shapes = f"x {x.shape}, labels {labels.shape}, member {member.shape}"
     equal = member.ndim == 1 and x.shape[:1] == labels.shape == member.shape
-    refuse({f"{shapes}: wanted one entry of each per sample": not equal})
+    if not equal:
+        raise ValueError(f"{shapes}: wanted one entry of each per sample")
     floats = {"x": x} if x.dtype.kind == "f" else {}
     floats |= {"labels": labels} if labels.dtype.kind == "f" else {}
     for name, values in floats.items():
         finite = np.isfinite(values.reshape(len(values), -1)).all(1)
         bad = f"{name} has NaN or infinite values in {(~finite).sum()} of {len(values)} samples"
-        refuse({f"{bad}: wanted finite ones": not finite.all()})
+        if not finite.all():
+            raise ValueError(f"{bad}: wanted finite ones")
     if samples is not None and len(x) > samples:
         chosen = np.sort(np.random.default_rng(seed).choice(len(x), samples, replace=False))
         x, labels, member = x[chosen], labels[chosen], member[chosen]
     n1, n0 = int(member.sum()), int((~member).sum())
     sizes = f"{n1} members (train) and {n0} non-members (test)"
-    refuse({f"{sizes}: wanted at least {folds} of each": min(n1, n0) < folds})
+    if min(n1, n0) < folds:
+        raise ValueError(f"{sizes}: wanted at least {folds} of each")
     value, error, classes_p = math.nan, math.nan, class_mix(labels, member, seed=seed)
     pixels = x.reshape(len(x), -1).astype(np.float32)
     if (pixels != pixels[0]).any():

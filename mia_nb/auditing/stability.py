@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked, first_of, refuse
+from mia_nb.checks import checked, first_of
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, counts
 
 FEWEST = 3  # repetitions
@@ -67,25 +67,23 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
     values = {name: np.asarray(v, np.float64) for name, v in values.items()}
     shapes = [v.shape for v in values.values()]
     equal = len(set(shapes)) == 1 and len(shapes[0]) == 2 and shapes[0][1:] == member.shape
-    refuse(
-        {
-            f"fpr={fpr}: wanted a false positive rate between 0 and 1; 1 % is 0.01": (
-                not 0 < fpr < 1
-            ),
-            f"values {shapes}, member {member.shape}: wanted equal (S, N) and (N,)": not equal,
-        }
-    )
+    if not 0 < fpr < 1:
+        raise ValueError(f"fpr={fpr}: wanted a false positive rate between 0 and 1; 1 % is 0.01")
+    if not equal:
+        raise ValueError(f"values {shapes}, member {member.shape}: wanted equal (S, N) and (N,)")
     scores = np.stack(list(values.values()))
     repetitions, known = scores.shape[1], ~np.isnan(scores).any((0, 1))
     scores, member = scores[..., known], member[known]
-    refuse(
-        {
+    if repetitions < FEWEST:
+        raise ValueError(
             f"{repetitions} repetitions of the target: stability needs {FEWEST} or more, trained"
-            " with other seeds": repetitions < FEWEST,
+            " with other seeds"
+        )
+    if member.all() or not member.any():
+        raise ValueError(
             f"{known.sum()} of {len(known)} samples have all scores: wanted a member and a"
-            " non-member among them": member.all() or not member.any(),
-        }
-    )
+            " non-member among them"
+        )
     curves = [[(score, *counts(score, member)[1:]) for score in rows] for rows in scores]
     groups = [("seeds", name, sets) for name, sets in zip(values, curves, strict=True)]
     if len(values) > 1:

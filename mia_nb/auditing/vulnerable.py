@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import comb
 
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked, first_of, refuse
+from mia_nb.checks import checked, first_of
 from mia_nb.metrics.null import redraw
 from mia_nb.metrics.pairs import rows_of_pairs
 from mia_nb.types import Scores, Signals
@@ -76,19 +76,20 @@ def vulnerability(
     value = _both_or_none(scores) if paired else scores.value
     ranks, auc, t_in, t_out = _per_sample(value, scores.member)
     able = (t_in > 0) & (t_out > 0)
-    refuse(
-        {
+    if not 0 < rate < 1 or permutations < 1:
+        raise ValueError(
             f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1"
-            " permutation": not 0 < rate < 1 or permutations < 1,
+            " permutation"
+        )
+    if not disjoint and null is None:
+        raise ValueError(
             "targets and references share a pool: per-sample numbers are biased; score with"
-            " references=another pool, or pass null=null_scores(attack, signals)": (
-                not disjoint and null is None
-            ),
-            "no sample is in one target and out of another: an AUC over targets needs both": (
-                not able.any()
-            ),
-        }
-    )
+            " references=another pool, or pass null=null_scores(attack, signals)"
+        )
+    if not able.any():
+        raise ValueError(
+            "no sample is in one target and out of another: an AUC over targets needs both"
+        )
     more, null_auc = "score more targets", 0.5
     if null is not None:
         drawn = _redrawn(scores, null)
@@ -166,16 +167,16 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
     drawn, attack = [], scores.info.get("attack")
     for other in null:
         name, same = other.info.get("attack", attack), np.array_equal(other.targets, scores.targets)
-        refuse(
-            {
+        if name != attack:
+            raise ValueError(
                 f"null holds scores of {name}, these are of {attack}: redraw the masks for the"
-                " same attack": name != attack,
+                " same attack"
+            )
+        if other.value.shape != scores.value.shape or not same:
+            raise ValueError(
                 f"null has targets x samples {other.value.shape}, these scores"
-                f" {scores.value.shape}: redraw the masks for the same targets and samples": (
-                    other.value.shape != scores.value.shape or not same
-                ),
-            }
-        )
+                f" {scores.value.shape}: redraw the masks for the same targets and samples"
+            )
         drawn.append(_per_sample(other.value, other.member)[1])
     if not drawn:
         raise ValueError(

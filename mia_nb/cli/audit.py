@@ -19,7 +19,7 @@ from mia_nb._files import replacing
 from mia_nb.auditing.finished import TWINS, array_in, outputs
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
 from mia_nb.auditing.result import IDLE, MIME
-from mia_nb.checks import first_of, mask, refuse
+from mia_nb.checks import first_of, mask
 from mia_nb.cli import notebooks, run
 from mia_nb.cli.say import say
 from mia_nb.digests import digest
@@ -47,24 +47,33 @@ def parameters(args) -> list[tuple[str, str]]:
     for name in named:
         texts = [f"{how}{value}" for other, value, how in given if other == name]
         said = f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
-        refuse({said: len(texts) > 1})
+        if len(texts) > 1:
+            raise ValueError(said)
     ways = [name for name in WAYS if named.get(name)]
     came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
     way = ways[0] if len(ways) == 1 else ""
     idle_ones = [how for name, _, how in given if way and name in IDLE[way]]
     extra, logits = [how.removeprefix("-p ").rstrip(" =") for how in idle_ones], named.get("logits")
-    refuse(
-        {
+    if not way:
+        raise ValueError(
             "wanted one of --model package.module:function --data IMAGES, --logits FILE.npz"
-            f" (outputs of models trained elsewhere), --pool KEY (a stored pool){came}": not way,
+            f" (outputs of models trained elsewhere), --pool KEY (a stored pool){came}"
+        )
+    if way == "model" and "dataset" not in named:
+        raise ValueError(
             "--model needs --data: a folder of class folders of images, an .npz with train_images,"
-            " or a known name": way == "model" and "dataset" not in named,
+            " or a known name"
+        )
+    if extra:
+        raise ValueError(
             f"--{way} brings {BRINGS.get(way)}: {', '.join(extra)} would change nothing; leave"
-            f" {'it' if len(extra) == 1 else 'them'} out": extra,
+            f" {'it' if len(extra) == 1 else 'them'} out"
+        )
+    if way == "logits" and not Path(logits).is_file():
+        raise ValueError(
             f"--logits {logits}: no such file; wanted an .npz with logits, labels and member, or"
-            " a .csv or .tsv of one model": (way == "logits" and not Path(logits).is_file()),
-        }
-    )
+            " a .csv or .tsv of one model"
+        )
     limits = [text for name, value in overrides if name == "fail_if" for text in _listed(value)]
     stated = [str(limit) for limit in auditing.limits([*limits, *args.fail_if])]
     return [*named.items(), *([("fail_if", json.dumps(stated))] if stated else [])]
@@ -111,16 +120,15 @@ def finished(args) -> Namespace:
     """The options with --logits instead of --weights: what this model puts out for the images."""
     needed = {"--model": args.model, "--data": args.data, "--member": args.member}
     lacking = " and ".join(name for name, value in needed.items() if not value)
-    refuse(
-        {
-            "--member is for --weights FILE; leave it out": not args.weights,
+    if not args.weights:
+        raise ValueError("--member is for --weights FILE; leave it out")
+    if lacking:
+        raise ValueError(
             f"--weights needs {lacking} too: what builds the network, the images, and a .npy or"
-            " a table with a column member that is true for those that it was trained on": lacking,
-            f"--weights {args.weights}: no such file": (
-                args.weights and not Path(args.weights).is_file()
-            ),
-        }
-    )
+            " a table with a column member that is true for those that it was trained on"
+        )
+    if args.weights and not Path(args.weights).is_file():
+        raise ValueError(f"--weights {args.weights}: no such file")
     from mia_nb import data, models
     from mia_nb.models.checkpoints import load_weights
 

@@ -24,7 +24,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from mia_nb.checks import refuse
 from mia_nb.models.fast import whitened
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -196,20 +195,30 @@ def checked(args: dict, recipe, before: str | None = None) -> None:
     """
     noise, bound = args["noise_multiplier"], args["max_grad_norm"]
     fitting = math.isfinite(noise) and noise >= 0 and math.isfinite(bound) and bound > 0
-    refuse(
-        {
+    if not fitting:
+        raise ValueError(
             f"noise_multiplier={noise}, max_grad_norm={bound}: wanted at least 0"
             " (accounting.noise_multiplier finds one for a target) and a positive"
-            " norm": not fitting,
-            f"loss={recipe.loss!r} under dp_sgd: wanted cross_entropy, one loss for each"
-            " sample": recipe.loss != "cross_entropy",
+            " norm"
+        )
+    if recipe.loss != "cross_entropy":
+        raise ValueError(
+            f"loss={recipe.loss!r} under dp_sgd: wanted cross_entropy, one loss for each sample"
+        )
+    if recipe.schedule not in SCHEDULES:
+        raise ValueError(
             f"schedule={recipe.schedule!r} looks at the training loss, which nobody accounts for:"
-            f" take {', '.join(SCHEDULES)}": recipe.schedule not in SCHEDULES,
+            f" take {', '.join(SCHEDULES)}"
+        )
+    if recipe.parent is not None and before == "dp_sgd":
+        raise ValueError(
             "defense='dp_sgd' with a parent trained by dp_sgd: both trainings saw the members, and"
             " their composition is not accounted for; train once with dp_sgd from the start, for"
-            " as many epochs as both": recipe.parent is not None and before == "dp_sgd",
+            " as many epochs as both"
+        )
+    if recipe.parent is not None:
+        raise ValueError(
             "defense='dp_sgd' with a parent: its weights saw the members without clipping and"
             " noise, which nothing done afterwards takes back; train with dp_sgd from the"
-            " start": recipe.parent is not None,
-        }
-    )
+            " start"
+        )

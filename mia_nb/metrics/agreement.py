@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.attacks import score
-from mia_nb.checks import checked, refuse
+from mia_nb.checks import checked
 from mia_nb.metrics.pairs import rows_of_pairs
 from mia_nb.metrics.uncertainty import half_width
 from mia_nb.types import Signals
@@ -112,16 +112,15 @@ def agreement(
         raise ValueError(f"agreement got {len(pools)} pool: pass two or more, {{name: signals}}")
     first, *others = pools.values()
     least, pairs = 1 if attack is None else 2, rows_of_pairs(score("loss", first).pair)
-    refuse(
-        {
+    if any(not np.array_equal(one.member, first.member) for one in others):
+        raise ValueError(
             "the pools have different membership: compare recipes on the same masks,"
-            " training.family_pools makes them": any(
-                not np.array_equal(one.member, first.member) for one in others
-            ),
-            f"{len(pairs)} pairs of models: two halves need {2 * least} or more; train more"
-            " models": len(pairs) < 2 * least,
-        }
-    )
+            " training.family_pools makes them"
+        )
+    if len(pairs) < 2 * least:
+        raise ValueError(
+            f"{len(pairs)} pairs of models: two halves need {2 * least} or more; train more models"
+        )
     if splits < 1:
         raise ValueError(f"splits={splits}: wanted a number of random cuts from 1 up")
     means = _means(list(pools.values()), attack, pairs)

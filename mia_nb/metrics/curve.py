@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
-from mia_nb.checks import checked, counted, fraction, mask, reals, refuse, shown, whole
+from mia_nb.checks import checked, counted, fraction, mask, reals, shown, whole
 
 # below this many allowed false positives a TPR at that FPR is not measurable
 MIN_FALSE_POSITIVES = 10
@@ -64,16 +64,20 @@ def _vectors(score, member) -> tuple[np.ndarray, np.ndarray]:
     """
     score, member = reals("scores", score), mask("members", member)
     missing, positives = int(np.isnan(score).sum()), int(member.sum())
-    refuse(
-        {
+    if score.ndim != 1 or score.shape != member.shape:
+        raise ValueError(
             f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target"
-            " at a time": score.ndim != 1 or score.shape != member.shape,
+            " at a time"
+        )
+    if missing:
+        raise ValueError(
             f"{missing} of {score.size} scores are NaN: leave those samples out and report their"
-            " share": missing,
-            f"{positives} members among {member.size} samples: a ROC needs members and"
-            " non-members": not 0 < positives < member.size,
-        }
-    )
+            " share"
+        )
+    if not 0 < positives < member.size:
+        raise ValueError(
+            f"{positives} members among {member.size} samples: a ROC needs members and non-members"
+        )
     return score, member
 
 

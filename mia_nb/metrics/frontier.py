@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked, one_of, refuse, whole
+from mia_nb.checks import checked, one_of, whole
 from mia_nb.metrics.curve import rates
 from mia_nb.metrics.pairs import numbered, same_masks
 from mia_nb.metrics.tables import per_target, with_ends
@@ -77,9 +77,10 @@ def frontier(
         for epoch, attacks in epochs.items()
         for attack, scores in attacks.items()
     }
-    refuse(
-        {"frontier got no scores: pass {family: {epoch: {attack: attacks.score(...)}}}": not flat}
-    )
+    if not flat:
+        raise ValueError(
+            "frontier got no scores: pass {family: {epoch: {attack: attacks.score(...)}}}"
+        )
     for _, epoch, _ in flat:
         whole("epoch", epoch, 0)
     first = next(iter(flat))
@@ -335,12 +336,10 @@ def _need(table: pd.DataFrame, columns: tuple, who: str):
     columns = (*KEYS, "target", "pair", *columns)
     lacks = ", ".join(name for name in columns if name not in table.columns)
     held = f"{who} got columns {list(table.columns)}"
-    refuse(
-        {
-            f"{held}; {lacks} missing: pass metrics.frontier(runs)": lacks,
-            f"{who} got a table without rows: nothing was measured": not len(table),
-        }
-    )
+    if lacks:
+        raise ValueError(f"{held}; {lacks} missing: pass metrics.frontier(runs)")
+    if not len(table):
+        raise ValueError(f"{who} got a table without rows: nothing was measured")
 
 
 def _check_matched(table, by, metric, baseline, attack):
@@ -354,18 +353,15 @@ def _check_matched(table, by, metric, baseline, attack):
     }
     first = next(iter(held))
     other = next((key for key in held if held[key] != held[first]), first)
-    refuse(
-        {
-            f"baseline={baseline!r} is not one of the families {families}": (
-                baseline is not None and baseline not in families
-            ),
-            f"attack={attack!r} is not in the table: it holds {attacks}, or say max": (
-                attack not in ("max", *attacks)
-            ),
+    if baseline is not None and baseline not in families:
+        raise ValueError(f"baseline={baseline!r} is not one of the families {families}")
+    if attack not in ("max", *attacks):
+        raise ValueError(f"attack={attack!r} is not in the table: it holds {attacks}, or say max")
+    if other != first:
+        raise ValueError(
             f"{_named(other)} and {_named(first)} have other targets or pairs: score the same in"
-            " all": other != first,
-        }
-    )
+            " all"
+        )
 
 
 def _curve(rows: pd.DataFrame, by: str, metric: str, drawn: bool) -> Curve:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked, refuse
+from mia_nb.checks import checked
 from mia_nb.metrics.pairs import need_membership, same_or_complement, units
 from mia_nb.metrics.uncertainty import names, per_target_metrics
 from mia_nb.types import Scores, Signals
@@ -85,7 +85,8 @@ def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choi
             "error": pairs.std(ddof=1) / np.sqrt(len(pairs)),
             "pseudo_targets": len(values),
         }
-    refuse({"choose got no candidates: pass {name: Signals}": not rows})
+    if not rows:
+        raise ValueError("choose got no candidates: pass {name: Signals}")
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("candidate")
     best = table.loc[table["value"].idxmax()]
     table.insert(2, "within_one_error", table["value"] >= best["value"] - best["error"])

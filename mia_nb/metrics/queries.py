@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
 from mia_nb.attacks.learned import shokri
-from mia_nb.checks import checked, refuse
+from mia_nb.checks import checked
 from mia_nb.metrics.pairs import need_membership, units
 from mia_nb.metrics.tables import summary
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
@@ -76,16 +76,21 @@ def variance_split(signals: Signals) -> VarianceSplit:
     margin, member = signals.margin[:, :, audited], signals.member[:, audited]
     silent = [m for m, own in enumerate(margin) if not np.ptp(own, axis=0).any()]
     who = "" if len(silent) == len(margin) else f" of models {silent}"
-    refuse(
-        {
+    if margin.shape[1] < 2:
+        raise ValueError(
             "these signals hold one query: the noise shows between outputs, query with queries=16"
-            " or more": margin.shape[1] < 2,
+            " or more"
+        )
+    if signals.query_kind == "steps":
+        raise ValueError(
             "these signals hold time steps, not repeated queries: query with queries=R and"
-            " per_step=False": signals.query_kind == "steps",
+            " per_step=False"
+        )
+    if silent:
+        raise ValueError(
             f"declared stochastic, but all outputs{who} for a sample are equal: the noise is off;"
-            " switch it on": silent,
-        }
-    )
+            " switch it on"
+        )
     noise = np.array([own.var(0, ddof=1).mean() for own in margin])
     mean, unit, count = margin.mean(1), units(member), margin.shape[1]
     split = _split(noise, mean, member, count)
@@ -169,13 +174,13 @@ def query_curve(
     counts, function = _counts(queries, pools), find(attack)[1]
     if getattr(function, "keywords", {}).get("combine") == "mean_sd":
         counts = [one for one in counts if one > 1]
-    refuse(
-        {
+    if getattr(function, "func", function) is shokri:
+        raise ValueError(
             "shokri reads probabilities averaged over all queries, not the first R: query anew with"
-            " each R": getattr(function, "func", function) is shokri,
-            "combine='mean_sd' needs several queries: take some R of 2 or more": not counts,
-        }
-    )
+            " each R"
+        )
+    if not counts:
+        raise ValueError("combine='mean_sd' needs several queries: take some R of 2 or more")
     rows = {}
     for count in counts:
         first = [pool.select(queries=slice(0, count)) for pool in pools]
@@ -203,15 +208,13 @@ def query_curve(
 def _counts(queries, pools: list[Signals]) -> list[int]:
     """The wanted numbers of queries that all pools hold, ascending."""
     wanted, most = np.unique(np.atleast_1d(queries)), min(pool.margin.shape[1] for pool in pools)
-    refuse(
-        {
-            f"queries={queries}: wanted whole numbers from 1 on": (
-                (wanted < 1).any() or (wanted % 1 != 0).any()
-            ),
+    if (wanted < 1).any() or (wanted % 1 != 0).any():
+        raise ValueError(f"queries={queries}: wanted whole numbers from 1 on")
+    if not (wanted <= most).any():
+        raise ValueError(
             f"queries={queries}, but there are {most} outputs for each sample: query more, or take"
-            " fewer": not (wanted <= most).any(),
-        }
-    )
+            " fewer"
+        )
     return [int(one) for one in wanted if one <= most]
 
 

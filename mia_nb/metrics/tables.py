@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.attacks import NAMES, in_words
-from mia_nb.checks import checked, holding, instance, refuse, shown
+from mia_nb.checks import checked, holding, instance, shown
 from mia_nb.metrics.curve import (
     PRIORS,
     area,
@@ -72,13 +72,13 @@ def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     scores = {scores.info.get("attack", "attack"): scores} if isinstance(scores, Scores) else scores
     for name, one in instance("scores", scores, dict).items():
         value = instance(f"scores[{name!r}]", one, Scores).value
-        refuse(
-            {
-                f"{name} has no target: score at least one": not len(value),
+        if not len(value):
+            raise ValueError(f"{name} has no target: score at least one")
+        if np.isnan(value).all(1).any():
+            raise ValueError(
                 f"{name} scored no sample of a target (no reference on one side?): leave it out, or"
-                " train more models": np.isnan(value).all(1).any(),
-            }
-        )
+                " train more models"
+            )
     return scores
 
 
@@ -215,7 +215,8 @@ def summary(
     for one in scores.values():
         shape, wanted = np.shape(groups), one.value.shape[1:]
         came = f"groups have shape {shape}; wanted {wanted}, a label per sample"
-        refuse({came: groups is not None and shape != wanted})
+        if groups is not None and shape != wanted:
+            raise ValueError(came)
     return table_of(
         scores, fpr, n_resamples=n_resamples, seed=seed, self_test=self_test, groups=groups
     )

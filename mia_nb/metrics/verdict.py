@@ -11,7 +11,7 @@ import pandas as pd
 
 from mia_nb import escape
 from mia_nb.attacks import NAMES, in_words
-from mia_nb.checks import checked, instance, refuse
+from mia_nb.checks import checked, instance
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
 from mia_nb.metrics.null import SelfTest
@@ -84,13 +84,13 @@ def verdict(
     scores = {"attack": scores} if isinstance(scores, Scores) else scores
     refuse_unequal_samples(instance("scores", scores, dict))
     table = summary(scores, FPR, n_resamples=n_resamples, seed=seed) if table is None else table
-    refuse(
-        {
+    if list(table.index) != [*scores, "max"] or not {f"tpr@{x:g}_measurable" for x in FPR} <= {
+        *table
+    }:
+        raise ValueError(
             f"table has the rows {', '.join(map(str, table.index))}: wanted metrics.summary of the"
-            f" same scores at the false positive rates {FPR}": list(table.index) != [*scores, "max"]
-            or not {f"tpr@{x:g}_measurable" for x in FPR} <= {*table}
-        }
-    )
+            f" same scores at the false positive rates {FPR}"
+        )
     table = table.drop("max")
     measurable = [x for x in FPR if table[f"tpr@{x:g}_measurable"].astype(bool).all()]
     row = table.loc[table[f"tpr@{measurable[0]:g}" if measurable else "auc"].idxmax()]

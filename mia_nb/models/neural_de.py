@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from mia_nb import models
-from mia_nb.checks import first_of, one_of, refuse
+from mia_nb.checks import first_of, one_of
 from mia_nb.models import solvers
 from mia_nb.models.lipschitz import conv_norm, local_lipschitz
 from mia_nb.models.solvers import integrate
@@ -291,19 +291,24 @@ class FlowBlock(nn.Module):
 
 
 def _check_equation(order, damped, augment, start, lipschitz, clip) -> None:
-    refuse(
-        {
+    if order not in (1, 2) or (damped and order != 2):
+        raise ValueError(
             f"order={order}, damped={damped}: wanted order 1, order 2 (SONODE), or order 2 and"
-            " damped (HBNODE)": order not in (1, 2) or (damped and order != 2),
+            " damped (HBNODE)"
+        )
+    if augment < 0 or (augment and order == 2):
+        raise ValueError(
             f"augment={augment} with order={order}: wanted channels from 0 up, and order 1 where"
-            " there are any": augment < 0 or (augment and order == 2),
-            f"start={start!r} is not one of {', '.join(STARTS)}": start not in STARTS,
-            f"lipschitz={lipschitz} with order={order}: wanted a positive bound, and order 1": (
-                lipschitz is not None and (not lipschitz > 0 or order == 2)
-            ),
-            f"clip={clip}: wanted a positive norm": clip is not None and not clip > 0,
-        }
-    )
+            " there are any"
+        )
+    if start not in STARTS:
+        raise ValueError(f"start={start!r} is not one of {', '.join(STARTS)}")
+    if lipschitz is not None and (not lipschitz > 0 or order == 2):
+        raise ValueError(
+            f"lipschitz={lipschitz} with order={order}: wanted a positive bound, and order 1"
+        )
+    if clip is not None and not clip > 0:
+        raise ValueError(f"clip={clip}: wanted a positive norm")
 
 
 def _norm(kind: str, channels: int) -> nn.Module:

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from mia_nb import models
-from mia_nb.checks import refuse
 from mia_nb.models import neurons
 from mia_nb.models.neural_de import FlowBlock
 
@@ -226,14 +225,16 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     place, the reason and the way out; never converts a part in silence.
     """
     for name, part in model.named_modules():
-        refuse(
-            {
+        if models.timesteps(part) is not None:
+            raise ValueError(
                 f"{name or type(part).__name__} spikes already: pass the plain network that it was"
-                " made from": models.timesteps(part) is not None,
+                " made from"
+            )
+        if isinstance(part, FlowBlock):
+            raise ValueError(
                 f"{name} is a differential equation, which no spikes stand for: convert a network"
-                " without one": isinstance(part, FlowBlock),
-            }
-        )
+                " without one"
+            )
     model, other = copy.deepcopy(model), copy.deepcopy(model)  # tracing writes constants into them
     graph = _graph(model)
     _same_in_both_modes(model, graph, other, _graph(other.train(not model.training)))
@@ -404,14 +405,16 @@ def _without_changes(net: fx.GraphModule) -> None:
         if (old := _changed(net, node)) is None:
             continue
         read_later = any(order[user] > order[node] for user in old.users)
-        refuse(
-            {
+        if old.op in ("placeholder", "get_attr") and node.target not in CHANGES:
+            raise ValueError(
                 f"{where_of(node)} changes {old.name}, which is not its own, in place: work on a"
-                " new tensor": old.op in ("placeholder", "get_attr") and node.target not in CHANGES,
+                " new tensor"
+            )
+        if not node.users or read_later:
+            raise ValueError(
                 f"{where_of(node)} changes in place what another name reads, or none: use its"
-                " result, as in h = h + 1": not node.users or read_later,
-            }
-        )
+                " result, as in h = h + 1"
+            )
         node.target = CHANGES.get(node.target, node.target)
 
 

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from mia_nb.checks import refuse
-
 FIXED = ("euler", "rk4", "stoch_rk4")
 ADAPTIVE = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")  # torchdiffeq
 DIAGONAL = ("srk", "milstein")  # torchsde
@@ -121,22 +119,26 @@ def integrate(
 def check(*, steps, T=1.0, method="euler", k=0.0, rtol=1e-3, atol=1e-3, adjoint=False) -> None:
     """ValueError of one line for settings that no solver can serve."""
     whole = isinstance(steps, Integral) and not isinstance(steps, bool) and steps >= 1
-    refuse(
-        {
-            f"method={method!r} is not one of {', '.join(METHODS)}": method not in METHODS,
-            f"steps={steps!r}: wanted a whole number of steps from 1 up": not whole,
-            f"T={T}: wanted a positive time of integration": not 0 < T < math.inf,
-            f"k={k}: wanted a standard deviation of the noise of a step, 0 for none": not (
-                0 <= k < math.inf
-            ),
+    if method not in METHODS:
+        raise ValueError(f"method={method!r} is not one of {', '.join(METHODS)}")
+    if not whole:
+        raise ValueError(f"steps={steps!r}: wanted a whole number of steps from 1 up")
+    if not 0 < T < math.inf:
+        raise ValueError(f"T={T}: wanted a positive time of integration")
+    if not (0 <= k < math.inf):
+        raise ValueError(f"k={k}: wanted a standard deviation of the noise of a step, 0 for none")
+    if k > 0 and method in ADAPTIVE:
+        raise ValueError(
             f"k={k} with method={method!r}: an adaptive solver would chase the noise with ever"
-            " smaller steps; take euler, rk4, stoch_rk4, srk or milstein, or k=0": k > 0
-            and method in ADAPTIVE,
-            f"rtol={rtol}, atol={atol}: tolerances must be positive": not (rtol > 0 and atol > 0),
+            " smaller steps; take euler, rk4, stoch_rk4, srk or milstein, or k=0"
+        )
+    if not (rtol > 0 and atol > 0):
+        raise ValueError(f"rtol={rtol}, atol={atol}: tolerances must be positive")
+    if adjoint and method not in ADAPTIVE:
+        raise ValueError(
             f"adjoint=True with method={method!r}: only {', '.join(ADAPTIVE)} have adjoint"
-            " gradients": adjoint and method not in ADAPTIVE,
-        }
-    )
+            " gradients"
+        )
     if method in BACKENDS:
         _library(method)
 

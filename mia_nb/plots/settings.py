@@ -13,7 +13,6 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb.attacks import in_words
-from mia_nb.checks import refuse
 from mia_nb.plots.marks import DODGE, band, bars, column_bars, level, offset, triple
 from mia_nb.plots.style import (
     BELOW,
@@ -624,13 +623,13 @@ def query_curves(
     """
     levels, figure = dict(noise_off or {}), go.Figure()
     strangers = sorted(set(levels) - set(curves))
-    refuse(
-        {
-            "query_curves got no curve: pass {family: metrics.query_curve(...)}": not curves,
+    if not curves:
+        raise ValueError("query_curves got no curve: pass {family: metrics.query_curve(...)}")
+    if strangers:
+        raise ValueError(
             f"noise_off names {strangers}, the curves are those of {list(curves)}: name families"
-            " alike": strangers,
-        }
-    )
+            " alike"
+        )
     table = pd.concat(curves, names=["family", "R"]).reset_index()
     need(table, ENDS, "query_curves")
     table["line"] = table["family"]
@@ -759,14 +758,10 @@ def settling(
         ValueError: for no outputs and for `averaged` outside 1..Q.
     """
     most = min(map(len, outputs.values()), default=0)
-    refuse(
-        {
-            "settling got no outputs: wanted {True: margins, False: margins}": not outputs,
-            f"averaged={averaged}, but there are {most} outputs: wanted 1 to {most}": (
-                not 1 <= averaged <= most
-            ),
-        }
-    )
+    if not outputs:
+        raise ValueError("settling got no outputs: wanted {True: margins, False: margins}")
+    if not 1 <= averaged <= most:
+        raise ValueError(f"averaged={averaged}, but there are {most} outputs: wanted 1 to {most}")
     figure, counts, axis = go.Figure(), np.arange(1, most + 1), [0.3, most + 0.7]
     for i, (inside, own) in enumerate(outputs.items()):
         whose = "trained on it" if inside else "not trained on it"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import refuse
-
 METRIC_NAMES = {
     "test_acc": "test accuracy",
     "train_loss": "training loss",
@@ -34,13 +32,12 @@ def need(
         ValueError: for a missing column, no row, a value that is not finite and a repeated row.
     """
     lacks = ", ".join(name for name in columns if name not in table.columns)
-    refuse(
-        {
-            f"{who} got columns {list(table.columns)}; {lacks} missing: wanted"
-            f" {', '.join(columns)}": lacks,
-            f"{who} got a table without rows: nothing was measured": not len(table),
-        }
-    )
+    if lacks:
+        raise ValueError(
+            f"{who} got columns {list(table.columns)}; {lacks} missing: wanted {', '.join(columns)}"
+        )
+    if not len(table):
+        raise ValueError(f"{who} got a table without rows: nothing was measured")
     for name in finite:
         bad = table[~np.isfinite(table[name].astype(float))]
         if len(bad):

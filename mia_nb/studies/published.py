@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import checked, refuse
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.tables import accuracies, intervals
 from mia_nb.metrics.uncertainty import (
@@ -426,14 +426,13 @@ def _costs(cost: pd.DataFrame, baseline: str) -> pd.DataFrame:
     own = cost.assign(model=models)[models.notna()].set_index("model")
     twice = ", ".join(own.index[own.index.duplicated()])
     there = ", ".join(map(str, cost["family"]))
-    refuse(
-        {
-            f"{twice} comes twice in cost: one row per network": twice,
-            f"cost has {there}; {baseline} missing: ratios are to it": baseline not in own.index,
-            "cost has values that are not positive: measure them, or leave the network out": not (
-                own[columns].astype(float) > 0
-            ).all(axis=None),
-        }
-    )
+    if twice:
+        raise ValueError(f"{twice} comes twice in cost: one row per network")
+    if baseline not in own.index:
+        raise ValueError(f"cost has {there}; {baseline} missing: ratios are to it")
+    if not (own[columns].astype(float) > 0).all(axis=None):
+        raise ValueError(
+            "cost has values that are not positive: measure them, or leave the network out"
+        )
     ends = [f"{name}{end}" for name in columns for end in ("", "_low", "_high")]
     return own.reindex(index=list(NAMES), columns=ends).astype(float)

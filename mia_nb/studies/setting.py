@@ -6,7 +6,7 @@ import json
 import math
 from typing import NamedTuple
 
-from mia_nb.checks import checked, refuse
+from mia_nb.checks import checked
 from mia_nb.types import Recipe, Scores
 
 NAMES = {
@@ -225,16 +225,21 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
     if isinstance(info, Recipe):
         return _of_recipe(info, label, attack)
     model, flow = info.get("model"), info.get("flow")
-    refuse(
-        {
+    if not model:
+        raise ValueError(
             f"signals name no model (info has {', '.join(sorted(info)) or 'nothing'}): make them"
-            " with query(pool)": not model,
+            " with query(pool)"
+        )
+    if study == "nsde" and model not in NAMES:
+        raise ValueError(
             f"signals of model {model!r} have no place in this study: wanted one of"
-            f" {', '.join(NAMES)}": study == "nsde" and model not in NAMES,
+            f" {', '.join(NAMES)}"
+        )
+    if model in NAMES and model != "resnet14" and flow is None:
+        raise ValueError(
             f"signals of {model} do not say how it was integrated (info['flow']): query the models"
-            " again": model in NAMES and model != "resnet14" and flow is None,
-        }
-    )
+            " again"
+        )
     defenses = {kind: info.get(kind) or "" for kind in ("defense", "output")}
     options = [_options(name, info.get(f"{kind}_args")) for kind, name in defenses.items()]
     facts = {**defenses, "options": ", ".join(filter(None, options)), "attack": attack}
@@ -313,23 +318,24 @@ def normal(one: Setting) -> Setting:
     """
     spiking, families = one.model == "snn", " and ".join(NOISY)
     trained = one.training in TRAINED.get(one.model, ()) and (one.timesteps > 0) == spiking
-    refuse(
-        {
+    if one.model in TRAINED and not (trained and (spiking or one.references == "own")):
+        raise ValueError(
+            f"{one} "
             f"is no setting: an ann has training '', 0 timesteps and its own references, a snn"
-            f" {', '.join(TRAINED['snn'])} and at least 1 timestep": one.model in TRAINED
-            and not (trained and (spiking or one.references == "own")),
-            f"has unknown references {one.references!r}: wanted one of {tuple(REFERENCES)}": (
-                one.references not in REFERENCES
-            ),
-            f"cannot be: noise (k) is for {families} alone, augment for anode alone": (
-                (one.k and one.model not in NOISY) or (one.augment and one.model != "anode")
-            ),
-            "cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query": (
-                one.k < 0 or one.T <= 0 or min(one.blocks, one.steps, one.queries) < 1
-            ),
-        },
-        f"{one} ",
-    )
+            f" {', '.join(TRAINED['snn'])} and at least 1 timestep"
+        )
+    if one.references not in REFERENCES:
+        raise ValueError(
+            f"{one} has unknown references {one.references!r}: wanted one of {tuple(REFERENCES)}"
+        )
+    if (one.k and one.model not in NOISY) or (one.augment and one.model != "anode"):
+        raise ValueError(
+            f"{one} cannot be: noise (k) is for {families} alone, augment for anode alone"
+        )
+    if one.k < 0 or one.T <= 0 or min(one.blocks, one.steps, one.queries) < 1:
+        raise ValueError(
+            f"{one} cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query"
+        )
     if one.model == "resnet14":
         one = one._replace(method="euler", steps=16, T=1.0)
     if one.adaptive:
@@ -349,13 +355,9 @@ def usable(settings: dict, models=()) -> dict[Setting, Scores]:
     found: dict[Setting, Scores] = {}
     for key, scores in settings.items():
         one, known = Setting(*key), ", ".join(models)
-        refuse(
-            {
-                f"{one.model!r} is no model of this study: wanted one of {known}": (
-                    models and one.model not in models
-                ),
-                f"{one} has no target: score at least one": not len(scores.value),
-            }
-        )
+        if models and one.model not in models:
+            raise ValueError(f"{one.model!r} is no model of this study: wanted one of {known}")
+        if not len(scores.value):
+            raise ValueError(f"{one} has no target: score at least one")
         found.setdefault(normal(one), scores)
     return found

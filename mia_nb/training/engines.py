@@ -31,7 +31,7 @@ from joblib import Parallel, cpu_count, delayed
 
 from mia_nb import __version__, models
 from mia_nb._files import open_file, replacing, scratch_name
-from mia_nb.checks import refuse, shown
+from mia_nb.checks import shown
 from mia_nb.parameters import read_yaml
 from mia_nb.store import Folder
 from mia_nb.training.execution import EXECUTION, choose, device_of, execution, resumed
@@ -102,14 +102,14 @@ def _named(text: str) -> Engine:
     name, _, given = text.partition(":")
     count = int(given) if given.lstrip("-").isdecimal() else None
     addressed = name in ("dask", "ray")  # the others are counted only
-    refuse(
-        {
-            f"wanted a number, or {', '.join(f'{n}:NUMBER' for n in NAMES)}": name not in NAMES,
-            f"wanted {name}:NUMBER, how many at a time": given and count is None and not addressed,
-            "wanted at least one worker": count is not None and count < 1,
-        },
-        f"workers={text!r}: ",
-    )
+    if name not in NAMES:
+        raise ValueError(
+            f"workers={text!r}: wanted a number, or {', '.join(f'{n}:NUMBER' for n in NAMES)}"
+        )
+    if given and count is None and not addressed:
+        raise ValueError(f"workers={text!r}: wanted {name}:NUMBER, how many at a time")
+    if count is not None and count < 1:
+        raise ValueError(f"workers={text!r}: wanted at least one worker")
     return NAMES[name](given, count)
 
 
@@ -491,14 +491,16 @@ def _checked(context: dict) -> Folder:
     code.
     """
     folder = Folder(Path(context["token"]).parent)
-    refuse(
-        {
+    if context["version"] != __version__:
+        raise ValueError(
             f"mia_nb is {__version__} there and {context['version']} here: install the same on all"
-            " workers": context["version"] != __version__,
+            " workers"
+        )
+    if not folder.has("recipe.json"):
+        raise ValueError(
             f"it sees no {folder.path}: keep results on a file system that all workers share"
-            " (--results)": not folder.has("recipe.json"),
-        }
-    )
+            " (--results)"
+        )
     models.allow(*context["builders"].split(","))
     recipe = recipe_of(folder)
     name = next(iter(models.builders_of(recipe.model, recipe.model_args)), "")
@@ -535,15 +537,13 @@ def train_there(folder: Folder, token: Path, rows: list[int], checkpoint: float)
     ValueError where it cannot go on as the pool was begun.
     """
     begun, written = read_execution(folder), 0.0
-    refuse(
-        {
+    if begun.get("torch") != TORCH:
+        raise ValueError(
             f"torch is {TORCH} there, and the pool was begun with {begun.get('torch')}: install"
-            " that": begun.get("torch") != TORCH,
-            "it has no GPU, and the pool was begun on one": (
-                begun["device"].startswith("cuda") and not torch.cuda.is_available()
-            ),
-        }
-    )
+            " that"
+        )
+    if begun["device"].startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError("it has no GPU, and the pool was begun on one")
 
     def progress(some: list[int], epoch: int, loss: float) -> None:
         nonlocal written

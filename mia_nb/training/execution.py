@@ -17,7 +17,7 @@ from joblib import cpu_count as cores  # respects containers and affinity
 from tqdm.auto import tqdm
 
 from mia_nb import models, store
-from mia_nb.checks import duration, refuse, shown
+from mia_nb.checks import duration, shown
 from mia_nb.training import compiled, loop
 from mia_nb.training.loop import Plan
 from mia_nb.training.work import EXECUTION, TORCH, read_execution
@@ -72,17 +72,16 @@ def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.
     with contextlib.suppress(RuntimeError, TypeError):
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind, number = (chosen.type, chosen.index or 0) if chosen else (None, 0)
-    refuse(
-        {
-            "wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one": (
-                kind not in ("cpu", "cuda")
-            ),
-            f"this machine has {count} GPUs that PyTorch can use; take cpu, or None": (
-                here and kind == "cuda" and number >= count
-            ),
-        },
-        f"device={shown(device)}: ",
-    )
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(
+            f"device={shown(device)}: "
+            "wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one"
+        )
+    if here and kind == "cuda" and number >= count:
+        raise ValueError(
+            f"device={shown(device)}: "
+            f"this machine has {count} GPUs that PyTorch can use; take cpu, or None"
+        )
     return chosen
 
 
@@ -128,14 +127,17 @@ def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bo
     if isinstance(wanted, Strategy) and strategy != recorded.get("asked"):
         pairs.append(("strategy", recorded_strategy(recorded).family, wanted.family))
     way_out = "continuing would mix two kinds of arithmetic; finish it as it was begun, or train it"
-    reasons = {
-        f"with {name} {begun}, not {value}: {way_out} anew with force=True": begun != value
-        for name, begun, value in pairs
-    }
-    reasons["on a GPU and there is none here; finish it there, or use force=True"] = (
-        here and begun_on == "cuda" and not torch.cuda.is_available()
-    )
-    refuse(reasons, f"{folder.path.name} was begun ")
+    for name, begun, value in pairs:
+        if begun != value:
+            raise ValueError(
+                f"{folder.path.name} was begun with {name} {begun}, not {value}: {way_out} anew"
+                " with force=True"
+            )
+    if here and begun_on == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"{folder.path.name} was begun on a GPU and there is none here; finish it there, or use"
+            " force=True"
+        )
     return recorded
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from mia_nb import models
-from mia_nb.checks import checked, hint, refuse
+from mia_nb.checks import checked, hint
 from mia_nb.training.loop import begin
 from mia_nb.training.pool import Pool
 from mia_nb.training.train import (
@@ -311,14 +311,17 @@ def _refuse(
 def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
     unknown = next(iter(sorted(set(changes) - KNOWN)), None)
     other = next((name for name in fixed if name in changes), None)
-    refuse(
-        {
+    if unknown:
+        raise ValueError(
+            f"family {number} changes "
             f"{unknown!r}, which no recipe has; it may change"
-            f" {', '.join(sorted(KNOWN - set(fixed)))}": unknown,
-            f"{other!r}, but all families have the same members: change it for all": other,
-        },
-        f"family {number} changes ",
-    )
+            f" {', '.join(sorted(KNOWN - set(fixed)))}"
+        )
+    if other:
+        raise ValueError(
+            f"family {number} changes "
+            f"{other!r}, but all families have the same members: change it for all"
+        )
 
 
 def _parent(changes: dict, number: int) -> int | None:

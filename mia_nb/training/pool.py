@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from mia_nb import escape, models, store
-from mia_nb.checks import checked, refuse, row_numbers, whole
+from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.work import (
@@ -277,14 +277,11 @@ def load_pool(
         ValueError: there is none, several, or an unfinished one; or its recipe names another
             builder, of which nothing is run.
     """
-    refuse(
-        {
+    if str(prefix).startswith("example:"):
+        raise ValueError(
             f"{prefix} is signals alone, for mia-nb run attack -p pool={prefix}; a pool with images"
-            " and weights is made by: mia-nb run train --preset cifar10 -p download=true": (
-                str(prefix).startswith("example:")
-            )
-        }
-    )
+            " and weights is made by: mia-nb run train --preset cifar10 -p download=true"
+        )
     models.allow(*([builders] if isinstance(builders, str) else builders))
     folder = store.find(prefix, root, "pool")
     member, population = masks(folder)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from mia_nb import __version__, data, defenses, models, store
-from mia_nb.checks import checked, instance, mask, one_of, positive, refuse
+from mia_nb.checks import checked, instance, mask, one_of, positive
 from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
 from mia_nb.training import engines, loop
@@ -229,19 +229,17 @@ def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
     if recipe.parent is None:
         return None
     parent = load_pool(recipe.parent, root)
-    mine, theirs = ({name: getattr(one, name) for name in SPLIT} for one in (recipe, parent.recipe))
-    refuse(
-        {
-            f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key": (
-                parent.key != recipe.parent
-            ),
-            **{
-                f"{name}={mine[name]!r}, but the parent's is {theirs[name]!r}: a derived pool keeps"
-                " its parent's split": mine[name] != theirs[name]
-                for name in SPLIT
-            },
-        }
-    )
+    if parent.key != recipe.parent:
+        raise ValueError(
+            f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key"
+        )
+    for name in SPLIT:
+        value, of_parent = getattr(recipe, name), getattr(parent.recipe, name)
+        if value != of_parent:
+            raise ValueError(
+                f"{name}={value!r}, but the parent's is {of_parent!r}: a derived pool keeps its"
+                " parent's split"
+            )
     check_parent(parent, images, recipe.defense)
     return parent
 
@@ -252,20 +250,16 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
     """
     name = parent.folder.path.name
     check_network(parent.recipe, defense, f"pool {name}")
-    refuse(
-        {
+    if images.digest != parent.folder.read_json("images.json", digest=str)["digest"]:
+        raise ValueError(
             f"pool {name} was trained on other images than these ({images.name}): who is a member"
-            " would mean nothing; derive pools with the parent's own images": (
-                images.digest != parent.folder.read_json("images.json", digest=str)["digest"]
-            ),
-            **{
-                f"model {m} of the parent {name} is {status}: nothing can start from it": (
-                    status != "trained"
-                )
-                for m, status in enumerate(parent.status)
-            },
-        }
-    )
+            " would mean nothing; derive pools with the parent's own images"
+        )
+    for m, status in enumerate(parent.status):
+        if status != "trained":
+            raise ValueError(
+                f"model {m} of the parent {name} is {status}: nothing can start from it"
+            )
 
 
 def check_network(given: Recipe, defense: str | None, what: str) -> None:
@@ -353,17 +347,17 @@ def check(
     if parent is not None and recipe.model == parent.recipe.model == "snn":
         _same_neurons(recipe, parent.recipe)
     expected, smallest = loop.expected_members(recipe, member), int(member.sum(1).min())
-    refuse(
-        {
+    if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
+        raise ValueError(
             "model_args names a calibration, but nothing was calibrated: thresholds come from"
-            " convert_pool": (
-                parent is None and recipe.model == "snn" and recipe.model_args.get("calibration")
-            ),
+            " convert_pool"
+        )
+    if expected < recipe.batch or smallest < 2:
+        raise ValueError(
             f"batch={recipe.batch} is more than a model's"
             f" {expected if smallest > 1 else smallest} training samples; take a smaller batch or"
-            " more data": expected < recipe.batch or smallest < 2,
-        }
-    )
+            " more data"
+        )
     if recipe.augment != "none":
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
     try:
@@ -401,15 +395,17 @@ def _check_defense(recipe: Recipe, aside: int, before: str | None) -> None:
     """
     defense, args = defenses.find(recipe.defense), recipe.defense_args
     wanted = args.get("held_out", 0)
-    refuse(
-        {
+    if defense.held_out and not 1 <= wanted <= aside:
+        raise ValueError(
             f"held_out={wanted} of {aside} images set aside: defense {recipe.defense}"
             " looks at images that are no members and no non-members; take population=1000, say,"
-            " and defense_args={'held_out': 500}": defense.held_out and not 1 <= wanted <= aside,
+            " and defense_args={'held_out': 500}"
+        )
+    if defense.logits and recipe.loss != "cross_entropy":
+        raise ValueError(
             f"defense {recipe.defense} changes cross_entropy, and loss={recipe.loss!r}: take one of"
-            " the two": defense.logits and recipe.loss != "cross_entropy",
-        }
-    )
+            " the two"
+        )
     if recipe.defense == "dp_sgd":
         dp_sgd.checked(args, recipe, before)
 
@@ -432,16 +428,18 @@ def _try_clipping(plan: Plan) -> None:
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         mixed = dp_sgd.mismatch(module, losses_of, group.params)
         changed = dp_sgd.rewritten(module, before)
-        refuse(
-            {
+        if mixed:
+            raise ValueError(
                 f"{plan.recipe.model} has no gradients per sample at {mixed}: samples mix in a"
                 " batch, or its layer does not use it alone; DP-SGD would clip what is"
-                " none": mixed,
+                " none"
+            )
+        if changed:
+            raise ValueError(
                 f"{plan.recipe.model}: buffer {changed} is computed from members without clipping"
                 " and noise, as a forward pass of training changes it; take a layer that keeps no"
-                " statistics": changed,
-            }
-        )
+                " statistics"
+            )
         one = ClippedGroup(plan, [0])
         one.seed_noise(0)
         one.step(x[None, :1].to(DTYPES[plan.recipe.dtype]), y[None, :1], 1e-6)
@@ -480,14 +478,16 @@ def membership(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Masks (M, N) and population (N,): the parent's, drawn by the recipe's split, or given."""
     samples, given, derived = len(images.y), member is not None, parent is not None
-    refuse(
-        {
+    if derived and given and not np.array_equal(member, parent.member):
+        raise ValueError(
             "member differs from the parent's: a derived pool keeps its parent's members; leave"
-            " member out": derived and given and not np.array_equal(member, parent.member),
+            " member out"
+        )
+    if not derived and given != (recipe.split == "given"):
+        raise ValueError(
             f'split={recipe.split!r}: give a member mask with split="given", and with no other'
-            " split": not derived and given != (recipe.split == "given"),
-        }
-    )
+            " split"
+        )
     if derived:
         return parent.member, parent.population
     if member is not None:

@@ -15,7 +15,6 @@ from scipy.special import expit
 from mia_nb import attacks, metrics
 from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
 from mia_nb.attacks.margins import over_queries
-from mia_nb.checks import refuse
 from mia_nb.metrics.pairs import units
 from mia_nb.plots import samples as pictures
 from mia_nb.plots.style import LINES, row_of
@@ -177,14 +176,16 @@ def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signal
     """(models of the references pair by pair (R,), their signals, those of the target)."""
     own = source.signals.member[:, source.audited]
     others = source.signals.reference_rows(target)
-    refuse(
-        {
+    if own.all() or not own.any():
+        raise ValueError(
             f"all models of {source.label} or none were trained on these samples: query images that"
-            " only some saw": own.all() or not own.any(),
+            " only some saw"
+        )
+    if not len(others):
+        raise ValueError(
             f"target {target} of {source.label} has no references but its complementary model:"
-            " train two pairs or more": not len(others),
-        }
-    )
+            " train two pairs or more"
+        )
     others = others[np.argsort(units(own[others]), kind="stable")]
     return (
         others,
