@@ -587,8 +587,9 @@ def close_enough(one: list[float], other: list[float], notebook: str) -> bool:
     Networks are trained in float32, where another processor, release of PyTorch or order of the
     sums gives other last digits, which twenty epochs turn into other networks: trained one by one
     in place of stacked, accuracies and AUCs of the demo move by up to 0.026, as far as their
-    intervals reach. So a trained number may move by 0.05 or a tenth; MIA_NB_KEPT=exact, on the
-    machine that froze them, allows nothing.
+    intervals reach. So a trained number may move by 0.05 or a tenth. MIA_NB_KEPT=exact, on the
+    machine that froze them, allows nothing; spiking networks trained stacked in float32 (02 and 04)
+    may then fail, as two runs on one machine were seen to differ.
     """
     if len(one) != len(other):
         return False
