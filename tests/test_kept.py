@@ -284,14 +284,7 @@ def test_pools_of_every_kind_killed_often_have_the_bytes_of_those_never_killed(d
         assert_same_models(whole, trained(recipe, digits, tmp_path / "killed"))
 
 
-WRONG_LAYOUT = (
-    "DP-SGD of a convolutional network on a CPU: its weights are channels-last, its clipped"
-    " gradients are not, and torch's fused SGD takes both as they lie in memory"
-)
-
-
 @pytest.mark.slow
-@pytest.mark.xfail(reason=WRONG_LAYOUT, strict=False)
 def test_a_killed_training_by_dp_sgd_goes_on_to_the_same_bytes(digits, tmp_path):
     recipe = recipe_of("private")
     whole = trained(recipe, digits, tmp_path / "whole")
@@ -1032,7 +1025,7 @@ def freeze(parts: list[str]) -> None:
             for name, cells in SHOWN.items():
                 rows = cells_of(made[name])
                 shown = shown_in([row for cell in cells for row in rows[cell]])
-                # numbers of networks trained by DP-SGD are to change: see WRONG_LAYOUT
+                # networks trained by DP-SGD had wrong gradients when this was frozen
                 kept["notebooks"][name] = {k: v for k, v in shown.items() if "DP-SGD" not in k}
     text = json.dumps(kept, indent=1, ensure_ascii=False)
     # a list of numbers on one line

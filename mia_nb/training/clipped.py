@@ -18,7 +18,8 @@ class ClippedGroup(Group):
     """One model of a plan whose recipe says dp_sgd."""
 
     def __init__(self, plan: Plan, ids: list[int]):
-        super().__init__(plan._replace(stacked=False), ids)
+        # channels first: Opacus' gradients per sample of a convolution assume it without a check
+        super().__init__(plan._replace(stacked=False, channels_last=False), ids)
         options = {"batch": plan.recipe.batch, **plan.recipe.defense_args}
         self.clipped = Clipped(self.module, self.optimizer, **options)
         settings = {

@@ -55,9 +55,10 @@ class Strategy(NamedTuple):
             p.ndim == 4 for p in loop.build(plan.recipe, plan.images, 0).parameters()
         )
         stacked = self.kind == "stacked"
+        clipped = plan.recipe.defense == "dp_sgd"
         return plan._replace(
             stacked=stacked,
-            channels_last=convolutional and not stacked,
+            channels_last=convolutional and not stacked and not clipped,
             compiled=self.compiled,
         )
 

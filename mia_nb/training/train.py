@@ -41,7 +41,10 @@ from mia_nb.training.work import (
 )
 from mia_nb.types import Images, Recipe
 
-FORMAT = 1  # enters every key; raise it when the same recipe starts to mean other models
+# enters every key; raise it when the same recipe starts to mean other models
+FORMAT = 1
+# 1: on a CPU, and on a GPU one by one, convolutions learned from wrong gradients
+FORMAT_OF_DP_SGD = 2
 # what training writes
 MADE = (
     "model",
@@ -549,8 +552,9 @@ def place(
         extra["parent_weights"] = weights_digest(parent.folder, recipe.num_models)
     # older keys stay
     settings = {n: value for n, value in recipe.to_json().items() if n != "snapshots" or value}
+    number = FORMAT_OF_DP_SGD if recipe.defense == "dp_sgd" else FORMAT
     key = store.content_key(
-        {"format": FORMAT, **extra, **settings}, images.digest, np.packbits(member).tobytes()
+        {"format": number, **extra, **settings}, images.digest, np.packbits(member).tobytes()
     )
     folder = store.place(root, "pool", f"{images.name}-{_title(recipe)}", key)
     return Pool(recipe, key, member, population, folder), {"version": __version__, **extra}
