@@ -161,7 +161,8 @@ def _entry(line: bytes) -> tuple[str, str | None] | None:
         return usual[1].decode(), usual[2] and usual[2].decode()
     try:
         entry = json.loads(line)
-        name, sha = entry["file"], entry["sha256"]
+        name = entry["file"]
+        sha = entry["sha256"]
         return (name, sha) if is_plain(name) and (sha is None or SHA256.fullmatch(sha)) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -184,7 +185,8 @@ def listed(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     before = before if data.startswith(before) else b""
-    files, bad = dict(files) if before else {}, []
+    files = dict(files) if before else {}
+    bad = []
     lines = data[len(before) :].split(b"\n")
     for number, line in enumerate(lines, before.count(b"\n") + 1):
         if entry := _entry(line):

@@ -71,7 +71,9 @@ class Parent:
     """The process that forks, seen from the one that asks it to. RuntimeError once it is gone."""
 
     def __init__(self, channel: socket.socket, process: subprocess.Popen | None = None):
-        self.channel, self.process, self.lock = channel, process, threading.Lock()
+        self.channel = channel
+        self.process = process
+        self.lock = threading.Lock()
         channel.settimeout(PATIENCE)
 
     def request(self, request: dict, files: tuple[int, ...] = ()) -> Any:
@@ -191,12 +193,15 @@ def popen(call: str, env: dict[str, str], stderr: IO) -> Process | subprocess.Po
             child = own_parent.start(
                 call, env, files, path=[place or os.getcwd() for place in sys.path]
             )
-            child.stdin, child.stdout = open(our_out, "w"), open(our_in)  # noqa: SIM115
+            child.stdin = open(our_out, "w")  # noqa: SIM115
+            child.stdout = open(our_in)  # noqa: SIM115
             return child
         except RuntimeError:
-            os.close(our_out), os.close(our_in)
+            os.close(our_out)
+            os.close(our_in)
         finally:
-            os.close(his_in), os.close(his_out)
+            os.close(his_in)
+            os.close(his_out)
     command = [sys.executable, "-c", f"from {call.replace(':', ' import ')} as call; call()"]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, text=True
@@ -209,7 +214,8 @@ def main(channel: int, asker: int) -> None:
     asker: number of the process that started this one. It may end while this one imports; what
     takes its place as parent is then somebody else, and nobody is left to serve.
     """
-    channel, before = socket.socket(fileno=channel), dict(os.environ)
+    channel = socket.socket(fileno=channel)
+    before = dict(os.environ)
     for name in IMPORTED:
         with contextlib.suppress(ImportError):  # who needs it will say what is missing
             importlib.import_module(name)
@@ -247,7 +253,8 @@ def serve(channel: socket.socket, *watched: int) -> dict:
         if not message:
             heard.remove(channel)
             continue
-        request, answer = json.loads(message), None
+        request = json.loads(message)
+        answer = None
         if "poll" in request:
             answer = _exit_status(request["poll"])
         elif (

@@ -125,7 +125,8 @@ def _array_bytes(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
         shape, _, dtype = read[npy.read_magic(head)](head)
     except Exception as error:
         raise ValueError(f"{entry.filename} is no array: {_line(error)}") from error
-    claimed, there = math.prod(shape) * dtype.itemsize, entry.file_size - head.tell()
+    claimed = math.prod(shape) * dtype.itemsize
+    there = entry.file_size - head.tell()
     if dtype.hasobject:
         raise ValueError(f"{entry.filename} holds Python objects, which could run code when read")
     if min(shape, default=0) < 0 or claimed != there:
@@ -218,7 +219,9 @@ def _images_in(path: Path, folder: str) -> tuple[list[tuple], list[str]]:
     """(name, size and time of each image of a class folder, sorted; names of files that would be
     left out), images in folders of this folder among the latter.
     """
-    known, found, odd = _readable(), [], []
+    known = _readable()
+    found = []
+    odd = []
     with os.scandir(path / folder) as entries:
         for entry in entries:
             name = f"{folder}/{entry.name}"
@@ -279,7 +282,8 @@ def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, l
 
     Classes are WordNet ids.
     """
-    folder, archive = root / TINY, root / f"{TINY}.zip"
+    folder = root / TINY
+    archive = root / f"{TINY}.zip"
     if folder.is_dir():
         names = [file.relative_to(root).as_posix() for file in folder.rglob("*.JPEG")]
         stamp = [(name, *_size_and_time((root / name).stat())) for name in sorted(names)]
@@ -422,7 +426,8 @@ def _decode(
             area = first.width * first.height if size is None else size**2
         check_budget(f"{len(names):,} images of {area:,} pixels", len(names) * 3 * area)
         shape = pixels(names[0])[0].shape
-        x, grey = np.empty((len(names), *shape), np.uint8), np.empty(len(names), bool)
+        x = np.empty((len(names), *shape), np.uint8)
+        grey = np.empty(len(names), bool)
         bar = tqdm(
             total=len(names), desc="reading images", unit="image", leave=False, disable=quiet
         )

@@ -225,9 +225,11 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
                     f"family {number} names an epsilon and a noise_multiplier, of which one"
                     " follows: name one"
                 )
-            batch, epochs = family.get("batch", recipe.batch), family.get("epochs", recipe.epochs)
+            batch = family.get("batch", recipe.batch)
+            epochs = family.get("epochs", recipe.epochs)
             _check(members=members, batch=batch, epochs=epochs)
-            rate, steps = batch / members, epochs * (members // batch)
+            rate = batch / members
+            steps = epochs * (members // batch)
             noise = noise_multiplier(epsilon=target, sample_rate=rate, steps=steps, delta=delta)
             family["defense_args"] = {**given, "noise_multiplier": noise}
         found.append(family)
@@ -465,9 +467,11 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
     rate = lipschitz if one_sided is None else one_sided
     with np.errstate(divide="ignore", over="ignore"):
         if scheme == "continuous":
-            power, parts = np.float64(2 * rate * T), 1.0
+            power = np.float64(2 * rate * T)
+            parts = 1.0
         else:
-            power, parts = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme), steps
+            power = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme)
+            parts = steps
         # c^2s / sum_{j<s} c^2j with c = exp(power / 2); without steps the sum is an integral, and s
         # its length
         numerator = power if scheme == "continuous" else np.expm1(power)
@@ -548,7 +552,8 @@ def gaussian_mu(epsilon, delta):
     _check(several=("epsilon", "delta"), epsilon=epsilon, delta=delta)
     epsilon, delta = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
     with np.errstate(all="ignore"):
-        finite, target = np.where(np.isinf(epsilon), 0.0, epsilon), np.log(delta)
+        finite = np.where(np.isinf(epsilon), 0.0, epsilon)
+        target = np.log(delta)
         high = np.ones(epsilon.shape)
         while np.any(short := _log_delta(high, finite) < target):
             high = np.where(short, 2 * high, high)
@@ -710,17 +715,22 @@ def _solve(
         spent = _spent(accountant, math.exp(log_noise), *setting)
         return math.log(min(max(spent / target, 0.1), 10.0))
 
-    high, stride = math.log(start), math.log(factor)
+    high = math.log(start)
+    stride = math.log(factor)
     low, lowest, highest = high, *map(math.log, NOISE_RANGE)
     while excess(high) > 0:
-        low, high, stride = high, high + stride, 1.5 * stride
+        low = high
+        high = high + stride
+        stride = 1.5 * stride
         if high > highest:
             raise ValueError(
                 f"epsilon={target} at delta={setting[2]} is not reached by any noise_multiplier up"
                 f" to {NOISE_RANGE[1]:g} by {accountant}: raise epsilon or delta"
             )
     while excess(low) <= 0:
-        high, low, stride = low, low - stride, 1.5 * stride
+        high = low
+        low = low - stride
+        stride = 1.5 * stride
         if low < lowest:
             raise ValueError(
                 f"epsilon={target} is met at noise_multiplier {NOISE_RANGE[0]:g} already: ask for"
@@ -750,7 +760,8 @@ def _log_delta(mu, epsilon):
     """ln of `gaussian_delta` for finite numbers above 0: two log-cdfs, subtracted without leaving
     the logarithm.
     """
-    first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    first = log_ndtr(mu / 2 - epsilon / mu)
+    second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     return first + np.log(-np.expm1(np.minimum(second - first, 0)))
 
 
@@ -758,7 +769,8 @@ def _bisect(in_upper_part, low, high):
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         upper = in_upper_part(middle)
-        low, high = np.where(upper, low, middle), np.where(upper, middle, high)
+        low = np.where(upper, low, middle)
+        high = np.where(upper, middle, high)
     return low, high
 
 

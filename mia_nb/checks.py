@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 # a parameter's nesting, entries and whole numbers stay below
-DEEP, MANY, LARGE = 12, 100_000, 2**63
+DEEP = 12
+MANY = 100_000
+LARGE = 2**63
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 60, 60
 
@@ -283,7 +285,8 @@ def _check_of(parameter: inspect.Parameter) -> Callable | None:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return None
     if parameter.name in OF_NAME and kind in ("", "int", "float"):
-        check, words = OF_NAME[parameter.name], getattr(OF_NAME[parameter.name], "keywords", {})
+        check = OF_NAME[parameter.name]
+        words = getattr(OF_NAME[parameter.name], "keywords", {})
         return partial(check, many=False) if kind == "float" and "many" in words else check
     return _check_of_kind(kind)
 

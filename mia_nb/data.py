@@ -89,9 +89,11 @@ def load(
 
     Example: `load("digits", limit=400)`.
     """
-    name, root = str(dataset), Path(data_root)
+    name = str(dataset)
+    root = Path(data_root)
     place = os.path.expanduser(name)
-    path, folder = Path(place), name not in DATASETS and os.path.isdir(place)
+    path = Path(place)
+    folder = name not in DATASETS and os.path.isdir(place)
     if size is not None and (size < 1 or not folder):
         raise ValueError(
             f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of"
@@ -114,7 +116,8 @@ def load(
         if limit < 2:
             raise ValueError(f"limit={limit}: keep two images or more")
         keep = np.flatnonzero(_spread(y, min(limit, len(y)), np.random.default_rng([3, seed])))
-        x, y = x[keep], y[keep]
+        x = x[keep]
+        y = y[keep]
     mean, std = PUBLISHED.get(str(dataset), (None, None))
     return from_arrays(x, y, classes=classes, name=name, mean=mean, std=std)
 
@@ -175,7 +178,8 @@ def from_arrays(
 
 def _warn(text: str) -> None:
     """A UserWarning at the line that called this module."""
-    own, frames = (__file__, checks.__file__), enumerate(inspect.stack(0), 1)
+    own = (__file__, checks.__file__)
+    frames = enumerate(inspect.stack(0), 1)
     warnings.warn(text, stacklevel=next(i for i, at in frames if at.filename not in own))
 
 
@@ -202,7 +206,8 @@ def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
             f"{name}: images are {x.dtype} {x.shape}; wanted numbers within 0..255, or floats"
             " within 0..1"
         )
-    low, high = x.min(), x.max()
+    low = x.min()
+    high = x.max()
     if not (np.isfinite(low) and np.isfinite(high)):
         first = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0])
         raise ValueError(f"{name}: image {first} holds NaN or infinite pixels; remove or repair it")
@@ -319,7 +324,8 @@ def _synthetic(options: str):
     """A class is one random mixture of the nine lowest cosines per channel, which models learn; the
     noise they memorise.
     """
-    values, given = dict(SYNTHETIC), set()
+    values = dict(SYNTHETIC)
+    given = set()
     for part in filter(None, options.split(",")):
         key, _, value = part.partition("=")
         if key not in values:
@@ -417,7 +423,9 @@ def check_images(images: Images) -> Images:
     Raises ValueError of one line for pixels, labels, classes or a normalisation that do not fit
     together, as of a record whose fields were replaced.
     """
-    x, y, channels = images.x, images.y, images.x.shape[1] if images.x.ndim == 4 else 0
+    x = images.x
+    y = images.y
+    channels = images.x.shape[1] if images.x.ndim == 4 else 0
     name = shown(images.name)
     if x.ndim != 4 or x.dtype != torch.uint8:
         raise ValueError(
@@ -524,7 +532,8 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     if not draws:
         return x
     batch, channels, height, width = x.shape
-    top, left = height // 8, width // 8
+    top = height // 8
+    left = width // 8
     draws = {name: value.to(x.device, non_blocking=True) for name, value in draws.items()}
     rows, columns = (
         torch.arange(size, device=x.device).expand(batch, size) for size in (height, width)
@@ -534,15 +543,14 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
             at - centre[:, None]
             for at, centre in zip((rows, columns), draws["centre"].unbind(1), strict=True)
         )
-        tall, wide = (
-            (down >= -top) & (down < height // 4 - top),
-            (right >= -left) & (right < width // 4 - left),
-        )
+        tall = (down >= -top) & (down < height // 4 - top)
+        wide = (right >= -left) & (right < width // 4 - left)
         hole = (tall[:, :, None] & wide[:, None, :])[:, None]
     if "flip" in draws:
         columns = torch.where(draws["flip"][:, None], width - 1 - columns, columns)
     if "shift" in draws:
-        rows, columns = rows + draws["shift"][:, :1], columns + draws["shift"][:, 1:]
+        rows = rows + draws["shift"][:, :1]
+        columns = columns + draws["shift"][:, 1:]
     if "move" in draws:
         rows = _mirrored(rows + draws["move"][:, :1], height)
         columns = _mirrored(columns + draws["move"][:, 1:], width)

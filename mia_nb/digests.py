@@ -140,8 +140,10 @@ class _Writer:
     def beside(self, value: object) -> str:
         """The digest of one entry of what has no order, with what is known of the whole."""
         other = _Writer(self.versions)
-        other.open, other.numbers = [*self.open], {**self.numbers}
-        other.alive, other.trail = [*self.alive], [*self.trail]
+        other.open = [*self.open]
+        other.numbers = {**self.numbers}
+        other.alive = [*self.alive]
+        other.trail = [*self.trail]
         other.write(value)
         self.alive += other.alive
         return other.sha.hexdigest()
@@ -315,7 +317,8 @@ class _Writer:
             self.put("lru_cache")
             self.write(value.__wrapped__)
         elif isinstance(value, BUILTINS):
-            owner, home = getattr(value, "__self__", None), getattr(value, "__objclass__", None)
+            owner = getattr(value, "__self__", None)
+            home = getattr(value, "__objclass__", None)
             place = getattr(value, "__module__", None)
             self.put("builtin", str(place or ""), value.__qualname__)
             if home is not None:
@@ -573,7 +576,8 @@ def _library_form(value: object) -> Callable | None:
     """How an object of torch, pandas or SciPy, or a path, is written; None for any other."""
     if isinstance(value, PurePath):
         return lambda writer, path: writer.put("path", type(path).__name__, str(path))
-    torch, pandas = sys.modules.get("torch"), sys.modules.get("pandas")
+    torch = sys.modules.get("torch")
+    pandas = sys.modules.get("pandas")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
         return _tensor
     if pandas is not None and hasattr(pandas, "DataFrame"):
@@ -675,7 +679,9 @@ def _names(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
     """Globals that a code reads, modules that it imports, and all names in it, with the functions
     inside it.
     """
-    reads, imports, attributes = set(), set(), set(code.co_names)
+    reads = set()
+    imports = set()
+    attributes = set(code.co_names)
     level = 0
     before: list[object] = []
     for step in dis.get_instructions(code):

@@ -56,7 +56,8 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
         known = [f"{dataset}/{one}" for one in record["pools"]]
         raise ValueError(f"no example {name!r}{hint(name, known)}; there are {', '.join(known)}")
     design, arrays = (_arrays(place, record, file) for file in ("design.npz", f"{pool}.npz"))
-    models, samples = len(arrays["correct"]), len(design["labels"])
+    models = len(arrays["correct"])
+    samples = len(design["labels"])
     cubes = {name: np.full((models, 1, samples), np.nan) for name in LOGARITHMS}
     cubes |= {name: _joined(arrays[name], "<f2")[:, None] for name in LOGARITHMS if name in arrays}
     cubes["margin"] = _joined(arrays["margin"], "<i2")[:, None] / arrays["scale"]
@@ -150,7 +151,8 @@ def write_images(place: Path, numbers: list[int], x: np.ndarray) -> None:
     """
     from PIL import Image
 
-    record, side = json.loads((place / "manifest.json").read_text()), x.shape[-1]
+    record = json.loads((place / "manifest.json").read_text())
+    side = x.shape[-1]
     rows = x.reshape(-1, TILES, 3, side, side).transpose(0, 3, 1, 4, 2)
     buffer = io.BytesIO()
     Image.fromarray(rows.reshape(-1, TILES * side, 3)).save(buffer, "png", optimize=True)

@@ -333,7 +333,8 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
         try:
             (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
             target = None if isinstance(node, ast.AugAssign) else target
-            name, default = target.id, ast.literal_eval(node.value)
+            name = target.id
+            default = ast.literal_eval(node.value)
         except (AttributeError, TypeError, ValueError, RecursionError, MemoryError) as error:
             line = (ast.get_source_segment(source, node) or "")[:120]
             raise ValueError(
@@ -438,7 +439,8 @@ def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
 
 def changed(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
     """What of these values is not the notebook's own; of a record the entries alone."""
-    own, found = complete(known, []), {}
+    own = complete(known, [])
+    found = {}
     for name, value in values.items():
         if name in RECORDS and value != own[name]:
             found[name] = {field: one for field, one in value.items() if one != own[name][field]}

@@ -99,7 +99,8 @@ def query(
     with member all False. Example:
         signals = query(pool, images, queries=16, noise=True)
     """
-    plan, device = Query(**options), device_of(device, here=False)
+    plan = Query(**options)
+    device = device_of(device, here=False)
     data.check_images(images)
     shape = tuple(images.x.shape[1:])
     trained = pool.folder.map_array("images.npy", "u", (None, None, None, None)).shape[1:]
@@ -259,7 +260,8 @@ def _source(plan: Query, noise: bool | None) -> str:
         "noise": noise is True,
         "steps": bool(plan.per_step),
     }
-    on, queries = holding(sources), plan.queries
+    on = holding(sources)
+    queries = plan.queries
     if plan.per_step and (queries > 1 or len(on) > 1):
         raise ValueError(
             f"per_step with queries={queries} and {' and '.join(on[:-1]) or 'nothing random'}: the"
@@ -300,7 +302,8 @@ def _query_models(
     # models side by side, one thread each: on a CPU a network's own threads mostly wait for each
     # other; a GPU works on one model while masks are drawn for others, and their outputs measured.
     # Dropout and the noise of models from elsewhere draw from the one global generator
-    alone, on_gpu = options["noise"] and not _own_noise(pool), device.type == "cuda"
+    alone = options["noise"] and not _own_noise(pool)
+    on_gpu = device.type == "cuda"
     left = [m for m in rows if store.kept_partial(folder, m) is None]
     side_by_side = 1 if alone else max(min(cores(), len(left), 4 if on_gpu else len(left)), 1)
     modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
@@ -308,7 +311,8 @@ def _query_models(
         modules.put(module := pool.model(rows[0]).to(device))
         if (on_gpu or timesteps(module)) and _named(pool):  # others may view
             module.to(memory_format=torch.channels_last)
-    labels, family = images.y.cpu().numpy(), _family(pool, module)
+    labels = images.y.cpu().numpy()
+    family = _family(pool, module)
 
     def one(m: int) -> None:
         module = modules.get()
@@ -357,8 +361,11 @@ def _queried_images(pool: Pool, images: Images, limit: int | None) -> tuple:
     Of `limit` images and as many of the population a fixed choice, the same for all queries, in
     data order; never those that are held out.
     """
-    none, chosen = np.zeros(len(images.y), bool), None
-    member, population, held_out = np.tile(none, (len(pool.member), 1)), none, none
+    none = np.zeros(len(images.y), bool)
+    chosen = None
+    member = np.tile(none, (len(pool.member), 1))
+    population = none
+    held_out = none
     if own := _own_images(pool, images):
         member, population, held_out = pool.member, pool.population, pool.held_out
     if limit is not None or held_out.any():
@@ -367,7 +374,8 @@ def _queried_images(pool: Pool, images: Images, limit: int | None) -> tuple:
         chosen = np.sort(np.concatenate(parts))
         chosen = chosen[~held_out[chosen]]
         images = images._replace(x=images.x[chosen], y=images.y[chosen])
-        member, population = member[:, chosen], population[chosen]
+        member = member[:, chosen]
+        population = population[chosen]
     return images, member, population, chosen if own else np.zeros(0, int)
 
 
@@ -402,7 +410,8 @@ def _outputs(
         one = partial(
             _logits, run, images, model, options=options, dtype=dtype, steps=timesteps(module)
         )
-        queries, every = options["queries"], None
+        queries = options["queries"]
+        every = None
         for q in range(queries):
             logits = fitting(partial(one, q), batch, BLOCK)  # no draw depends on the batch
             every = logits.new_empty(queries, *logits.shape) if every is None else every
@@ -436,7 +445,9 @@ def _family(pool: Pool, module: nn.Module) -> dict:
     """What was queried, in words; of spiking networks also over how many steps and how their
     outputs become one.
     """
-    steps, flow, recipe = timesteps(module), neural_de.describe(module), pool.recipe
+    steps = timesteps(module)
+    flow = neural_de.describe(module)
+    recipe = pool.recipe
     base = architecture(recipe.model, recipe.model_args)
     defense = {"defense": recipe.defense, "defense_args": recipe.defense_args}
     about = {
@@ -492,7 +503,9 @@ def _logits(
     """(N, K) logits of query q in float64, (T, N, K) per step, where the images are; whole blocks
     at a time, of spiking networks a part of them that makes as many rows with its `steps` time
     steps. Nothing here waits for a GPU."""
-    logits, samples, part = [], len(images.y), max(1, batch // (steps or 1))
+    logits = []
+    samples = len(images.y)
+    part = max(1, batch // (steps or 1))
     for start in range(0, samples, batch):
         cut = slice(start, min(start + batch, samples))
         x = images.x[cut]
@@ -607,7 +620,8 @@ def _check_outputs(
     scale = 1e-3 * (1 + first.abs().max()) * (30 if dtype == "bfloat16" else 8 if tf32 else 1)
     # a convolution rounds differently in another batch, and in one sample of many that flips a
     # spike
-    allowed, again = 0 if timesteps(module) is None else 0.25, run(x)
+    allowed = 0 if timesteps(module) is None else 0.25
+    again = run(x)
     halves = torch.cat([run(x[: len(x) // 2]), run(x[len(x) // 2 :])]) if len(x) > 1 else first
     if _share(again - first, scale) > allowed:
         raise ValueError(
@@ -666,7 +680,9 @@ def firing_rates(
 
     Caveat: it makes no claim about energy.
     """
-    device, limit, batch = device_of(device), whole("limit", limit), whole("batch", batch)
+    device = device_of(device)
+    limit = whole("limit", limit)
+    batch = whole("batch", batch)
     own = _own_images(pool, images)
     shown = np.flatnonzero(~pool.population) if own else np.arange(len(images.y))
     tables = []

@@ -54,7 +54,8 @@ def export(
         ValueError: naming a file that is no notebook.
     """
     there = {path: path.read_bytes() if path.is_file() else b"" for path in map(Path, notebooks)}
-    text, out = page(there, title=title, provenance=provenance), Path(out)
+    text = page(there, title=title, provenance=provenance)
+    out = Path(out)
     with replacing(out) as file:
         file.write(text.encode())
     return out
@@ -135,7 +136,8 @@ class Part(NamedTuple):
         that a laptop's first screen holds the picture and its legend.
         """
         words = re.sub(r"(?<=\d) %", "&nbsp;%", self.outputs["verdict"])
-        words, picture = re.sub("<(/?)h3>", r"<\1h2>", words), self.outputs["picture"]
+        words = re.sub("<(/?)h3>", r"<\1h2>", words)
+        picture = self.outputs["picture"]
         return (
             words.replace("<li>Next: ", f"</ul>{picture}<ul><li>Next: ")
             if "<li>Next: " in words
@@ -241,7 +243,8 @@ def _page(title: str, sections: list[str]) -> str:
         f"default-src 'none'; script-src {allowed}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    title, body = html.escape(title), "\n".join(sections)
+    title = html.escape(title)
+    body = "\n".join(sections)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

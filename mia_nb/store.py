@@ -179,7 +179,8 @@ class Folder:
             raise ValueError(
                 f"{name!r} is no name of a stored file: wanted a plain one, without folders"
             )
-        temporary, digest = self._temporary(name), hashlib.sha256()
+        temporary = self._temporary(name)
+        digest = hashlib.sha256()
         with _all_or_nothing(temporary, self.path / name):
             with open(temporary, "xb") as file:
 
@@ -658,7 +659,8 @@ def keep_partial(folder: Folder, model: int, signals: Signals) -> None:
         model: its row in the pool.
         signals: of this model alone.
     """
-    temporary, path = folder._temporary(f"{model}.npz"), _partial_file(folder, model)
+    temporary = folder._temporary(f"{model}.npz")
+    path = _partial_file(folder, model)
     with _all_or_nothing(temporary, path):
         with open(temporary, "xb") as file:
             np.savez(file, allow_pickle=False, **{name: getattr(signals, name) for name in OUTPUTS})
@@ -700,7 +702,8 @@ def join_partial(
     """
     if blocked := [f"{name}.npy" for name in FORMS if (folder.path / f"{name}.npy").is_dir()]:
         raise folder.corrupt(blocked[0], "a folder stands in its place")
-    listed, beside = folder.files(), {"samples": samples, **design}
+    listed = folder.files()
+    beside = {"samples": samples, **design}
     absent = [f"{name}.npy" for name, value in beside.items() if value is None]
     folder.remove(*(name for name in (FINISHED, *absent) if name in listed))
     beside = {name: value for name, value in beside.items() if value is not None}

@@ -139,7 +139,8 @@ def _refusal(kind: type[Record], first: dict, values: dict) -> str:
         known = ", ".join(kind.model_fields)
         close = hint(name, kind.model_fields)
         return f"a {kind.__name__.lower()} has no {name!r}{close}; it has {known}"
-    wanted, value = kind.model_fields[name].description, values[name]
+    wanted = kind.model_fields[name].description
+    value = values[name]
     reason = f"{first['ctx']['error']}; " if first["type"] == "value_error" else ""
     if first["type"] in ("literal_error", "string_pattern_mismatch"):
         words = {word.strip(",:") for word in wanted.split()}
@@ -471,7 +472,8 @@ class Signals:
         Caveat: log-probabilities are valid logits and are not refused. Example:
             signals = Signals.from_logits(logits, labels, member)
         """
-        logits, labels = np.asarray(logits), np.asarray(labels)
+        logits = np.asarray(logits)
+        labels = np.asarray(labels)
         logits = logits[:, None] if logits.ndim == 3 else logits
         if (
             logits.dtype.kind not in "iuf"
@@ -503,9 +505,11 @@ class Signals:
         kinds = {name: bool if name == "correct" else float for name in CUBES}
         cubes = {name: np.empty(logits.shape[:3], kind) for name, kind in kinds.items()}
         top_log_p = np.zeros((models, samples, min(classes, TOP)), np.float32)
-        all_probabilities, mean_log_p = samples > 0, np.zeros((samples, classes))
+        all_probabilities = samples > 0
+        mean_log_p = np.zeros((samples, classes))
         for m, q in np.ndindex(models, queries):
-            z, raw = logits[m, q].astype(np.float64) / temperature, logits[m, q]
+            z = logits[m, q].astype(np.float64) / temperature
+            raw = logits[m, q]
             if not np.isfinite(z).all():
                 n = int(np.flatnonzero(~np.isfinite(z).all(1))[0])
                 raise ValueError(
@@ -566,8 +570,11 @@ def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
     The largest class is taken out of its own sums, so that neither log p nor log(1 - p) cancels
     where p rounds to 1.
     """
-    columns, top = np.arange(len(z)), z.argmax(1)
-    z_y, others, rest = z[columns, labels], z.copy(), z.copy()
+    columns = np.arange(len(z))
+    top = z.argmax(1)
+    z_y = z[columns, labels]
+    others = z.copy()
+    rest = z.copy()
     others[columns, labels] = rest[columns, top] = -np.inf
     margin = z_y - logsumexp(others, axis=1)
     lead = z[columns, top] - logsumexp(rest, axis=1)

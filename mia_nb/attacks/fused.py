@@ -83,7 +83,8 @@ def fused(
     features = partial(_features, entropies=entropies, allow_unequal=allow_unequal)
     train = np.vstack([features(*known.hold_out(row)) for row in rows])
     test = features(target.select(samples=usable), references.select(samples=usable))
-    member, scored = known.member[rows].ravel(), np.isfinite(train).all(1)
+    member = known.member[rows].ravel()
+    scored = np.isfinite(train).all(1)
     train, test = standardised(train[scored], test)
     train, test = standardised(
         # and all products of two of the columns that describe a sample's outputs
@@ -92,7 +93,8 @@ def fused(
             for x in map(np.arcsinh, (train, test))
         )
     )
-    member, weight = member[scored], None
+    member = member[scored]
+    weight = None
     for _ in range(2):
         model = LogisticRegression(C=PENALTY, solver="newton-cholesky", tol=1e-8)
         model.fit(train, member, sample_weight=weight)
@@ -154,7 +156,8 @@ def _ratio(signal, mask) -> tuple[np.ndarray, ...]:
     v_out / n_out), f and t the polynomials of its mean and of its variance beyond that of the mean
     of so few references; the centres then are the best of those this gap apart.
     """
-    phi_t, phi = signal[0][0], signal[1]
+    phi_t = signal[0][0]
+    phi = signal[1]
     smooth = _smoother(phi.mean(0))
     n, mean, prior = [], [], []
     for side in (mask, ~mask):
@@ -166,11 +169,13 @@ def _ratio(signal, mask) -> tuple[np.ndarray, ...]:
         a0, b0 = variance_prior(n[-1] - 1, ss / usual, np.ones(phi_t.shape, bool), None)
         prior.append((a0 + (n[-1] - 1) / 2, b0 * usual + ss / 2))
     v_in, v_out = (b / np.maximum(a - 0.5, 0.5) for a, b in prior)
-    noise, gap = v_in / n[0] + v_out / n[1], mean[0] - mean[1]
+    noise = v_in / n[0] + v_out / n[1]
+    gap = mean[0] - mean[1]
     usual = smooth(gap)
     tau = np.maximum(smooth((gap - usual) ** 2 - noise), 0.01 * noise)
     gap = usual + tau / (tau + noise) * (gap - usual)
-    precise_in, precise_out = n[0] / v_in, n[1] / v_out
+    precise_in = n[0] / v_in
+    precise_out = n[1] / v_out
     centre = ((mean[0] - gap) * precise_in + mean[1] * precise_out) / (precise_in + precise_out)
     common = 1 / (precise_in + precise_out)
     extra = (common + tau / (tau + noise) * noise / 2) / v_in, common / v_out

@@ -69,7 +69,8 @@ def song_mittal(
     if metric == "correctness":
         return value
     audited = ~references.population
-    values, member = _metric(references, metric)[:, audited], references.member[:, audited]
+    values = _metric(references, metric)[:, audited]
+    member = references.member[:, audited]
     labels = references.labels[audited]
     tau = np.full(value.shape, np.nan)
     for y in np.unique(target.labels) if per_class else ():
@@ -93,8 +94,10 @@ def _threshold(values: np.ndarray, member: np.ndarray) -> float:
     """Smallest observed value tau that maximises the balanced accuracy of `value >= tau`; integers,
     so that ties are exact.
     """
-    order, members = np.argsort(values, axis=None), int(member.sum())
-    values, member = values.ravel()[order], member.ravel()[order]
+    order = np.argsort(values, axis=None)
+    members = int(member.sum())
+    values = values.ravel()[order]
+    member = member.ravel()[order]
     first = np.flatnonzero(np.r_[True, np.diff(values) > 0])
     below = np.r_[0, np.cumsum(member)][first]
     gain = (members - below) * (member.size - members) + (first - below) * members
@@ -137,15 +140,14 @@ def shokri(
         )
     check("shokri", target, references, needs_references=True, same_samples=False)
     model, sample = _rows(references, max_rows, seed)
-    member, labels = references.member[model, sample], references.labels[sample]
+    member = references.member[model, sample]
+    labels = references.labels[sample]
     if member.all() or not member.any():
         raise ValueError(
             "shokri needs references with members and non-members to learn the difference"
         )
-    train, test = (
-        _features(references, model, sample),
-        _features(target, 0, np.arange(len(target.labels))),
-    )
+    train = _features(references, model, sample)
+    test = _features(target, 0, np.arange(len(target.labels)))
     classes = np.unique(target.labels)
     fewest = min((member[labels == y] == kind).sum() for y in classes for kind in (False, True))
     if not per_class or fewest < (200 if per_class == "auto" else 2):
@@ -156,7 +158,8 @@ def shokri(
         return _log_odds(train, member, test, classifier, seed)
     score = np.empty(len(test))
     for y in classes:
-        known, rows = labels == y, target.labels == y
+        known = labels == y
+        rows = target.labels == y
         score[rows] = _log_odds(train[known], member[known], test[rows], classifier, seed)
     return score
 
@@ -187,7 +190,8 @@ def _features(signals, model, sample) -> np.ndarray:
 
 def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both (rows, features) in units of the training rows' spread around their mean."""
-    centre, spread = train.mean(0), train.std(0)
+    centre = train.mean(0)
+    spread = train.std(0)
     spread[spread < 1e-9] = 1
     return (train - centre) / spread, (test - centre) / spread
 

@@ -65,7 +65,8 @@ def _worlds(phi: Columns, side: Sides) -> tuple[World, World]:
     count = np.maximum([side.n_in, side.n_out], 1)
     mean, ss = np.empty((2, *count.shape))
     for part in blocks(*phi.shape):
-        x, keep = phi[:, part], side.mask[:, part].astype(np.float64)
+        x = phi[:, part]
+        keep = side.mask[:, part].astype(np.float64)
         for w in (0, 1):
             mean[w, part] = np.einsum("mn,mn->n", x, keep) / count[w, part]
             residual = (x - mean[w, part]) * keep
@@ -227,7 +228,8 @@ def _variances(world_in, world_out, audited, offline, share, variance, ddof, nu0
 
     def of_side(name, n, ss, means=1) -> np.ndarray:
         """(N,) with `means` fitted means per sample, floored at 1e-12 + (1e-6 s_global)^2."""
-        free, divisor = np.maximum(n - means, 0), np.maximum(n - ddof * means, 0)
+        free = np.maximum(n - means, 0)
+        divisor = np.maximum(n - ddof * means, 0)
         if not free[audited].any():
             raise ValueError(
                 f"lira: no sample has two {name} references, so there is no variance estimate:"
@@ -258,7 +260,8 @@ def _joint(target, references, side, rho, combine) -> np.ndarray:
     """log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's Q margins, V pooled over
     samples and sides.
     """
-    observed, margin = target.margin[0], columns(references.margin)
+    observed = target.margin[0]
+    margin = columns(references.margin)
     if combine == "mean_sd":
         for cubes in ((target.margin,), (margin[:, part] for part in blocks(*margin.shape))):
             if not any(np.ptp(cube, axis=1).any() for cube in cubes):
@@ -266,7 +269,8 @@ def _joint(target, references, side, rho, combine) -> np.ndarray:
                     "combine='mean_sd' needs several differing queries of a stochastic model; these"
                     " do not differ"
                 )
-        observed, margin = _mean_and_log_sd(target.margin)[0], margin.then(_mean_and_log_sd)
+        observed = _mean_and_log_sd(target.margin)[0]
+        margin = margin.then(_mean_and_log_sd)
     dims, (models, samples) = len(observed), margin.shape
     free = np.array([n[side.audited].sum() - side.audited.sum() for n in (side.n_in, side.n_out)])
     if free.min() < 20 * dims:
@@ -278,7 +282,8 @@ def _joint(target, references, side, rho, combine) -> np.ndarray:
     m_in, m_out = (np.array([worlds[w].mean for worlds in each]) for w in (0, 1))
     cross = np.zeros((dims, dims))
     for part in blocks(models * dims, samples):
-        mask, used = side.mask[:, part][:, None], side.audited[part]
+        mask = side.mask[:, part][:, None]
+        used = side.audited[part]
         residual = (margin[:, part] - np.where(mask, m_in[:, part], m_out[:, part])) * used
         residual = residual.swapaxes(0, 1).reshape(dims, -1)
         cross += residual @ residual.T
@@ -386,8 +391,10 @@ def _nig_predictives(
     m, scale^2 c.
     """
     n_in, n_out = (np.maximum(world.n, 1) for world in (world_in, world_out))
-    free_in, free_out = n_in - 1, n_out - 1
-    gap, ratio = world_in.mean - world_out.mean, 1.0
+    free_in = n_in - 1
+    free_out = n_out - 1
+    gap = world_in.mean - world_out.mean
+    ratio = 1.0
     if share_variance == "ratio" and free_in[audited].any() and free_out[audited].any():
         in_, out = (
             w.ss[audited].sum() / free[audited].sum()
@@ -398,16 +405,23 @@ def _nig_predictives(
     a0, b0 = variance_prior(
         free_in + free_out, ss_in + world_out.ss, audited, a0, between=gap[audited]
     )
-    kappa, shift = kappa0 + n_in, gap[audited].mean()
+    kappa = kappa0 + n_in
+    shift = gap[audited].mean()
     centre = (kappa0 * (world_out.mean + shift) + n_in * world_in.mean) / kappa
     pull = kappa0 * n_in * (gap - shift) ** 2 / kappa / ratio
-    a_in, b_in = (n_in if kappa0 > 0 else free_in) / 2, (ss_in + pull) / 2
-    a_out, b_out = free_out / 2, world_out.ss / 2
+    a_in = (n_in if kappa0 > 0 else free_in) / 2
+    b_in = (ss_in + pull) / 2
+    a_out = free_out / 2
+    b_out = world_out.ss / 2
     if share_variance:
         a_in = a_out = a_in + a_out
         b_in = b_out = b_in + b_out
-    a_in, a_out, b_in, b_out = a0 + a_in, a0 + a_out, b0 + b_in, b0 + b_out
-    c_in, c_out = ratio * b_in * (kappa + 1) / (a_in * kappa), b_out * (n_out + 1) / (a_out * n_out)
+    a_in = a0 + a_in
+    a_out = a0 + a_out
+    b_in = b0 + b_in
+    b_out = b0 + b_out
+    c_in = ratio * b_in * (kappa + 1) / (a_in * kappa)
+    c_out = b_out * (n_out + 1) / (a_out * n_out)
     return (centre, world_out.mean), (a_in, a_out), (c_in, c_out)
 
 
@@ -473,7 +487,8 @@ def _log_t_cdf(z, nu) -> np.ndarray:
     out[low] = np.log(np.maximum(tail[low], 1e-300))
     far = low & (tail < 1e-290)
     if far.any():
-        a, y = nu[far] / 2, nu[far] / (nu[far] + z[far] ** 2)
+        a = nu[far] / 2
+        y = nu[far] / (nu[far] + z[far] ** 2)
         series = np.log(hyp2f1(a + 0.5, 1, a + 1, y)) - betaln(a, 0.5) - np.log(2 * a)
         out[far] = a * np.log(y) + np.log1p(-y) / 2 + series
     return out

@@ -66,7 +66,8 @@ def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.nd
     term; NaN weights give NaN.
     """
     # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
-    shared, logs = weight / (np.exp(-np.abs(phi)) + 1), []
+    shared = weight / (np.exp(-np.abs(phi)) + 1)
+    logs = []
     for power in (np.minimum(phi, 0), -np.maximum(phi, 0)):
         top = np.where(weight > 0, power, -np.inf).max(0)
         terms = np.exp(np.minimum(power - top, 0))  # rows of weight 0 may lie above the top

@@ -68,7 +68,8 @@ def attack_r(
     refs = refs or ("out" if form == "interp" else "all")
     one_of("refs", refs, ("all", "out"))
     side = sides("attack_r", target, references, ("out",) if refs == "out" else (), missing)
-    phi_t, phi = own(target, "attack_r", combine), theirs(references, "attack_r", combine)
+    phi_t = own(target, "attack_r", combine)
+    phi = theirs(references, "attack_r", combine)
     among = _among(side, refs)
     if form == "lattice":
         below = Columns(phi.shape, lambda index: (phi_t[index[-1]] >= phi[index]).astype(float))
@@ -98,7 +99,8 @@ def _interpolated(loss_t, losses, keep) -> np.ndarray:
     """Position of each loss among {0, sorted losses that are kept, MAX_LOSS} in units of 1 / (their
     count + 1).
     """
-    loss_t, count = np.minimum(loss_t, MAX_LOSS), keep.sum(0)
+    loss_t = np.minimum(loss_t, MAX_LOSS)
+    count = keep.sum(0)
     # what is not kept sorts to the end, where MAX_LOSS stands
     losses = np.sort(np.where(keep, np.minimum(losses, MAX_LOSS), MAX_LOSS), axis=0)
     knots = np.vstack([np.zeros_like(loss_t), losses, np.full_like(loss_t, MAX_LOSS)])
@@ -137,7 +139,8 @@ def watson(
     one_of("centre", centre, ("mean", "median"))
     one_of("refs", refs, ("out", "all"))
     side = sides("watson", target, references, ("out",) if refs == "out" else (), missing)
-    phi_t, phi = own(target, "watson", combine), theirs(references, "watson", combine)
+    phi_t = own(target, "watson", combine)
+    phi = theirs(references, "watson", combine)
     read = {"loss": log_p, "margin": np.asarray, "confidence": lambda x: np.exp(log_p(x))}[signal]
     score = read(phi_t) - (_mean if centre == "mean" else median)(
         phi.then(read), _among(side, refs)
@@ -233,7 +236,8 @@ def _average_margin(phi, side, *, offline, a, trim, from_in) -> np.ndarray:
     """(N,) margin of rmia's pbar: log pbar - log(1 - pbar), accurate where pbar rounds to 1."""
     by_out = (side.n_in == 0) | offline
     inverted = by_out & (side.n_out == 0) & from_in
-    n_in, n_out = np.where(side.n_in, side.n_in, np.nan), np.where(side.n_out, side.n_out, np.nan)
+    n_in = np.where(side.n_in, side.n_in, np.nan)
+    n_out = np.where(side.n_out, side.n_out, np.nan)
     weight_in = np.where(inverted, 1 / n_in, np.where(by_out, 0 / n_out, 0.5 / n_in))
     weight_out = np.where(inverted, 0, np.where(by_out, 1 / n_out, 0.5 / n_out))
     mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out, trim)
@@ -252,10 +256,12 @@ def _log_means(phi, mask, weight_in, weight_out, trim=0.0):
     """
     mean_p, mean_q = np.empty((2, phi.shape[1]))
     for part in blocks(*phi.shape):
-        x, weight = phi[:, part], np.where(mask[:, part], weight_in[part], weight_out[part])
+        x = phi[:, part]
+        weight = np.where(mask[:, part], weight_in[part], weight_out[part])
         if trim:
             used = weight > 0
-            count, rank = used.sum(0), np.arange(len(x))[:, None]
+            count = used.sum(0)
+            rank = np.arange(len(x))[:, None]
             cut = (trim * count).astype(int)
             keep = (rank >= cut) & (rank < count - cut)
             x = np.where(keep, np.sort(np.where(used, x, np.inf), axis=0), 0)
@@ -268,7 +274,8 @@ def _majority(u, population, log_gamma, strict) -> np.ndarray:
     """Share of population samples z that more than half of the queries put below x: (Q, N) ->
     (N,).
     """
-    beats, half = np.greater if strict else np.greater_equal, len(u) / 2
+    beats = np.greater if strict else np.greater_equal
+    half = len(u) / 2
 
     def won(part):
         gaps = (u_q[part, None] - u_q[population] for u_q in u)

@@ -120,7 +120,8 @@ def literature(k: int, query_kind: str = "plain", queries: int = 1) -> dict[str,
     Example:
         names = list(literature(7, "noise", 16))
     """
-    k, queries = whole("k", k, 0), whole("queries", queries)
+    k = whole("k", k, 0)
+    queries = whole("queries", queries)
     one_of("query_kind", query_kind, QUERY_KINDS)
     others = ("attack_r", "watson", "song_mittal", "shokri", "attack_p", "vote") if k else ()
     others += ("lira_joint",) if k > 1 and query_kind == "noise" and queries >= 4 else ()

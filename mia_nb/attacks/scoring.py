@@ -91,7 +91,8 @@ def score(
     if unscored := np.isnan(value).mean() if value.size else 0:
         flags.append(f"{unscored:.2%} of the samples unscored: no reference on one side")
     accuracy, loss = _by_membership(target, targets, audited)
-    attack_name, member = getattr(plain, "__name__", name), target.member[targets]
+    attack_name = getattr(plain, "__name__", name)
+    member = target.member[targets]
     return Scores(
         value=value,
         member=member[:, audited],
@@ -202,12 +203,15 @@ def _reference_rows(plain, target, pool, targets, keep_complement) -> tuple[list
             " learn from other samples)"
         )
     audited = ~(target if same_samples else pool).population
-    ours, theirs = target.member[:, ~target.population], pool.member[:, audited]
-    rows, disjoint = [np.arange(len(theirs))] * len(targets), True
+    ours = target.member[:, ~target.population]
+    theirs = pool.member[:, audited]
+    rows = [np.arange(len(theirs))] * len(targets)
+    disjoint = True
     if ours.shape[1] == theirs.shape[1]:
         informative = ~(ours.all(0) & theirs.all(0))
         masks = np.vstack([ours[targets], theirs])[:, informative]
-        ids, sides = pair_ids(masks), masks[:, :1]
+        ids = pair_ids(masks)
+        sides = masks[:, :1]
         related = [ids[len(targets) :] == pair for pair in ids[: len(targets)]]
         disjoint = not np.any(related)
         if keep_complement:
@@ -227,7 +231,8 @@ def _designs(pool: Signals, rows: list[np.ndarray]) -> list[tuple[int, bool]]:
     """For each target: its references a side, the median over audited samples of the smaller of IN
     and OUT (in pairs, the pairs that are left); and whether their IN counts differ between samples.
     """
-    designs, everyone = [], _models_in(pool)
+    designs = []
+    everyone = _models_in(pool)
     for others in rows:
         left_out = np.setdiff1d(np.arange(pool.shape[0]), others)
         n_in = (everyone - pool.member[left_out].sum(0))[~pool.population]

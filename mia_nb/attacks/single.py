@@ -40,7 +40,8 @@ def loss(
     if threshold is None:
         return phi.astype(np.float64) if signal == "margin" else log_p(phi)
     if threshold == "reference_train_mean":
-        margins, mask = theirs(references, "loss", combine), columns(references.member)
+        margins = theirs(references, "loss", combine)
+        mask = columns(references.member)
         total = sum(
             np.array([log_p(margins[:, at][mask[:, at]]).sum(), mask[:, at].sum()])
             for at in blocks(*mask.shape)

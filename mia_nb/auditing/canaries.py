@@ -36,7 +36,8 @@ def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
 
     Raises ValueError for shapes that differ and labels that are none from 0 to classes - 1.
     """
-    labels, canary = reals("labels", labels).astype(np.int64), mask("canary", canary)
+    labels = reals("labels", labels).astype(np.int64)
+    canary = mask("canary", canary)
     unknown = labels.size and not 0 <= labels.min() <= labels.max() < classes
     if labels.shape != canary.shape or labels.ndim != 1:
         raise ValueError(
@@ -100,9 +101,11 @@ def canary_arrays(
     or less.
     """
     one_of("kind", kind, KINDS)
-    x, y = _whole("x", x, 255).astype(np.uint8), _whole("y", y, classes - 1).astype(np.int64)
+    x = _whole("x", x, 255).astype(np.uint8)
+    y = _whole("y", y, classes - 1).astype(np.int64)
     able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
-    size, rng = round(share * int(able.sum())), np.random.default_rng([8, seed])
+    size = round(share * int(able.sum()))
+    rng = np.random.default_rng([8, seed])
     if x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape:
         raise ValueError(
             f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a"
@@ -114,7 +117,8 @@ def canary_arrays(
             " most half of them"
         )
     dealt = rng.permutation(np.flatnonzero(able))
-    chosen, others = np.sort(dealt[:size]), dealt[size : 2 * size]
+    chosen = np.sort(dealt[:size])
+    others = dealt[size : 2 * size]
     canary = np.isin(np.arange(len(y)), chosen)
     if kind == "ood":
         flat = x[chosen].reshape(size, x.shape[1], -1)
@@ -176,7 +180,8 @@ def canary_member(
     aside = np.zeros(canary.shape, bool)
     if population is not None:
         aside = mask("population", population, canary.shape)
-    size, inside = int(canary.sum()), int((canary & aside).sum())
+    size = int(canary.sum())
+    inside = int((canary & aside).sum())
     one_of("design", design, DESIGNS)
     if num_models < 1 or (design == "pairs" and num_models % 2):
         raise ValueError(
@@ -247,13 +252,16 @@ def canary_rates(
     if share is None:
         trained = scores.member[:, columns].sum() / max(scores.member.sum(), 1)
         share = np.nan if canary is None else float(trained)
-    known, fpr = ~np.isnan(scores.value) & columns, rates(np.atleast_1d(fpr))
-    value, member = scores.value[known], scores.member[known]
+    known = ~np.isnan(scores.value) & columns
+    fpr = rates(np.atleast_1d(fpr))
+    value = scores.value[known]
+    member = scores.member[known]
     row, which = known.nonzero()
     clusters = [np.unique(index, return_inverse=True)[1] for index in (which, scores.pair[row])]
     tp, fp, _ = counts(value, member)
     drawn = _clustered(value, member, clusters, fpr, n_resamples, seed)
-    trials, rows = len(np.unique(which[member])), []
+    trials = len(np.unique(which[member]))
+    rows = []
     for rate, sample in zip(fpr, drawn.T, strict=True):
         at = tpr_at_counts(tp, fp, float(rate))
         ends = {
@@ -314,11 +322,14 @@ def _clustered(value, member, clusters, fpr, n_resamples: int, seed: int) -> np.
     clusters: numbers (trials,) from 0, of which a single one is not drawn.
     """
     order = np.argsort(-value, kind="stable")
-    falling, member, fpr = value[order], member[order], np.asarray(fpr)
+    falling = value[order]
+    member = member[order]
+    fpr = np.asarray(fpr)
     # a difference of infinities is none
     ends = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)
     clusters = [(number[order], number.max() + 1) for number in clusters]
-    rng, out = np.random.default_rng([seed, 11]), np.full((n_resamples, len(fpr)), np.nan)
+    rng = np.random.default_rng([seed, 11])
+    out = np.full((n_resamples, len(fpr)), np.nan)
     for row in out:
         weight = 1
         for number, size in clusters:

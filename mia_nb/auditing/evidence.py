@@ -131,7 +131,8 @@ def _residuals(score: np.ndarray, labels: np.ndarray, member: np.ndarray) -> lis
     known = ~np.isnan(score)
     sequences = []
     for side in (member & known, ~member & known):
-        rank, number = mid_ranks(score[side]), np.unique(labels[side], return_inverse=True)[1]
+        rank = mid_ranks(score[side])
+        number = np.unique(labels[side], return_inverse=True)[1]
         mean = np.bincount(number, rank) / np.bincount(number)
         sequences.append((rank - mean[number]) / max(len(rank), 1))
     return sequences
@@ -172,7 +173,8 @@ def _nearest_on_own_side(x: np.ndarray, member: np.ndarray, seed: int) -> str:
         return ""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(features))  # ties are then broken by chance
-    features, inside = features[order], member[order]
+    features = features[order]
+    inside = member[order]
     nearest = _nearest(features[:QUERIED], features)
     queried = np.arange(len(nearest))
     observed = (inside[queried] == inside[nearest]).mean()
@@ -262,7 +264,9 @@ def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> st
 
     scores (N,): of the attack whose tail is meant.
     """
-    top, inside, share = evidence.top, evidence.top_members, float(np.mean(member))
+    top = evidence.top
+    inside = evidence.top_members
+    share = float(np.mean(member))
     if inside >= top:
         top = inside = max(top, leading_members(scores, member))
         finding = f"the {top:,} largest scores all belong to members"
@@ -291,5 +295,6 @@ def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) ->
         few = len(residual) / max(len(residual) - 1, 1)
         variance += few * float(residual @ residual) / len(loss) ** 2
         means.append(loss.mean())
-    gap, half = means[1] - means[0], 1.96 * np.sqrt(variance)
+    gap = means[1] - means[0]
+    half = 1.96 * np.sqrt(variance)
     return np.array([gap, gap - half, gap + half])

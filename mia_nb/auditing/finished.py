@@ -262,7 +262,8 @@ def audit_model(
         raise ValueError('key="": wanted a name of the training, or none')
     known = named_classes(model)
     x, y, member = _together(train, test, known)
-    table, x = x, numpy_of(x)
+    table = x
+    x = numpy_of(x)
     if groups is not None:
         groups = numpy_of(groups)
         if groups.dtype == object:  # numbers and text do not compare
@@ -356,7 +357,8 @@ def _compared(
     """The finished model against the others, of which so many are its retrained twins."""
     for name, more in zip(("member", "logits"), zip(*others, strict=True), strict=True):
         arrays = arrays | {name: np.stack([*arrays[name], *more])}
-    inside, count = arrays["member"][1:].sum(0), len(arrays["member"]) - 1
+    inside = arrays["member"][1:].sum(0)
+    count = len(arrays["member"]) - 1
     if not (k := int(np.median(np.minimum(inside, count - inside)))):
         raise ValueError(
             f"the {count} references leave most samples without a model on one side; wanted some"
@@ -414,7 +416,8 @@ def _judged(
     table = table_of(scores, self_test=control, **resampling)
     on_all = {name: found for name, found in scores.items() if name not in calibrated}
     verdict = judge(limits(["auc>0.5"]), on_all, doubt=doubt, **resampling)[0]
-    first, audited = next(iter(scores)), ~signals.population
+    first = next(iter(scores))
+    audited = ~signals.population
     rate = _rate(scores[first], table.loc[first])
     if units is None:
         sentences = [doubt, f"{who} {_finding(verdict, bool(doubt))}.", rate]
@@ -512,7 +515,8 @@ def _rate(scores: Scores, row: pd.Series) -> str:
         return (
             f"What share is found at {RATE:.0%} false positives takes 100 non-members to measure."
         )
-    name, rate = in_words(row.name), rates[0]
+    name = in_words(row.name)
+    rate = rates[0]
     found, low, high = (row[f"tpr@{rate:g}{end}"] for end in ("", "_low", "_high"))
     if (floor := tied_floor(scores)) > rate:
         at = tpr_at(*scored(scores, 0), floor)
@@ -541,7 +545,8 @@ def _together(
     (x1, y1), (x0, y0) = _samples("train", train, known), _samples("test", test, known)
     tables = [isinstance(x, pd.DataFrame) for x in (x1, x0)]
     if all(tables):
-        names, others = [*x1.columns], [*x0.columns]
+        names = [*x1.columns]
+        others = [*x0.columns]
         if len(names) != len(others) or {*names} != {*others} or len({*names}) < len(names):
             raise ValueError(
                 f"columns of train are {shown(names)}, of test {shown(others)}; wanted the same"
@@ -551,7 +556,8 @@ def _together(
         # columns by their names, whatever their order
         both = pd.concat([x1, x0[names]], ignore_index=True)
         return both, y, np.arange(len(y)) < len(y1)
-    x1, x0 = numpy_of(x1), numpy_of(x0)
+    x1 = numpy_of(x1)
+    x0 = numpy_of(x0)
     if x1.shape[1:] != x0.shape[1:]:
         raise ValueError(
             f"samples of train have shape {x1.shape[1:]}, of test {x0.shape[1:]}; wanted one shape"
@@ -617,7 +623,8 @@ def _samples(
             x, y = given
         else:
             x, y = zip(*(sample_of(given[i]) for i in range(len(given))), strict=True)
-        x, y = x if isinstance(x, pd.DataFrame) else numpy_of(x), numpy_of(y)
+        x = x if isinstance(x, pd.DataFrame) else numpy_of(x)
+        y = numpy_of(y)
     except Exception as error:
         raise ValueError(f"{name} cannot be read ({said(error, 120)}): {DATA}") from error
     if known is not None and y.shape in ((len(y),), (len(y), 1)):

@@ -114,7 +114,9 @@ def limits(texts: Sequence[str]) -> list[Limit]:
     for text in texts:
         match = FORM.fullmatch(str(text))
         try:
-            name, fpr, value = match[1].lower(), match[2] and float(match[2]), float(match[3])
+            name = match[1].lower()
+            fpr = match[2] and float(match[2])
+            value = float(match[3])
         except (TypeError, ValueError):
             raise ValueError(f'limit "{text}": {WANTED}') from None
         guessing = {"auc": 0.5}.get(name, fpr or 0.0)
@@ -185,7 +187,8 @@ def refuse_unmeasurable(
     Raises:
         ValueError: of one line for the first limit of that kind.
     """
-    coins, side = split in ("bernoulli", "coins"), fewest(audited, split)
+    coins = split in ("bernoulli", "coins")
+    side = fewest(audited, split)
     units = (models if coins else models // 2) if units is None else units
     for limit in stated:
         if limit.metric != "epsilon":
@@ -307,7 +310,9 @@ def judge(
     refuse_unequal_samples(scores)
     resampling = {"n_resamples": n_resamples, "seed": seed, "confidence": 1 - 0.05 / len(scores)}
     resampling["groups"] = groups
-    able, shared, verdicts = _able(scores), {}, []
+    able = _able(scores)
+    shared = {}
+    verdicts = []
     rates = [limit.fpr for limit in stated if limit.fpr is not None]
     rates += _tail_rates(able)
     if any(limit.metric in ("auc", "advantage") or limit.fpr is not None for limit in stated):
@@ -395,7 +400,8 @@ def at_others(scores: Scores) -> Scores:
     """
     called = np.full(scores.value.shape, np.nan)
     for pair in np.unique(scores.pair):
-        rows, others = scores.pair == pair, scores.pair != pair
+        rows = scores.pair == pair
+        others = scores.pair != pair
         known = ~np.isnan(scores.value[others])
         tp, fp, threshold = counts(scores.value[others][known], scores.member[others][known])
         called[rows] = scores.value[rows] >= threshold[np.argmax(tp / tp[-1] - fp / fp[-1])]
@@ -420,7 +426,8 @@ def _epsilon(limit: Limit, scores: dict[str, Scores], delta: float) -> Verdict:
     able = _able(scores)
     audits = {name: audit(able[name], delta=delta, attempts=len(scores)) for name in able}
     strongest = max(audits, key=lambda name: audits[name].epsilon)
-    low, runs = float(audits[strongest].epsilon), audits[strongest].runs
+    low = float(audits[strongest].epsilon)
+    runs = audits[strongest].runs
     doubt = "; a low bound is no evidence, and nothing here bounds it from above"
     outcome, end = (EXCEEDED, "") if low > limit.value else (OPEN, doubt)
     many = f"{runs} runs together" if runs > 1 else "one run"

@@ -127,7 +127,8 @@ def ladder(
         name: None if L is None or math.isnan(L) else L
         for name, L in (bounds | (lipschitz or {})).items()
     }
-    certified, local = bounds["certified"], bounds["local"]
+    certified = bounds["certified"]
+    local = bounds["local"]
     if dp_sgd is not None and stored is not None:
         raise ValueError("dp_sgd and stored are two ways to train: a network has one of them")
     if not (audited is None or hasattr(audited, "at_most")):
@@ -225,7 +226,8 @@ def _nominal(flow, nominal, bounds, delta, accountant, sampling) -> dict:
     if silent or nominal is None:
         return _row(silent or "not given: needs sample_rate and steps of the training", RECORD)
     sigma = accounting.nsde_sigma(k=flow["k"], steps=flow["steps"], T=flow["T"])
-    rate, steps = nominal["sample_rate"], nominal["steps"]
+    rate = nominal["sample_rate"]
+    steps = nominal["steps"]
     epsilon = accounting.epsilon(
         noise_multiplier=sigma,
         sample_rate=rate,
@@ -280,7 +282,8 @@ def _theorem(flow, nominal, bounds, delta) -> dict:
         }
         values = ", ".join(_at(every))
         method += f"; Corollary 1 over {steps:,} steps, total delta split evenly: {values}"
-    built, distance = flow.get("lipschitz") is not None, bounds["distance"] or 0
+    built = flow.get("lipschitz") is not None
+    distance = bounds["distance"] or 0
     return _row(
         "; ".join(_at(theorem)),
         relation,
@@ -308,9 +311,11 @@ def _at(epsilons: dict[str, float]) -> list[str]:
 
 
 def _release(flow, bounds, release, delta) -> dict:
-    relation, known = "any two inputs, one at a time", flow or {}
+    relation = "any two inputs, one at a time"
+    known = flow or {}
     release = {"clip": known.get("clip"), "queries": 1, "one_sided": None} | (release or {})
-    clip, queries = release["clip"], release["queries"]
+    clip = release["clip"]
+    queries = release["queries"]
     absent = first_of(
         {
             NO_NOISE: flow is None or flow["k"] == 0,
@@ -374,7 +379,9 @@ def _stored(flow, bounds, stored, delta) -> dict:
     """Row 4 of a training on stored features: finite only where every condition of the release
     bound holds.
     """
-    clip, releases, labels = (flow or {}).get("clip"), stored["releases"], stored["label_epsilon"]
+    clip = (flow or {}).get("clip")
+    releases = stored["releases"]
+    labels = stored["label_epsilon"]
     lacks = {
         "noise in the network": flow is None or flow["k"] == 0,
         "clipped h0 (clip=C)": clip is None,
@@ -408,7 +415,8 @@ def _training(flow, dp_sgd, delta, accountant) -> dict:
     if dp_sgd is None:
         method = "not trained with DP-SGD"
         return _row(INFINITE, RECORD, epsilon=math.inf, claim=math.inf, method=method)
-    used, trials = "rdp" if accountant == "rdp" else "prv", dp_sgd.get("trials", 1)
+    used = "rdp" if accountant == "rdp" else "prv"
+    trials = dp_sgd.get("trials", 1)
     wanted = "wanted the trainings on these records, the last included: 1 or more"
     if trials < 1:
         raise ValueError(f"dp_sgd has trials={trials}: {wanted}")

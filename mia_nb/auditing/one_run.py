@@ -120,7 +120,10 @@ def one_run_epsilon(
     one_of("method", method, LABELS)
     for name, value in (("correct", correct), ("guesses", guesses), ("canaries", canaries)):
         whole(name, value, 0)
-    m, r, v, alpha = int(canaries), int(guesses), int(correct), 1 - confidence
+    m = int(canaries)
+    r = int(guesses)
+    v = int(correct)
+    alpha = 1 - confidence
     if not (v <= r <= m and r >= 1):
         raise ValueError(
             f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted whole numbers,"
@@ -184,16 +187,21 @@ def _fdp_rejects(m, r, v, alpha):
     one before it. Once the sum of all that may come cannot reach the limit, the rest is left
     out."""
     share = alpha * r / m
-    quantile, erfc, root, limit = NormalDist().inv_cdf, math.erfc, math.sqrt(0.5), r / m
+    quantile = NormalDist().inv_cdf
+    erfc = math.erfc
+    root = math.sqrt(0.5)
+    limit = r / m
 
     def rejects(mu: float) -> bool:
-        a, b = share * v / r, share * (r - v) / r
+        a = share * v / r
+        b = share * (r - v) / r
         for i in range(v - 1, -1, -1):
             reached = 0.5 * erfc((mu - quantile(a)) * root)
             if reached <= b:  # a no longer moves, and b with it
                 break
             step = i / (r - i) * (reached - b)
-            a, b = a + step, reached
+            a = a + step
+            b = reached
             if a + b > limit:  # both only grow
                 return True
             if i % 256 == 0:
@@ -239,7 +247,8 @@ def one_run(
     canaries, or half of one. Caveat: whether coins were fair and independent cannot be seen here
     (`check_bernoulli` recognises exact halves in a whole mask).
     """
-    score, member = reals("scores", score), mask("members", member)
+    score = reals("scores", score)
+    member = mask("members", member)
     shapes = f"scores {score.shape} and members {member.shape}"
     unequal = score.ndim != 1 or score.shape != member.shape
     if unequal:
@@ -257,7 +266,8 @@ def one_run(
     order = order[np.argsort(score[known][order], kind="stable")]
     ranked = member[known][order]  # lowest score first
     tried = numbers_tried(m, 1 - confidence, delta, method) if guesses is None else (int(guesses),)
-    alpha, bounds = (1 - confidence) / len(tried), []
+    alpha = (1 - confidence) / len(tried)
+    bounds = []
     test = {"canaries": m, "delta": delta, "confidence": 1 - alpha, "method": method}
     for r in tried:
         correct = int(ranked[m - (r + 1) // 2 :].sum() + (~ranked[: r // 2]).sum())
@@ -339,7 +349,8 @@ def coin_fault(member: np.ndarray) -> str:
         columns = f"{samples} columns" if models else "no rows"
         return f"member has {columns}: coins cannot be judged on less than 2 samples"
     repeated = models - len(np.unique(pair_ids(member)))
-    sums, total = member.sum(1), int(member.sum())
+    sums = member.sum(1)
+    total = int(member.sum())
     most = (samples + int(np.abs(2 * sums - samples).max())) // 2
     near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
     spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
@@ -440,7 +451,8 @@ def audit(
     if scores.info.get("split") == "pairs":
         raise ValueError(f"{paired}: {wanted}")
     columns = canary_columns(scores, canary)
-    value, member = scores.value[:, columns], scores.member[:, columns]
+    value = scores.value[:, columns]
+    member = scores.member[:, columns]
     check_bernoulli(member)
     targets = np.asarray(scores.targets, dtype=int)
     together = bool(scores.info.get("disjoint")) and len(targets) > 1

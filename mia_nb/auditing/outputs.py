@@ -143,7 +143,8 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
         wanted, kinds = ("text", "US") if key in TEXT else ("numbers", "biuf")
         if array.dtype.kind not in kinds:
             raise ValueError(f"{key} is of type {array.dtype}; wanted {wanted}")
-    logits, labels = arrays["logits"], _labels(arrays["labels"])
+    logits = arrays["logits"]
+    labels = _labels(arrays["labels"])
     member = _flags(_per_model(logits, labels, arrays["member"]), "member")
     population = _flags(arrays.get("population", np.zeros(len(labels))), "population")
     _check_design(member, population)
@@ -182,7 +183,9 @@ def _per_model(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> np
     """`member` with a row per model; ValueError, with the transposition that would help, where the
     axes of logits or member are in another order.
     """
-    samples, models, came = len(labels), len(logits), f"logits have shape {logits.shape}"
+    samples = len(labels)
+    models = len(logits)
+    came = f"logits have shape {logits.shape}"
     alone = logits.ndim == 2 and models == samples
     advice = "; of one model pass logits[None] and member[None]" if alone else ""
     if logits.ndim not in (3, 4):
@@ -282,9 +285,11 @@ def _models(numbers: list[int]) -> str:
 def _check_labels(logits, labels, member) -> list[str]:
     """Remarks on models at chance on their members; ValueError if one change puts all far above."""
     binary = ", or 1 - labels" if logits.shape[-1] == 2 else ""
-    fixes, above = ("labels - 1", "labels + 1", f"-logits{binary}"), []
+    fixes = ("labels - 1", "labels + 1", f"-logits{binary}")
+    above = []
     for z, inside in zip(logits, member, strict=True):
-        z, y = (z if z.ndim == 2 else z.mean(0))[inside], labels[inside]
+        z = (z if z.ndim == 2 else z.mean(0))[inside]
+        y = labels[inside]
         top = z.argmax(1)
         above.append([_above_chance(guess, y) for guess in (top, top + 1, top - 1, z.argmin(1))])
     own, *fixed = zip(*above, strict=True)
@@ -341,15 +346,18 @@ def _check_masks(signals: Signals) -> None:
     from scipy.optimize import linear_sum_assignment
 
     audited = ~signals.population
-    margin, member = signals.margin.mean(1)[:, audited], signals.member[:, audited]
-    n1, n0 = member.sum(1), (~member).sum(1)
+    margin = signals.margin.mean(1)[:, audited]
+    member = signals.member[:, audited]
+    n1 = member.sum(1)
+    n0 = (~member).sum(1)
     spread = auc_null_error(n1, n0)
     values = np.array([auc(phi, inside) for phi, inside in zip(margin, member, strict=True)])
     ranks = pd.DataFrame(margin - margin.mean(0)).rank(axis=1).to_numpy()
     crossed = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)  # AUC of a model and a row
     errors = (crossed - 0.5) / spread
     order = linear_sum_assignment(errors, maximize=True)[1]
-    own, best = errors.diagonal(), errors[np.arange(len(order)), order]
+    own = errors.diagonal()
+    best = errors[np.arange(len(order)), order]
     worst = np.argmax(best - own)
     if ((values - 0.5) / spread).max() < -INVERTED:
         raise ValueError(

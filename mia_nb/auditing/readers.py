@@ -170,7 +170,8 @@ def estimator(model: object, known: list | None = None) -> Callable | None:
     known: the classes that labels are numbered by, None for 0 to K - 1. Raises ValueError for an
     estimator of other classes: its outputs would be in another order.
     """
-    found, ways = getattr(model, "classes_", None), _ways(model)
+    found = getattr(model, "classes_", None)
+    ways = _ways(model)
     if found is None or not ways:
         return None
     named = np.asarray(found).tolist() if np.ndim(found) == 1 else list(found)

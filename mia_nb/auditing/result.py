@@ -78,7 +78,8 @@ def design(signals: Signals, split: str | None = None) -> dict:
             "masks": True,
         }
     )
-    inside, others = member.sum(1), [member[numbers != number] for number in numbers]
+    inside = member.sum(1)
+    others = [member[numbers != number] for number in numbers]
     sides = [int(np.median(np.minimum(one.sum(0), (~one).sum(0)))) for one in others]
     facts = {
         "kind": kind,
@@ -239,7 +240,8 @@ def result(
         % intervals, measurable or not (`tpr@x_measurable`); the verdicts are about their maximum.
         provenance: date, versions, hardware, parameters and `origin`.
     """
-    flags, bound = table.drop("max")["flags"], None
+    flags = table.drop("max")["flags"]
+    bound = None
     if audited is not None:
         bound = {name: value for name, value in audited._asdict().items() if name not in UNSHOWN}
     split = pd.DataFrame() if groups is None else groups

@@ -82,7 +82,9 @@ def shift_guard(
     Caveat: a pass rules out shifts that a linear classifier sees in the leading components, no
     others; sets without randomised inclusion cannot pass by assertion.
     """
-    x, labels, member = np.asarray(x), np.asarray(labels), np.asarray(member, bool)
+    x = np.asarray(x)
+    labels = np.asarray(labels)
+    member = np.asarray(member, bool)
     if x.dtype.kind == "c" or labels.dtype.kind == "c":
         raise ValueError("complex numbers came as x or labels; wanted real ones")
     shapes = f"x {x.shape}, labels {labels.shape}, member {member.shape}"
@@ -98,12 +100,17 @@ def shift_guard(
             raise ValueError(f"{bad}: wanted finite ones")
     if samples is not None and len(x) > samples:
         chosen = np.sort(np.random.default_rng(seed).choice(len(x), samples, replace=False))
-        x, labels, member = x[chosen], labels[chosen], member[chosen]
-    n1, n0 = int(member.sum()), int((~member).sum())
+        x = x[chosen]
+        labels = labels[chosen]
+        member = member[chosen]
+    n1 = int(member.sum())
+    n0 = int((~member).sum())
     sizes = f"{n1} members (train) and {n0} non-members (test)"
     if min(n1, n0) < folds:
         raise ValueError(f"{sizes}: wanted at least {folds} of each")
-    value, error, classes_p = math.nan, math.nan, class_mix(labels, member, seed=seed)
+    value = math.nan
+    error = math.nan
+    classes_p = class_mix(labels, member, seed=seed)
     pixels = x.reshape(len(x), -1).astype(np.float32)
     if (pixels != pixels[0]).any():
         value = _classified(pixels, member, components, folds, seed)
@@ -161,10 +168,13 @@ def class_mix(labels, member, *, seed: int = 0) -> float:
     margins where a count below 5 is expected; the smallest p times the number of splits
     (Bonferroni), at most 1. Caveat: the same mix says nothing about the samples inside a class.
     """
-    member, code = np.atleast_2d(member).astype(bool), np.unique(labels, return_inverse=True)[1]
-    rng, smallest = np.random.default_rng(seed), 1.0
+    member = np.atleast_2d(member).astype(bool)
+    code = np.unique(labels, return_inverse=True)[1]
+    rng = np.random.default_rng(seed)
+    smallest = 1.0
     for inside in member:
-        total, share = np.bincount(code), inside.mean()
+        total = np.bincount(code)
+        share = inside.mean()
         far = _chi_square(np.bincount(code[inside], minlength=len(total)), total, share)
         if len(total) < 2:
             continue
@@ -223,7 +233,8 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
             copies: the number of `copies`.
             remarks: what `read_outputs` found suspicious, and copies from 1 % of the samples on.
     """
-    audited, declared = ~signals.population, signals.info.get("split", "given") != "given"
+    audited = ~signals.population
+    declared = signals.info.get("split", "given") != "given"
     facts = {"doubt": "", "assumed": "", "copies": copies(signals)}
     facts["remarks"] = list(signals.info.get("remarks", ()))
     if facts["copies"] >= COPIES * audited.sum():
@@ -235,7 +246,8 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
         return facts
     member = signals.member[:, audited]
     splits = member[np.unique(units(member), return_index=True)[1]]
-    p, fixed = class_mix(signals.labels[audited], splits), _fixed(splits)
+    p = class_mix(signals.labels[audited], splits)
+    fixed = _fixed(splits)
     unseen = fixed and shift is None
     reason = first_of(
         {
@@ -260,7 +272,8 @@ def _fixed(splits: np.ndarray) -> str:
     """Why membership may be a property of the sample, whatever the model; "" if it is not."""
     if np.abs(np.corrcoef(splits)).min() > ALIKE:
         return "there is a single split"
-    often, share = splits.sum(0), splits.mean(1)
+    often = splits.sum(0)
+    share = splits.mean(1)
     spread = ((often - often.mean()) ** 2).sum() / (share * (1 - share)).sum()
     more_than_chance = chdtrc(len(often) - 1, spread) < MIX
     return "some samples are members of more models than others" if more_than_chance else ""

@@ -72,8 +72,10 @@ def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd
     if not equal:
         raise ValueError(f"values {shapes}, member {member.shape}: wanted equal (S, N) and (N,)")
     scores = np.stack(list(values.values()))
-    repetitions, known = scores.shape[1], ~np.isnan(scores).any((0, 1))
-    scores, member = scores[..., known], member[known]
+    repetitions = scores.shape[1]
+    known = ~np.isnan(scores).any((0, 1))
+    scores = scores[..., known]
+    member = member[known]
     if repetitions < FEWEST:
         raise ValueError(
             f"{repetitions} repetitions of the target: stability needs {FEWEST} or more, trained"
@@ -139,10 +141,12 @@ def _sets(curves: list, allowed: int) -> np.ndarray:
 
 
 def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict:
-    n1, n0 = int(member.sum()), int((~member).sum())
+    n1 = int(member.sum())
+    n0 = int((~member).sum())
     allowed = int(np.floor(fpr * n0 + 1e-9))
     chosen = _sets(curves, allowed)
-    inside, outside = chosen[:, member], chosen[:, ~member]
+    inside = chosen[:, member]
+    outside = chosen[:, ~member]
     sizes = inside.sum(1)
     jaccard, chance = _overlap(inside)
     out, out_chance = _overlap(outside)

@@ -72,7 +72,8 @@ def vulnerability(
     depend on each other negatively; where nothing is significant the order is a ranking only.
     """
     disjoint = _disjoint(scores.info) if disjoint is None else disjoint
-    paired, pairs = _paired(scores), len(np.unique(scores.pair))
+    paired = _paired(scores)
+    pairs = len(np.unique(scores.pair))
     value = _both_or_none(scores) if paired else scores.value
     ranks, auc, t_in, t_out = _per_sample(value, scores.member)
     able = (t_in > 0) & (t_out > 0)
@@ -98,7 +99,8 @@ def vulnerability(
         more = f"redraw more than {len(drawn)} masks" if len(drawn) + 1 <= orders else more
         method = f"{len(drawn)} redrawn masks"
     elif paired:
-        tested, method = _flips(ranks, scores, able), "exact: flips within pairs"
+        tested = _flips(ranks, scores, able)
+        method = "exact: flips within pairs"
     else:
         *tested, method = _free(ranks, scores.member, ~np.isnan(value), able, permutations, seed)
         if not method.startswith("exact") and np.median(tested[1]) <= 1 / (permutations + 1):
@@ -164,9 +166,11 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
     """(n_resamples, N) AUCs of the samples under redrawn masks; ValueError for what is no null of
     these scores.
     """
-    drawn, attack = [], scores.info.get("attack")
+    drawn = []
+    attack = scores.info.get("attack")
     for other in null:
-        name, same = other.info.get("attack", attack), np.array_equal(other.targets, scores.targets)
+        name = other.info.get("attack", attack)
+        same = np.array_equal(other.targets, scores.targets)
         if name != attack:
             raise ValueError(
                 f"null holds scores of {name}, these are of {attack}: redraw the masks for the"
@@ -234,7 +238,8 @@ def _per_sample(
     """
     known = ~np.isnan(value)
     ranks = np.stack([2 * (value < row).sum(0) + (value == row).sum(0) for row in value])
-    t_in, t_out = (member & known).sum(0), (~member & known).sum(0)
+    t_in = (member & known).sum(0)
+    t_out = (~member & known).sum(0)
     above = (ranks * member).sum(0) - t_in**2
     cells = np.where(t_in * t_out > 0, t_in * t_out, np.nan)
     return ranks, above / (2.0 * cells), t_in, t_out
@@ -248,8 +253,10 @@ def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> tuple[np.ndar
     gain = np.stack(
         [(ranks[rows] * np.where(scores.member[rows], 1, -1)).sum(0) for rows in pairs]
     )[:, able]
-    size, seen = np.abs(gain), np.stack([ranks[rows[0]] > 0 for rows in pairs])[:, able].sum(0)
-    observed, width = np.where(gain > 0, gain, 0).sum(0), int(size.sum(0).max()) + 1
+    size = np.abs(gain)
+    seen = np.stack([ranks[rows[0]] > 0 for rows in pairs])[:, able].sum(0)
+    observed = np.where(gain > 0, gain, 0).sum(0)
+    width = int(size.sum(0).max()) + 1
     p = np.empty(gain.shape[1])
     for start in range(0, len(p), max(1, CHUNK // width)):
         part = slice(start, start + max(1, CHUNK // width))
@@ -270,13 +277,16 @@ def _free(ranks, member, known, able, permutations, seed) -> tuple[np.ndarray, n
     alike.
     """
     ranks, known, member = ranks[:, able], known[:, able], (member & known)[:, able]
-    t_in, observed = member.sum(0), (ranks * member).sum(0)
+    t_in = member.sum(0)
+    observed = (ranks * member).sum(0)
     smallest = 1 / comb(known.sum(0), t_in)
     patterns, which = np.unique(np.sort(ranks, axis=0), axis=1, return_inverse=True)
     which = np.ravel(which)
-    targets, most = len(ranks), int(t_in.max())
+    targets = len(ranks)
+    most = int(t_in.max())
     if patterns.shape[1] * targets**3 * (most + 1) > BUDGET:
-        hits, rng = np.zeros(len(t_in)), np.random.default_rng(seed)
+        hits = np.zeros(len(t_in))
+        rng = np.random.default_rng(seed)
         for _ in range(permutations):
             order = rng.permutation(targets)
             chosen = known[order] & (known[order].cumsum(0) <= t_in)
@@ -303,7 +313,8 @@ def _resolution(design: str, smallest: np.ndarray, rate: float, more: str) -> st
     """What the targets of this design can find after the correction, in a sentence; `more` is what
     would lower the floor of p.
     """
-    floor, samples = float(smallest.min()), len(smallest)
+    floor = float(smallest.min())
+    samples = len(smallest)
     ranks = np.arange(1, samples + 1)
     # were all at their floors
     enough = ranks[np.sort(smallest) <= ranks * rate / samples * (1 + 1e-9)]

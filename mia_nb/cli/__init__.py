@@ -103,7 +103,8 @@ def _join_parameters(argv: list[str]) -> list[str]:
     """`-p name value` as `-p name=value`: argparse would take -0.1 for an option and swallow what
     follows.
     """
-    out, rest = [], list(argv)
+    out = []
+    rest = list(argv)
     while rest:
         out.append(rest.pop(0))
         if out[-1] in ("-p", "--parameter") and rest:

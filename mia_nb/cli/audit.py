@@ -53,7 +53,8 @@ def parameters(args) -> list[tuple[str, str]]:
     came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
     way = ways[0] if len(ways) == 1 else ""
     idle_ones = [how for name, _, how in given if way and name in IDLE[way]]
-    extra, logits = [how.removeprefix("-p ").rstrip(" =") for how in idle_ones], named.get("logits")
+    extra = [how.removeprefix("-p ").rstrip(" =") for how in idle_ones]
+    logits = named.get("logits")
     if not way:
         raise ValueError(
             "wanted one of --model package.module:function --data IMAGES, --logits FILE.npz"
@@ -142,7 +143,8 @@ def finished(args) -> Namespace:
     except ValueError as error:
         raise ValueError(f"--weights do not fit {args.model}: {error}") from error
     module.register_forward_pre_hook(lambda _, given: data.normalise(given[0], **scale))
-    x, member = images.x.numpy(), array_in("member", args.member)
+    x = images.x.numpy()
+    member = array_in("member", args.member)
     arrays = {
         "logits": outputs(module, x)[None],
         "labels": images.y.numpy(),

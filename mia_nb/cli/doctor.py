@@ -114,7 +114,8 @@ def _kernel() -> str:
 
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        probe, out = Path(folder, "probe.ipynb"), Path(folder, "out.ipynb")
+        probe = Path(folder, "probe.ipynb")
+        out = Path(folder, "out.ipynb")
         nbformat.write(
             nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import mia_nb")]), probe
         )
@@ -140,7 +141,8 @@ def _store(results: str) -> str:
     ]
     problems = [f"{path}: recipe.json is gone, so that nothing finds this result" for path in lost]
     for folder in folders:
-        damaged, status = folder.verify(), stored.status(folder)
+        damaged = folder.verify()
+        status = stored.status(folder)
         problems += damaged or [f"{folder.path}: {status}"] * status.startswith("damaged")
     if problems:
         shown = [

@@ -54,7 +54,8 @@ class ForkProvisioner(LocalProvisioner):
         streams = {options.get(name) for name in ("stdin", "stdout", "stderr")}
         if not _forking.possible() or streams != {None} or "ipykernel_launcher" not in cmd:
             return await super().launch_kernel(cmd, **options)
-        argv, env = cmd[cmd.index("ipykernel_launcher") :], options["env"]
+        argv = cmd[cmd.index("ipykernel_launcher") :]
+        env = options["env"]
         try:
             self.process = await asyncio.to_thread(
                 lambda: _forking.parent_for(env).start(

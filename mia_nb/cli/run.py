@@ -214,7 +214,8 @@ def report(
         **{step["file"]: f"{step['started']}, {step['seconds']:.1f} s" for step in steps},
     }
     date = min(step["started"] for step in steps)[:10]
-    title, lead = f"Membership inference: {folder.name}, {date}", facts.pop("about", "")
+    title = f"Membership inference: {folder.name}, {date}"
+    lead = facts.pop("about", "")
     executed = {folder.path / file: folder.read_bytes(file) for file in files}
     text = page(executed, title=title, lead=lead, provenance=facts).encode()
     if out is not None:
@@ -478,7 +479,8 @@ class Overall:
     """
 
     def __init__(self, shares: dict[str, float], todo: list[str]):
-        self.shares, self.left = shares, list(todo)
+        self.shares = shares
+        self.left = list(todo)
         self.started, self.cached = time.monotonic(), self.done()
 
     def done(self, part: float = 0.0) -> float:
@@ -491,7 +493,8 @@ class Overall:
         """`34 %, about 2 min left`; nothing of the time before a twentieth is done, when nobody
         knows.
         """
-        done, spent = self.done(part), time.monotonic() - self.started
+        done = self.done(part)
+        spent = time.monotonic() - self.started
         known = done - self.cached
         return f"{done:4.0%}" + (
             f", {duration(spent / known * (1 - done))} left" if known >= 0.05 else ""
@@ -502,7 +505,9 @@ class Progress:
     """The last line a notebook wrote: rewritten in place on a terminal, twice a minute in a log."""
 
     def __init__(self, name: str, cells: int, quiet: bool = False, overall: Overall | None = None):
-        self.name, self.cells, self.quiet = escape.terminal(name), cells, quiet
+        self.name = escape.terminal(name)
+        self.cells = cells
+        self.quiet = quiet
         self.cell, self.last = 0, ""
         self.overall = overall or Overall({name: 1.0}, [name])
         self.started = self.shown = time.monotonic()
@@ -522,7 +527,8 @@ class Progress:
         """papermill flushes what it writes to."""
 
     def next_cell(self, cell: dict, cell_index: int) -> None:
-        self.cell, self.last = cell_index + 1, ""
+        self.cell = cell_index + 1
+        self.last = ""
         self._show()
 
     def end(self, outcome: str = "") -> None:
@@ -532,7 +538,8 @@ class Progress:
         print(f"{_clear()}{self.name:<22} {spent:6.1f} s  {outcome}".rstrip(), flush=True)
 
     def _show(self) -> None:
-        now, terminal = time.monotonic(), sys.stdout.isatty()
+        now = time.monotonic()
+        terminal = sys.stdout.isatty()
         if self.quiet or now - self.shown < (0.1 if terminal else 30):
             return
         self.shown = now

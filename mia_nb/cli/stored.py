@@ -142,7 +142,8 @@ def cleaned(
 def _tidy(folder: store.Folder) -> Iterator[str]:
     for file in folder.sweep(older_than=0):
         yield f"removed {folder.path / file} (left by a writer that died)"
-    listed, damaged = folder.files(), []
+    listed = folder.files()
+    damaged = []
     for file in folder.damaged():
         path = folder.path / file
         found = store.sha256_of(path) if path.is_file() and not path.is_symlink() else ""

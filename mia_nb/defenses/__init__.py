@@ -122,7 +122,8 @@ def arguments(name: str | None, given: dict) -> dict:
     _known(f"defense {name}", given, defaults)
     numbers = {**defaults, **given}
     for option, value in numbers.items():
-        whole, end = isinstance(defaults[option], int), BELOW.get(option, math.inf)
+        whole = isinstance(defaults[option], int)
+        end = BELOW.get(option, math.inf)
         number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
         if not number or not 0 <= value < end or (option in POSITIVE and value == 0):
             wanted = ("a whole number" if whole else "a number") + (

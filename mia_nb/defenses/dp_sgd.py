@@ -103,7 +103,8 @@ class Clipped:
         which changes nothing.
         """
         self.optimizer.generator = generator
-        chunks, losses = list(range(0, len(x), self.chunk)), []
+        chunks = list(range(0, len(x), self.chunk))
+        losses = []
         self.optimizer.zero_grad(set_to_none=True)
         for start in chunks:
             each = losses_of(self.hooked, slice(start, start + self.chunk))
@@ -193,7 +194,8 @@ def checked(args: dict, recipe, before: str | None = None) -> None:
     """ValueError for a recipe whose DP-SGD would not be what is accounted for; before: its parent's
     defense.
     """
-    noise, bound = args["noise_multiplier"], args["max_grad_norm"]
+    noise = args["noise_multiplier"]
+    bound = args["max_grad_norm"]
     fitting = math.isfinite(noise) and noise >= 0 and math.isfinite(bound) and bound > 0
     if not fitting:
         raise ValueError(

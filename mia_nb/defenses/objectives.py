@@ -92,11 +92,15 @@ def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, T
     images; here it is in every step. Hong, Wu, Gruber and Lee (arXiv 2501.06686) give weight 5e-4
     and no kernel. Caveat: MMD^2 is at most 2, so that what this weight gives is mixup's result.
     """
-    draws, size = step.draws, len(step.y)
-    lam, other = draws["lam"], draws["other"]
+    draws = step.draws
+    size = len(step.y)
+    lam = draws["lam"]
+    other = draws["other"]
     mixed = lam * step.x + (1 - lam) * step.x[other]
     logits = step.forward(torch.cat([mixed, step.x, draws["x"].to(step.x.dtype)]))
-    on_mixed, on_members, on_held_out = logits[:size], logits[size : 2 * size], logits[2 * size :]
+    on_mixed = logits[:size]
+    on_members = logits[size : 2 * size]
+    on_held_out = logits[2 * size :]
     mixup = lam * step.criterion(on_mixed, step.y) + (1 - lam) * step.criterion(
         on_mixed, step.y[other]
     )
@@ -133,7 +137,8 @@ def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) 
     0 where none has both.
     """
     classes = torch.arange(p.shape[1], device=p.device)[:, None]
-    ours, theirs = (classes == y).to(p.dtype), (classes == other).to(p.dtype)  # (K, A), (K, B)
+    ours = (classes == y).to(p.dtype)  # (K, A)
+    theirs = (classes == other).to(p.dtype)  # (K, B)
     both = ((ours.sum(1) > 0) & (theirs.sum(1) > 0)).to(p.dtype)
     ours, theirs = (w / w.sum(1, keepdim=True).clamp(min=1) for w in (ours, theirs))
 

@@ -111,7 +111,8 @@ def agreement(
     if len(pools) < 2:
         raise ValueError(f"agreement got {len(pools)} pool: pass two or more, {{name: signals}}")
     first, *others = pools.values()
-    least, pairs = 1 if attack is None else 2, rows_of_pairs(score("loss", first).pair)
+    least = 1 if attack is None else 2
+    pairs = rows_of_pairs(score("loss", first).pair)
     if any(not np.array_equal(one.member, first.member) for one in others):
         raise ValueError(
             "the pools have different membership: compare recipes on the same masks,"
@@ -124,8 +125,10 @@ def agreement(
     if splits < 1:
         raise ValueError(f"splits={splits}: wanted a number of random cuts from 1 up")
     means = _means(list(pools.values()), attack, pairs)
-    whole, samples = range(len(pairs)), int((~first.population).sum())
-    cuts, everyone = _cuts(whole, splits, seed), np.ones(samples, bool)
+    whole = range(len(pairs))
+    samples = int((~first.population).sum())
+    cuts = _cuts(whole, splits, seed)
+    everyone = np.ones(samples, bool)
     blocks = np.random.default_rng([seed, 1]).permutation(samples) % GROUPS
     point = _correlations(means, cuts, everyone)
     left_out = [[_correlations(means, cuts, blocks != block) for block in range(GROUPS)]]
@@ -138,7 +141,8 @@ def agreement(
     for (i, a), (j, b) in combinations(enumerate(pools), 2):
         value, correlation, ceiling = _ratio(point, i, j)
         errors = [_spread(_ratio(np.stack(some), i, j)[0]) for some in left_out]
-        variance, free = np.hypot.reduce(errors) ** 2, len(pairs) if enough else GROUPS
+        variance = np.hypot.reduce(errors) ** 2
+        free = len(pairs) if enough else GROUPS
         half = half_width(variance, free, confidence=confidence)
         found = (a, b, correlation, ceiling, value, value - half, value + half)
         rows.append((*found, point[i, i], point[j, j], *facts))
@@ -188,7 +192,8 @@ def _cuts(
     than `splits`, else random.
     """
     units = list(units)
-    size, rng = len(units) // 2, np.random.default_rng([seed, 2])
+    size = len(units) // 2
+    rng = np.random.default_rng([seed, 2])
     if comb(len(units), size) * comb(len(units) - size, size) // 2 <= splits:
         every = [
             (a, b)

@@ -52,7 +52,8 @@ def counts(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     score, member = _vectors(score, member)
     order = np.argsort(-score, kind="stable")
-    score, member = score[order], member[order]
+    score = score[order]
+    member = member[order]
     ends = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)
     tp = np.concatenate([[0], np.cumsum(member)[ends]])
     return tp, np.concatenate([[0], ends + 1]) - tp, np.concatenate([[np.inf], score[ends]])
@@ -62,8 +63,10 @@ def _vectors(score, member) -> tuple[np.ndarray, np.ndarray]:
     """Scores as float64 and members as bool, (N,) each; ValueError for what no ROC can be drawn
     from.
     """
-    score, member = reals("scores", score), mask("members", member)
-    missing, positives = int(np.isnan(score).sum()), int(member.sum())
+    score = reals("scores", score)
+    member = mask("members", member)
+    missing = int(np.isnan(score).sum())
+    positives = int(member.sum())
     if score.ndim != 1 or score.shape != member.shape:
         raise ValueError(
             f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target"
@@ -168,7 +171,8 @@ def tpr_at(score, member, fpr: float) -> TprAt:
 def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
     """`tpr_at` from the counts of `counts`."""
     fraction("fpr", fpr)
-    n1, n0 = int(tp[-1]), int(fp[-1])
+    n1 = int(tp[-1])
+    n0 = int(fp[-1])
     allowed = int(np.floor(fpr * n0 + 1e-9))
     last = int(np.searchsorted(fp, allowed, side="right")) - 1
     best = int(np.searchsorted(tp, tp[last], side="left"))  # same TPR, fewest false positives
@@ -244,7 +248,8 @@ def null_advantage(n1: int, n0: int) -> float:
     limit sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov statistic, with the
     same first correction.
     """
-    n1, n0 = whole("n1", n1), whole("n0", n0)
+    n1 = whole("n1", n1)
+    n0 = whole("n0", n0)
     if n1 == n0:
         return float(
             (np.exp(2 * n1 * np.log(2) + 2 * gammaln(n1 + 1) - gammaln(2 * n1 + 1)) - 1) / (2 * n1)

@@ -126,7 +126,8 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
     """
     _need(table, ("auc",), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
-    drawn, rows = _with_draws(table, "auc"), []
+    drawn = _with_draws(table, "auc")
+    rows = []
     best = _of_attack(table, "auc", "max")
     for (family, epoch), group in best.groupby(["family", "epoch"], sort=False):
         record = {"family": family, "epoch": epoch, "attack": group["attack"].iloc[0]}
@@ -289,7 +290,9 @@ def matched(
     attack are not drawn anew; equal accuracy is not all that can be equal.
     """
     _check_matched(table, by, metric, baseline, attack)
-    drawn, sign, reason = _with_draws(table, metric), UTILITY[by], ""
+    drawn = _with_draws(table, metric)
+    sign = UTILITY[by]
+    reason = ""
     curves = {
         family: _curve(rows, by, metric, drawn)
         for family, rows in _of_attack(table, metric, attack).groupby("family", sort=False)
@@ -299,7 +302,8 @@ def matched(
         covered = {  # from the first checkpoint to the best
             family: sorted((mean[0], sign * (sign * mean).max())) for family, mean in means.items()
         }
-        low, high = max(a for a, _ in covered.values()), min(b for _, b in covered.values())
+        low = max(a for a, _ in covered.values())
+        high = min(b for _, b in covered.values())
         levels = np.linspace(low, high, LEVELS + 2)[1:-1] if low < high else []
         if low >= high:
             words = ", ".join(f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in covered.items())
@@ -346,7 +350,8 @@ def _check_matched(table, by, metric, baseline, attack):
     one_of("by", by, UTILITY)
     _need(table, (by, "test_acc"), "matched")
     one_of("metric", metric, _measured(table))
-    families, attacks = list(table["family"].unique()), sorted(table["attack"].unique())
+    families = list(table["family"].unique())
+    attacks = sorted(table["attack"].unique())
     held = {
         key: sorted(zip(rows["target"], rows["pair"], strict=True))
         for key, rows in table.groupby(list(KEYS), sort=False)
@@ -403,7 +408,8 @@ def _at_level(
 
 def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.ndarray], list[int]]:
     """({pair: leakage at the level and its resamples}, checkpoints used)."""
-    values, checkpoints = {}, set()
+    values = {}
+    checkpoints = set()
     for pair, utility in enumerate(curve.utility.T):
         reached = sign * utility >= sign * level
         after = int(reached.argmax())  # the first checkpoint at or beyond the level
@@ -411,7 +417,8 @@ def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.n
             continue
         before = max(after - 1, 0)
         share = (level - utility[before]) / (utility[after] - utility[before]) if after else 1.0
-        start, end = curve.leakage[before, pair], curve.leakage[after, pair]
+        start = curve.leakage[before, pair]
+        end = curve.leakage[after, pair]
         values[pair] = end if share == 1 else (1 - share) * start + share * end
         checkpoints |= {before, after}
     return values, sorted(checkpoints)

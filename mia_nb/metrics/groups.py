@@ -53,7 +53,9 @@ def by_group(
 
     Caveat: the ends of auc and tpr are one group's own; of 20 groups one misses the truth.
     """
-    groups, rows, compared = np.asarray(groups), {}, {}
+    groups = np.asarray(groups)
+    rows = {}
+    compared = {}
     if groups.dtype == object and among is None:  # numbers and text do not compare
         groups = groups.astype(str)
     if groups.shape != scores.value.shape[1:]:
@@ -81,7 +83,8 @@ def by_group(
 
 def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
     """{group: its AUC minus the mean of the others', with adjusted ends}."""
-    count, rows = len(compared), {}
+    count = len(compared)
+    rows = {}
     if count < 2:
         return {}
     value, drawn = (np.stack(parts) for parts in zip(*compared.values(), strict=True))

@@ -103,7 +103,8 @@ def self_test(
         ValueError: when membership is hidden, no attack can run, or n_resamples < 2.
     """
     instance("attacks", attacks, dict | list | tuple)
-    n_resamples, seed = whole("n_resamples", n_resamples, 2), whole("seed", seed, 0)
+    n_resamples = whole("n_resamples", n_resamples, 2)
+    seed = whole("seed", seed, 0)
     attacks = attacks if isinstance(attacks, dict) else dict(find(one) for one in attacks)
     need_membership(signals, "the self-test needs it")
     rng = np.random.default_rng(seed)
@@ -126,7 +127,8 @@ def self_test(
 
 
 def _subset(signals: Signals, samples: int | None, rng) -> Signals:
-    audited, aside = np.flatnonzero(~signals.population), np.flatnonzero(signals.population)
+    audited = np.flatnonzero(~signals.population)
+    aside = np.flatnonzero(signals.population)
     if samples is None or len(audited) <= samples:
         return signals
     chosen = rng.choice(audited, int(samples), replace=False)
@@ -235,7 +237,8 @@ def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, rng) -> list[
     """N1 on mu_i + sigma_i eps with the real signals' means and spreads, dealt anew; and N3 on the
     real signals.
     """
-    mean, spread = signals.margin.mean((0, 1)), signals.margin.std(axis=(0, 1)) + 1e-6
+    mean = signals.margin.mean((0, 1))
+    spread = signals.margin.std(axis=(0, 1)) + 1e-6
     # a sample's mean over models carries its leak times its number of members, the target's own
     # membership among them: dealing the means anew among the audited samples cuts that tie and
     # keeps their distribution
@@ -303,13 +306,15 @@ def redraw(signals: Signals, n_resamples: int, rng) -> Iterator[np.ndarray]:
     within the classes, any other mask is permuted; a balanced design without pairs draws M/2
     members per sample.
     """
-    pair, aside = units(signals.member[:, ~signals.population]), signals.population
+    pair = units(signals.member[:, ~signals.population])
+    aside = signals.population
     firsts = _firsts(pair)
     seen = signals.member.all(0) & ~aside
     if paired := (signals.member != signals.member[firsts[pair]])[:, ~aside].any():
         aside = aside | seen
     audited = np.flatnonzero(~aside)
-    old, labels = signals.member[:, audited], signals.labels[audited]
+    old = signals.member[:, audited]
+    labels = signals.labels[audited]
     models = len(old)
     balanced = pair.max() + 1 == models > 2 and (old.sum(0) == models / 2).all()
     for _ in range(n_resamples):

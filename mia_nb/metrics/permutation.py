@@ -151,7 +151,10 @@ def _weights(
     """(N, S) weights whose mean is 0, one column a statistic; the part, the attack and the k of
     each.
     """
-    columns, part, attack, top = [], [], [], []
+    columns = []
+    part = []
+    attack = []
+    top = []
     for name, values in scores.items():
         values = np.asarray(values, float)
         known = ~np.isnan(values)

@@ -73,7 +73,8 @@ def variance_split(signals: Signals) -> VarianceSplit:
     """
     audited = ~signals.population
     need_membership(signals, "the spread between models is measured side by side")
-    margin, member = signals.margin[:, :, audited], signals.member[:, audited]
+    margin = signals.margin[:, :, audited]
+    member = signals.member[:, audited]
     silent = [m for m, own in enumerate(margin) if not np.ptp(own, axis=0).any()]
     who = "" if len(silent) == len(margin) else f" of models {silent}"
     if margin.shape[1] < 2:
@@ -92,7 +93,9 @@ def variance_split(signals: Signals) -> VarianceSplit:
             " switch it on"
         )
     noise = np.array([own.var(0, ddof=1).mean() for own in margin])
-    mean, unit, count = margin.mean(1), units(member), margin.shape[1]
+    mean = margin.mean(1)
+    unit = units(member)
+    count = margin.shape[1]
     split = _split(noise, mean, member, count)
     if np.isnan(split[1]):
         raise ValueError(
@@ -117,7 +120,8 @@ def _split(noise, mean, member, queries: int) -> np.ndarray:
     for side in (member, ~member):
         n = side.sum(0)
         two = n >= 2
-        own, n = side[:, two], n[two]
+        own = side[:, two]
+        n = n[two]
         centred = (mean[:, two] - (mean[:, two] * own).sum(0) / n) * own
         found.append((centred**2).sum(0) / (n - 1))
     variance = np.concatenate(found)
@@ -171,7 +175,8 @@ def query_curve(
     """
     split = variance_split(signals)
     pools = [signals] if references is None else [signals, references]
-    counts, function = _counts(queries, pools), find(attack)[1]
+    counts = _counts(queries, pools)
+    function = find(attack)[1]
     if getattr(function, "keywords", {}).get("combine") == "mean_sd":
         counts = [one for one in counts if one > 1]
     if getattr(function, "func", function) is shokri:
@@ -207,7 +212,8 @@ def query_curve(
 
 def _counts(queries, pools: list[Signals]) -> list[int]:
     """The wanted numbers of queries that all pools hold, ascending."""
-    wanted, most = np.unique(np.atleast_1d(queries)), min(pool.margin.shape[1] for pool in pools)
+    wanted = np.unique(np.atleast_1d(queries))
+    most = min(pool.margin.shape[1] for pool in pools)
     if (wanted < 1).any() or (wanted % 1 != 0).any():
         raise ValueError(f"queries={queries}: wanted whole numbers from 1 on")
     if not (wanted <= most).any():

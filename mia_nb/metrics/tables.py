@@ -85,7 +85,8 @@ def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
 def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
     score, member = scored(scores, row)
     tp, fp, _ = counts(score, member)
-    n1, n0 = int(tp[-1]), int(fp[-1])
+    n1 = int(tp[-1])
+    n0 = int(fp[-1])
     gap = float((tp / n1 - fp / n0).max())
     (train_acc, test_acc), (train_loss, test_loss) = scores.accuracy[row], scores.loss[row]
     at_rates = [item for x in fpr for item in _at_rate(tp, fp, x).items()]
@@ -159,10 +160,8 @@ def intervals(
 
     Caveat: targets share their references, which nothing here resamples.
     """
-    rows, sampled = (
-        per_target(scores, fpr),
-        sampled or bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups),
-    )
+    rows = per_target(scores, fpr)
+    sampled = sampled or bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
     free = None if groups is None else len(np.unique(groups)) - 2
     ends = {
         name: [
@@ -210,10 +209,12 @@ def summary(
         ValueError: for no scores, the name max, a target without a score, and attacks on different
             samples.
     """
-    fpr, scores = rates(fpr), _named(scores)
+    fpr = rates(fpr)
+    scores = _named(scores)
     refuse_unequal_samples(scores)
     for one in scores.values():
-        shape, wanted = np.shape(groups), one.value.shape[1:]
+        shape = np.shape(groups)
+        wanted = one.value.shape[1:]
         came = f"groups have shape {shape}; wanted {wanted}, a label per sample"
         if groups is not None and shape != wanted:
             raise ValueError(came)
@@ -294,7 +295,8 @@ def _ppv(rows: pd.DataFrame, fpr) -> dict:
         return {}
     x = min([x for x in fpr if rows[f"tpr@{x:g}_measurable"].all()], default=max(fpr))
     upper = clopper_pearson(rows[f"tpr@{x:g}_fp"], rows["n0"])[1].mean()
-    tpr, realised = rows[f"tpr@{x:g}"].mean(), rows[f"tpr@{x:g}_realised"].mean()
+    tpr = rows[f"tpr@{x:g}"].mean()
+    realised = rows[f"tpr@{x:g}_realised"].mean()
     record = {
         f"ppv@{prior:g}{end}": float(ppv(tpr, rate, prior))
         for end, rate in (("", realised), ("_low", upper))
@@ -305,7 +307,8 @@ def _ppv(rows: pd.DataFrame, fpr) -> dict:
 
 def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> str:
     """Everything a reader must know before quoting the row."""
-    given, pairs = scores.info.get("flags") or [], rows["pair"].nunique()
+    given = scores.info.get("flags") or []
+    pairs = rows["pair"].nunique()
     who = "one target" if len(rows) == 1 else f"{len(rows)} targets"
     # as in the self-test
     error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))
@@ -422,11 +425,14 @@ def class_gaps(signals: Signals) -> pd.DataFrame:
     """
     need_membership(signals, "train and test accuracy need it")
     audited, rows = ~signals.population, {}
-    correct, member = signals.correct.mean(1)[:, audited], signals.member[:, audited]
+    correct = signals.correct.mean(1)[:, audited]
+    member = signals.member[:, audited]
     for label in np.unique(signals.labels[audited]):
         alike = signals.labels[audited] == label
-        right, inside = correct[:, alike], member[:, alike]
-        train_acc, test_acc = right[inside].mean(), right[~inside].mean()
+        right = correct[:, alike]
+        inside = member[:, alike]
+        train_acc = right[inside].mean()
+        test_acc = right[~inside].mean()
         rows[int(label)] = (right.shape[1], train_acc, test_acc, train_acc - test_acc)
     columns = ["samples", "train_acc", "test_acc", "gap"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("class")

@@ -119,8 +119,10 @@ def bootstrap(
     # respects containers and affinity; few of those who import this resample
     from joblib import cpu_count
 
-    fpr, targets = rates(fpr), len(scores.value)
-    n_resamples, seed = whole("n_resamples", n_resamples), whole("seed", seed, 0)
+    fpr = rates(fpr)
+    targets = len(scores.value)
+    n_resamples = whole("n_resamples", n_resamples)
+    seed = whole("seed", seed, 0)
     batches = np.array_split(np.arange(targets), -(-targets // TARGETS))
     unit = None
     if groups is not None:
@@ -150,7 +152,8 @@ def _drawn(
     samples = scores.value.shape[1]
     columns = [_sorted(scores.value[row], scores.member[row]) for row in few]
     metrics = np.empty((n_resamples, len(few), 2 + len(fpr)))
-    step, rng = max(1, CHUNK // samples), np.random.default_rng([seed, 0])
+    step = max(1, CHUNK // samples)
+    rng = np.random.default_rng([seed, 0])
     for start in range(0, n_resamples, step):
         rows = min(step, n_resamples - start)
         if unit is None:
@@ -182,7 +185,8 @@ class Ranked(NamedTuple):
 
 def _sorted(score, member) -> Ranked:
     falling = np.argsort(-score, kind="stable")[: int((~np.isnan(score)).sum())]
-    rows, others = falling[member[falling]], falling[~member[falling]]
+    rows = falling[member[falling]]
+    others = falling[~member[falling]]
     level = -score[others]
     ends = np.flatnonzero(np.append(level[1:] != level[:-1], np.ones(min(len(level), 1), bool)))
     above, upto = (
@@ -208,7 +212,8 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
     tp = np.zeros((len(weights), members + 1))
     tp[:, 1:] = count[:, :members]
     n1 = tp[:, -1:]
-    fp, own = count[:, members:] - n1.astype(np.int32), own[:, members:]
+    fp = count[:, members:] - n1.astype(np.int32)
+    own = own[:, members:]
     if ranked.ends is not None:
         fp = fp[:, ranked.ends]
         own = np.diff(fp, axis=1, prepend=np.int32(0))
@@ -223,7 +228,8 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
         - fp.shape[1] * np.arange(len(weights))[:, None]
     )
     found = np.take_along_axis(tp, ranked.above[passed], axis=1)
-    beaten, own = np.take(tp, ranked.above[:-1], axis=1, mode="clip"), own.astype(np.float64)
+    beaten = np.take(tp, ranked.above[:-1], axis=1, mode="clip")
+    own = own.astype(np.float64)
     double = 2 * np.einsum("bv,bv->b", beaten, own)
     if ranked.upto is not None:
         double = double / 2 + np.einsum("bv,bv->b", np.take(tp, ranked.upto, axis=1), own)
@@ -243,7 +249,8 @@ def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 
     over_pairs: variance of the mean as `pairs` independent units show it; shared: variance that
     these units have in common; least: variance below which the whole cannot lie. NaN with one unit.
     """
-    pairs, tail = np.asarray(pairs), (1 - confidence) / 2
+    pairs = np.asarray(pairs)
+    tail = (1 - confidence) / 2
     free = np.where(pairs > 1, pairs - 1, np.nan)
     t, z = -stdtrit(free, np.where(pairs == STRICT, tail / 2, tail)), -ndtri(tail)
     return np.sqrt(
@@ -289,7 +296,8 @@ def interval(
 
     Source: Cameron, Gelbach and Miller 2011.
     """
-    values, pair = np.asarray(values, np.float64), np.asarray(pair)
+    values = np.asarray(values, np.float64)
+    pair = np.asarray(pair)
     if values.ndim == 0 or values.shape[:1] != pair.shape:
         raise ValueError(
             f"values {values.shape} and pair {pair.shape}: wanted one pair's number for each target"
@@ -325,9 +333,13 @@ def ratio_interval(
         return np.nan, np.nan
     half = [half_width(*one, confidence=confidence) ** 2 for one in found]
     # var(a + b) = var a + var b + 2 cov
-    saa, sbb, sab = half[0], half[1], (half[2] - half[0] - half[1]) / 2
+    saa = half[0]
+    sbb = half[1]
+    sab = (half[2] - half[0] - half[1]) / 2
     over_a, over_b = values.mean(0)
-    square, cross, constant = over_b**2 - sbb, over_a * over_b - sab, over_a**2 - saa
+    square = over_b**2 - sbb
+    cross = over_a * over_b - sab
+    constant = over_a**2 - saa
     root = np.sqrt(max(cross**2 - square * constant, 0.0))
     # (cross - root) / square, also where square <= 0
     low = constant / (cross + root) if cross + root > 0 else 0.0
@@ -353,14 +365,17 @@ def metric_interval(
     and a non-member. With one pair and fewer than 50 members or non-members, the interval of an AUC
     also covers Newcombe's, since the bootstrap's is too narrow there. free: as for `interval`.
     """
-    values, pair = rows[name].to_numpy(float), rows["pair"].to_numpy()
+    values = rows[name].to_numpy(float)
+    pair = rows["pair"].to_numpy()
     low, high = interval(values, pair, sampled, confidence=confidence, free=free)
     if name.startswith("tpr"):
-        hits, n1 = rows[f"{name}_tp"].to_numpy(), rows["n1"].to_numpy()
+        hits = rows[f"{name}_tp"].to_numpy()
+        n1 = rows["n1"].to_numpy()
         low -= (values - rows[f"{name}_fewer"]).mean()
         if len(np.unique(pair)) < 2 or min(hits.sum(), (n1 - hits).sum()) < FEW_HITS:
             exact = [end.mean() for end in clopper_pearson(hits, n1, confidence=confidence)]
-            low, high = np.fmin(low, exact[0]), np.fmax(high, exact[1])
+            low = np.fmin(low, exact[0])
+            high = np.fmax(high, exact[1])
     elif name == "auc":
         low, high = _area_ends(rows, low, high, confidence)
     return tuple(float(end) for end in np.clip((low, high), 0, 1))
@@ -408,7 +423,8 @@ def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tup
 
     ends = []
     for end in (0.0, 1.0):
-        outside, inside = end, float(value)
+        outside = end
+        inside = float(value)
         if value == end or not too_far(min(max(end, 1e-9), 1 - 1e-9)):
             ends.append(end)
             continue

@@ -138,7 +138,8 @@ def _found(row: pd.Series, measurable: Sequence[float], attacks: int) -> list[st
     if not measurable:
         return [auc]
     x = measurable[0]
-    tpr, low = row[f"tpr@{x:g}"], row[f"tpr@{x:g}_low"]
+    tpr = row[f"tpr@{x:g}"]
+    low = row[f"tpr@{x:g}_low"]
     times = f"{tpr / x:.1f} times chance" if low > x else "not resolved from chance"
     share, ends = _percents(row, f"tpr@{x:g}")
     lines = [

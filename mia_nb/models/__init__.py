@@ -167,7 +167,8 @@ def source(model: str, model_args: dict | None = None) -> str:
     names = builders_of(model, model_args)
     if not names:
         return ""
-    builder, place = _find(names[0]), names[0].partition(":")[0]
+    builder = _find(names[0])
+    place = names[0].partition(":")[0]
     if (
         place == "__main__"
     ):  # a cell, whose file is the kernel's, or a script with globals of its own
@@ -219,7 +220,8 @@ def builders_of(model: str, model_args: dict | None = None) -> list[str]:
         if (depth := depth + 1) > DEEPEST:
             raise ValueError(f"model_args name a base within a base more than {DEEPEST} times")
         args = model_args if isinstance(model_args, dict) else {}
-        model, model_args = str(args.get("base", BASES[model])), args.get("base_args")
+        model = str(args.get("base", BASES[model]))
+        model_args = args.get("base_args")
     return [] if model in MODELS or ":" not in model else [model]
 
 
@@ -299,7 +301,8 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
         raise ValueError(
             f"the model fails on two images of shape {tuple(probe.shape[1:])}: {first_line(error)}"
         ) from error
-    got, wanted = getattr(output, "shape", type(output).__name__), (len(probe), len(images.classes))
+    got = getattr(output, "shape", type(output).__name__)
+    wanted = (len(probe), len(images.classes))
     if not isinstance(output, torch.Tensor) or tuple(got) != wanted:
         shape = tuple(got) if isinstance(output, torch.Tensor) else got
         raise ValueError(

@@ -42,8 +42,10 @@ class PreActivationBlock(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.bn1, self.conv1 = nn.BatchNorm2d(channels), nn.Conv2d(channels, channels, 3, padding=1)
-        self.bn2, self.conv2 = nn.BatchNorm2d(channels), nn.Conv2d(channels, channels, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, h: Tensor) -> Tensor:
         return h + self.conv2(relu(self.bn2(self.conv1(relu(self.bn1(h))))))
@@ -91,8 +93,10 @@ class BasicBlock(nn.Module):
 
     def __init__(self, before: int, after: int, stride: int):
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(before, after, 3, stride, 1), nn.BatchNorm2d(after)
-        self.conv2, self.bn2 = nn.Conv2d(after, after, 3, padding=1), nn.BatchNorm2d(after)
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1)
+        self.bn1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1)
+        self.bn2 = nn.BatchNorm2d(after)
         same = stride == 1 and before == after
         self.shortcut = (
             nn.Identity()

@@ -61,7 +61,8 @@ class FastNet(nn.Module):
         check_word("activation", activation, ACTIVATIONS)
         check_word("pooling", pooling, POOLINGS)
         check_word("first_layer", first_layer, FIRST_LAYERS)
-        act, pool = ACTIVATIONS[activation], POOLINGS[pooling]
+        act = ACTIVATIONS[activation]
+        pool = POOLINGS[pooling]
         patches = 2 * in_channels * PATCH**2  # each direction and its negative
         first = nn.Conv2d(in_channels, patches, PATCH)
         if first_layer == "whitening":

@@ -94,11 +94,9 @@ class Drift(nn.Module):
 
     def __init__(self, before: int, after: int, lipschitz: float | None = None):
         super().__init__()
-        self.first, self.second, self.lipschitz = (
-            ConcatConv2d(before, after),
-            ConcatConv2d(after, after),
-            lipschitz,
-        )
+        self.first = ConcatConv2d(before, after)
+        self.second = ConcatConv2d(after, after)
+        self.lipschitz = lipschitz
 
     def scales(self, size: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
         """Factors of the two convolutions on states of this height and width; the same for all
@@ -201,7 +199,11 @@ class FlowBlock(nn.Module):
             "atol": atol,
             "adjoint": adjoint,
         }
-        self.k, self.order, self.damped, self.augment, self.clip = k, order, damped, augment, clip
+        self.k = k
+        self.order = order
+        self.damped = damped
+        self.augment = augment
+        self.clip = clip
         self.noise_train, self.noise_eval, self.forced = noise_train, noise_eval, None
         wide = channels + augment
         self.out_channels = wide
@@ -399,7 +401,9 @@ class FlowNet(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(in_channels, first, 3, 2, 1, bias=False), _norm(norm, first), nn.ReLU()
         )
-        self.groups, downs, channels = nn.ModuleList(), [], first
+        self.groups = nn.ModuleList()
+        downs = []
+        channels = first
         for after in (2 * width, 4 * width) if layout == "16-32-64" else (first, first):
             if layout == "16-32-64":
                 self.groups.append(_flows(channels, blocks, augment, options))

@@ -241,7 +241,8 @@ def _in_place(
     x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, beta: float, reset: str
 ) -> Tensor:
     """`multistep` bit by bit where nobody wants a gradient: a third of the passes over memory."""
-    out, mem = _room(x, x.dtype), torch.empty_like(x[0], dtype=theta.dtype).copy_(u0)
+    out = _room(x, x.dtype)
+    mem = torch.empty_like(x[0], dtype=theta.dtype).copy_(u0)
     for x_t, spk in zip(x, out, strict=True):
         (mem if beta == 1 else mem.mul_(beta)).add_(x_t)
         torch.ge(mem, theta, out=spk)
@@ -270,14 +271,17 @@ class Few(torch.autograd.Function):
         mem, flag, spk = (_room(x, dtype) for dtype in (theta.dtype, theta.dtype, x.dtype))
         torch.add(x[0], u0, alpha=beta, out=mem[0])
         for t in range(1, len(x)):
-            last, after = mem[t - 1], flag[t - 1]
+            last = mem[t - 1]
+            after = flag[t - 1]
             if reset == "hard":
                 torch.lt(last, theta, out=after)
                 torch.addcmul(x[t], last, after, value=beta, out=mem[t])
             else:
                 left = torch.addcmul(last, theta, torch.ge(last, theta, out=after), value=-1)
                 torch.add(x[t], left, alpha=beta, out=mem[t])
-        slope, ctx.beta, ctx.dtype = surrogate(mem - theta, theta, amplitude), beta, x.dtype
+        slope = surrogate(mem - theta, theta, amplitude)
+        ctx.beta = beta
+        ctx.dtype = x.dtype
         # d mem after the reset / d mem before it
         hard = reset == "hard"
         through = flag[:-1] if hard else torch.ones_like(theta).expand_as(mem[1:])

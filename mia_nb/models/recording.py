@@ -37,7 +37,8 @@ def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.
     spk, mem = (np.stack([record[i] for record in seen]) for i in (0, 1))
     count = max(1, min(NEURONS, spk.shape[2], BYTES // (3 * len(x) * spk.shape[1])))
     neurons = np.unique(np.linspace(0, spk.shape[2] - 1, count).round().astype(np.int64))
-    spk, theta = spk[:, :, neurons], seen[0][2][neurons].astype(np.float32)
+    spk = spk[:, :, neurons]
+    theta = seen[0][2][neurons].astype(np.float32)
     return {
         "spikes": spk.astype(np.uint8),
         "membranes": _on_its_side(mem[:, :, neurons], spk, theta),

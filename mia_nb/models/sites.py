@@ -239,7 +239,9 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     graph = _graph(model)
     _same_in_both_modes(model, graph, other, _graph(other.train(not model.training)))
     net = fx.GraphModule(model, graph, type(model).__name__)
-    sites, changed, device = [], set(), next((p.device for p in net.parameters()), None)
+    sites = []
+    changed = set()
+    device = next((p.device for p in net.parameters()), None)
     for node in list(graph.nodes):
         kind = _kind(net, node)
         if kind is None:
@@ -278,7 +280,8 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
 
 def _graph(model: nn.Module) -> fx.Graph:
     """The model's calls for one image tensor; other arguments take their defaults."""
-    tracer, parameters = _Tracer(), list(inspect.signature(model.forward).parameters.values())
+    tracer = _Tracer()
+    parameters = list(inspect.signature(model.forward).parameters.values())
     simple = (bool, int, float, str, type(None))
     defaults = {p.name: p.default for p in parameters[1:] if isinstance(p.default, simple)}
     drawn = torch.get_rng_state()
@@ -508,7 +511,9 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
             net.set_submodule(node.target, nn.AvgPool2d(**window))
         else:
             images = node.args[0] if node.args else node.kwargs["input"]
-            node.target, node.args, node.kwargs = F.avg_pool2d, (images,), window
+            node.target = F.avg_pool2d
+            node.args = (images,)
+            node.kwargs = window
     net.recompile()
     return net
 

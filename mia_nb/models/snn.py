@@ -82,9 +82,12 @@ class InTime(nn.Module):
         one_of("readout", readout, READOUTS)
         if not callable(encode):
             one_of("encode", encode, ENCODINGS)
-        self.timesteps, self.readout = whole("timesteps", timesteps), readout
-        self.encode, self.encode_args = encode, dict(encode_args or {})
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.timesteps = whole("timesteps", timesteps)
+        self.readout = readout
+        self.encode = encode
+        self.encode_args = dict(encode_args or {})
+        self.mean = tuple(mean)
+        self.std = tuple(std)
 
     @property
     def stochastic(self) -> bool:
@@ -214,7 +217,8 @@ def _check_time_axis(time_axis: int) -> None:
 def _time_first(x: Tensor, timesteps: int, time_axis: int) -> Tensor:
     """Events (T, B, ...) from five axes of which `time_axis` is time."""
     _check_time_axis(time_axis)
-    steps, other = x.shape[time_axis], x.shape[1 - time_axis]
+    steps = x.shape[time_axis]
+    other = x.shape[1 - time_axis]
     if steps == timesteps:
         return x.transpose(0, time_axis)
     came = f"events {tuple(x.shape)} have {steps} time steps, as axis {time_axis} is time"
@@ -595,16 +599,15 @@ def convert(
     check_fit(fit_T, p)
     spike = dict(CONVERTED, learn=learn, surrogate=surrogate, surrogate_args=surrogate_args)
     net, found = places.trace(model, lambda: Spike(**spike))
-    snn, kept, like = (
-        SNN(net, timesteps, **options).eval(),
-        [],
-        next(model.parameters(), torch.zeros(())),
-    )
+    snn = SNN(net, timesteps, **options).eval()
+    kept = []
+    like = next(model.parameters(), torch.zeros(()))
     batches = _checked(batches)
     first = next(batches, None)
     if first is not None:
         _same_answers(net, model, first)
-        batches, like = chain([first], batches), next(model.parameters(), first)
+        batches = chain([first], batches)
+        like = next(model.parameters(), first)
     _pooled(net, pool)
     encoded = options.get("encode", "constant") != "constant"
     linearity.check_calls(net, mean_over_time=True, encoded=encoded)
@@ -658,7 +661,8 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
     """Refuse a network whose trace computes something else: views that change in place, or values
     frozen by tracing.
     """
-    devices, outputs = [x.device] if x.is_cuda else [], []
+    devices = [x.device] if x.is_cuda else []
+    outputs = []
     for run in (model, lambda x: _Counting(net, {}, False, 2).run(x, 1, False)):
         with (
             models.evaluating(model),
@@ -849,7 +853,8 @@ def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.nd
     spikes = snn.spikes()
     if site not in spikes:
         raise ValueError(f"site={site!r} is not one of {', '.join(islice(spikes, 20))}")
-    spike, seen = spikes[site], []
+    spike = spikes[site]
+    seen = []
 
     handle = spike.register_forward_pre_hook(lambda module, args: seen.append(args))
     try:

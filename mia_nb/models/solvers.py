@@ -227,7 +227,8 @@ def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
     times = torch.tensor(
         [t0, t0 + T], dtype=h.dtype if h.dtype == torch.float64 else torch.float32, device=h.device
     )
-    solve, function = (library.odeint_adjoint if adjoint else library.odeint), _Function(drift)
+    solve = library.odeint_adjoint if adjoint else library.odeint
+    function = _Function(drift)
     if adjoint and function.owner is None:  # its parameters would get no gradient
         raise ValueError(
             "adjoint=True with a drift that is no nn.Module and no method of one: its parameters"
@@ -235,10 +236,8 @@ def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
         )
     # the last step ends at the end; else the library steps beyond it and interpolates, which no
     # tolerance checks
-    ends, back = (
-        {"step_t": times[1:]},
-        {"adjoint_options": {"step_t": times[:1]}} if adjoint else {},
-    )
+    ends = {"step_t": times[1:]}
+    back = {"adjoint_options": {"step_t": times[:1]}} if adjoint else {}
     try:
         return solve(function, h, times, rtol=rtol, atol=atol, method=method, options=ends, **back)[
             -1
@@ -268,7 +267,8 @@ class _Diffusion(nn.Module):
 
 
 def _torchsde(drift, h, t0, T, method, steps, diffusion, generator) -> Tensor:
-    library, y = _library(method), h.flatten(1)
+    library = _library(method)
+    y = h.flatten(1)
     device = h.device if generator is None else generator.device
     # torchsde draws from NumPy: the bits of one number of ours are its seed
     entropy = int(

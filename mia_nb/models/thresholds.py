@@ -41,7 +41,9 @@ class Histogram(NamedTuple):
         the largest is below: the counts are those of one pass with the final range."""
         # float16 has no room for bins / range
         z = z.to(torch.promote_types(z.dtype, torch.float32))
-        bins, counts, width = self.counts.shape[1], self.counts.clone(), self.range.clone()
+        bins = self.counts.shape[1]
+        counts = self.counts.clone()
+        width = self.range.clone()
         largest = z.max(1).values.double().cpu()
         if not torch.isfinite(largest).all():
             raise ValueError("a site's activations are not finite: did the model diverge?")
@@ -75,7 +77,8 @@ def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
     ValueError for T < 1 and for p other than 1 and 2.
     """
     check_fit(T, p)
-    counts, width = histogram.counts.numpy().astype(float), histogram.range.numpy()
+    counts = histogram.counts.numpy().astype(float)
+    width = histogram.range.numpy()
     bins = counts.shape[1]
     # in units of the range, so that one table of errors serves all groups
     a = (np.arange(bins) + 0.5) / bins
@@ -104,7 +107,8 @@ def expected(
     """Mean error |a - Q_T(a)|^p over the positive activations and the mass above theta, each
     (groups,); 0 for dead groups.
     """
-    counts, a = histogram.counts.numpy(), histogram.centres
+    counts = histogram.counts.numpy()
+    a = histogram.centres
     total = np.maximum(counts.sum(1), 1)
     error = (counts * np.abs(a - quantised(a, theta[:, None], T)) ** p).sum(1) / total
     return error, (counts * (a > theta[:, None])).sum(1) / total

@@ -175,7 +175,8 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
                 column=column,
                 banded=name == best or len(curves) <= BANDS,
             )
-    count, whose = len(scores[best].targets), "" if len(scores) <= BANDS else f" of {best}"
+    count = len(scores[best].targets)
+    whose = "" if len(scores) <= BANDS else f" of {best}"
     note = clauses(
         f"mean of {count} targets" if count > 1 else "one target: training randomness not covered",
         "thresholds set with hindsight (oracle)",
@@ -217,7 +218,8 @@ def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
         level: of the band, pointwise
     """
     pairs = targets(scores)
-    n1, n0s = min(int(m.sum()) for _, m in pairs), [int((~m).sum()) for _, m in pairs]
+    n1 = min(int(m.sum()) for _, m in pairs)
+    n0s = [int((~m).sum()) for _, m in pairs]
     rocs = [(metrics.roc(*pair), n) for pair, n in zip(pairs, n0s, strict=True)]
     counts = np.unique(np.concatenate([np.rint(thin(r, n).fpr * n) for r, n in rocs]))
     fpr = counts[counts <= min(n0s)] / min(n0s)
@@ -268,7 +270,8 @@ def add_roc(
     figure: go.Figure, name: str, curve: Curve, style: Look, *, log: bool, column=1, banded=True
 ) -> None:
     """One curve, with its band, in a column of a figure; in the first with its legend."""
-    shape, x = "hv" if log else "linear", curve.fpr.astype(np.float32)
+    shape = "hv" if log else "linear"
+    x = curve.fpr.astype(np.float32)
     place = {"legendgroup": name, "row": 1, "col": column}
     if banded:
         ends = (part.astype(np.float32) for part in (curve.low, curve.high))
@@ -294,7 +297,8 @@ def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> No
     """
     place = {"row": 1, "col": column}
     starts = (1 / curve.n0, 1 / curve.n1) if log else (0.0, 0.0)
-    ends, end = [max(starts), 1], min(1.0, 10 / curve.n0)
+    ends = [max(starts), 1]
+    end = min(1.0, 10 / curve.n0)
     figure.add_scatter(
         x=ends,
         y=ends,
@@ -368,7 +372,8 @@ def roc_bounds(
     curves = {name: mean_roc(attack, True, level) for name, attack in scores.items()}
     lines = [line for i, bound in enumerate(bounds) for line in _bounds(*bound, i)]
     n0s = [curve.n0 for curve in curves.values()]
-    start, figure = 1 / (10 * max(n0s)), make_subplots(1, 1)
+    start = 1 / (10 * max(n0s))
+    figure = make_subplots(1, 1)
     add_plane(figure, min(curves.values(), key=lambda curve: curve.n0), log=True)
     for line in lines:
         _add_bound(figure, *line, start)

@@ -129,7 +129,8 @@ def add_shares(
         floor: where empty bins lie
         trace: of the line (name, hovertemplate, showlegend, row, col)
     """
-    counts, colour = step_counts(values, edges), group.colour
+    counts = step_counts(values, edges)
+    colour = group.colour
     figure.add_scatter(
         x=edges,
         y=np.maximum(counts / len(values), floor),

@@ -58,8 +58,11 @@ def accounting(table: pd.DataFrame, x: str = "epoch", *, nominal: bool = True) -
     _refuse_infinite(table, "accounting")
     columns = ("epoch", "epsilon", "delta", "accountant")
     need(table, columns, "accounting", finite=(x, "epsilon"))
-    end, kind = table["epoch"].max(), KINDS[nominal]
-    along, figure, lines = x == "epoch", go.Figure(), {}
+    end = table["epoch"].max()
+    kind = KINDS[nominal]
+    along = x == "epoch"
+    figure = go.Figure()
+    lines = {}
     if not along and (table["delta"] <= 0).any():
         least = table["delta"].min()
         raise ValueError(f"accounting got delta {least:g}: a logarithmic axis wants deltas above 0")
@@ -100,7 +103,8 @@ def accounting(table: pd.DataFrame, x: str = "epoch", *, nominal: bool = True) -
 def _falls(kind: str, lines: dict[str, pd.DataFrame]) -> str:
     """Which way the first line goes as delta grows."""
     name, rows = next(iter(lines.items()))
-    first, last = rows.iloc[0], rows.iloc[-1]
+    first = rows.iloc[0]
+    last = rows.iloc[-1]
     way = "falls" if last["epsilon"] < first["epsilon"] else "rises"
     values = ", ".join(f"{row['epsilon']:.3g} at {row['delta']:g}" for row in (first, last))
     return f"{kind} {way} as delta grows: {values} ({name})"
@@ -173,7 +177,8 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
     for readings in (reached, others):
         readings[3:] = [f"and {len(readings) - 3} more"] * (len(readings) > 3)
     first = f"At nominal epsilon {at:g} the mean test accuracy is {', '.join(reached)}"
-    count, deltas = points["model"].nunique(), table["delta"].unique() if "delta" in table else ()
+    count = points["model"].nunique()
+    deltas = table["delta"].unique() if "delta" in table else ()
     return finish(
         figure,
         clauses(reached and first, *others),
@@ -255,7 +260,8 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
         )
     for name, table in tables.items():
         need(table, LADDER, f"ladder of {name}" if name else "ladder")
-    every, first = pd.concat(list(tables.values())), next(iter(tables.values()))
+    every = pd.concat(list(tables.values()))
+    first = next(iter(tables.values()))
     values = every["epsilon"][every["epsilon"].between(0, math.inf, inclusive="neither")]
     start, end = (values.min() / 4, values.max() * 12) if len(values) else (0.1, 100.0)
     figure = go.Figure()
@@ -363,10 +369,12 @@ def _add_rows(
     )
     group |= {"hoverlabel": {"align": "left"}, "cliponaxis": False, "showlegend": False}
     for _, row in table.iterrows():
-        y, value = -row["row"] - below, float(row["epsilon"])
+        y = -row["row"] - below
+        value = float(row["epsilon"])
         lower = row["row"] == 5 or str(row["shown"]).startswith(">=")
         placed = np.isfinite(value) and value > 0
-        x, arrow = value if placed else start * 1.05, (placed and lower) or value == math.inf
+        x = value if placed else start * 1.05
+        arrow = (placed and lower) or value == math.inf
         if arrow:
             line = {"color": colour, "width": 4 if lower else 2, "dash": dash}
             quiet = {"y": [y, y], "hoverinfo": "skip", **group}

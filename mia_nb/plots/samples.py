@@ -79,7 +79,8 @@ def score_points(
         points: at most so many are drawn, evenly spaced in data order
         height: pixels
     """
-    x, y = np.asarray(x), np.asarray(y)
+    x = np.asarray(x)
+    y = np.asarray(y)
     numbers = np.arange(len(x)) if numbers is None else np.asarray(numbers)
     shown, there = thinned(x, y, points)
     finite = np.isfinite(x) & np.isfinite(y)
@@ -156,9 +157,11 @@ def two_worlds(
         note: the subtitle
         height: pixels
     """
-    margin, member = np.asarray(margin, float), np.asarray(member, bool)
+    margin = np.asarray(margin, float)
+    member = np.asarray(member, bool)
     numbers = np.arange(len(margin)) if numbers is None else np.asarray(numbers)
-    data, top = [], max((float(np.nanmax(c[3:])) for c in curves), default=1.0)
+    data = []
+    top = max((float(np.nanmax(c[3:])) for c in curves), default=1.0)
     # from below
     for row, (world, group) in enumerate((("OUT", NON_MEMBERS), ("IN", MEMBERS))):
         for curve in curves:
@@ -235,7 +238,8 @@ def sample_traces(
     """
     lines = np.asarray(lines, float)
     low, middle, high = np.asarray(everyone, float)
-    epochs, hover = np.arange(1, len(middle) + 1), {"hovertemplate": "%{y:.3g}"}
+    epochs = np.arange(1, len(middle) + 1)
+    hover = {"hovertemplate": "%{y:.3g}"}
     edge = {"width": 0, "showlegend": False, "hoverinfo": "skip"}
     shade = {"fill": "tonexty", "fillcolor": translucent(GREY, 0.2)}
     data = [
@@ -309,16 +313,23 @@ def sheet(
         frames: n colours, of a frame painted around each image
         note: the subtitle
     """
-    x, numbers = np.asarray(x), np.asarray(numbers, int)
+    x = np.asarray(x)
+    numbers = np.asarray(numbers, int)
     factor = max(1, SMALL // max(x.shape[2:]))
-    height, width = factor * x.shape[2], factor * x.shape[3]
-    gap, across = max(height, width) // 8 + 2, width + width // 3  # room for captions
-    pitch, rows = height + height // 2 + gap, -(-len(x) // columns)
+    height = factor * x.shape[2]
+    width = factor * x.shape[3]
+    # room for captions
+    gap = max(height, width) // 8 + 2
+    across = width + width // 3
+    pitch = height + height // 2 + gap
+    rows = -(-len(x) // columns)
     canvas = np.zeros((rows * pitch, columns * across, 4), np.uint8)
     place = np.arange(len(x))
     tops = (place // columns) * pitch + gap // 2
     lefts = (place % columns) * across + (across - width) // 2
-    words, outlines, below = [], [], {"yanchor": "top", "showarrow": False, "font": {"size": 11}}
+    words = []
+    outlines = []
+    below = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}
     for image, caption, number, top, left in zip(x, captions, numbers, tops, lefts, strict=True):
         if frames is not None:
             edge = canvas[top - FRAME : top + height + FRAME, left - FRAME : left + width + FRAME]
@@ -326,7 +337,8 @@ def sheet(
         cell = canvas[top : top + height, left : left + width]
         cell[..., :3] = _enlarged(rgb(image), factor)
         cell[..., 3] = 255
-        bottom, right = float(top + height), float(left + width)
+        bottom = float(top + height)
+        right = float(left + width)
         words.append({"text": caption, "x": float(left + width / 2), "y": bottom} | below)
         if number == chosen:
             corners = {

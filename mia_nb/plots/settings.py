@@ -81,7 +81,8 @@ def risk_against(table: pd.DataFrame, x: str) -> go.Figure:
     if numeric:
         # as floats: whole numbers have no infinity, from which the smallest step is sought
         places = np.log2(values) if log else values.astype(float)
-    step, count = np.diff(places).min(initial=np.inf), table["group"].nunique()
+    step = np.diff(places).min(initial=np.inf)
+    count = table["group"].nunique()
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
     for i, (name, rows) in enumerate(table.groupby("group", sort=False)):
         place = rows[x].map(dict(zip(values, places, strict=True)))
@@ -155,12 +156,14 @@ def _add_setting(
 
 def _extremes(table: pd.DataFrame, x: str) -> str:
     """The largest and the smallest risk, with the accuracy that each comes with."""
-    most, least = table.loc[table["auc"].idxmax()], table.loc[table["auc"].idxmin()]
+    most = table.loc[table["auc"].idxmax()]
+    least = table.loc[table["auc"].idxmin()]
     parts = []
     for row in (most, least) if len(table) > 1 else (most,):
         where = f"{row.group}, {x} = {text(row[x])}" if row.group else f"{x} = {text(row[x])}"
         parts.append(f"AUC {row['auc']:.3f} at {where} with test accuracy {row['test_acc']:.1%}")
-    low, high = most["auc_low"], least["auc_high"]
+    low = most["auc_low"]
+    high = least["auc_high"]
     if len(table) < 2 or not np.isfinite([low, high]).all():
         return ", ".join(parts)
     return f"{', '.join(parts)}; their intervals {'are apart' if low > high else 'overlap'}"
@@ -186,7 +189,8 @@ def against_timesteps(
     Raises:
         ValueError: for missing columns or values, T below 1, a line with the same T twice.
     """
-    table, levels = _lines(table), _levels(reference)
+    table = _lines(table)
+    levels = _levels(reference)
     figure = go.Figure()
     _add_lines(figure, table, levels, list(table["line"].unique()), y_format)
     return finish(
@@ -223,11 +227,13 @@ def accuracy_and_risk(
     Raises:
         ValueError: for tables without a line, or without a T of that line, in common.
     """
-    accuracy, risk = _lines(accuracy), _lines(risk)
+    accuracy = _lines(accuracy)
+    risk = _lines(risk)
     levels = _levels(accuracy_reference), _levels(reference)
     # those of the risk first, as in `against_timesteps` of the risk alone
     names = list(dict.fromkeys([*risk["line"], *accuracy["line"]]))
-    figure, shown = make_subplots(1, 2, horizontal_spacing=0.12), set()
+    figure = make_subplots(1, 2, horizontal_spacing=0.12)
+    shown = set()
     panels = ((accuracy, levels[0], "test accuracy", ".1%"), (risk, levels[1], y_title, ".3f"))
     for column, (table, own, title, form) in enumerate(panels, start=1):
         _add_lines(figure, table, own, names, form, shown, row=1, col=column)
@@ -245,7 +251,8 @@ def accuracy_and_risk(
         raise ValueError(
             f"{both[0]} has no T in both tables: measure accuracy and risk at the same T"
         )
-    first, last = common.min(), common.max()
+    first = common.min()
+    last = common.max()
     gained, cost = (end[last] - end[first] for end in ends)
     return finish(
         figure,
@@ -353,7 +360,8 @@ def _add_lines(
             **place,
         )
     for name, rows in table.groupby("line", sort=False):
-        i, rows = names.index(name), rows.sort_values("timesteps")
+        i = names.index(name)
+        rows = rows.sort_values("timesteps")
         figure.add_scatter(
             x=rows["timesteps"] * 2.0 ** (OCTAVES * offset(i, len(names))),
             y=rows["value"],
@@ -388,7 +396,8 @@ def _change(table: pd.DataFrame, y_title: str, form: str) -> str:
     its intervals allow.
     """
     rows = table[table["line"] == table["line"].iloc[0]].sort_values("timesteps")
-    first, last = rows.iloc[0], rows.iloc[-1]
+    first = rows.iloc[0]
+    last = rows.iloc[-1]
     values = [f"{row.value:{form}} at T = {row.timesteps}" for row in (first, last)]
     if len(rows) == 1:
         return f"{first.line}: {y_title} is {values[0]}"
@@ -439,7 +448,8 @@ def risk_against_epochs(table: pd.DataFrame) -> go.Figure:
     shown = ["auc", *sorted(rates, key=chance)]
     titles = [metric_name(metric) for metric in shown]
     figure = make_subplots(1, len(shown), horizontal_spacing=0.09, subplot_titles=titles)
-    groups, attacks = _recipes(table), list(dict.fromkeys(table["attack"]))
+    groups = _recipes(table)
+    attacks = list(dict.fromkeys(table["attack"]))
     for column, metric in enumerate(shown, start=1):
         for i, (key, name) in enumerate(groups.items()):
             for j, attack in enumerate(attacks):
@@ -621,7 +631,8 @@ def query_curves(
     Raises:
         ValueError: for no curve, missing columns and a family of noise_off without curve.
     """
-    levels, figure = dict(noise_off or {}), go.Figure()
+    levels = dict(noise_off or {})
+    figure = go.Figure()
     strangers = sorted(set(levels) - set(curves))
     if not curves:
         raise ValueError("query_curves got no curve: pass {family: metrics.query_curve(...)}")
@@ -721,8 +732,10 @@ def _add_curve(
 def _averaging(name: str, rows: pd.DataFrame, noise_off) -> str:
     """What the first line gains from further queries."""
     beyond = np.isinf(rows["R"])
-    measured, limit = rows[~beyond], rows[beyond]["auc"]
-    first, last = measured.iloc[0], measured.iloc[-1]
+    measured = rows[~beyond]
+    limit = rows[beyond]["auc"]
+    first = measured.iloc[0]
+    last = measured.iloc[-1]
     values = [f"AUC {first['auc']:.3f} with {first['R']:g} quer{'y' if first['R'] == 1 else 'ies'}"]
     if len(measured) > 1:
         values.append(f"{last['auc']:.3f} with {last['R']:g}")
@@ -762,7 +775,9 @@ def settling(
         raise ValueError("settling got no outputs: wanted {True: margins, False: margins}")
     if not 1 <= averaged <= most:
         raise ValueError(f"averaged={averaged}, but there are {most} outputs: wanted 1 to {most}")
-    figure, counts, axis = go.Figure(), np.arange(1, most + 1), [0.3, most + 0.7]
+    figure = go.Figure()
+    counts = np.arange(1, most + 1)
+    axis = [0.3, most + 0.7]
     for i, (inside, own) in enumerate(outputs.items()):
         whose = "trained on it" if inside else "not trained on it"
         _, colour, dash, symbol, _ = MEMBERS if inside else NON_MEMBERS
@@ -803,9 +818,11 @@ def settling(
                 name="noise off",
             )
     means = [float(own[:averaged].mean()) for own in outputs.values()]
-    what, where = "one output is", f"at {means[0]:.2f} nats"
+    what = "one output is"
+    where = f"at {means[0]:.2f} nats"
     if len(means) == 2:
-        what, where = "one output of each is", f"{means[0] - means[1]:+.2f} nats apart"
+        what = "one output of each is"
+        where = f"{means[0] - means[1]:+.2f} nats apart"
     if averaged > 1:
         what = f"the means of {averaged} outputs are"
     return finish(
@@ -856,7 +873,8 @@ def heatmap(
             f" {value.columns.tolist()}"
         )
     mine = mine.iloc[0]
-    row, column = value.index.get_loc(mine.p), value.columns.get_loc(mine.queries)
+    row = value.index.get_loc(mine.p)
+    column = value.columns.get_loc(mine.queries)
     text = [
         ["" if np.isnan(v) else _with_error(v, e) for v, e in zip(*pair, strict=True)]
         for pair in zip(value.to_numpy(), error.to_numpy(), strict=True)

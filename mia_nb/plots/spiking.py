@@ -45,14 +45,17 @@ def sites(report: pd.DataFrame) -> go.Figure:
     columns = ["theta", "u0", "expected_error", "clipped_mass", "firing_rate"]
     finite = ("clipped_mass", "firing_rate")
     need(report, ("model", "site", *columns), "sites", finite, once=("model", "site"))
-    names, models = list(dict.fromkeys(report["site"])), report["model"].nunique()
+    names = list(dict.fromkeys(report["site"]))
+    models = report["model"].nunique()
     if len(report) != len(names) * models:
         raise ValueError(
             f"{len(report)} rows for {models} models and {len(names)} sites: wanted one row per"
             " model and site"
         )
     groups = report.groupby("site", sort=False)[columns]
-    low, middle, high = groups.min(), groups.median(), groups.max()
+    low = groups.min()
+    middle = groups.median()
+    high = groups.max()
     figure = make_subplots(3, 1, shared_xaxes=True, vertical_spacing=0.06)
     error = "<br>u0 %{customdata[0]:.3g}, expected error %{customdata[1]:.3g}"
     panels = (
@@ -78,7 +81,8 @@ def sites(report: pd.DataFrame) -> go.Figure:
             title_text=title, rangemode="tozero", tickformat=ticks or None, row=row, col=1
         )
     figure.update_xaxes(categoryorder="array", categoryarray=names)
-    rate, clipped = middle["firing_rate"], middle["clipped_mass"]
+    rate = middle["firing_rate"]
+    clipped = middle["clipped_mass"]
     several = f"markers: median of {models} models; bars: smallest to largest model"
     dead = report["site"][report["theta"].isna()]
     return finish(
@@ -120,7 +124,8 @@ def confidences(signals_by_name: dict, *, target: int = 0) -> go.Figure:
         )
     groups = {name: _confidence(name, source, target) for name, source in signals_by_name.items()}
     columns = 2 if len(groups) in (2, 4) else min(len(groups), 3)
-    rows, edges = -(-len(groups) // columns), np.linspace(0, 1, BINS + 1)
+    rows = -(-len(groups) // columns)
+    edges = np.linspace(0, 1, BINS + 1)
     floor = 0.5 / max(len(values) for pair in groups.values() for values in pair)
     aucs = {name: _auc(*pair) for name, pair in groups.items()}
     figure = make_subplots(
@@ -174,7 +179,8 @@ def _confidence(name: str, source, target: int) -> tuple[np.ndarray, np.ndarray]
                 f"{name}: signals of {source.margin.shape[1]} queries, membership {known}; "
                 "wanted signals of one query with membership: signals.select(queries=[0])"
             )
-        value, member = np.exp(source.log_p[target, 0]), source.member[target]
+        value = np.exp(source.log_p[target, 0])
+        member = source.member[target]
         source = value[member & ~source.population], value[~member & ~source.population]
     members, others = (np.asarray(values, dtype=np.float64) for values in source)
     for group, values in (("members", members), ("non-members", others)):
@@ -215,10 +221,12 @@ def raster(spk, mem, theta, *, image=None, name: str = "one sample") -> go.Figur
         ValueError: when shapes or spikes do not agree with mem and theta (then mem was taken after
             the reset).
     """
-    spk, mem = np.asarray(spk, dtype=bool), np.asarray(mem, dtype=np.float64)
+    spk = np.asarray(spk, dtype=bool)
+    mem = np.asarray(mem, dtype=np.float64)
     _check_layer(spk, mem, theta)
     levels = np.broadcast_to(np.asarray(theta, dtype=np.float64), spk.shape[1:])
-    steps, rate = np.arange(1, len(spk) + 1), spk.mean(0)
+    steps = np.arange(1, len(spk) + 1)
+    rate = spk.mean(0)
     order = np.argsort(rate, kind="stable")
     traced = _traced(rate, order, mem)
     ranks = np.linspace(0, len(order) - 1, min(200, len(order))).round().astype(int)
@@ -312,7 +320,8 @@ def _add_spikes(figure: go.Figure, spk, drawn, traced, steps) -> None:
 
 def _add_membranes(figure: go.Figure, spk, mem, levels, traced, steps, *, shared: bool) -> None:
     """Potentials of the traced neurons; shared: they all have the same threshold."""
-    ends, below = [0.5, len(steps) + 0.5], {"row": 2, "col": 1}
+    ends = [0.5, len(steps) + 0.5]
+    below = {"row": 2, "col": 1}
     for i, neuron in enumerate(traced):
         figure.add_scatter(
             x=steps,
@@ -329,7 +338,8 @@ def _add_membranes(figure: go.Figure, spk, mem, levels, traced, steps, *, shared
             hovertemplate="step %{x}: %{y:.3g}",
             **below,
         )
-        name, theta = f"threshold {levels[neuron]:.3g}", levels[neuron]
+        name = f"threshold {levels[neuron]:.3g}"
+        theta = levels[neuron]
         if not shared:
             name = f"{name} of neuron {neuron}"
             level(figure, ends, theta, colour=LINES[i], width=1.5, name=name, **below)

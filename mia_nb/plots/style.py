@@ -117,7 +117,8 @@ def listed(values) -> str:
 
 def span(values) -> str:
     """Smallest and largest of some counts: "4", or "4 to 8"."""
-    low, high = int(min(values)), int(max(values))
+    low = int(min(values))
+    high = int(max(values))
     return f"{low}" if low == high else f"{low} to {high}"
 
 

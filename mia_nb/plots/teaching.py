@@ -55,7 +55,8 @@ def guesser(
         x=[0, 1], y=[0, 1], name="random guessing", mode="lines", line=DOTTED, hoverinfo="skip"
     )
     for i, (name, pair) in enumerate(curves.items()):
-        curve, style = thin(metrics.roc(*pair), int((~pair[1]).sum())), look(i)
+        curve = thin(metrics.roc(*pair), int((~pair[1]).sum()))
+        style = look(i)
         figure.add_scatter(
             x=curve.fpr,
             y=curve.tpr,
@@ -65,7 +66,8 @@ def guesser(
             hoverinfo="skip",
         )
     for i, (name, (hits, alarms)) in enumerate(points.items()):
-        mine, colour = name == own, GREY
+        mine = name == own
+        colour = GREY
         if mine:
             colour = MEMBER
             low, high = map(float, metrics.clopper_pearson(hits, n1))
@@ -97,10 +99,8 @@ def guesser(
             name=f"{name}, these {n1 + n0}",
             hovertemplate=f"{name}: {rates}<extra></extra>",
         )
-    sentence, note = (
-        f"Attacks on these {n1 + n0} images, and on all",
-        "points: ten accused of twenty",
-    )
+    sentence = f"Attacks on these {n1 + n0} images, and on all"
+    note = "points: ten accused of twenty"
     if own in points:
         hits, alarms = points[own]
         sentence = f"{own}: {hits} of {n1} members at {alarms} of {n0} false positives"
@@ -125,7 +125,8 @@ def budget_race(table: pd.DataFrame, *, metric: str, chance: float) -> go.Figure
         metric: name of the value
         chance: what random guessing gets, a dotted line
     """
-    figure, budgets = go.Figure(), sorted(table["references"].unique())
+    figure = go.Figure()
+    budgets = sorted(table["references"].unique())
     for i, (name, rows) in enumerate(table.groupby("attack", sort=False)):
         rows = rows.dropna(subset="value").sort_values("references")
         x = [budgets.index(budget) for budget in rows["references"]]
@@ -173,7 +174,8 @@ def null_band(real: float, drawn, *, name: str, design: str) -> go.Figure:
     drawn = np.asarray(drawn, float)
     left, right = np.quantile(drawn, [0.025, 0.975])
     edges = np.linspace(min(*drawn, real, 0.5) - 0.01, max(*drawn, real, 0.5) + 0.01, 61)
-    counts, figure = step_counts(drawn, edges), go.Figure()
+    counts = step_counts(drawn, edges)
+    figure = go.Figure()
     figure.add_scatter(
         x=edges,
         y=counts,
@@ -228,8 +230,10 @@ def levels(score, member, *, name: str, most: int = 80) -> go.Figure:
         name: of the attack
         most: values that are shown, from the highest down
     """
-    score, member = np.asarray(score, float), np.asarray(member, bool)
-    different, figure = np.unique(score)[::-1], go.Figure()
+    score = np.asarray(score, float)
+    member = np.asarray(member, bool)
+    different = np.unique(score)[::-1]
+    figure = go.Figure()
     values = different[:most]
     for group, mask in ((MEMBERS, member), (NON_MEMBERS, ~member)):
         figure.add_bar(
@@ -263,10 +267,12 @@ def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
         hits: {group: (S, trials) bool}, a trial = a target's member
         name: of the attack and its threshold
     """
-    figure, most = go.Figure(), max((len(flags) for flags in hits.values()), default=0)
+    figure = go.Figure()
+    most = max((len(flags) for flags in hits.values()), default=0)
     for i, (group, flags) in enumerate(hits.items()):
         seeds, trials = flags.shape
-        x, chance = np.arange(seeds + 1), np.ones(1)
+        x = np.arange(seeds + 1)
+        chance = np.ones(1)
         for p in flags.mean(1):
             chance = np.convolve(chance, [1 - p, p])
         figure.add_bar(

@@ -87,7 +87,8 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     """
     if not scores:
         raise ValueError("families_gap got no family: pass {family: attacks.score(...)}")
-    fpr, risk = fpr_of(metric), metric_name(metric)
+    fpr = fpr_of(metric)
+    risk = metric_name(metric)
     figure, _ = _gap_plane(scores, fpr)
     means = {}
     for i, (name, own) in enumerate(scores.items()):
@@ -123,7 +124,8 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
 
 def _gap_plane(scores: dict[str, Scores], fpr: float | None) -> tuple[go.Figure, np.ndarray]:
     """(a figure with the line of overfitting alone, the gap of every target)."""
-    figure, gaps = go.Figure(), np.concatenate([_gap(own) for own in scores.values()])
+    figure = go.Figure()
+    gaps = np.concatenate([_gap(own) for own in scores.values()])
     _add_overfitting(figure, gaps, fpr, "chance" if fpr is None else f"chance ({100 * fpr:g} %)")
     return figure, gaps
 
@@ -174,7 +176,8 @@ def _risk(value: np.ndarray, member: np.ndarray, fpr: float | None) -> tuple[flo
     if fpr is not None:
         at = metrics.tpr_at(value, member, fpr)
         return at.tpr, at.low, at.high
-    auc, n1 = metrics.auc(value, member), int(member.sum())
+    auc = metrics.auc(value, member)
+    n1 = int(member.sum())
     half = 1.96 * auc_null_error(n1, len(member) - n1)
     return auc, auc - half, auc + half
 
@@ -208,11 +211,13 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
         "frontier_lines",
         finite=("test_acc", metric),
     )
-    figure, parts = go.Figure(), []
+    figure = go.Figure()
+    parts = []
     for i, (family, rows) in enumerate(table.groupby("family", sort=False)):
         rows = rows.sort_values("epoch")
         colour, dash, symbol = look(i)
-        sizes, last = [7] * (len(rows) - 1) + [15], rows.iloc[-1]
+        sizes = [7] * (len(rows) - 1) + [15]
+        last = rows.iloc[-1]
         faint = {"color": translucent(colour, 0.45), "thickness": 1.2, "width": 0}
         first, next_ones = CORNERS[i % 2]
         figure.add_scatter(
@@ -298,13 +303,15 @@ def matched_differences(table: pd.DataFrame) -> go.Figure:
             f"matched_differences got baseline {baseline!r} and families {listed(table.family)}:"
             " wanted metrics.matched(..., baseline=FAMILY) with another family"
         )
-    families, levels = list(others["family"].unique()), np.sort(others["level"].unique())
+    families = list(others["family"].unique())
+    levels = np.sort(others["level"].unique())
     step = DODGE * (np.diff(levels).min() if len(levels) > 1 else 0.05 * max(abs(levels[0]), 1e-3))
     figure = go.Figure()
     figure.add_hline(y=0, line=THIN | {"width": 1.5})
     for i, family in enumerate(families):
         rows = others[(others["family"] == family) & others["difference"].notna()]
-        rows, style = rows.sort_values("level"), look(i + 1)
+        rows = rows.sort_values("level")
+        style = look(i + 1)
         figure.add_scatter(
             x=rows["level"] + step * offset(i, len(families)),
             y=rows["difference"],
@@ -338,10 +345,12 @@ def _decided(table: pd.DataFrame, families: list[str], by: str, metric: str, bas
     """How many levels are decided, per family, and in the same breath how accurate each is at the
     end.
     """
-    last, parts = table.groupby("family")["last_test_acc"].first(), []
+    last = table.groupby("family")["last_test_acc"].first()
+    parts = []
     for family in families:
         rows = table[table["family"] == family]
-        less, more = (rows["difference_high"] < 0).sum(), (rows["difference_low"] > 0).sum()
+        less = (rows["difference_high"] < 0).sum()
+        more = (rows["difference_low"] > 0).sum()
         counts = {"less": less, "more": more, "unresolved": len(rows) - less - more}
         verdicts = ", ".join(f"{kind} at {count}" for kind, count in counts.items() if count)
         parts.append(f"{family} ({last[family]:.1%}) {verdicts} of {len(rows)}")
@@ -373,7 +382,8 @@ def defenses(
 
     Source: Figure 3 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
-    fpr, finite = fpr_of(metric), ("test_acc", "gap", metric)
+    fpr = fpr_of(metric)
+    finite = ("test_acc", "gap", metric)
     need(table, ("name", *finite, "attack"), "defenses", finite=finite, once=("name",))
     base = _undefended(table, undefended)
     panels = {"shared_yaxes": True, "horizontal_spacing": 0.05, "column_widths": [0.6, 0.4]}
@@ -433,7 +443,8 @@ def _add_defense(
     **place,
 ) -> None:
     """One network in one panel, with a dotted line from the undefended one."""
-    colour, place = look(i).colour, place | {"legendgroup": network["name"]}
+    colour = look(i).colour
+    place = place | {"legendgroup": network["name"]}
     plain = base is not None and network["name"] == base["name"]
     if base is not None and not plain:
         figure.add_scatter(
@@ -447,7 +458,8 @@ def _add_defense(
         )
     symbol = "star" if plain else MARKERS[i % (len(MARKERS) - 1)]
     symbol += "" if network.get(f"{metric}_measurable", True) else "-open"
-    row, name = network.to_frame().T, network["name"]
+    row = network.to_frame().T
+    name = network["name"]
     figure.add_scatter(
         x=[network[x]],
         y=[network[metric]],
@@ -469,7 +481,8 @@ def _traded(table: pd.DataFrame, base: pd.Series | None, metric: str) -> str:
     """The lowest risk there is and its price, and the lowest at equal accuracy."""
     if "output" in table and (table["output"] == "").any():
         table = table[table["output"] == ""]  # masked outputs measure the attacks tried
-    risk, least = metric_name(metric), table.loc[table[metric].astype(float).idxmin()]
+    risk = metric_name(metric)
+    least = table.loc[table[metric].astype(float).idxmin()]
     if base is None:
         accuracy = f"test accuracy {least['test_acc']:.1%}"
         return f"{least['name']} leaks least: {risk} {least[metric]:.3f} at {accuracy}"
@@ -508,11 +521,14 @@ def costs(table: pd.DataFrame) -> go.Figure:
         raise ValueError(
             "costs got values that are not positive: measure them, or leave the family out"
         )
-    first, table = table.iloc[0], table[::-1]  # bars are drawn from the bottom
+    # bars are drawn from the bottom
+    first = table.iloc[0]
+    table = table[::-1]
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.06)
     panels = (("seconds", "seconds per epoch", LINES[3]), ("memory_mib", "memory (MiB)", LINES[2]))
     for column, (name, title, colour) in enumerate(panels, start=1):
-        error, place = column_bars(table, name), {"row": 1, "col": column}
+        error = column_bars(table, name)
+        place = {"row": 1, "col": column}
         figure.add_bar(
             x=table[name],
             y=table["family"],
@@ -545,7 +561,8 @@ def costs(table: pd.DataFrame) -> go.Figure:
             f"{row.family}<br>{row.parameters:,.0f} parameters" for row in table.itertuples()
         ],
     )
-    slow, large = table.loc[table["seconds"].idxmax()], table.loc[table["memory_mib"].idxmax()]
+    slow = table.loc[table["seconds"].idxmax()]
+    large = table.loc[table["memory_mib"].idxmax()]
     whose = " and" if slow.family == large.family else f", {large.family}"
     return finish(
         figure,

@@ -78,7 +78,8 @@ def _edges(value: np.ndarray, bins: int) -> np.ndarray:
     ends = np.quantile(value, [0, 0.25, 0.75, 1]) if len(value) else np.zeros(4)
     low, quarter, three_quarters, high = ends
     if reach := 4 * (three_quarters - quarter):
-        low, high = max(low, quarter - reach), min(high, three_quarters + reach)
+        low = max(low, quarter - reach)
+        high = min(high, three_quarters + reach)
     return marks.bins(low, high, bins)
 
 
@@ -115,8 +116,11 @@ def scatter(
         ValueError: unless the membership of the target agrees in both.
     """
     target = int(scores_x.targets[0]) if target is None else target
-    x_row, y_row = row_of(scores_x, target), row_of(scores_y, target)
-    x, y, member = scores_x.value[x_row], scores_y.value[y_row], scores_x.member[x_row]
+    x_row = row_of(scores_x, target)
+    y_row = row_of(scores_y, target)
+    x = scores_x.value[x_row]
+    y = scores_y.value[y_row]
+    member = scores_x.member[x_row]
     if not np.array_equal(member, scores_y.member[y_row]):
         raise ValueError(
             f"target {target} has other members in the two scores: compare pools that share their"
@@ -194,7 +198,8 @@ def summary(table: pd.DataFrame) -> go.Figure:
     table = table[table.index != "max"]
     best = table.loc[table["auc"].astype(float).idxmax()]
     table = table[::-1].sort_values("auc", kind="stable")
-    auc, figure = table["auc"].astype(float), go.Figure()
+    auc = table["auc"].astype(float)
+    figure = go.Figure()
     figure.add_scatter(
         x=auc,
         y=[*map(attacks.in_words, table.index)],
@@ -229,7 +234,8 @@ def accuracy(scores: Scores) -> go.Figure:
         scores: of any attack, which carry the accuracies of its targets
     """
     train, test = scores.accuracy.T
-    rows, figure = np.arange(len(train)), go.Figure()
+    rows = np.arange(len(train))
+    figure = go.Figure()
     figure.add_scatter(
         x=np.repeat(rows, 3),
         y=np.stack([train, test, np.full(len(train), np.nan)], axis=1).ravel(),
@@ -280,7 +286,8 @@ def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
     if not rows:
         raise ValueError("no loss traces: pass (pool.trace(m) for m in range(num_models))")
     loss = np.exp(np.array(rows, dtype=np.float64))  # (M, 2, E)
-    epochs, figure = np.arange(1, loss.shape[2] + 1), go.Figure()
+    epochs = np.arange(1, loss.shape[2] + 1)
+    figure = go.Figure()
     for i, (name, dash) in enumerate((("median member", "solid"), ("hardest in twenty", "dash"))):
         low, middle, high = np.quantile(loss[:, i], [0.25, 0.5, 0.75], axis=0)
         marks.band(figure, epochs, low, high, MEMBER, opacity=0.2, legendgroup=name)

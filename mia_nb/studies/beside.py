@@ -30,7 +30,8 @@ def _same_samples(*, ranks: pd.DataFrame | None, **_) -> dict:
     """Whether recipes expose the same samples, from `metrics.agreement`."""
     if ranks is None or not len(ranks):
         return {}
-    against, sure = (ranks["high"] < ALIKE).any(), (ranks["low"] > ALIKE).all()
+    against = (ranks["high"] < ALIKE).any()
+    sure = (ranks["low"] > ALIKE).all()
     records = ranks.to_dict("records")
     return {
         "verdict": "does not hold" if against else "holds" if sure else "not resolved",

@@ -243,7 +243,8 @@ def _sides(
             yield "", side_a, side_b
         return
     elif comparison["attacks"] == "in order under b":
-        named, b = list(_surely_ordered(settings, a, b)), a
+        named = list(_surely_ordered(settings, a, b))
+        b = a
     elif isinstance(comparison["attacks"], list):
         named = [(attack, attack) for attack in comparison["attacks"]]
     else:
@@ -338,7 +339,8 @@ def compare(
         wanted = list(_with_tpr(claim, contrasts(study, claim, settings), tpr))
         jointly = Counter(map(_family, wanted))
         for contrast in wanted:
-            sure, scores = 1 - (1 - level) / jointly[_family(contrast)], settings[contrast.first]
+            sure = 1 - (1 - level) / jointly[_family(contrast)]
+            scores = settings[contrast.first]
             rows.append(
                 row_of(name, contrast, *_estimate(contrast, measured, scores.pair, (level, sure)))
                 # then the intervals are of samples only
@@ -442,9 +444,11 @@ def judge(
     Parameters:
         context: what else remarks, and claims that rest on no comparison, read.
     """
-    verdicts, fewer = {}, table.attrs.get("fewer", {})
+    verdicts = {}
+    fewer = table.attrs.get("fewer", {})
     for name, claim in study.claims.items():
-        rows, wanted = table[table["claim"] == name], contrasts(study, claim, settings)
+        rows = table[table["claim"] == name]
+        wanted = contrasts(study, claim, settings)
         needed = rows[rows["needed"]]
         apart = _apart([contrast for contrast in wanted if contrast.needed], settings)
         missing = [part for part in claim.parts if part not in set(needed["part"])]
@@ -507,7 +511,8 @@ def _evidence(rows: pd.DataFrame) -> Iterator[str]:
     decides nothing the counts.
     """
     for (part, metric), group in rows.groupby(["part", "metric"], sort=False):
-        least, tpr = _least(group), metric.startswith("tpr@")
+        least = _least(group)
+        tpr = metric.startswith("tpr@")
         texts = [
             f"{(group['outcome'] == side).sum()} of {len(group)} {side}"
             for side in ("for", "against")

@@ -23,7 +23,10 @@ FIGURE4 = {
     "utility": ("test accuracy of 80 % at epsilon 2 (GDP)", "80 %"),
     "spread": ("at epsilon 2 test accuracy ranges from 65 to 82 % over models", "65 to 82 %"),
 }  # what the text beside Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686) states, and prints
-UTILITY_AT, PRINTED_UTILITY, PRINTED_SPREAD, HALF_A_POINT = 2.0, 0.80, (0.65, 0.82), 0.005
+UTILITY_AT = 2.0
+PRINTED_UTILITY = 0.80
+PRINTED_SPREAD = (0.65, 0.82)
+HALF_A_POINT = 0.005
 
 
 @checked
@@ -55,7 +58,8 @@ def figure4_beside(
         name.upper(): others.loc[others["accountant"] == name, "epsilon"].to_numpy(float)
         for name in ("rdp", "prv")
     }
-    uniform, end = curves["GDP uniform"], curves["GDP uniform"][-1]
+    uniform = curves["GDP uniform"]
+    end = curves["GDP uniform"][-1]
     slopes = [np.diff([0, *curve]) / np.diff([0, *marks]) for curve in curves.values()]
     concave = all((slope > 0).all() and (np.diff(slope) < 0).all() for slope in slopes)
     apart = uniform - curves["PRV"]
@@ -104,7 +108,8 @@ def _at_two(curve: pd.DataFrame, accuracy: pd.DataFrame | None) -> dict:
         raise ValueError(
             f"accuracy lacks {lacks}: wanted columns epoch and test_acc, and model for several"
         )
-    spent, end = curve[curve["epsilon"] <= UTILITY_AT], curve["epsilon"].max()
+    spent = curve[curve["epsilon"] <= UTILITY_AT]
+    end = curve["epsilon"].max()
     epoch = 0 if spent.empty else int(spent["epoch"].max())
     where = (
         f"GDP uniform reaches epsilon 2 after epoch {epoch}: accuracy along epochs on a relabelled"
@@ -123,7 +128,8 @@ def _at_two(curve: pd.DataFrame, accuracy: pd.DataFrame | None) -> dict:
     at = seen.loc[seen["epoch"] == last, "test_acc"]
     note = f"{where}; accuracy of epoch {int(last)}, {len(at)} model{'s' * (len(at) != 1)}"
     useful = bool(at.mean() >= PRINTED_UTILITY - HALF_A_POINT)
-    least, most = PRINTED_SPREAD[0] - HALF_A_POINT, PRINTED_SPREAD[1] + HALF_A_POINT
+    least = PRINTED_SPREAD[0] - HALF_A_POINT
+    most = PRINTED_SPREAD[1] + HALF_A_POINT
     inside = bool(at.between(least, most).all())
     found = {"spread": (f"{at.min():.1%} to {at.max():.1%}", inside, note)} if len(at) > 1 else {}
     found["utility"] = (f"{at.mean():.1%}", useful, note)

@@ -81,7 +81,8 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
 
 def _along(join: dict, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
     """(more, less): settings that differ in nothing but one field."""
-    field, instead = join["along"], join.get("instead_of", {})
+    field = join["along"]
+    instead = join.get("instead_of", {})
     besides = {field, *join.get("but", ()), *instead}
     shared = [name for name in Setting._fields if name not in besides] + [*instead.values()]
     found = []

@@ -25,7 +25,8 @@ def compared_again(
     for name, claim in study.claims.items():
         wanted = contrasts(study, claim, settings) if claim.matched else []
         found = [again for one in wanted if (again := _highest(one, claim.matched, frontier))]
-        sure, less = 1 - (1 - level) / max(len(found), 1), []
+        sure = 1 - (1 - level) / max(len(found), 1)
+        less = []
         for contrast, curves, top in found:
             options = {"by": claim.matched, "baseline": _sides(contrast)[1].label, "levels": [top]}
             there, surely = (
@@ -61,7 +62,8 @@ def _row(
 ) -> tuple[dict, list[str]]:
     sides = _sides(contrast)
     a, b = (one.label for one in sides)
-    row, over_samples = there.loc[a], there.loc[a, "over_samples"]
+    row = there.loc[a]
+    over_samples = there.loc[a, "over_samples"]
     counts = {one: there.loc[one.label, "queries"] for one in sides if one.stochastic}
     queried = {one: f"R = {n:g}" if pd.notna(n) else "R not known" for one, n in counts.items()}
     words = [

@@ -22,7 +22,8 @@ def below_curve(
     study: Study, settings: dict[Setting, Scores], delta: float, level: float
 ) -> list[dict]:
     """Rows of what a study sets against a curve (`minus: curve`)."""
-    rows, curve = [], partial(tradeoff, epsilon=CURVE, delta=delta)
+    rows = []
+    curve = partial(tradeoff, epsilon=CURVE, delta=delta)
     for name, claim in study.claims.items():
         every = [one for one in contrasts(study, claim, settings) if one.minus == "curve"]
         for needed in (True, False):
@@ -43,12 +44,14 @@ def _least_room(
     rooms = np.array(
         [room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))]
     )
-    row, compared = int(rooms[:, 0].argmin()), f"{contrast.compared}, {contrast.first.attack}"
+    row = int(rooms[:, 0].argmin())
+    compared = f"{contrast.compared}, {contrast.first.attack}"
     if len(rooms) > 1:
         compared += f", least of {len(rooms)} targets ({scores.targets[row]})"
     contrast = contrast._replace(compared=compared, metric=f"tpr@{x:g}")
     value, low, high, sure_low, sure_high = rooms[row]
-    above, below = (rooms[:, 4] < 0).any(), (rooms[:, 1] > 0).all()
+    above = (rooms[:, 4] < 0).any()
+    below = (rooms[:, 1] > 0).all()
     outcome = "against" if above else "for" if below else "open"
     record = row_of(name, contrast, value, (low, high), (sure_low, sure_high))
     return record | {"outcome": "open" if one_pair(scores) else outcome}

@@ -98,7 +98,8 @@ def printed_setting(record: dict) -> Setting:
     """A record's setting in our words, with the k whose rounding was printed; attack "" for what no
     attack has.
     """
-    own, attack = record["setting"], PRINTED_ATTACKS.get(record["attack"], ("",))[0]
+    own = record["setting"]
+    attack = PRINTED_ATTACKS.get(record["attack"], ("",))[0]
     if record["model"] not in PRINTED_MODELS:
         family = record["model"].split("-")[0]
         references = own.get("references", family)
@@ -113,7 +114,8 @@ def printed_setting(record: dict) -> Setting:
     model = PRINTED_MODELS[record["model"]]
     defense, output = PRINTED_DEFENSES[own.get("defense")]
     sigma = own.get("sigma", 2.0 if model == "replaced" else 0.0)
-    steps, T = own.get("s", 16), own.get("T", 1.0)
+    steps = own.get("s", 16)
+    T = own.get("T", 1.0)
     k = PRINTED_K.get(own["k"], own["k"]) if "s" in own else sigma * math.sqrt(T / steps)
     scheme = "stoch_rk4" if model in NOISY and record["table"] != "XI" else "euler"
     return Setting(
@@ -340,7 +342,8 @@ def _beside(metric: str, found: dict | None) -> dict:
 def _tied(scores: Scores, metric: str) -> str:
     if not metric.startswith("tpr@"):
         return ""
-    floor, x = tied_floor(scores), float(metric.removeprefix("tpr@"))
+    floor = tied_floor(scores)
+    x = float(metric.removeprefix("tpr@"))
     single = 1 / smallest(scores)[1]
     return f"ours: ties, no FPR below {floor:.2g}" if floor > max(x, single + 1e-12) else ""
 
@@ -379,13 +382,19 @@ def _ours(row) -> str:
 @checked
 def costs_beside(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFrame:
     """Table VI with ours beside it, see `against_papers`."""
-    own, printed = _costs(cost, baseline), paper_results("nsde2025", "VI")
+    own = _costs(cost, baseline)
+    printed = paper_results("nsde2025", "VI")
     first = {r["metric"]: r["value"] for r in printed if PRINTED_MODELS[r["model"]] == baseline}
-    there, rows = own.loc[baseline], []
+    there = own.loc[baseline]
+    rows = []
     for record in printed:
-        model, metric = PRINTED_MODELS[record["model"]], record["metric"]
-        column, here = COSTS[metric], own.loc[model]
-        names, low, high = ("ratio", "ratio_low", "ratio_high"), f"{column}_low", f"{column}_high"
+        model = PRINTED_MODELS[record["model"]]
+        metric = record["metric"]
+        column = COSTS[metric]
+        here = own.loc[model]
+        names = ("ratio", "ratio_low", "ratio_high")
+        low = f"{column}_low"
+        high = f"{column}_high"
         over = (there[column], there[high], there[low])
         ratios = np.divide(here[[column, low, high]].tolist(), over)
         if model == baseline:

@@ -45,7 +45,8 @@ def deciding_aucs(rows: pd.DataFrame) -> int:
 
 
 def _not_matched(rows: pd.DataFrame, *, frontier=None, **_) -> Iterator[str]:
-    wanted, there = deciding_aucs(rows), (rows["part"] == AT_EQUAL["test_acc"]).sum()
+    wanted = deciding_aucs(rows)
+    there = (rows["part"] == AT_EQUAL["test_acc"]).sum()
     if frontier is not None and there < wanted:
         yield (
             f"at equal accuracy: {wanted - there} of {wanted} not compared (no checkpoints, or no"
@@ -123,9 +124,11 @@ def _ties(rows: pd.DataFrame, *, settings, **_) -> Iterator[str]:
     rates = [x for x in FPR if all(x in measurable_rates(scores) for scores in behind.values())]
     if not rates:
         return
-    x, phrases = rates[0], []
+    x = rates[0]
+    phrases = []
     for one, scores in behind.items():
-        tpr, floor = per_target_metrics(scores, (x,))[:, 2].mean(), tied_floor(scores)
+        tpr = per_target_metrics(scores, (x,))[:, 2].mean()
+        floor = tied_floor(scores)
         tied = tpr == 0 and floor > x
         why = f" by ties (no FPR below {floor:.2f}): the printed 0, and no measure" if tied else ""
         phrases.append(f"{one.attack} {tpr:.3f}{why}")

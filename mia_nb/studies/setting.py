@@ -224,7 +224,8 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
     """
     if isinstance(info, Recipe):
         return _of_recipe(info, label, attack)
-    model, flow = info.get("model"), info.get("flow")
+    model = info.get("model")
+    flow = info.get("flow")
     if not model:
         raise ValueError(
             f"signals name no model (info has {', '.join(sorted(info)) or 'nothing'}): make them"
@@ -299,7 +300,8 @@ def _options(name: str, given: dict | None) -> str:
 
 def _variant(info: dict) -> str:
     """What sets a network apart from the study's."""
-    flow, base = info["flow"], info.get("base") or "resnet14"
+    flow = info["flow"]
+    base = info.get("base") or "resnet14"
     bounds = (name for name in ("lipschitz", "clip") if flow.get(name) is not None)
     norm = flow.get("norm") or "bn"
     words = [
@@ -316,7 +318,8 @@ def normal(one: Setting) -> Setting:
 
     Raises ValueError for one that cannot be.
     """
-    spiking, families = one.model == "snn", " and ".join(NOISY)
+    spiking = one.model == "snn"
+    families = " and ".join(NOISY)
     trained = one.training in TRAINED.get(one.model, ()) and (one.timesteps > 0) == spiking
     if one.model in TRAINED and not (trained and (spiking or one.references == "own")):
         raise ValueError(
@@ -354,7 +357,8 @@ def usable(settings: dict, models=()) -> dict[Setting, Scores]:
     """
     found: dict[Setting, Scores] = {}
     for key, scores in settings.items():
-        one, known = Setting(*key), ", ".join(models)
+        one = Setting(*key)
+        known = ", ".join(models)
         if models and one.model not in models:
             raise ValueError(f"{one.model!r} is no model of this study: wanted one of {known}")
         if not len(scores.value):

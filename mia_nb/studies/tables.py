@@ -125,8 +125,10 @@ def defense_table(
     rows = []
     for name, attacks in groups.items():
         table = summary(attacks, fpr, n_resamples=n_resamples, seed=seed)
-        top, best = table.loc["max"], table[table.index != "max"]["auc"].astype(float).idxmax()
-        strongest, right = attacks[best], accuracies(attacks[best])
+        top = table.loc["max"]
+        best = table[table.index != "max"]["auc"].astype(float).idxmax()
+        strongest = attacks[best]
+        right = accuracies(attacks[best])
         risks = ["auc", "auc_low", "auc_high", *(name for name in table if name[:4] == "tpr@")]
         rows.append(
             {
@@ -186,7 +188,8 @@ def varied_settings(
     )
     if families.empty:
         return {}
-    found, flows = {}, families[families["model"].isin(["odenet", "sdenet"])]
+    found = {}
+    flows = families[families["model"].isin(["odenet", "sdenet"])]
     for what, (free, instead) in FREE.items():
         held = [name for name in HELD if name != what and name not in free] + list(instead)
         rows = _beside_fixed(flows) if what == "method" else flows
@@ -224,7 +227,8 @@ def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
     """Families with one copy of each adaptive solver for every number of steps that fixed ones
     take.
     """
-    adaptive, fixed = flows[flows["adaptive"]], flows[~flows["adaptive"]]
+    adaptive = flows[flows["adaptive"]]
+    fixed = flows[~flows["adaptive"]]
     steps = fixed[["steps"]].drop_duplicates()
     if adaptive.empty or steps.empty:
         return flows

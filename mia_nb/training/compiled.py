@@ -162,7 +162,8 @@ def why_not_compiled(plan: Plan) -> str | None:
     rows = [0, last] if plan.stacked else [last]
     try:
         with random_state_kept(plan.device):
-            fast, eager = CompiledGroup(trial, rows), Group(trial._replace(compiled=False), rows)
+            fast = CompiledGroup(trial, rows)
+            eager = Group(trial._replace(compiled=False), rows)
             return mismatch(fast, [eager], 2, recipe.batch, "compiled")
     except Exception as error:  # whatever the compiler does not support
         return reason(error)

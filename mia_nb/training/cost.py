@@ -43,12 +43,14 @@ def step_cost(
     Caveat: a step's time on a busy machine is that of the busy machine.
     """
     recipe = complete(recipe)
-    device, repeats = device_of(device), whole("repeats", repeats)
+    device = device_of(device)
+    repeats = whole("repeats", repeats)
     samples = (
         (len(images.y) - recipe.population) // 2 if samples is None else whole("samples", samples)
     )
     batch = images._replace(x=images.x[: recipe.batch], y=images.y[: recipe.batch])
-    member, rows = np.ones((1, len(images.y)), bool), np.arange(len(batch.y))
+    member = np.ones((1, len(images.y)), bool)
+    rows = np.arange(len(batch.y))
     plan = Plan(recipe, batch, member, device, channels_last=True, held_out=rows).on(device)
     on_gpu = device.type == "cuda"
     count = torch.get_num_threads() if on_gpu else 1

@@ -215,7 +215,8 @@ def _ray_engine(ray, workers: int | None = None) -> Engine:
 
 
 def _slurm(given: str, count: int | None) -> Engine:
-    submitit, count = _load("submitit", "slurm"), count or 8
+    submitit = _load("submitit", "slurm")
+    count = count or 8
     try:
         parameters = read_yaml(os.environ.get("MIA_NB_SLURM", ""), "MIA_NB_SLURM") or {}
         folder = Path(parameters.pop("folder", Path.home() / ".mia_nb" / "slurm"))
@@ -444,7 +445,8 @@ def _persist(
                     " finished is kept; see the engine's log, or make a new executor, then run the"
                     " same again"
                 )
-            tasks, reason = [(context, *task) for task in todo], "no worker says why"
+            tasks = [(context, *task) for task in todo]
+            reason = "no worker says why"
             if lost := run(engine, work_there, tasks, gpu=gpu, progress=look):
                 reason = f"{type(lost[-1]).__name__}: {' '.join(str(lost[-1]).split())[:300]}"
                 print(
@@ -536,7 +538,8 @@ def train_there(folder: Folder, token: Path, rows: list[int], checkpoint: float)
 
     ValueError where it cannot go on as the pool was begun.
     """
-    begun, written = read_execution(folder), 0.0
+    begun = read_execution(folder)
+    written = 0.0
     if begun.get("torch") != TORCH:
         raise ValueError(
             f"torch is {TORCH} there, and the pool was begun with {begun.get('torch')}: install"
@@ -554,7 +557,8 @@ def train_there(folder: Folder, token: Path, rows: list[int], checkpoint: float)
             if not token.exists():
                 raise Unwanted
 
-    epochs, images = recipe_of(folder).epochs, _images(folder.path)
+    epochs = recipe_of(folder).epochs
+    images = _images(folder.path)
     work(folder, images=images, each=[rows], checkpoint=checkpoint, progress=progress)
 
 

@@ -69,7 +69,8 @@ def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.
     ValueError for a name that is none, and for a GPU that is not `here` (False: another machine's
     name will do).
     """
-    chosen, count = None, torch.cuda.device_count()
+    chosen = None
+    count = torch.cuda.device_count()
     with contextlib.suppress(RuntimeError, TypeError):
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind, number = (chosen.type, chosen.index or 0) if chosen else (None, 0)
@@ -120,7 +121,8 @@ def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bo
     """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic
     in one pool, or needs a GPU that is not `here`.
     """
-    recorded, wanted = read_execution(folder), parsed(strategy)
+    recorded = read_execution(folder)
+    wanted = parsed(strategy)
     begun_on = torch.device(recorded["device"]).type
     device = device_of(device, here=False).type if device else begun_on
     pairs = [("device", begun_on, device), ("torch", recorded.get("torch"), TORCH)]
@@ -154,7 +156,8 @@ def choose(
     other models.
     """
     plan, models, way = plan.on(device_of(device)), len(plan.member), parsed(strategy)
-    device, count = plan.device, processes(plan.recipe, str(plan.device), workers)
+    device = plan.device
+    count = processes(plan.recipe, str(plan.device), workers)
     if isinstance(way, Strategy):
         way = settled(plan, way._replace(group=min(way.group, models)))
     else:
@@ -249,14 +252,17 @@ class Bar(contextlib.AbstractContextManager):
         self.at = dict.fromkeys(rows, 0)  # each row's epoch
         # the clock runs from the first report on, which came after start-up, queues and compilation
         self.begun, self.base, self.announced = None, 0, False
-        self.progress, self.done, self.lock = progress, 0, threading.Lock()
+        self.progress = progress
+        self.done = 0
+        self.lock = threading.Lock()
 
     def update(self, rows: list[int], epoch: int, loss: float) -> None:
         """Some rows have trained so many epochs, be it just now, before this run, or again; called
         from any thread.
         """
         with self.lock:
-            old, before = self.at[rows[0]], self.done
+            old = self.at[rows[0]]
+            before = self.done
             self.at |= dict.fromkeys(rows, epoch)
             self.done = sum(self.at.values())
             self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)

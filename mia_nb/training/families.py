@@ -287,7 +287,8 @@ def _refuse(
     ready: list[SimpleNamespace] = []  # pools that are not trained yet, with fresh weights
     for number, (recipe, parent) in enumerate(planned):
         try:
-            recipe, start = complete(recipe), None if parent is None else ready[parent]
+            recipe = complete(recipe)
+            start = None if parent is None else ready[parent]
             if start is not None:
                 check_network(start.recipe, recipe.defense, f"family {parent}")
             member, population = membership(recipe, images, given, start)

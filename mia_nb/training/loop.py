@@ -210,7 +210,8 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
         for loss in history:
             best, waited = (loss, 0) if loss < 0.98 * best else (best, waited + 1)
             if waited > 10:
-                lr, waited = max(lr * 0.1, min(1e-5, recipe.lr)), 0
+                lr = max(lr * 0.1, min(1e-5, recipe.lr))
+                waited = 0
     return lr
 
 
@@ -233,7 +234,8 @@ def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
     """
     if recipe.defense is None or not defenses.find(recipe.defense).held_out:
         return None
-    aside, draw = np.flatnonzero(population), generator(recipe.seed, "held_out")
+    aside = np.flatnonzero(population)
+    draw = generator(recipe.seed, "held_out")
     order = torch.randperm(len(aside), generator=draw).numpy()
     return np.sort(aside[order[: recipe.defense_args["held_out"]]])
 
@@ -270,11 +272,9 @@ class Group:
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
         # early stopping: the lowest loss on held-out images, after how many epochs, and the weights
         # then
-        self.best, self.stopped, self.kept = (
-            torch.full((len(ids),), math.inf),
-            torch.zeros(len(ids), dtype=torch.int64),
-            {},
-        )
+        self.best = torch.full((len(ids),), math.inf)
+        self.stopped = torch.zeros(len(ids), dtype=torch.int64)
+        self.kept = {}
 
     def new_optimizer(self, lr: float | Tensor, **more) -> torch.optim.Optimizer:
         """The recipe's optimiser of this group's parameters; more: further options."""
@@ -345,7 +345,8 @@ class Group:
             for seed, own in zip(seeds, labels, strict=True)
         ]
         # to the device at once: a copy in each step would wait for it
-        drawn, batch = stack_draws(each, plan.device), labels.shape[2]
+        drawn = stack_draws(each, plan.device)
+        batch = labels.shape[2]
         numbers = drawn.pop("held_out")
         augments = self.augments(epoch, steps * batch, "held_out augment")
 
@@ -420,7 +421,8 @@ class Group:
         augments = self.augments(epoch, order.shape[1])
         self.alternate(augments, order, epoch)
         parts = {name: value.split(sizes, 1) for name, value in augments.items()}
-        order_there, past = order.to(plan.device), [row[0] for row in history]
+        order_there = order.to(plan.device)
+        past = [row[0] for row in history]
         draws = self.draws(epoch, plan.steps, plan.images.y[order_there])
         with random_state_kept(plan.device):
             self.seed_noise(epoch)
@@ -437,11 +439,13 @@ class Group:
         """Early stopping: each model keeps its weights of the epoch with the lowest mean loss on
         the held-out images.
         """
-        models, total = len(self.ids), torch.zeros(len(self.ids), device=self.plan.device)
+        models = len(self.ids)
+        total = torch.zeros(len(self.ids), device=self.plan.device)
         self.seed_noise(epoch, "held_out")
         self.module.eval()
         for numbers in torch.from_numpy(self.plan.held_out).to(self.plan.device).split(256):
-            x, y = self.shown(numbers, {}), self.plan.images.y[numbers]
+            x = self.shown(numbers, {})
+            y = self.plan.images.y[numbers]
             with torch.no_grad():
                 losses, _ = self.losses(
                     x.expand(models, *x.shape),
@@ -453,10 +457,8 @@ class Group:
         self.module.train()
         mean = total.cpu() / len(self.plan.held_out)
         better = mean < self.best
-        self.best, self.stopped = (
-            torch.where(better, mean, self.best),
-            torch.where(better, epoch + 1, self.stopped),
-        )
+        self.best = torch.where(better, mean, self.best)
+        self.stopped = torch.where(better, epoch + 1, self.stopped)
         for name, now in (self.params | self.buffers).items():
             now, chosen = now.detach(), better.to(now.device)
             chosen = chosen.view(-1, *[1] * (now.ndim - 1)) if self.plan.stacked else chosen[0]
@@ -502,7 +504,8 @@ class Group:
                 for k, v in entries.items()
             }
         if "best" in flat:
-            self.best, self.stopped = flat["best"], flat["stopped"]
+            self.best = flat["best"]
+            self.stopped = flat["stopped"]
             self.kept = {
                 k[2:]: v.to(self.plan.device) for k, v in flat.items() if k.startswith("k.")
             }
@@ -515,10 +518,8 @@ class Group:
         # by identity, as tied weights have several names and one tensor
         if self.plan.stacked or self.kept:
             own = (*self.module.named_parameters(), *self.module.named_buffers())
-            names, current = (
-                {id(t): name for name, t in own},
-                self.kept or (self.params | self.buffers),
-            )
+            names = {id(t): name for name, t in own}
+            current = self.kept or (self.params | self.buffers)
             tensors = {name: current[names[id(t)]] for name, t in tensors.items()}
             tensors = (
                 {name: t[slot] for name, t in tensors.items()} if self.plan.stacked else tensors
@@ -540,7 +541,8 @@ def model_losses(
             else functional_call(module, (params, buffers), (x,), options)
         )
 
-    forward, own = partial(logits_of, plan, call), {name: params[name] for name in trained}
+    forward = partial(logits_of, plan, call)
+    own = {name: params[name] for name in trained}
     return objective(
         defenses.objectives.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, own, draws)
     )
@@ -651,7 +653,8 @@ def mismatch(fast: Group, plain: list[Group], steps: int, batch: int, kind: str)
         group.seed_noise(0)
         return group.step(group.shown(index, {}), group.plan.images.y[index], EXACT)
 
-    models, samples = len(fast.ids), len(fast.plan.images.y)
+    models = len(fast.ids)
+    samples = len(fast.plan.images.y)
     for step in range(steps):
         index = (torch.arange(models * batch) + step).remainder(samples).view(models, batch)
         parts = zip(plain, index.split([len(one.ids) for one in plain]), strict=True)

@@ -60,7 +60,8 @@ class Pool:
     @property
     def status(self) -> list[str]:
         """What became of each row: "trained", "diverged in epoch e", or "missing"."""
-        files, status = self.folder.files(), []
+        files = self.folder.files()
+        status = []
         for m in range(len(self.member)):
             if f"diverged_{m:03d}.json" in files:
                 epoch = self.folder.read_json(f"diverged_{m:03d}.json", epoch=int)["epoch"]

@@ -59,7 +59,8 @@ def sensitivity(
 
 def _rows(pool: Pool, m: int, x: torch.Tensor, iterations: int) -> list[dict]:
     """A row per block of one model."""
-    module, rows = set_noise(pool.model(m), False), []
+    module = set_noise(pool.model(m), False)
+    rows = []
     blocks = list(flow_blocks(module))
     if not blocks:
         raise ValueError(

@@ -134,7 +134,8 @@ def convert_pool(
     derived, extra = place(
         recipe, images, pool.member, pool.population, pool.folder.path.parent, pool
     )
-    folder, rows = derived.folder, range(len(pool.member))
+    folder = derived.folder
+    rows = range(len(pool.member))
     if folder.has("recipe.json") and not force and not _left(folder, rows):
         return announce(derived, progress, "cached")
     models.check_width(loop.build(recipe, images, 0), images)
@@ -142,7 +143,8 @@ def convert_pool(
     encode = args.get("encode", "constant")
     snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
     open_pool(derived, images, extra)
-    todo, begun = missing(folder, len(rows), force, _left), time.perf_counter()
+    todo = missing(folder, len(rows), force, _left)
+    begun = time.perf_counter()
     how = execution(folder, device, "plain", lambda: _alone(device, images))
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
     with (
@@ -188,7 +190,8 @@ def _left(folder: store.Folder, rows) -> list[int]:
 def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torch.device) -> None:
     """Convert one row and write report, trace and weights."""
     args = dict(derived.recipe.model_args)
-    fitted, timesteps = dict(args.pop("calibration")), args.pop("timesteps")
+    fitted = dict(args.pop("calibration"))
+    timesteps = args.pop("timesteps")
     del args["base"], args["base_args"]
     converted = snn.convert(
         pool.model(model).to(device),
@@ -296,7 +299,8 @@ def hybrid_pools(
             {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0} if optimizer == "sgd" else {}
         )
     how = {name: train[name] for name in ("device", "progress", "force") if name in train}
-    last, pools = convert_pool(pool, images, 1, fit_T=1, **{**(conversion or {}), **how}), {}
+    last = convert_pool(pool, images, 1, fit_T=1, **{**(conversion or {}), **how})
+    pools = {}
     for T, n in enumerate(each, 1):
         recipe = Recipe(
             model="snn",
@@ -354,11 +358,10 @@ def conversion_quality(
     """
     _plain(pool)
     check_parent(pool, images)
-    models, limit = row_numbers("models", models, len(pool.member)).tolist(), whole("limit", limit)
-    calibration, timesteps = (
-        whole("calibration", calibration),
-        [whole("timesteps", T) for T in timesteps],
-    )
+    models = row_numbers("models", models, len(pool.member)).tolist()
+    limit = whole("limit", limit)
+    calibration = whole("calibration", calibration)
+    timesteps = [whole("timesteps", T) for T in timesteps]
     setting = (timesteps, calibration, limit, device_of(device))
     with threads(useful_threads(BATCH * images.x[0].numel())):
         rows = [row for m in models for row in _quality(pool, images, m, *setting)]
@@ -377,7 +380,8 @@ def _quality(
     device: torch.device,
 ) -> list[dict]:
     """Rows of one model."""
-    model, rows = pool.model(m).to(device), []
+    model = pool.model(m).to(device)
+    rows = []
     foreign = torch.from_numpy(np.flatnonzero(~pool.member[m]))
     order = torch.randperm(len(foreign), generator=generator(pool.recipe.seed, m, "quality"))
     chosen = foreign[order][:limit].to(images.x.device)

@@ -109,7 +109,8 @@ class Stacking(TorchFunctionMode):
 
     def __init__(self, generators: list[torch.Generator], channels_last: bool):
         super().__init__()
-        self.generators, self.rules = generators, RULES if channels_last else {}
+        self.generators = generators
+        self.rules = RULES if channels_last else {}
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.randn_like:

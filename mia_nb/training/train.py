@@ -128,9 +128,12 @@ def train_pool(
         >>> training.train_pool(recipe, images, progress=False).member.shape
         (2, 400)
     """
-    recipe, images = complete(recipe), data.check_images(instance("images", images, Images))
+    recipe = complete(recipe)
+    images = data.check_images(instance("images", images, Images))
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
-    device_of(device, here=False), parsed(strategy), positive("checkpoint", checkpoint, zero=True)
+    device_of(device, here=False)
+    parsed(strategy)
+    positive("checkpoint", checkpoint, zero=True)
     parent = _parent(recipe, images, root)
     member, population = membership(recipe, images, member, parent)
     pool, extra = place(recipe, images, member, population, root, parent)
@@ -161,7 +164,8 @@ def train_pool(
             how = execution(folder, device, strategy, begin)
         touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
         count = min(engine.workers if engine else 1 + len(others), len(touched))
-        title, todo = _title(recipe), [m for unit in touched for m in unit]
+        title = _title(recipe)
+        todo = [m for unit in touched for m in unit]
         with Bar(title, todo, recipe.epochs, how, count, progress) as bar:
             if engine:
                 engines.train_on(engine, folder, touched, checkpoint, bar.update)
@@ -237,7 +241,8 @@ def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
             f"parent={recipe.parent!r} is short for {parent.key}: a recipe names the whole key"
         )
     for name in SPLIT:
-        value, of_parent = getattr(recipe, name), getattr(parent.recipe, name)
+        value = getattr(recipe, name)
+        of_parent = getattr(parent.recipe, name)
         if value != of_parent:
             raise ValueError(
                 f"{name}={value!r}, but the parent's is {of_parent!r}: a derived pool keeps its"
@@ -349,7 +354,8 @@ def check(
         _check_defense(recipe, int(population.sum()), parent and parent.recipe.defense)
     if parent is not None and recipe.model == parent.recipe.model == "snn":
         _same_neurons(recipe, parent.recipe)
-    expected, smallest = loop.expected_members(recipe, member), int(member.sum(1).min())
+    expected = loop.expected_members(recipe, member)
+    smallest = int(member.sum(1).min())
     if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
         raise ValueError(
             "model_args names a calibration, but nothing was calibrated: thresholds come from"
@@ -396,7 +402,8 @@ def _check_defense(recipe: Recipe, aside: int, before: str | None) -> None:
     """ValueError for a defense that this recipe, with so many images set aside and its parent's
     defense, cannot have.
     """
-    defense, args = defenses.find(recipe.defense), recipe.defense_args
+    defense = defenses.find(recipe.defense)
+    args = recipe.defense_args
     wanted = args.get("held_out", 0)
     if defense.held_out and not 1 <= wanted <= aside:
         raise ValueError(
@@ -419,7 +426,8 @@ def _try_clipping(plan: Plan) -> None:
     whose clipping would bound nothing, or that carries its members past it, is refused before
     anything is written."""
     group = ClippedGroup(plan._replace(recipe=plan.recipe.replace(dtype="float64")), [0])
-    x, y = group.shown(torch.arange(3), {}), plan.images.y[:3]
+    x = group.shown(torch.arange(3), {})
+    y = plan.images.y[:3]
     module = group.clipped.hooked.to_standard_module()
     dp_sgd.stir(group.params)
 
@@ -480,7 +488,9 @@ def membership(
     recipe: Recipe, images: Images, member: np.ndarray | None, parent: Pool | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Masks (M, N) and population (N,): the parent's, drawn by the recipe's split, or given."""
-    samples, given, derived = len(images.y), member is not None, parent is not None
+    samples = len(images.y)
+    given = member is not None
+    derived = parent is not None
     if derived and given and not np.array_equal(member, parent.member):
         raise ValueError(
             "member differs from the parent's: a derived pool keeps its parent's members; leave"

@@ -297,7 +297,8 @@ def _train_group(
     """Train one group from its part file if there is one; finished models are written one file
     each.
     """
-    group, epochs = group_of(plan, rows), plan.recipe.epochs
+    group = group_of(plan, rows)
+    epochs = plan.recipe.epochs
     history, traces = _resumed(folder, group)
     if history:
         progress(rows, len(history), float(np.mean(history[-1])))
@@ -338,7 +339,9 @@ def _finish(
     folder: Folder, group: Group, slot: int, history: list[float], trace: np.ndarray
 ) -> None:
     """Write what one model ends with: weights and trace, or that it diverged."""
-    m, recipe, weights = group.ids[slot], group.plan.recipe, group.weights(slot)
+    m = group.ids[slot]
+    recipe = group.plan.recipe
+    weights = group.weights(slot)
     bad = [epoch for epoch, loss in enumerate(history) if not np.isfinite(loss)]
     if bad or not all(t.isfinite().all() for t in weights.values()):
         first = bad[0] if bad else max(recipe.epochs - 1, 0)
@@ -357,7 +360,8 @@ def write_weights(folder: Folder, name: str, tensors: dict[str, torch.Tensor]) -
 
 def _write_part(folder: Folder, group: Group, history: list[list[float]], traces: dict) -> None:
     """Write a part file, then remove the older ones."""
-    older, done = _parts(folder, group.ids), len(history)
+    older = _parts(folder, group.ids)
+    done = len(history)
     flat = {
         "history": torch.tensor(history, dtype=torch.float64),
         **{f"trace.{m}": torch.from_numpy(trace[:done].copy()) for m, trace in traces.items()},
@@ -425,7 +429,8 @@ def _fits(name: str, tensor: torch.Tensor, shapes: dict[str, tuple]) -> bool:
     kind, _, of = name.partition(".")
     if kind == "o":
         of = of.rpartition(".")[0]
-    parameter, buffer = shapes.get(f"p.{of}"), shapes.get(f"b.{of}")
+    parameter = shapes.get(f"p.{of}")
+    buffer = shapes.get(f"b.{of}")
     allowed = {"o": ((), parameter), "k": (parameter, buffer)}
     others = (shapes.get(name, shapes["history"][1:]),)  # of each model the best loss, and when
     return tuple(tensor.shape) in allowed.get(kind, others)

@@ -136,7 +136,8 @@ def compare(sources: Sequence[Source]) -> Explorer:
 
 def numbers(scores: Scores) -> dict[str, str]:
     """What the table says of one result: AUC, TPRs, accuracies, and on how much they rest."""
-    row, right = compared.measure({"": scores}).loc[""], 100 * metrics.accuracies(scores)
+    row = compared.measure({"": scores}).loc[""]
+    right = 100 * metrics.accuracies(scores)
     three = {x: 100 * row[[f"tpr@{x:g}{end}" for end in ENDS]] for x in FPR}
     told = {x: ends(*each, ".1f", unit=" %") for x, each in three.items()}
     groups = {"train accuracy": "train", "test accuracy": "test", "gap": "gap"}
@@ -211,7 +212,8 @@ def with_changes(columns: dict[str, dict], against: dict) -> pd.DataFrame:
     """A column per result, the differences to A below its AUC."""
     table = {}
     for letter, cells in columns.items():
-        change, difference = dict.fromkeys(CHANGES, UNPAIRED), against.get(letter)
+        change = dict.fromkeys(CHANGES, UNPAIRED)
+        difference = against.get(letter)
         if difference is not None:
             change = {n: ends(*difference.loc[m], "+.3f") for n, m in CHANGES.items()}
         if letter not in against:

@@ -55,7 +55,8 @@ def measure(
     Raises ValueError where masks or pairs of a row and of the reference differ.
     """
     sampled = sampled or {k: bootstrap(one, fpr, n_resamples=DRAWS) for k, one in scores.items()}
-    facts, rows = {key: metrics.per_target(one, fpr) for key, one in scores.items()}, {}
+    facts = {key: metrics.per_target(one, fpr) for key, one in scores.items()}
+    rows = {}
     for key, one in scores.items():
         values = metrics.intervals(one, fpr, sampled=sampled[key]).T.to_dict("list")
         if reference is not None:
@@ -136,7 +137,8 @@ def told(rows: pd.DataFrame, key: Hashable, attack: str = "") -> str:
     x = rate(rows)
     name, scale, form = ("auc", 1, ".3f") if x is None else (f"tpr@{x:g}", 100, ".1f")
     value, low, high = (f"{scale * rows.loc[key, name + end]:{form}}" for end in ENDS)
-    value, interval = value if x is None else f"{value} %", f"(95 %: {low}-{high})"
+    value = value if x is None else f"{value} %"
+    interval = f"(95 %: {low}-{high})"
     if not attack:
         return f"{value} {interval}"
     finds = f"has AUC {value}"

@@ -106,7 +106,9 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         } | compared.beside(scores, at[2])
 
     def draw(pool, target, attack, p, queries) -> View:
-        at, cell, cells = (pool, target, attack), (p, queries), found[pool].cells
+        at = (pool, target, attack)
+        cell = (p, queries)
+        cells = found[pool].cells
         rows, figures = shown(at, cell)
         table = compared.numbers(rows, how(*cell), reference=PLAIN)
         return View(
@@ -196,7 +198,8 @@ def mapped(table: pd.DataFrame, cell: tuple[float, int], attack: str) -> dict:
     figure = plain(plots.heatmap(table, chosen=cell, name=f"AUC of {who}"))
     number = table.reset_index().pivot(index="p", columns="queries", values="index")
     cells = number.astype(object).where(number.notna(), None).to_numpy().tolist()
-    low, high = table["value"].min(), table["value"].max()
+    low = table["value"].min()
+    high = table["value"].max()
     words = f"AUC of {who} over input dropout p and queries Q: {low:.3f} to {high:.3f}"
     title = figure["layout"]["title"] | {
         "text": words,

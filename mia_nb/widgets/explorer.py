@@ -135,14 +135,22 @@ class Explorer:
         lassos=None,
         drags=None,
     ):
-        self.name, self.controls, self._draw, self.rows = name, controls, draw, rows
+        self.name = name
+        self.controls = controls
+        self._draw = draw
+        self.rows = rows
         self._follow = follow or {}
-        self.pools, self._heights, self._wide = pools or {}, heights or {}, wide
+        self.pools = pools or {}
+        self._heights = heights or {}
+        self._wide = wide
         self.state = dict(state or {})
         self.chooser = next(iter(controls.values())) if self.pools else None
         self._hands = {"click": clicks or {}, "select": lassos or {}, "drag": drags or {}}
         self._followed: dict[tuple[str, str], dict] = {}  # what each function was last called with
-        self._busy, self._timer, self._drawn, self.error = False, None, 0.0, ""
+        self._busy = False
+        self._timer = None
+        self._drawn = 0.0
+        self.error = ""
         self.view: View | None = None
         for control in controls.values():
             control.observe(self._changed, "value")
@@ -192,7 +200,8 @@ class Explorer:
 
     def html(self) -> str:
         """Sentence, settings, figures and table as one page that opens without a network."""
-        view, config = self._something(), {"displaylogo": False}
+        view = self._something()
+        config = {"displaylogo": False}
         figures = [
             go.Figure(figure).to_html(full_html=False, include_plotlyjs=i == 0, config=config)
             for i, figure in enumerate(view.figures.values())
@@ -211,7 +220,8 @@ class Explorer:
             show_live(self.widget, repr(self))
             return
         view = self.view or View(self.error, {})
-        name, sentence = html.escape(self.name), html.escape(self.error or view.sentence)
+        name = html.escape(self.name)
+        sentence = html.escape(self.error or view.sentence)
         display(HTML(f"<p><b>{name}</b>: {sentence}</p>"))
         for figure in map(go.Figure, view.figures.values()):
             if figure.data or figure.layout.images:  # not one that waits for a hand
@@ -229,7 +239,9 @@ class Explorer:
         }
         for name, figure in self._figures.items():
             figure.observe(lambda change, name=name: self._pointed(name, change["new"]), "event")
-        self._sentence, self._numbers, self._message = W.HTML(), W.HTML(), W.HTML()
+        self._sentence = W.HTML()
+        self._numbers = W.HTML()
+        self._message = W.HTML()
         exports = [
             self._button("CSV", "the table", partial(self._save, "csv")),
             self._button("PNG", "every picture", self._pictures),
@@ -245,7 +257,8 @@ class Explorer:
         # a table that is not there yet may come with many rows
         short = self.view is None or (self.view.table is not None and len(self.view.table) == 1)
         (left if short else right).append(self._numbers)
-        pane, whole = partial(W.VBox, _dom_classes=["mia-nb-pane"]), W.Layout(width="100%")
+        pane = partial(W.VBox, _dom_classes=["mia-nb-pane"])
+        whole = W.Layout(width="100%")
         self._tell()
         controls = pane(left, layout={"flex": "0 0 240px"} | PANE)
         body = W.HBox([controls, pane(right, layout={"flex": "1 1 300px"} | PANE)], layout=whole)
@@ -275,7 +288,8 @@ class Explorer:
 
     def _pointed(self, figure: str, event: dict) -> None:
         """A hand clicked a point, drew a lasso around some, or dragged a line."""
-        numbers, kind = event.get("numbers", []), event.get("kind")
+        numbers = event.get("numbers", [])
+        kind = event.get("kind")
         place = self._hands.get(kind, {}).get(figure)
         if place is None or (kind == "click" and not numbers):
             return
@@ -440,7 +454,8 @@ class Ticks(W.VBox):
         super().__init__([W.Label(description), self.box], layout=W.Layout(width="100%"))
         self.observe(self._build, "options")
         self.observe(self._show, "value")
-        self.options, self.value = tuple(options), tuple(value)
+        self.options = tuple(options)
+        self.value = tuple(value)
 
     @traitlets.validate("value")
     def _known(self, proposal):

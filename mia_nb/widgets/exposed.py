@@ -95,12 +95,16 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
         return max(1, -(-len(listed(found[pool], attack, kind, outputs, canary)) // PAGE))
 
     def draw(pool, attack, kind, outputs, page, sample, test, canary) -> View:
-        source, filters = found[pool], (kind, outputs, canary)
-        ranked, rows = ranking(source, attack), listed(source, attack, *filters)
+        source = found[pool]
+        filters = (kind, outputs, canary)
+        ranked = ranking(source, attack)
+        rows = listed(source, attack, *filters)
         if not len(rows):
             raise ValueError("no sample passes these filters: widen class or outputs")
-        column, start = source.column(sample), PAGE * (page - 1)
-        one, value = int(source.audited[column]), ranked.value
+        column = source.column(sample)
+        start = PAGE * (page - 1)
+        one = int(source.audited[column])
+        value = ranked.value
         outcome = tested(source, attack, n_resamples, seed) if test else None
         spread = histogram(source, attack, filters, (n_resamples, seed) if test else None)
         figures = {
@@ -203,7 +207,8 @@ def margins(source: Source, one: int) -> dict:
 @lru_cache(16)
 def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> dict:
     """A page of images of the list."""
-    numbers, own = source.numbers[list(columns)], source.audited[list(columns)]
+    numbers = source.numbers[list(columns)]
+    own = source.audited[list(columns)]
     words = [f"{n}<br>{source.class_of(one)}" for n, one in zip(numbers, own, strict=True)]
     ranks = f"ranks {start + 1:,} to {start + len(columns):,}"
     if source.images is None:
@@ -218,9 +223,11 @@ def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> 
 @lru_cache(16)
 def histogram(source: Source, attack: str, filters: tuple, test: tuple[int, int] | None) -> dict:
     """How separations spread over the samples listed, beside redrawn masks if tested."""
-    rows, value = listed(source, attack, *filters), ranking(source, attack).value
+    rows = listed(source, attack, *filters)
+    value = ranking(source, attack).value
     null = tested(source, attack, *test).null if test else None
-    title, name = f"{len(rows):,} of {len(value):,} samples", "separation (sd of scores)"
+    title = f"{len(rows):,} of {len(value):,} samples"
+    name = "separation (sd of scores)"
     return pictures.ranking(value[rows], title, null=null, name=name)
 
 
@@ -231,7 +238,9 @@ def ranking(source: Source, attack: str) -> Ranking:
     """
     scores = source.scores(attack)
     value, half, units = separations(scores)
-    order, parts, pairs = np.argsort(-value, kind="stable"), [], np.unique(scores.pair)
+    order = np.argsort(-value, kind="stable")
+    parts = []
+    pairs = np.unique(scores.pair)
     for rows in (np.isin(scores.pair, pairs[::2]), np.isin(scores.pair, pairs[1::2])):
         parts.append(separations(rows_of(scores, rows))[0] if rows.any() else np.nan * value)
     known = np.flatnonzero(np.isfinite(parts).all(0))
@@ -250,7 +259,8 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     Student's t over the pairs of targets; other designs: mean of the targets with the sample less
     mean of those without it, Student's t with one variance.
     """
-    mean, spread = np.nanmean(scores.value, axis=1), np.nanstd(scores.value, axis=1)
+    mean = np.nanmean(scores.value, axis=1)
+    spread = np.nanstd(scores.value, axis=1)
     z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
     twins = [np.flatnonzero(scores.pair == one) for one in np.unique(scores.pair)]
     if all(len(rows) == 2 and np.logical_xor(*scores.member[rows]).all() for rows in twins):
@@ -258,7 +268,8 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
         low, high = interval(gap, np.arange(len(gap)))
         return gap.mean(0), (high - low) / 2, f"{len(gap)} pairs of targets"
     sides = [~np.isnan(z) & scores.member, ~np.isnan(z) & ~scores.member]
-    counts, means = [side.sum(0) for side in sides], [mean_of(z, side) for side in sides]
+    counts = [side.sum(0) for side in sides]
+    means = [mean_of(z, side) for side in sides]
     free = sum(counts) - 2
     with np.errstate(divide="ignore", invalid="ignore"):
         ss = sum(
@@ -273,7 +284,9 @@ def tested(source: Source, attack: str, n_resamples: int, seed: int) -> Tested:
     """Redrawn masks for all samples, or for the first in order and a yardstick; what was not
     redrawn counts with p = 1.
     """
-    signals, everyone, scores = source.signals, len(source.audited), source.scores(attack)
+    signals = source.signals
+    everyone = len(source.audited)
+    scores = source.scores(attack)
     columns = np.arange(everyone)
     if everyone > TESTED:
         others = np.random.default_rng(seed).choice(everyone, YARDSTICK, replace=False)
@@ -295,7 +308,8 @@ def tested(source: Source, attack: str, n_resamples: int, seed: int) -> Tested:
 
 def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, attack: str) -> str:
     """Who leads the list, and how many are exposed beyond chance where that was tested."""
-    top, several = int(rows[0]), "s" if len(rows) > 1 else ""
+    top = int(rows[0])
+    several = "s" if len(rows) > 1 else ""
     start = (
         f"By {attacks.in_words(attack)}, sample {source.numbers[top]} (labelled"
         f" {source.class_of(source.audited[top])}) leads {len(rows):,} sample{several}: its score"
@@ -304,7 +318,8 @@ def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, atta
     )
     if outcome is None:
         return f"{start}; ranking only; significance not tested"
-    significant, rate = int(outcome.table["significant"].sum()), outcome.table.attrs["rate"]
+    significant = int(outcome.table["significant"].sum())
+    rate = outcome.table.attrs["rate"]
     who = f"{significant:,} samples" if significant else "no sample"
     return (
         f"{start}; {who} of {len(source.audited):,} exposed beyond chance at a false discovery rate"
@@ -314,7 +329,9 @@ def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, atta
 
 def numbers(source: Source, ranked: Ranking, column: int) -> dict:
     """The table's row about one sample."""
-    one, value, half = source.audited[column], ranked.value[column], ranked.half[column]
+    one = source.audited[column]
+    value = ranked.value[column]
+    half = ranked.half[column]
     rank = "not ranked: no scored target on a side"
     if not np.isnan(value):
         rank = f"{np.flatnonzero(ranked.order == column)[0] + 1:,} of {len(ranked.order):,}"

@@ -178,7 +178,8 @@ class Figure(anywidget.AnyWidget):
         text = json.dumps(figure, separators=(",", ":"))
         if text != self.figure:
             with self.hold_sync():  # one message: the picture first, then the count that redraws it
-                self.figure, self.count = text, self.count + 1
+                self.figure = text
+                self.count = self.count + 1
 
 
 @cache

@@ -152,7 +152,8 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
             note(own, assumed, moved, why),
         )
 
-    first, deltas = start(found), sorted({*DELTAS, float(delta)})
+    first = start(found)
+    deltas = sorted({*DELTAS, float(delta)})
     marks = [(f"{one:.0e}" if one in DELTAS else f"{one:g}", one) for one in deltas]
     controls = {
         "source": Pools("pool", [FORMULAS, *found], first),
@@ -216,21 +217,25 @@ def known(source: Source | None) -> Training:
     if source is None:
         flow = {name: STUDY[name] for name in ("sigma", "steps", "T", "clip")} | {"method": "euler"}
         flow["k"] = spread(flow, flow["sigma"])
-        steps, rate = -(-STUDY["samples"] // STUDY["batch"]), STUDY["batch"] / STUDY["samples"]
+        steps = -(-STUDY["samples"] // STUDY["batch"])
+        rate = STUDY["batch"] / STUDY["samples"]
         return Training(flow, None, rate, steps, STUDY["epochs"])
-    recipe, flow = source.recipe, source.info.get("flow")
+    recipe = source.recipe
+    flow = source.info.get("flow")
     if flow and source.info.get("noise") is False:
         flow = flow | {"noise_eval": False}
     epochs = source.info.get("epoch") or recipe.get("epochs", 0)
     if not recipe or recipe.get("parent"):
         return Training(flow, None, None, 0, epochs, DERIVED if recipe else NO_RECIPE)
     args = recipe.get("defense_args", {}) if recipe.get("defense") == "dp_sgd" else {}
-    stored, batch = source.pool is not None, recipe["batch"]
+    stored = source.pool is not None
+    batch = recipe["batch"]
     member = source.pool.read_array("member.npy") if stored else source.signals.member
     members = int(member.sum(1).mean())
     if recipe.get("split") == "bernoulli":  # as many as are expected
         members = (member.shape[1] - recipe.get("population", 0)) // 2
-    rate, noise = batch / members, args.get("noise_multiplier")
+    rate = batch / members
+    noise = args.get("noise_multiplier")
     return Training(flow, noise, rate, members // batch, epochs)
 
 
@@ -273,7 +278,8 @@ def rungs(own, sigma, epochs, delta, accountant, record, why, moved, lipschitz) 
     uncompared.
     """
     how, sampling = ACCOUNTANTS[accountant]
-    steps, flow = epochs * own.per_epoch, own.flow
+    steps = epochs * own.per_epoch
+    flow = own.flow
     nominal = {"sample_rate": own.sample_rate, "steps": steps} if steps else None
     if flow is not None and abs(sigma - own.noise) > 1e-6:
         flow = flow | {"k": spread(flow, sigma)}
@@ -356,7 +362,8 @@ def measured(source: Source | None, attack: str) -> tuple[float, float, float, f
     if source is None:
         return None
     rows = compared.measure({"": source.scores(attack)})
-    fpr, row = compared.rate(rows), rows.loc[""]
+    fpr = compared.rate(rows)
+    row = rows.loc[""]
     return fpr and (fpr, *(row[f"tpr@{fpr:g}{end}"] for end in compared.ENDS), int(row["n0"]))
 
 
@@ -384,7 +391,8 @@ def with_bounds(figure: dict, curves: dict[str, float], delta: float, rate, move
     fpr = np.geomspace(10 ** figure["layout"]["xaxis"]["range"][0], 1, 200)
     traces, limits = [], []
     for i, (name, epsilon) in enumerate(curves.items()):
-        mu, dashes = accounting.gaussian_mu(epsilon, delta), DASHES[2 * i % 4 + 1 :]
+        mu = accounting.gaussian_mu(epsilon, delta)
+        dashes = DASHES[2 * i % 4 + 1 :]
         limit = partial(accounting.tradeoff, epsilon=epsilon, delta=delta)
         traces += bound(name, fpr, limit(fpr), dashes[0])
         traces += bound(f"Gaussian of {name}", fpr, accounting.tradeoff(fpr, mu=mu), dashes[1])

@@ -106,8 +106,10 @@ def latency(sources: Sequence[Source]) -> Explorer:
         return plain(raster(one, t, source, number))
 
     def draw(network, target, attack, t, sample) -> View:
-        one, at = found[network], (network, attack, target)
-        rows, reference = measured(*at), one.when(ORDINARY) if one.ordinary else None
+        one = found[network]
+        at = (network, attack, target)
+        rows = measured(*at)
+        reference = one.when(ORDINARY) if one.ordinary else None
         figures = {
             "curve": with_line(curve(*at), t),
             **pictures(*at, t),
@@ -221,10 +223,14 @@ def raster(one: Network, t: int, source: Source, number: int) -> go.Figure:
     """The layer that `source` recorded while it looked at the image of this number, what comes
     after t greyed out, and how sure the network is then; the mean over queries if several.
     """
-    own, recording, whose = one.outputs[t], source.raster, source.rows[0]
-    model, column = own.rows.index(whose), int(own.audited[own.column(number)])
+    own = one.outputs[t]
+    recording = source.raster
+    whose = source.rows[0]
+    model = own.rows.index(whose)
+    column = int(own.audited[own.column(number)])
     at = int(np.flatnonzero(source.samples[recording["samples"]] == number)[0])
-    spk, theta = recording["spikes"][at], recording["thresholds"]
+    spk = recording["spikes"][at]
+    theta = recording["thresholds"]
     figure = plots.raster(
         spk,
         recording["membranes"][at],

@@ -98,7 +98,8 @@ def networks(sources: Sequence[Source]) -> dict[str, Network]:
         group = groups.setdefault((*alike(source), _training(source, pools)), {})
         group[source.info["timesteps"]] = source
     for group in (dict(sorted(group.items())) for group in groups.values() if len(group) > 1):
-        first, last = next(iter(group.values())), next(reversed(group.values()))
+        first = next(iter(group.values()))
+        last = next(reversed(group.values()))
         name = f"{_name(first, ', '.join(map(str, group)))}{_queried(first)}"
         entries.append((name, Network(group, "", ordinary(last, single, pools))))
     return unique(entries)
@@ -142,7 +143,8 @@ def recorder(one: Network, t: int, sources: Sequence[Source]) -> tuple[Source | 
     Another's is of the same pool at the same epoch, shows a model that this network's outputs hold,
     and, of a network queried step by step, was queried for the same kind of outputs.
     """
-    own, why = one.outputs[t], ""
+    own = one.outputs[t]
+    why = ""
     near = [
         s for s in reversed(sources) if query_kind(s) == "steps" and one.per_step in ("", kind(s))
     ]
@@ -182,7 +184,8 @@ def alike(source: Source, *, but: Sequence[str] = ()) -> tuple:
         arrays = [a for a in (one.member, one.labels, one.population) if a is not None]
         place = [digest(*arrays)]
     else:
-        queried, trained = source.folder.files(), source.pool.files()
+        queried = source.folder.files()
+        trained = source.pool.files()
         stored = [trained.get("member.npy"), queried.get("samples.npy")]
         place = [*stored, *source.rows, source.info.get("dataset")]
     how = {
@@ -238,7 +241,9 @@ def ordinary(
     """The network without time that was queried in the same way: an ancestor, or the newest of the
     same architecture.
     """
-    like, keys, bases = alike(spiking), ancestors(spiking, pools), (spiking.info.get("base"), None)
+    like = alike(spiking)
+    keys = ancestors(spiking, pools)
+    bases = (spiking.info.get("base"), None)
     fitting = [s for s in sources if not s.info.get("timesteps") and alike(s) == like]
     parents = [s for s in fitting if s.info.get("pool") in keys]
     same = [s for s in fitting if bases[0] is None or s.info.get("family") in bases]

@@ -101,8 +101,10 @@ def noise(sources: Sequence[Source]) -> Explorer:
         return groups[pool][sigma].source
 
     def draw(pool, sigma, target, attack, outputs, sample, closed) -> View:
-        level, at = groups[pool][sigma], (attack, target)
-        table, quiet = averaged(level, *at, outputs), quietly(level, *at)
+        level = groups[pool][sigma]
+        at = (attack, target)
+        table = averaged(level, *at, outputs)
+        quiet = quietly(level, *at)
         now = table.loc[outputs]
         figures = {
             "sample": settling(level, target, sample, outputs, closed),
@@ -246,14 +248,16 @@ def rocs(level: Level, attack, target, outputs) -> dict:
     """ROCs after one output, with the noise off, and after several outputs."""
     drawn = {"one output": scored(level, attack, target, 1)} | noiseless(level, attack, target)
     drawn |= {f"{outputs} outputs": scored(level, attack, target, outputs)} if outputs > 1 else {}
-    row, words = measured(level, attack, target, outputs), f"{outputs} outputs"
+    row = measured(level, attack, target, outputs)
+    words = f"{outputs} outputs"
     words = f"ROC after {words if outputs > 1 else 'one output'}: AUC {auc(row)}"
     return with_title(plain(plots.roc_pair(drawn)), f"{words}, n0 = {row['n0']:,.0f}")
 
 
 def roc(level: Level, attack, target, outputs, closed) -> dict:
     """Measured curves, and the closed form's."""
-    figure, theory = rocs(level, attack, target, outputs), closed_form(level, attack, target)
+    figure = rocs(level, attack, target, outputs)
+    theory = closed_form(level, attack, target)
     if theory is None or not closed:
         return figure
     fpr = np.geomspace(1e-5, 1, 200)
@@ -276,10 +280,8 @@ def roc(level: Level, attack, target, outputs, closed) -> dict:
 @lru_cache(LOOKS)
 def against(level: Level, attack, target, closed) -> dict:
     """AUC against the outputs that are averaged."""
-    off, theory = (
-        quietly(level, attack, target),
-        closed_form(level, attack, target) if closed else None,
-    )
+    off = quietly(level, attack, target)
+    theory = closed_form(level, attack, target) if closed else None
     name = "queried R times"
     ends = {} if off is None else {name: tuple(off[list(settings.ENDS)])}
     table = {name: averaged(level, attack, target)}
@@ -288,10 +290,8 @@ def against(level: Level, attack, target, closed) -> dict:
 
 def curve(level: Level, attack, target, outputs, closed) -> dict:
     """AUC against the outputs, a star at what is chosen."""
-    figure, auc = (
-        against(level, attack, target, closed),
-        measured(level, attack, target, outputs)["auc"],
-    )
+    figure = against(level, attack, target, closed)
+    auc = measured(level, attack, target, outputs)["auc"]
     return figure | {"data": [*figure["data"], (STAR | {"x": [np.log2(outputs)], "y": [auc]})]}
 
 
@@ -301,7 +301,8 @@ def order(level: Level) -> np.ndarray:
     the others.
     """
     signals, audited = level.source.signals, level.source.audited
-    mean, member = signals.margin.mean(1)[:, audited], signals.member[:, audited]
+    mean = signals.margin.mean(1)[:, audited]
+    member = signals.member[:, audited]
     gap = compared.mean_of(mean, member) - compared.mean_of(mean, ~member)
     return audited[np.argsort(-np.nan_to_num(gap, nan=-np.inf), kind="stable")]
 
@@ -309,8 +310,10 @@ def order(level: Level) -> np.ndarray:
 @lru_cache(LOOKS)
 def settling(level: Level, target, rank, outputs, closed) -> dict:
     """The outputs on one sample of a model that saw it and of one that did not."""
-    source, column = level.source, order(level)[rank - 1]
-    own, member = source.signals.margin[:, :, column], source.signals.member
+    source = level.source
+    column = order(level)[rank - 1]
+    own = source.signals.margin[:, :, column]
+    member = source.signals.member
     first = None if target == ALL else target
     models = two_worlds(member[:, column], member[:, source.audited], first)
     off = level.quiet and level.quiet.signals.margin[:, :, column].mean(1)
@@ -330,7 +333,8 @@ def numbers(level: Level, attack, target, outputs) -> pd.DataFrame:
     """Measured and closed-form separation of one output, of R, of all, and with the noise
     off.
     """
-    theory, off = closed_form(level, attack, target), quietly(level, attack, target)
+    theory = closed_form(level, attack, target)
+    off = quietly(level, attack, target)
     rows = {r: measured(level, attack, target, r) for r in (1, outputs, level.most)}
     table = pd.DataFrame(rows | ({} if off is None else {np.inf: off})).T
     d = np.sqrt(2) * ndtri(table["auc"].to_numpy(float))
@@ -348,7 +352,8 @@ def numbers(level: Level, attack, target, outputs) -> pd.DataFrame:
 
 def note(level: Level, attack, target, closed) -> str:
     """What the numbers are, the two variances, how far the closed form may be trusted."""
-    split, call = variances(level), query_call(level.source, noise=False)
+    split = variances(level)
+    call = query_call(level.source, noise=False)
     if isinstance(split, str):
         told = [f"no closed form: {split}"]
     else:
@@ -375,7 +380,8 @@ def grouped(sources: Sequence[Source]) -> dict[str, dict[str, Level]]:
     groups: dict[str, dict[str, Source]] = {}
     for source in sources:
         if query_kind(source) == "noise" and query_count(source) > 1:
-            levels, words = groups.setdefault(_but_its_noise(source), {}), strength(source)
+            levels = groups.setdefault(_but_its_noise(source), {})
+            words = strength(source)
             levels[words] = max(levels.get(words, source), source, key=query_count)
     entries = []
     for levels in groups.values():
@@ -391,7 +397,8 @@ def _flow(source: Source) -> dict:
 
 def _but_its_noise(source: Source) -> str:
     """How a pool was trained and queried, but for the strength of its noise."""
-    recipe, args = source.recipe, source.recipe.get("model_args", {})
+    recipe = source.recipe
+    args = source.recipe.get("model_args", {})
     trained = without(recipe, "snapshots") | {"model_args": without(args, "k")}
     equation = without(_flow(source), "k", "sigma", "noise_sd")
     queried = {name: source.info.get(name) for name in SAME}
@@ -412,7 +419,9 @@ def short(words: str) -> str:
 
 def title(source: Source, levels: int) -> str:
     """The pools of a group in words."""
-    info, flow, name = source.info, _flow(source), source.label
+    info = source.info
+    flow = _flow(source)
+    name = source.label
     if source.folder is not None:
         replaced = f"{info.get('base')} with its last group replaced"
         family = (replaced if "base" in info else info["model"]) if flow else info["family"]
@@ -426,7 +435,8 @@ def silent(source: Source, sources: Sequence[Source]) -> Source | None:
     """The newest plain outputs of the same models on the same samples, at the same epoch, with the
     noise switched off.
     """
-    pool, but = source.info.get("pool"), ("queries", "draws")
+    pool = source.info.get("pool")
+    but = ("queries", "draws")
     own = (o for o in reversed(sources) if pool and o.info.get("pool") == pool)
     quiet = (o for o in own if o.info.get("noise") is False and query_kind(o) == "plain")
     return next((o for o in quiet if alike(o, but=but) == alike(source, but=but)), None)

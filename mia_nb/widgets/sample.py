@@ -110,12 +110,15 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         return int(source.numbers[np.nanargmax(apart) if np.isfinite(apart).any() else 0])
 
     def draw(pool, target, attack, sample, k, variance, truth, subset) -> View:
-        source, kind = found[pool], VARIANCES[variance][0]
+        source = found[pool]
+        kind = VARIANCES[variance][0]
         (x, y, member), column = plane(source, target, attack), source.column(sample)
-        one, trained = int(source.audited[column]), bool(member[column])
+        one = int(source.audited[column])
+        trained = bool(member[column])
         (rows, everyone, _), world = references(source, target), evidence(source, target, k, kind)
         lasso = np.flatnonzero(np.isin(source.numbers, subset))
-        who, dots = counted(x, y, lasso), points(source, target, attack, truth)
+        who = counted(x, y, lasso)
+        dots = points(source, target, attack, truth)
         figures = {
             "scatter": ringed(dots, x[column], y[column], sample),
             "margins": margins(world, everyone, rows, one, trained if truth else None),
@@ -203,7 +206,8 @@ def evidence(source: Source, target: int, k: int, variance: str) -> Evidence:
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
         phi, student = nig_fit(alone, others, combine=combine)
-        flags, gauss = [str(w.message) for w in raised], None
+        flags = [str(w.message) for w in raised]
+        gauss = None
         try:
             gauss = lira_fit(alone, others, variance=variance, combine=combine)[1]
         except ValueError as error:  # one reference a side
@@ -255,8 +259,10 @@ def crowd(source: Source, target: int, lasso: tuple[int, ...], who: str, truth: 
         return pictures.empty(
             "Draw a lasso around points of the scatter to see who they are", height=90
         )
-    own, numbers = source.audited[list(lasso)], source.numbers[list(lasso)]
-    member, marks = source.signals.member[target, own], np.full(len(own), "")
+    own = source.audited[list(lasso)]
+    numbers = source.numbers[list(lasso)]
+    member = source.signals.member[target, own]
+    marks = np.full(len(own), "")
     if truth:
         marks = np.where(member, "● ", "◇ ")
         who += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
@@ -283,7 +289,8 @@ def possible(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.
     Draws v = s^2 freedom / chi2(freedom) and m ~ N(centre, v / n) for both worlds, freedom (2,)
     above 0, infinite where v is known.
     """
-    rng, known = np.random.default_rng(seed), np.isinf(freedom)[:, None]
+    rng = np.random.default_rng(seed)
+    known = np.isinf(freedom)[:, None]
     free = np.where(known, 1.0, freedom[:, None])
     ratio = np.where(known, 1.0, free / rng.chisquare(free, (2, DRAWS)))
     scale = fit.scale * np.sqrt(ratio)
@@ -297,8 +304,11 @@ def told(world: Evidence, one: int, k: int, variance: str) -> tuple[str, str, st
     intervals where they can be told.
     """
     fit = (world.gauss or world.student).of(one)
-    gap, ratio, n = float(fit.centre[0, 0] - fit.centre[1, 0]), float(world.ratio[one]), fit.n[:, 0]
-    freedom, spans = n - 1.0 + VARIANCES[variance][1], np.full((2, 2), np.nan)
+    gap = float(fit.centre[0, 0] - fit.centre[1, 0])
+    ratio = float(world.ratio[one])
+    n = fit.n[:, 0]
+    freedom = n - 1.0 + VARIANCES[variance][1]
+    spans = np.full((2, 2), np.nan)
     if world.gauss and n.min() > 0 and freedom.min() > 0:
         spans = possible(fit, float(world.phi[one]), freedom)
     low, high, least, most = spans.ravel()
@@ -329,7 +339,8 @@ def verdict(source: Source, target: int, one: int) -> str:
 
 def numbers(world: Evidence, one: int, gap: str, ratio: str) -> dict:
     """The table's row about one sample."""
-    fit, phi = world.student.of(one), float(world.phi[one])
+    fit = world.student.of(one)
+    phi = float(world.phi[one])
     return {
         "target's margin": f"{phi:.3f}",
         "confidence": f"{expit(phi):.2%}",
@@ -343,7 +354,8 @@ def numbers(world: Evidence, one: int, gap: str, ratio: str) -> dict:
 
 def truths(world: Evidence, audited, member, column: int) -> dict:
     """What the table says where membership may be seen."""
-    ratio, cell = world.ratio[audited], NOT_MEASURABLE
+    ratio = world.ratio[audited]
+    cell = NOT_MEASURABLE
     others = ratio[~member & np.isfinite(ratio)]
     if len(others) and not np.isnan(ratio[column]):
         high = int((others >= ratio[column]).sum())
@@ -355,7 +367,8 @@ def truths(world: Evidence, audited, member, column: int) -> dict:
 def note(source: Source, world: Evidence, k: int, attack: str) -> str:
     """What the numbers rest on."""
     refs = world.references
-    queries, steps = refs.margin.shape[1], refs.query_kind == "steps"
+    queries = refs.margin.shape[1]
+    steps = refs.query_kind == "steps"
     unpaired = not (refs.member.sum(0) == k)[source.audited].all()
     return remarks(
         {
@@ -388,10 +401,13 @@ def ringed(points: dict, x: float, y: float, sample: int) -> dict:
 
 def margins(world: Evidence, everyone: Signals, rows, one: int, trained: bool | None) -> dict:
     """The sample's margins by its references, the fits, and the target's own margin."""
-    own, phi = over_queries(everyone.margin[:, :, [one]], everyone.query_kind)[:, 0], world.phi[one]
-    member, few = everyone.member[:, one], slice(len(world.references.margin))
+    own = over_queries(everyone.margin[:, :, [one]], everyone.query_kind)[:, 0]
+    phi = world.phi[one]
+    member = everyone.member[:, one]
+    few = slice(len(world.references.margin))
     # of all references: the axis stays while k grows
-    low, high = min(own.min(), phi), max(own.max(), phi)
+    low = min(own.min(), phi)
+    high = max(own.max(), phi)
     span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
     curves = []
     for name, dash, fits in (
@@ -403,7 +419,8 @@ def margins(world: Evidence, everyone: Signals, rows, one: int, trained: bool | 
             near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
             x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
             curves.append(pictures.Curve(name, dash, x, *np.exp(fit.log_density(x))))
-    inside, outside = member[few].sum(), (~member[few]).sum()
+    inside = member[few].sum()
+    outside = (~member[few]).sum()
     title = f"{inside} IN and {outside} OUT references; the target at {phi:.2f}"
     look = {"target": float(phi), "trained": trained, "curves": curves, "span": span}
     return pictures.two_worlds(own[few], member[few], title, numbers=rows[few], **look)

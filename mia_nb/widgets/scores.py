@@ -92,7 +92,9 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
 
     def draw(pool, target, attack, compare, threshold, prior) -> View:
         which = (pool, attack, target)
-        one, area, size = chosen(*which), auc(*which), rates(*which).sizes
+        one = chosen(*which)
+        area = auc(*which)
+        size = rates(*which).sizes
         tpr, fpr, low, high, tp, fp = rates(*which)(threshold)
         found = (
             f"{in_words(attack)} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} %"
@@ -208,7 +210,8 @@ class Rates:
         """Thresholds from accusing all to accusing none, even steps of the normal quantile of the
         false-positive rate.
         """
-        inside, outside = np.concatenate(self.inside), np.concatenate(self.outside)
+        inside = np.concatenate(self.inside)
+        outside = np.concatenate(self.outside)
         few = max(-ndtri(1 / min(len(s) for s in self.outside)), 0)
         fpr = [1, *ndtr(-np.linspace(-2, few, STEPS))]
         thresholds = np.quantile(outside, 1 - np.array(fpr), method="higher")

@@ -57,7 +57,10 @@ class Source:
         self, label, signals=None, *, images=None, classes=(), folder=None, pool=None, info=None
     ):
         self.label, self.folder, self.pool = label, folder, pool
-        self._signals, self._images, self._classes, self._scores = signals, images, classes, {}
+        self._signals = signals
+        self._images = images
+        self._classes = classes
+        self._scores = {}
         # who was queried, and how: without reading the arrays
         self.info = info if info is not None else dict(signals.info)
         self.lacks = LACKS if "example" in self.info else ""
@@ -163,7 +166,8 @@ class Source:
         """Names of the attacks that these signals support, the headline first; without those that
         train a classifier.
         """
-        k, queries = self.scores("loss").info["k"], self.signals.margin.shape[1]
+        k = self.scores("loss").info["k"]
+        queries = self.signals.margin.shape[1]
         return [
             name
             for name in attacks.literature(k, self.signals.query_kind, queries)
@@ -174,7 +178,8 @@ class Source:
         """(E, N) natural logarithms of training losses of one model, NaN where it did not train;
         None where none were kept.
         """
-        name, row = f"losses_{self.rows[model]:03d}.npy", self.rows[model]
+        name = f"losses_{self.rows[model]:03d}.npy"
+        row = self.rows[model]
         if self.pool is None or not self.pool.has(name):
             return None
         member = self.pool.read_array("member.npy", "b", (None, None))[row]
@@ -227,7 +232,8 @@ class Thumbnails:
     """Images by sample number; those that are not shipped are grey."""
 
     def __init__(self, x: dict[int, np.ndarray], grey: int = 128):
-        self.x, self.grey = x, np.full_like(next(iter(x.values())), grey)
+        self.x = x
+        self.grey = np.full_like(next(iter(x.values())), grey)
 
     def __getitem__(self, index) -> np.ndarray:
         found = np.stack([self.x.get(int(i), self.grey) for i in np.atleast_1d(index)])
@@ -267,13 +273,16 @@ def sources(
 
 def _shipped(pool: str) -> list[Source]:
     """The signals that come with the package, of this pool: its name, or what names begin with."""
-    found, x, known = [], Thumbnails(thumbnails()), examples()
+    found = []
+    x = Thumbnails(thumbnails())
+    known = examples()
     usual = {"dataset": "cifar10", "draws": "plain", "queries": 1}
     for name, about in known.items():
         info = usual | about["info"] | {"example": name}
         begins = f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool)
         if pool == PREFIX + name or (pool.removeprefix(PREFIX) not in known and begins):
-            epochs, networks = info["recipe"]["epochs"], len(about["test_accuracy"])
+            epochs = info["recipe"]["epochs"]
+            networks = len(about["test_accuracy"])
             length = f", {epochs} epoch{'s' * (epochs > 1)}" if epochs else ""
             words = f"{trained(info | {'pool': ''}, info['recipe'])}{length}, {networks} networks"
             found.append(Source(f"{words} (shipped)", images=x, info=info, classes=info["classes"]))
@@ -348,12 +357,14 @@ def trained(info: dict, recipe: dict) -> str:
 
 def queried(info: dict) -> list[str]:
     """How networks were queried, in words; [] for one plain query at the end of training."""
-    drawn, count = info.get("draws", "plain"), info.get("queries", 1)
+    drawn = info.get("draws", "plain")
+    count = info.get("queries", 1)
     words = {"steps": "step by step", "noise": "with noise", "plain": ""}.get(drawn, drawn)
     words = "noise off" if info.get("noise") is False else words
     words += f" {info['input_dropout']:g}" if info.get("input_dropout") else ""
     queries = f"{count} queries" if count > 1 else ""
-    epoch, output = info.get("epoch"), info.get("output")
+    epoch = info.get("epoch")
+    output = info.get("output")
     return list(
         filter(None, [epoch and f"epoch {epoch}", output and f"behind {output}", words, queries])
     )

@@ -36,7 +36,10 @@ class Tabs:
     """
 
     def __init__(self, makers: dict[str, Callable[[], Explorer]], note: str = ""):
-        self.makers, self.made, self._pool, self._following = makers, {}, ("", set()), False
+        self.makers = makers
+        self.made = {}
+        self._pool = ("", set())
+        self._following = False
         self.note = note
 
     def __repr__(self) -> str:
@@ -71,7 +74,8 @@ class Tabs:
         def opened(change) -> None:
             if change["new"] is None:
                 return
-            place, title = tab.children[change["new"]], titles[change["new"]]
+            place = tab.children[change["new"]]
+            title = titles[change["new"]]
             if not place.children:
                 place.children = [W.Label("reading ...")]
                 explorer = self[title]
@@ -137,7 +141,8 @@ def explore(sources: str | Path | Sequence[Source] = "results") -> Tabs:
     if isinstance(sources, str | Path) and str(sources):
         found, note = _of_folder(Path(sources))
     else:
-        found, note = _given(sources), ""
+        found = _given(sources)
+        note = ""
     if not found:
         return Tabs({}, note or f"Nothing to explore: {NOTHING}.")
     return Tabs({title: partial(make, found) for title, make in EXPLORERS.items()}, note)

@@ -49,7 +49,8 @@ class Pictures(Thumbnails):
 
 def shipped() -> Cube:
     """The roles that need nothing trained."""
-    signals, title = load_example("cifar10/resnet14"), "CIFAR-10, ResNet14"
+    signals = load_example("cifar10/resnet14")
+    title = "CIFAR-10, ResNet14"
     few = signals.select(samples=range(0, len(signals.labels), FEWER))
     about = {"images": Pictures(thumbnails()), "classes": signals.info["classes"]}
     cube = Cube(pool=Source(title, signals, **about), small=Source(f"{title}, few images", few))
@@ -116,7 +117,8 @@ def open_cube(results: str | Path = "results") -> Cube:
     Raises:
         ValueError: of one line where what was stored is damaged.
     """
-    path, cube = Path(results) / INDEX, shipped()
+    path = Path(results) / INDEX
+    cube = shipped()
     if not path.is_file():
         return cube
     try:

@@ -143,7 +143,8 @@ def null(
         real, drawn = redrawn(
             signals, attack, keep_complement=design == LEFT, n_resamples=n_resamples
         )
-        p, middle = p_value(real, drawn), drawn.mean()
+        p = p_value(real, drawn)
+        middle = drawn.mean()
         error = drawn.std(ddof=1) / np.sqrt(len(drawn))
         off = abs(middle - 0.5) > 4 * error + 1e-12
         verdict = f"the real members give {real:.3f}, p = {p:.3g}"
@@ -197,7 +198,8 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
         )
 
     def draw(references) -> View:
-        scores, key = lattice_scores(source, references), f"TPR at {rate:.0%}"
+        scores = lattice_scores(source, references)
+        key = f"TPR at {rate:.0%}"
         rows = [_tied(name, of_attack, rate, key) for name, of_attack in scores.items()]
         first, second = rows
         sentence = (
@@ -205,7 +207,8 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
             f" fewer than {100 * float(first['smallest FPR above 0']):.1f} % of non-members; {key}"
             f" is {first[key]}, of the difference {second[key]}, n0 = {first['n0']:,}"
         )
-        counted, name = next(iter(scores.values())), f"Attack-R with {references} references"
+        counted = next(iter(scores.values()))
+        name = f"Attack-R with {references} references"
         bars = teaching.levels(counted.value[0], counted.member[0], name=name)
         figures = {"levels": plain(bars), "roc": plain(plots.roc_pair(scores))}
         note = (
@@ -220,7 +223,8 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
 
 def _tied(name: str, scores, rate: float, key: str) -> dict:
     """A row of the lattice's table: what ties do to the first target's curve."""
-    value, member = scores.value[0], scores.member[0]
+    value = scores.value[0]
+    member = scores.member[0]
     at = metrics.tpr_at(value, member, rate)
     return {
         "attack": name,
@@ -331,12 +335,14 @@ def leak(source: Source) -> Explorer:
 
     def draw(image, sigma) -> View:
         column = pictured(source)[image]
-        x, label = np.asarray(source.images[column], float) / 255, source.signals.labels[column]
+        x = np.asarray(source.images[column], float) / 255
+        label = source.signals.labels[column]
         leaked = gradients(x, label, len(source.classes), sigma=sigma, seed=image)
         record, guess = recovered(leaked)
         record = record.reshape(x.shape)
         worst = float(np.abs(record - x).max())
-        true, read = source.classes[label], source.classes[guess]
+        true = source.classes[label]
+        read = source.classes[guess]
         right = "the right label" if guess == label else f"the label {read} instead of {true}"
         sentence = (
             f"sigma = {sigma:g}: the image is read off the gradient to {worst:.0e} of the brightest"

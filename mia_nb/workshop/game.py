@@ -84,7 +84,8 @@ def deal(source: Source, *, target: int = 0, seed: int = 0) -> Hand:
 
     ValueError for too few.
     """
-    signals, rng = source.signals, np.random.default_rng([12, target, seed])
+    signals = source.signals
+    rng = np.random.default_rng([12, target, seed])
     able = pictured(source)
     inside = signals.member[target, able]
     if min(inside.sum(), (~inside).sum()) < SIDE:
@@ -129,7 +130,8 @@ def game(
     @cache
     def images(number) -> dict:
         hand = hand_of(number)
-        x, below = source.images[hand.columns], [text.replace(": ", "<br>") for text in hand.labels]
+        x = source.images[hand.columns]
+        below = [text.replace(": ", "<br>") for text in hand.labels]
         return sheet(x, below, NUMBERS, SURE, columns=COLUMNS)
 
     def draw(hand, accuse, score) -> View:
@@ -222,7 +224,8 @@ def _framed(images: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
     points = images["data"][1]
     x, y = (np.frombuffer(base64.b64decode(points[axis]["bdata"]), np.float32) for axis in "xy")
     # an image is as wide as 3/4 of the step to the next; the caption begins close below
-    half, shapes = 3 / 8 * float(np.diff(np.unique(x))[0]) + 0.5, []
+    half = 3 / 8 * float(np.diff(np.unique(x))[0]) + 0.5
+    shapes = []
     for i, (across, down) in enumerate(zip(map(float, x), map(float, y), strict=True)):
         box = {"x0": across - half, "x1": across + half, "y0": down - half, "y1": down + half}
         if member is None:

@@ -119,7 +119,8 @@ def with_references(
         raise ValueError(f"{references} references: this pool leaves 1 to {most}")
     if references == 1 and attack not in ONE_REFERENCE:
         return None
-    attack, parts = "base" if attack == "rmia" and references == 1 else attack, []
+    attack = "base" if attack == "rmia" and references == 1 else attack
+    parts = []
     with suppress(ValueError):
         for number, own in enumerate(models[:pairs]):
             others = np.concatenate(models[number + 1 :] + models[:number])[:references]
@@ -150,7 +151,8 @@ def race_table(signals: Signals, *, budgets: tuple[int, ...] = BUDGETS) -> pd.Da
     rows = []
     for budget, name in product([b for b in budgets if b <= len(signals.member) - 2], RACERS):
         scores = with_references(signals, name, budget)
-        ends, sizes = NOT_RUN, {"targets": 0, "n0": 0}
+        ends = NOT_RUN
+        sizes = {"targets": 0, "n0": 0}
         if scores is not None:
             ends = metrics.intervals(scores, (RATE,), n_resamples=200)[NOT_RUN.columns]
             sizes = {"targets": len(scores.targets), "n0": int((~scores.member).sum(1).min())}
@@ -259,11 +261,14 @@ def gradients(x, label: int, classes: int, *, sigma: float, seed: int = 0) -> Gr
     every row of dL/dW over dL/db is the record, and dL/dc = p - e_label has its only negative entry
     at the label: noise changes g and p, and neither of the two statements.
     """
-    x, rng = np.asarray(x, float).ravel(), np.random.default_rng(seed)
+    x = np.asarray(x, float).ravel()
+    rng = np.random.default_rng(seed)
     first = rng.normal(0, 1 / np.sqrt(x.size), (HIDDEN, x.size))
     last = rng.normal(0, 1, (classes, HIDDEN))
     bias = rng.normal(0, 0.1, HIDDEN)
-    h, dt, states = first @ x + bias, 1 / STEPS, []
+    h = first @ x + bias
+    dt = 1 / STEPS
+    states = []
     for _ in range(STEPS):
         states.append(h)
         h = h + np.tanh(h) * dt + sigma * np.sqrt(dt) * rng.standard_normal(HIDDEN)

@@ -160,12 +160,15 @@ def _attacker(cube: Cube) -> Part:
 
 def _threshold(cube: Cube) -> Part:
     scores = cube["pool"].scores("rmia")
-    value, member = scores.value[0], scores.member[0]
+    value = scores.value[0]
+    member = scores.member[0]
     lowest = (measurable_rates(scores) or [0.02])[0]
-    curve, right_end = metrics.roc(value, member), metrics.tpr_at(value, member, lowest)
+    curve = metrics.roc(value, member)
+    right_end = metrics.tpr_at(value, member, lowest)
     best = int(np.argmax(curve.tpr - curve.fpr))
     common = float(metrics.ppv(curve.tpr[best], curve.fpr[best], 0.01))
-    at, few = metrics.tpr_at(value, member, RATE), right_end.fpr_realised
+    at = metrics.tpr_at(value, member, RATE)
+    few = right_end.fpr_realised
     rare, even = (
         [float(metrics.ppv(at.tpr, fpr, prior)) for fpr in (at.fpr_realised, at.fpr)]
         for prior in (0.01, 0.5)
@@ -214,17 +217,20 @@ def _threshold(cube: Cube) -> Part:
 
 def _gap(signals: Signals, quantity: str) -> float:
     """Mean of a quantity of the image over models trained on it, minus that over the others."""
-    values, inside = getattr(signals, quantity)[:, 0, IMAGE], signals.member[:, IMAGE]
+    values = getattr(signals, quantity)[:, 0, IMAGE]
+    inside = signals.member[:, IMAGE]
     return float(values[inside].mean() - values[~inside].mean())
 
 
 def _worlds(cube: Cube) -> Part:
     everybody = cube["pool"].signals
-    most, references = len(everybody.margin) - 2, everybody.hold_out(0)[1]
+    most = len(everybody.margin) - 2
+    references = everybody.hold_out(0)[1]
     ways = (("lira_per_sample", 4), ("lira_per_sample", most), ("lira_shrunk", 4))
     scores = [with_references(everybody, *way) for way in ways]
     with_few, with_all, shrunk = (np.nan if s is None else mean_auc(s) for s in scores)
-    truth, losses = _gap(references, "margin"), _gap(references, "loss")
+    truth = _gap(references, "margin")
+    losses = _gap(references, "loss")
     return Part(
         "Somebody trained two models with your image and two without it. Are four models enough to"
         " be sure about that one image?",
@@ -263,7 +269,8 @@ def _worlds(cube: Cube) -> Part:
 
 
 def _budget(cube: Cube) -> Part:
-    signals, options = cube["race"].signals, ("loss", "rmia", "nig", "lira_per_sample")
+    signals = cube["race"].signals
+    options = ("loss", "rmia", "nig", "lira_per_sample")
     winners, why = [], []
     for count in (4, min(64, len(signals.margin) - 2)):
         scores = {name: with_references(signals, name, count) for name in options}
@@ -277,7 +284,8 @@ def _budget(cube: Cube) -> Part:
         )
     table = race_table(signals)
     best = table[table["metric"] == "AUC"].groupby("references")["value"].max()
-    most, least = best.index.max(), int(best.index[best > best.max() - CLOSE].min())
+    most = best.index.max()
+    least = int(best.index[best > best.max() - CLOSE].min())
     too_small = f"With {{}} the best attack is {{:.3f}} behind; {CLOSE} is allowed."
     too_large = f"{{}} is enough, but a smaller budget also comes within {CLOSE}."
     praise = (
@@ -301,7 +309,8 @@ def _budget(cube: Cube) -> Part:
 def _real(cube: Cube) -> Part:
     real, drawn = redrawn(cube["small"].signals, "rmia")
     p, (loss, worlds) = p_value(real, drawn), redrawn(cube["small"].signals, "loss")
-    truth, share = p_value(loss, worlds), float((worlds >= loss).mean())
+    truth = p_value(loss, worlds)
+    share = float((worlds >= loss).mean())
     return Part(
         "Could the AUC of RMIA on these models come from nothing?",
         ("yes", "no"),
@@ -339,7 +348,8 @@ def _real(cube: Cube) -> Part:
 def _lattice(cube: Cube) -> Part:
     tied, free = lattice_scores(cube["pool"], 4).values()
     first, second = (metrics.tpr_at(s.value[0], s.member[0], RATE) for s in (tied, free))
-    curve, n0 = metrics.roc(tied.value[0], tied.member[0]), int((~tied.member[0]).sum())
+    curve = metrics.roc(tied.value[0], tied.member[0])
+    n0 = int((~tied.member[0]).sum())
     truth = float(curve.fpr[1])
     return Part(
         "Attack-R with four references finds exactly 0 % of the members at 5 % false alarms. Why?",
@@ -420,7 +430,8 @@ def _sigma(source: Source) -> float:
 def _noise(cube: Cube) -> Part:
     noisy = sorted((s for s in cube.group("noise") if query_kind(s) == "noise"), key=_sigma)
     middle = noisy[len(noisy) // 2]  # an attacker notices the noise, the networks are still useful
-    once, outputs = middle.signals.select(queries=[0]), middle.signals.margin.shape[1]
+    once = middle.signals.select(queries=[0])
+    outputs = middle.signals.margin.shape[1]
     gain, low, high, first, last = _gained(attacks.score("rmia", once), middle.scores("rmia"))
     of_loss = mean_auc(middle.scores("loss")) - mean_auc(attacks.score("loss", once))
     options = ("yes", "only against those who query once", "cannot say from these outputs")
@@ -453,7 +464,8 @@ def _noise(cube: Cube) -> Part:
 
 def _exposed(cube: Cube) -> Part:
     source = cube["pool"]
-    mask, rmia = odd_ones(source.signals), first_half(source.scores("rmia"))
+    mask = odd_ones(source.signals)
+    rmia = first_half(source.scores("rmia"))
     odd, others = (auc_among(rmia, side) for side in (mask, ~mask))
     answers = {
         "more": "odd ones, which other models get wrong",
@@ -494,7 +506,8 @@ def _exposed(cube: Cube) -> Part:
 
 def _fight(cube: Cube) -> Part:
     row = equal_accuracy(cube.group("fight")).iloc[1]
-    low, high = row["difference_low"], row["difference_high"]
+    low = row["difference_low"]
+    high = row["difference_high"]
     resolved = outcome(low, high)
     why = (
         f"At {row['level']:.1%} test accuracy {row.name}'s AUC differs by {row['difference']:+.3f}"

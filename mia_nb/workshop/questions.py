@@ -38,7 +38,8 @@ class Prediction:
     def __init__(self, question: str, options, *, answer, why: str = ""):
         if len(options) == 2 and all(isinstance(end, int) for end in options):
             options = range(options[0], options[1] + 1)
-        self.slides, self.options = isinstance(options, range), tuple(options)
+        self.slides = isinstance(options, range)
+        self.options = tuple(options)
         if len(self.options) < 2:
             raise ValueError(
                 f"{question!r} has the options {self.options}: wanted two or more to choose from"
@@ -47,7 +48,10 @@ class Prediction:
             raise ValueError(
                 f"{question!r}: the answer {answer!r} is none of the options {self.options}"
             )
-        self.question, self.answer, self.why, self.told = question, answer, why, ""
+        self.question = question
+        self.answer = answer
+        self.why = why
+        self.told = ""
         self.right = f"{answer:g}" if isinstance(answer, float | int) else str(answer)
         self._shown = W.HTML()
         heading = W.HTML(QUESTION.format(html.escape(question)))
