@@ -11,7 +11,15 @@ os.environ["LOKY_MAX_CPU_COUNT"] = "1"
 import numpy as np
 import pytest
 
-LONG = ("browser", "rehearsal", "training_engines", "notebook_workshop", "benchmarks", "training")
+LONG = (
+    "presets",
+    "browser",
+    "rehearsal",
+    "training_engines",
+    "notebook_workshop",
+    "benchmarks",
+    "training",
+)
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -1,0 +1,200 @@
+"""Every preset runs to its end as it is written, but for sizes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mia_nb.cli import notebooks
+from mia_nb.cli.run import lost_figures, read_status, run
+from mia_nb.data import DATASETS
+from mia_nb.models import FLOWS
+from mia_nb.report import is_figure
+from mia_nb.training.families import changes
+
+pytestmark = [pytest.mark.slow, pytest.mark.notebook]
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+PRESETS = sorted(path.stem for path in FOLDER.glob("presets/*.yaml"))
+# the smallest size of each name, and how far apart those are that a preset tells apart: 16 and 32
+# epochs become 2 and 3
+SIZES = {
+    "along": (2, 0),
+    "batch": (8, 2),
+    "control_resamples": (5, 0),
+    "epochs": (2, 1),
+    "held_out": (20, 0),
+    "masked_queries": (2, 0),
+    "models": (6, 0),
+    "n_resamples": (20, 0),
+    "noisy_images": (60, 0),
+    "noisy_queries": (2, 0),
+    "num_models": (6, 6),
+    "population": (40, 0),
+    "queries": (2, 0),
+    "splits": (2, 0),
+    "steps": (2, 1),
+    "votes": (4, 0),
+    "width": (4, 4),
+}
+# notebooks that refuse so little: too few models, canaries, steps of training until a neuron spikes
+MORE = {
+    "00_prepare": {"limit": 600},
+    "11_worst_case": {"recipe": {"num_models": 8}, "share": 0.2},
+}
+# lists whose length is a size
+LISTS = {"batches": [512, 256], "marks": [1, 10], "quality": [1, 2], "snapshots": [1, 2]}
+IMAGES = 120
+COLOURED = f"synthetic:classes=10,n={IMAGES},size=8,channels=3,noise=1"
+
+BREAK = """
+from mia_nb import plots
+
+def fails(*_, **__):
+    raise RuntimeError("cannot be drawn")
+
+for name in {*plots.__all__} - {"verdict"}:
+    setattr(plots, name, fails)
+"""
+
+
+def named_recipes(name: str, value: Any) -> Any:
+    """`long` as {recipe: long, epochs: 100, ...}: the sizes that the name stands for, written out."""
+    if name != "recipes" or not isinstance(value, list):
+        return value
+    return [
+        ({"recipe": one} if isinstance(one, str) else one)
+        | {size: new for size, new in changes(one).items() if size in SIZES}
+        for one in value
+    ]
+
+
+def found(name: str, value: Any, sizes: dict[str, set]) -> dict[str, set]:
+    """Every value of every size in a tree of parameters."""
+    value = named_recipes(name, value)
+    if isinstance(value, dict):
+        for key, one in value.items():
+            found(key, one, sizes)
+    elif isinstance(value, list):
+        for one in value:
+            found(name, one, sizes)
+    elif name in SIZES and value is not None:
+        sizes[name].add(value)
+    return sizes
+
+
+def toy(name: str, value: Any, sizes: dict[str, set]) -> Any:
+    """The tree with small sizes, of which different ones stay different; all else as it was."""
+    value = named_recipes(name, value)
+    if isinstance(value, list):
+        return LISTS[name] if name in LISTS else [toy(name, one, sizes) for one in value]
+    if isinstance(value, dict):
+        small = {key: toy(key, one, sizes) for key, one in value.items()}
+        # networks are wide, and equations have many steps, unless these say else
+        narrow = {"width": SIZES["width"][0]}
+        if name == "recipe" and "model_args" in small:
+            short = {"steps": SIZES["steps"][0]} if small.get("model") in FLOWS else {}
+            small["model_args"] = narrow | short | small["model_args"]
+        if name == "network":
+            small = narrow | small
+        if name == "flow":
+            small = {"steps": SIZES["steps"][0]} | small
+        if "dataset" in small:
+            fetched = {*DATASETS} - {"digits"}
+            small["dataset"] = COLOURED if small["dataset"] in fetched else small["dataset"]
+            small["limit"] = IMAGES
+        return small
+    if name in SIZES and value is not None:
+        smallest, apart = SIZES[name]
+        return min(value, smallest + apart * sum(other < value for other in sizes[name]))
+    return value
+
+
+def toys(preset: str) -> list[notebooks.Step]:
+    """The steps of a preset at a small size."""
+    sizes = defaultdict(set)
+    for step in notebooks.read_preset(preset, [FOLDER]):
+        found("", step.get("parameters", {}), sizes)
+    steps = []
+    for step in notebooks.plan("all", preset, [], [FOLDER]):
+        small = toy("", step.parameters, sizes)
+        for name, value in MORE.get(step.notebook.stem, {}).items():
+            small[name] = small[name] | value if isinstance(value, dict) else value
+        steps.append(step._replace(parameters=small))
+    return steps
+
+
+def without_sizes(name: str, value: Any) -> Any:
+    """The tree of parameters without what may differ between a preset and its toy."""
+    value = named_recipes(name, value)
+    if isinstance(value, dict):
+        free = {*SIZES, *LISTS, "dataset", "limit", "share"}
+        return {key: without_sizes(key, one) for key, one in value.items() if key not in free}
+    return [without_sizes(name, one) for one in value] if isinstance(value, list) else value
+
+
+def code_cells(path: Path) -> list[dict]:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def told(cell: dict) -> bool:
+    """Whether a cell is tagged as one whose words or table stand outside the report's folds."""
+    return bool({"headline", "verdict"} & {*cell["metadata"].get("tags", [])})
+
+
+def failed(cell: dict) -> bool:
+    return any(output["output_type"] == "error" for output in cell["outputs"])
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_toy_of_a_preset_differs_from_it_in_sizes_alone(preset):
+    whole = notebooks.plan("all", preset, [], [FOLDER])
+    for step, small in zip(whole, toys(preset), strict=True):
+        assert step.notebook == small.notebook
+        assert without_sizes("", step.parameters) == without_sizes("", small.parameters)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_runs_to_its_end_with_everything_that_it_names(preset, tmp_path):
+    steps = toys(preset)
+    folder = run(preset, steps, tmp_path)
+    record = read_status(folder)
+    assert [one["status"] for one in record] == ["done"] * len(steps) and not lost_figures(folder)
+    for one in record:
+        cells = code_cells(folder.path / one["file"])
+        assert not any(map(failed, cells)), one["file"]
+        assert all(cell["outputs"] for cell in cells if told(cell)), one["file"]
+    assert folder.intact("report.html")
+
+
+def test_where_every_figure_fails_no_table_is_missing(tmp_path):
+    """The functions that draw raise, in copies of the notebooks; all else is as it is."""
+    steps = [*toys("tour"), *toys("recipes-digits"), *toys("privacy-digits")]
+    steps = list({step.notebook.stem: step for step in steps}.values())  # of each notebook once
+    broken = [one._replace(notebook=without_figures(one.notebook, tmp_path)) for one in steps]
+    folder = run("broken", broken, tmp_path / "results")
+    record = read_status(folder)
+    assert [one["status"] for one in record] == ["done"] * len(steps)
+    lost = {line.partition(": ")[0] for line in lost_figures(folder)}
+    report = folder.read_bytes("report.html").decode()
+    for one in record:
+        cells = code_cells(folder.path / one["file"])
+        assert not any(failed(cell) for cell in cells if not is_figure(cell)), one["file"]
+        assert all(cell["outputs"] for cell in cells if told(cell)), one["file"]
+        assert any(map(failed, cells)) == (one["file"] in lost), one["file"]
+    assert len(lost) >= len(steps) - 1  # explorers stay
+    assert report.count("RuntimeError: cannot be drawn</pre>") >= len(lost)
+
+
+def without_figures(notebook: Path, folder: Path) -> Path:
+    """A copy of a notebook in which every function of plots raises, but for those that give text."""
+    node = json.loads(notebook.read_text(encoding="utf-8"))
+    (cell,) = [cell for cell in node["cells"] if cell["id"] == "set-up"]
+    cell["source"] = [*cell["source"], "\n", BREAK]
+    path = folder / notebook.name
+    path.write_text(json.dumps(node), encoding="utf-8")
+    return path
