@@ -81,12 +81,14 @@ def test_an_unknown_mode_is_refused():
         widgets.setup(namespace({"mode": str}, mode="fast"))
 
 
-def test_figures_are_stored_as_plotly_json_alone():
+def test_figures_are_stored_as_plotly_json_and_a_line():
     import plotly.graph_objects as go
 
     widgets.setup({})
     bundle = pio.renderers._build_mime_bundle(go.Figure(layout={"height": 300}).to_dict())
-    assert list(bundle) == ["application/vnd.plotly.v1+json"]
+    assert set(bundle) == {"application/vnd.plotly.v1+json", "text/html"}
+    # the line for programs that cannot draw it, and no second copy of the figure
+    assert len(bundle["text/html"]) < 200 and "script" not in bundle["text/html"]
     assert bundle["application/vnd.plotly.v1+json"]["config"]["responsive"] is True
 
 
