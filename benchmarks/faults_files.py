@@ -358,7 +358,7 @@ def outputs() -> dict[str, tuple]:
         | wrecks(fine, saved, "split", "draws", "classes", "population")
         | {
             "copies on both sides": (twice, "told"),
-            "odd draws": (saved(logits=np.stack([z, z + 1], 1), query_kind="bogus"), "refused"),
+            "odd draws": (saved(logits=np.stack([z, z + 1], 1), draws="bogus"), "refused"),
         }
     )
 
