@@ -212,12 +212,12 @@ def summary(
     fpr = rates(fpr)
     scores = _named(scores)
     refuse_unequal_samples(scores)
-    for one in scores.values():
+    if groups is not None:
         shape = np.shape(groups)
-        wanted = one.value.shape[1:]
-        came = f"groups have shape {shape}; wanted {wanted}, a label per sample"
-        if groups is not None and shape != wanted:
-            raise ValueError(came)
+        for one in scores.values():
+            wanted = one.value.shape[1:]
+            if shape != wanted:
+                raise ValueError(f"groups have shape {shape}; wanted {wanted}, a label per sample")
     return table_of(
         scores, fpr, n_resamples=n_resamples, seed=seed, self_test=self_test, groups=groups
     )

@@ -186,9 +186,10 @@ def parsed(strategy: str) -> Strategy | str:
         return strategy
     name, _, compiled_too = strategy.partition("+")
     kind, _, size = name.partition(":")
-    return Strategy(
-        kind, int(size) if size else STACK if kind == "stacked" else 1, bool(compiled_too)
-    )
+    group = 1
+    if kind == "stacked":
+        group = int(size) if size else STACK
+    return Strategy(kind, group, bool(compiled_too))
 
 
 def settled(plan: Plan, way: Strategy) -> Strategy:
