@@ -284,6 +284,11 @@ def shown(output: dict) -> str:
     if "text/html" in data:
         markup = re.sub(r"<(script|style)\b.*?</\1\s*>", "", text_of(data["text/html"]), flags=re.S)
         return f'<div class="output">{bleach.clean(markup, tags=TAGS, strip=True)}</div>'
+    if "text/markdown" in data:
+        import markdown  # of the docs group: what else is made here does without
+
+        markup = markdown.markdown(text_of(data["text/markdown"]), extensions=["tables"])
+        return f'<div class="output">{bleach.clean(markup, tags=TAGS, strip=True)}</div>'
     lines = text_of(output.get("text") or data.get("text/plain") or "").strip().split("\n")
     text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
     return text and f'<div class="output"><pre>{html.escape(text)}</pre></div>'

@@ -16,8 +16,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 import yaml
+from IPython.core.interactiveshell import InteractiveShell
+
+import mia_nb as mia
+from mia_nb import auditing
 
 ROOT = Path(__file__).parent.parent
 NEEDED = ("mkdocs", "material", "mkdocstrings", "griffe_pydantic")
@@ -181,6 +186,31 @@ def test_notebooks_are_shown_executed_where_a_run_left_them_as_they_are_today(si
     assert "bad()" not in text and "assets/plotly.js" in text
     assert (built / "assets" / "plotly.js").stat().st_size > 1e6
     assert "Of an earlier version" not in (built / "tutorials" / "03_attack.html").read_text()
+
+
+@needs_docs
+def test_a_result_stands_on_the_site_as_text_and_a_hostile_name_in_it_as_letters():
+    site = page_maker()
+    scores = mia.score("rmia", mia.load_example("digits/ordinary-12"))
+    hostile = "cats <img src=x onerror=alert(1)> [x](javascript:alert(1))"
+    results = [
+        mia.verdict(scores, about=hostile, n_resamples=20),
+        auditing.shift_guard(np.eye(200), np.zeros(200, int), np.arange(200) < 100, folds=2),
+    ]
+    for result in results:
+        formatted, _ = InteractiveShell.instance().display_formatter.format(result)
+        markup = site.shown({"output_type": "display_data", "data": formatted})
+        assert type(result).__name__ + "(" not in markup + formatted["text/plain"]
+        assert "<img" not in markup and "href" not in markup
+        assert type(result).__name__ != "Verdict" or "<h3>cats &#60;img src" in markup
+
+
+@needs_docs
+def test_what_markdown_of_a_foreign_notebook_would_run_is_left_out_of_the_site():
+    hostile = "**bold** <script>bad()</script> <img src=x onerror=bad()> [x](javascript:bad())"
+    markup = page_maker().shown({"data": {"text/markdown": hostile}})
+    assert "<strong>bold</strong>" in markup
+    assert "<script" not in markup and "<img" not in markup and "href" not in markup
 
 
 @needs_docs

@@ -33,6 +33,9 @@ class Verdict(NamedTuple):
     next: tuple[str, ...]
     by_group: pd.DataFrame | None = None
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         lines = [self.title, *self.sentences, "Next: " + " ".join(self.next)]
         return "\n".join(map(escape.terminal, lines))
