@@ -892,7 +892,7 @@ def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_
         tuple(found[["difference_low", "difference_high"]])
     )
     # one comparison: nothing is shared
-    assert tuple(row[["sure_low", "sure_high"]]) == tuple(row[["low", "high"]])
+    assert tuple(row[["simultaneous_low", "simultaneous_high"]]) == tuple(row[["low", "high"]])
     solvers = [FlowCell("odenet", blocks) for blocks in (1, 2, 3)]
     curves = curves_of(0.0, tuple(cell.label for cell in solvers), (0.86, 0.84, 0.82))
     table = studies.comparisons(
@@ -904,10 +904,10 @@ def test_a_matched_difference_is_that_of_the_frontier_at_its_highest_level_with_
     pair = curves[curves["family"].isin(["ODENet, 2 blocks", "ODENet, 3 blocks"])]
     sure = metrics.matched(pair, **options).query("family == 'ODENet, 3 blocks'").iloc[-1]
     row = rows[rows["compared"].str.startswith("ODENet, 3 blocks - ODENet, 2 blocks")].iloc[0]
-    assert tuple(row[["sure_low", "sure_high"]]) == pytest.approx(
+    assert tuple(row[["simultaneous_low", "simultaneous_high"]]) == pytest.approx(
         tuple(sure[["difference_low", "difference_high"]])
     )
-    assert row["sure_low"] < row["low"] and row["high"] < row["sure_high"]
+    assert row["simultaneous_low"] < row["low"] and row["high"] < row["simultaneous_high"]
 
 
 def test_one_pair_of_targets_decides_nothing():

@@ -159,7 +159,7 @@ def test_the_room_below_the_curve_is_that_of_exact_intervals_at_the_realised_rat
             ends = beta_ends(tp, 1000, alpha), beta_ends(100, 1000, alpha)
             room += [tradeoff(ends[1][i], epsilon=1.0, delta=1e-5) - ends[0][1 - i] for i in (0, 1)]
         rooms.append(room)
-    columns = ["value", "low", "high", "sure_low", "sure_high"]
+    columns = ["value", "low", "high", "simultaneous_low", "simultaneous_high"]
     np.testing.assert_allclose(found.loc["tpr@0.1", columns].astype(float), min(rooms), atol=1e-9)
 
 

@@ -53,10 +53,11 @@ def comparisons(
     Returns:
         columns claim, part, compared, metric (auc, test_accuracy, gap, ratio of a TPR, and the TPR
         at the smallest FPR that all settings can measure), needed (decides the claim), value, low,
-        high (at `level`), sure_low, sure_high (Bonferroni-adjusted: all comparisons of a part that
-        decides nothing, or of all parts that do, jointly: level 1 - (1 - level) / comparisons),
-        margin, outcome. "for": [low, high] above 0 (or within +-margin); "against": [sure_low,
-        sure_high] below 0 (or outside +-margin); else "open". Intervals are paired
+        high (at `level`), simultaneous_low, simultaneous_high (Bonferroni-adjusted: all comparisons
+        of a part that decides nothing, or of all parts that do, jointly: level
+        1 - (1 - level) / comparisons), margin, outcome. "for": [low, high] above 0 (or within
+        +-margin); "against": [simultaneous_low, simultaneous_high] below 0 (or outside +-margin);
+        else "open". Intervals are paired
         (`metrics.interval`): the same samples and pairs of targets in every setting; accuracies
         vary over pairs alone. With one pair of targets everything is "open": intervals are then
         over samples alone, and do not show what training changes. At equal accuracy `compared` also

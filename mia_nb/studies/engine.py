@@ -97,8 +97,8 @@ COLUMNS = [
     "value",
     "low",
     "high",
-    "sure_low",
-    "sure_high",
+    "simultaneous_low",
+    "simultaneous_high",
     "margin",
     "outcome",
 ]
@@ -243,7 +243,7 @@ def _sides(
             yield "", side_a, side_b
         return
     elif comparison["attacks"] == "in order under b":
-        named = list(_surely_ordered(settings, a, b))
+        named = list(_ordered_under(settings, a, b))
         b = a
     elif isinstance(comparison["attacks"], list):
         named = [(attack, attack) for attack in comparison["attacks"]]
@@ -257,10 +257,10 @@ def _sides(
             yield attack, sides[:1], sides[1:]
 
 
-def _surely_ordered(
+def _ordered_under(
     settings: dict[Setting, Scores], a: Setting, b: Setting
 ) -> Iterator[tuple[str, str]]:
-    """Two attacks that both settings have, the first surely of larger AUC under b."""
+    """Two attacks that both settings have, the first of larger AUC under b beyond its interval."""
     attacks = dict.fromkeys(one.attack for one in settings)
     sides = {attack: (a._replace(attack=attack), b._replace(attack=attack)) for attack in attacks}
     both = {attack: side for attack, side in sides.items() if all(one in settings for one in side)}
@@ -339,10 +339,10 @@ def compare(
         wanted = list(_with_tpr(claim, contrasts(study, claim, settings), tpr))
         jointly = Counter(map(_family, wanted))
         for contrast in wanted:
-            sure = 1 - (1 - level) / jointly[_family(contrast)]
+            levels = (level, 1 - (1 - level) / jointly[_family(contrast)])
             scores = settings[contrast.first]
             rows.append(
-                row_of(name, contrast, *_estimate(contrast, measured, scores.pair, (level, sure)))
+                row_of(name, contrast, *_estimate(contrast, measured, scores.pair, levels))
                 # then the intervals are of samples only
                 | ({"outcome": "open"} if one_pair(scores) else {})
             )
@@ -414,20 +414,54 @@ def _rate(metric: str) -> float:
     return float(metric.partition("tpr@")[2] or 0)
 
 
-def row_of(name: str, contrast: Contrast, value: float, ends: tuple, sure_ends: tuple) -> dict:
-    """One row of `compare`; "for" by the interval `ends`, "against" by the joint one, NaN decides
-    nothing.
+def row_of(
+    name: str, contrast: Contrast, value: float, ends: tuple, simultaneous: tuple
+) -> dict[str, object]:
+    """One row of `compare`.
+
+    Parameters:
+        name: of the claim
+        contrast: what is compared, by which margin
+        value: of the difference or ratio
+        ends: of its own interval, which decides "for"
+        simultaneous: ends of the interval that holds for all comparisons together, which decides
+            "against"; NaN decides nothing
     """
-    (low, high), (sure_low, sure_high), m, above = ends, sure_ends, contrast.margin, contrast.above
-    metric = f"ratio of {contrast.metric}" if contrast.ratio else contrast.metric
-    # A model at chance has TPR = FPR: above 1 / FPR no ratio to it can be seen, so that falling
-    # short of it shows nothing.
-    out_of_reach = contrast.ratio and above * _rate(contrast.metric) > 1 - 1e-9
-    holds = low > above if not m else -m < low and high < m
-    fails = sure_high < above if not m else sure_low > m or sure_high < -m
-    outcome = "for" if holds else "against" if fails and not out_of_reach else "open"
-    record = (name, contrast.part, contrast.compared, metric, contrast.needed, float(value))
-    return dict(zip(COLUMNS, (*record, low, high, sure_low, sure_high, m, outcome), strict=True))
+    low, high = ends
+    simultaneous_low, simultaneous_high = simultaneous
+    margin = contrast.margin
+    metric = contrast.metric
+    out_of_reach = False
+    if contrast.ratio:
+        metric = f"ratio of {contrast.metric}"
+        # A model at chance has TPR = FPR: above 1 / FPR no ratio to it can be seen, so that
+        # falling short of it shows nothing.
+        out_of_reach = contrast.above * _rate(contrast.metric) > 1 - 1e-9
+    if margin:
+        holds = -margin < low and high < margin
+        fails = simultaneous_low > margin or simultaneous_high < -margin
+    else:
+        holds = low > contrast.above
+        fails = simultaneous_high < contrast.above
+    outcome = "open"
+    if holds:
+        outcome = "for"
+    elif fails and not out_of_reach:
+        outcome = "against"
+    return {
+        "claim": name,
+        "part": contrast.part,
+        "compared": contrast.compared,
+        "metric": metric,
+        "needed": contrast.needed,
+        "value": float(value),
+        "low": low,
+        "high": high,
+        "simultaneous_low": simultaneous_low,
+        "simultaneous_high": simultaneous_high,
+        "margin": margin,
+        "outcome": outcome,
+    }
 
 
 def one_pair(scores: Scores) -> bool:
@@ -452,7 +486,9 @@ def judge(
         needed = rows[rows["needed"]]
         apart = _apart([contrast for contrast in wanted if contrast.needed], settings)
         missing = [part for part in claim.parts if part not in set(needed["part"])]
-        failed = (needed.loc[needed["metric"] == "auc", "sure_high"] < claim.design_check).any()
+        failed = (
+            needed.loc[needed["metric"] == "auc", "simultaneous_high"] < claim.design_check
+        ).any()
         evidence = [f"not run: needs {claim.needs}"]
         if len(rows):
             about = {"study": study, "settings": settings, "wanted": wanted, **context}

@@ -25,15 +25,15 @@ def compared_again(
     for name, claim in study.claims.items():
         wanted = contrasts(study, claim, settings) if claim.matched else []
         found = [again for one in wanted if (again := _highest(one, claim.matched, frontier))]
-        sure = 1 - (1 - level) / max(len(found), 1)
+        jointly = 1 - (1 - level) / max(len(found), 1)
         less = []
         for contrast, curves, top in found:
             options = {"by": claim.matched, "baseline": _sides(contrast)[1].label, "levels": [top]}
-            there, surely = (
+            there, simultaneous = (
                 matched(curves, **options, confidence=confidence).set_index("family")
-                for confidence in (level, sure)
+                for confidence in (level, jointly)
             )
-            row, queried = _row(name, contrast, claim.matched, there, surely)
+            row, queried = _row(name, contrast, claim.matched, there, simultaneous)
             rows.append(row)
             less += queried
         fewer[name] = ", ".join(dict.fromkeys(less))
@@ -58,7 +58,7 @@ def _highest(contrast: Contrast, by: str, frontier: pd.DataFrame) -> tuple | Non
 
 
 def _row(
-    name: str, contrast: Contrast, by: str, there: pd.DataFrame, surely: pd.DataFrame
+    name: str, contrast: Contrast, by: str, there: pd.DataFrame, simultaneous: pd.DataFrame
 ) -> tuple[dict, list[str]]:
     sides = _sides(contrast)
     a, b = (one.label for one in sides)
@@ -79,11 +79,12 @@ def _row(
         needed=by == "gap",
         margin=SAME if by == "gap" else 0.0,
     )
-    ends, sure_ends = (
-        tuple(table.loc[a, ["difference_low", "difference_high"]]) for table in (there, surely)
+    ends, simultaneous_ends = (
+        tuple(table.loc[a, ["difference_low", "difference_high"]])
+        for table in (there, simultaneous)
     )
-    record = row_of(name, contrast, row["difference"], ends, sure_ends)
-    nothing_left = sure_ends[0] > -SAME and sure_ends[1] < SAME
+    record = row_of(name, contrast, row["difference"], ends, simultaneous_ends)
+    nothing_left = simultaneous_ends[0] > -SAME and simultaneous_ends[1] < SAME
     if not over_samples:
         record["outcome"] = "open"
     elif by == "test_acc" and contrast.above == 0 and nothing_left:

@@ -11,7 +11,7 @@ from mia_nb.accounting import tradeoff
 from mia_nb.metrics.curve import clopper_pearson, counts
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.studies.engine import Contrast, Study, contrasts, one_pair, row_of
-from mia_nb.studies.remarks import looked_at, looks
+from mia_nb.studies.remarks import number_of_tests, tested_rates
 from mia_nb.studies.setting import Setting
 from mia_nb.types import Scores
 
@@ -28,11 +28,11 @@ def below_curve(
         every = [one for one in contrasts(study, claim, settings) if one.minus == "curve"]
         for needed in (True, False):
             own = [contrast for contrast in every if contrast.needed == needed]
-            levels = (level, 1 - (1 - level) / max(looks(own, settings), 1))
+            levels = (level, 1 - (1 - level) / max(number_of_tests(own, settings), 1))
             rows += [
                 _least_room(name, contrast, settings[contrast.first], x, curve, levels)
                 for contrast in own
-                for x in looked_at(settings[contrast.first])
+                for x in tested_rates(settings[contrast.first])
             ]
     return rows
 
@@ -49,11 +49,11 @@ def _least_room(
     if len(rooms) > 1:
         compared += f", least of {len(rooms)} targets ({scores.targets[row]})"
     contrast = contrast._replace(compared=compared, metric=f"tpr@{x:g}")
-    value, low, high, sure_low, sure_high = rooms[row]
+    value, low, high, simultaneous_low, simultaneous_high = rooms[row]
     above = (rooms[:, 4] < 0).any()
     below = (rooms[:, 1] > 0).all()
     outcome = "against" if above else "for" if below else "open"
-    record = row_of(name, contrast, value, (low, high), (sure_low, sure_high))
+    record = row_of(name, contrast, value, (low, high), (simultaneous_low, simultaneous_high))
     return record | {"outcome": "open" if one_pair(scores) else outcome}
 
 

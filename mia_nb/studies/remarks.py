@@ -90,26 +90,26 @@ def _accounted(rows: pd.DataFrame, *, ladders=(), **_) -> Iterator[str]:
         yield "an untuned DP-SGD is less accurate than it could be"
 
 
-def looked_at(scores: Scores) -> list[float]:
+def tested_rates(scores: Scores) -> list[float]:
     """Rates at which a ROC may lie above a curve: where ties leave only an FPR of 0, the TPR says
     nothing.
     """
     return [x for x in measurable_rates(scores) if tied_floor(scores) <= x]
 
 
-def looks(wanted: list, settings: dict) -> int:
+def number_of_tests(wanted: list, settings: dict) -> int:
     """How often these contrasts look at a curve: once per target and rate."""
     each = [settings[contrast.first] for contrast in wanted]
-    return sum(len(looked_at(scores)) * len(scores.value) for scores in each)
+    return sum(len(tested_rates(scores)) * len(scores.value) for scores in each)
 
 
-def _looks(rows: pd.DataFrame, *, settings, wanted, delta: float, level: float, **_):
+def _tests_together(rows: pd.DataFrame, *, settings, wanted, delta: float, level: float, **_):
     needed = [contrast for contrast in wanted if contrast.needed]
     exceeded = (rows.loc[rows["needed"], "outcome"] == "against").any()
     yield f"curve minus TPR at delta {delta:g}, one target at a time (Clopper-Pearson)"
     yield (
         f"a curve {'counts' if exceeded else 'would count'} as exceeded only at {100 * level:g} %"
-        f" over {looks(needed, settings)} looks together"
+        f" over {number_of_tests(needed, settings)} looks together"
     )
     least = min(float(metric.removeprefix("tpr@")) for metric in rows["metric"])
     if least > FPR[0]:
@@ -141,6 +141,6 @@ REMARKS = {
     "ratio_out_of_reach": _ratio_out_of_reach,
     "noise_not_run": _noise_not_run,
     "accounted": _accounted,
-    "looks": _looks,
+    "looks": _tests_together,
     "ties": _ties,
 }
