@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb import attacks, metrics
+from mia_nb.checks import shown
 from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.plots import marks
 from mia_nb.plots.style import (
@@ -48,6 +49,8 @@ def histogram(scores: Scores, *, target: int | None = None, bins: int = 100) -> 
     Raises:
         ValueError: for a target that was not attacked.
     """
+    if not isinstance(scores, Scores):
+        raise ValueError(f"scores={shown(scores)}: wanted one Scores, as mia.score gives it")
     pairs = targets(scores) if target is None else [targets(scores)[row_of(scores, target)]]
     value, member = (np.concatenate(part) for part in zip(*pairs, strict=True))
     edges = _edges(value[np.isfinite(value)], bins)

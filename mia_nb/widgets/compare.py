@@ -26,7 +26,7 @@ from mia_nb.widgets.explorer import (
     remarks,
     worded,
 )
-from mia_nb.widgets.stored import NOTHING, Source, named
+from mia_nb.widgets.stored import NOTHING, Source, list_of_sources, named
 
 TITLE = "Run comparison"
 LETTERS = "ABCD"
@@ -58,6 +58,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
     Caveat: at test accuracies more than two points apart a lower risk may be the price of a worse
         model: compare at equal accuracy.
     """
+    sources = list_of_sources(sources)
     found = named(sources)
     if not found:
         return message(TITLE, NOTHING)

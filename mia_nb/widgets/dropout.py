@@ -27,7 +27,7 @@ from mia_nb.widgets.explorer import (
 )
 from mia_nb.widgets.networks import alike, doublings, query_call, query_count, query_kind
 from mia_nb.widgets.pools import Pools
-from mia_nb.widgets.stored import ALL, Source, only, unique
+from mia_nb.widgets.stored import ALL, Source, list_of_sources, only, unique
 
 TITLE = "Dropout"
 MORE = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05]' -p queries=8"
@@ -84,6 +84,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     Caveat: the largest cell of a map is the largest of many numbers; p and Q chosen on what is
         evaluated flatter the attacker, `metrics.choose` takes them from other models.
     """
+    sources = list_of_sources(sources)
     found = queried(sources)
     if not found:
         unknown = [s.label for s in sources if query_kind(s) == "dropout" and not _rate(s)]

@@ -34,7 +34,7 @@ from mia_nb.widgets.explorer import (
 )
 from mia_nb.widgets.pools import Pools
 from mia_nb.widgets.sample import traces
-from mia_nb.widgets.stored import ALL, NOTHING, Source, named, rows_of
+from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, rows_of
 
 TITLE = "Vulnerable samples"
 PAGE = 24  # thumbnails
@@ -83,6 +83,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
     Caveat: a ranking only until it is tested: references and targets share a pool, which moves a
         sample's scores together (see `auditing.vulnerability`).
     """
+    sources = list_of_sources(sources)
     found = named(sources)
     if not found:
         return message(TITLE, NOTHING)

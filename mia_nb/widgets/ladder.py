@@ -30,7 +30,7 @@ from mia_nb.widgets.explorer import (
     worded,
 )
 from mia_nb.widgets.pools import Pools
-from mia_nb.widgets.stored import Source, named
+from mia_nb.widgets.stored import Source, list_of_sources, named
 
 TITLE = "Privacy ladder"
 FORMULAS = "no pool: formulas only"
@@ -119,6 +119,7 @@ def ladder(sources: Sequence[Source] = (), *, delta: float = 1e-5) -> Explorer:
 
     Caveat: pools whose members were not drawn by coins cannot be audited this way, and say so.
     """
+    sources = list_of_sources(sources)
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")
     found = named(sources)

@@ -28,7 +28,7 @@ from mia_nb.widgets.explorer import (
 )
 from mia_nb.widgets.networks import ORDINARY, Network, networks, query_call, recorder
 from mia_nb.widgets.pools import Pools
-from mia_nb.widgets.stored import ALL, Source, only
+from mia_nb.widgets.stored import ALL, Source, list_of_sources, only
 
 TITLE = "Latency"
 NOTHING = (
@@ -73,6 +73,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
     Caveat: networks that differ in accuracy compare unfairly; an attacker who is shown the outputs
         of all steps has more than one.
     """
+    sources = list_of_sources(sources)
     found = networks(sources)
     if not found:
         return message(TITLE, NOTHING)

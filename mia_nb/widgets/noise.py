@@ -31,7 +31,7 @@ from mia_nb.widgets.explorer import (
 )
 from mia_nb.widgets.networks import alike, doublings, query_call, query_count, query_kind, without
 from mia_nb.widgets.pools import Pools
-from mia_nb.widgets.stored import ALL, Source, label, only, unique
+from mia_nb.widgets.stored import ALL, Source, label, list_of_sources, only, unique
 
 TITLE = "Noise is not privacy"
 NOTHING = (
@@ -93,6 +93,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
     Caveat: noise that is fresh in every output averages away; what is left after it may be as
         little or as much as without it.
     """
+    sources = list_of_sources(sources)
     groups = grouped(sources)
     if not groups:
         return message(TITLE, NOTHING)

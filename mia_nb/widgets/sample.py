@@ -35,7 +35,7 @@ from mia_nb.widgets.explorer import (
     worded,
 )
 from mia_nb.widgets.pools import Pools
-from mia_nb.widgets.stored import NOTHING, Source, named
+from mia_nb.widgets.stored import NOTHING, Source, list_of_sources, named
 
 TITLE = "One sample, two worlds"
 # {name: (what `lira` calls it, degrees of freedom beyond those of the references)}
@@ -93,6 +93,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
 
     Caveat: what one ratio proves depends on how often it errs, see `scores`.
     """
+    sources = list_of_sources(sources)
     found = named(sources)
     if not found:
         return message(TITLE, NOTHING)

@@ -34,7 +34,7 @@ from mia_nb.widgets.explorer import (
     worded,
 )
 from mia_nb.widgets.pools import Pools
-from mia_nb.widgets.stored import ALL, NOTHING, Source, named, only
+from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, only
 
 TITLE = "Scores and ROC"
 PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
@@ -64,6 +64,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
 
     Example: `widgets.scores(widgets.sources("results")).set(attack="rmia").sentence`
     """
+    sources = list_of_sources(sources)
     fraction("at", at)
     if not sources:
         return message(TITLE, NOTHING)

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from mia_nb import attacks, escape, store
-from mia_nb.checks import whole
+from mia_nb.checks import shown, whole
 from mia_nb.examples import PREFIX, examples, load_example, thumbnails
 from mia_nb.types import Scores, Signals
 
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
+WANTED = "wanted a folder of results, or a list of sources as widgets.sources gives it"
 ALL = "all"  # targets, rather than one
 NAMES = {
     "cifar10": "CIFAR-10",
@@ -305,6 +306,18 @@ def _whole(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> l
         if samples is None or len(samples)
         else []
     )
+
+
+def list_of_sources(sources: Source | Sequence[Source]) -> list[Source]:
+    """Sources as a list; ValueError of one line for what holds anything else."""
+    if isinstance(sources, Source):
+        return [sources]
+    if not isinstance(sources, list | tuple):
+        raise ValueError(f"sources={shown(sources)}: {WANTED}")
+    for source in sources:
+        if not isinstance(source, Source):
+            raise ValueError(f"sources holds {shown(source)}: {WANTED}")
+    return list(sources)
 
 
 def named(sources: Sequence[Source]) -> dict[str, Source]:

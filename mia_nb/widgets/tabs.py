@@ -19,10 +19,9 @@ from mia_nb.widgets.latency import latency
 from mia_nb.widgets.noise import noise
 from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
-from mia_nb.widgets.stored import NOTHING, Source, pools_of
+from mia_nb.widgets.stored import NOTHING, WANTED, Source, list_of_sources, pools_of
 from mia_nb.widgets.stored import sources as sources_of
 
-WANTED = "wanted a folder of results, or a list of sources as widgets.sources gives it"
 LINE = '<p style="margin:.2rem 0">{}</p>'
 
 
@@ -141,7 +140,7 @@ def explore(sources: str | Path | Sequence[Source] = "results") -> Tabs:
     if isinstance(sources, str | Path) and str(sources):
         found, note = _of_folder(Path(sources))
     else:
-        found = _given(sources)
+        found = list_of_sources(sources)
         note = ""
     if not found:
         return Tabs({}, note or f"Nothing to explore: {NOTHING}.")
@@ -161,15 +160,3 @@ def _of_folder(folder: Path) -> tuple[list[Source], str]:
         " your own with: mia-nb run all --preset demo"
     )
     return found, note
-
-
-def _given(sources: Source | Sequence[Source]) -> list[Source]:
-    """Sources as a list; ValueError of one line for what holds anything else."""
-    if isinstance(sources, Source):
-        return [sources]
-    if not isinstance(sources, list | tuple):
-        raise ValueError(f"sources={shown(sources)}: {WANTED}")
-    for source in sources:
-        if not isinstance(source, Source):
-            raise ValueError(f"sources holds {shown(source)}: {WANTED}")
-    return list(sources)
