@@ -1,5 +1,8 @@
 """Executed notebooks -> one HTML page that needs no network: a verdict, then of every notebook its
-question, its result in words and one picture; everything else folded.
+question, its result in words and one picture; everything else is folded.
+
+nbconvert turns cells into HTML by `templates/report/index.html.j2`; `page.html.j2` puts the page
+together. Tags of cells say what stands outside the folds: `verdict`, `headline`, `picture`.
 """
 
 from __future__ import annotations
@@ -8,36 +11,36 @@ import base64
 import gzip
 import hashlib
 import html
-import json
+import importlib.metadata
 import re
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from mia_nb._files import replacing
 from mia_nb._glossary import explained, glossary
 
+if TYPE_CHECKING:
+    from nbconvert import HTMLExporter
+
+TEMPLATES = Path(__file__).parent / "templates"
 PLOTLY = "application/vnd.plotly.v1+json"
-PICTURES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
+PICTURES = ("image/png", "image/jpeg", "image/svg+xml")
+WORDS = ("text/html", "text/markdown", "text/plain")
+FIGURE = "raises-exception"  # the tag of cells that draw: Jupyter goes on after an error in one
+MOST_OF_AN_ERROR = 200  # characters
+DRAWN_BY = re.compile(r"\b(?:plots|widgets|workshop|mia)\.\w+(?=\()")
 TAGS = """
 a abbr b blockquote br caption code col colgroup dd del details div dl dt em figure figcaption
 h1 h2 h3 h4 h5 h6 hr i img kbd li mark ol p pre s small span strong sub summary sup table tbody
 td tfoot th thead tr u ul var
 """
-HERE = Path(__file__)
-WORDS = ("text/markdown", "text/html", "text/plain")
-FIGURE = "raises-exception"  # the tag of cells that draw: Jupyter goes on after an error in one
-MOST_OF_AN_ERROR = 200  # characters
-DRAWN_BY = re.compile(r"\b(?:plots|widgets|workshop|mia)\.\w+(?=\()")
-ROLES = ("verdict", "headline", "picture")  # tags of cells whose outputs stand outside the folds
-TABLE = re.compile(r'<div class="table">.*?</table>\s*</div>', re.DOTALL)  # as `_output` makes it
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
 NAN = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # of interest while it runs
-
-STYLE = HERE.with_name("report.css").read_text(encoding="utf-8")
-
-DRAW = HERE.with_name("report.js").read_text(encoding="utf-8")
+NEXT_STEP = "<li>Next: "  # how a verdict's sentences on what to do begin
+DRAW = (TEMPLATES / "report" / "report.js").read_text(encoding="utf-8")
 
 
 def export(
@@ -53,8 +56,10 @@ def export(
     Raises:
         ValueError: naming a file that is no notebook.
     """
-    there = {path: path.read_bytes() if path.is_file() else b"" for path in map(Path, notebooks)}
-    text = page(there, title=title, provenance=provenance)
+    contents = {}
+    for path in map(Path, notebooks):
+        contents[path] = path.read_bytes() if path.is_file() else b""
+    text = page(contents, title=title, provenance=provenance)
     out = Path(out)
     with replacing(out) as file:
         file.write(text.encode())
@@ -83,8 +88,8 @@ def page(
         the outputs of cells tagged `headline`, and one picture: the first figure of a cell tagged
         `picture`, or else its first.
         Everything else is folded and drawn when it is opened. Rows of what was not run are left
-        out. Every plotly figure is drawn by plotly.js, inlined once (4.8 MB; left out where there
-        is no figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a
+        out. Every plotly figure is drawn by plotly.js, inlined once (1.8 MB, packed; left out where
+        there is no figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a
         content security policy forbids every request and every script but the page's own two.
 
     Raises:
@@ -92,101 +97,134 @@ def page(
 
     Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
     """
-    terms = dict(glossary())
-    parts = [_part(n, path, data) for n, (path, data) in enumerate(notebooks.items(), 1)]
-    top = min(
-        (part for part in parts if part.outputs["verdict"]),
-        key=lambda part: part.outputs["verdict"] in part.outputs["headline"],
-        default=None,
-    )
-    contents = "".join(f'<li><a href="#{part.id}">{part.name}</a></li>' for part in parts)
-    sections = [
-        top and f'<section id="verdict">{explained(top.verdict(), terms)}</section>',
-        lead and f"<p>{html.escape(lead)}</p>",
-        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>',
-        *(part.section(terms, is_top=part is top) for part in parts),
+    import jinja2
+
+    parts = [
+        _part(f"s{number}", path, content)
+        for number, (path, content) in enumerate(notebooks.items(), 1)
     ]
-    if provenance:
-        rows = "".join(
-            f"<tr><th>{html.escape(n)}</th><td>{html.escape(str(v))}</td></tr>"
-            for n, v in provenance.items()
-        )
-        sections.append(
-            '<section id="provenance"><details><summary>Provenance: what was run, where, with which'
-            f' versions</summary><table class="facts">{rows}</table></details></section>'
-        )
-    return _page(title, [section for section in sections if section])
+    with_verdict = [part for part in parts if part.verdict]
+    top = min(with_verdict, key=lambda part: part.verdict_is_headline, default=None)
+    plotly, policy = "", "script-src 'none'"
+    if any('class="figure"' in part.picture + part.rest for part in parts):
+        plotly = _packed_plotly()
+        digest = base64.b64encode(hashlib.sha256(DRAW.encode()).digest()).decode()
+        # report.js unpacks plotly.js and executes it, and plotly.js compiles functions to draw gl
+        policy = f"script-src 'sha256-{digest}' 'unsafe-eval'"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES / "report"), autoescape=True
+    )
+    # a term is explained where the page mentions it first
+    environment.filters["explained"] = partial(explained, terms=dict(glossary()))
+    return environment.get_template("page.html.j2").render(
+        title=title,
+        lead=lead,
+        parts=parts,
+        top=top,
+        provenance=provenance,
+        style=(TEMPLATES / "report" / "report.css").read_text(encoding="utf-8"),
+        draw=DRAW,
+        plotly=plotly,
+        policy=f"default-src 'none'; {policy}; style-src 'unsafe-inline'; img-src data: blob:;"
+        " base-uri 'none'; form-action 'none'",
+    )
 
 
-class Part(NamedTuple):
-    """A notebook on the page: its anchor, title and question; the figures that failed; HTML of what
-    stands outside the fold by role, and of the rest; and what the rest holds.
+@dataclass
+class Part:
+    """What the page shows of one notebook. All but the anchor, the title, the question, the
+    figures that failed and the contents (of the fold, in words) is HTML.
     """
 
-    id: str
-    name: str
+    anchor: str
+    title: str
     question: str
-    lost: list[str]
-    outputs: dict[str, str]
+    failed_figures: list[str]
+    verdict: str
+    verdict_is_headline: bool
+    headline: str
+    picture: str
     rest: str
-    holds: str
+    contents: str
 
-    def verdict(self) -> str:
+    def verdict_around_picture(self) -> str:
         """The verdict, its heading made the page's, over the picture; what to do next below it, so
         that a laptop's first screen holds the picture and its legend.
         """
-        words = re.sub(r"(?<=\d) %", "&nbsp;%", self.outputs["verdict"])
+        words = re.sub(r"(?<=\d) %", "&nbsp;%", self.verdict)
         words = re.sub("<(/?)h3>", r"<\1h2>", words)
-        picture = self.outputs["picture"]
-        return (
-            words.replace("<li>Next: ", f"</ul>{picture}<ul><li>Next: ")
-            if "<li>Next: " in words
-            else words + picture
-        )
-
-    def section(self, terms: dict[str, str], is_top: bool) -> str:
-        """The notebook's section; that of the page's verdict and first picture links to them."""
-        above = '<p><a href="#verdict">Its result is the verdict on top.</a></p>' * is_top
-        words = self.outputs["headline"].replace(self.outputs["verdict"] * is_top, "")
-        lost = "".join(f'<pre class="error">{html.escape(line)}</pre>\n' for line in self.lost)
-        return (
-            f'<section id="{self.id}">\n<h2>{self.name}</h2>\n<p>{self.question}</p>\n{lost}'
-            f"{explained(words, dict(terms))}\n{above or self.outputs['picture']}\n"
-            f'<details class="rest"><summary>All of this notebook: {self.holds}</summary>\n'
-            f"{self.rest}\n</details>\n</section>"
-        )
+        if NEXT_STEP in words:
+            return words.replace(NEXT_STEP, f"</ul>{self.picture}<ul>{NEXT_STEP}", 1)
+        return words + self.picture
 
 
-def _part(number: int, path: Path, data: bytes) -> Part:
-    cells = _cells(path, data)
-    shown = {role: [cell for cell in cells if role in _tags(cell)] for role in ROLES}
-    outputs = {
-        "verdict": _outputs(*shown["verdict"], kinds=("text/markdown",)),
-        "headline": _outputs(*shown["headline"], kinds=WORDS),
-    }
-    figures = (
+def _part(anchor: str, path: Path, content: bytes) -> Part:
+    from nbformat import v4
+
+    cells = _cells(path, content)
+    failed_figures = lost_figures(cells)
+    verdict_cells = [cell for cell in cells if "verdict" in _tags(cell)]
+    headline_cells = [cell for cell in cells if "headline" in _tags(cell)]
+    picture_cells = [cell for cell in cells if "picture" in _tags(cell)]
+    pictures = [output for output in _outputs(picture_cells or cells) if _is_picture(output)]
+    picture = pictures[:1]
+    verdict = [
         output
-        for cell in shown["picture"] or cells
-        for output in cell.get("outputs", [])
-        if _drawn(output)
+        for output in _outputs(verdict_cells)
+        if "data" not in output or "text/markdown" in output["data"]
+    ]
+    headline = [
+        output
+        for output in _outputs(headline_cells)
+        if not _is_picture(output) and not _is_among(output, verdict)
+    ]
+    if picture:
+        # its title says in words what a table holds
+        headline = [output for output in headline if not _is_table(output)]
+    for cell in cells:
+        if "outputs" in cell:  # the picture is not shown twice
+            cell["outputs"] = [o for o in cell["outputs"] if not _is_among(o, picture)]
+    rest = _html(cells)
+    title, question = _title_and_question(rest)
+    return Part(
+        anchor=anchor,
+        title=title or path.stem,
+        question=question,
+        failed_figures=failed_figures,
+        verdict=_html([v4.new_code_cell(outputs=verdict)]).strip(),
+        verdict_is_headline=any(_is_among(cell, headline_cells) for cell in verdict_cells),
+        headline=_html([v4.new_code_cell(outputs=headline)]),
+        picture=_html([v4.new_code_cell(outputs=picture)]),
+        rest=rest,
+        contents=_contents(rest),
     )
-    picture = next(figures, None)
-    outputs["picture"] = _output(picture) if picture else ""
-    if picture:  # shown outside the fold, not twice; its title says in words what a table holds
-        outputs["headline"] = TABLE.sub("", outputs["headline"])
-        for cell in cells:
-            cell["outputs"] = [one for one in cell.get("outputs", []) if one is not picture]
-    body = "\n".join(map(_cell, cells))
-    heading = re.search(r"<h1>(.*?)</h1>\s*(?:<p>(.*?)</p>)?", body, re.DOTALL)
-    words = [re.sub(r"<[^>]+>", "", text or "") for text in heading.groups()] if heading else []
-    counts = {"table": body.count("<table"), "picture": body.count('class="plot"')}
-    holds = [f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items() if count]
-    name, opening = words or (html.escape(path.stem), "")
-    told = re.sub(r"^\d+ minutes\.\s*(Elective\.)?", "", opening)  # how long is no question
-    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", told, re.DOTALL)
-    question = next((one for one in sentences if one.endswith("?")), "".join(sentences[:1]))
-    holds = ", ".join([*holds, "code and text"])
-    return Part(f"s{number}", name, question.strip(), lost_figures(cells), outputs, body, holds)
+
+
+def _title_and_question(markup: str) -> tuple[str, str]:
+    """The first heading, and of the paragraph under it the first sentence that asks, or else the
+    first; empty where there is none.
+    """
+    heading = re.search(r"<h1>(.*?)</h1>\s*(?:<p>(.*?)</p>)?", markup, re.DOTALL)
+    if heading is None:
+        return "", ""
+    title, opening = (_text(words or "") for words in heading.groups())
+    # how long a part takes is no question
+    opening = re.sub(r"^\d+ minutes\.\s*(Elective\.)?", "", opening)
+    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", opening, re.DOTALL)
+    questions = [sentence for sentence in sentences if sentence.endswith("?")]
+    first = (questions or sentences or [""])[0]
+    return title, first.strip()
+
+
+def _text(markup: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", markup))
+
+
+def _contents(markup: str) -> str:
+    """What a fold holds: `2 tables, 1 picture, code and text`."""
+    counts = {"table": markup.count("<table"), "picture": markup.count('class="plot"')}
+    words = [f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items() if count]
+    return ", ".join([*words, "code and text"])
 
 
 def is_figure(cell: dict) -> bool:
@@ -200,12 +238,13 @@ def lost_figures(cells: list[dict]) -> list[str]:
     """
     lines = []
     for cell in filter(is_figure, cells):
-        errors = [one for one in cell.get("outputs", []) if one["output_type"] == "error"]
-        call = DRAWN_BY.search(cell["source"])
-        for error in errors:
-            reason = " ".join(f"{error['ename']}: {error['evalue']}".split())
-            name = f"{cell.get('id', '')} ({call[0]})" if call else cell.get("id", "")
-            lines.append(f"figure {name}: {reason[:MOST_OF_AN_ERROR]}")
+        name = cell.get("id", "")
+        if call := DRAWN_BY.search(cell["source"]):
+            name = f"{name} ({call[0]})"
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "error":
+                reason = " ".join(f"{output['ename']}: {output['evalue']}".split())
+                lines.append(f"figure {name}: {reason[:MOST_OF_AN_ERROR]}")
     return lines
 
 
@@ -213,118 +252,83 @@ def _tags(cell: dict) -> list[str]:
     return cell.get("metadata", {}).get("tags", [])
 
 
-def _cells(path: Path, data: bytes) -> list[dict]:
-    """The cells of a notebook, consecutive pieces of one stream made one."""
+def _outputs(cells: list[dict]) -> list[dict]:
+    return [output for cell in cells for output in cell.get("outputs", [])]
+
+
+def _is_picture(output: dict) -> bool:
+    return not {PLOTLY, *PICTURES}.isdisjoint(output.get("data", {}))
+
+
+def _is_table(output: dict) -> bool:
+    return "<table" in output.get("data", {}).get("text/html", "")
+
+
+def _is_among(item: dict, items: list[dict]) -> bool:
+    """Whether it is one of these, and not only equal to one."""
+    return any(item is other for other in items)
+
+
+def _cells(path: Path, content: bytes) -> list[dict]:
     import nbformat
-    from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
     try:
-        node = nbformat.reads(data.decode(), as_version=4)
-        nbformat.validate(node)
+        notebook = nbformat.reads(content.decode(), as_version=4)
+        nbformat.validate(notebook)
     except Exception as error:  # whatever stands there, and deep in libraries
         reason = str(error).strip().partition("\n")[0][:160]
         raise ValueError(
             f"{path} is not a notebook ({reason}); pass executed .ipynb files"
         ) from error
-    return CoalesceStreamsPreprocessor().preprocess(node, {})[0]["cells"]
+    return notebook["cells"]
 
 
-def _page(title: str, sections: list[str]) -> str:
-    code, allowed = "", "'none'"
-    if any('class="figure"' in section for section in sections):
-        from plotly.offline import get_plotlyjs
+def _html(cells: list[dict]) -> str:
+    """Cells with their outputs as HTML, by nbconvert; nothing is executed."""
+    from nbformat import v4
 
-        packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
-        code = f'<script type="text/plain" id="plotly">{packed}</script>\n<script>{DRAW}</script>'
-        known = base64.b64encode(hashlib.sha256(DRAW.encode()).digest()).decode()
-        # plotly.js is unpacked by the page's own script, and compiles functions to draw gl traces
-        allowed = f"'sha256-{known}' 'unsafe-eval'"
-    policy = (
-        f"default-src 'none'; script-src {allowed}; "
-        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-    title = html.escape(title)
-    body = "\n".join(sections)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header><h1>{title}</h1></header>
-<main>
-{body}
-</main>
-{code}
-</body>
-</html>
-"""
+    markup, _ = _exporter().from_notebook_node(v4.new_notebook(cells=cells))
+    return markup
 
 
-def _cell(cell: dict) -> str:
-    source = cell.get("source", "")
-    if cell.get("cell_type") == "markdown":
-        return _markdown(source, cell.get("attachments", {}))
-    if cell.get("cell_type") != "code" or not source.strip():
-        return ""
-    injected = "injected-parameters" in _tags(cell)
-    summary = "parameters of this run" if injected else f"code {cell.get('execution_count') or ''}"
-    code = f"<details><summary>{summary}</summary><pre>{html.escape(source)}</pre></details>"
-    return code + "\n" + _outputs(cell)
+@cache
+def _exporter() -> HTMLExporter:
+    from nbconvert import HTMLExporter
+    from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+    from traitlets.config import Config
 
-
-def _outputs(*cells: dict, kinds: tuple[str, ...] = ()) -> str:
-    """What cells put out; kinds: only what is of one of these, and prints."""
-    return "\n".join(
-        _output(output)
-        for cell in cells
-        for output in cell.get("outputs", [])
-        if not kinds
-        or "data" not in output
-        or ({*kinds} & {*output["data"]} and not _drawn(output))
+    shown = [PLOTLY, *PICTURES, *WORDS]  # of an output that comes in several forms the first
+    return HTMLExporter(
+        config=Config(NbConvertBase={"display_data_priority": shown}),
+        template_name="report",
+        extra_template_basedirs=[str(TEMPLATES)],
+        extra_template_paths=[str(_stock_templates())],
+        exclude_anchor_links=True,
+        default_preprocessors=[],  # one of them executes notebooks where a configuration says so
+        preprocessors=[CoalesceStreamsPreprocessor],
+        filters={
+            "clean": _clean,
+            "printed": _printed,
+            "without_missing": _without_missing,
+            "figure_title": _figure_title,
+            "figure_height": _figure_height,
+        },
     )
 
 
-def _drawn(output: dict) -> bool:
-    return bool({PLOTLY, *PICTURES} & {*output.get("data", {})})
+def _stock_templates() -> Path:
+    """nbconvert's own, beside it: also where this environment borrows it from another."""
+    files = importlib.metadata.files("nbconvert") or ()
+    known = next(file for file in files if file.match("templates/base/null.j2"))
+    return Path(known.locate()).resolve().parents[1]
 
 
-def _output(output: dict) -> str:
-    kind = output.get("output_type")
-    if kind == "stream":
-        name = "stderr" if output.get("name") == "stderr" else "stdout"
-        text = NAN.sub("–", PROGRESS.sub("", _terminal(output.get("text", ""))))
-        return text.strip() and f'<pre class="{name}">{html.escape(text)}</pre>'
-    if kind == "error":
-        trace = (
-            _terminal("\n".join(output.get("traceback", [])))
-            or f"{output.get('ename')}: {output.get('evalue')}"
-        )
-        return f'<pre class="error">{html.escape(trace)}</pre>'
-    data = output.get("data", {})
-    if PLOTLY in data:
-        return _figure(data[PLOTLY])
-    for mime in PICTURES:
-        if mime in data:
-            raw = data[mime]
-            encoded = (
-                base64.b64encode(raw.encode()).decode()
-                if "svg" in mime
-                else re.sub(r"[^A-Za-z0-9+/=]", "", raw)
-            )
-            return (
-                f'<img alt="{html.escape(data.get("text/plain", "picture"))}"'
-                f' src="data:{mime};base64,{encoded}">'
-            )
-    if "text/html" in data:
-        return f'<div class="table">{_without_missing(_clean(data["text/html"]))}</div>'
-    if "text/markdown" in data:
-        return _markdown(data["text/markdown"], {})
-    return f"<pre>{html.escape(data['text/plain'])}</pre>" if "text/plain" in data else ""
+def _printed(text: str) -> str:
+    """What a terminal would show at the end: no colours, no progress; empty for blank lines."""
+    from nbconvert.filters import strip_ansi
+
+    text = NAN.sub("–", PROGRESS.sub("", strip_ansi(text)))
+    return text if text.strip() else ""
 
 
 def _without_missing(table: str) -> str:
@@ -333,63 +337,47 @@ def _without_missing(table: str) -> str:
     return NAN.sub("–", table)
 
 
-def _figure(figure: dict) -> str:
-    layout = figure.get("layout", {})
-    heading = layout.get("title") or {}
-    label = heading.get("text") if isinstance(heading, dict) else heading
-    record = {
-        name: figure.get(name, empty)
-        for name, empty in (("data", []), ("layout", {}), ("config", {}))
-    }
-    text = json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
-    return (
-        f'<div class="plot" role="figure" aria-label="{html.escape(str(label or "chart"))}"'
-        f' style="height:{float(layout.get("height") or 450):.0f}px"><noscript>This chart needs'
-        ' JavaScript.</noscript></div>\n<script type="application/json"'
-        f' class="figure">{text}</script>'
-    )
+def _figure_title(figure: dict) -> str:
+    title = figure.get("layout", {}).get("title")
+    if isinstance(title, dict):
+        title = title.get("text")
+    return str(title or "chart")
 
 
-def _markdown(source: str, attachments: dict) -> str:
-    import mistune
+def _figure_height(figure: dict) -> str:
+    """In pixels."""
+    return f"{float(figure.get('layout', {}).get('height') or 450):.0f}"
 
-    for name, bundle in attachments.items():
-        for mime, data in bundle.items():
-            source = source.replace(f"attachment:{name}", f"data:{mime};base64,{data}")
-    render = mistune.create_markdown(
-        renderer=mistune.HTMLRenderer(escape=False, allow_harmful_protocols=["data:image/"]),
-        plugins=["table", "strikethrough", "def_list"],
-    )
-    return _clean(str(render(source)))
+
+@cache
+def _packed_plotly() -> str:
+    """plotly.js, compressed, as text."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+
+
+def _is_harmless(tag: str, name: str, value: str) -> bool:
+    """Whether an attribute of a tag runs nothing and loads nothing."""
+    if tag == "a":
+        return name == "href" and re.match("https?://|mailto:|#", value) is not None
+    if tag == "img":
+        is_inline = name == "src" and value.startswith("data:image/")
+        return is_inline or name in ("alt", "width", "height")
+    if tag in ("td", "th"):
+        return name in ("colspan", "rowspan")
+    return (tag, name) == ("abbr", "title")
 
 
 def _clean(markup: str) -> str:
-    """Reduce to harmless tags: nothing that runs, nothing that loads."""
+    """HTML of a notebook reduced to harmless tags: nothing that runs, nothing that loads."""
     import bleach
 
     markup = re.sub(r"<(script|style)\b.*?</\1\s*>", "", markup, flags=re.DOTALL | re.IGNORECASE)
-    attributes = {
-        "a": lambda tag, name, value: name == "href" and re.match("https?://|mailto:|#", value),
-        "abbr": ["title"],
-        "th": ["colspan", "rowspan"],
-        "td": ["colspan", "rowspan"],
-        "img": lambda tag, name, value: (
-            name in ("alt", "width", "height")
-            or (name == "src" and value.startswith("data:image/"))
-        ),
-    }
     return bleach.clean(
         markup,
         tags=TAGS.split(),
-        attributes=attributes,
+        attributes=_is_harmless,
         protocols=["http", "https", "mailto", "data"],
         strip=True,
     )
-
-
-def _terminal(text: str) -> str:
-    """What a terminal would show: no colour codes, and of a line rewritten with carriage returns
-    its last state.
-    """
-    lines = ANSI.sub("", text).replace("\r\n", "\n").split("\n")
-    return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines)

@@ -150,6 +150,7 @@ def copy_with_environment(notebook: Path, to: Path, **variables: str) -> None:
 
 
 UNFOLD = "document.querySelectorAll('details').forEach(fold => { fold.open = true; })"
+LARGEST_REPORT = 5_000_000  # bytes
 VISIBLE_WORDS = 2500  # that a reader of the demo's report meets before anything is unfolded
 
 
@@ -182,7 +183,9 @@ def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browse
         stored_figures(demo.path / file) for file in demo.files() if file.endswith(".ipynb")
     )
     with lab.fresh_page(browser, offline=True) as (page, external, errors):
-        page.goto((demo.path / "report.html").as_uri())
+        report = demo.path / "report.html"
+        assert report.stat().st_size < LARGEST_REPORT
+        page.goto(report.as_uri())
         lab.wait_for_figures(page, len([file for file in demo.files() if file.endswith(".ipynb")]))
         assert 300 < len(page.inner_text("body").split()) <= VISIBLE_WORDS
         assert page.evaluate("document.querySelector('#verdict').offsetHeight") < 900

@@ -8,9 +8,9 @@ import markdown as python_markdown
 import pandas as pd
 import pytest
 from nbconvert.filters import markdown2html
+from nbformat import v4
 
-from mia_nb import escape
-from mia_nb.report import _markdown
+from mia_nb import escape, report
 
 NAMES = [
     "<img src=x onerror=alert(1)>",
@@ -110,7 +110,7 @@ def renderers():
     extensions += ["pymdownx.details", "pymdownx.superfences", "pymdownx.highlight"]
     return {
         "nbconvert": markdown2html,
-        "report": lambda text: _markdown(text, {}),
+        "report": lambda text: report._html([v4.new_markdown_cell(text)]),
         "mkdocs": lambda text: python_markdown.markdown(text, extensions=extensions),
     }
 

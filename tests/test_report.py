@@ -112,7 +112,7 @@ def test_what_a_notebook_could_smuggle_in_neither_runs_nor_loads(tmp_path):
     )
     text = re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
     assert re.findall(r"<script[^>]*>", text) == [
-        '<script type="application/json" class="figure">',
+        '<script class="figure" type="application/json">',
         '<script type="text/plain" id="plotly">',
         "<script>",
     ]
@@ -129,7 +129,7 @@ def test_figures_share_one_plotly_and_the_page_names_no_outside_address(tmp_path
     first = executed(tmp_path / "a.ipynb", figure(), figure("Second"))
     second = executed(tmp_path / "b.ipynb", figure("Third"), markdown="no heading")
     page = export([first, second], tmp_path / "out.html").read_text()
-    assert page.count("<script>") == 1 and page.count('class="figure">') == 3 and DRAW in page
+    assert page.count("<script>") == 1 and page.count('class="figure"') == 3 and DRAW in page
     packed = re.search(r'id="plotly">([^<]*)<', page)[1]
     assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
     assert 1e6 < len(page) < 2.5e6
@@ -146,6 +146,16 @@ def test_figures_share_one_plotly_and_the_page_names_no_outside_address(tmp_path
     assert not list(tmp_path.glob(".tmp*"))
 
 
+def test_what_nbconvert_is_told_to_do_elsewhere_executes_no_notebook(tmp_path, monkeypatch):
+    config = tmp_path / "jupyter_nbconvert_config.py"
+    config.write_text("c.ExecutePreprocessor.enabled = True")
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    source = "open('executed', 'w')"
+    export([executed(tmp_path / "a.ipynb", source=source)], tmp_path / "out.html")
+    assert not (tmp_path / "executed").exists()
+
+
 def test_a_page_without_figures_carries_no_script(tmp_path):
     page = export([executed(tmp_path / "a.ipynb")], tmp_path / "out.html").read_text()
     assert "<script" not in page and "script-src 'none'" in page and len(page) < 10_000
@@ -157,7 +167,7 @@ def test_attached_pictures_of_markdown_are_inlined(tmp_path):
     record["cells"][0]["attachments"] = {"a.png": {"image/png": PIXEL}}
     path.write_text(json.dumps(record))
     assert (
-        f'<img src="data:image/png;base64,{PIXEL}" alt="p">'
+        f'<img alt="p" src="data:image/png;base64,{PIXEL}"/>'
         in export([path], tmp_path / "out.html").read_text()
     )
 
@@ -217,7 +227,7 @@ def test_a_figure_that_failed_is_said_in_a_line_outside_the_folds(tmp_path):
     path.write_text(json.dumps(node))
     page = export([path], tmp_path / "out.html").read_text()
     outside, _, folded = page.partition('<details class="rest">')
-    assert "figure roc (plots.roc_pair): KeyError: &#x27;&lt;b&gt;&#x27;</pre>" in outside
+    assert "figure roc (plots.roc_pair): KeyError: &#39;&lt;b&gt;&#39;</pre>" in outside
     assert "a trace" in folded and "a trace" not in outside
 
 
