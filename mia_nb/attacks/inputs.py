@@ -15,9 +15,9 @@ from mia_nb.types import PER_MODEL, Signals
 
 # how an attack combines queries by default; all others average the margin. "logmeanp" averages the
 # probability, for attacks on log p; "mean" what is read off each query
-COMBINATIONS = dict.fromkeys(("attack_p", "rmia", "base"), "logmeanp") | dict.fromkeys(
-    ("vote", "shokri", "song_mittal"), "mean"
-)
+COMBINATIONS = dict.fromkeys(
+    ("attack_p", "rmia", "rmia_tuned", "base"), "logmeanp"
+) | dict.fromkeys(("vote", "shokri", "song_mittal"), "mean")
 
 
 def combination(attack: str, query_kind: str, combine: str | None = None) -> str:

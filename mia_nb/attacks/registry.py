@@ -7,11 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from mia_nb.attacks.fused import fused
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.single import attack_p, loss, vote
+from mia_nb.attacks.smooth import lira_smooth
+from mia_nb.attacks.tuned import rmia_tuned
 from mia_nb.checks import checked, one_of, whole
 from mia_nb.types import QUERY_KINDS
 
@@ -31,15 +32,16 @@ ATTACKS: dict[str, Attack] = {
     "lira_global": partial(lira, variance="global"),
     "lira_shrunk": partial(lira, variance="shrunk"),
     "lira_per_sample": partial(lira, variance="per_sample"),
+    "lira_smooth": lira_smooth,
     "lira_offline": partial(lira, offline=True),
     "lira_joint": partial(lira, combine="mean_sd"),
     "rmia": rmia,
+    "rmia_tuned": rmia_tuned,
     "rmia_offline": partial(rmia, offline=True),
     "rmia_count": partial(rmia, form="count"),
     "base": base,
     "nig": nig,
     "nig_offline": partial(nig, offline=True),
-    "fused": fused,
 }
 
 NAMES = {  # of every attack wherever people read; the key is for code
@@ -56,15 +58,16 @@ NAMES = {  # of every attack wherever people read; the key is for code
     "lira_global": "LiRA, one variance",
     "lira_shrunk": "LiRA, shrunken variances",
     "lira_per_sample": "LiRA, variance per sample",
+    "lira_smooth": "LiRA, smoothed",
     "lira_offline": "LiRA, offline",
     "lira_joint": "LiRA, mean and spread",
     "rmia": "RMIA",
+    "rmia_tuned": "RMIA, tuned",
     "rmia_offline": "RMIA, offline",
     "rmia_count": "RMIA, counted",
     "base": "BASE (Lassila et al.)",
     "nig": "Student-t LiRA",
     "nig_offline": "Student-t LiRA, offline",
-    "fused": "combination of several",
 }
 
 SUITES = (  # from this many references a side: headline first, then what is printed beside it

@@ -59,7 +59,8 @@ def score(
     samples lack a side (Bernoulli designs) they score NaN and the share is a flag; the attack's
     warnings are flags too, as are outputs after every time step, and targets and references on two
     scales or queried by two plans. References are read block by block where they lie, so that
-    memory beyond them does not grow with their number; shokri, song_mittal, fused and functions of
+    memory beyond them does not grow with their number; shokri, song_mittal, lira_smooth,
+    rmia_tuned and functions of
     your own get a copy. Example:
         scores = score("rmia", signals)
     """

@@ -25,7 +25,7 @@ LEVEL = 0.001  # family-wise, after Holm's correction
 # resamples)
 REDRAW_ERRORS = 4.0
 SIGN_ERRORS = 3.0
-FITTED = ("shokri", "fused")  # attacks that fit a model for each target
+FITTED = ("shokri",)  # attacks that fit a classifier for each target
 TESTS = {
     "run": "not run",
     "blind": "constant outputs",
@@ -76,8 +76,8 @@ def self_test(
 
     Parameters:
         signals: of the pool, with membership.
-        attacks: {name: attack}, or a list of names; "shokri" and "fused" are left out, as they
-            would fit a model per redraw.
+        attacks: {name: attack}, or a list of names; "shokri" is left out, as it would fit
+            a model per redraw.
         n_resamples: masks that N2 redraws, 2 or more.
         seed: of masks, noise and the samples that are tested.
         keep_complement: keeps the target's complementary model among the references: the leak by

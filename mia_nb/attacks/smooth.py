@@ -1,0 +1,142 @@
+"""LiRA whose gap and variances are smoothed over samples: for few references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.polynomial.legendre import legvander
+from scipy.special import digamma
+from scipy.stats import rankdata
+
+from mia_nb.attacks.inputs import combination, own, sides
+from mia_nb.attacks.margins import combine_queries
+from mia_nb.checks import checked, whole
+from mia_nb.types import Signals
+
+SAMPLES_A_DEGREE = 10  # a polynomial of more would follow single samples
+FLOOR = 1e-12  # of a variance, for samples on which all references answer the same
+
+
+@checked
+def lira_smooth(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    degree: int = 6,
+    combine: str | None = None,
+    missing: str = "raise",
+) -> np.ndarray:
+    """Gaussian likelihood ratio whose gap and variances are learned over all samples.
+
+    With k references a side, the gap m_in - m_out between a sample's two mean margins has the
+    variance 2 v / k: with few references it is mostly noise, and `lira` multiplies the target's
+    margin by it. But how much a sample gains by being trained on depends on how hard it is, and
+    that many samples have in common. So the sample keeps its own level, the middle of its two
+    means, and everything else is a smooth function of the level:
+
+        level = (m_in + m_out) / 2
+        gap = f(level), regressed on m_in - m_out
+        v_in, v_out = exp(g(level)), regressed on the logarithms of the samples' own variances
+        s = log N(phi_t; level + gap / 2, v_in) - log N(phi_t; level - gap / 2, v_out)
+
+    f and g are polynomials of the level's rank among the audited samples, by least squares. The
+    logarithm of a variance estimated with d degrees of freedom is digamma(d / 2) - log(d / 2) too
+    low on average, which is added back.
+
+    Parameters:
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        degree: of the polynomials, 0 to 20, and at most one for every 10 samples; 0 is one gap and
+            one variance a side for all samples.
+        combine: how queries are combined, a name of `combine_queries`; None: their mean margin.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+
+    Returns:
+        (N,) scores, larger = more likely a member; NaN for population samples, which no model was
+        trained on.
+
+    Raises:
+        ValueError: for missing sides, and where no sample has two references on either side.
+
+    Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: it is made for few
+    references. With 32 a side and more, a sample's own gap says more than that of others like it.
+    """
+    degree = whole("degree", degree, 0)
+    if degree > 20:
+        raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
+    side = sides("lira_smooth", target, references, ("in", "out"), missing)
+    name = combination("lira_smooth", target.query_kind, combine)
+    target_margin = own(target, "lira_smooth", name)
+    margins = combine_queries(references.margin, name)
+    mean_in, variance_in, free_in = _mean_and_variance(margins, references.member)
+    mean_out, variance_out, free_out = _mean_and_variance(margins, ~references.member)
+    learned = side.audited & (free_in > 0) & (free_out > 0)
+    if not learned.any():
+        raise ValueError(
+            "lira_smooth: no sample has two references on either side, so there is no variance"
+            " estimate: train more pairs, or use rmia"
+        )
+    degree = min(degree, int(learned.sum()) // SAMPLES_A_DEGREE)
+    level = (mean_in + mean_out) / 2
+    smooth = _smoother(level[learned], degree)
+    gap = smooth((mean_in - mean_out)[learned])
+    log_in = smooth(_log_variance(variance_in[learned], free_in[learned]))
+    log_out = smooth(_log_variance(variance_out[learned], free_out[learned]))
+
+    scored = side.usable
+    distance = target_margin[scored] - level[scored]
+    gap, log_in, log_out = (curve(level[scored]) for curve in (gap, log_in, log_out))
+    score = np.full(side.usable.shape, np.nan)
+    score[scored] = (
+        (distance + gap / 2) ** 2 / np.exp(log_out)
+        - (distance - gap / 2) ** 2 / np.exp(log_in)
+        + log_out
+        - log_in
+    ) / 2
+    return score
+
+
+def _mean_and_variance(
+    margins: np.ndarray, side: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, variance and degrees of freedom, each (N,), of the margins (M, N) where side (M, N)."""
+    count = side.sum(0)
+    mean = np.where(side, margins, 0).sum(0) / np.maximum(count, 1)
+    squares = np.where(side, (margins - mean) ** 2, 0).sum(0)
+    free = np.maximum(count - 1, 0)
+    return mean, squares / np.maximum(free, 1), free
+
+
+def _log_variance(variance: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """Unbiased logarithm of variances that were estimated with `free` degrees of freedom."""
+    floor = FLOOR * (1 + variance.mean())
+    bias = digamma(free / 2) - np.log(free / 2)
+    return np.log(np.maximum(variance, floor)) - bias
+
+
+def _smoother(
+    level: np.ndarray, degree: int
+) -> Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]:
+    """What regresses values (n,) at these levels (n,), and gives the regression as a function of
+    any level.
+
+    Legendre polynomials of the rank: the basis is nearly orthogonal whatever the levels' scale.
+    """
+    ordered = np.sort(level)
+    position = 2 * (rankdata(level) - 0.5) / len(level) - 1
+    basis = legvander(position, degree)
+    normal = np.linalg.pinv(basis.T @ basis, hermitian=True)
+
+    def regress(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        weights = normal @ (basis.T @ values)
+
+        def curve(at: np.ndarray) -> np.ndarray:
+            below = np.searchsorted(ordered, at, "left")
+            up_to = np.searchsorted(ordered, at, "right")
+            rank = (below + up_to) / len(ordered) - 1
+            return legvander(rank, degree) @ weights
+
+        return curve
+
+    return regress
