@@ -67,7 +67,6 @@ def value(table, attack: str, metric: str, fpr: float | None = None, end: str = 
 
 # --- 1. scores -------------------------------------------------------------------------------------
 
-NOT_FROZEN = {"fused"}  # combinations of attacks are to be replaced by attacks that are tuned
 WORLDS = {  # name: (models, queries, kind of queries, audited samples, population, leak)
     "plain": (12, 1, "plain", 240, 40, 0.8),
     "noise": (8, 4, "noise", 160, 40, 0.8),
@@ -111,7 +110,7 @@ def world(name: str) -> mia.Signals:
 def attacks_on(name: str) -> list[str]:
     if name == SHIPPED:
         return ["rmia", "lira", "nig", "attack_r", "watson", "loss"]
-    left_out = NOT_FROZEN if WORLDS[name][1] > 1 else NOT_FROZEN | SEVERAL
+    left_out = set() if WORLDS[name][1] > 1 else SEVERAL
     return [attack for attack in mia.attacks.ATTACKS if attack not in left_out]
 
 
