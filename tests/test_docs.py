@@ -237,6 +237,8 @@ EXAMPLES = (
     "models.solvers",
     "training.families",
     "training.loop",
+    "workshop.checker",
+    "workshop.measures",
 )
 
 

@@ -20,7 +20,8 @@ PRESETS = sorted(FOLDER.glob("presets/*.yaml"))
 ABSOLUTE = re.compile(r"""["'](/(?!/)\w|~/|[A-Za-z]:\\)""")
 DRAWS = re.compile(
     r"\bplots\.(?!verdict\b)\w+\("
-    r"|\b(widgets\.(explore|scores|sample|ladder)|workshop\.(show|game)|mia\.(roc|histogram))\("
+    r"|\b(widgets\.(explore|scores|sample|ladder|latency|noise|exposed)|mia\.(roc|histogram)"
+    r"|workshop\.(game|race|null|lattice|fight|leak))\("
 )
 
 

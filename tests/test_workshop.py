@@ -1,9 +1,10 @@
-"""The workshop's room: questions that keep their answers, checks that hint, a game with honest
-uncertainty.
+"""The workshop: questions that keep their answers, checks that hint, a game with honest uncertainty;
+the cells of the notebooks run here on a small invented cube.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -22,12 +23,30 @@ from mia_nb.metrics.pairs import units
 from mia_nb.plots import teaching
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source
-from mia_nb.workshop import answers, explorers, measures, parts, questions
+from mia_nb.workshop import checker, explorers, measures, questions
 from mia_nb.workshop.cube import INDEX, Cube, Pictures
 from mia_nb.workshop.game import deal
 
 MODELS, SAMPLES = 12, 300
+IMAGE = 266  # of part 3
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = sorted((FOLDER / "workshop").glob("*.ipynb"))
+PARTS = range(1, 12)
+ODD = [  # answers that nobody should give
+    "twelve",
+    b"x",
+    float("nan"),
+    np.inf,
+    [1, 2],
+    {},
+    object(),
+    -1,
+    1e9,
+    0.123,
+    np.zeros((0,)),
+    True,
+    lambda: 1,
+]
 
 
 def cube_of(
@@ -71,7 +90,7 @@ def source() -> Source:
 
 @pytest.fixture(scope="module")
 def cube(source) -> Cube:
-    noisy = Source("noisy", cube_of(queries=8, query_kind="noise"))
+    noisy = replace(cube_of(queries=8, query_kind="noise"), info={"flow": {"sigma": 0.5}})
     steps = cube_of(queries=4, query_kind="steps")
     clearer = steps.margin + np.array([0, 1, 2, 4])[None, :, None] * (steps.member[:, None] - 0.5)
     return Cube(
@@ -79,16 +98,47 @@ def cube(source) -> Cube:
             "small": source,
             "pool": source,
             "race": source,
-            "noise/0.25": noisy,
+            "noise/0.25": Source("noisy", noisy),
             "spikes/steps": Source("steps", replace(steps, margin=clearer)),
         }
     )
 
 
-def said(capsys, part, value, cube) -> tuple[bool, str]:
+def cells_of(part: int) -> dict[str, str]:
+    """{id: source} of the cells of a part's notebook."""
+    (path,) = (FOLDER / "workshop").glob(f"{part:02d}_*.ipynb")
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return {cell["id"]: "".join(cell["source"]) for cell in cells}
+
+
+def names_of(part: int, cube: Cube) -> dict:
+    """What a part's cells find: its imports, and the cube."""
+    names = {"cube": cube}
+    set_up = cells_of(part)["set-up"]
+    exec(set_up[: set_up.index("widgets.setup")], names)
+    return names
+
+
+def prediction(part: int, cube: Cube) -> questions.Prediction:
+    """The question that a part begins with."""
+    names = names_of(part, cube)
+    *statements, last = ast.parse(cells_of(part)["before"]).body
+    exec(compile(ast.Module(statements, []), "before", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "before", "eval"), names)
+
+
+def said(capsys, part: int, value: object, cube: Cube) -> tuple[bool, str]:
+    """Whether a part's check calls an answer right, and what it prints."""
+    names = names_of(part, cube) | {"answer": value}
     capsys.readouterr()
-    right = workshop.check(part, value, cube)
-    return right, capsys.readouterr().out
+    exec(cells_of(part)["check"], names)
+    words = capsys.readouterr().out
+    return words.startswith("right."), words
+
+
+def solution_of(part: int) -> str:
+    """The code of a part's folded solution."""
+    return re.search(r"```python\n(.*?)```", cells_of(part)["solution"], re.S)[1]
 
 
 def test_a_prediction_tells_its_answer_only_after_one_was_given():
@@ -98,11 +148,11 @@ def test_a_prediction_tells_its_answer_only_after_one_was_given():
     shown = " ".join(
         child.value for child in question.widget.children if hasattr(child, "value") and child.value
     )
-    assert "many" not in shown and "because" not in shown and question.told == ""
+    assert "many" not in shown and "because" not in shown and question.shown_answer == ""
     question.widget.children[1].value = "few"
     assert (
-        "You said: few" in question.told
-        and "many" in question.told
+        "You said: few" in question.shown_answer
+        and "many" in question.shown_answer
         and "because of X" in question.widget.children[-1].value
     )
 
@@ -111,9 +161,9 @@ def test_a_prediction_on_a_slider_waits_for_the_button():
     question = questions.Prediction("How many of 20?", (0, 20), answer=10.4, why="a coin")
     control, button, shown = question.widget.children[1:]
     control.value = 17
-    assert question.told == shown.value == ""
+    assert question.shown_answer == shown.value == ""
     button.click()
-    assert "You said: 17" in question.told and "10.4" in shown.value
+    assert "You said: 17" in question.shown_answer and "10.4" in shown.value
 
 
 def test_in_batch_mode_question_and_options_are_printed_and_the_answer_is_folded(
@@ -141,35 +191,14 @@ def test_a_prediction_refuses_an_answer_that_nobody_can_choose():
         questions.Prediction("Well?", ["yes"], answer="yes")
 
 
-@pytest.mark.parametrize("part", sorted(parts.PARTS))
-def test_no_answer_is_no_failure_and_odd_input_never_raises(capsys, part, cube):
-    right, words = said(capsys, part, None, cube)
+@pytest.mark.parametrize("part", [1, 2, 3, 4, 5, 6, 7, 8, 9, 11])
+def test_no_answer_is_no_failure_and_odd_input_never_raises(capsys, part, crowded):
+    right, words = said(capsys, part, None, crowded)
     assert not right and "not answered yet" in words
-    odd = [
-        "twelve",
-        b"x",
-        float("nan"),
-        np.inf,
-        [1, 2],
-        {},
-        object(),
-        -1,
-        1e9,
-        0.123,
-        np.zeros((0,)),
-        True,
-        lambda: 1,
-    ]
-    for value in odd:
-        right, words = said(capsys, part, value, cube)
-        assert not right and words.startswith(f"Part {part}: not yet."), (value, words)
+    for value in ODD:
+        right, words = said(capsys, part, value, crowded)
+        assert not right and words.startswith("not yet."), (value, words)
         assert words.count("\n") == 1 and "Traceback" not in words
-
-
-def test_a_part_that_does_not_exist_is_named(capsys, cube):
-    assert "there is no part 12" in said(capsys, 12, 1, cube)[1]
-    with pytest.raises(ValueError, match="parts 1 to 11"):
-        workshop.question(0, cube)
 
 
 def test_fifteen_of_twenty_is_the_smallest_number_that_luck_rarely_reaches(capsys, cube):
@@ -199,12 +228,12 @@ def test_the_check_of_accusations_knows_the_usual_mistakes(capsys, cube):
 
 def test_the_check_of_two_worlds_notices_the_sign_and_the_targets_complementary_model(capsys, cube):
     _, references = cube["pool"].signals.hold_out(0)
-    phi, inside = references.margin[:, 0, parts.IMAGE], references.member[:, parts.IMAGE]
+    phi, inside = references.margin[:, 0, IMAGE], references.member[:, IMAGE]
     gap = phi[inside].mean() - phi[~inside].mean()
     assert said(capsys, 3, gap, cube)[0] and "sign" in said(capsys, 3, -gap, cube)[1]
     whole, member = (
-        cube["pool"].signals.margin[:, 0, parts.IMAGE],
-        cube["pool"].signals.member[:, parts.IMAGE],
+        cube["pool"].signals.margin[:, 0, IMAGE],
+        cube["pool"].signals.member[:, IMAGE],
     )
     assert "hold_out" in said(capsys, 3, whole[member].mean() - whole[~member].mean(), cube)[1]
 
@@ -272,7 +301,7 @@ def right_answers(cube) -> dict[int, float]:
         cube["pool"].signals.hold_out(0),
     )
     at = metrics.tpr_at(rmia.value[0], rmia.member[0], 0.05)
-    phi, inside = references.margin[:, 0, parts.IMAGE], references.member[:, parts.IMAGE]
+    phi, inside = references.margin[:, 0, IMAGE], references.member[:, IMAGE]
     real, drawn = workshop.redrawn(cube["small"].signals, "loss")
     tied = attacks.score("attack_r_lattice", pool.select(models=range(6)), targets=0)
     noisy = cube["noise/0.25"].signals
@@ -297,11 +326,9 @@ def mean_auc(scores) -> float:
 
 
 def odd_aucs(cube) -> tuple[float, float]:
-    """RMIA's AUC among every third image and among the others, over the first half of the
-    targets.
-    """
+    """RMIA's AUC among every third image and among the others, over the first eight targets."""
     odd, scores = np.arange(SAMPLES) % 3 == 1, cube["pool"].scores("rmia")
-    rows = list(zip(scores.value, scores.member, strict=True))[: len(scores.value) // 2]
+    rows = list(zip(scores.value, scores.member, strict=True))[:8]
     return tuple(np.mean([[metrics.auc(v[at], m[at]) for at in (odd, ~odd)] for v, m in rows], 0))
 
 
@@ -353,12 +380,12 @@ def test_an_answer_rounded_to_three_digits_is_right_and_one_digit_is_asked_for_m
     ],
 )
 def test_a_number_rounds_another_to_the_digits_it_has(number, truth, rounds):
-    assert answers.rounds(number, truth) == rounds
+    assert checker.rounds(number, truth) == rounds
 
 
 def test_a_rounding_that_fits_a_mistake_as_well_is_not_accepted():
     verdict = [
-        answers.Number([0.3249], "yes", "hint", [([0.3189], "mistake")]).judge(x)
+        checker.judge_number(x, [0.3249], "yes", "hint", [(0.3189, "mistake")], 5e-4, False)
         for x in (0.3249, 0.325, 0.32, 0.319, 0.5)
     ]
     assert [right for right, _ in verdict] == [True, True, False, False, False]
@@ -372,17 +399,14 @@ def test_the_check_of_the_odd_ones_knows_who_was_counted(capsys, crowded):
     everybody = mean_auc(crowded["pool"].scores("rmia"))
     assert "average over everybody" in said(capsys, 9, everybody, crowded)[1]
     assert not said(capsys, 9, odd - 0.02, crowded)[0] and not said(capsys, 9, 1 - odd, crowded)[0]
-    assert parts.read_part(9, crowded).answer.startswith("odd ones")
+    assert prediction(9, crowded).answer.startswith("odd ones")
 
 
-def test_models_that_are_attacked_do_not_choose_who_is_odd():
-    """In a world without a leak those whom the other half gets wrong have an AUC of one half."""
+def test_models_that_are_attacked_do_not_choose_who_is_odd(cube):
+    """Where nothing leaks, those whom models 8 to 15 get wrong are no more exposed than others."""
     signals = cube_of(0.0, models=16)
-    signals = replace(signals, correct=signals.margin > 1.5)
-    scores = measures.first_half(Source("null", signals).scores("loss"))
-    odd = workshop.odd_ones(signals)
-    value, low, high = measures.auc_among(scores, odd)
-    assert 5 < odd.sum() < SAMPLES / 2 and low <= 0.5 <= high and low < value < high
+    nothing = Source("null", replace(signals, correct=signals.margin > 1.5))
+    assert prediction(9, Cube(pool=nothing)).answer == "all alike"
 
 
 @pytest.mark.parametrize(("leak", "answer"), [(0.2, "less"), (2.4, "more"), (1.0, "cannot say")])
@@ -392,39 +416,38 @@ def test_the_check_of_the_fair_fight_takes_one_of_three_words(capsys, leak, answ
         for epoch, share in ((1, 0.5), (2, 1.0)):
             signals = cube_of(gap * share, models=8)
             margin = signals.margin + rng.normal(0, 0.3, signals.margin.shape)
-            # 80 % and 95 %
-            correct = np.broadcast_to(np.arange(SAMPLES) % 20 < 13 + 3 * epoch, margin.shape)
+            # 85 % and 100 %
+            correct = np.broadcast_to(np.arange(SAMPLES) % 20 < 14 + 3 * epoch, margin.shape)
             info = {"defense": defense, "epoch": epoch}
             fights[f"fight/{name}/{epoch}"] = Source(
                 name, replace(signals, margin=margin, correct=correct, info=info), info=info
             )
+    assert not any(said(capsys, 10, value, fights)[0] for value in (None, *ODD))
     for word in ("more", "less", "cannot say"):
         right, words = said(capsys, 10, word, fights)
         assert right == (word == answer), words
         assert ("test accuracy" if right else "one side of zero") in words
 
 
-def test_a_cube_that_lacks_a_role_is_said_in_words(capsys):
-    assert "cannot be checked" in said(capsys, 2, 0.5, {})[1]
-
-
 @pytest.mark.parametrize("part", [1, 2, 3, 4, 5, 6, 7, 8, 11])
 def test_the_truth_behind_a_prediction_is_computed_from_the_cube(part, cube):
-    found = parts.read_part(part, cube)
-    assert found.answer is not None and len(found.why) > 20 and "nan" not in found.why
+    asked = prediction(part, cube)
+    assert asked.answer is not None and len(asked.why) > 20 and "nan" not in asked.why
+
+
+@pytest.mark.parametrize("part", [1, 2, 3, 4, 5, 6, 7, 8, 9, 11])
+def test_a_solution_is_right_on_another_cube_too(capsys, part, crowded):
+    names = names_of(part, crowded)
+    exec(solution_of(part), names)
+    assert said(capsys, part, names["answer"], crowded)[0]
 
 
 def test_truths_follow_the_world_they_are_asked_about():
-    nothing = {"small": Source("null", cube_of(0.0)), "pool": Source("null", cube_of(0.0))}
-    assert (
-        parts.read_part(5, nothing).answer == "yes"
-        and parts.read_part(5, {"small": Source("x", cube_of())}).answer == "no"
-    )
-    assert (
-        abs(parts.read_part(1, nothing).answer - 10)
-        < 0.5
-        < parts.read_part(1, {"pool": Source("x", cube_of())}).answer - 10
-    )
+    null, leaky = Source("null", cube_of(0.0)), Source("leaky", cube_of())
+    assert prediction(5, Cube(small=null)).answer == "yes"
+    assert prediction(5, Cube(small=leaky)).answer == "no"
+    assert abs(prediction(1, Cube(pool=null)).answer - 10) < 0.5
+    assert prediction(1, Cube(pool=leaky)).answer > 10.5
 
 
 def test_a_hand_is_ten_and_ten_and_the_same_again(source):
@@ -633,7 +656,7 @@ def test_what_an_elective_lacks_is_said_in_one_line(tmp_path):
         with pytest.raises(ValueError, match=rf"{role} .*{INDEX}.*mia-nb run workshop-electives"):
             cube.group(role)
     with pytest.raises(ValueError, match="needs the file"):
-        workshop.question(4, cube)
+        prediction(4, cube)
     (tmp_path / INDEX).write_text("{")
     with pytest.raises(ValueError, match=r"damaged.*mia-nb run workshop-electives"):
         workshop.open_cube(tmp_path)
@@ -649,28 +672,50 @@ def test_the_course_runs_on_what_is_shipped_and_imports_no_torch():
         "os.environ['MIA_NB_MODE'] = 'batch'",
         "results, mode = 'nowhere', 'batch'",
     ]
-    for path in sorted((FOLDER / "workshop").glob("*.ipynb")):
-        if int(path.stem[:2]) not in (1, 2, 3, 5, 9, 10) and "introduction" not in path.stem:
+    for path in NOTEBOOKS:
+        number = int(path.stem[:2])
+        if number not in (1, 2, 3, 5, 9, 10) and "introduction" not in path.stem:
             continue
-        cells = {c["id"]: c for c in json.loads(path.read_text(encoding="utf-8"))["cells"]}
-        solution = "".join(cells.get("solution", {"source": ""})["source"])
-        for name, cell in cells.items():
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             source = "".join(cell["source"])
-            if name == "exercise":
-                source = re.search(r"```python\n(.*?)```", solution, re.S)[1]
-            if cell["cell_type"] == "code" and name not in ("parameters", "set-up"):
+            if cell["id"] == "set-up":
+                source = "\n".join(line for line in source.splitlines() if "import" in line)
+            if cell["id"] == "exercise":
+                source = solution_of(number)
+            if cell["cell_type"] == "code" and cell["id"] != "parameters":
                 code.append(source)
-            if name == "set-up":
-                code.append("\n".join(x for x in source.splitlines() if "import" in x))
     code.append("print('torch' in sys.modules, 'sklearn' in sys.modules)")
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=True
     )
     lines = done.stdout.splitlines()
     assert lines[-1] == "False False"
-    assert [one.partition(".")[0] for one in lines if one.startswith("Part ")] == [
-        f"Part {part}: right" for part in (1, 2, 3, 5, 9, 10)
-    ]
+    assert sum(line.startswith("right. ") for line in lines) == 6
+    assert "not yet" not in done.stdout
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_cells_that_give_an_answer_away_are_folded(part):
+    (path,) = (FOLDER / "workshop").glob(f"{part:02d}_*.ipynb")
+    cells = {cell["id"]: cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+    for name, tag in (("before", "question"), ("check", "check")):
+        assert cells[name]["metadata"] == {"jupyter": {"source_hidden": True}, "tags": [tag]}
+    assert cells["solution"]["metadata"]["tags"] == ["solution"]
+
+
+def test_the_handout_of_the_teachers_page_lacks_the_solutions_and_nothing_else(tmp_path):
+    page = (FOLDER.parent / "docs" / "workshop.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ +(jupyter nbconvert .*)$", page, re.M)
+    words = [word for word in command.split() if word != "notebooks/workshop/*.ipynb"]
+    words[words.index("--output-dir") + 1] = str(tmp_path)
+    subprocess.run(
+        [sys.executable, "-m", *words, *map(str, NOTEBOOKS)], check=True, capture_output=True
+    )
+    for path in NOTEBOOKS:
+        given = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        left = json.loads((tmp_path / path.name).read_text(encoding="utf-8"))["cells"]
+        wanted = [cell["id"] for cell in given if cell["id"] != "solution"]
+        assert [cell["id"] for cell in left] == wanted
 
 
 def test_signals_that_are_not_stored_cannot_play_a_role(tmp_path):

@@ -1,24 +1,33 @@
-"""The two-hour workshop: questions, games and exercises on signals that travel with the package.
+"""What the workshop's notebooks call: a question, the checker of answers, the game, the explorers
+and the signals they run on. Texts, answers and exercises are cells of the notebooks.
 
-Kept free of torch. A part of a notebook: `cube = open_cube(results)`, then `question(5, cube)`,
-`show(5, cube)` and `check(5, answer, cube)`.
+Kept free of torch. In a notebook: `cube = open_cube(results)`, then
+`Prediction("How many?", (0, 20), answer=10, why="...")`, `game(cube["pool"])` and
+`check(answer, 15, praise="...", hint="...")`.
 """
 
+from mia_nb.workshop.checker import check
 from mia_nb.workshop.cube import keep, open_cube, stored
+from mia_nb.workshop.explorers import fight, lattice, leak, null, race
 from mia_nb.workshop.game import game
-from mia_nb.workshop.measures import equal_accuracy, odd_ones, race_table, redrawn
-from mia_nb.workshop.parts import check, question, show
+from mia_nb.workshop.measures import frontier, outcome, race_table, redrawn, with_references
+from mia_nb.workshop.questions import Prediction
 
 __all__ = [
+    "Prediction",
     "check",
-    "equal_accuracy",
+    "fight",
+    "frontier",
     "game",
     "keep",
-    "odd_ones",
+    "lattice",
+    "leak",
+    "null",
     "open_cube",
-    "question",
+    "outcome",
+    "race",
     "race_table",
     "redrawn",
-    "show",
     "stored",
+    "with_references",
 ]

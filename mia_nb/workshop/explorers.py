@@ -245,7 +245,7 @@ def fight(sources: Sequence[Source]) -> Explorer:
     extrapolation, and gives the difference to the first family with its 95 % interval
     (`metrics.matched`). What the accountant says of DP-SGD is written beside its points.
     """
-    table = frontier(tuple(sources))
+    table = frontier(sources)
     means = frontier_means(table)
     ends = means.sort_values("epoch").groupby("family", sort=False).tail(1).set_index("family")
     names = tuple(table["family"].unique())

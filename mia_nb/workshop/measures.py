@@ -1,4 +1,4 @@
-"""What the workshop computes from stored signals, for its explorers, truths and checks."""
+"""What the workshop's explorers compute from stored signals."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import attacks, metrics
-from mia_nb.metrics.frontier import frontier_means
 from mia_nb.metrics.null import redraw
 from mia_nb.metrics.pairs import units
 from mia_nb.metrics.uncertainty import per_target_metrics
 from mia_nb.types import Scores, Signals
-from mia_nb.widgets.stored import Source, rows_of
+from mia_nb.widgets.stored import Source
 
 DRAWS = 100  # redrawn worlds, and bootstrap samples of a frontier
 BUDGETS = (1, 4, 16, 64)
@@ -51,8 +50,20 @@ def mean_auc(scores: Scores) -> float:
 
 
 def outcome(low: float, high: float) -> str:
-    """more, less or cannot say: on which side of zero an interval of a difference lies."""
-    return "more" if low > 0 else "less" if high < 0 else "cannot say"
+    """more, less or cannot say: on which side of zero the interval of a difference lies.
+
+    Parameters:
+        low, high: ends of the interval; NaN where it could not be measured
+
+    Example:
+        >>> outcome(-0.02, -0.003)
+        'less'
+    """
+    if low > 0:
+        return "more"
+    if high < 0:
+        return "less"
+    return "cannot say"
 
 
 def with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
@@ -89,11 +100,13 @@ def redrawn(
         ValueError: as `attacks.score`, and for too few pairs.
     """
     targets = np.flatnonzero(pair_ids(signals) < 2)
-    worlds = redraw(signals, n_resamples, np.random.default_rng(0))
-    real, *drawn = (
-        mean_auc(attacks.score(attack, world, targets=targets, keep_complement=keep_complement))
-        for world in chain([signals], (replace(signals, member=mask) for mask in worlds))
-    )
+    masks = redraw(signals, n_resamples, np.random.default_rng(0))
+    aucs = []
+    for member in chain([signals.member], masks):
+        world = replace(signals, member=member)
+        scores = attacks.score(attack, world, targets=targets, keep_complement=keep_complement)
+        aucs.append(mean_auc(scores))
+    real, *drawn = aucs
     return real, np.array(drawn)
 
 
@@ -105,12 +118,23 @@ def p_value(real: float, drawn: np.ndarray) -> float:
 def with_references(
     signals: Signals, attack: str, references: int, *, pairs: int = PAIRS
 ) -> Scores | None:
-    """Scores of both targets of `pairs` pairs, each with so many reference models: those of the
-    pairs that follow.
+    """Scores of both targets of some pairs, each with so many reference models: those of the pairs
+    that follow.
 
     A single reference has seen an image or not, so that no attack has both sides: rmia then weighs
-    models equally (`base`), the likelihood ratios cannot run. None where an attack refuses so few.
-    Raises ValueError for more references than there are.
+    models equally (`base`), the likelihood ratios cannot run.
+
+    Parameters:
+        signals: of complementary pairs of models
+        attack: name of an attack
+        references: number of reference models of each target
+        pairs: how many pairs are attacked, at most
+
+    Returns:
+        `Scores`, or None where the attack refuses so few references.
+
+    Raises:
+        ValueError: for more references than there are.
     """
     pair = pair_ids(signals)
     models = [np.flatnonzero(pair == number) for number in range(pair.max() + 1)]
@@ -119,19 +143,24 @@ def with_references(
         raise ValueError(f"{references} references: this pool leaves 1 to {most}")
     if references == 1 and attack not in ONE_REFERENCE:
         return None
-    attack = "base" if attack == "rmia" and references == 1 else attack
+    if references == 1 and attack == "rmia":
+        attack = "base"
+
     parts = []
-    with suppress(ValueError):
-        for number, own in enumerate(models[:pairs]):
-            others = np.concatenate(models[number + 1 :] + models[:number])[:references]
-            world = signals.select(models=np.concatenate([own, others]))
-            scores = attacks.score(attack, world, targets=range(len(own)))
-            parts.append(replace(scores, targets=own, pair=np.full(len(own), number)))
-    refused = len(parts) < min(pairs, len(models))
-    if refused or any(np.isnan(scores.value).all() for scores in parts):
-        return None
-    fields = ("value", "member", "accuracy", "loss", "targets", "pair")
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
+    for number, targets in enumerate(models[:pairs]):
+        others = np.concatenate(models[number + 1 :] + models[:number])[:references]
+        world = signals.select(models=np.concatenate([targets, others]))
+        try:
+            scores = attacks.score(attack, world, targets=range(len(targets)))
+        except ValueError:
+            return None
+        if np.isnan(scores.value).all():
+            return None
+        parts.append(replace(scores, targets=targets, pair=np.full(len(targets), number)))
+
+    arrays = {}
+    for name in ("value", "member", "accuracy", "loss", "targets", "pair"):
+        arrays[name] = np.concatenate([getattr(part, name) for part in parts])
     return Scores(**arrays, info=parts[0].info | {"k": references // 2})
 
 
@@ -149,11 +178,13 @@ def race_table(signals: Signals, *, budgets: tuple[int, ...] = BUDGETS) -> pd.Da
         `metrics.intervals` with 200 bootstrap resamples.
     """
     rows = []
-    for budget, name in product([b for b in budgets if b <= len(signals.member) - 2], RACERS):
+    possible = [budget for budget in budgets if budget <= len(signals.member) - 2]
+    for budget, name in product(possible, RACERS):
         scores = with_references(signals, name, budget)
-        ends = NOT_RUN
-        sizes = {"targets": 0, "n0": 0}
-        if scores is not None:
+        if scores is None:
+            ends = NOT_RUN
+            sizes = {"targets": 0, "n0": 0}
+        else:
             ends = metrics.intervals(scores, (RATE,), n_resamples=200)[NOT_RUN.columns]
             sizes = {"targets": len(scores.targets), "n0": int((~scores.member).sum(1).min())}
         for title, metric in METRICS.items():
@@ -166,80 +197,36 @@ def lattice_scores(source: Source, references: int) -> dict[str, Scores]:
     """Attack-R as a share of beaten references, and as a difference, on the first pair with so many
     references. ValueError for more than there are.
     """
-    return {
-        title: with_references(source.signals, name, references, pairs=1)
-        for title, name in (
-            ("Attack-R (share beaten)", "attack_r_lattice"),
-            ("Attack-R (difference)", "attack_r"),
-        )
-    }
+    tied = with_references(source.signals, "attack_r_lattice", references, pairs=1)
+    free = with_references(source.signals, "attack_r", references, pairs=1)
+    return {"Attack-R (share beaten)": tied, "Attack-R (difference)": free}
+
+
+def frontier(sources: Sequence[Source]) -> pd.DataFrame:
+    """`metrics.frontier` of families queried at several epochs.
+
+    Parameters:
+        sources: families at several epochs, such as `cube.group("fight")`
+
+    Returns:
+        A row per family, epoch, attack and target. Attacks that refuse a family's references are
+        left out.
+    """
+    return _frontier(tuple(sources))
 
 
 @remembered
-def frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
-    """`metrics.frontier` of families queried at several epochs: a row per family, epoch, attack and
-    target.
-
-    Attacks that refuse a family's references are left out.
-    """
+def _frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
     runs: dict[str, dict] = {}
     for source in sources:
         scores = {}
         for name in STRONGEST_OF:
             with suppress(ValueError):
                 scores[name] = source.scores(name)
-        epoch = source.info["epoch"]
-        runs.setdefault(FAMILIES[source.info.get("defense") or ""], {})[epoch] = scores
-    in_order = {name: dict(sorted(epochs.items())) for name, epochs in runs.items()}
+        family = FAMILIES[source.info.get("defense") or ""]
+        runs.setdefault(family, {})[source.info["epoch"]] = scores
+    in_order = {family: dict(sorted(epochs.items())) for family, epochs in runs.items()}
     return metrics.frontier(in_order, (), n_resamples=DRAWS)
-
-
-def equal_accuracy(sources: Sequence[Source]) -> pd.DataFrame:
-    """The first two families compared where both are as accurate.
-
-    That is a point of test accuracy below the highest mean that both reach, in whole per cent.
-
-    Parameters:
-        sources: families queried at several epochs, `cube.group("fight")`
-
-    Returns:
-        `metrics.matched` of the two, indexed by family; columns difference, difference_low,
-        difference_high are the AUC of the second minus that of the first, with its 95 % interval.
-    """
-    table = frontier(tuple(sources))
-    both = table[table["family"].isin(table["family"].unique()[:2])]
-    highest = frontier_means(both).groupby("family")["test_acc"].max().min()
-    level = float(np.floor(100 * highest - 1) / 100)
-    matched = metrics.matched(both, baseline=both["family"].iloc[0], levels=[level])
-    return matched.set_index("family")
-
-
-def first_half(scores: Scores) -> Scores:
-    """The scores of the first half of the models."""
-    return rows_of(scores, np.arange(len(scores.targets) // 2))
-
-
-@remembered
-def odd_ones(signals: Signals) -> np.ndarray:
-    """(N,) bool: images that most of the models which never saw them get wrong.
-
-    The second half of the models decides, so that the first half can be attacked: a model that
-    chose its own images would look better attacked than it is.
-
-    Parameters:
-        signals: of models in complementary pairs
-    """
-    half = slice(len(signals.margin) // 2, None)
-    outside = ~signals.member[half]
-    right = (signals.correct[half, 0] & outside).sum(0)
-    return right < 0.5 * outside.sum(0)
-
-
-def auc_among(scores: Scores, mask: np.ndarray) -> tuple[float, float, float]:
-    """(mean over targets, low, high) of the AUC on the columns `mask` (N audited,); 95 %."""
-    own = replace(scores, value=scores.value[:, mask], member=scores.member[:, mask])
-    row = metrics.intervals(own, (), n_resamples=DRAWS).loc["auc", ["value", "low", "high"]]
-    return tuple(map(float, row))
 
 
 class Gradients(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+from collections.abc import Sequence
 
 import ipywidgets as W
 from IPython.display import HTML, display
@@ -16,14 +17,15 @@ BOX = (
 )
 QUESTION = '<div style="font-size:15px;line-height:1.45"><b>{}</b></div>'
 FOLDED = "<details><summary>The answer, after you gave yours</summary><b>{}.</b> {}</details>"
+WIDE = {"width": "100%", "max_width": "720px"}
 
 
 class Prediction:
     """A question that is asked before a demonstration; the answer comes after one's own.
 
     Shown as radio buttons, or as a slider with a button. Live, neither answer nor reason leaves the
-    kernel before the participant has answered; in batch mode both are folded away. `told` is the
-    text of the answer, "" before one was given.
+    kernel before the participant has answered; in batch mode both are folded away. `shown_answer`
+    is the text that an answer was met with, "" before one was given.
 
     Parameters:
         question: the text
@@ -33,34 +35,43 @@ class Prediction:
 
     Raises:
         ValueError: for fewer than two options, and for an answer that is none of them.
+
+    Example: `Prediction("Which attack wins?", ["loss threshold", "RMIA"], answer="RMIA")`
     """
 
-    def __init__(self, question: str, options, *, answer, why: str = ""):
+    def __init__(
+        self,
+        question: str,
+        options: Sequence[str] | tuple[int, int] | range,
+        *,
+        answer: str | float,
+        why: str = "",
+    ):
         if len(options) == 2 and all(isinstance(end, int) for end in options):
             options = range(options[0], options[1] + 1)
-        self.slides = isinstance(options, range)
+        self.is_slider = isinstance(options, range)
         self.options = tuple(options)
         if len(self.options) < 2:
             raise ValueError(
                 f"{question!r} has the options {self.options}: wanted two or more to choose from"
             )
-        if not self.slides and answer not in self.options:
+        if not self.is_slider and answer not in self.options:
             raise ValueError(
                 f"{question!r}: the answer {answer!r} is none of the options {self.options}"
             )
         self.question = question
         self.answer = answer
         self.why = why
-        self.told = ""
-        self.right = f"{answer:g}" if isinstance(answer, float | int) else str(answer)
-        self._shown = W.HTML()
+        self.shown_answer = ""
+        self._box = W.HTML()
         heading = W.HTML(QUESTION.format(html.escape(question)))
-        self.widget = W.VBox([heading, *self._controls(), self._shown])
+        controls = self._slider() if self.is_slider else [self._radio_buttons()]
+        self.widget = W.VBox([heading, *controls, self._box])
 
     def __repr__(self) -> str:
-        return f"{self.question} {self.told}".rstrip()
+        return f"{self.question} {self.shown_answer}".rstrip()
 
-    def answered(self, value) -> str:
+    def answered(self, value: str | int) -> str:
         """Answer as a hand would.
 
         Parameters:
@@ -74,30 +85,39 @@ class Prediction:
         """
         if value not in self.options:
             raise ValueError(f"{value!r} is none of the options {self.options}")
-        yours = f"You said: {value}. " if self.slides or value != self.answer else "So you said. "
-        self.told = f"{yours}Answer: {self.right}. {self.why}"
-        yours, right, why = map(html.escape, (yours, self.right, self.why))
-        self._shown.value = BOX.format(f"{yours}<b>Answer: {right}.</b> {why}")
-        return self.told
+        if value == self.answer and not self.is_slider:
+            yours = "So you said. "
+        else:
+            yours = f"You said: {value}. "
+        right = self._right_answer()
+        self.shown_answer = f"{yours}Answer: {right}. {self.why}"
+        words = f"{html.escape(yours)}<b>Answer: {html.escape(right)}.</b> {html.escape(self.why)}"
+        self._box.value = BOX.format(words)
+        return self.shown_answer
 
-    def _controls(self) -> list[W.Widget]:
-        """Radio buttons, or a slider with a button: a slider moves before one has decided."""
-        wide = W.Layout(width="100%", max_width="720px")
-        if self.slides:
-            slider = steps("", self.options, self.options[len(self.options) // 2])
-            slider.layout = wide
-            button = W.Button(description="that is my guess", layout=W.Layout(width="160px"))
-            button.on_click(lambda _: self.answered(slider.value))
-            return [slider, button]
-        radio = W.RadioButtons(options=self.options, value=None, layout=wide)
+    def _right_answer(self) -> str:
+        return self.answer if isinstance(self.answer, str) else f"{self.answer:g}"
+
+    def _radio_buttons(self) -> W.RadioButtons:
+        radio = W.RadioButtons(options=self.options, value=None, layout=W.Layout(**WIDE))
         radio.observe(lambda change: self.answered(change["new"]), "value")
-        return [radio]
+        return radio
+
+    def _slider(self) -> list[W.Widget]:
+        """A slider with a button, since a slider moves before one has decided."""
+        slider = steps("", self.options, self.options[len(self.options) // 2])
+        slider.layout = W.Layout(**WIDE)
+        button = W.Button(description="that is my guess", layout=W.Layout(width="160px"))
+        button.on_click(lambda _: self.answered(slider.value))
+        return [slider, button]
 
     def _ipython_display_(self) -> None:
         if os.environ.get("MIA_NB_MODE") != "batch":
             show_live(self.widget, repr(self))
             return
-        first, *_, last = self.options
-        choices = f"{first} to {last}" if self.slides else " / ".join(map(str, self.options))
+        if self.is_slider:
+            choices = f"{self.options[0]} to {self.options[-1]}"
+        else:
+            choices = " / ".join(map(str, self.options))
         print(f"{self.question}\n  {choices}")
-        display(HTML(FOLDED.format(html.escape(self.right), html.escape(self.why))))
+        display(HTML(FOLDED.format(html.escape(self._right_answer()), html.escape(self.why))))
