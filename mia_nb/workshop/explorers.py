@@ -10,6 +10,7 @@ from functools import cache
 import ipywidgets as W
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.curve import tie_mass
@@ -72,8 +73,14 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
     """Who finds most with 1, 4, 16 and 64 reference models? Every attack on the same targets, with
     95 % bands.
 
-    A target's complementary model is never a reference. The table holds the AUC too where another
-    metric is drawn.
+    A target's complementary model is never a reference.
+
+    Parameters:
+        source: signals of complementary pairs, such as `cube["race"]`
+        budgets: numbers of reference models; those larger than the pool are left out
+
+    Returns:
+        An explorer, a static figure in batch mode. With fewer than six models a message says so.
     """
     models = len(source.signals.margin)
     if models < 6:
@@ -102,8 +109,8 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
             "n/m: cannot run with so few; with one reference RMIA weighs models equally; the"
             " highest is chosen with hindsight"
         )
-        shares = map(with_interval, table["value"], table["low"], table["high"])
-        wide = table.assign(value=list(shares))
+        ends = map(with_interval, table["value"], table["low"], table["high"])
+        wide = table.assign(value=list(ends))
         wide = wide.pivot(index="attack", columns="references", values="value").reindex(shown)
         wide.columns = [f"{k} references" if k > 1 else "1 reference" for k in wide.columns]
         return View(
@@ -129,6 +136,14 @@ def null(
     With the complementary model held out the redrawn worlds lie around 1/2. Left among the
     references it makes a signal out of nothing: in an exactly balanced design the number of a
     sample's IN references says whether the target saw it.
+
+    Parameters:
+        source: signals of complementary pairs, such as `cube["small"]`
+        names: attacks to choose from
+        n_resamples: redrawn worlds
+
+    Returns:
+        An explorer, a static figure in batch mode. With fewer than four models a message says so.
     """
     most = len(source.signals.margin)
     sizes = [size for size in SIZES if size <= most]
@@ -187,8 +202,14 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
     """Attack-R with few references: its score counts the references that the target beats, so that
     k of them give k + 1 values.
 
-    Beside it the same comparison as a difference of margins. `rate`: the share of false alarms at
-    which both are quoted.
+    Beside it the same comparison as a difference of margins.
+
+    Parameters:
+        source: signals of complementary pairs, such as `cube["pool"]`
+        rate: the share of false alarms at which both are quoted
+
+    Returns:
+        An explorer, a static figure in batch mode. With fewer than four models a message says so.
     """
     most = len(source.signals.margin) - 2
     budgets = [k for k in TIES if k <= most]
@@ -244,6 +265,12 @@ def fight(sources: Sequence[Source]) -> Explorer:
     The line is an accuracy; the table reads every curve there, by linear interpolation and without
     extrapolation, and gives the difference to the first family with its 95 % interval
     (`metrics.matched`). What the accountant says of DP-SGD is written beside its points.
+
+    Parameters:
+        sources: families queried at several epochs, such as `cube.group("fight")`
+
+    Returns:
+        An explorer, a static figure in batch mode.
     """
     table = frontier(sources)
     means = frontier_means(table)
@@ -265,11 +292,10 @@ def fight(sources: Sequence[Source]) -> Explorer:
         equal = metrics.matched(curves, levels=[accuracy], baseline=names[0])
         equal = equal.set_index("family").loc[families]
         compared = equal[equal["difference_pairs"] >= 2]
-        words = map(outcome, compared["difference_low"], compared["difference_high"])
-        verdicts = [
-            f"{name} {VERDICTS[word]} ({_difference(at)})"
-            for word, (name, at) in zip(words, compared.iterrows(), strict=True)
-        ]
+        verdicts = []
+        for name, at in compared.iterrows():
+            word = outcome(at["difference_low"], at["difference_high"])
+            verdicts.append(f"{name} {VERDICTS[word]} ({_difference(at)})")
         sentence = (
             f"At {accuracy:.0%} test accuracy, against {names[0]}:"
             f" {'; '.join(verdicts) or 'nothing can be compared here'}"
@@ -298,28 +324,41 @@ def _difference(at: pd.Series) -> str:
 
 def _family_row(at: pd.Series, end: pd.Series) -> dict:
     """A family of the fight: where its training ends, and what it leaks at one accuracy (`at`)."""
-    alone = at.name == at["baseline"] or not at["pairs"]
+    if at["difference_pairs"] >= 2:
+        difference = _difference(at)
+    elif at.name == at["baseline"] or not at["pairs"]:
+        difference = ""  # nothing that it could be compared with
+    else:
+        difference = "n/m"
     return {
         "family": at.name,
         "ends at accuracy": f"{end['test_acc']:.1%}",
         "AUC there": f"{end['auc']:.3f}",
         "AUC at this accuracy": with_interval(at["value"], at["low"], at["high"]),
-        "difference": _difference(at) if at["difference_pairs"] >= 2 else "" if alone else "n/m",
+        "difference": difference,
         "targets": f"{at['pairs']:.0f}",
     }
 
 
-def _add_epsilons(figure, means: pd.DataFrame, shown, sources: Sequence[Source]) -> None:
+def _add_epsilons(
+    figure: go.Figure, means: pd.DataFrame, shown: Sequence[str], sources: Sequence[Source]
+) -> None:
     """The accountant's numbers beside the points they belong to."""
-    private = [s.info for s in sources if "epsilon" in s.info and FAMILIES["dp_sgd"] in shown]
+    private = [source.info for source in sources if "epsilon" in source.info]
+    if not private or FAMILIES["dp_sgd"] not in shown:
+        return
     rows = means[means["family"] == FAMILIES["dp_sgd"]].set_index("epoch")
-    for k, info in enumerate(private):
-        style = {"showarrow": False, "yshift": -24 - 14 * (k % 2), "font": {"size": 11}}
-        place = {"x": rows.loc[info["epoch"], "test_acc"], "y": rows.loc[info["epoch"], "auc"]}
-        figure.add_annotation(text=f"ε {info['epsilon']:.1f}", **place, **style)
-    if private:
-        delta = f"; ε: accounted for DP-SGD so far, at delta {private[0]['delta']:g}"
-        figure.layout.title.subtitle.text += delta
+    for number, info in enumerate(private):
+        figure.add_annotation(
+            text=f"ε {info['epsilon']:.1f}",
+            x=rows.loc[info["epoch"], "test_acc"],
+            y=rows.loc[info["epoch"], "auc"],
+            showarrow=False,
+            yshift=-24 - 14 * (number % 2),  # neighbours stand in two lines
+            font={"size": 11},
+        )
+    delta = f"; ε: accounted for DP-SGD so far, at delta {private[0]['delta']:g}"
+    figure.layout.title.subtitle.text += delta
 
 
 def leak(source: Source) -> Explorer:
@@ -329,6 +368,12 @@ def leak(source: Source) -> Explorer:
     The network is small and freshly drawn: what is shown holds for every linear first layer with a
     bias. It concerns gradients of single records, which DP-SGD clips and covers with noise; it says
     nothing about a trained model's outputs.
+
+    Parameters:
+        source: signals with images, such as `cube["pool"]`
+
+    Returns:
+        An explorer, a static figure in batch mode.
     """
     if source.images is None:
         return message(LEAK, WITHOUT_IMAGES.format(source.label))
@@ -338,20 +383,23 @@ def leak(source: Source) -> Explorer:
         x = np.asarray(source.images[column], float) / 255
         label = source.signals.labels[column]
         leaked = gradients(x, label, len(source.classes), sigma=sigma, seed=image)
-        record, guess = recovered(leaked)
+        record, label_read = recovered(leaked)
         record = record.reshape(x.shape)
         worst = float(np.abs(record - x).max())
-        true = source.classes[label]
-        read = source.classes[guess]
-        right = "the right label" if guess == label else f"the label {read} instead of {true}"
+        true_class = source.classes[label]
+        class_read = source.classes[label_read]
+        if label_read == label:
+            label_text = "the right label"
+        else:
+            label_text = f"the label {class_read} instead of {true_class}"
         sentence = (
             f"sigma = {sigma:g}: the image is read off the gradient to {worst:.0e} of the brightest"
-            f" pixel, and {right}"
+            f" pixel, and {label_text}"
         )
         row = {
             "sigma": f"{sigma:g}",
             "largest error of a pixel": f"{worst:.1e}",
-            "label read": read,
+            "label read": class_read,
             "size of the gradient": f"{np.linalg.norm(leaked.weight):.1e}",
         }
         note = (
@@ -359,7 +407,7 @@ def leak(source: Source) -> Explorer:
             " equation inside"
         )
         both = np.rint(255 * np.clip(np.stack([x, record]), 0, 1)).astype(np.uint8)
-        captions = [f"the record: {true}", f"its gradient: {read}"]
+        captions = [f"the record: {true_class}", f"its gradient: {class_read}"]
         title = f"One record, and what its gradient shows at sigma = {sigma:g}"
         figure = pictures.sheet(both, captions, [0, 1], title, columns=8)
         return View(sentence, {"record": figure}, pd.DataFrame([row]), note)
