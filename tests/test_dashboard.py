@@ -100,15 +100,28 @@ def served(tmp_path_factory) -> Iterator[Dashboard]:
         yield served
 
 
-PAGES = ["/voila/render/explore.ipynb", "/", "/voila", "/voila/tree", "/api/kernels", "/api/status"]
-PAGES += ["/api/contents", "/api/sessions", "/voila/files/explore.ipynb", "/api/terminals", "/tree"]
+PAGES = [
+    "/voila/render/08_explore.ipynb",
+    "/",
+    "/voila",
+    "/voila/tree",
+    "/api/kernels",
+    "/api/status",
+]
+PAGES += [
+    "/api/contents",
+    "/api/sessions",
+    "/voila/files/08_explore.ipynb",
+    "/api/terminals",
+    "/tree",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_visit_without_the_token_shows_nothing_and_starts_no_kernel(served, page):
     status, place = get(served.base + page)
     login = status == 302 and (
-        place.startswith("/login?") or place.startswith("/voila/render/explore.ipynb")
+        place.startswith("/login?") or place.startswith("/voila/render/08_explore.ipynb")
     )
     assert login or status in (403, 404)
     wrong = get(f"{served.base}{page}?token={'0' * 48}")[0]

@@ -1,4 +1,6 @@
-"""The explorers as a page without code: Voila in a Jupyter server of this machine, with a token."""
+"""Notebook 08, the explorers, as a page without code: rendered by Voila in Jupyter's own server,
+for this machine alone and behind a token.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,15 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mia_nb.cli import notebooks
 from mia_nb.cli.say import say
 
 if TYPE_CHECKING:
     from jupyter_server.base.handlers import JupyterHandler
 
-CELL = "from mia_nb import widgets\nwidgets.setup({{}})\nwidgets.explore(widgets.sources({!r}))"
+NOTEBOOK = "08_explore.ipynb"
+ADDRESS = f"/voila/render/{NOTEBOOK}"
 GRACE = 5  # seconds that a page which is being made has for ending
-ADDRESS = "/voila/render/explore.ipynb"
 # what a page may ask of its kernel: to move controls, and not to execute code
 MESSAGES = [
     "comm_open",
@@ -56,15 +59,22 @@ def serve(args) -> int:
 
 
 def _prepare(folder: Path, results: str) -> None:
-    """Put the notebook, its kernel and the page around it into a folder, and set the environment
-    of server and kernels.
+    """Put the notebook with this results folder, its kernel and the page around it into a folder,
+    and set the environment of server and kernels.
     """
+    import nbformat
     from ipykernel.kernelspec import write_kernel_spec
-    from nbformat import v4
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
 
-    notebook = v4.new_notebook(cells=[v4.new_code_cell(CELL.format(results))])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-    (folder / "explore.ipynb").write_text(v4.writes(notebook), encoding="utf-8")
+    original = notebooks.find_notebook(Path(NOTEBOOK).stem, notebooks.folders())
+    notebook = parameterize_notebook(
+        load_notebook_node(str(original)),
+        {"results": results},
+        kernel_name="python3",
+        language="python",
+    )
+    nbformat.write(notebook, folder / NOTEBOOK)
     # a kernel's own log warns of TCP at each visit; errors of cells are told by Voila
     write_kernel_spec(folder / "kernels" / "python3", None, ["--log-level=ERROR"])
     _without_network(folder)
