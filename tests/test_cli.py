@@ -434,7 +434,6 @@ def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
     from mia_nb.cli import doctor
 
     monkeypatch.setattr(doctor, "_kernel", lambda: "left out")
-    monkeypatch.setattr(doctor, "_torchvision", lambda: "left out")
     folder = store.open_folder(tmp_path, "signals", "x", "ab" * 32, {})
     folder.write_bytes("margin.npy", b"123")
     assert main(["doctor", "--results", str(tmp_path)]) == 0
