@@ -32,7 +32,6 @@ EXPLORERS = {  # a call, the slider that is moved (None: a number box), its cont
     "Scores and ROC, threshold": ("widgets.scores(found)", "threshold"),
     "One sample, two worlds, k": ("widgets.sample(found)", "k"),
     "Vulnerable samples, page": ("widgets.exposed(found)", "page"),
-    "Privacy ladder, delta": ("widgets.ladder(found)", "delta"),
 }
 MOVE = """async ([label]) => {
   const row = [...document.querySelectorAll('.widget-label')].find(e => e.innerText.trim().startsWith(label)).parentElement;

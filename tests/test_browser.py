@@ -238,7 +238,6 @@ MOVED = {  # tab: which of its sliders to move, by keyboard alone
     "Latency": 0,
     "Dropout": 1,
     "Noise is not privacy": 1,
-    "Privacy ladder": 3,
     "Run comparison": None,
 }
 SHOWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(p => p.offsetWidth > 0)"

@@ -604,8 +604,8 @@ def test_the_pool_chosen_in_one_tab_is_chosen_in_all():
     page.selected_index = 0
     assert tabs["Scores and ROC"].values["pool"] == "a"
     page.selected_index = 3  # no spiking network: a message
-    page.selected_index = 6
-    assert tabs["Privacy ladder"].values["source"] == "a"
+    page.selected_index = 2
+    assert tabs["Vulnerable samples"].values["pool"] == "a"
 
 
 def test_pools_stand_under_their_data_set_and_network_and_no_other_is_taken():
@@ -679,7 +679,7 @@ def test_signals_that_come_with_the_package_are_there_without_any_results(shippe
 
 def test_every_explorer_shows_the_shipped_signals_or_says_what_makes_others(shipped):
     tabs = widgets.explore(shipped[:1])
-    for title in ("Scores and ROC", "Vulnerable samples", "Privacy ladder", "Run comparison"):
+    for title in ("Scores and ROC", "Vulnerable samples", "Run comparison"):
         assert tabs[title].error == "" and tabs[title].view.sentence
     assert "mia-nb run 01_train -p dataset=cifar10" in tabs["Vulnerable samples"].view.note
     for title in ("Latency", "Dropout", "Noise is not privacy"):

@@ -6,6 +6,7 @@ nothing and compute nothing that training could have kept.
 """
 
 from mia_nb.widgets.explorer import Explorer, View
+from mia_nb.widgets.ladder import ladder
 from mia_nb.widgets.setup import setup
 from mia_nb.widgets.stored import Source, sources
 from mia_nb.widgets.tabs import (
@@ -13,7 +14,6 @@ from mia_nb.widgets.tabs import (
     dropout,
     explore,
     exposed,
-    ladder,
     latency,
     noise,
     sample,

@@ -14,7 +14,6 @@ from mia_nb.widgets.compare import compare
 from mia_nb.widgets.dropout import dropout
 from mia_nb.widgets.explorer import Explorer, message, show_live
 from mia_nb.widgets.exposed import exposed
-from mia_nb.widgets.ladder import ladder
 from mia_nb.widgets.latency import latency
 from mia_nb.widgets.noise import noise
 from mia_nb.widgets.sample import sample
@@ -112,7 +111,6 @@ EXPLORERS = {
     "Latency": latency,
     "Dropout": dropout,
     "Noise is not privacy": noise,
-    "Privacy ladder": ladder,
     "Run comparison": compare,
 }
 
