@@ -101,7 +101,7 @@ def test_beside_a_training_that_did_not_take_place_no_audit_stands(split, displa
     for control, factor in ((noise, 2), (steps, 0.5)):
         control.value = factor
         last = displayed[-1].loc[LABELS[4]]
-        assert last["shown"] == "not audited" and last["remark"] == AS_TRAINED
+        assert last["shown"] == "not audited" and last["note"] == AS_TRAINED
         assert not displayed[-1]["verdict"].str.startswith("refuted").any()
         control.value = 1
     assert displayed[-1].loc[LABELS[4], "shown"].startswith("at least")

@@ -73,7 +73,7 @@ def ladder(
             audited = audit_of(network, delta)
         table = rows(networks[network], noise, steps, delta, accountant, audited)
         if not as_trained:
-            table.loc[4, "remark"] = AS_TRAINED
+            table.loc[4, "note"] = AS_TRAINED
         sentence = f"{network}, noise x {noise:g}, steps x {steps:g}, delta {delta:g}"
         display(HTML(WORDS.format(escape.html(sentence))))
         display(plots.ladder(table))
@@ -86,7 +86,7 @@ def ladder(
         "noise": W.SelectionSlider(options=factors, value=1),
         "steps": W.SelectionSlider(options=factors, value=1),
         "delta": W.SelectionSlider(options=deltas, value=delta),
-        "accountant": W.ToggleButtons(options=list(ACCOUNTANTS)),
+        "accountant": W.Dropdown(options=list(ACCOUNTANTS)),
     }
     if os.environ.get("MIA_NB_MODE") == "batch":
         draw(**{name: control.value for name, control in controls.items()})
