@@ -1,4 +1,4 @@
-"""Kernels that are forked from one parent: quick, and each as if it were alone."""
+"""Kernels that are forked from one process: quick, and each as if it were alone."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from mia_nb import _forking
+from mia_nb.cli.kernels import MODULES
 from mia_nb.cli.run import Killed, execute
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="kernels are forked on Linux alone")
@@ -45,7 +45,7 @@ print(json.dumps({
     "filters": sorted({str(one[:3]) for one in warnings.filters}),
     "package": hasattr(mia_nb.store, "LEFT"), "path": sys.path,
     "files": sorted(one for one in files if one.startswith("/") and "/dev/" not in one and ".ipynb" not in one),
-    "threads": sorted(one.name.split(" ")[0].split("-")[0] for one in threading.enumerate()),
+    "threads": sorted(one.name.split(" ")[0].split("-")[0] for one in threading.enumerate() if one.name != "mia-nb-parent"),
     "place": [os.getcwd(), os.umask(0o022)],
     "main": [__name__, sys.argv[0].rsplit("/")[-1].split(".")[0]],
 }), "|", random.random(), np.random.rand(), torch.rand(1).item(), os.getppid())
@@ -63,12 +63,6 @@ async def shut(restart):
 kernel.do_shutdown = shut
 """
 VARY = ("JPY_PARENT_PID", "MIA_NB_FORK")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ended():
-    yield
-    _forking.close()
 
 
 def run(folder, *cells: str) -> str:
@@ -89,7 +83,7 @@ def test_a_kernel_finds_nothing_of_the_one_before_and_is_as_one_that_was_not_for
 ):
     monkeypatch.chdir(tmp_path)
     run(tmp_path, LEAVE)
-    look = FOUND.replace("VARY", repr(VARY)).replace("MODULES", repr(_forking.IMPORTED))
+    look = FOUND.replace("VARY", repr(VARY)).replace("MODULES", repr(MODULES))
     states, numbers = zip(*(run(tmp_path, look).split(" | ") for _ in range(2)), strict=True)
     monkeypatch.setenv("MIA_NB_FORK", "0")
     alone, other = run(tmp_path, look).split(" | ")
@@ -119,16 +113,49 @@ def test_the_second_notebook_imports_in_less_than_half_a_second(tmp_path, monkey
     assert float(run(tmp_path, timed)) < 0.5
 
 
-def test_a_kernel_that_dies_or_whose_parent_was_killed_is_told_and_the_next_one_runs(
-    tmp_path, monkeypatch
-):
+def test_a_kernel_that_dies_is_told_and_the_next_one_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Killed, match="the kernel died in cell 1 of 1"):
         run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    parent = _forking.parent_for(dict(os.environ)).process
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
     assert run(tmp_path, "print(1 + 1)") == "2\n"
+
+
+def test_a_kernel_ends_with_the_process_that_forked_it_and_the_next_one_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kill_parent = "import os, signal, time; os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
+    with pytest.raises(Killed, match="the kernel died in cell 1 of 1"):
+        run(tmp_path, kill_parent)
+    assert run(tmp_path, "print(1 + 1)") == "2\n"
+
+
+PROCESSES = """
+import torch, multiprocessing
+from joblib import Parallel, delayed
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, number): return number
+batches = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2)
+print([batch.tolist() for batch in batches], Parallel(n_jobs=2)(delayed(lambda x: x * x)(x) for x in (2, 3)))
+"""
+
+
+def test_a_notebook_may_start_processes_that_know_what_it_defined(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(tmp_path, PROCESSES) == "[[0, 1, 2, 3]] [4, 9]\n"
+
+
+def test_a_module_in_the_working_directory_does_not_stand_in_for_a_library(tmp_path, monkeypatch):
+    (tmp_path / "code.py").write_text("raise RuntimeError('imported')")
+    script = (
+        "from test_kernels import run; from pathlib import Path; print(run(Path('.'), 'print(7)'))"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path[:1] = [{os.path.dirname(__file__)!r}]; {script}",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("7", "")
 
 
 @pytest.mark.parametrize("forked", ["0", "1"])
@@ -138,14 +165,6 @@ def test_a_kernel_that_ends_while_it_flushes_says_nothing(tmp_path, monkeypatch,
     run(tmp_path, FLUSHED)
     assert (tmp_path / "flushed").exists()
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.slow
-def test_libraries_see_the_environment_that_they_read_at_import(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for threads in ("1", "2"):
-        monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        assert run(tmp_path, "import torch; print(torch.get_num_threads())") == f"{threads}\n"
 
 
 @pytest.mark.slow

@@ -1,25 +1,55 @@
-"""The kernels of a run: this interpreter in batch mode, forked from one process that has everything
-imported, so that only the first notebook waits for it.
+"""The kernels of a run: this interpreter in batch mode, forked by multiprocessing's fork server,
+which imports everything once (`preloaded`), so that only the first notebook waits for it.
 
-`ForkProvisioner` is a Jupyter kernel provisioner (entry point `mia-nb-fork`). Where forking is not
-possible a kernel starts the ordinary way.
+`ForkProvisioner` is a Jupyter kernel provisioner (entry point `mia-nb-fork`). Where kernels are not
+forked they start the ordinary way: outside Linux, and with `MIA_NB_FORK=0`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import sys
+import threading
 from importlib.metadata import entry_points
+from multiprocessing import forkserver
 
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning import LocalProvisioner
 
-from mia_nb import _forking
+from mia_nb.cli.notebooks import PACKAGE
 
 FORKING = "mia-nb-fork"
 INSTALLED = entry_points(group="jupyter_client.kernel_provisioners", name=FORKING)
+LAUNCHER = "ipykernel_launcher"
+MODULES = (  # that are imported once for all kernels
+    "ipykernel.kernelapp",
+    "ipykernel.ipkernel",
+    "IPython.display",
+    "anywidget",
+    "ipywidgets",
+    "nbformat",
+    "pandas",
+    "plotly.graph_objects",
+    "plotly.io._renderers",
+    "scipy.stats",
+    "sklearn.datasets",
+    "sklearn.linear_model",
+    "torch",
+    "mia_nb.accounting",
+    "mia_nb.attacks",
+    "mia_nb.auditing",
+    "mia_nb.data",
+    "mia_nb.metrics",
+    "mia_nb.models",
+    "mia_nb.plots",
+    "mia_nb.querying",
+    "mia_nb.training",
+    "mia_nb.widgets",
+    "mia_nb.workshop",
+)
 
 
 class BatchKernels(AsyncKernelManager):
@@ -33,7 +63,7 @@ class BatchKernels(AsyncKernelManager):
         argv=[
             sys.executable,
             "-m",
-            "ipykernel_launcher",
+            LAUNCHER,
             "-f",
             "{connection_file}",
             "--log-level=CRITICAL",
@@ -52,24 +82,93 @@ class ForkProvisioner(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **options) -> dict:
         """Start the kernel of this command; returns how to reach it."""
         streams = {options.get(name) for name in ("stdin", "stdout", "stderr")}
-        if not _forking.possible() or streams != {None} or "ipykernel_launcher" not in cmd:
+        if not _is_forked() or streams != {None} or LAUNCHER not in cmd:
             return await super().launch_kernel(cmd, **options)
-        argv = cmd[cmd.index("ipykernel_launcher") :]
-        env = options["env"]
+        argv = cmd[cmd.index(LAUNCHER) :]
         try:
-            self.process = await asyncio.to_thread(
-                lambda: _forking.parent_for(env).start(
-                    "mia_nb.cli.kernels:main", env, argv=argv, own_parent=True
-                )
-            )
-        except RuntimeError:
+            self.process = await asyncio.to_thread(ForkedKernel, argv, options["env"])
+        except (OSError, EOFError):  # the fork server died, out of memory for example
             return await super().launch_kernel(cmd, **options)
         self.pid = self.pgid = self.process.pid
         return self.connection_info
 
 
-def main() -> None:
-    """What a forked kernel does; it ends when its parent is gone."""
+class ForkedKernel:
+    """A kernel's process, with what a provisioner uses of subprocess.Popen."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, argv: list[str], env: dict[str, str]):
+        _start_fork_server()
+        context = multiprocessing.get_context("forkserver")
+        # a daemon: this process does not wait for it at its end, but ends it
+        self._process = context.Process(target=_run_kernel, args=(argv, env), daemon=True)
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self._process.exitcode
+
+    def wait(self) -> int:
+        self._process.join()
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+
+def _is_forked() -> bool:
+    """Whether kernels are forked here. The fork server would inherit filters of warnings (`python
+    -W`, PYTHONWARNINGS), which turn what libraries say while they are imported into errors.
+    """
+    wanted = os.environ.get("MIA_NB_FORK", "1") != "0"
+    return wanted and sys.platform == "linux" and not sys.warnoptions
+
+
+def _start_fork_server() -> None:
+    """Start it where none runs. Modules in the working directory are no libraries of its."""
+    forkserver.set_forkserver_preload(["mia_nb.cli.preloaded"])
+    here = os.getcwd()
+    os.chdir(PACKAGE.parent)
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.chdir(here)
+
+
+def _run_kernel(argv: list[str], env: dict[str, str]) -> None:
+    """What a forked process does: be a kernel as if nothing had been before it, and end when the
+    process that asked for it is gone, or the fork server.
+    """
+    import numpy as np
+    import torch
     from ipykernel import kernelapp
 
+    from mia_nb.cli import preloaded
+
+    os.setsid()  # Ctrl-C is for the process that runs the notebook
+    threading.Thread(target=_end_with_parent, name="mia-nb-parent", daemon=True).start()
+    # its own processes are nothing special
+    multiprocessing.set_start_method(None, force=True)
+    multiprocessing.current_process().daemon = False
+    os.environ.clear()
+    os.environ.update(env | preloaded.SET_BY_IMPORTS)
+    sys.argv = argv
+    sys.path[:] = preloaded.PATH
+    np.random.seed()  # noqa: NPY002  not that of the fork server; Python's `random` sees to itself
+    torch.seed()
     kernelapp.launch_new_instance(parent_handle=os.getppid())
+    os._exit(0)  # multiprocessing would flush streams that the kernel has closed
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
