@@ -48,6 +48,7 @@ CHANGES = {
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
 MASKED = {"resnet14": (0.01, 0.05), "snn-hybrid-T1": (0.01,)}  # 0.01: the share in the paper's code
 DRAWN = ("resnet14-long", "resnet14", "resnet14-short", "odenet", "snn-hybrid-T4", "dp-sgd")
+ENDS = ["value", "low", "high"]
 SWIFT = ("rmia", "nig", "loss")  # along training
 # a forked process would wait for the threads that loading a pool has started here
 PAIR = partial(ProcessPoolExecutor, 2, mp_context=get_context("spawn"))
@@ -58,13 +59,14 @@ LENGTHS = {
 }
 
 
-def interval(row, name: str) -> str:
-    return f"{row[name]:.3f} [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]"
+def auc_text(summary: pd.DataFrame, attack: str) -> str:
+    row = metrics.by_attack(summary, "auc").loc[attack]
+    return f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
 
 
-def percent(row, name: str) -> str:
-    low, high = (f"{100 * row[f'{name}_{end}']:.2f}" for end in ("low", "high"))
-    return f"{100 * row[name]:.2f} [{low}, {high}]"
+def tpr_text(summary: pd.DataFrame, attack: str, fpr: float) -> str:
+    value, low, high = 100 * metrics.by_attack(summary, "tpr", fpr).loc[attack, ENDS].astype(float)
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def table(*columns: str) -> list[str]:
@@ -80,7 +82,8 @@ def measured(name: str) -> tuple[dict[str, Scores], pd.DataFrame]:
     scores = {attack: score(attack, signals) for attack in ATTACKS}
     scored = time.perf_counter() - begun - opened
     control = metrics.self_test(signals, list(ATTACKS), samples=None)
-    summary = metrics.summary(scores, FPR, self_test=control).drop("max")
+    summary = metrics.summary(scores, FPR, self_test=control)
+    summary = summary[summary["attack"] != "max"]
     print(
         f"{name}: opened {opened:.1f} s, {len(scores)} attacks {scored:.1f} s, negative"
         f" control and intervals {time.perf_counter() - begun - opened - scored:.1f} s,"
@@ -90,14 +93,18 @@ def measured(name: str) -> tuple[dict[str, Scores], pd.DataFrame]:
     return scores, summary
 
 
-def rates(row) -> str:
-    return f"{interval(row, 'auc')} | {percent(row, 'tpr@0.01')} | {percent(row, 'tpr@0.001')}"
+def rates(summary: pd.DataFrame, attack: str) -> str:
+    few, fewer = (tpr_text(summary, attack, fpr) for fpr in (0.01, 0.001))
+    return f"{auc_text(summary, attack)} | {few} | {fewer}"
 
 
-def leading(scores: dict[str, Scores], summary: pd.DataFrame, metric: str, unit: int) -> str:
+def leading(
+    scores: dict[str, Scores], summary: pd.DataFrame, metric: str, fpr: float | None, unit: int
+) -> str:
     """Which attack leads in a metric and its paired difference to the second."""
-    first, second = summary[metric].nlargest(2).index
-    gap = unit * metrics.difference(scores[first], scores[second], FPR).loc[metric]
+    first, second = metrics.by_attack(summary, metric, fpr)["value"].nlargest(2).index
+    name = metric if fpr is None else f"{metric}@{fpr:g}"
+    gap = unit * metrics.difference(scores[first], scores[second], FPR).loc[name]
     resolved = "" if gap["low"] > 0 else ", not resolved"
     digits = 4 if unit == 1 else 2
     ends = ", ".join(f"{gap[end]:.{digits}f}" for end in ("low", "high"))
@@ -116,21 +123,26 @@ def pools(all_scores: dict, summaries: dict[str, pd.DataFrame]) -> list[str]:
         "negative control",
     )
     for name, summary in summaries.items():
-        row = summary.loc["rmia"]
-        right = f"{100 * row['train_acc']:.1f} / {100 * row['test_acc']:.1f}"
+        train, test = (
+            100 * metrics.by_attack(summary, side).loc["rmia", "value"]
+            for side in ("train_acc", "test_acc")
+        )
+        right = f"{train:.1f} / {test:.1f}"
+        control = metrics.by_attack(summary, "auc").loc["rmia", "self_test"]
         count, pool = len(all_scores[name]["rmia"].targets), name.removeprefix("cifar10/")
         models = f"{count} ({count // 2 - 1})"
-        lines.append(f"| {pool} | {models} | {right} | {rates(row)} | {row['self_test']} |")
+        lines.append(f"| {pool} | {models} | {right} | {rates(summary, 'rmia')} | {control} |")
     first = next(iter(summaries))
     lines += ["", f"Every attack on `{first}`:"]
     lines += table("attack", "AUC", "TPR at 1 % FPR, %", "TPR at 0.1 % FPR, %")
-    lines += [f"| {NAMES[attack]} | {rates(row)} |" for attack, row in summaries[first].iterrows()]
+    for attack in dict.fromkeys(summaries[first]["attack"]):
+        lines.append(f"| {NAMES[attack]} | {rates(summaries[first], attack)} |")
     lines += ["", "Which attack leads, and by how much (paired difference to the second):"]
     lines += table("pool", "in AUC", "in TPR at 0.1 % FPR, points")
     for name, summary in summaries.items():
         leads = (
-            leading(all_scores[name], summary, metric, unit)
-            for metric, unit in (("auc", 1), ("tpr@0.001", 100))
+            leading(all_scores[name], summary, metric, fpr, unit)
+            for metric, fpr, unit in (("auc", None, 1), ("tpr", 0.001, 100))
         )
         lines.append(f"| {name.removeprefix('cifar10/')} | {' | '.join(leads)} |")
     return lines
@@ -300,8 +312,8 @@ def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
     others = [name for name in (*SPIKING, *CHANGES) if name != "resnet14"]
     for name, one in alike(there(others)).items():
         scores = score("rmia", one)
-        row = metrics.summary({"rmia": scores}, FPR).loc["rmia"]
-        level = row["test_acc"]
+        summary = metrics.summary({"rmia": scores}, FPR)
+        level = metrics.by_attack(summary, "test_acc").loc["rmia", "value"]
         then = metrics.matched(network, levels=[level], attack="rmia").iloc[0]
         if then["pairs"] > 1:
             end = metrics.frontier({name: {0: {"rmia": scores}}}, FPR, n_resamples=0)
@@ -311,7 +323,7 @@ def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
             low, high = metrics.uncertainty.interval(gap, gap.index)
             there_then = f"{then['value']:.3f} [{then['low']:.3f}, {then['high']:.3f}]"
             rows.append(
-                f"| {name} | {100 * level:.1f} | {interval(row, 'auc')} | {there_then} |"
+                f"| {name} | {100 * level:.1f} | {auc_text(summary, 'rmia')} | {there_then} |"
                 f" {gap.mean():+.3f} [{low:+.3f}, {high:+.3f}] | {then['pairs']} |"
             )
     lines = [
@@ -340,7 +352,7 @@ def masked(store: str, images) -> list[str]:
         plain = score("rmia", queried())
         for share in shares:
             found = score("rmia", queried(queries=10, input_dropout=share))
-            area = interval(metrics.summary({"rmia": found}, FPR).loc["rmia"], "auc")
+            area = auc_text(metrics.summary({"rmia": found}, FPR), "rmia")
             lines.append(f"| {name} | {share} | {area} | {' | '.join(gaps(found, plain, 0.01))} |")
     return lines
 
@@ -365,7 +377,7 @@ def round_trip(name: str, store: str, path: str) -> str:
     for signals in (full, shipped):
         summary = metrics.summary({word: score(word, signals) for word in ATTACKS}, FPR)
         plain.append(metrics.readable(summary).to_numpy().tolist())
-        fine.append([rates(row) for _, row in summary.iterrows()])
+        fine.append([rates(summary, attack) for attack in dict.fromkeys(summary["attack"])])
     counts = [sum(a != b for a, b in zip(*texts, strict=True)) for texts in (plain, fine)]
     return (
         f"{name} ({len(full.margin)} models), of {len(fine[0])} rows: {counts[0]} differ as"

@@ -27,7 +27,8 @@ Attack every model in turn, and check the attacks where there is nothing to find
 (True, (4, 400))
 >>> control = mia.self_test(signals, ["rmia", "loss"], n_resamples=5)
 >>> table = mia.summary(scores, self_test=control)
->>> bool(table.loc["rmia", "auc_low"] < table.loc["rmia", "auc"] < table.loc["rmia", "auc_high"])
+>>> auc = mia.metrics.by_attack(table, "auc")  # a row per attack
+>>> bool(auc.loc["rmia", "low"] < auc.loc["rmia", "value"] < auc.loc["rmia", "high"])
 True
 >>> mia.readable(table).columns[0]
 'AUC'
@@ -41,7 +42,7 @@ Ask whether one finished model, here one of the pool, gives its training samples
 >>> from mia_nb.data import normalise
 >>> x, seen = normalise(images.x, images.mean, images.std), pool.member[0]
 >>> found = mia.audit(pool.model(0), (x[seen], images.y[seen]), (x[~seen], images.y[~seen]))
->>> found.verdict.outcome, found.table.loc["loss", ["n1", "n0"]].tolist()
+>>> found.verdict.outcome, found.table.loc[0, ["n1", "n0"]].tolist()
 ('exceeded', [200, 200])
 
 What networks trained on 25,000 of 50,000 CIFAR-10 images output travels with the package:

@@ -66,8 +66,8 @@ def test_a_planted_leak_is_said_with_sizes_and_what_twins_would_show():
     assert found.verdict.outcome == "exceeded" and found.shift.passed
     assert found.text.startswith("The finished model gives members of its training data away")
     assert "(200 members, 200 non-members)" in found.text and TWINS in found.text
-    assert list(found.table.index) == [*finished.ALONE, "max"]
-    low, high = found.table.loc["loss", ["auc_low", "auc_high"]]
+    assert list(found.table["attack"].unique()) == [*finished.ALONE, "max"]
+    low, high = metrics.by_attack(found.table, "auc").loc["loss", ["low", "high"]]
     assert low < norm.cdf(1.5 / np.sqrt(2)) < high and found.twins is None
 
 
@@ -95,7 +95,7 @@ def test_of_200_worlds_each_a_null_and_a_leak_are_told_at_the_stated_error_rates
         for seed in range(worlds):
             found = quick(*planted(planted_leak, n, seed), n_resamples=100)
             outcomes.append(found.verdict.outcome)
-            low, high = found.table.loc["loss", ["auc_low", "auc_high"]]
+            low, high = metrics.by_attack(found.table, "auc").loc["loss", ["low", "high"]]
             covered += low <= auc <= high
         said = outcomes.count("exceeded")
         print(f"leak {planted_leak}: AUC {auc:.3f} covered in {covered}, leak said in {said}")
@@ -279,8 +279,9 @@ def test_references_with_masks_find_more_than_the_model_alone():
     given = [(memorising(x[row], y[row], m), row) for m, row in enumerate(masks)]
     model = memorising(*train, 99)
     alone, found = quick(model, train, test), quick(model, train, test, references=given)
-    assert list(found.table.index)[:2] == ["rmia", "nig"] and found.verdict.outcome == "exceeded"
-    assert found.table.loc["rmia", "auc"] > alone.table["auc"].max()
+    auc = metrics.by_attack(found.table, "auc")["value"]
+    assert list(auc.index)[:2] == ["rmia", "nig"] and found.verdict.outcome == "exceeded"
+    assert auc["rmia"] > metrics.by_attack(alone.table, "auc")["value"].max()
     assert "Compared with 8 models" in found.text and TWINS not in found.text
     assert found.verdict.n1 == found.verdict.n0 == 100 and found.self_test.passed
 
@@ -291,8 +292,9 @@ def test_twins_are_made_from_complementary_halves_and_attacked_in_turn(tmp_path)
     member = found.signals.member
     assert (member[0] == (np.arange(120) < 60)).all()
     assert (member[1::2] != member[2::2]).all() and (member[1:].sum(1) == 60).all()
-    assert found.twins.table.loc["rmia", ["targets", "k"]].tolist() == [6, 2]
-    assert found.table.loc["rmia", ["targets", "k"]].tolist() == [1, 3]
+    for table, sizes in ((found.twins.table, [6, 2]), (found.table, [1, 3])):
+        row = metrics.by_attack(table, "auc").loc["rmia"]
+        assert row[["targets", "references"]].tolist() == sizes
     assert found.twins.verdict.outcome == "exceeded" and "6 retrained models" in found.text
     assert found.shift is not None and len(found.twins.by_class) == CLASSES
 

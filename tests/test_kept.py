@@ -50,7 +50,7 @@ import mia_nb as mia
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 FROZEN = TESTS / "golden" / "kept.json"
-BOTH = {"value": "", "low": "_low", "high": "_high"}
+BOTH = ("value", "low", "high")
 
 
 def frozen(part: str) -> dict:
@@ -61,8 +61,10 @@ def value(table, attack: str, metric: str, fpr: float | None = None, end: str = 
     """A number of `mia.summary`: the metric of an attack, at a false positive rate if it has one,
     or the low or high end of its interval. To be edited where the summary is laid out anew.
     """
-    name = metric if fpr is None else f"{metric}@{fpr:g}"
-    return float(table.loc[attack, name + BOTH[end]])
+    rows = table[(table["attack"] == attack) & (table["metric"] == metric)]
+    if fpr is not None:
+        rows = rows[rows["fpr"] == fpr]
+    return float(rows[end].item())
 
 
 # --- 1. scores -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from mia_nb import auditing, metrics
@@ -40,43 +41,62 @@ def test_columns_come_in_the_documented_order_and_hold_averages_over_targets():
         metrics.auc(value, member)
         for value, member in zip(scores.value, scores.member, strict=True)
     ]
-    row = table.loc["loss"]
-    assert list(table.index) == ["loss", "max"]
-    assert list(table.columns[:9]) == [
-        *(
-            "auc",
-            "auc_low",
-            "auc_high",
-            "auc_min",
-            "auc_max",
-            "tpr@0.1",
-            "tpr@0.1_low",
-            "tpr@0.1_high",
-            "tpr@0.1_measurable",
-        )
+    assert list(table["attack"].unique()) == ["loss", "max"]
+    assert list(table.columns) == [
+        *("attack", "metric", "fpr", "prior", "value", "low", "high", "chance"),
+        *("smallest", "largest", "measurable", "targets", "pairs", "n1", "n0"),
+        *("references", "queries", "tie_mass", "fpr_floor", "flags"),
     ]
-    assert row["auc"] == pytest.approx(np.mean(aucs)) and (row["auc_min"], row["auc_max"]) == (
-        min(aucs),
-        max(aucs),
-    )
-    assert row["auc_low"] < row["auc"] < row["auc_high"]
-    assert row["balanced_accuracy"] == pytest.approx((1 + row["advantage"]) / 2)
-    assert row["gap"] == pytest.approx(0.2) and (
-        row["train_acc"],
-        row["train_loss"],
-    ) == pytest.approx((0.95, 0.1))
-    assert (row["n1"], row["n0"], row["targets"], row["k"], row["queries"]) == (200, 200, 8, 3, 1)
+    assert list(table.loc[table["attack"] == "loss", "metric"]) == [
+        *("auc", "tpr", "advantage", "balanced_accuracy", "ppv", "ppv", "ppv"),
+        *("train_acc", "test_acc", "gap", "train_loss", "test_loss"),
+    ]
+    rows = table[table["attack"] == "loss"].drop_duplicates("metric").set_index("metric")
+    row = rows.loc["auc"]
+    assert row["value"] == pytest.approx(np.mean(aucs))
+    assert (row["smallest"], row["largest"]) == (min(aucs), max(aucs))
+    assert row["low"] < row["value"] < row["high"] and row["chance"] == 0.5
+    mean = rows["value"]
+    assert mean["balanced_accuracy"] == pytest.approx((1 + mean["advantage"]) / 2)
+    assert mean["gap"] == pytest.approx(0.2)
+    assert (mean["train_acc"], mean["train_loss"]) == pytest.approx((0.95, 0.1))
+    facts = ["n1", "n0", "targets", "pairs", "references", "queries"]
+    assert row[facts].tolist() == [200, 200, 8, 4, 3, 1]
+
+
+def test_accuracies_have_the_intervals_of_the_models():
+    scores = pool(0.7)
+    table = metrics.summary({"loss": scores}, fpr=(), n_resamples=20)
+    for metric, side in (("train_acc", "train"), ("test_acc", "test"), ("gap", "gap")):
+        row = metrics.by_attack(table, metric).loc["loss"]
+        wanted = metrics.accuracies(scores).loc[side]
+        assert row[["value", "low", "high"]].tolist() == pytest.approx(wanted.tolist())
+
+
+def test_a_table_that_went_through_a_file_is_the_same(tmp_path):
+    table = metrics.summary({"loss": pool(0.7), "rmia": pool(0.9)}, n_resamples=20)
+    table.to_csv(tmp_path / "table.csv", index=False)
+    read = pd.read_csv(tmp_path / "table.csv", keep_default_na=True).fillna({"flags": ""})
+    pd.testing.assert_frame_equal(read, table, check_exact=False)
+    assert metrics.readable(read).equals(metrics.readable(table))
+
+
+def test_a_metric_or_a_rate_that_is_not_there_is_named_with_what_is():
+    table = metrics.summary({"loss": pool(0.7)}, fpr=(0.1, 0.2), n_resamples=20)
+    with pytest.raises(ValueError, match=r"no tpr at FPR 0.05; it has auc, tpr at FPR 0.1, tpr"):
+        metrics.by_attack(table, "tpr", 0.05)
+    with pytest.raises(ValueError, match="several rows of tpr for an attack"):
+        metrics.by_attack(table, "tpr")
 
 
 def test_an_fpr_too_low_for_the_non_members_keeps_its_number_and_is_shown_as_not_measurable():
     table = metrics.summary({"loss": pool(0.7)}, fpr=(0.01, 0.1), n_resamples=50)
-    assert not table.loc["loss", "tpr@0.01_measurable"] and table.loc["loss", "tpr@0.01"] > 0
+    few, enough = (metrics.by_attack(table, "tpr", x).loc["loss"] for x in (0.01, 0.1))
+    assert not few["measurable"] and few["value"] > 0
     view = metrics.readable(table)
     assert view.loc["loss threshold", "TPR at FPR 0.01"] == "n/m (n0 = 200)"
-    assert view.loc["loss threshold", "TPR at FPR 0.1"].startswith(
-        f"{table.loc['loss', 'tpr@0.1']:.3f} ["
-    )
-    assert table.loc["loss", "ppv_fpr"] == 0.1
+    assert view.loc["loss threshold", "TPR at FPR 0.1"].startswith(f"{enough['value']:.3f} [")
+    assert (table.loc[table["metric"] == "ppv", "fpr"] == 0.1).all()
 
 
 def test_a_zero_that_comes_from_ties_is_called_a_lattice():
@@ -84,39 +104,36 @@ def test_a_zero_that_comes_from_ties_is_called_a_lattice():
     table = metrics.summary(
         {"lattice": replace(scores, value=np.sign(scores.value))}, fpr=(0.1,), n_resamples=50
     )
-    assert table.loc["lattice", "tpr@0.1_measurable"] and table.loc["lattice", "tpr@0.1"] == 0
+    row = metrics.by_attack(table, "tpr", 0.1).loc["lattice"]
+    assert row["measurable"] and row["value"] == 0
     assert (
         metrics.readable(table).loc["lattice", "TPR at FPR 0.1"]
         == "0: tied scores allow no lower FPR"
     )
-    assert (
-        "0 by ties in 8 of 8 targets" in table.loc["lattice", "flags"]
-        and table.loc["lattice", "tie_mass"] == 1
-    )
+    assert "0 by ties in 8 of 8 targets" in row["flags"] and row["tie_mass"] == 1
 
 
 def test_max_takes_the_largest_value_and_the_largest_ends_of_each_metric():
     scores = {"a": pool(0.5, seed=1), "b": pool(0.5, seed=2), "c": pool(0.1, seed=3)}
     table = metrics.summary(scores, fpr=(0.1,), n_resamples=200)
-    for name in ("auc", "tpr@0.1", "advantage"):
-        assert table.loc["max", name] == table.loc[["a", "b", "c"], name].max()
-    best = table.loc[["a", "b", "c"], "auc"].astype(float).idxmax()
-    for end in ("auc_low", "auc_high"):
-        assert table.loc["max", end] == table.loc[["a", "b", "c"], end].max()
-    assert table.loc["max", "flags"].startswith(f"unadjusted: auc {best}")
+    for name, fpr in (("auc", None), ("tpr", 0.1), ("advantage", None)):
+        rows = metrics.by_attack(table, name, fpr)[["value", "low", "high"]]
+        assert rows.loc["max"].tolist() == rows.loc[["a", "b", "c"]].max().tolist()
+    auc = metrics.by_attack(table, "auc")
+    best = auc["value"].drop("max").idxmax()
+    assert auc.loc["max", "flags"].startswith(f"unadjusted: auc {best}, advantage ")
     assert metrics.readable(table).index[-1] == "strongest attack (picked afterwards)"
 
 
 def test_ppv_uses_the_realised_fpr_and_its_upper_end():
-    row = metrics.summary({"loss": pool(2.0)}, fpr=(0.1,), n_resamples=20).loc["loss"]
+    table = metrics.summary({"loss": pool(2.0)}, fpr=(0.1,), n_resamples=20)
+    row = table[(table["attack"] == "loss") & (table["prior"] == 0.1)].iloc[0]
     rows = metrics.per_target({"loss": pool(2.0)}, (0.1,))
     tpr, fpr = rows["tpr@0.1"].mean(), rows["tpr@0.1_realised"].mean()
-    assert row["ppv@0.1"] == pytest.approx(0.1 * tpr / (0.1 * tpr + 0.9 * fpr))
+    assert row["value"] == pytest.approx(0.1 * tpr / (0.1 * tpr + 0.9 * fpr))
     upper = metrics.clopper_pearson(rows["tpr@0.1_fp"], rows["n0"])[1].mean()
-    assert (
-        row["ppv@0.1_low"] == pytest.approx(0.1 * tpr / (0.1 * tpr + 0.9 * upper))
-        and row["ppv@0.1_low"] < row["ppv@0.1"]
-    )
+    assert row["low"] == pytest.approx(0.1 * tpr / (0.1 * tpr + 0.9 * upper))
+    assert row["low"] < row["value"]
 
 
 def test_flags_name_one_target_inversion_few_pairs_and_what_the_attack_said():
@@ -128,14 +145,16 @@ def test_flags_name_one_target_inversion_few_pairs_and_what_the_attack_said():
         ),
         single.info,
     )
-    flags = metrics.summary({"a": single}, n_resamples=20).loc["a", "flags"]
-    assert "one target: training randomness not covered" in flags and "global variance" in flags
-    assert (
-        "inverted or leaking design"
-        in metrics.summary({"a": pool(-0.5)}, n_resamples=20).loc["a", "flags"]
-    )
-    assert "inverted" not in metrics.summary({"a": pool(0.0)}, n_resamples=20).loc["a", "flags"]
-    assert "few pairs (4)" in metrics.summary({"a": pool(0.5)}, n_resamples=20).loc["a", "flags"]
+
+    def flags(scores):
+        table = metrics.summary({"a": scores}, n_resamples=20)
+        return metrics.by_attack(table, "auc").loc["a", "flags"]
+
+    assert "one target: training randomness not covered" in flags(single)
+    assert "global variance" in flags(single)
+    assert "inverted or leaking design" in flags(pool(-0.5))
+    assert "inverted" not in flags(pool(0.0))
+    assert "few pairs (4)" in flags(pool(0.5))
 
 
 def test_samples_without_a_score_are_counted_and_left_out():
@@ -156,7 +175,7 @@ def test_a_failed_self_test_stamps_every_row_and_hides_nothing():
         stamped["flags"].str.startswith("design check failed").all()
         and (stamped["self_test"] == "failed").all()
     )
-    assert (stamped["auc"] == plain["auc"]).all()
+    assert stamped["value"].equals(plain["value"])
     assert (
         metrics.summary({"a": pool(0.5)}, n_resamples=20, self_test=SelfTest(True, None))[
             "self_test"
@@ -219,14 +238,14 @@ def test_attacks_on_different_samples_share_no_table_and_no_verdict(what, judged
             getattr(metrics, judged)(scores, n_resamples=20)
     assert "\n" not in str(refused.value)
     for name, one in scores.items():  # the advice
-        assert len(metrics.summary({name: one}, n_resamples=20)) == 2
+        assert metrics.summary({name: one}, n_resamples=20)["attack"].nunique() == 2
 
 
 def test_targets_that_only_one_attack_scored_do_not_make_samples_unequal():
     scores = pool(0.5)
     fields = ("value", "member", "targets", "pair", "accuracy", "loss")
     last = Scores(*(getattr(scores, name)[6:] for name in fields), {})
-    assert len(metrics.summary({"a": scores, "b": last}, n_resamples=20)) == 3
+    assert metrics.summary({"a": scores, "b": last}, n_resamples=20)["attack"].nunique() == 3
     holes = np.where(np.arange(400) % 3, scores.value, np.nan)
     assert len(metrics.summary({"a": scores, "b": replace(scores, value=holes)}, n_resamples=20))
 

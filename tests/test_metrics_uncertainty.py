@@ -51,11 +51,11 @@ def metrics_of(score, member):
 def test_no_interval_leaves_the_range_of_what_it_is_about():
     scores = pool(6, 60, shift=1.5, spread=3.0)  # three pairs that are nothing alike
     table = metrics.summary({"wild": scores}, n_resamples=20)
-    for name in ("auc", "tpr@0.1"):
-        low, high = table.loc["wild", [f"{name}_low", f"{name}_high"]]
-        assert 0 <= low <= high <= 1
+    auc, tpr = metrics.by_attack(table, "auc"), metrics.by_attack(table, "tpr", 0.1)
+    for rows in (auc, tpr):
+        assert 0 <= rows.loc["wild", "low"] <= rows.loc["wild", "high"] <= 1
     # Student's t over them would go beyond both
-    assert (table.loc["wild", ["auc_low", "auc_high"]] == [0, 1]).all()
+    assert (auc.loc["wild", ["low", "high"]] == [0, 1]).all()
 
 
 @pytest.mark.parametrize("decimals", [None, 1, 0])
@@ -185,12 +185,13 @@ def test_one_pair_has_the_interval_of_its_samples_and_none_without_draws():
 
 def test_summary_frontier_and_gate_give_one_interval():
     scores = pool(16, 1200, 0.4, spread=0.3)
-    row = metrics.summary({"rmia": scores}, (0.1,)).loc["rmia"]
+    table = metrics.summary({"rmia": scores}, (0.1,))
     means = frontier_means(metrics.frontier({"cnn": {1: {"rmia": scores}}}, (0.1,))).iloc[0]
     stated = auditing.limits(["auc>0.6", "tpr@0.1>0.2"])
     found = {one.metric: one for one in auditing.judge(stated, {"rmia": scores})}
-    for name in ("auc", "tpr@0.1"):
-        own = (row[f"{name}_low"], row[f"{name}_high"])
+    for name, rate in (("auc", None), ("tpr@0.1", 0.1)):
+        row = metrics.by_attack(table, name.removesuffix("@0.1"), rate).loc["rmia"]
+        own = (row["low"], row["high"])
         assert (
             own
             == (means[f"{name}_low"], means[f"{name}_high"])

@@ -34,11 +34,11 @@ def test_a_leak_is_said_with_its_interval_its_rate_and_what_a_reader_may_conclud
     result, scores = said(about="ten classes")
     assert result.title == "ten classes: members can be told from non-members"
     text = str(result)
-    row = metrics.summary(scores, (0.01,), n_resamples=50).loc["rmia"]
-    low, high = (100 * row[f"tpr@0.01_{end}"] for end in ("low", "high"))
+    table = metrics.summary(scores, (0.01,), n_resamples=50)
+    tpr, low, high = metrics.by_attack(table, "tpr", 0.01).loc["rmia", ["value", "low", "high"]]
     assert "At 1 % false positives the strongest of 2 attacks (RMIA, picked afterwards)" in text
-    assert f"{low:.1f} % to {high:.1f} %" in text and "times chance" in text
-    share = 0.01 * row["tpr@0.01"] / (0.01 * row["tpr@0.01"] + 0.99 * 0.01)
+    assert f"{100 * low:.1f} % to {100 * high:.1f} %" in text and "times chance" in text
+    share = 0.01 * tpr / (0.01 * tpr + 0.99 * 0.01)
     assert f"{100 * share:.1f} % of those it accuses are members" in text
     assert "Not measurable with 1,200 non-members: false positive rates of 0.1 %" in text
     assert "reference models on each side: 3" in text
@@ -60,7 +60,7 @@ def test_every_attack_has_one_name_of_its_own_for_people_and_a_users_own_its_key
     assert in_words("nig") == "Student-t LiRA" and in_words("mine") == "mine"
     scores = {name: score(name, make()) for name in ("nig", "loss")}
     table = metrics.summary(scores | {"mine": scores["loss"]}, n_resamples=5)
-    assert list(table.index) == ["nig", "loss", "mine", "max"]
+    assert list(table["attack"].unique()) == ["nig", "loss", "mine", "max"]
     assert list(metrics.readable(table).index)[:3] == ["Student-t LiRA", "loss threshold", "mine"]
 
 
@@ -183,7 +183,7 @@ def test_it_shows_itself_in_a_notebook_and_takes_one_attack_alone():
 
 
 def test_a_narrow_interval_is_printed_with_digits_that_show_it():
-    row = pd.Series({"auc": 0.5209, "auc_low": 0.5191, "auc_high": 0.5224})
-    assert _percents(row, "auc") == ("52.1 %", "51.9 % to 52.2 %")
-    row = pd.Series({"auc": 0.592, "auc_low": 0.56, "auc_high": 0.62})
-    assert _percents(row, "auc") == ("59 %", "56 % to 62 %")
+    row = pd.Series({"value": 0.5209, "low": 0.5191, "high": 0.5224})
+    assert _percents(row) == ("52.1 %", "51.9 % to 52.2 %")
+    row = pd.Series({"value": 0.592, "low": 0.56, "high": 0.62})
+    assert _percents(row) == ("59 %", "56 % to 62 %")

@@ -69,15 +69,14 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
     status, said, result, notebook = audited(capsys, "--logits", "leak.npz", *SMALL, *limits)
     assert status == 3
     found = auditing.read_outputs("leak.npz")
-    scores = {
-        row["attack"]: score(row["attack"], found.signals)
-        for row in result["attacks"]
-        if row["attack"] != "max"
-    }
-    table = metrics.summary(scores, n_resamples=100)
-    for row in result["attacks"]:
-        assert [row[f"auc{end}"] for end in ("", "_low", "_high")] == pytest.approx(
-            table.loc[row["attack"], ["auc", "auc_low", "auc_high"]].tolist()
+    names = dict.fromkeys(row["attack"] for row in result["attacks"])
+    scores = {name: score(name, found.signals) for name in names if name != "max"}
+    table = metrics.by_attack(metrics.summary(scores, n_resamples=100), "auc")
+    told = [row for row in result["attacks"] if row["metric"] == "auc"]
+    assert len(told) == len(names)
+    for row in told:
+        assert [row[end] for end in ("value", "low", "high")] == pytest.approx(
+            table.loc[row["attack"], ["value", "low", "high"]].tolist()
         )
     split_scores = {name: auditing.score_split(name, found.signals) for name in scores}
     verdicts = auditing.judge(
@@ -142,8 +141,9 @@ def test_a_world_without_a_leak_exits_with_zero_and_its_interval_covers_one_half
     )
     assert status == 0 and "no stated limit exceeded" in said
     assert [one["outcome"] for one in result["verdicts"]] == ["not exceeded", "not established"]
-    top = next(row for row in result["attacks"] if row["attack"] == "max")
-    assert top["auc_low"] < 0.5 < top["auc_high"] and result["self_test"]["self_test_passed"]
+    rows = [row for row in result["attacks"] if row["metric"] == "auc"]
+    top = next(row for row in rows if row["attack"] == "max")
+    assert top["low"] < 0.5 < top["high"] and result["self_test"]["self_test_passed"]
     assert result["audited_bound"] is None and result["design"]["kind"] == "pairs"
 
 

@@ -251,7 +251,7 @@ def test_the_strongest_attack_is_named_and_a_rate_that_is_0_by_ties_is_no_number
     shown = rows(compared, "lattice")
     assert list(shown) == [*map(in_words, ATTACKS)]
     found = scores["MemGuard"]
-    truth = metrics.readable(metrics.summary(found, **DRAWS).drop("max"))
+    truth = metrics.readable(metrics.summary(found, **DRAWS))
     for word, row in shown.items():
         assert row[:-1] == [
             truth.loc[word, column]
@@ -376,9 +376,8 @@ def test_it_ends_in_doubt(compared, scores, best, answers):
     )
     doubts = {name: row[0] == "holds" for name, row in rows(compared, "doubts", 1).items()}
     test = {name: found["loss"].accuracy[:, 1].mean() for name, found in scores.items()}
-    highs = [
-        high for found in scores.values() for high in metrics.summary(found, **DRAWS)["auc_high"]
-    ]
+    tables = [metrics.summary(found, **DRAWS) for found in scores.values()]
+    highs = [high for table in tables for high in metrics.by_attack(table, "auc")["high"]]
     guess = np.bincount(answers["no defense"].labels).max() / 260
     assert doubts == {
         "the negative control passed": "passed" in compared.text("self-test"),

@@ -298,13 +298,13 @@ def test_summary_and_verdict_repeat_the_tables_numbers():
     )
     points = plots.summary(table).data[0]
     assert list(points.y) == ["loss threshold", "RMIA"]
-    np.testing.assert_allclose(points.x, table.loc[["loss", "rmia"], "auc"].astype(float))
-    np.testing.assert_allclose(
-        points.x + points.error_x.array, table.loc[["loss", "rmia"], "auc_high"].astype(float)
-    )
-    row = table.loc["rmia"]
-    wanted = f"RMIA finds {100 * row['tpr@0.1']:.1f} % of members at 10 % FPR (95 %: "
-    assert plots.verdict(row).startswith(wanted) and plots.verdict(row).endswith("n0 = 300")
+    auc = metrics.by_attack(table, "auc").loc[["loss", "rmia"]]
+    np.testing.assert_allclose(points.x, auc["value"])
+    np.testing.assert_allclose(points.x + points.error_x.array, auc["high"])
+    tpr = metrics.by_attack(table, "tpr", 0.1).loc["rmia", "value"]
+    sentence = plots.verdict(table, "rmia")
+    assert sentence.startswith(f"RMIA finds {100 * tpr:.1f} % of members at 10 % FPR (95 %: ")
+    assert sentence.endswith("n0 = 300")
 
 
 def test_of_equal_attacks_the_summary_names_the_first_of_the_table():
@@ -332,18 +332,15 @@ def test_pictures_say_what_their_bars_and_thresholds_are():
 
 
 def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one():
-    row = pd.Series(
-        {"auc": 0.6, "auc_low": 0.55, "auc_high": 0.65, "n0": 898, "fpr_floor": 0.0}, name="rmia"
-    )
-    for x, measurable in ((0.01, False), (0.1, True)):
-        row[f"tpr@{x:g}"], row[f"tpr@{x:g}_low"], row[f"tpr@{x:g}_high"] = 0.068, 0.051, 0.088
-        row[f"tpr@{x:g}_measurable"] = measurable
-    assert plots.verdict(row) == "RMIA finds 6.8 % of members at 10 % FPR (95 %: 5.1-8.8), n0 = 898"
-    row["tpr@0.01_measurable"] = True
-    assert "at 1 % FPR" in plots.verdict(row)
-    row["tpr@0.01_measurable"] = row["tpr@0.1_measurable"] = False
+    rows = [("auc", np.nan, 0.6, 0.55, 0.65), ("tpr", 0.01, 0.068, 0.051, 0.088)]
+    rows.append(("tpr", 0.1, 0.068, 0.051, 0.088))
+    table = pd.DataFrame(rows, columns=["metric", "fpr", "value", "low", "high"])
+    table = table.assign(attack="rmia", n0=898, fpr_floor=0.0, flags="")
+    wanted = "RMIA finds 6.8 % of members at 10 % FPR (95 %: 5.1-8.8), n0 = 898"
+    assert plots.verdict(table.assign(measurable=[True, False, True]), "rmia") == wanted
+    assert "at 1 % FPR" in plots.verdict(table.assign(measurable=True), "rmia")
     assert (
-        plots.verdict(row)
+        plots.verdict(table.assign(measurable=[True, False, False]), "rmia")
         == "RMIA has AUC 0.600 (95 %: 0.550-0.650); n0 = 898 is too few for a rate at a low FPR"
     )
 
@@ -351,10 +348,10 @@ def test_the_verdict_takes_the_smallest_measurable_rate_and_the_auc_without_one(
 def test_a_zero_that_comes_from_ties_is_not_called_a_result():
     scores = gaussian_scores(round_to=0)
     scores.value[:] = scores.value > -1
-    row = metrics.summary({"correctness": scores}, n_resamples=20).loc["correctness"]
+    table = metrics.summary({"correctness": scores}, n_resamples=20)
     assert re.search(
         r"^correctness rule has AUC 0\.\d+ .*; its tied scores allow no FPR below 6\d %$",
-        plots.verdict(row),
+        plots.verdict(table, "correctness"),
     )
 
 

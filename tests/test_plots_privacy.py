@@ -455,27 +455,38 @@ def defended() -> pd.DataFrame:
         ("ResNet-14, DP-SGD", "dp_sgd", "", 0.744, -0.01, 0.516),
         ("ResNet-14, MemGuard", "", "memguard", 0.86, 0.12, 0.58),
     ]
-    table = pd.DataFrame(rows, columns=["name", "defense", "output", "test_acc", "gap", "auc"])
-    table = table.assign(
-        auc_low=table["auc"] - 0.01, auc_high=table["auc"] + 0.02, attack="lira_global"
-    )
-    return table.assign(**{"tpr@0.1": 0.2, "tpr@0.1_measurable": [True, True, False, True]})
+    long = []
+    for name, defense, output, test_acc, gap, auc in rows:
+        about = {"name": name, "defense": defense, "output": output, "attack": "lira_global"}
+        measurable = defense != "dp_sgd"
+        for metric, fpr, value, low, high, known in (
+            ("auc", np.nan, auc, auc - 0.01, auc + 0.02, True),
+            ("tpr", 0.1, 0.2, 0.1, 0.3, measurable),
+            ("test_acc", np.nan, test_acc, np.nan, np.nan, True),
+            ("gap", np.nan, gap, np.nan, np.nan, True),
+        ):
+            ends = {"value": value, "low": low, "high": high, "measurable": known}
+            long.append({**about, "metric": metric, "fpr": fpr, **ends})
+    return pd.DataFrame(long)
+
+
+def of_metric(metric: str) -> pd.DataFrame:
+    table = defended()
+    return table[table["metric"] == metric].set_index("name")
 
 
 def test_defenses_stand_at_their_accuracy_and_risk_with_intervals():
-    table = defended()
-    figure = plots.defenses(table)
-    for _, row in table.iterrows():
+    figure = plots.defenses(defended())
+    accuracy, gap, auc = (of_metric(metric)["value"] for metric in ("test_acc", "gap", "auc"))
+    for name in auc.index:
         mine = [
             t
             for t in figure.data
-            if t.mode == "markers"
-            and t.name.startswith(row["name"])
-            and t.legendgroup == row["name"]
+            if t.mode == "markers" and t.name.startswith(name) and t.legendgroup == name
         ]
         assert [(t.x[0], t.y[0]) for t in mine] == [
-            (row["test_acc"], row["auc"]),
-            (row["gap"], row["auc"]),
+            (accuracy[name], auc[name]),
+            (gap[name], auc[name]),
         ]
         assert mine[0].error_y.array[0] == pytest.approx(0.02) and mine[0].error_y.arrayminus[
             0
@@ -494,11 +505,12 @@ def test_defenses_stand_at_their_accuracy_and_risk_with_intervals():
 
 
 def test_the_sentence_about_defenses_follows_the_table():
-    costly = defended().iloc[[0, 2]]
+    table = defended()
+    costly = table[table["name"].isin(["ResNet-14", "ResNet-14, DP-SGD"])]
     assert title(plots.defenses(costly)).endswith(
         "every defense in training costs more than a point of accuracy"
     )
-    free = defended().iloc[:2]
+    free = table[table["name"].isin(["ResNet-14", "ResNet-14, L1"])]
     assert title(plots.defenses(free)).endswith(
         "0.640 for +0.5 points of accuracy, and no more than a point less accurate"
     )
@@ -514,7 +526,7 @@ def test_the_sentence_about_defenses_follows_the_table():
 
 
 def test_a_rate_that_is_not_measurable_is_open():
-    figure = plots.defenses(defended(), metric="tpr@0.1")
+    figure = plots.defenses(defended(), metric="tpr", fpr=0.1)
     symbols = {t.legendgroup: t.marker.symbol for t in figure.data if t.mode == "markers"}
     assert [name for name, symbol in symbols.items() if symbol.endswith("-open")] == [
         "ResNet-14, DP-SGD"
@@ -533,8 +545,11 @@ def test_a_rate_that_is_not_measurable_is_open():
             "name = ResNet-14 comes more than once",
         ),
         (lambda: plots.defenses(defended(), undefended="VGG"), "'VGG' is not in the table"),
-        (lambda: plots.defenses(defended(), metric="advantage"), "neither auc nor tpr@"),
-        (lambda: plots.defenses(defended().drop(columns="gap")), "gap missing"),
+        (
+            lambda: plots.defenses(defended(), metric="tpr", fpr=0.5),
+            "no tpr at FPR 0.5; it has auc",
+        ),
+        (lambda: plots.defenses(defended().drop(columns="low")), "low missing"),
         (lambda: plots.accounting(spent().drop(columns="delta")), "delta missing"),
     ],
 )

@@ -397,7 +397,7 @@ def test_facts_are_means_over_targets_with_student_over_pairs(rising):
 def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_not_drawn(rising):
     risks = studies.varied_settings(rising, (0.01, 0.1), n_resamples=50)["epochs"]
     assert len(risks) == 3 * 6
-    assert not risks.loc[risks["metric"] == "tpr@0.01", "measurable"].any()
+    assert not risks.loc[risks["fpr"] == 0.01, "measurable"].any()
     figure = plots.risk_against_epochs(risks)
     assert [a["text"] for a in figure.layout.annotations] == ["AUC", "TPR at 10 % FPR"]
     assert "not measurable with so few: TPR at 1 % FPR" in figure.layout.title.subtitle.text

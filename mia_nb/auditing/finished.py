@@ -62,7 +62,7 @@ from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.permutation import LEVEL as DECISIVE
 from mia_nb.metrics.permutation import membership_test
-from mia_nb.metrics.tables import table_of
+from mia_nb.metrics.tables import by_attack, table_of
 from mia_nb.metrics.uncertainty import RESAMPLES, measurable_rates, scored, tied_floor
 from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Scores, Signals
@@ -120,7 +120,7 @@ class ModelAudit(NamedTuple):
 
     def _views(self) -> dict[str, pd.DataFrame]:
         """The tables below the text."""
-        attacks = readable(self.table.drop("max"))
+        attacks = readable(self.table[self.table["attack"] != "max"])
         views = {"attacks": attacks[[name for name in attacks if name[:3] in ("AUC", "TPR")]]}
         split = {"classes": self.by_class, "groups": self.by_group}
         return views | {
@@ -241,7 +241,7 @@ def audit_model(
     ...     far = ((batch[:, None] - x[None, :200]) ** 2).sum(2)
     ...     return np.stack([-far[:, y[:200] == k].min(1) for k in (0, 1)], axis=1)
     >>> found = audit_model(nearest, (x[:200], y[:200]), (x[200:], y[200:]))
-    >>> found.verdict.outcome, bool(found.table.loc["loss", "auc"] > 0.9)
+    >>> found.verdict.outcome, bool(found.table.loc[0, "value"] > 0.9)
     ('exceeded', True)
     """
     if references and retrain:
@@ -418,7 +418,7 @@ def _judged(
     verdict = judge(limits(["auc>0.5"]), on_all, doubt=doubt, **resampling)[0]
     first = next(iter(scores))
     audited = ~signals.population
-    rate = _rate(scores[first], table.loc[first])
+    rate = _rate(scores[first], table, first)
     if units is None:
         sentences = [doubt, f"{who} {_finding(verdict, bool(doubt))}.", rate]
     else:
@@ -509,15 +509,15 @@ def _finding(verdict: Verdict, doubted: bool, leaks: bool | None = None) -> str:
     )
 
 
-def _rate(scores: Scores, row: pd.Series) -> str:
+def _rate(scores: Scores, table: pd.DataFrame, attack: str) -> str:
     """The TPR of an attack at the smallest false positive rate that can be measured."""
     if not (rates := measurable_rates(scores)):
         return (
             f"What share is found at {RATE:.0%} false positives takes 100 non-members to measure."
         )
-    name = in_words(row.name)
+    name = in_words(attack)
     rate = rates[0]
-    found, low, high = (row[f"tpr@{rate:g}{end}"] for end in ("", "_low", "_high"))
+    tpr, low, high = by_attack(table, "tpr", rate).loc[attack, ["value", "low", "high"]]
     if (floor := tied_floor(scores)) > rate:
         at = tpr_at(*scored(scores, 0), floor)
         return (
@@ -526,7 +526,7 @@ def _rate(scores: Scores, row: pd.Series) -> str:
             f" [{at.low:.1%}, {at.high:.1%}] of members; no smaller rate exists."
         )
     return (
-        f"At {percent(rate)} false positives {name} finds {found:.1%} of members"
+        f"At {percent(rate)} false positives {name} finds {tpr:.1%} of members"
         f" [{low:.1%}, {high:.1%}]; guessing finds {percent(rate)}."
     )
 

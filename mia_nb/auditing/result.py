@@ -20,11 +20,12 @@ from mia_nb.auditing.vulnerable import in_pairs
 from mia_nb.checks import checked, first_of
 from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.pairs import units
+from mia_nb.metrics.tables import by_attack
 from mia_nb.metrics.verdict import measured_advice
 from mia_nb.parameters import Source
 from mia_nb.types import Query, Recipe, Signals
 
-SCHEMA = "mia_nb.audit/1"
+SCHEMA = "mia_nb.audit/2"  # 2: `attacks` has a row per attack and metric
 MIME = "application/vnd.mia-nb.audit+json"  # under which an executed notebook carries the record
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "torch", "torchvision")
 MAKING = ("recipe", *Recipe.model_fields, "source", *Source.model_fields, "strategy", "workers")
@@ -134,8 +135,9 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
         one to a few sentences. "no better than a coin" only where the interval holds 1/2 and is at
         most .05 wide on each side; where it is wider nothing was found out.
     """
-    top = table.loc[table.drop("max")["auc"].astype(float).idxmax()]
-    low, high = table.loc["max", ["auc_low", "auc_high"]]
+    auc = by_attack(table, "auc")
+    top = auc.loc[auc["value"].drop("max").idxmax()]
+    low, high = auc.loc["max", ["low", "high"]]
     facts = design or {}
     finding = first_of(
         {
@@ -156,8 +158,8 @@ def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = 
     sentences = (
         *facts.get("remarks", ()),
         facts.get("doubt"),
-        f"The strongest of {len(table) - 1} attacks, {top.name}, {finding}: AUC"
-        f" {top['auc']:.3f} [{low:.3f}, {high:.3f}], {sizes}.",
+        f"The strongest of {len(auc) - 1} attacks, {top.name}, {finding}: AUC"
+        f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}.",
         f"The negative control {test}.",
         facts.get("assumed"),
     )
@@ -236,17 +238,19 @@ def result(
         groups: `metrics.by_group` of the strongest attack, None where there is none.
 
     Returns:
-        A dict; displayed in a notebook, the page carries it. The attacks' numbers keep their own 95
-        % intervals, measurable or not (`tpr@x_measurable`); the verdicts are about their maximum.
+        A dict; displayed in a notebook, the page carries it. The attacks' numbers, a row
+        per attack and metric, keep their own 95 % intervals, measurable or not; the verdicts are
+        about their maximum.
         provenance: date, versions, hardware, parameters and `origin`.
     """
-    flags = table.drop("max")["flags"]
+    auc = by_attack(table, "auc")
+    flags = auc["flags"].drop("max")
     bound = None
     if audited is not None:
         bound = {name: value for name, value in audited._asdict().items() if name not in UNSHOWN}
     split = pd.DataFrame() if groups is None else groups
     told = largest_contribution(split) if len(split) else ""
-    leaks = table.loc["max", "auc_low"] > 0.5 and self_test.passed and not design.get("doubt")
+    leaks = auc.loc["max", "low"] > 0.5 and self_test.passed and not design.get("doubt")
     record = {
         "schema": SCHEMA,
         "headline": " ".join([headline(table, self_test.passed, design), *filter(None, [told])]),
@@ -254,7 +258,7 @@ def result(
         "design": design,
         "data": data,
         "models": models.to_dict("index"),
-        "attacks": table.rename_axis("attack").reset_index().to_dict("records"),
+        "attacks": table.to_dict("records"),
         "groups": split.reset_index().to_dict("records"),
         "advice": measured_advice() if leaks else [],
         "self_test": {

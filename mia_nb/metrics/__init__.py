@@ -7,7 +7,15 @@ from mia_nb.metrics.groups import by_group, readable_groups
 from mia_nb.metrics.null import self_test
 from mia_nb.metrics.protocol import choose
 from mia_nb.metrics.queries import query_curve, variance_split
-from mia_nb.metrics.tables import accuracies, class_gaps, intervals, per_target, readable, summary
+from mia_nb.metrics.tables import (
+    accuracies,
+    by_attack,
+    class_gaps,
+    intervals,
+    per_target,
+    readable,
+    summary,
+)
 from mia_nb.metrics.uncertainty import difference, interval
 from mia_nb.metrics.verdict import advice, verdict
 
@@ -16,6 +24,7 @@ __all__ = [
     "advice",
     "agreement",
     "auc",
+    "by_attack",
     "by_group",
     "choose",
     "class_gaps",
@@ -28,6 +37,7 @@ __all__ = [
     "per_target",
     "ppv",
     "query_curve",
+    "rates_of",
     "readable",
     "readable_groups",
     "roc",

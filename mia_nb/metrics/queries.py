@@ -15,7 +15,7 @@ from mia_nb.attacks import score as run_attack
 from mia_nb.attacks.learned import shokri
 from mia_nb.checks import checked
 from mia_nb.metrics.pairs import need_membership, units
-from mia_nb.metrics.tables import summary
+from mia_nb.metrics.tables import by_attack, rates_of, summary, with_ends
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
 from mia_nb.types import Scores, Signals
 
@@ -225,16 +225,21 @@ def _counts(queries, pools: list[Signals]) -> list[int]:
 
 
 def _measured(scores: Scores, fpr, n_resamples: int, seed: int) -> dict:
-    row = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed).loc[""]
-    risks = ["auc", "auc_low", "auc_high", *(name for name in row.index if name[:4] == "tpr@")]
+    table = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed)
+    auc = by_attack(table, "auc").loc[""]
+    risks = with_ends("auc", auc[["value", "low", "high"]])
+    for x in rates_of(table):
+        tpr = by_attack(table, "tpr", x).loc[""]
+        risks |= with_ends(f"tpr@{x:g}", tpr[["value", "low", "high"]])
+        risks[f"tpr@{x:g}_measurable"] = tpr["measurable"]
     return {
         "attack": scores.info["attack"],
         "combine": scores.info["combine"],
-        **row[risks],
+        **risks,
         "targets": len(scores.value),
         "pairs": len(np.unique(scores.pair)),
-        "n1": row["n1"],
-        "n0": row["n0"],
+        "n1": auc["n1"],
+        "n0": auc["n0"],
     }
 
 

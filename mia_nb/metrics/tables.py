@@ -1,7 +1,8 @@
-"""Result tables: one row per attack and target, one row per attack, and a view for people."""
+"""Result tables: per attack and target, the long table of results, and a view for people."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,6 @@ from mia_nb.metrics.uncertainty import (
     bootstrap,
     interval,
     metric_interval,
-    names,
     scored,
 )
 from mia_nb.types import Scores, Signals
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mia_nb.metrics.null import SelfTest
 
 
+SUMMARY = ("attack", "metric", "fpr", "value", "low", "high", "measurable", "n0", "flags")
 FEW = 5  # pairs below which a row says that its intervals are wide for want of pairs
 
 
@@ -185,7 +186,7 @@ def summary(
     self_test: SelfTest | None = None,
     groups: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """One row per attack, metrics averaged over targets, and a last row "max".
+    """The long table of results: one row per attack and metric, averaged over targets.
 
     Parameters:
         scores: of one attack, or {name: scores}; "max" is no name.
@@ -196,18 +197,33 @@ def summary(
         groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images.
 
     Returns:
-        index attack; columns auc, auc_low, auc_high, auc_min, auc_max (over targets); tpr@x, _low,
-        _high, _measurable per x; advantage, balanced_accuracy (at the best threshold; chance alone
-        gives advantage_null); ppv@prior, ppv@prior_low at ppv_fpr, the smallest measurable FPR
-        (_low: with the upper end of the realised FPR's interval); tie_mass, fpr_floor, train_acc,
-        test_acc, gap, train_loss, test_loss, k, queries, n1, n0 (smallest over targets), targets,
-        flags, self_test. Intervals are 95 %, those of `intervals`. "max" takes each metric's
-        largest value, lower and upper end over attacks, unadjusted for the choice. A TPR with fewer
-        than 10 allowed false positives keeps its number and has measurable=False.
+        columns attack, metric, fpr, prior, value, low, high, chance, smallest, largest, measurable,
+        then what holds for all rows of an attack: targets, pairs, n1, n0 (members and non-members
+        of the target that has fewest), references (models per side), queries, tie_mass, fpr_floor,
+        flags and, with a self-test, self_test.
+
+        metric: auc; tpr, a row per fpr; advantage and balanced_accuracy, both at the target's own
+        best threshold; ppv, a row per prior, at the smallest measurable fpr (low: with the upper
+        end of the realised FPR's interval); train_acc, test_acc, gap, train_loss, test_loss.
+        low, high: 95 % intervals, those of `intervals` and of `accuracies`; NaN where there is
+        none. chance: what guessing gives. smallest, largest: over targets. measurable: False for
+        a TPR with fewer than 10 allowed false positives, which keeps its number.
+
+        The rows of attack "max" take each metric's largest value, lower and upper end over attacks,
+        unadjusted for the choice, and all else from the attack of the highest AUC.
 
     Raises:
         ValueError: for no scores, the name max, a target without a score, and attacks on different
             samples.
+
+    Example:
+        >>> import mia_nb as mia
+        >>> signals = mia.load_example("cifar10/resnet14")
+        >>> table = mia.summary({"loss": mia.score("loss", signals)}, n_resamples=20)
+        >>> list(table.columns[:7])
+        ['attack', 'metric', 'fpr', 'prior', 'value', 'low', 'high']
+        >>> bool(mia.metrics.by_attack(table, "auc").loc["loss", "low"] > 0.5)
+        True
     """
     fpr = rates(fpr)
     scores = _named(scores)
@@ -238,71 +254,174 @@ def table_of(
     if not scores or "max" in scores:
         raise ValueError(
             f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken"
-            " by its last row"
+            " by its last rows"
         )
-    rows = {name: _attack_row(one, fpr, n_resamples, seed, groups) for name, one in scores.items()}
-    table = pd.DataFrame(rows).T
-    table.loc["max"] = _max_row(table, fpr)
-    table = table.infer_objects().rename_axis("attack")
+    tables = []
+    for name, attack_scores in scores.items():
+        as_many = groups is not None and np.shape(groups) == attack_scores.value.shape[1:]
+        drawn_together = groups if as_many else None
+        rows = _attack_rows(attack_scores, fpr, n_resamples, seed, drawn_together)
+        rows.insert(0, "attack", name)
+        tables.append(rows)
+    table = pd.concat([*tables, _max_rows(tables)], ignore_index=True)
     if self_test is not None:
         table["self_test"] = "passed" if self_test.passed else "failed"
         if not self_test.passed:
-            table["flags"] = [
-                "; ".join(filter(None, ["design check failed", flags])) for flags in table["flags"]
-            ]
+            flags = "design check failed; " + table["flags"]
+            table["flags"] = flags.str.removesuffix("; ")
     return table
 
 
-def _attack_row(
+@checked
+def by_attack(table: pd.DataFrame, metric: str, fpr: float | None = None) -> pd.DataFrame:
+    """The rows of one metric of a `summary`, by attack.
+
+    Parameters:
+        table: of `summary`, or some of its rows.
+        metric: auc, tpr, advantage, test_acc or another metric that the table has.
+        fpr: of a TPR.
+
+    Returns:
+        the table's other columns, indexed by attack, in its order.
+
+    Raises:
+        ValueError: for a metric, or a rate, that the table does not have.
+    """
+    _need_summary(table)
+    rows = rows_of(table, metric, fpr)
+    if rows["attack"].duplicated().any():
+        raise ValueError(
+            f"the table has several rows of {metric} for an attack: of a TPR say at which fpr, and"
+            " take one family at a time"
+        )
+    return rows.set_index("attack")
+
+
+def rows_of(table: pd.DataFrame, metric: str, fpr: float | None = None) -> pd.DataFrame:
+    """The rows of one metric of a long table, as `by_attack`, with all columns."""
+    rows = table[table["metric"] == metric]
+    if fpr is not None:
+        rows = rows[np.isclose(rows["fpr"].astype(float), fpr, rtol=1e-9, atol=0)]
+    if rows.empty:
+        at = "" if fpr is None else f" at FPR {fpr:g}"
+        there = ", ".join(dict.fromkeys(map(_metric_text, table["metric"], table["fpr"])))
+        raise ValueError(f"the table has no {metric}{at}; it has {there}")
+    return rows
+
+
+def rates_of(table: pd.DataFrame) -> list[float]:
+    """The false positive rates at which a `summary` has a TPR, in its order."""
+    return list(dict.fromkeys(table.loc[table["metric"] == "tpr", "fpr"].astype(float)))
+
+
+def _metric_text(metric: str, fpr: float) -> str:
+    return f"{metric} at FPR {fpr:g}" if metric == "tpr" else metric
+
+
+def _need_summary(table: pd.DataFrame) -> None:
+    missing = [name for name in SUMMARY if name not in table]
+    if missing:
+        raise ValueError(
+            f"a table without {', '.join(missing)} is none of metrics.summary; its columns are"
+            f" {shown(list(table.columns))}"
+        )
+
+
+def _attack_rows(
     scores: Scores, fpr, n_resamples: int, seed: int, groups: np.ndarray | None
-) -> dict:
-    """Averages over targets with headline intervals, in the order of `summary`."""
-    if groups is not None and np.shape(groups) != scores.value.shape[1:]:
-        groups = None
-    rows = per_target(scores, fpr)
+) -> pd.DataFrame:
+    """The rows of one attack, in the order of `summary`, without its name."""
+    targets = per_target(scores, fpr)
     ends = intervals(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
-    record = with_ends("auc", ends.loc["auc"]) | {
-        "auc_min": rows["auc"].min(),
-        "auc_max": rows["auc"].max(),
-    }
-    for name in names(fpr)[2:]:
-        record |= with_ends(name, ends.loc[name])
-        record[f"{name}_measurable"] = bool(rows[f"{name}_measurable"].all())
-    oracle = ("advantage", "balanced_accuracy", "advantage_null")
-    facts = ("tie_mass", "fpr_floor", "train_acc", "test_acc", "gap", "train_loss", "test_loss")
+    null = targets["advantage_null"].mean()
+    rows = [_mean("auc", targets["auc"], *ends.loc["auc", ["low", "high"]], chance=0.5)]
+    for x in fpr:
+        name = f"tpr@{x:g}"
+        low, high = ends.loc[name, ["low", "high"]]
+        row = _mean("tpr", targets[name], low, high, fpr=x, chance=x)
+        row["measurable"] = bool(targets[f"{name}_measurable"].all())
+        rows.append(row)
+    low, high = ends.loc["advantage", ["low", "high"]]
+    rows.append(_mean("advantage", targets["advantage"], low, high, chance=null))
+    rows.append(
+        _mean(
+            "balanced_accuracy",
+            targets["balanced_accuracy"],
+            (1 + low) / 2,
+            (1 + high) / 2,
+            chance=(1 + null) / 2,
+        )
+    )
+    rows += _ppv_rows(targets, fpr)
+    right = accuracies(scores)
+    for metric, side in (("train_acc", "train"), ("test_acc", "test"), ("gap", "gap")):
+        rows.append(_mean(metric, targets[metric], *right.loc[side, ["low", "high"]]))
+    for metric in ("train_loss", "test_loss"):
+        rows.append(_mean(metric, targets[metric]))
+    return pd.DataFrame(rows).assign(
+        targets=len(targets),
+        pairs=targets["pair"].nunique(),
+        n1=targets["n1"].min(),
+        n0=targets["n0"].min(),
+        references=_number(scores.info.get("k")),
+        queries=_number(scores.info.get("queries")),
+        tie_mass=targets["tie_mass"].mean(),
+        fpr_floor=targets["fpr_floor"].mean(),
+        flags=_flags(scores, targets, fpr),
+    )
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else float(value)
+
+
+def _mean(
+    metric: str,
+    values: pd.Series,
+    low: float = np.nan,
+    high: float = np.nan,
+    *,
+    fpr: float = np.nan,
+    chance: float = np.nan,
+) -> dict:
+    """A row: the mean of a metric over targets."""
     return {
-        **record,
-        **rows[[*oracle]].mean(),
-        **_ppv(rows, fpr),
-        **rows[[*facts]].mean(),
-        "k": scores.info.get("k"),
-        "queries": scores.info.get("queries"),
-        "n1": rows["n1"].min(),
-        "n0": rows["n0"].min(),
-        "targets": len(rows),
-        "flags": _flags(scores, rows, fpr),
+        "metric": metric,
+        "fpr": fpr,
+        "prior": np.nan,
+        "value": float(values.mean()),
+        "low": float(low),
+        "high": float(high),
+        "chance": float(chance),
+        "smallest": float(values.min()),
+        "largest": float(values.max()),
+        "measurable": True,
     }
 
 
-def with_ends(name: str, values) -> dict[str, float]:
-    """{name, name_low, name_high} from (value, low, high)."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, values), strict=True))
-
-
-def _ppv(rows: pd.DataFrame, fpr) -> dict:
+def _ppv_rows(targets: pd.DataFrame, fpr) -> list[dict]:
     """PPV at each prior, at the smallest measurable FPR (the largest FPR when none is)."""
     if not fpr:
-        return {}
-    x = min([x for x in fpr if rows[f"tpr@{x:g}_measurable"].all()], default=max(fpr))
-    upper = clopper_pearson(rows[f"tpr@{x:g}_fp"], rows["n0"])[1].mean()
-    tpr = rows[f"tpr@{x:g}"].mean()
-    realised = rows[f"tpr@{x:g}_realised"].mean()
-    record = {
-        f"ppv@{prior:g}{end}": float(ppv(tpr, rate, prior))
-        for end, rate in (("", realised), ("_low", upper))
-        for prior in PRIORS
-    }
-    return record | {"ppv_fpr": x}
+        return []
+    measurable = [x for x in fpr if targets[f"tpr@{x:g}_measurable"].all()]
+    x = min(measurable, default=max(fpr))
+    upper = clopper_pearson(targets[f"tpr@{x:g}_fp"], targets["n0"])[1].mean()
+    tpr = targets[f"tpr@{x:g}"].mean()
+    realised = targets[f"tpr@{x:g}_realised"].mean()
+    rows = []
+    for prior in PRIORS:
+        row = _mean("ppv", pd.Series(ppv(tpr, realised, prior)), fpr=x, chance=prior)
+        rows.append(
+            row
+            | {
+                "prior": prior,
+                "low": float(ppv(tpr, upper, prior)),
+                "smallest": np.nan,
+                "largest": np.nan,
+                "measurable": bool(measurable),
+            }
+        )
+    return rows
 
 
 def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> str:
@@ -325,19 +444,28 @@ def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> str:
     return "; ".join([*([given] if isinstance(given, str) else map(str, given)), *holding(flags)])
 
 
-def _max_row(table: pd.DataFrame, fpr) -> dict:
-    """The unadjusted maximum per metric; all else from the row with the highest AUC."""
-    best = {name: table[name].astype(float).idxmax() for name in names(fpr)}
-    record = table.loc[best["auc"]].to_dict()
-    for name, attack in best.items():
-        record[name] = table.loc[attack, name]
-        if name != "advantage":
-            record |= {end: table[end].max() for end in (f"{name}_low", f"{name}_high")}
-    picked = ", ".join(f"{name} {in_words(attack)}" for name, attack in best.items())
-    return record | {
-        "balanced_accuracy": (1 + record["advantage"]) / 2,
-        "flags": f"unadjusted: {picked}",
-    }
+def _max_rows(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """The unadjusted maximum per metric; all else from the attack with the highest AUC.
+
+    tables: the rows of each attack, all in the same order.
+    """
+    auc = [table.iloc[0]["value"] for table in tables]
+    rows = tables[int(np.argmax(auc))].copy()
+    picked = []
+    for metric in ("auc", "advantage", "balanced_accuracy", "tpr"):
+        for place in rows.index[rows["metric"] == metric]:
+            same = pd.DataFrame([table.loc[place] for table in tables])
+            best = same["attack"].iloc[int(np.argmax(same["value"].astype(float)))]
+            rows.loc[place, ["value", "low", "high"]] = same[["value", "low", "high"]].max()
+            if metric != "balanced_accuracy":  # which is (1 + advantage) / 2
+                name = f"tpr@{rows.loc[place, 'fpr']:g}" if metric == "tpr" else metric
+                picked.append(f"{name} {in_words(best)}")
+    return rows.assign(attack="max", flags=f"unadjusted: {', '.join(picked)}")
+
+
+def with_ends(name: str, values) -> dict[str, float]:
+    """{name, name_low, name_high} from (value, low, high)."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, values), strict=True))
 
 
 @checked
@@ -345,50 +473,48 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     """A `summary` as text for people.
 
     Parameters:
-        table: of `summary`.
+        table: of `summary`, or its rows of some attacks.
 
     Returns:
         A row per attack, by its name in words: "0.626 [0.611, 0.640]" for what was
         measured, "n/m (n0 = 900)" for what so few non-members cannot tell, "0: tied scores allow
         no lower FPR" where ties force zero.
     """
-    missing = [name for name in ("auc", "auc_low", "auc_high", "n0") if name not in table]
-    if missing:
-        raise ValueError(
-            f"a table without {', '.join(missing)} is none of metrics.summary; its columns are"
-            f" {shown(list(table.columns))}"
-        )
-    every = [row for _, row in table.iterrows()]
-    rate = [column for column in table if column.startswith("tpr@") and "_" not in column]
-    pairs = {
-        "best TPR - FPR (expected by chance)": "{advantage:.3f} ({advantage_null:.3f})",
-        "train / test accuracy": "{train_acc:.3f} / {test_acc:.3f}",
-        "gap": "{gap:.3f}",
-    }
-    rates = {name.replace("tpr@", "TPR at FPR "): name for name in rate}
-    view = {
-        "AUC": [_interval(row, "auc") for row in every],
-        **{title: [_cell(row, name) for row in every] for title, name in rates.items()},
-        **{title: [text.format(**row) for row in every] for title, text in pairs.items()},
-        "reference models per side": ["" if k is None or k != k else f"{k:g}" for k in table["k"]],
-        "flags": table["flags"],
-    }
+    auc = by_attack(table, "auc")
+    gained = by_attack(table, "advantage")
+    train, test, gap = (by_attack(table, name) for name in ("train_acc", "test_acc", "gap"))
+    view = pd.DataFrame({"AUC": _texts(auc, _interval)})
+    for x in rates_of(table):
+        view[f"TPR at FPR {x:g}"] = _texts(by_attack(table, "tpr", x), _cell)
+    view["best TPR - FPR (expected by chance)"] = _texts(
+        gained, lambda row: f"{row['value']:.3f} ({row['chance']:.3f})"
+    )
+    both = train["value"].map("{:.3f}".format) + " / " + test["value"].map("{:.3f}".format)
+    view["train / test accuracy"] = both
+    view["gap"] = gap["value"].map("{:.3f}".format)
+    view["reference models per side"] = [
+        "" if pd.isna(count) else f"{count:g}" for count in auc["references"]
+    ]
+    view["flags"] = auc["flags"]
     if "self_test" in table:
-        view["self-test"] = table["self_test"]
-    view = pd.DataFrame(view, index=table.index)
+        view["self-test"] = auc["self_test"]
     return view.rename(index=NAMES | {"max": "strongest attack (picked afterwards)"})
 
 
-def _interval(row, name: str) -> str:
-    return f"{row[name]:.3f} [{row[name + '_low']:.3f}, {row[name + '_high']:.3f}]"
+def _texts(rows: pd.DataFrame, text_of: Callable[[pd.Series], str]) -> pd.Series:
+    return pd.Series([text_of(row) for _, row in rows.iterrows()], index=rows.index)
 
 
-def _cell(row, name: str) -> str:
-    if not row[f"{name}_measurable"]:
+def _interval(row: pd.Series) -> str:
+    return f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+
+
+def _cell(row: pd.Series) -> str:
+    if not row["measurable"]:
         return f"n/m (n0 = {row['n0']})"
-    if row[name] == 0 and row["fpr_floor"] > float(name.removeprefix("tpr@")):
+    if row["value"] == 0 and row["fpr_floor"] > row["fpr"]:
         return "0: tied scores allow no lower FPR"
-    return _interval(row, name)
+    return _interval(row)
 
 
 @checked

@@ -16,7 +16,7 @@ from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
 from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.pairs import refuse_unequal_samples
-from mia_nb.metrics.tables import summary
+from mia_nb.metrics.tables import by_attack, rates_of, summary
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES
 from mia_nb.parameters import read_yaml_file
 from mia_nb.types import Scores
@@ -86,20 +86,19 @@ def verdict(
     """
     scores = {"attack": scores} if isinstance(scores, Scores) else scores
     refuse_unequal_samples(instance("scores", scores, dict))
-    table = summary(scores, FPR, n_resamples=n_resamples, seed=seed) if table is None else table
-    if list(table.index) != [*scores, "max"] or not {f"tpr@{x:g}_measurable" for x in FPR} <= {
-        *table
-    }:
-        raise ValueError(
-            f"table has the rows {', '.join(map(str, table.index))}: wanted metrics.summary of the"
-            f" same scores at the false positive rates {FPR}"
-        )
-    table = table.drop("max")
-    measurable = [x for x in FPR if table[f"tpr@{x:g}_measurable"].astype(bool).all()]
-    row = table.loc[table[f"tpr@{measurable[0]:g}" if measurable else "auc"].idxmax()]
-    found = _found(row, measurable, len(table))
+    if table is None:
+        table = summary(scores, FPR, n_resamples=n_resamples, seed=seed)
+    _refuse_another_table(table, scores)
+    measurable = [x for x in FPR if by_attack(table, "tpr", x)["measurable"].all()]
+    metric, rate = ("tpr", measurable[0]) if measurable else ("auc", None)
+    name = by_attack(table, metric, rate)["value"].drop("max").idxmax()
+    rows = table[table["attack"] == name]
+    auc = by_attack(rows, "auc").loc[name]
+    train, test, gap = (
+        by_attack(rows, side).loc[name, "value"] for side in ("train_acc", "test_acc", "gap")
+    )
     failed = self_test is not None and not self_test.passed
-    leaks = bool(row["auc_low"] > 0.5)
+    leaks = bool(auc["low"] > 0.5)
     title = (
         "do not use: the negative control failed"
         if failed
@@ -109,53 +108,68 @@ def verdict(
     )
     split = None
     if groups is not None:
-        split = by_group(scores[row.name], groups, n_resamples=n_resamples, seed=seed)
+        split = by_group(scores[name], groups, n_resamples=n_resamples, seed=seed)
     sentences = [
-        *found,
-        f"The models are right on {_percent(row['train_acc'])} of the images they were trained on"
-        f" and on {_percent(row['test_acc'])} of others.",
+        *_evidence(rows, measurable, len(scores)),
+        f"The models are right on {_percent(train)} of the images they were trained on"
+        f" and on {_percent(test)} of others.",
         *([] if split is None else filter(None, [largest_contribution(split)])),
         _control(self_test),
-        *_unmeasured(row, measurable),
-        f"{row['targets']} models attacked in turn, {row['n1'] + row['n0']:,} images each"
-        + (f", reference models on each side: {row['k']:g}." if pd.notna(row["k"]) else "."),
+        *_unmeasured(auc["n0"], measurable),
+        f"{auc['targets']} models attacked in turn, {auc['n1'] + auc['n0']:,} images each"
+        + (
+            "."
+            if pd.isna(auc["references"])
+            else f", reference models on each side: {auc['references']:g}."
+        ),
     ]
-    steps = _next(row, leaks, failed, self_test, measurable)
+    steps = _next(gap, auc["targets"], leaks, failed, self_test, measurable)
     title = f"{about}: {title}" if about else title
     return Verdict(title, tuple(sentences), tuple(steps), split)
 
 
-def _found(row: pd.Series, measurable: Sequence[float], attacks: int) -> list[str]:
-    """What the strongest attack finds at the lowest measurable rate."""
-    name = in_words(row.name)
+def _refuse_another_table(table: pd.DataFrame, scores: dict[str, Scores]) -> None:
+    """A table that is not the `summary` of these scores at the rates that the text names."""
+    attacks = list(dict.fromkeys(table["attack"])) if "attack" in table else list(table.index)
+    if attacks != [*scores, "max"] or not set(FPR) <= set(rates_of(table)):
+        raise ValueError(
+            f"table has the attacks {', '.join(map(str, attacks))}: wanted metrics.summary of the"
+            f" same scores at the false positive rates {FPR}"
+        )
+
+
+def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> list[str]:
+    """What the strongest attack, whose rows these are, finds at the lowest measurable rate."""
+    auc = by_attack(rows, "auc").iloc[0]
+    name = in_words(auc.name)
     # an attack of your own is called by its key
-    alone = f"the {name}" if row.name in ("attack", *NAMES) and name[0].islower() else name
+    alone = f"the {name}" if auc.name in ("attack", *NAMES) and name[0].islower() else name
     who = (
         f"the strongest of {attacks} attacks ({name}, picked afterwards)" if attacks > 1 else alone
     )
-    share, ends = _percents(row, "auc")
-    auc = (
+    share, ends = _percents(auc)
+    sentence = (
         f"{'It' if measurable else who[0].upper() + who[1:]} scores a random member above a random"
         f" non-member {share} of the time, 95 % interval {ends}; guessing gives 50 %."
     )
     if not measurable:
-        return [auc]
+        return [sentence]
     x = measurable[0]
-    tpr = row[f"tpr@{x:g}"]
-    low = row[f"tpr@{x:g}_low"]
-    times = f"{tpr / x:.1f} times chance" if low > x else "not resolved from chance"
-    share, ends = _percents(row, f"tpr@{x:g}")
+    tpr = by_attack(rows, "tpr", x).iloc[0]
+    above_chance = tpr["low"] > x
+    times = f"{tpr['value'] / x:.1f} times chance" if above_chance else "not resolved from chance"
+    share, ends = _percents(tpr)
     lines = [
         f"At {_percent(x)} false positives {who} finds {share} of the members, 95 %"
         f" interval {ends}: {times}."
     ]
-    if low > x:
-        share, least = (float(ppv(rate, x, PRIOR)) for rate in (tpr, low))
+    if above_chance:
+        share, least = (float(ppv(rate, x, PRIOR)) for rate in (tpr["value"], tpr["low"]))
         lines.append(
             f"Where one image in a hundred is a member, {_percent(share)} of those it accuses are"
             f" members ({_percent(least)} at the interval's lower end)."
         )
-    return [*lines, auc]
+    return [*lines, sentence]
 
 
 def _control(self_test) -> str:
@@ -165,14 +179,14 @@ def _control(self_test) -> str:
     return f"The negative control {'passed' if self_test.passed else 'FAILED'} {checks}."
 
 
-def _unmeasured(row: pd.Series, measurable: Sequence[float]) -> list[str]:
+def _unmeasured(n0: int, measurable: Sequence[float]) -> list[str]:
     missing = [x for x in FPR if x not in measurable]
     if not missing:
         return []
     rates = " and ".join(
         f"{_percent(x)} (needs {math.ceil(MIN_FALSE_POSITIVES / x):,})" for x in missing
     )
-    return [f"Not measurable with {row['n0']:,} non-members: false positive rates of {rates}."]
+    return [f"Not measurable with {n0:,} non-members: false positive rates of {rates}."]
 
 
 def advice() -> pd.DataFrame:
@@ -203,14 +217,24 @@ def measured_advice(rows: int = 2) -> list[str]:
     return [*told, rest]
 
 
-def _next(row, leaks: bool, failed: bool, self_test, measurable) -> list[str]:
-    """What would make the result safer to use, the most pressing first."""
+def _next(
+    gap: float,
+    targets: int,
+    leaks: bool,
+    failed: bool,
+    self_test: SelfTest | None,
+    measurable: Sequence[float],
+) -> list[str]:
+    """What would make the result safer to use, the most pressing first.
+
+    gap: train minus test accuracy of the targets.
+    """
     if failed:
         return ["Find out why attacks succeed where there is nothing to find (see its table)."]
     steps = []
     if leaks:
-        gap = f"The models fit their training images better by {100 * row['gap']:.0f} points. "
-        start = gap if row["gap"] > 0.05 else ""
+        fit = f"The models fit their training images better by {100 * gap:.0f} points. "
+        start = fit if gap > 0.05 else ""
         steps.append(f"{start}Compare changes of the training at equal accuracy (notebook 06).")
         steps += measured_advice()
     if not leaks:
@@ -218,7 +242,7 @@ def _next(row, leaks: bool, failed: bool, self_test, measurable) -> list[str]:
             "This is no guarantee: more reference models, queries or images may find what these"
             " attacks missed."
         )
-    if row["targets"] < 4:
+    if targets < 4:
         steps.append("Train at least 4 models, so that the interval covers training randomness.")
     if len(measurable) < 2:
         steps.append("Use 1,000 non-members or more for rates at 1 % false positives.")
@@ -234,8 +258,8 @@ def _percent(share: float, more: int = 0) -> str:
     return f"{value:.{digits}f}".rstrip("0").rstrip(".") + " %" if digits else f"{value:.0f} %"
 
 
-def _percents(row: pd.Series, name: str) -> tuple[str, str]:
+def _percents(row: pd.Series) -> tuple[str, str]:
     """A value and its ends, with a digit more where the ends would print alike."""
-    value, low, high = (row[name + end] for end in ("", "_low", "_high"))
+    value, low, high = row[["value", "low", "high"]]
     more = int(_percent(low) == _percent(high))
     return _percent(value, more), f"{_percent(low, more)} to {_percent(high, more)}"

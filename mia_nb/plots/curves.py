@@ -18,9 +18,10 @@ from plotly.subplots import make_subplots
 
 from mia_nb import attacks, metrics
 from mia_nb.accounting import gaussian_mu, tradeoff
-from mia_nb.checks import checked, shown
+from mia_nb.checks import checked
 from mia_nb.examples import load_example
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, thin
+from mia_nb.metrics.tables import by_attack, rates_of
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots import marks
 from mia_nb.plots.style import (
@@ -63,33 +64,35 @@ class Curve(NamedTuple):
     floor: float  # smallest false positive rate above zero that the scores can realise
 
 
-def verdict(row: pd.Series) -> str:
-    """One row of `metrics.summary` in words, at its smallest measurable false positive rate.
+def verdict(table: pd.DataFrame, attack: str) -> str:
+    """One attack of a `metrics.summary` in words, at its smallest measurable false positive rate.
 
     "RMIA finds 21.3 % of members at 10 % FPR (95 %: 19.0-23.9), n0 = 898". Without such a rate, or
     where tied scores do not reach it, the AUC.
 
     Parameters:
-        row: of the table, its name that of the attack
+        table: of `metrics.summary`
+        attack: in the table
 
     Returns:
         one sentence without a full stop.
     """
-    if not isinstance(row, pd.Series) or not {"auc", "auc_low", "auc_high"} <= set(row.index):
-        raise ValueError(f"row={shown(row)}: wanted a row of metrics.summary")
-    rates = sorted(
-        float(name[4:]) for name in row.index if name.startswith("tpr@") and "_" not in name
-    )
-    fpr = next((x for x in rates if row[f"tpr@{x:g}_measurable"]), None)
-    if fpr is not None and (row[f"tpr@{fpr:g}"] > 0 or row["fpr_floor"] <= fpr):
-        tpr, low, high = (row[f"tpr@{fpr:g}{end}"] for end in ("", "_low", "_high"))
-        ends = f"(95 %: {100 * low:.1f}-{100 * high:.1f})"
-        return f"{_finds(attacks.in_words(row.name), tpr, fpr)} {ends}, n0 = {row['n0']:,.0f}"
-    ends = f"(95 %: {row['auc_low']:.3f}-{row['auc_high']:.3f})"
-    auc = f"{attacks.in_words(row.name)} has AUC {row['auc']:.3f} {ends}"
+    auc = by_attack(table, "auc")
+    if attack not in auc.index:
+        raise ValueError(f"attack={attack!r}: the table has {', '.join(map(str, auc.index))}")
+    auc = auc.loc[attack]
+    name = attacks.in_words(attack)
+    rates = {x: by_attack(table, "tpr", x).loc[attack] for x in sorted(rates_of(table))}
+    fpr = next((x for x, row in rates.items() if row["measurable"]), None)
+    if fpr is not None:
+        tpr = rates[fpr]
+        if tpr["value"] > 0 or tpr["fpr_floor"] <= fpr:
+            ends = f"(95 %: {100 * tpr['low']:.1f}-{100 * tpr['high']:.1f})"
+            return f"{_finds(name, tpr['value'], fpr)} {ends}, n0 = {tpr['n0']:,.0f}"
+    sentence = f"{name} has AUC {auc['value']:.3f} (95 %: {auc['low']:.3f}-{auc['high']:.3f})"
     if fpr is None:
-        return f"{auc}; n0 = {row['n0']:,.0f} is too few for a rate at a low FPR"
-    return f"{auc}; its tied scores allow no FPR below {100 * row['fpr_floor']:.0f} %"
+        return f"{sentence}; n0 = {auc['n0']:,.0f} is too few for a rate at a low FPR"
+    return f"{sentence}; its tied scores allow no FPR below {100 * auc['fpr_floor']:.0f} %"
 
 
 def _finds(name: str, tpr: float, fpr: float) -> str:

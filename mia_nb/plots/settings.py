@@ -38,7 +38,7 @@ OCTAVES = 0.04  # between lines that share a time step, so that their bars stay 
 COLUMNS = ("line", "timesteps", "value", "low", "high")
 Levels = dict[str, tuple[float, float, float]]  # {name: (value, low, high)}
 GROUP = ["schedule", "augment", "rest"]
-RISKS = ("attack", "metric", "value", "low", "high", "measurable", "pairs", "n1", "n0")
+RISKS = ("attack", "metric", "fpr", "value", "low", "high", "measurable", "pairs", "n1", "n0")
 AGREEMENT = ("first", "second", "correlation", "ceiling", "ratio", "low", "high")
 EPOCH_OCTAVES = 0.045  # between the attacks at one number of epochs
 ENDS = ("auc", "auc_low", "auc_high")
@@ -443,6 +443,11 @@ def risk_against_epochs(table: pd.DataFrame) -> go.Figure:
         "risk_against_epochs",
         finite=("value", "low", "high"),
     )
+    names = [
+        f"tpr@{x:g}" if x == x else name
+        for name, x in zip(table["metric"], table["fpr"], strict=True)
+    ]
+    table = table.assign(metric=names)
     measurable = table.groupby("metric", sort=False)["measurable"].all()
     rates = [metric for metric in measurable.index[measurable] if metric != "auc"]
     shown = ["auc", *sorted(rates, key=chance)]

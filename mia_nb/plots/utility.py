@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 from mia_nb import attacks, metrics
 from mia_nb.metrics.curve import auc_null_error
 from mia_nb.metrics.frontier import frontier_means
+from mia_nb.metrics.tables import rows_of
 from mia_nb.plots.marks import DODGE, bars, column_bars, offset
 from mia_nb.plots.style import (
     BELOW,
@@ -359,7 +360,11 @@ def _decided(table: pd.DataFrame, families: list[str], by: str, metric: str, bas
 
 
 def defenses(
-    table: pd.DataFrame, *, metric: str = "auc", undefended: str | None = None
+    table: pd.DataFrame,
+    *,
+    metric: str = "auc",
+    fpr: float | None = None,
+    undefended: str | None = None,
 ) -> go.Figure:
     """What defenses leave to find and what they cost: risk against test accuracy, and against the
     generalisation gap.
@@ -369,10 +374,9 @@ def defenses(
     with accuracy. Right: the line of overfitting alone (AUC 1/2 + gap/2; for a TPR chance).
 
     Parameters:
-        table: `studies.defense_table`: a row per network with columns name, test_acc, gap, the
-            metric, each maybe with _low, _high, attack, and for a TPR tpr@x_measurable (open
-            markers where False)
-        metric: "auc" or "tpr@x"
+        table: `studies.defense_table`: rows of test_acc, gap and the metric for each name
+        metric: "auc" or "tpr"
+        fpr: of the TPR
         undefended: name of the network without a defense, by default the first row whose defense
             and output are empty
 
@@ -382,74 +386,91 @@ def defenses(
 
     Source: Figure 3 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
-    fpr = fpr_of(metric)
-    finite = ("test_acc", "gap", metric)
-    need(table, ("name", *finite, "attack"), "defenses", finite=finite, once=("name",))
-    base = _undefended(table, undefended)
+    label = "auc" if metric == "auc" else f"tpr@{fpr:g}"
+    risks = _networks(table, metric, fpr)
+    accuracies = _networks(table, "test_acc").loc[risks.index]
+    gaps = _networks(table, "gap").loc[risks.index]
+    base = _undefended(risks, undefended)
     panels = {"shared_yaxes": True, "horizontal_spacing": 0.05, "column_widths": [0.6, 0.4]}
     figure = make_subplots(1, 2, **panels)
-    _add_overfitting(figure, table["gap"], fpr, "chance", row=1, col=2)
-    for i, (_, network) in enumerate(table.iterrows()):
-        for column, x in enumerate(("test_acc", "gap"), start=1):
-            _add_defense(figure, network, base, metric, x, i, row=1, col=column)
-    figure.add_hline(y=chance(metric), line=THIN, row=1, col=1)
+    _add_overfitting(figure, gaps["value"], fpr, "chance", row=1, col=2)
+    for i, name in enumerate(risks.index):
+        for column, across in enumerate((accuracies, gaps), start=1):
+            _add_defense(
+                figure, name, across, risks, base, metric_name(label), i, row=1, col=column
+            )
+    figure.add_hline(y=chance(label), line=THIN, row=1, col=1)
     if base is not None:
         figure.add_vrect(
-            x0=base["test_acc"] - SIMILAR,
-            x1=table["test_acc"].max() + SIMILAR,
+            x0=accuracies.loc[base, "value"] - SIMILAR,
+            x1=accuracies["value"].max() + SIMILAR,
             fillcolor=GREY,
             opacity=0.14,
             line_width=0,
             row=1,
             col=1,
         )
-    measurable = table.get(f"{metric}_measurable", pd.Series(True)).all()
     return finish(
         figure,
-        _traded(table, base, metric),
+        _traded(risks, accuracies["value"], base, metric_name(label)),
         clauses(
             "strongest attack of each",
             "bars 95 %",
             "shaded: at most a point less accurate",
             "dotted: from the undefended",
-            not measurable and "open: not measurable",
+            not risks["measurable"].all() and "open: not measurable",
         ),
         height=480,
         legend=BELOW,
         xaxis={"title": {"text": "test accuracy"}, "tickformat": "~%"},
         xaxis2={"title": {"text": metric_name("gap")}, "tickformat": "~%"},
-        yaxis_title_text=metric_name(metric),
+        yaxis_title_text=metric_name(label),
     )
 
 
-def _undefended(table: pd.DataFrame, name: str | None) -> pd.Series | None:
+def _networks(table: pd.DataFrame, metric: str, fpr: float | None = None) -> pd.DataFrame:
+    """The rows of one metric, by the name of the network."""
+    columns = ("name", "attack", "metric", "fpr", "value", "low", "high", "measurable")
+    need(table, columns, "defenses")
+    rows = rows_of(table, metric, fpr)
+    need(rows, columns, "defenses", finite=("value",), once=("name",))
+    return rows.set_index("name")
+
+
+def _undefended(risks: pd.DataFrame, name: str | None) -> str | None:
     """The network of this name, by default the first that says it has no defense."""
-    plain = (table.reindex(columns=["defense", "output"]) == "").all(axis=1)
-    found = table[plain if name is None else table["name"] == name]
-    if name is not None and found.empty:
+    if name is not None and name not in risks.index:
         raise ValueError(
-            f"undefended={name!r} is not in the table: wanted one of {listed(table['name'])}"
+            f"undefended={name!r} is not in the table: wanted one of {listed(risks.index)}"
         )
-    return None if found.empty else found.iloc[0]
+    if name is not None:
+        return name
+    plain = (risks.reindex(columns=["defense", "output"]) == "").all(axis=1)
+    return risks.index[plain][0] if plain.any() else None
 
 
 def _add_defense(
     figure: go.Figure,
-    network: pd.Series,
-    base: pd.Series | None,
-    metric: str,
-    x: str,
+    name: str,
+    across: pd.DataFrame,
+    risks: pd.DataFrame,
+    base: str | None,
+    risk_name: str,
     i: int,
     **place,
 ) -> None:
-    """One network in one panel, with a dotted line from the undefended one."""
+    """One network in one panel, with a dotted line from the undefended one.
+
+    across: what stands on the x axis, by network, as the risks
+    """
     colour = look(i).colour
-    place = place | {"legendgroup": network["name"]}
-    plain = base is not None and network["name"] == base["name"]
+    place = place | {"legendgroup": name}
+    plain = name == base
     if base is not None and not plain:
+        ends = [base, name]
         figure.add_scatter(
-            x=[base[x], network[x]],
-            y=[base[metric], network[metric]],
+            x=across.loc[ends, "value"],
+            y=risks.loc[ends, "value"],
             mode="lines",
             line={"color": translucent(colour, 0.6), "dash": "dot", "width": 1.2},
             showlegend=False,
@@ -457,47 +478,48 @@ def _add_defense(
             **place,
         )
     symbol = "star" if plain else MARKERS[i % (len(MARKERS) - 1)]
-    symbol += "" if network.get(f"{metric}_measurable", True) else "-open"
-    row = network.to_frame().T
-    name = network["name"]
+    if not risks.loc[name, "measurable"]:
+        symbol += "-open"
+    x = across.loc[[name]]
+    y = risks.loc[[name]]
     figure.add_scatter(
-        x=[network[x]],
-        y=[network[metric]],
+        x=x["value"],
+        y=y["value"],
         mode="markers",
         name=f"{name} (undefended)" if plain else name,
         showlegend=place["col"] == 1,
         marker={"symbol": symbol, "size": 14 if plain else 11, "color": colour},
-        error_x=column_bars(row, x, thickness=1.2, width=0),
-        error_y=column_bars(row, metric, thickness=1.2, width=0),
+        error_x=bars(x["value"], x["low"], x["high"], thickness=1.2, width=0),
+        error_y=bars(y["value"], y["low"], y["high"], thickness=1.2, width=0),
         hovertemplate=(
-            f"{name} ({attacks.in_words(network['attack'])}): {metric_name(metric)} %{{y:.3f}},"
+            f"{name} ({attacks.in_words(risks.loc[name, 'attack'])}): {risk_name} %{{y:.3f}},"
             " %{x:.1%}<extra></extra>"
         ),
         **place,
     )
 
 
-def _traded(table: pd.DataFrame, base: pd.Series | None, metric: str) -> str:
+def _traded(risks: pd.DataFrame, accuracy: pd.Series, base: str | None, risk_name: str) -> str:
     """The lowest risk there is and its price, and the lowest at equal accuracy."""
-    if "output" in table and (table["output"] == "").any():
-        table = table[table["output"] == ""]  # masked outputs measure the attacks tried
-    risk = metric_name(metric)
-    least = table.loc[table[metric].astype(float).idxmin()]
+    risk = risks["value"]
+    others = risk
+    if "output" in risks and (risks["output"] == "").any():
+        others = risk[risks["output"] == ""]  # masked outputs measure the attacks tried
+    least = others.idxmin()
     if base is None:
-        accuracy = f"test accuracy {least['test_acc']:.1%}"
-        return f"{least['name']} leaks least: {risk} {least[metric]:.3f} at {accuracy}"
-    sentence = f"{base['name']} undefended: {risk} {base[metric]:.3f} at {base['test_acc']:.1%}"
-    if least["name"] != base["name"]:
-        price = f"{100 * (least['test_acc'] - base['test_acc']):+.1f} points of accuracy"
-        sentence += f"; least: {least['name']}, {least[metric]:.3f} for {price}"
-    near = table[table["test_acc"] >= base["test_acc"] - SIMILAR]
-    near = near[near["name"] != base["name"]]
+        at = f"test accuracy {accuracy[least]:.1%}"
+        return f"{least} leaks least: {risk_name} {risk[least]:.3f} at {at}"
+    sentence = f"{base} undefended: {risk_name} {risk[base]:.3f} at {accuracy[base]:.1%}"
+    if least != base:
+        price = f"{100 * (accuracy[least] - accuracy[base]):+.1f} points of accuracy"
+        sentence += f"; least: {least}, {risk[least]:.3f} for {price}"
+    near = others[accuracy[others.index] >= accuracy[base] - SIMILAR].drop(base, errors="ignore")
     if near.empty:
         return f"{sentence}; every defense in training costs more than a point of accuracy"
-    best = near.loc[near[metric].astype(float).idxmin()]
-    if best["name"] == least["name"]:
+    best = near.idxmin()
+    if best == least:
         return f"{sentence}, and no more than a point less accurate"
-    return f"{sentence}; at most a point less accurate: {best['name']}, {best[metric]:.3f}"
+    return f"{sentence}; at most a point less accurate: {best}, {risk[best]:.3f}"
 
 
 def costs(table: pd.DataFrame) -> go.Figure:

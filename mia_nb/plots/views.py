@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 from mia_nb import attacks, metrics
 from mia_nb.checks import shown
 from mia_nb.metrics.agreement import rank_correlation
+from mia_nb.metrics.tables import by_attack
 from mia_nb.plots import marks
 from mia_nb.plots.style import (
     DOTTED,
@@ -27,7 +28,6 @@ from mia_nb.plots.style import (
     row_of,
     targets,
 )
-from mia_nb.plots.tables import need
 from mia_nb.types import Scores
 
 POINTS = 5000  # markers that a browser draws without a pause
@@ -195,36 +195,35 @@ def summary(table: pd.DataFrame) -> go.Figure:
     An attack left of the dotted line finds less than accuracy alone gives away.
 
     Parameters:
-        table: of `metrics.summary`, a row per attack
+        table: of `metrics.summary`
     """
-    need(table, ("auc", "auc_low", "auc_high"), "summary")
-    table = table[table.index != "max"]
-    best = table.loc[table["auc"].astype(float).idxmax()]
-    table = table[::-1].sort_values("auc", kind="stable")
-    auc = table["auc"].astype(float)
+    rows = by_attack(table, "auc")
+    rows = rows[rows.index != "max"]
+    best = rows.loc[rows["value"].idxmax()]
+    rows = rows[::-1].sort_values("value", kind="stable")
     figure = go.Figure()
     figure.add_scatter(
-        x=auc,
-        y=[*map(attacks.in_words, table.index)],
+        x=rows["value"],
+        y=[*map(attacks.in_words, rows.index)],
         mode="markers",
         showlegend=False,
         hovertemplate="%{y}: AUC %{x:.3f}",
         marker={
             "color": LINES[0],
             "size": 10,
-            "symbol": ["circle-open" if flags else "circle" for flags in table["flags"]],
+            "symbol": ["circle-open" if flags else "circle" for flags in rows["flags"]],
         },
-        error_x=marks.bars(auc, table["auc_low"], table["auc_high"], thickness=1.5, width=4),
+        error_x=marks.bars(rows["value"], rows["low"], rows["high"], thickness=1.5, width=4),
     )
     figure.add_vline(x=0.5, line=THIN)
-    if "correctness" in table.index:
-        figure.add_vline(x=auc["correctness"], line=DOTTED)
+    if "correctness" in rows.index:
+        figure.add_vline(x=rows.loc["correctness", "value"], line=DOTTED)
     return finish(
         figure,
-        f"{attacks.in_words(best.name)} separates best: AUC {best['auc']:.3f} (95 %:"
-        f" {best['auc_low']:.3f}-{best['auc_high']:.3f})",
+        f"{attacks.in_words(best.name)} separates best: AUC {best['value']:.3f} (95 %:"
+        f" {best['low']:.3f}-{best['high']:.3f})",
         "bars 95 %; solid line: random guessing; dotted: accuracy alone; open markers carry flags",
-        height=170 + 26 * len(table),
+        height=170 + 26 * len(rows),
         xaxis_title="AUC",
     )
 

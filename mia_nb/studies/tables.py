@@ -6,8 +6,14 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.checks import checked
-from mia_nb.metrics.tables import accuracies, intervals, summary, with_ends
-from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
+from mia_nb.metrics.tables import (
+    accuracies,
+    by_attack,
+    intervals,
+    summary,
+    with_ends,
+)
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval
 from mia_nb.studies.setting import Setting, usable
 from mia_nb.types import Scores
 
@@ -63,7 +69,8 @@ def _risks_of_recipes(
 ) -> pd.DataFrame:
     rows = []
     for one, scores in settings.items():
-        row = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed).loc[""]
+        table = summary({one.attack: scores}, fpr, n_resamples=n_resamples, seed=seed)
+        risks = (table["attack"] != "max") & table["metric"].isin(["auc", "tpr"])
         rows += [
             {
                 "label": one.recipe,
@@ -71,16 +78,10 @@ def _risks_of_recipes(
                 "schedule": one.schedule,
                 "augment": one.augmentation,
                 "rest": one.rest,
-                "attack": one.attack,
-                "metric": metric,
-                "value": row[metric],
-                "low": row[f"{metric}_low"],
-                "high": row[f"{metric}_high"],
-                "measurable": row.get(f"{metric}_measurable", True),
+                **row[["attack", "metric", "fpr", "value", "low", "high", "measurable"]],
                 **_sizes(scores),
             }
-            for metric in names(fpr)
-            if metric != "advantage"
+            for _, row in table[risks].iterrows()
         ]
     return pd.DataFrame(rows)
 
@@ -89,8 +90,8 @@ def _risks_of_recipes(
 def defense_table(
     settings: dict[Setting, Scores], fpr=FPR, *, n_resamples: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
-    """One row per defended network under its strongest attack: what a defense costs and what it
-    leaves to find.
+    """Every defended network under its strongest attack: what a defense costs and what it leaves to
+    find.
 
     Parameters:
         settings: the scores of each `Setting`; networks that differ in queries alone are one row.
@@ -99,11 +100,10 @@ def defense_table(
         seed: of the resamples.
 
     Returns:
-        columns name, defense, output, attack (of largest mean AUC, unadjusted), attacks (how many
-        were tried), test_acc, gap, auc, tpr@x, each with _low and _high (95 %: accuracies and gaps
-        Student's t over pairs, NaN with one pair; auc and tpr@x those of the maximum over attacks,
-        drawn together), tpr@x_measurable, queries, n1, n0, targets, pairs: the table of
-        `plots.defenses`.
+        the long table of `metrics.summary`, a row per network and metric, with columns name,
+        defense, output, attack (of largest mean AUC, unadjusted) and attacks (how many were tried)
+        before the others: the table of `plots.defenses`. auc and tpr are those of the maximum over
+        attacks, the rest those of the attack named.
 
     Raises:
         ValueError: for settings that cannot be or have no target, and for none.
@@ -122,32 +122,23 @@ def defense_table(
         title = one.attack if one.queries == 1 else f"{one.attack}, {one.counted}"
         groups.setdefault(one.label, {})[title] = scores
         about.setdefault(one.label, one)
-    rows = []
+    tables = []
     for name, attacks in groups.items():
         table = summary(attacks, fpr, n_resamples=n_resamples, seed=seed)
-        top = table.loc["max"]
-        best = table[table.index != "max"]["auc"].astype(float).idxmax()
-        strongest = attacks[best]
-        right = accuracies(attacks[best])
-        risks = ["auc", "auc_low", "auc_high", *(name for name in table if name[:4] == "tpr@")]
-        rows.append(
-            {
-                "name": name,
-                "defense": about[name].defense,
-                "output": about[name].output,
-                "attack": best,
-                "attacks": len(attacks),
-                **with_ends("test_acc", right.loc["test"]),
-                **with_ends("gap", right.loc["gap"]),
-                **top[risks],
-                "queries": table.loc[best, "queries"],
-                "n1": int(table["n1"].min()),
-                "n0": int(table["n0"].min()),
-                "targets": len(strongest.value),
-                "pairs": _sizes(strongest)["pairs"],
-            }
-        )
-    return pd.DataFrame(rows)
+        best = by_attack(table, "auc")["value"].drop("max").idxmax()
+        rows = table[table["attack"] == "max"].drop(columns="attack")
+        rows = rows.assign(n1=table["n1"].min(), n0=table["n0"].min())
+        about_it = {
+            "name": name,
+            "defense": about[name].defense,
+            "output": about[name].output,
+            "attack": best,
+            "attacks": len(attacks),
+        }
+        for place, (column, value) in enumerate(about_it.items()):
+            rows.insert(place, column, value)
+        tables.append(rows)
+    return pd.concat(tables, ignore_index=True)
 
 
 @checked
@@ -175,9 +166,9 @@ def varied_settings(
         where all have the same steps and T, which makes them k in other units. "equation":
         ODENet-64 and its variants. Families that coincide in the setting are grouped by T and steps
         too; where they still do, the setting is left out. Of recipes {"epochs": a row per recipe,
-        attack and metric (auc, tpr@x)}, with columns label, epochs, schedule, augment, rest,
-        attack, metric, value, low, high, measurable (whether every target has the non-members that
-        its FPR asks for, ten false positives; always for an AUC), pairs, n1, n0.
+        attack, metric (auc, tpr) and fpr}, with columns label, epochs, schedule, augment, rest,
+        attack, metric, fpr, value, low, high, measurable (whether every target has the non-members
+        that its FPR asks for, ten false positives; always for an AUC), pairs, n1, n0.
 
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
