@@ -7,6 +7,7 @@ dark pages. No figure has a fixed width.
 """
 
 from mia_nb.plots.curves import roc_bounds, roc_pair, shipped_roc, verdict
+from mia_nb.plots.lines import lines
 from mia_nb.plots.privacy import accounting, ladder, privacy_utility
 from mia_nb.plots.samples import images
 from mia_nb.plots.settings import (
@@ -48,6 +49,7 @@ __all__ = [
     "histogram",
     "images",
     "ladder",
+    "lines",
     "loss_traces",
     "matched_differences",
     "privacy_utility",

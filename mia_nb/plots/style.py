@@ -98,7 +98,7 @@ def finish(
     """
     lines = textwrap.wrap(sentence, 96)
     title = {"text": "<br>".join(lines), "subtitle": {"text": note}}
-    if more := headroom + LINE_HEIGHT * (len(lines) - 1):
+    if more := headroom + LINE_HEIGHT * max(len(lines) - 1, 0):
         title |= {"pad": {"b": TITLE["pad"]["b"] + more}}
         layout |= {"margin": {"t": TEMPLATE.layout.margin.t + more}}
         layout["height"] += more

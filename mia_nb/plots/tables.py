@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 METRIC_NAMES = {
+    "train_acc": "train accuracy",
     "test_acc": "test accuracy",
     "train_loss": "training loss",
     "gap": "train accuracy - test accuracy",
@@ -62,8 +63,10 @@ def fpr_of(metric: str) -> float | None:
         raise ValueError(f"metric={metric!r} is neither auc nor tpr@0.01 (any FPR)") from None
 
 
-def metric_name(metric: str) -> str:
-    """A metric of the tables as people read it."""
+def metric_name(metric: str, fpr: float = np.nan) -> str:
+    """A metric of the tables as people read it: "auc", "tpr@0.01", or "tpr" with its rate."""
+    if metric == "tpr" and np.isfinite(fpr):
+        metric = f"tpr@{fpr:g}"
     if metric.startswith("tpr@"):
         return f"TPR at {100 * float(metric.removeprefix('tpr@')):g} % FPR"
     return METRIC_NAMES.get(metric, metric)

@@ -1,0 +1,273 @@
+"""Any measured value against any setting: lines over the long table of results."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from mia_nb.plots.marks import DODGE, bars, level, offset
+from mia_nb.plots.style import BELOW, DASHES, DOTTED, GREY, LINES, MARKERS, finish
+from mia_nb.plots.tables import metric_name, need, text
+
+OCTAVES = 0.04  # on a logarithmic axis, between lines that share a place, so that bars stay apart
+BEYOND = 1.5  # octaves from the last number to infinity
+MANY = 8  # numbers on a logarithmic axis above which only powers of 2 are written
+SHARES = ("test accuracy", "train accuracy", "TPR")  # how the names of shares begin
+SIZES = {"pairs": "pairs", "n1": "members", "n0": "non-members"}
+
+
+def lines(
+    table: pd.DataFrame,
+    x: str,
+    *,
+    line: str = "line",
+    variant: str | None = None,
+    panel: str | None = None,
+    levels: pd.DataFrame | None = None,
+    log: bool = False,
+    shares: bool | Collection[str] = False,
+    x_title: str = "",
+    y_title: str = "",
+    title: str = "",
+    caption: str = "",
+    height: int = 460,
+) -> go.Figure:
+    """A measured value against a setting, a line for each family, with intervals.
+
+    Settings that are numbers are joined by lines, words and booleans are not. Lines that share a
+    setting stand a little apart, so that their bars do; hovers say the setting itself. An infinite
+    setting stands at the end of a logarithmic axis, apart and open. Values that are not measurable
+    are open too. NaN ends: no interval, no bar. Dotted: chance, where the table has it.
+
+    Parameters:
+        table: the long table: columns x, line, value, low, high, and where there are any
+            measurable, chance, pairs, n1, n0 (hover)
+        x: column of the setting
+        line: column that colour and marker tell apart
+        variant: column that the dash tells apart
+        panel: column that has a panel for each of its values, under this name; metrics get their
+            names in words
+        levels: rows that have no setting, drawn as dashed levels: columns line, value, low, high
+            and panel
+        log: whether the axis is logarithmic
+        shares: whether values are shares, written as percentages; or the panels where they are
+        x_title: of the axis; the column's name where empty
+        y_title: of the axis where there are no panels
+        title: a sentence above the figure
+        caption: a note below it
+        height: pixels
+
+    Raises:
+        ValueError: for missing columns, no row, a setting that is NaN or, on a logarithmic axis,
+            not above 0, and a line that has a setting twice.
+
+    Example:
+        >>> import pandas as pd
+        >>> rows = [(1, 0.61, 0.60, 0.62), (2, 0.64, 0.63, 0.65), (4, 0.66, 0.65, 0.67)]
+        >>> table = pd.DataFrame(rows, columns=["T", "value", "low", "high"]).assign(family="SNN")
+        >>> figure = lines(table, "T", line="family", log=True, y_title="AUC")
+        >>> list(figure.data[0].y)
+        [0.61, 0.64, 0.66]
+    """
+    keys = [column for column in (panel, line, variant) if column is not None]
+    columns = (x, *keys, "value", "low", "high")
+    numeric = x in table and is_number(table[x])
+    table = table.reset_index(drop=True)
+    if x in table and not numeric:
+        table[x] = table[x].map(str)  # None and lists are settings, too
+    need(table, columns, "lines", once=(*keys, x))
+    if panel == "metric":
+        table = _in_words(table)
+        levels = None if levels is None else _in_words(levels)
+    axis = _Axis(table[x], numeric, log)
+    panels = [""] if panel is None else list(dict.fromkeys(table[panel]))
+    series = table[[key for key in keys if key != panel]].drop_duplicates()
+    figure = make_subplots(1, len(panels), horizontal_spacing=0.28 / (len(panels) + 1))
+    shown: set[str] = set()
+    for column, name in enumerate(panels, start=1):
+        in_panel = table if panel is None else table[table[panel] == name]
+        share = shares if isinstance(shares, bool) else name in shares
+        if panel == "metric":
+            share = str(name).startswith(SHARES)
+        place = {"row": 1, "col": column}
+        if levels is not None:
+            own = levels if panel is None else levels[levels[panel] == name]
+            _add_levels(figure, own, line, axis, len(series), shown, share, place)
+        _add_series(figure, in_panel, series, x, line, variant, axis, shown, share, place)
+        if "chance" in in_panel and in_panel["chance"].notna().any():
+            figure.add_hline(y=in_panel["chance"].dropna().iloc[0], line=DOTTED, **place)
+        figure.update_yaxes(
+            title_text=str(name) if panel is not None else y_title,
+            tickformat="~%" if share else None,
+            **place,
+        )
+    figure.update_xaxes(title_text=x_title or x, **axis.layout())
+    return finish(figure, title, caption, height=height, legend=BELOW)
+
+
+def is_number(values: pd.Series) -> bool:
+    """Whether settings are numbers, which lie on an axis; true and false are words."""
+    kinds = pd.api.types
+    return kinds.is_numeric_dtype(values) and not kinds.is_bool_dtype(values)
+
+
+def _in_words(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with its metrics as people read them, a rate with its false positive rate."""
+    fpr = table["fpr"] if "fpr" in table else pd.Series(np.nan, table.index)
+    return table.assign(metric=list(map(metric_name, table["metric"], fpr)))
+
+
+class _Axis:
+    """Where settings stand: numbers at themselves, words in a row, infinity beyond the last."""
+
+    def __init__(self, settings: pd.Series, numeric: bool, log: bool):
+        values = np.sort(settings.unique()) if numeric else settings.unique()
+        self.joined = numeric
+        self.log = numeric and log
+        if not numeric:
+            self.values = values
+            self.places = np.arange(0.0, len(values))
+        else:
+            self.values = values.astype(float)
+            if np.isnan(self.values).any():
+                raise ValueError(f"{settings.name} is nan in a row: drop the row or say the setting")
+            finite = np.isfinite(self.values)
+            if self.log and (self.values <= 0).any():
+                raise ValueError(
+                    f"{settings.name} is {self.values.min():g}: wanted numbers above 0 on a"
+                    " logarithmic axis; what has no setting goes into levels"
+                )
+            last = self.values[finite].max() if finite.any() else 1.0
+            self.places = np.where(finite, self.values, last * 2**BEYOND)
+
+    def of(self, settings: pd.Series, i: int, count: int) -> np.ndarray:
+        """Where these settings of line i of several stand."""
+        place = settings.map(dict(zip(self.values, self.places, strict=True))).to_numpy(float)
+        if self.log:
+            return place * 2 ** (OCTAVES * offset(i, count))
+        if len(self.places) < 2:
+            return place
+        return place + DODGE * np.diff(np.sort(self.places)).min() * offset(i, count)
+
+    def ends(self) -> np.ndarray:
+        """From where to where the axis reaches."""
+        first = self.places.min()
+        last = self.places.max()
+        if self.log:
+            return np.array([first / 1.25, last * 1.25])
+        reach = max(0.04 * (last - first), 0.05) if self.joined else 0.5
+        return np.array([first - reach, last + reach])
+
+    def layout(self) -> dict:
+        """Range and ticks for plotly."""
+        written = np.ones(len(self.values), bool)
+        if self.log and len(self.values) > MANY:
+            written = np.isinf(self.values) | (np.log2(self.places) % 1 == 0)
+        names = ["∞" if value == np.inf else text(value) for value in self.values]
+        return {
+            "type": "log" if self.log else "linear",
+            "range": np.log10(self.ends()) if self.log else self.ends(),
+            "tickmode": "array",
+            "tickvals": self.places[written],
+            "ticktext": [name for name, shown in zip(names, written, strict=True) if shown],
+        }
+
+
+def _add_series(
+    figure: go.Figure,
+    table: pd.DataFrame,
+    series: pd.DataFrame,
+    x: str,
+    line: str,
+    variant: str | None,
+    axis: _Axis,
+    shown: set[str],
+    share: bool,
+    place: dict,
+) -> None:
+    """The lines of one panel; names that the legend has already are in `shown`."""
+    names = list(dict.fromkeys(series[line]))
+    variants = [] if variant is None else list(dict.fromkeys(series[variant]))
+    here = series.merge(table[list(series)].drop_duplicates())
+    for i, (_, key) in enumerate(here.iterrows()):
+        rows = table[(table[list(key.index)] == key).all(axis=1)]
+        rows = rows.sort_values(x, key=lambda settings: axis.of(settings, 0, 1))
+        number = names.index(key[line])
+        other = 0 if variant is None else variants.index(key[variant])
+        name = ", ".join(str(part) for part in key if str(part))
+        colour = LINES[number % len(LINES)]
+        symbol = MARKERS[number % len(MARKERS)]
+        apart = np.isinf(rows[x]) if axis.joined else np.zeros(len(rows), bool)
+        for part, joined in ((rows[~apart], axis.joined), (rows[apart], False)):
+            if part.empty:
+                continue
+            open_markers = np.full(len(part), not joined and axis.joined)
+            if "measurable" in part:
+                open_markers |= ~part["measurable"].astype(bool).to_numpy()
+            open_markers |= other > 0
+            figure.add_scatter(
+                x=axis.of(part[x], i, len(here)),
+                y=part["value"],
+                error_y=bars(part["value"], part["low"], part["high"]),
+                customdata=np.column_stack([part[x].map(text), _facts(part)]),
+                mode="lines+markers" if joined else "markers",
+                name=name,
+                legendgroup=name,
+                showlegend=name not in shown,
+                line={"color": colour, "width": 2, "dash": DASHES[other % len(DASHES)]},
+                marker={
+                    "size": 9,
+                    "color": colour,
+                    "symbol": [f"{symbol}-open" if is_open else symbol for is_open in open_markers],
+                },
+                hovertemplate=(
+                    f"{x} = %{{customdata[0]}}: %{{y:{'.1%' if share else '.3f'}}}"
+                    f"<br>%{{customdata[1]}}<extra>{name}</extra>"
+                ),
+                **place,
+            )
+            shown.add(name)
+
+
+def _facts(rows: pd.DataFrame) -> list[str]:
+    """Sample sizes of each row, for its hover."""
+    facts = []
+    for _, row in rows.iterrows():
+        sizes = [f"{row[column]:,g} {unit}" for column, unit in SIZES.items() if column in rows]
+        facts.append(" · ".join(sizes))
+    return facts
+
+
+def _add_levels(
+    figure: go.Figure,
+    levels: pd.DataFrame,
+    line: str,
+    axis: _Axis,
+    lines_before: int,
+    shown: set[str],
+    share: bool,
+    place: dict,
+) -> None:
+    """Dashed levels over the whole axis, the first in grey, in the bands of their intervals."""
+    for i, (_, row) in enumerate(levels.iterrows()):
+        name = str(row[line])
+        level(
+            figure,
+            axis.ends(),
+            float(row["value"]),
+            float(row["low"]),
+            float(row["high"]),
+            colour=GREY if i == 0 else LINES[(lines_before + i - 1) % len(LINES)],
+            dash=DASHES[1:][i % len(DASHES[1:])],
+            name=name,
+            legendgroup=name,
+            legendrank=1001,
+            showlegend=name not in shown,
+            hovertemplate=f"{name}: %{{y:{'.1%' if share else '.3f'}}}<extra></extra>",
+            **place,
+        )
+        shown.add(name)
