@@ -125,13 +125,17 @@ def spiking(images, root: str) -> None:
             metrics.intervals(scores, ()).loc["auc", ["value", "low", "high"]].to_dict() | place
         )
     right, risk = pd.DataFrame(right), pd.DataFrame(risk)
-    level = [
-        table[table["timesteps"] == 0].set_index("line")[["value", "low", "high"]]
-        for table in (right, risk)
-    ]
-    drawn = [table[table["timesteps"] > 0] for table in (right, risk)]
-    figure = plots.accuracy_and_risk(
-        *drawn, accuracy_reference=level[0], reference=level[1], y_title="AUC of RMIA"
+    table = pd.concat([right.assign(panel="test accuracy"), risk.assign(panel="AUC of RMIA")])
+    figure = plots.lines(
+        table[table["timesteps"] > 0],
+        "timesteps",
+        panel="panel",
+        levels=table[table["timesteps"] == 0],
+        log=True,
+        shares=["test accuracy"],
+        x_title="time steps T",
+        title="Test accuracy against time steps, beside the risk it comes with",
+        caption="bars and bands 95 %; dashed: the ordinary network",
     )
     screenshot([figure], HERE / "spiking.png", [1100], 460)
 

@@ -24,36 +24,26 @@ KINDS = {
 
 
 def table(settings, x):
-    count = len(settings)
-    auc = np.linspace(0.52, 0.6, count)
-    frame = pd.DataFrame(
-        {
-            "auc": auc,
-            "auc_low": auc - 0.01,
-            "auc_high": auc + 0.01,
-            "train_acc": np.linspace(0.9, 0.8, count),
-            "test_acc": np.linspace(0.7, 0.8, count),
-        }
-    )
+    value = np.linspace(0.52, 0.6, len(settings))
+    frame = pd.DataFrame({"value": value, "low": value - 0.01, "high": value + 0.01, "line": "a"})
     frame[x] = settings if isinstance(settings, np.ndarray) else pd.Series(settings)
     return frame
 
 
-@pytest.mark.parametrize("x", ["blocks", "T"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_risk_is_drawn_against_settings_of_every_kind(kind, x):
-    given = table(KINDS[kind], x)
-    figure = plots.risk_against(given, x)
-    drawn = [trace for trace in figure.data if len(trace.x) == len(given)]
-    assert drawn
-    for trace in drawn:
-        assert np.isfinite(np.asarray(trace.x, float)).all()
+def test_a_value_is_drawn_against_settings_of_every_kind(kind):
+    given = table(KINDS[kind], "blocks")
+    figure = plots.lines(given, "blocks")
+    (drawn,) = figure.data
+    assert np.isfinite(np.asarray(drawn.x, float)).all() and len(drawn.x) == len(given)
     assert len(figure.layout.xaxis.ticktext) == len(given)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_risk_is_drawn_for_groups_side_by_side(kind):
+def test_lines_stand_side_by_side(kind):
     one = table(KINDS[kind], "blocks")
-    both = pd.concat([one.assign(group="a"), one.assign(group="b")])
-    figure = plots.risk_against(both, "blocks")
-    assert {trace.name for trace in figure.data} >= {"a", "b"} or len(figure.data) >= 6
+    figure = plots.lines(pd.concat([one, one.assign(line="b")]), "blocks")
+    first, second = figure.data
+    assert {first.name, second.name} == {"a", "b"}
+    if len(one) > 1:
+        assert (np.asarray(first.x) < np.asarray(second.x)).all()

@@ -16,24 +16,6 @@ from mia_nb import metrics, plots
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.types import Signals
 
-# RMIA on ResNet18, CIFAR-10 (Guan et al. 2025, Tables 3, 4, 6)
-AUC = {
-    "hybrid": {1: 0.5989, 2: 0.6083, 4: 0.6261},
-    "hybrid, input dropout": {1: 0.6384, 2: 0.6428, 4: 0.6465},
-    "direct": {4: 0.6385},
-    "ANN references": {1: 0.5852, 2: 0.5968, 4: 0.6132},
-}
-ANN = {"ANN": (0.6384, 0.632, 0.645), "ANN, input dropout": (0.645, np.nan, np.nan)}
-
-
-def against_t(lines=AUC, half=0.008) -> pd.DataFrame:
-    rows = [
-        (name, t, v, v - half, v + half)
-        for name, values in lines.items()
-        for t, v in values.items()
-    ]
-    return pd.DataFrame(rows, columns=["line", "timesteps", "value", "low", "high"])
-
 
 def trace(figure, name):
     return next(t for t in figure.data if t.name == name)
@@ -70,148 +52,6 @@ def layer(steps=16, neurons=40, theta=1.0, seed=0):
         potentials.append(mem)
         mem = mem - theta * spikes[-1]
     return np.array(spikes), np.array(potentials)
-
-
-def test_every_value_and_interval_against_t_is_the_tables():
-    table = against_t()
-    figure = plots.against_timesteps(table, reference=ANN, y_title="AUC of rmia")
-    for name, rows in table.groupby("line"):
-        drawn = trace(figure, name)
-        np.testing.assert_array_equal(drawn.customdata, rows["timesteps"])
-        np.testing.assert_array_equal(drawn.y, rows["value"])
-        np.testing.assert_allclose(drawn.y + drawn.error_y.array, rows["high"])
-        np.testing.assert_allclose(drawn.y - drawn.error_y.arrayminus, rows["low"])
-        np.testing.assert_array_equal(np.rint(np.log2(drawn.x)), np.log2(rows["timesteps"]))
-    assert (
-        list(trace(figure, "ANN").y) == [0.6384] * 2
-        and list(trace(figure, "ANN, input dropout").y) == [0.645] * 2
-    )
-    bands = [t for t in figure.data if t.line.width == 0]
-    # the second level has no interval and so no band
-    assert [set(t.y) for t in bands] == [{0.632}, {0.645}]
-    assert "1 of 11 values came without" not in title(figure)
-    assert "1 of 12 values came without" in figure.layout.title.subtitle.text
-
-
-def test_the_axis_of_t_is_logarithmic_names_every_t_and_holds_every_point():
-    figure = plots.against_timesteps(
-        against_t({"hybrid": {1: 0.6, 3: 0.61, 64: 0.7}}), reference=ANN
-    )
-    axis = figure.layout.xaxis
-    assert (
-        axis.type == "log"
-        and list(axis.tickvals) == [1, 3, 64]
-        and list(axis.ticktext) == ["1", "3", "64"]
-    )
-    for drawn in figure.data:
-        assert (np.log10(drawn.x) >= axis.range[0]).all() and (
-            np.log10(drawn.x) <= axis.range[1]
-        ).all()
-
-
-@pytest.mark.parametrize(
-    ("values", "half", "sentence"),
-    [
-        (
-            {1: 0.6, 4: 0.65},
-            0.01,
-            "hybrid: AUC rises from 0.600 at T = 1 to 0.650 at T = 4; the intervals do not overlap",
-        ),
-        (
-            {4: 0.59, 1: 0.6},
-            0.01,
-            "hybrid: AUC falls from 0.600 at T = 1 to 0.590 at T = 4; the intervals overlap",
-        ),
-        ({1: 0.6, 4: 0.6}, 0.01, "hybrid: AUC stays at 0.600 at T = 4; the intervals overlap"),
-        (
-            {1: 0.6, 4: 0.65},
-            np.nan,
-            "hybrid: AUC rises from 0.600 at T = 1 to 0.650 at T = 4; no intervals to weigh it by",
-        ),
-        ({2: 0.6}, 0.01, "hybrid: AUC is 0.600 at T = 2"),
-    ],
-)
-def test_the_sentence_weighs_the_first_lines_change_by_its_intervals(values, half, sentence):
-    assert (
-        title(plots.against_timesteps(against_t({"hybrid": values, "other": {1: 0.9}}, half)))
-        == sentence
-    )
-
-
-def test_references_may_come_as_a_frame():
-    frame = pd.DataFrame(ANN, index=["value", "low", "high"]).T
-    one, other = (
-        plots.against_timesteps(against_t(), reference=reference) for reference in (ANN, frame)
-    )
-    assert one.to_json() == other.to_json()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t.drop(columns=["low"]), "low missing"),
-        (lambda t: t.head(0), "without rows"),
-        (lambda t: t.assign(timesteps=0), "whole numbers from 1 on"),
-        (lambda t: t.assign(timesteps=1.5), "whole numbers from 1 on"),
-        (lambda t: t.assign(value=np.nan), "value is nan in the row"),
-        (lambda t: pd.concat([t, t]), "line = hybrid, timesteps = 1 comes more than once"),
-    ],
-)
-def test_tables_that_a_log_axis_would_falsify_are_refused_in_one_line(change, message):
-    with pytest.raises(ValueError, match=message) as error:
-        plots.against_timesteps(change(against_t()))
-    assert "\n" not in str(error.value)
-
-
-def test_accuracy_and_risk_keep_a_lines_look_and_say_both_changes():
-    accuracy = against_t({"direct": {4: 0.87}, "hybrid": {1: 0.861, 2: 0.873, 4: 0.882, 8: 0.89}})
-    accuracy = accuracy[accuracy["line"] != "direct"]
-    figure = plots.accuracy_and_risk(
-        accuracy, against_t(), accuracy_reference={"ANN": (0.909, 0.9, 0.92)}, reference=ANN
-    )
-    left, right = (t for t in figure.data if t.name == "hybrid")
-    assert (left.line.color, left.marker.symbol, left.legendgroup) == (
-        right.line.color,
-        right.marker.symbol,
-        right.legendgroup,
-    )
-    assert (left.xaxis, right.xaxis) == ("x", "x2") and (left.showlegend, right.showlegend) == (
-        True,
-        False,
-    )
-    assert left.line.color == trace(plots.against_timesteps(against_t()), "hybrid").line.color
-    np.testing.assert_array_equal(left.y, accuracy["value"])
-    assert (
-        title(figure)
-        == "hybrid: from T = 1 to T = 4 accuracy changes by +2.1 points, AUC by +0.027"
-    )
-    with pytest.raises(ValueError, match="name one line alike"):
-        plots.accuracy_and_risk(against_t({"a": {1: 0.5}}), against_t())
-    with pytest.raises(ValueError, match="no T in both tables"):
-        plots.accuracy_and_risk(against_t({"hybrid": {8: 0.5}}), against_t())
-
-
-def test_conversion_quality_names_the_best_fit_and_when_it_reaches_the_ann():
-    ways = {("refit", "layer"): 0.3, ("refit", "channel"): 0.2, ("reused", "layer"): 0.5}
-    rows = [
-        (t, *way, 0.9 - d / t**2, np.nan, np.nan) for way, d in ways.items() for t in (1, 2, 4, 8)
-    ]
-    table = pd.DataFrame(rows, columns=["timesteps", "fit", "per", "value", "low", "high"])
-    figure = plots.conversion_quality(table, ann=0.905)
-    assert (
-        title(figure)
-        == "at T = 8 refit, per channel is best: 89.7%, 0.8 points below the ANN; it first comes"
-        " within a point at T = 8"
-    )
-    for (fit, per), own in table.groupby(["fit", "per"]):
-        np.testing.assert_array_equal(trace(figure, f"{fit}, per {per}").y, own["value"])
-    assert list(trace(figure, "ANN").y) == [0.905] * 2
-    assert title(plots.conversion_quality(table, ann=(0.95, 0.94, 0.96))).endswith(
-        "it never comes within a point"
-    )
-    assert title(plots.conversion_quality(table)) == "at T = 8 refit, per channel is best: 89.7%"
-    with pytest.raises(ValueError, match="fit missing"):
-        plots.conversion_quality(table.drop(columns="fit"))
 
 
 def test_sites_show_median_and_range_over_models_in_the_networks_order():
@@ -407,14 +247,9 @@ def test_the_raster_refuses_membranes_after_the_reset_and_wrong_shapes():
 
 
 def every_figure() -> dict:
-    rng, table = np.random.default_rng(0), against_t()
+    rng = np.random.default_rng(0)
     spk, mem = layer(64, 5000)
     return {
-        "against_timesteps": plots.against_timesteps(table, reference=ANN),
-        "accuracy_and_risk": plots.accuracy_and_risk(table, table),
-        "conversion_quality": plots.conversion_quality(
-            table.assign(fit="refit", per=table["line"])
-        ),
         "sites": plots.sites(conversion_report(16, tuple(f"spike{i}" for i in range(17)))),
         "confidences": plots.confidences(
             {f"T = {t}": (rng.random(25_000), rng.random(25_000)) for t in (1, 2, 3, 4, 8)}
@@ -433,15 +268,3 @@ def test_figures_share_the_template_fit_their_page_say_a_sentence_and_stay_light
         ), name
         assert len(title(figure).split()) > 4 and figure.layout.title.subtitle.text, name
         assert len(figure.to_json()) < 300_000, name
-
-
-def test_a_title_of_two_lines_asks_for_the_room_it_needs():
-    short, long = (
-        plots.against_timesteps(against_t(), y_title=title) for title in ("AUC", "AUC " * 12)
-    )
-    assert short.layout.margin.t is None and "<br>" in long.layout.title.text
-    assert (
-        long.layout.margin.t - TEMPLATE.layout.margin.t
-        == long.layout.height - short.layout.height
-        > 0
-    )

@@ -35,7 +35,9 @@ def scored(*cells, targets=6, samples=80):
 
 
 def varied(*cells, **options):
-    return studies.varied_settings(scored(*cells), **{"n_resamples": DRAWS, **options})
+    """The rows of the AUC, one per family."""
+    tables = studies.varied_settings(scored(*cells), **{"n_resamples": DRAWS, **options})
+    return {what: table[table["metric"] == "auc"] for what, table in tables.items()}
 
 
 def groups(table, what):
@@ -76,29 +78,22 @@ def test_numbers_of_a_row_are_those_of_its_scores():
     cells = [ODENET, ODENET._replace(method="rk4")]
     scores = scored(*cells)
     table = studies.varied_settings(scores, n_resamples=DRAWS, seed=3)["method"]
-    for cell, (_, row) in zip(cells, table.iterrows(), strict=True):
+    ends = ["value", "low", "high"]
+    for cell in cells:
+        rows = table[table["method"] == cell.method].set_index("metric")
+        wanted = metrics.intervals(scores[cell], (), n_resamples=DRAWS, seed=3)
+        right = metrics.accuracies(scores[cell])
+        for metric, row in (
+            ("auc", wanted.loc["auc"]),
+            ("train_acc", right.loc["train"]),
+            ("test_acc", right.loc["test"]),
+        ):
+            assert rows.loc[metric, ends].tolist() == pytest.approx(row.tolist())
         each = [
             metrics.auc(*one) for one in zip(scores[cell].value, scores[cell].member, strict=True)
         ]
-        assert row["auc"] == pytest.approx(np.mean(each))
-        ends = metrics.intervals(scores[cell], (), n_resamples=DRAWS, seed=3).loc[
-            "auc", ["low", "high"]
-        ]
-        assert (
-            row[["auc_low", "auc_high"]].tolist() == ends.tolist()
-            and row["auc_low"] < row["auc"] < row["auc_high"]
-        )
-        right = metrics.accuracies(scores[cell])
-        assert (
-            row[["train_acc", "train_acc_low", "train_acc_high"]].tolist()
-            == right.loc["train"].tolist()
-        )
-        assert (
-            row[["test_acc", "test_acc_low", "test_acc_high"]].tolist()
-            == right.loc["test"].tolist()
-        )
-        assert row["test_acc"] == pytest.approx(scores[cell].accuracy[:, 1].mean())
-        assert tuple(row[["n1", "n0", "pairs"]]) == (40, 40, 3)
+        assert rows.loc["auc", "value"] == pytest.approx(np.mean(each))
+        assert (rows[["n1", "n0", "pairs"]] == [40, 40, 3]).all(axis=None)
 
 
 def test_two_settings_that_vary_are_compared_one_at_a_time():
@@ -216,10 +211,12 @@ def test_equations_are_the_single_group_network_and_its_variants():
 def test_every_table_can_be_drawn_with_a_line_for_each_group():
     cells = [SDENET._replace(k=k, T=T) for T in (1.0, 0.25) for k in (0.3, 0.6)]
     adaptive = Setting("odenet", method="dopri5")
-    tables = varied(ODENET, adaptive, *cells, Setting("odenet64"), Setting("sonode"))
+    families = scored(ODENET, adaptive, *cells, Setting("odenet64"), Setting("sonode"))
+    tables = studies.varied_settings(families, n_resamples=DRAWS)
     assert set(tables) >= {"method", "k", "T", "sigma", "equation"}
     for what, table in tables.items():
-        figure = plots.risk_against(table, what)
-        aucs = [trace for trace in figure.data if trace.name.endswith("AUC")]
+        figure = plots.lines(table, what, line="group", panel="metric")
+        aucs = [trace for trace in figure.data if trace.xaxis == "x"]
         assert len(aucs) == table["group"].nunique()
-        assert sorted(y for trace in aucs for y in trace.y) == sorted(table["auc"])
+        auc = table.loc[table["metric"] == "auc", "value"]
+        assert sorted(y for trace in aucs for y in trace.y) == sorted(auc)

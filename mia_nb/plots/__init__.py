@@ -11,14 +11,9 @@ from mia_nb.plots.lines import lines
 from mia_nb.plots.privacy import accounting, ladder, privacy_utility
 from mia_nb.plots.samples import images
 from mia_nb.plots.settings import (
-    accuracy_and_risk,
-    against_timesteps,
-    conversion_quality,
     heatmap,
     query_curves,
     rank_agreement,
-    risk_against,
-    risk_against_epochs,
 )
 from mia_nb.plots.spiking import confidences, raster, sites
 from mia_nb.plots.teaching import found_again
@@ -35,10 +30,7 @@ from mia_nb.plots.views import accuracy, histogram, loss_traces, scatter, summar
 __all__ = [
     "accounting",
     "accuracy",
-    "accuracy_and_risk",
-    "against_timesteps",
     "confidences",
-    "conversion_quality",
     "costs",
     "defenses",
     "families_gap",
@@ -56,8 +48,6 @@ __all__ = [
     "query_curves",
     "rank_agreement",
     "raster",
-    "risk_against",
-    "risk_against_epochs",
     "roc_bounds",
     "roc_pair",
     "scatter",

@@ -77,12 +77,12 @@ def lines(
     columns = (x, *keys, "value", "low", "high")
     numeric = x in table and is_number(table[x])
     table = table.reset_index(drop=True)
+    if panel == "metric" and "metric" in table:
+        table = _in_words(table)
+        levels = None if levels is None else _in_words(levels)
     if x in table and not numeric:
         table[x] = table[x].map(str)  # None and lists are settings, too
     need(table, columns, "lines", once=(*keys, x))
-    if panel == "metric":
-        table = _in_words(table)
-        levels = None if levels is None else _in_words(levels)
     axis = _Axis(table[x], numeric, log)
     panels = [""] if panel is None else list(dict.fromkeys(table[panel]))
     series = table[[key for key in keys if key != panel]].drop_duplicates()
@@ -134,7 +134,9 @@ class _Axis:
         else:
             self.values = values.astype(float)
             if np.isnan(self.values).any():
-                raise ValueError(f"{settings.name} is nan in a row: drop the row or say the setting")
+                raise ValueError(
+                    f"{settings.name} is nan in a row: drop the row or say the setting"
+                )
             finite = np.isfinite(self.values)
             if self.log and (self.values <= 0).any():
                 raise ValueError(
@@ -217,7 +219,7 @@ def _add_series(
                 mode="lines+markers" if joined else "markers",
                 name=name,
                 legendgroup=name,
-                showlegend=name not in shown,
+                showlegend=bool(name) and name not in shown,
                 line={"color": colour, "width": 2, "dash": DASHES[other % len(DASHES)]},
                 marker={
                     "size": 9,

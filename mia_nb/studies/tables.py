@@ -7,11 +7,8 @@ import pandas as pd
 
 from mia_nb.checks import checked
 from mia_nb.metrics.tables import (
-    accuracies,
     by_attack,
-    intervals,
     summary,
-    with_ends,
 )
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval
 from mia_nb.studies.setting import Setting, usable
@@ -78,7 +75,7 @@ def _risks_of_recipes(
                 "schedule": one.schedule,
                 "augment": one.augmentation,
                 "rest": one.rest,
-                **row[["attack", "metric", "fpr", "value", "low", "high", "measurable"]],
+                **row[["attack", "metric", "fpr", "value", "low", "high", "chance", "measurable"]],
                 **_sizes(scores),
             }
             for _, row in table[risks].iterrows()
@@ -145,8 +142,7 @@ def defense_table(
 def varied_settings(
     settings: dict[Setting, Scores], fpr=FPR, *, n_resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """Tables for `plots.risk_against` and `plots.risk_against_epochs`: one for every setting that
-    networks or recipes differ in.
+    """Tables for `plots.lines`: one for every setting that networks or recipes differ in.
 
     Parameters:
         settings: the scores of one attack on each network (its name does not matter), or of any
@@ -156,29 +152,30 @@ def varied_settings(
         seed: of the resamples.
 
     Returns:
-        {setting: a row per family}, with columns the setting, auc, auc_low, auc_high (`intervals`),
-        train_acc and test_acc with _low and _high (Student's t over pairs), n1, n0, pairs, group,
-        label. "method", "blocks", "k", "T", "steps": families of ODENets and SDENets that differ in
-        nothing else, a `group` for each set of the others (an adaptive solver has no number of
-        steps: it is in every group of fixed ones). "T at equal sigma", "steps at equal sigma":
-        SDENets that may also differ in k, but not in sigma = k sqrt(steps / T). "sigma": those that
-        may also differ in k; "noise_sd": those of one method and number of blocks; both left out
-        where all have the same steps and T, which makes them k in other units. "equation":
-        ODENet-64 and its variants. Families that coincide in the setting are grouped by T and steps
-        too; where they still do, the setting is left out. Of recipes {"epochs": a row per recipe,
-        attack, metric (auc, tpr) and fpr}, with columns label, epochs, schedule, augment, rest,
-        attack, metric, fpr, value, low, high, measurable (whether every target has the non-members
-        that its FPR asks for, ten false positives; always for an AUC), pairs, n1, n0.
+        {setting: long table}, a row per family and metric (auc, train_acc, test_acc) with columns
+        the setting, metric, value, low, high, chance, pairs, n1, n0, group, label. "method",
+        "blocks", "k", "T", "steps": families of ODENets and SDENets that differ in nothing else, a
+        `group` for each set of the others (an adaptive solver has no number of steps: it is in
+        every group of fixed ones). "T at equal sigma", "steps at equal sigma": SDENets that may
+        also differ in k, but not in sigma = k sqrt(steps / T). "sigma": those that may also differ
+        in k; "noise_sd": those of one method and number of blocks; both left out where all have the
+        same steps and T, which makes them k in other units. "equation": ODENet-64 and its variants.
+        Families that coincide in the setting are grouped by T and steps too; where they still do,
+        the setting is left out. Of recipes {"epochs": a row per recipe, attack, metric (auc, tpr)
+        and fpr}, with columns label, epochs, schedule, augment, rest, attack, metric, fpr, value,
+        low, high, chance, measurable (whether every target has the non-members that its FPR asks
+        for, ten false positives; always for an AUC), pairs, n1, n0.
 
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     if any(one.recipe for one in settings):
         return {"epochs": _risks_of_recipes(settings, fpr, n_resamples, seed)}
-    families = pd.DataFrame(
-        [_row(one, scores, n_resamples, seed) for one, scores in settings.items()]
-    )
-    if families.empty:
+    if not settings:
         return {}
+    families = pd.concat(
+        [_rows(one, scores, n_resamples, seed) for one, scores in settings.items()],
+        ignore_index=True,
+    )
     found = {}
     flows = families[families["model"].isin(["odenet", "sdenet"])]
     for what, (free, instead) in FREE.items():
@@ -187,13 +184,14 @@ def varied_settings(
         rows = rows[rows["k"] > 0] if instead else rows
         rows = rows.assign(**{what: rows[what.removesuffix(" at equal sigma")]})
         table = _grouped(rows, held, what)
-        if table.duplicated(["group", what]).any():
+        if table.duplicated(["metric", "group", what]).any():
             table = _grouped(rows, list(dict.fromkeys([*held, "T", "steps"])), what)
         in_other_units = what in OTHER_UNITS and len(table[["steps", "T"]].drop_duplicates()) < 2
-        if len(table) and not in_other_units and not table.duplicated(["group", what]).any():
+        ambiguous = table.duplicated(["metric", "group", what]).any()
+        if len(table) and not in_other_units and not ambiguous:
             found[what] = table
     variants = families[families["model"].isin(VARIANTS)]
-    if len(variants) > 1:
+    if variants["label"].nunique() > 1:
         found["equation"] = variants.assign(equation=variants["label"], group="")
     return found
 
@@ -227,16 +225,12 @@ def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([fixed, every], ignore_index=True)
 
 
-def _row(one: Setting, scores: Scores, n_resamples: int, seed: int) -> dict:
-    """One family: its setting, risk and accuracies."""
-    auc = intervals(scores, (), n_resamples=n_resamples, seed=seed).loc["auc"]
-    right = accuracies(scores)
-    return {
-        **{name: getattr(one, name) for name in (*HELD, "label", "adaptive")},
-        # 2.0000001 is 2
-        **{name: float(f"{getattr(one, name):.4g}") for name in OTHER_UNITS},
-        **with_ends("auc", auc),
-        **with_ends("train_acc", right.loc["train"]),
-        **with_ends("test_acc", right.loc["test"]),
-        **_sizes(scores),
-    }
+def _rows(one: Setting, scores: Scores, n_resamples: int, seed: int) -> pd.DataFrame:
+    """One family: its setting beside its AUC and its accuracies, a row each."""
+    table = summary({"": scores}, (), n_resamples=n_resamples, seed=seed)
+    table = table[(table["attack"] == "") & table["metric"].isin(["auc", "train_acc", "test_acc"])]
+    settings = {name: getattr(one, name) for name in (*HELD, "label", "adaptive")}
+    for name in OTHER_UNITS:
+        settings[name] = float(f"{getattr(one, name):.4g}")  # 2.0000001 is 2
+    columns = ["metric", "value", "low", "high", "chance", "pairs", "n1", "n0"]
+    return table[columns].assign(**settings)

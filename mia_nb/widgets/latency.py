@@ -190,13 +190,21 @@ def against(rows: pd.DataFrame, one: Network, attack: str) -> go.Figure:
     """AUC against t over the level of the ordinary network."""
     values = rows[["auc", "auc_low", "auc_high"]].set_axis(["value", "low", "high"], axis=1)
     line = values.drop(index=ORDINARY, errors="ignore").rename_axis("timesteps").reset_index()
-    level = {one.when(ORDINARY): tuple(values.loc[ORDINARY])} if one.ordinary else None
-    figure = plots.against_timesteps(
+    levels = None
+    if one.ordinary:
+        levels = values.loc[[ORDINARY]].assign(line=one.when(ORDINARY))
+    name = attacks.in_words(attack)
+    return plots.lines(
         line.assign(line=KINDS[one.per_step][0]),
-        reference=level,
-        y_title=f"AUC of {attacks.in_words(attack)}",
+        "timesteps",
+        levels=levels,
+        log=True,
+        x_title="time steps t" if one.per_step else "time steps T",
+        y_title=f"AUC of {name}",
+        title=f"AUC of {name} against time steps",
+        caption="bars and bands 95 %",
+        height=440,
     )
-    return figure.update_xaxes(title_text="time steps t" if one.per_step else "time steps T")
 
 
 def confidences(signals: Signals, target) -> tuple[np.ndarray, np.ndarray]:
