@@ -161,10 +161,18 @@ def equations(images, root: str) -> None:
         query(pools[2], images, queries=16),
         query(pools[2], images, noise=False),
     )
-    level = tuple(
-        metrics.intervals(attacks.score("rmia", quiet), ()).loc["auc", ["value", "low", "high"]]
+    level = metrics.intervals(attacks.score("rmia", quiet), ()).loc[["auc"]]
+    table = metrics.query_curve(noisy)
+    curve = plots.lines(
+        table[table["metric"] == "auc"].assign(line=name),
+        "R",
+        levels=level.assign(line=f"{name}, noise off"),
+        log=True,
+        x_title="queries R, averaged by the attacker",
+        y_title="AUC",
+        title="What further queries find, and the same networks with their noise off (dashed)",
+        caption="bars and band 95 %; open, at ∞: extrapolated to infinitely many queries",
     )
-    curve = plots.query_curves({name: metrics.query_curve(noisy)}, noise_off={name: level})
     screenshot(
         [plots.frontier_lines(metrics.frontier(runs)), curve],
         HERE / "equations.png",

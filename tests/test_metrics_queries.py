@@ -40,22 +40,27 @@ def noisy(
     )
 
 
+def auc_of(table):
+    """The rows of the AUC, by R."""
+    return table[table["metric"] == "auc"].set_index("R")
+
+
 def truth(queries, *, delta=DELTA, noise=NOISE):
     return norm.cdf(delta / np.sqrt(2 * (SIGMA**2 + noise**2 / queries)))
 
 
 def test_the_curve_follows_the_closed_form_and_its_limit():
-    table = metrics.query_curve(noisy(), "loss", fpr=(0.1,), n_resamples=200)
+    table = auc_of(metrics.query_curve(noisy(), "loss", fpr=(0.1,), n_resamples=200))
     assert list(table.index) == [1, 4, 16, 64, np.inf]
     for count, row in table.iterrows():
-        assert row["auc_low"] < truth(count) < row["auc_high"]
-        assert row["auc"] == pytest.approx(truth(count), abs=0.01)
+        assert row["low"] < truth(count) < row["high"]
+        assert row["value"] == pytest.approx(truth(count), abs=0.01)
         assert row["predicted"] == pytest.approx(truth(count), abs=0.01)
         assert row["spread"] == pytest.approx(np.sqrt(SIGMA**2 + NOISE**2 / count), rel=0.02)
     assert table["extrapolated"].tolist() == [False] * 4 + [True]
     assert (
-        table["auc"].is_monotonic_increasing
-        and table.loc[np.inf, "auc"] - table.loc[1, "auc"] > 0.1
+        table["value"].is_monotonic_increasing
+        and table.loc[np.inf, "value"] - table.loc[1, "value"] > 0.1
     )
     assert (
         (table["n0"] == 750).all() and (table["pairs"] == 4).all() and (table["targets"] == 8).all()
@@ -70,8 +75,9 @@ def test_attacks_that_calibrate_per_sample_scale_with_the_queries_as_predicted(a
         queries=(4, 16, 64),
         n_resamples=20,
     )
-    assert table["auc"].iloc[2] - table["auc"].iloc[0] > 0.05
-    np.testing.assert_allclose(table["predicted"], table["auc"], atol=0.025)
+    auc = auc_of(table)
+    assert auc["value"].iloc[2] - auc["value"].iloc[0] > 0.05
+    np.testing.assert_allclose(auc["predicted"], auc["value"], atol=0.025)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +88,10 @@ def test_one_query_is_the_plain_attack_and_all_queries_are_the_whole(attack):
     table = metrics.query_curve(pool, attack, queries=(1, 8), fpr=(0.1,), n_resamples=50, seed=3)
     for count, cut in ((1, pool.select(queries=[0])), (8, pool)):
         plain = metrics.intervals(attacks.score(attack, cut), (0.1,), n_resamples=50, seed=3)
-        for name in ("auc", "tpr@0.1"):
-            ends = table.loc[count, [name, f"{name}_low", f"{name}_high"]].to_list()
-            assert ends == plain.loc[name, ["value", "low", "high"]].to_list()
+        for metric, name in (("auc", "auc"), ("tpr", "tpr@0.1")):
+            row = table[(table["R"] == count) & (table["metric"] == metric)].iloc[0]
+            ends = ["value", "low", "high"]
+            assert row[ends].to_list() == plain.loc[name, ends].to_list()
 
 
 def test_references_are_asked_as_often_as_the_target():
@@ -93,7 +100,7 @@ def test_references_are_asked_as_often_as_the_target():
     table = metrics.query_curve(pool, "rmia", other, queries=(2,), n_resamples=20)
     cut = [one.select(queries=[0, 1]) for one in (pool, other)]
     assert (
-        table.loc[2, "auc"]
+        auc_of(table).loc[2, "value"]
         == metrics.intervals(attacks.score("rmia", *cut), n_resamples=20).loc["auc", "value"]
     )
     with pytest.raises(ValueError, match="there are 4 outputs"):
@@ -101,14 +108,15 @@ def test_references_are_asked_as_often_as_the_target():
 
 
 def test_next_to_no_noise_makes_a_flat_curve():
-    table = metrics.query_curve(noisy(6, 600, 16, noise=1e-4), "loss", n_resamples=20)
-    np.testing.assert_allclose(table["auc"], table.loc[1, "auc"], atol=1e-4)
+    table = auc_of(metrics.query_curve(noisy(6, 600, 16, noise=1e-4), "loss", n_resamples=20))
+    np.testing.assert_allclose(table["value"], table.loc[1, "value"], atol=1e-4)
 
 
 def test_without_a_leak_every_number_of_queries_and_the_limit_are_chance():
     for attack in ("loss", "rmia"):
-        table = metrics.query_curve(noisy(delta=0.0, samples=1000), attack, n_resamples=200)
-        assert ((table["auc_low"] < 0.5) & (table["auc_high"] > 0.5)).all()
+        pool = noisy(delta=0.0, samples=1000)
+        table = auc_of(metrics.query_curve(pool, attack, n_resamples=200))
+        assert ((table["low"] < 0.5) & (table["high"] > 0.5)).all()
 
 
 def test_the_split_finds_both_variances_and_leaves_the_population_out():
@@ -157,19 +165,17 @@ def test_two_pairs_give_no_ends_between_models_and_extrapolate_the_ends_with_the
     split = metrics.variance_split(noisy(4, 300, 4))
     assert np.isnan([split.between_models_low, split.between_models_high]).all()
     assert split.between_queries_low < NOISE**2 < split.between_queries_high
-    table = metrics.query_curve(noisy(4, 300, 4), "loss", queries=(4,), n_resamples=20)
+    table = auc_of(metrics.query_curve(noisy(4, 300, 4), "loss", queries=(4,), n_resamples=20))
     ratio = split.spread(4) / split.spread(np.inf)
-    for end in ("auc", "auc_low", "auc_high"):
+    for end in ("value", "low", "high"):
         assert table.loc[np.inf, end] == pytest.approx(
             norm.cdf(norm.ppf(table.loc[4, end]) * ratio)
         )
-    few = metrics.query_curve(noisy(6, 300, 4), "loss", queries=(4,), n_resamples=20)
+    few = auc_of(metrics.query_curve(noisy(6, 300, 4), "loss", queries=(4,), n_resamples=20))
     split = metrics.variance_split(noisy(6, 300, 4))
     ratio = np.sqrt(1 + split.between_queries_low / 4 / split.between_models_high)
-    assert few.loc[np.inf, "auc_low"] == pytest.approx(
-        norm.cdf(norm.ppf(few.loc[4, "auc_low"]) * ratio)
-    )
-    assert few.loc[np.inf, "auc_high"] > norm.cdf(norm.ppf(few.loc[4, "auc_high"]) * ratio)
+    assert few.loc[np.inf, "low"] == pytest.approx(norm.cdf(norm.ppf(few.loc[4, "low"]) * ratio))
+    assert few.loc[np.inf, "high"] > norm.cdf(norm.ppf(few.loc[4, "high"]) * ratio)
 
 
 def test_no_spread_between_models_leaves_the_limit_open():
@@ -180,8 +186,8 @@ def test_no_spread_between_models_leaves_the_limit_open():
     shrunk = pool.margin - 0.999 * (pool.margin.mean(1, keepdims=True) - member[:, None])
     pool = replace(pool, margin=shrunk)
     assert metrics.variance_split(pool).between_models == 0
-    limit = metrics.query_curve(pool, "loss", queries=(8,), n_resamples=20).loc[np.inf]
-    assert np.isnan(limit[["auc", "auc_low", "auc_high", "predicted"]].astype(float)).all()
+    limit = auc_of(metrics.query_curve(pool, "loss", queries=(8,), n_resamples=20)).loc[np.inf]
+    assert np.isnan(limit[["value", "low", "high", "predicted"]].astype(float)).all()
 
 
 def test_noise_whose_width_betrays_members_is_found_by_the_joint_form_only():
@@ -194,14 +200,14 @@ def test_noise_whose_width_betrays_members_is_found_by_the_joint_form_only():
         query_kind="noise",
     )
     mean, joint = (
-        metrics.query_curve(pool, attack, queries=(1, 4, 16), n_resamples=50)
+        auc_of(metrics.query_curve(pool, attack, queries=(1, 4, 16), n_resamples=50))
         for attack in ("lira_global", partial(attacks.likelihood.lira, combine="mean_sd"))
     )
     assert list(mean.index) == [1, 4, 16, np.inf] and list(joint.index) == [4, 16, np.inf]
     assert joint["combine"].eq("mean_sd").all() and mean["combine"].eq("margin").all()
-    assert joint.loc[16, "auc"] > 0.9 and mean.loc[16, "auc_low"] < 0.55
+    assert joint.loc[16, "value"] > 0.9 and mean.loc[16, "low"] < 0.55
     # it averages nothing: no limit
-    assert joint[["predicted"]].isna().all(None) and np.isnan(joint.loc[np.inf, "auc"])
+    assert joint[["predicted"]].isna().all(None) and np.isnan(joint.loc[np.inf, "value"])
     with pytest.raises(ValueError, match="2 or more"):
         metrics.query_curve(pool, partial(attacks.likelihood.lira, combine="mean_sd"), queries=(1,))
 
@@ -211,12 +217,11 @@ def test_the_column_combine_says_how_queries_were_joined_and_tprs_stay_unextrapo
     table = metrics.query_curve(
         noisy(6, 300, 4), trimmed, queries=(4,), fpr=(0.01, 0.1), n_resamples=20
     )
-    assert table["combine"].eq("trimmed").all() and len(table) == 2
-    assert not table["tpr@0.01_measurable"].any() and table["tpr@0.1_measurable"].tolist() == [
-        True,
-        False,
-    ]
-    assert table.loc[np.inf, ["tpr@0.1", "tpr@0.1_low", "tpr@0.1_high"]].isna().all(None)
+    assert table["combine"].eq("trimmed").all() and len(table) == 2 * 3
+    measurable = table.set_index(["R", "fpr"])["measurable"]
+    assert not measurable[4, 0.01] and measurable[4, 0.1] and not measurable[np.inf, 0.1]
+    limit = table[np.isinf(table["R"]) & (table["metric"] == "tpr")]
+    assert limit[["value", "low", "high"]].isna().all(None)
 
 
 def test_noise_that_is_off_is_an_error_that_names_the_models():

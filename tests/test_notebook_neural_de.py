@@ -319,8 +319,9 @@ def test_the_curve_over_queries_is_that_of_the_stored_outputs_and_its_level_that
     for name in STOCHASTIC:
         asked, limit = (trace for trace in drawn if trace["name"] == name)
         truth = metrics.query_curve(answers[name], best[name], queries=(1, 4), **DRAWS)
-        assert asked["customdata"] == ["1", "4"] and limit["customdata"] == ["∞ (extrapolated)"]
-        assert [*asked["y"], *limit["y"]] == pytest.approx(truth["auc"].tolist(), nan_ok=True)
+        assert [*asked["customdata"], *limit["customdata"]] == [1, 4, "∞"]
+        auc = truth.loc[truth["metric"] == "auc", "value"].tolist()
+        assert [*asked["y"], *limit["y"]] == pytest.approx(auc, nan_ok=True)
         once = mean_auc(score(best[name], answers[name].select(queries=[0])))
         assert asked["y"] == pytest.approx([once, mean_auc(scores[name][best[name]])])
         (level,) = (trace for trace in drawn if trace["name"] == f"{name}, noise off")
@@ -384,9 +385,9 @@ def test_only_settings_that_families_differ_in_are_drawn_each_at_its_families_ri
     for figure, (what, (places, values)) in zip(
         pictures(compared, "risk-against"), wanted.items(), strict=True
     ):
-        (auc,) = (trace for trace in figure["data"] if trace["name"].endswith("AUC"))
+        (auc,) = (trace for trace in figure["data"] if trace["xaxis"] == "x")
         assert auc["y"] == pytest.approx(values) and auc["x"] == pytest.approx(places), what
-    assert figure["layout"]["xaxis2"]["title"]["text"] == "k"
+    assert figure["layout"]["xaxis3"]["title"]["text"] == "k"
 
 
 def test_costs_are_of_networks_as_large_as_the_stored_ones(compared, pools):
@@ -511,7 +512,8 @@ def test_asking_a_stored_stochastic_pool_again_shows_its_curve(
     assert "cached" in run.text("signals") and f"8 models sdenet {SD}" in run.text("signals")
     asked, limit = picture(run, "again")["data"]
     truth = metrics.query_curve(answers[name], best[name], queries=(1, 4), **DRAWS)
-    assert [*asked["y"], *limit["y"]] == pytest.approx(truth["auc"].tolist(), nan_ok=True)
+    auc = truth.loc[truth["metric"] == "auc", "value"].tolist()
+    assert [*asked["y"], *limit["y"]] == pytest.approx(auc, nan_ok=True)
     assert "not run" not in run.text("again")
     for word, one in scores[name].items():
         assert f"<td>{mean_auc(one):.3f} [" in run.html("result"), word

@@ -11,7 +11,7 @@ import pytest
 from mia_nb import metrics, plots
 from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots.style import TEMPLATE
-from mia_nb.types import Scores, Signals
+from mia_nb.types import Scores
 
 # AUC of LiRA and accuracies on CIFAR-10 (Hong, Wu, Gruber and Lee, arXiv 2501.06686)
 STUDY = {
@@ -43,23 +43,6 @@ def families() -> dict[str, Scores]:
     }
 
 
-def settings(x="T", values=(0.125, 0.25, 0.5, 1.0), group=None, half=0.01) -> pd.DataFrame:
-    auc = 0.55 + 0.02 * np.arange(len(values))
-    table = pd.DataFrame(
-        {
-            x: values,
-            "auc": auc,
-            "auc_low": auc - half,
-            "auc_high": auc + half,
-            "train_acc": 0.9 + auc / 20,
-        }
-    )
-    table = table.assign(
-        test_acc=0.8 - auc / 10, test_acc_low=0.70, test_acc_high=0.79, pairs=4, n1=200, n0=200
-    )
-    return table if group is None else table.assign(group=group)
-
-
 def checkpoints(fpr=(0.1,)) -> pd.DataFrame:
     steps = {1: (0.0, 0.55), 4: (0.3, 0.7), 16: (0.8, 0.8)}
     runs = {
@@ -74,18 +57,6 @@ def checkpoints(fpr=(0.1,)) -> pd.DataFrame:
 
 def compared() -> pd.DataFrame:
     return metrics.matched(checkpoints(), baseline="ODENet")
-
-
-def curve(
-    auc=(0.55, 0.6, 0.65), counts=(1, 4, 16), limit=0.66, attack="rmia", half=0.02
-) -> pd.DataFrame:
-    index = pd.Index([*map(float, counts), np.inf], name="R")
-    values = np.array([*auc, limit])
-    table = pd.DataFrame(
-        {"attack": attack, "auc": values, "auc_low": values - half, "auc_high": values + half},
-        index=index,
-    )
-    return table.assign(extrapolated=np.isinf(index), pairs=4, n1=500)
 
 
 def cost_table() -> pd.DataFrame:
@@ -145,68 +116,6 @@ def test_the_tpr_of_families_is_the_exact_one_and_says_when_it_cannot_be_measure
     assert "not measurable" not in note(figure)
     # 2 false positives of 200
     assert "not measurable" in note(plots.families_gap(families(), "tpr@0.01"))
-
-
-def test_both_panels_hold_the_tables_values_and_intervals():
-    table = pd.concat(
-        [
-            settings(group="n = 1"),
-            settings(group="n = 2").assign(auc=0.7, auc_low=0.69, auc_high=0.72),
-        ]
-    )
-    figure = plots.risk_against(table, "T")
-    for name, rows in table.groupby("group"):
-        drawn = trace(figure, f"{name}, AUC")
-        np.testing.assert_array_equal(drawn.y, rows["auc"])
-        assert_ends(drawn, rows["auc_low"], rows["auc_high"])
-        assert [row[0] for row in drawn.customdata] == ["0.125", "0.25", "0.5", "1"]
-        assert drawn.customdata[0][1] == "4 pairs · 200 members · 200 non-members"
-        test = trace(figure, f"{name}, on non-members")
-        np.testing.assert_array_equal(test.y, rows["test_acc"])
-        assert_ends(test, rows["test_acc_low"], rows["test_acc_high"])
-        assert test.yaxis == "y2" and trace(figure, f"{name}, on members").error_y.array is None
-    assert "AUC 0.700 at n = 2, T = 0.125 with test accuracy 74.5%" in title(figure)
-    assert (
-        "AUC 0.550 at n = 1, T = 0.125 with test accuracy 74.5%; their intervals are apart"
-        in title(figure)
-    )
-
-
-def test_settings_that_double_stand_on_a_logarithmic_axis_and_names_every_value():
-    axis = plots.risk_against(settings(), "T").layout.xaxis2
-    np.testing.assert_allclose(axis.tickvals, [-3, -2, -1, 0])
-    assert (
-        list(axis.ticktext) == ["0.125", "0.25", "0.5", "1"]
-        and axis.title.text == "T (logarithmic)"
-    )
-    linear = plots.risk_against(settings("k", (0, 0.3, 0.5, 0.6)), "k").layout.xaxis2
-    np.testing.assert_allclose(linear.tickvals, [0, 0.3, 0.5, 0.6])
-    assert linear.title.text == "k"
-
-
-def test_words_keep_the_tables_order_and_are_not_joined():
-    figure = plots.risk_against(
-        settings("solver", ("rk4", "euler", "dopri5", "midpoint")), "solver"
-    )
-    drawn = trace(figure, "AUC")
-    assert drawn.mode == "markers" and list(figure.layout.xaxis2.ticktext) == [
-        "rk4",
-        "euler",
-        "dopri5",
-        "midpoint",
-    ]
-    np.testing.assert_array_equal(drawn.x, range(4))
-
-
-def test_one_setting_and_settings_without_intervals_are_drawn_and_said():
-    figure = plots.risk_against(settings("k", (0.5,)), "k")
-    assert title(figure) == "AUC 0.550 at k = 0.5 with test accuracy 74.5%"
-    bare = plots.risk_against(settings(half=np.nan), "T")
-    assert (
-        "4 of 4 AUCs without interval" in note(bare)
-        and "apart" not in title(bare)
-        and "overlap" not in title(bare)
-    )
 
 
 def test_frontiers_hold_the_means_of_every_checkpoint_in_order():
@@ -302,72 +211,6 @@ def test_no_shared_range_is_a_picture_of_the_reason():
     )
 
 
-def test_queries_stand_on_a_log2_axis_and_infinity_apart_open_and_unjoined():
-    figure = plots.query_curves({"SDENet": curve()}, noise_off={"SDENet": (0.67, 0.65, 0.69)})
-    asked, limit = (t for t in figure.data if t.name == "SDENet")
-    np.testing.assert_allclose(asked.x, [0, 2, 4])
-    assert_ends(asked, curve()["auc_low"][:3], curve()["auc_high"][:3])
-    assert (
-        limit.mode == "markers"
-        and limit.marker.symbol == "circle-open"
-        and list(limit.y) == [0.66]
-        and limit.x[0] > 5
-    )
-    assert_ends(limit, [0.64], [0.68])
-    assert list(figure.layout.xaxis.ticktext) == ["1", "4", "16", "∞"]
-    level = trace(figure, "SDENet, noise off")
-    assert (
-        list(level.y) == [0.67, 0.67]
-        and level.line.dash == "dash"
-        and level.line.color == asked.line.color
-    )
-    assert [t.y[0] for t in figure.data if t.line.width == 0] == [0.65, 0.69]
-    assert (
-        title(figure)
-        == "SDENet: AUC 0.550 with 1 query, 0.650 with 16, 0.660 extrapolated to infinitely many,"
-        " 0.670 with the noise off"
-    )
-    assert "4 pairs, 500 members" in note(figure)
-
-
-def test_attacks_of_one_curve_are_lines_of_their_own_and_an_open_limit_is_said():
-    both = pd.concat([curve(limit=np.nan, half=0.01), curve((0.6, 0.7), (4, 64), attack="nig")])
-    figure = plots.query_curves({"SDENet": both, "ODENet, dropout": curve()})
-    assert [t.name for t in figure.data if t.showlegend] == [
-        "SDENet, RMIA",
-        "SDENet, Student-t LiRA",
-        "ODENet, dropout",
-    ]
-    assert list(figure.layout.xaxis.ticktext) == ["1", "4", "16", "64", "∞"]
-    np.testing.assert_allclose(trace(figure, "SDENet, Student-t LiRA").x, [2, 6])
-    assert title(figure).endswith("no limit could be extrapolated")
-
-
-def test_an_attack_on_the_spread_of_answers_is_drawn_from_two_queries_on_and_has_no_limit():
-    """Members answer with less noise; what averages the answers sees nothing of it."""
-    rng, member = np.random.default_rng(0), np.zeros((8, 200), bool)
-    for first in range(0, 8, 2):
-        member[first, rng.permutation(200)[:100]] = True
-        member[first + 1] = ~member[first]
-    margin = rng.normal(size=200) + np.where(member, 0.5, 1.0)[:, None] * rng.normal(
-        size=(8, 16, 200)
-    )
-    signals = Signals.from_logits(
-        np.stack([margin, 0 * margin], -1), np.zeros(200, int), member, query_kind="noise"
-    )
-    both = pd.concat(
-        metrics.query_curve(signals, name, queries=(1, 2, 16), n_resamples=20)
-        for name in ("rmia", "lira_joint")
-    )
-    drawn = {t.name: t for t in plots.query_curves({"SDENet": both}).data if t.showlegend}
-    assert len(drawn["SDENet, RMIA"].x) == 3 and len(drawn["SDENet, LiRA, mean and spread"].x) == 2
-    assert drawn["SDENet, LiRA, mean and spread"].y[1] > 0.8 > 0.6 > drawn["SDENet, RMIA"].y[2]
-    joint = both[both["attack"] == "lira_joint"]
-    assert joint.index.tolist() == [2, 16, np.inf] and np.isnan(joint.loc[np.inf, "auc"])
-    with pytest.raises(ValueError, match="needs several queries"):
-        metrics.query_curve(signals, "lira_joint", queries=1)
-
-
 def test_costs_are_bars_of_the_tables_values_with_ratios_to_the_first_family():
     table = cost_table().assign(seconds_low=[9, 38, 140], seconds_high=[11, 43, 165])
     figure = plots.costs(table)
@@ -396,14 +239,6 @@ def test_costs_are_bars_of_the_tables_values_with_ratios_to_the_first_family():
             lambda: plots.families_gap(families(), "accuracy"),
             "metric='accuracy' is neither auc nor tpr@0.01",
         ),
-        (lambda: plots.risk_against(settings().drop(columns="test_acc"), "T"), "test_acc missing"),
-        (lambda: plots.risk_against(settings(), "sigma"), "sigma missing"),
-        (lambda: plots.risk_against(settings()[:0], "T"), "without rows"),
-        (
-            lambda: plots.risk_against(settings().assign(T=1.0), "T"),
-            "risk_against: T = 1 comes more than once: wanted one row per T",
-        ),
-        (lambda: plots.risk_against(settings().assign(T=[0, 1, 2, np.nan]), "T"), "T is nan"),
         (
             lambda: plots.frontier_lines(frontier_means(checkpoints()).drop(columns="auc_low")),
             "auc_low missing",
@@ -416,15 +251,6 @@ def test_costs_are_bars_of_the_tables_values_with_ratios_to_the_first_family():
         (
             lambda: plots.matched_differences(compared().query("level > 2")),
             "without rows",
-        ),
-        (lambda: plots.query_curves({}), "no curve"),
-        (
-            lambda: plots.query_curves({"SDENet": curve().drop(columns="auc_high")}),
-            "auc_high missing",
-        ),
-        (
-            lambda: plots.query_curves({"SDENet": curve()}, noise_off={"SDE": 0.6}),
-            "name families alike",
         ),
         (
             lambda: plots.costs(cost_table().assign(family="ODENet")),
@@ -443,10 +269,8 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(draw, message):
 def test_figures_share_the_template_fit_their_page_say_a_sentence_and_stay_light():
     figures = {
         "families_gap": plots.families_gap(families()),
-        "risk_against": plots.risk_against(settings(), "T"),
         "frontier_lines": plots.frontier_lines(checkpoints()),
         "matched_differences": plots.matched_differences(compared()),
-        "query_curves": plots.query_curves({"SDENet": curve()}),
         "costs": plots.costs(cost_table()),
     }
     for name, figure in figures.items():

@@ -394,23 +394,18 @@ def test_facts_are_means_over_targets_with_student_over_pairs(rising):
     assert facts["pairs"].eq(8).all() and facts["n1"].eq(500).all() and facts["n0"].eq(500).all()
 
 
-def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_not_drawn(rising):
+def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_drawn_open(rising):
     risks = studies.varied_settings(rising, (0.01, 0.1), n_resamples=50)["epochs"]
     assert len(risks) == 3 * 6
     assert not risks.loc[risks["fpr"] == 0.01, "measurable"].any()
-    figure = plots.risk_against_epochs(risks)
-    assert [a["text"] for a in figure.layout.annotations] == ["AUC", "TPR at 10 % FPR"]
-    assert "not measurable with so few: TPR at 1 % FPR" in figure.layout.title.subtitle.text
-    (drawn,) = (trace for trace in figure.data if trace.name == "RMIA" and trace.xaxis == "x")
-    truth = risks[(risks["metric"] == "auc") & (risks["attack"] == "rmia")]
-    assert drawn.y == pytest.approx(truth["value"]) and 2**drawn.x == pytest.approx(
-        truth["epochs"], rel=0.1
-    )
-    assert drawn.error_y.array == pytest.approx(truth["high"] - truth["value"])
-    assert (
-        "after 5 epochs" in figure.layout.title.text
-        and "after 80 epochs" in figure.layout.title.text
-    )
+    figure = plots.lines(risks, "epochs", line="attack", panel="metric", log=True)
+    (drawn,) = (trace for trace in figure.data if trace.name == "rmia" and trace.xaxis == "x")
+    truth = risks[(risks["metric"] == "auc") & (risks["attack"] == "rmia")].sort_values("epochs")
+    assert list(drawn.y) == list(truth["value"])
+    assert list(drawn.x) == pytest.approx(truth["epochs"].tolist(), rel=0.1)
+    assert list(drawn.error_y.array) == pytest.approx((truth["high"] - truth["value"]).tolist())
+    (few,) = (trace for trace in figure.data if trace.name == "rmia" and trace.xaxis == "x2")
+    assert all(symbol.endswith("-open") for symbol in few.marker.symbol)
 
 
 def test_the_picture_of_rankings_shows_correlation_beside_ceiling_and_names_what_differs():

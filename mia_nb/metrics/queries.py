@@ -15,11 +15,11 @@ from mia_nb.attacks import score as run_attack
 from mia_nb.attacks.learned import shokri
 from mia_nb.checks import checked
 from mia_nb.metrics.pairs import need_membership, units
-from mia_nb.metrics.tables import by_attack, rates_of, summary, with_ends
-from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval, names
+from mia_nb.metrics.tables import summary
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval
 from mia_nb.types import Scores, Signals
 
-SIZES = ["targets", "pairs", "n1", "n0"]
+ENDS = ["value", "low", "high"]
 # forms whose score is no mean over queries: the Gaussian model says nothing
 UNAVERAGED = ("joint", "mean_sd", "last")
 SMALLEST = 1e-12  # squared nats, for a lower end of 0: averaging might separate without bound
@@ -158,13 +158,14 @@ def query_curve(
         seed: of the bootstrap.
 
     Returns:
-        index R, the last inf; columns attack, combine; auc and, per x, tpr@x with _low, _high (95
-        %, of `intervals`), tpr@x_measurable; spread = sqrt(sigma^2 + s^2 / R) from
-        `variance_split`; predicted = Phi(delta / (sqrt 2 spread)), delta fitted at the largest R;
-        extrapolated; targets, pairs, n1, n0. The row inf is Phi(Phi^-1(AUC_R) spread_R / sigma)
-        from the largest R, and its ends the farthest that those of AUC_R, s^2 and sigma^2 together
-        reach (of AUC_R alone below 3 pairs); NaN where sigma^2 is not above 0. TPRs are not
-        extrapolated, and joint, mean_sd and last, which average nothing, not at all.
+        the long table, a row per R (the last inf) and metric (auc; tpr, a row per fpr): columns R,
+        attack, combine, metric, fpr, value, low, high (95 %, of `intervals`), chance, measurable,
+        extrapolated, targets, pairs, n1, n0, spread = sqrt(sigma^2 + s^2 / R) from
+        `variance_split`, and of the AUC predicted = Phi(delta / (sqrt 2 spread)), delta fitted at
+        the largest R. The AUC at inf is Phi(Phi^-1(AUC_R) spread_R / sigma) from the largest R, and
+        its ends the farthest that those of AUC_R, s^2 and sigma^2 together reach (of AUC_R alone
+        below 3 pairs); NaN where sigma^2 is not above 0. TPRs are not extrapolated, and joint,
+        mean_sd and last, which average nothing, not at all.
 
     Raises:
         ValueError: as `variance_split` does, for no R <= Q, and for attacks that cannot be run on
@@ -186,28 +187,26 @@ def query_curve(
         )
     if not counts:
         raise ValueError("combine='mean_sd' needs several queries: take some R of 2 or more")
-    rows = {}
+    tables = []
     for count in counts:
         first = [pool.select(queries=slice(0, count)) for pool in pools]
-        rows[float(count)] = _measured(run_attack(attack, *first), fpr, n_resamples, seed)
-    last = rows[float(counts[-1])]
-    averaged = last["combine"] not in UNAVERAGED
-    rows[np.inf] = {
-        **last,
-        **_limit(last, counts[-1], split, averaged),
-        **dict.fromkeys((key for key in last if key.startswith("tpr")), np.nan),
-        **{f"{name}_measurable": False for name in names(fpr)[2:]},
-    }
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("R")
-    spread = np.array([split.spread(count) for count in table.index])
+        measured = _measured(run_attack(attack, *first), fpr, n_resamples, seed)
+        tables.append(measured.assign(R=float(count), extrapolated=False))
+    last = tables[-1]
+    averaged = last["combine"].iloc[0] not in UNAVERAGED
+    limit = last.assign(R=np.inf, extrapolated=True)
+    is_auc = limit["metric"] == "auc"
+    limit.loc[is_auc, ENDS] = _limit(last.loc[is_auc, ENDS].iloc[0], counts[-1], split, averaged)
+    limit.loc[~is_auc, ENDS] = np.nan
+    limit.loc[~is_auc, "measurable"] = False
+    table = pd.concat([*tables, limit], ignore_index=True)
+    table["spread"] = [split.spread(count) for count in table["R"]]
     with np.errstate(divide="ignore", invalid="ignore"):
-        fitted = ndtr(ndtri(last["auc"]) * (split.spread(counts[-1]) / spread))
-    table = table.assign(
-        spread=spread,
-        predicted=np.where(averaged & (spread > 0), fitted, np.nan),
-        extrapolated=np.isinf(table.index),
-    )
-    return table[[column for column in table if column not in SIZES] + SIZES]
+        whole = ndtri(last.loc[is_auc, "value"].iloc[0]) * split.spread(counts[-1])
+        fitted = ndtr(whole / table["spread"].to_numpy())
+    known = averaged & (table["spread"] > 0) & (table["metric"] == "auc")
+    table["predicted"] = np.where(known, fitted, np.nan)
+    return table[["R", *(column for column in table if column != "R")]]
 
 
 def _counts(queries, pools: list[Signals]) -> list[int]:
@@ -224,29 +223,21 @@ def _counts(queries, pools: list[Signals]) -> list[int]:
     return [int(one) for one in wanted if one <= most]
 
 
-def _measured(scores: Scores, fpr, n_resamples: int, seed: int) -> dict:
+def _measured(scores: Scores, fpr, n_resamples: int, seed: int) -> pd.DataFrame:
+    """AUC and TPRs of one number of queries."""
     table = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed)
-    auc = by_attack(table, "auc").loc[""]
-    risks = with_ends("auc", auc[["value", "low", "high"]])
-    for x in rates_of(table):
-        tpr = by_attack(table, "tpr", x).loc[""]
-        risks |= with_ends(f"tpr@{x:g}", tpr[["value", "low", "high"]])
-        risks[f"tpr@{x:g}_measurable"] = tpr["measurable"]
-    return {
-        "attack": scores.info["attack"],
-        "combine": scores.info["combine"],
-        **risks,
-        "targets": len(scores.value),
-        "pairs": len(np.unique(scores.pair)),
-        "n1": auc["n1"],
-        "n0": auc["n0"],
-    }
+    table = table[(table["attack"] == "") & table["metric"].isin(["auc", "tpr"])]
+    columns = ["metric", "fpr", *ENDS, "chance", "measurable", "targets", "pairs", "n1", "n0"]
+    table = table[columns].reset_index(drop=True)
+    table.insert(0, "attack", scores.info["attack"])
+    table.insert(1, "combine", scores.info["combine"])
+    return table
 
 
-def _limit(last: dict, count: int, split: VarianceSplit, averaged: bool) -> dict:
-    """AUC of infinitely many queries from that of `count`."""
+def _limit(auc: pd.Series, count: int, split: VarianceSplit, averaged: bool) -> list[float]:
+    """AUC of infinitely many queries from that of `count`, with its ends."""
     if not (averaged and split.between_models > 0):
-        return dict.fromkeys(("auc", "auc_low", "auc_high"), np.nan)
+        return [np.nan] * 3
     corners = [(split.between_queries, split.between_models)]
     if np.isfinite(split.between_models_low):
         corners += [
@@ -254,8 +245,6 @@ def _limit(last: dict, count: int, split: VarianceSplit, averaged: bool) -> dict
             (split.between_queries_high, max(split.between_models_low, SMALLEST)),
         ]
     ratios = [np.sqrt(1 + s2 / count / sigma2) for s2, sigma2 in corners]
-    ends = {"auc_low": min, "auc_high": max}
-    return {"auc": float(ndtr(ndtri(last["auc"]) * ratios[0]))} | {
-        end: float(farthest(ndtr(ndtri(last[end]) * ratio) for ratio in ratios))
-        for end, farthest in ends.items()
-    }
+    lows = [ndtr(ndtri(auc["low"]) * ratio) for ratio in ratios]
+    highs = [ndtr(ndtri(auc["high"]) * ratio) for ratio in ratios]
+    return [float(ndtr(ndtri(auc["value"]) * ratios[0])), float(min(lows)), float(max(highs))]

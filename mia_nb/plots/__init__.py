@@ -12,7 +12,6 @@ from mia_nb.plots.privacy import accounting, ladder, privacy_utility
 from mia_nb.plots.samples import images
 from mia_nb.plots.settings import (
     heatmap,
-    query_curves,
     rank_agreement,
 )
 from mia_nb.plots.spiking import confidences, raster, sites
@@ -45,7 +44,6 @@ __all__ = [
     "loss_traces",
     "matched_differences",
     "privacy_utility",
-    "query_curves",
     "rank_agreement",
     "raster",
     "roc_bounds",

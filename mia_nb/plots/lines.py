@@ -169,7 +169,7 @@ class _Axis:
         written = np.ones(len(self.values), bool)
         if self.log and len(self.values) > MANY:
             written = np.isinf(self.values) | (np.log2(self.places) % 1 == 0)
-        names = ["∞" if value == np.inf else text(value) for value in self.values]
+        names = [text(value) for value in self.values]
         return {
             "type": "log" if self.log else "linear",
             "range": np.log10(self.ends()) if self.log else self.ends(),
@@ -215,7 +215,8 @@ def _add_series(
                 x=axis.of(part[x], i, len(here)),
                 y=part["value"],
                 error_y=bars(part["value"], part["low"], part["high"]),
-                customdata=np.column_stack([part[x].map(text), _facts(part)]),
+                customdata=_settings(part[x]),
+                hovertext=_facts(part),
                 mode="lines+markers" if joined else "markers",
                 name=name,
                 legendgroup=name,
@@ -227,12 +228,17 @@ def _add_series(
                     "symbol": [f"{symbol}-open" if is_open else symbol for is_open in open_markers],
                 },
                 hovertemplate=(
-                    f"{x} = %{{customdata[0]}}: %{{y:{'.1%' if share else '.3f'}}}"
-                    f"<br>%{{customdata[1]}}<extra>{name}</extra>"
+                    f"{x} = %{{customdata}}: %{{y:{'.1%' if share else '.3f'}}}"
+                    f"<br>%{{hovertext}}<extra>{name}</extra>"
                 ),
                 **place,
             )
             shown.add(name)
+
+
+def _settings(settings: pd.Series) -> list:
+    """The settings themselves, for hovers and clicks; JSON has no infinity."""
+    return ["∞" if setting == np.inf else setting for setting in settings.tolist()]
 
 
 def _facts(rows: pd.DataFrame) -> list[str]:

@@ -11,22 +11,18 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb.attacks import in_words
-from mia_nb.plots.marks import band, column_bars, level, offset, triple
+from mia_nb.plots.marks import band, level
 from mia_nb.plots.style import (
     BELOW,
-    DOTTED,
     GREY,
     MEMBER,
     MEMBERS,
     NON_MEMBERS,
     clauses,
     finish,
-    listed,
-    look,
     translucent,
 )
-from mia_nb.plots.tables import need, text
+from mia_nb.plots.tables import need
 
 LOGARITHMIC = ("T", "s", "steps", "queries")  # settings that studies double from one to the next
 OCTAVES = 0.04  # between lines that share a time step, so that their bars stay apart
@@ -112,143 +108,6 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
 
 def _ratio(row: pd.Series) -> str:
     return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-
-
-def query_curves(
-    curves: dict[str, pd.DataFrame],
-    *,
-    noise_off: dict | None = None,
-    closed: pd.DataFrame | None = None,
-) -> go.Figure:
-    """AUC against the number R of queries that an attacker averages, on a log2 axis; R = inf is
-    extrapolated, apart and open.
-
-    The sentence says what one query hides.
-
-    Parameters:
-        curves: {family: metrics.query_curve(...)}: index R, columns auc, auc_low, auc_high, maybe
-            attack (a line each), pairs, n1
-        noise_off: {family: AUC} or {family: (AUC, low, high)} of the same models with their noise
-            switched off, a dashed level in the family's colour
-        closed: index R (inf allowed), column auc: what Gaussian theory says, dotted
-
-    Raises:
-        ValueError: for no curve, missing columns and a family of noise_off without curve.
-    """
-    levels = dict(noise_off or {})
-    figure = go.Figure()
-    strangers = sorted(set(levels) - set(curves))
-    if not curves:
-        raise ValueError("query_curves got no curve: pass {family: metrics.query_curve(...)}")
-    if strangers:
-        raise ValueError(
-            f"noise_off names {strangers}, the curves are those of {list(curves)}: name families"
-            " alike"
-        )
-    table = pd.concat(curves, names=["family", "R"]).reset_index()
-    need(table, ENDS, "query_curves")
-    table["line"] = table["family"]
-    if "attack" in table:
-        several = table.groupby("family")["attack"].transform("nunique") > 1
-        table.loc[several, "line"] += ", " + table["attack"].map(in_words)
-    counts = np.unique(table["R"].to_numpy(float))
-    counts = counts[np.isfinite(counts)]
-    limit = np.log2(counts[-1]) + 1.5
-    lines = list(table.groupby("line", sort=False))
-    ends = [np.log2(counts[0]) - 0.3, limit + 0.3]
-    for i, (name, rows) in enumerate(lines):
-        _add_curve(figure, name, rows, limit, i, 0.05 * offset(i, len(lines)))
-        family = rows["family"].iloc[0]
-        if family in levels:
-            level(
-                figure,
-                ends,
-                *triple(levels.pop(family)),
-                colour=look(i).colour,
-                width=1.5,
-                name=f"{family}, noise off",
-                legendgroup=f"{family}, noise off",
-                hovertemplate="AUC %{y:.3f}",
-            )
-    if closed is not None:
-        figure.add_scatter(
-            x=np.minimum(np.log2(closed.index.to_numpy(float)), limit),
-            y=closed["auc"],
-            customdata=["∞" if np.isinf(count) else f"{count:g}" for count in closed.index],
-            mode="lines+markers",
-            name="closed form",
-            line={"color": GREY, "dash": "dot", "width": 2},
-            marker={"symbol": "x-thin-open", "size": 7},
-            hovertemplate="closed form, R = %{customdata}: AUC %{y:.3f}",
-        )
-    beyond = closed is not None or bool(np.isinf(table["R"]).any())
-    if beyond:
-        figure.add_vline(x=limit - 0.75, line=DOTTED)
-    known = table.drop_duplicates("line") if {"pairs", "n1"} <= set(table) else table[:0]
-    sizes = listed(f"{row.pairs:g} pairs, {row.n1:,g} members" for row in known.itertuples())
-    ticks = counts if len(counts) <= 8 else counts[np.log2(counts) % 1 == 0]
-    return finish(
-        figure,
-        _averaging(*lines[0], (noise_off or {}).get(lines[0][1]["family"].iloc[0])),
-        clauses(
-            f"bars 95 % ({sizes})" if sizes else "bars 95 %",
-            np.isinf(table["R"]).any() and "open: extrapolated to infinitely many queries",
-            bool(noise_off) and "dashed: noise switched off",
-            closed is not None and "closed form fitted at the largest R",
-        ),
-        height=440,
-        legend=BELOW,
-        xaxis={
-            "title": "queries R, averaged by the attacker",
-            "range": ends,
-            "tickvals": [*np.log2(ticks), *[limit] * beyond],
-            "ticktext": [*map(text, ticks), *["∞"] * beyond],
-        },
-        yaxis_title="AUC",
-    )
-
-
-def _add_curve(
-    figure: go.Figure, name: str, rows: pd.DataFrame, limit: float, i: int, beside: float
-) -> None:
-    """Measured points joined by a line, the extrapolated one apart and open."""
-    colour, _, symbol = look(i)
-    beyond = np.isinf(rows["R"])
-    for part, mode, marker in (
-        (rows[~beyond], "lines+markers", {"symbol": symbol, "size": 9}),
-        (rows[beyond], "markers", {"symbol": f"{symbol}-open", "size": 10, "line": {"width": 2}}),
-    ):
-        figure.add_scatter(
-            x=np.minimum(np.log2(part["R"].to_numpy(float)), limit) + beside,
-            y=part["auc"],
-            customdata=["∞ (extrapolated)" if np.isinf(r) else f"{r:g}" for r in part["R"]],
-            mode=mode,
-            name=name,
-            legendgroup=name,
-            showlegend=mode != "markers",
-            line={"color": colour, "width": 2},
-            marker=marker | {"color": colour},
-            error_y=column_bars(part, "auc"),
-            hovertemplate="R = %{customdata}: AUC %{y:.3f}",
-        )
-
-
-def _averaging(name: str, rows: pd.DataFrame, noise_off) -> str:
-    """What the first line gains from further queries."""
-    beyond = np.isinf(rows["R"])
-    measured = rows[~beyond]
-    limit = rows[beyond]["auc"]
-    first = measured.iloc[0]
-    last = measured.iloc[-1]
-    values = [f"AUC {first['auc']:.3f} with {first['R']:g} quer{'y' if first['R'] == 1 else 'ies'}"]
-    if len(measured) > 1:
-        values.append(f"{last['auc']:.3f} with {last['R']:g}")
-    if limit.notna().any():
-        values.append(f"{limit.iloc[0]:.3f} extrapolated to infinitely many")
-    if noise_off is not None:
-        values.append(f"{triple(noise_off)[0]:.3f} with the noise off")
-    unlimited = len(limit) and limit.isna().all()
-    return clauses(f"{name}: {', '.join(values)}", unlimited and "no limit could be extrapolated")
 
 
 def settling(

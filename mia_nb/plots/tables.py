@@ -80,4 +80,6 @@ def chance(metric: str) -> float:
 
 def text(value) -> str:
     """A setting as people read it: words as they are, numbers short."""
-    return value if isinstance(value, str) else f"{value:g}"
+    if isinstance(value, str):
+        return value
+    return "∞" if value == np.inf else f"{value:g}"

@@ -283,17 +283,34 @@ def against(level: Level, attack, target, closed) -> dict:
     """AUC against the outputs that are averaged."""
     off = quietly(level, attack, target)
     theory = closed_form(level, attack, target) if closed else None
-    name = "queried R times"
-    ends = {} if off is None else {name: tuple(off[list(settings.ENDS)])}
-    table = {name: averaged(level, attack, target)}
-    return plain(plots.query_curves(table, noise_off=ends, closed=theory).update_layout(height=370))
+    measures = {"auc": "value", "auc_low": "low", "auc_high": "high"}
+    table = averaged(level, attack, target).rename(columns=measures)
+    table = table.rename_axis("R").reset_index().assign(line="queried R times")
+    if theory is not None:
+        expected = theory.rename(columns=measures).reset_index().assign(line="closed form")
+        table = pd.concat([table, expected.reindex(columns=table.columns)])
+    levels = None
+    if off is not None:
+        levels = off.rename(measures).to_frame().T.assign(line="noise off")
+    figure = plots.lines(
+        table.astype({"value": float, "low": float, "high": float}),
+        "R",
+        levels=levels,
+        log=True,
+        x_title="outputs R that are averaged",
+        y_title="AUC",
+        title="AUC against the outputs that are averaged",
+        caption="bars 95 %; ∞: the limit of the closed form",
+        height=370,
+    )
+    return plain(figure)
 
 
 def curve(level: Level, attack, target, outputs, closed) -> dict:
     """AUC against the outputs, a star at what is chosen."""
     figure = against(level, attack, target, closed)
     auc = measured(level, attack, target, outputs)["auc"]
-    return figure | {"data": [*figure["data"], (STAR | {"x": [np.log2(outputs)], "y": [auc]})]}
+    return figure | {"data": [*figure["data"], (STAR | {"x": [outputs], "y": [auc]})]}
 
 
 @lru_cache(LOOKS)
