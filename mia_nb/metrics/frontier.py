@@ -10,7 +10,7 @@ import pandas as pd
 from mia_nb.checks import checked, one_of, whole
 from mia_nb.metrics.curve import rates
 from mia_nb.metrics.pairs import numbered, same_masks
-from mia_nb.metrics.tables import per_target, with_ends
+from mia_nb.metrics.tables import per_target
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, bootstrap, interval, metric_interval, names
 from mia_nb.types import Scores
 
@@ -133,7 +133,7 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
         record = {"family": family, "epoch": epoch, "attack": group["attack"].iloc[0]}
         for column in _measured(table):
             ends = _of_targets(column, group, drawn)
-            record |= with_ends(column, ends)
+            record |= _with_ends(column, ends)
         rows.append(
             {
                 **record,
@@ -145,6 +145,11 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _with_ends(name: str, values) -> dict[str, float]:
+    """{name, name_low, name_high} from (value, low, high)."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, values), strict=True))
 
 
 def _measured(table: pd.DataFrame) -> list[str]:

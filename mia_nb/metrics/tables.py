@@ -463,11 +463,6 @@ def _max_rows(tables: list[pd.DataFrame]) -> pd.DataFrame:
     return rows.assign(attack="max", flags=f"unadjusted: {', '.join(picked)}")
 
 
-def with_ends(name: str, values) -> dict[str, float]:
-    """{name, name_low, name_high} from (value, low, high)."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, values), strict=True))
-
-
 @checked
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """A `summary` as text for people.

@@ -93,12 +93,6 @@ def column_bars(rows: pd.DataFrame, name: str, **style) -> dict | None:
     return bars(rows[name], rows[f"{name}_low"], rows[f"{name}_high"], **style)
 
 
-def triple(value) -> tuple[float, float, float]:
-    """(value, low, high) of such a triple or of a number, whose ends are NaN: no interval."""
-    value, low, high = value if np.size(value) == 3 else (value, np.nan, np.nan)
-    return float(value), float(low), float(high)
-
-
 def offset(i: int, count: int) -> float:
     """Where series i of several stands beside their common place, in steps around 0."""
     return i - (count - 1) / 2

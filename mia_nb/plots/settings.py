@@ -1,6 +1,5 @@
-"""How does risk change with a setting, a recipe or repeated queries? Risk and accuracy against a
-setting, time steps, epochs or queries; how far recipes rank the same samples first; the choice of p
-and Q.
+"""How far recipes rank the same samples first, how a mean settles as outputs are averaged, and the
+choice of p and Q.
 """
 
 from __future__ import annotations
@@ -24,15 +23,7 @@ from mia_nb.plots.style import (
 )
 from mia_nb.plots.tables import need
 
-LOGARITHMIC = ("T", "s", "steps", "queries")  # settings that studies double from one to the next
-OCTAVES = 0.04  # between lines that share a time step, so that their bars stay apart
-COLUMNS = ("line", "timesteps", "value", "low", "high")
-Levels = dict[str, tuple[float, float, float]]  # {name: (value, low, high)}
-GROUP = ["schedule", "augment", "rest"]
-RISKS = ("attack", "metric", "fpr", "value", "low", "high", "measurable", "pairs", "n1", "n0")
 AGREEMENT = ("first", "second", "correlation", "ceiling", "ratio", "low", "high")
-EPOCH_OCTAVES = 0.045  # between the attacks at one number of epochs
-ENDS = ("auc", "auc_low", "auc_high")
 NORMAL = 1.96  # standard errors of a 95 % interval
 
 
