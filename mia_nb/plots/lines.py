@@ -95,8 +95,8 @@ def lines(
             share = str(name).startswith(SHARES)
         place = {"row": 1, "col": column}
         if levels is not None:
-            own = levels if panel is None else levels[levels[panel] == name]
-            _add_levels(figure, own, line, axis, len(series), shown, share, place)
+            in_levels = levels if panel is None else levels[levels[panel] == name]
+            _add_levels(figure, in_levels, line, axis, len(series), shown, share, place)
         _add_series(figure, in_panel, series, x, line, variant, axis, shown, share, place)
         if "chance" in in_panel and in_panel["chance"].notna().any():
             figure.add_hline(y=in_panel["chance"].dropna().iloc[0], line=DOTTED, **place)
