@@ -35,8 +35,11 @@ class Cube(dict[str, Source]):
         """The sources whose role is `name` or begins with "name/", in the order in which they were
         kept. ValueError for none.
         """
-        members = [source for role, source in self.items() if f"{role}/".startswith(f"{name}/")]
-        return members or self[name]
+        members = []
+        for role, source in self.items():
+            if role == name or role.startswith(f"{name}/"):
+                members.append(source)
+        return members or self[name]  # an error that says what is missing
 
 
 class Pictures(Thumbnails):
@@ -52,10 +55,16 @@ def shipped() -> Cube:
     signals = load_example("cifar10/resnet14")
     title = "CIFAR-10, ResNet14"
     few = signals.select(samples=range(0, len(signals.labels), FEWER))
-    about = {"images": Pictures(thumbnails()), "classes": signals.info["classes"]}
-    cube = Cube(pool=Source(title, signals, **about), small=Source(f"{title}, few images", few))
-    for name in sorted(examples("digits"), key=lambda name: FIGHTERS.index(name[7:-3])):
-        cube[f"fight/{name[7:]}"] = Source(name, load_example(name))
+    cube = Cube()
+    cube["pool"] = Source(
+        title, signals, images=Pictures(thumbnails()), classes=signals.info["classes"]
+    )
+    cube["small"] = Source(f"{title}, few images", few)
+    for family in FIGHTERS:
+        for name in examples("digits"):
+            role = name.removeprefix("digits/")  # such as relaxloss-12, of epoch 12
+            if role.rpartition("-")[0] == family:
+                cube[f"fight/{role}"] = Source(name, load_example(name))
     return cube
 
 
@@ -92,14 +101,13 @@ def keep(results: str | Path, roles: dict[str, Signals]) -> Path:
     Raises:
         ValueError: for signals that are not stored in this folder.
     """
-    found = {role: stored(signals, results) for role, signals in roles.items()}
-    chosen = {
-        role: {"signals": source.folder.key, "pool": source.pool.key}
-        for role, source in found.items()
-    }
+    keys = {}
+    for role, signals in roles.items():
+        source = stored(signals, results)
+        keys[role] = {"signals": source.folder.key, "pool": source.pool.key}
     path = Path(results) / INDEX
     with replacing(path) as file:
-        file.write(json.dumps({"roles": chosen}, indent=1).encode())
+        file.write(json.dumps({"roles": keys}, indent=1).encode())
     return path
 
 
