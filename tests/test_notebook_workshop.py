@@ -13,7 +13,8 @@ import pytest
 
 from mia_nb import store, workshop
 from mia_nb.cli import main
-from mia_nb.cli.run import execute, read_status
+from mia_nb.cli.run import execute
+from mia_nb.cli.status import read_status
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"

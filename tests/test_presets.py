@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mia_nb.cli import notebooks
-from mia_nb.cli.run import lost_figures, read_status, run
+from mia_nb.cli.run import run
+from mia_nb.cli.status import lost_figures, read_status
 from mia_nb.data import DATASETS
 from mia_nb.models import FLOWS
 from mia_nb.report import is_figure

@@ -15,7 +15,7 @@ from nbformat import v4
 from plotly.offline import get_plotlyjs
 
 from mia_nb import store
-from mia_nb.cli.run import verdict_lines
+from mia_nb.cli.report import verdict_lines
 from mia_nb.report import DRAW, export
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

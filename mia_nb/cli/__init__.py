@@ -279,7 +279,7 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
         ],
     ),
     "report": (
-        "run:report_again",
+        "report:report_again",
         "write report.html of a run again",
         [
             _option(

@@ -21,7 +21,9 @@ from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.checks import first_of, mask
 from mia_nb.cli import notebooks, run
+from mia_nb.cli.report import REPORT
 from mia_nb.cli.say import say
+from mia_nb.cli.status import lost_figures
 from mia_nb.digests import digest
 from mia_nb.parameters import read_yaml
 
@@ -110,9 +112,9 @@ def audit(args) -> int:
     say(line, *record.get("advice", []))
     if args.weights:
         say(TWINS)
-    for file in (run.REPORT, RESULT):
+    for file in (REPORT, RESULT):
         say(f"  {os.path.relpath(folder.path / file)}")
-    for lost in run.lost_figures(folder):  # the verdict, which the status is about, is there
+    for lost in lost_figures(folder):  # the verdict, which the status is about, is there
         warnings.warn(lost, stacklevel=2)
     return code
 

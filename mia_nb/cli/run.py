@@ -11,11 +11,8 @@ import importlib.util
 import json
 import logging
 import os
-import platform
 import re
-import shutil
 import sys
-import textwrap
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,30 +20,17 @@ from pathlib import Path
 import filelock
 
 from mia_nb import __version__, escape, store
-from mia_nb._files import replacing
-from mia_nb.checks import duration
 from mia_nb.cli import notebooks
 from mia_nb.cli.notebooks import PACKAGE, Step
-from mia_nb.cli.say import say
+from mia_nb.cli.progress import ANSI, Overall, Progress
+from mia_nb.cli.report import PROVENANCE, REPORT, provenance, report, verdict_lines
+from mia_nb.cli.say import say, short
+from mia_nb.cli.status import STATUS, is_whole, lost_figures, read_status
 from mia_nb.digests import digest
 from mia_nb.parameters import changed, read_parameters, refuse_values
 from mia_nb.types import Recipe
 
-STATUS, REPORT, PROVENANCE = "status.json", "report.html", "provenance.json"
-LIBRARIES = (
-    "torch",
-    "torchvision",
-    "snntorch",
-    "torchdiffeq",
-    "torchsde",
-    "opacus",
-    "numpy",
-    "scipy",
-    "pandas",
-    "plotly",
-)
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
 # parameters and entries of records that say how a run is done and where things lie, and not what
 # comes out
@@ -96,33 +80,6 @@ def command(args) -> None:
         raise Failed("\n  ".join(["figures failed", *lost[:MOST_LINES], last]))
 
 
-def lost_figures(folder: store.Folder) -> list[str]:
-    """A line for each notebook of a run that is done without a figure that failed."""
-    steps = [step for step in read_status(folder) if step["status"] == "done"]
-    return [f"{step['file']}: {step['error']}" for step in steps if step.get("error")]
-
-
-def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
-    """The first sentences of a run's verdict, in lines of a terminal; none where it has none."""
-    told = [
-        ("headline" in cell["metadata"]["tags"], "".join(output["data"]["text/markdown"]))
-        for file in folder.files()
-        if file.endswith(".ipynb")
-        for cell in json.loads(folder.read_bytes(file))["cells"]
-        if "verdict" in cell["metadata"].get("tags", ())
-        for output in cell.get("outputs", ())
-        if "text/markdown" in output.get("data", {})
-    ]
-    _, text = min(told, key=lambda one: one[0], default=(False, ""))  # as on top of the report
-    lines = [
-        escape.terminal(escape.unmarked(line.lstrip("#* ")))
-        for line in text.splitlines()
-        if line.strip()
-    ]
-    kept = (re.sub(r"(\d) %", "\\1\u00a0%", line) for line in lines[: sentences + 1])
-    return [part for line in kept for part in textwrap.wrap(line, 79, subsequent_indent="  ")]
-
-
 def run(
     name: str, steps: list[Step], results: str | Path, *, force: bool = False, about: str = ""
 ) -> store.Folder:
@@ -152,16 +109,16 @@ def run(
             held.enter_context(folder.lock("run", timeout=0))
         except filelock.Timeout:
             raise ValueError(
-                f"{_short(folder.path)} is being run by another process"
+                f"{short(folder.path)} is being run by another process"
                 f"{folder.shared_lock('run') or '; wait for it to end'}"
             ) from None
         fresh = force or not _is_intact(folder, STATUS)
         record = {} if fresh else {step["file"]: step for step in read_status(folder)}
-        ended = [file for file in files if _is_whole(record.get(file, {}))]
+        ended = [file for file in files if is_whole(record.get(file, {}))]
         todo = [file for file in files if file not in ended or not _is_intact(folder, file)]
         if not todo and not fresh and _is_finished(folder, files):  # by another process meanwhile
             return folder
-        folder.write_json(PROVENANCE, _provenance() | ({"about": about} if about else {}))
+        folder.write_json(PROVENANCE, provenance() | ({"about": about} if about else {}))
         overall = Overall({file: step.share for step, file in zip(steps, files, strict=True)}, todo)
         for step, file in zip(steps, files, strict=True):
             if file in todo:
@@ -173,7 +130,7 @@ def run(
                     [name for name in files if name in record and record[name]["status"] == "done"],
                 )
                 if len(todo) > 1 and file == todo[0]:
-                    say(f"results so far, on a page that grows: {_short(page)}")
+                    say(f"results so far, on a page that grows: {short(page)}")
             else:
                 say(f"{escape.terminal(file):<22} cached")
         if not todo:
@@ -181,109 +138,16 @@ def run(
     return folder
 
 
-def _is_whole(step: dict) -> bool:
-    """Whether a step of a record is done, with every figure."""
-    return step.get("status") == "done" and not step.get("error")
-
-
 def _is_finished(folder: store.Folder, files: list[str]) -> bool:
     """Whether all of a run is there and intact, with a line that says so; nothing is written."""
     if not all(map(folder.intact, [STATUS, REPORT, *files])):
         return False
     record = {step["file"]: step for step in read_status(folder)}
-    if not all(_is_whole(record.get(file, {})) for file in files):
+    if not all(is_whole(record.get(file, {})) for file in files):
         return False
     seconds = sum(record[file]["seconds"] for file in files)
-    say(f"cached: {_short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
+    say(f"cached: {short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
     return True
-
-
-def report(
-    folder: store.Folder, files: list[str] | None = None, out: str | Path | None = None
-) -> Path:
-    """Write the report of a run, from its finished notebooks: `out`, or its own report.html."""
-    from mia_nb.report import page
-
-    files = files or [step["file"] for step in read_status(folder) if step["status"] == "done"]
-    if not files:
-        raise ValueError(f"{_short(folder.path)} has no finished notebook; run it first")
-    steps = [step for step in read_status(folder) if step["file"] in files]
-    facts = {
-        "run": f"{folder.name} {folder.key}",
-        **(folder.read_json(PROVENANCE, mia_nb=str) if folder.intact(PROVENANCE) else {}),
-        **{step["file"]: f"{step['started']}, {step['seconds']:.1f} s" for step in steps},
-    }
-    date = min(step["started"] for step in steps)[:10]
-    title = f"Membership inference: {folder.name}, {date}"
-    lead = facts.pop("about", "")
-    executed = {folder.path / file: folder.read_bytes(file) for file in files}
-    text = page(executed, title=title, lead=lead, provenance=facts).encode()
-    if out is not None:
-        with replacing(out) as file:
-            file.write(text)
-        return Path(out)
-    folder.write_bytes(REPORT, text)
-    return folder.path / REPORT
-
-
-def report_again(args) -> None:
-    """`mia-nb report`: write the report of a run again, by default of the latest one that has a
-    finished notebook.
-    """
-    key, root = args.key, args.results
-    runs = [store.find(key, root, "run")] if key else store.folders(root, "run")
-    if not runs:
-        raise ValueError(f"no run in {root} yet; start with: mia-nb run all --preset demo")
-    finished = [one for one in runs if any(s["status"] == "done" for s in read_status(one))]
-    folder = (finished or runs)[-1]
-    try:
-        say(os.path.relpath(report(folder, out=args.out)))
-    except OSError as error:
-        if args.out is not None or error.errno not in store.READ_ONLY:
-            raise
-        why = os.strerror(error.errno)
-        raise store.ReadOnly(
-            f"cannot write to {_short(folder.path)}: {why}; write the report elsewhere:"
-            f" mia-nb report {folder.key[:12]} --results {root} --out report.html"
-        ) from error
-
-
-def _provenance() -> dict[str, str]:
-    """What computes here: versions and machine.
-
-    Which device trained a pool stands in the pool's own record.
-    """
-    versions = {
-        name: importlib.metadata.version(name)
-        for name in LIBRARIES
-        if importlib.util.find_spec(name)
-    }
-    return {
-        "mia_nb": __version__,
-        "Python": f"{platform.python_version()} on {platform.platform()}",
-        "packages": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-    }
-
-
-def read_status(folder: store.Folder) -> list[dict]:
-    """Per step: notebook, file, status, started, seconds, error; [] where the record is damaged. A
-    step left running by a dead process is killed."""
-    try:
-        steps = folder.read_json(STATUS, steps=list)["steps"]
-    except store.Corrupt:
-        return []
-    types = {"file": str, "status": str, "started": str, "seconds": int | float}
-    if not all(
-        isinstance(step, dict) and all(isinstance(step.get(k), t) for k, t in types.items())
-        for step in steps
-    ):
-        return []
-    if any(step["status"] == "running" for step in steps) and not folder.locked("run"):
-        steps = [
-            step | {"status": "killed"} if step["status"] == "running" else step for step in steps
-        ]
-    return steps
 
 
 def _refuse(step: Step, results: Path) -> None:
@@ -424,7 +288,7 @@ def execute(
             f"{out.stem}: the kernel died in cell {progress.cell} of {progress.cells}; out of"
             " memory, or killed by hand?"
         )
-        raise Killed(f"{where}\n  {_clip(str(error))}\n  done so far: {_short(out)}") from error
+        raise Killed(f"{where}\n  {_clip(str(error))}\n  done so far: {short(out)}") from error
     except BaseException:
         progress.end("stopped")
         raise
@@ -464,94 +328,13 @@ def _explain(error: Exception, out: Path) -> Exception:
     if (error.ename in ("ValueError", "Corrupt") and said) or (
         refused and int(refused[1]) in USERS_DISK
     ):
-        return ValueError(f"{out.stem}: {_clip(message)} (see {_short(out)})")
+        return ValueError(f"{out.stem}: {_clip(message)} (see {short(out)})")
     report = [
         f"{out.stem} failed in cell In[{error.exec_count}]: {line.strip()}",
         f"  {error.ename}: {_clip(message)}",
     ]
     report += [f"  raised at {ours[-1]}"] if ours else []
-    return Failed("\n".join([*report, f"  done so far, with the whole trace: {_short(out)}"]))
-
-
-class Overall:
-    """How much of a run is done, from each notebook's share of it, and how long the rest may
-    take.
-    """
-
-    def __init__(self, shares: dict[str, float], todo: list[str]):
-        self.shares = shares
-        self.left = list(todo)
-        self.started, self.cached = time.monotonic(), self.done()
-
-    def done(self, part: float = 0.0) -> float:
-        """The share that is done, with this part of the notebook at hand."""
-        left = sum(self.shares[file] for file in self.left)
-        at_hand = self.shares[self.left[0]] * part if self.left else 0
-        return 1 - (left - at_hand) / sum(self.shares.values())
-
-    def line(self, part: float) -> str:
-        """`34 %, about 2 min left`; nothing of the time before a twentieth is done, when nobody
-        knows.
-        """
-        done = self.done(part)
-        spent = time.monotonic() - self.started
-        known = done - self.cached
-        return f"{done:4.0%}" + (
-            f", {duration(spent / known * (1 - done))} left" if known >= 0.05 else ""
-        )
-
-
-class Progress:
-    """The last line a notebook wrote: rewritten in place on a terminal, twice a minute in a log."""
-
-    def __init__(self, name: str, cells: int, quiet: bool = False, overall: Overall | None = None):
-        self.name = escape.terminal(name)
-        self.cells = cells
-        self.quiet = quiet
-        self.cell, self.last = 0, ""
-        self.overall = overall or Overall({name: 1.0}, [name])
-        self.started = self.shown = time.monotonic()
-
-    def write(self, text: str) -> None:
-        """What a cell printed; a warning in it stays on the screen, as one line."""
-        texts = (part.strip() for part in re.split(r"[\r\n]", ANSI.sub("", text)))
-        parts = [escape.terminal(text) for text in texts if text]
-        self.last = parts[-1] if parts else self.last
-        for warning in (part.partition(" UserWarning: ")[2] for part in parts):
-            if warning and not self.quiet:
-                print(_clear(), end="")
-                say(f"mia-nb: {warning}")
-        self._show()
-
-    def flush(self) -> None:
-        """papermill flushes what it writes to."""
-
-    def next_cell(self, cell: dict, cell_index: int) -> None:
-        self.cell = cell_index + 1
-        self.last = ""
-        self._show()
-
-    def end(self, outcome: str = "") -> None:
-        if self.quiet:
-            return
-        spent = time.monotonic() - self.started
-        print(f"{_clear()}{self.name:<22} {spent:6.1f} s  {outcome}".rstrip(), flush=True)
-
-    def _show(self) -> None:
-        now = time.monotonic()
-        terminal = sys.stdout.isatty()
-        if self.quiet or now - self.shown < (0.1 if terminal else 30):
-            return
-        self.shown = now
-        within = re.search(r"(\d+) ?%", self.last)  # of a cell's own progress
-        part = max(0, self.cell - 1 + (int(within[1]) / 100 if within else 0)) / self.cells
-        line = f"{self.overall.line(part)}  {self.name} cell {self.cell}/{self.cells}  {self.last}"
-        width = shutil.get_terminal_size().columns - 1
-        print(f"{_clear()}{line[:width]}", end="" if terminal else "\n", flush=True)
-
-
-def _clear() -> str:
-    return "\r\x1b[K" if sys.stdout.isatty() else ""
+    return Failed("\n".join([*report, f"  done so far, with the whole trace: {short(out)}"]))
 
 
 def _lasting(values: dict) -> dict:
@@ -665,7 +448,7 @@ def _is_intact(folder: store.Folder, file: str) -> bool:
     if file not in folder.files():
         return False
     if not folder.intact(file):
-        say(f"{_short(folder.path / file)} is missing, truncated or altered: making it again")
+        say(f"{short(folder.path / file)} is missing, truncated or altered: making it again")
         return False
     return True
 
@@ -674,8 +457,3 @@ def _clip(message: str) -> str:
     """On one line, and not longer than a screenful."""
     line = " ".join(message.split())
     return line if len(line) <= 600 else line[:600] + " ..."
-
-
-def _short(path: Path) -> str:
-    """Relative to the working directory where that is shorter."""
-    return escape.terminal(min(str(path), os.path.relpath(path), key=len))

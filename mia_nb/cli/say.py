@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from mia_nb import escape
 
 
@@ -10,3 +13,8 @@ def say(*texts: object) -> None:
     begin a line.
     """
     print(*map(escape.terminal, texts), sep="\n", flush=True)
+
+
+def short(path: Path) -> str:
+    """A path for a message, relative to the working directory where that is shorter."""
+    return escape.terminal(min(str(path), os.path.relpath(path), key=len))

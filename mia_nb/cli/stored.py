@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mia_nb import escape, store
-from mia_nb.cli import run
 from mia_nb.cli.notebooks import print_table
 from mia_nb.cli.say import say
+from mia_nb.cli.status import STATUS, lost_figures, read_status
 
 
 def list_all(args) -> None:
@@ -42,11 +42,11 @@ def status(folder: store.Folder) -> str:
     try:
         recipe = folder.recipe
         if folder.kind == "run":
-            statuses = [step["status"] for step in run.read_status(folder)]
-            if folder.has(run.STATUS) and not statuses:
-                return f"damaged {run.STATUS}"
+            statuses = [step["status"] for step in read_status(folder)]
+            if folder.has(STATUS) and not statuses:
+                return f"damaged {STATUS}"
             partial = len(statuses) < len(recipe.get("steps", []))
-            ended = "done, figures failed" if run.lost_figures(folder) else "done"
+            ended = "done, figures failed" if lost_figures(folder) else "done"
             ended = "empty" if not statuses else "partial" if partial else ended
             return next((bad for bad in ("running", "killed", "failed") if bad in statuses), ended)
         if _held(folder):
@@ -84,7 +84,7 @@ def show(args) -> None:
         *(
             f"{escape.terminal(step['file']):<22} {escape.terminal(step['status']):<8}"
             f" {step['seconds']:6.1f} s  {step.get('error') or ''}".rstrip()
-            for step in (run.read_status(folder) if folder.kind == "run" else [])
+            for step in (read_status(folder) if folder.kind == "run" else [])
         ),
         "files",
         *(file_line(*entry) for entry in sorted(folder.files().items())),

@@ -1,0 +1,135 @@
+"""The report of a run, and the first sentences of its verdict for a terminal."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import textwrap
+from pathlib import Path
+
+from mia_nb import __version__, escape, store
+from mia_nb._files import replacing
+from mia_nb.cli.say import say, short
+from mia_nb.cli.status import read_status
+
+REPORT, PROVENANCE = "report.html", "provenance.json"
+LIBRARIES = (
+    "torch",
+    "torchvision",
+    "snntorch",
+    "torchdiffeq",
+    "torchsde",
+    "opacus",
+    "numpy",
+    "scipy",
+    "pandas",
+    "plotly",
+)
+
+
+def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
+    """The first sentences of a run's verdict, in lines of a terminal; none where it has none."""
+    verdicts = []
+    for file in folder.files():
+        if file.endswith(".ipynb"):
+            verdicts += _verdicts(json.loads(folder.read_bytes(file))["cells"])
+    if not verdicts:
+        return []
+    _, text = min(verdicts, key=lambda verdict: verdict[0])  # as on top of the report
+    lines = []
+    for line in filter(str.strip, text.splitlines()):
+        line = escape.terminal(escape.unmarked(line.lstrip("#* ")))
+        lines.append(re.sub(r"(\d) %", "\\1\u00a0%", line))
+    wrapped = []
+    for line in lines[: sentences + 1]:  # and the heading
+        wrapped += textwrap.wrap(line, 79, subsequent_indent="  ")
+    return wrapped
+
+
+def _verdicts(cells: list[dict]) -> list[tuple[bool, str]]:
+    """Texts of cells tagged `verdict`, and of each whether it is the notebook's headline too."""
+    verdicts = []
+    for cell in cells:
+        tags = cell["metadata"].get("tags", [])
+        if "verdict" not in tags:
+            continue
+        for output in cell.get("outputs", []):
+            if "text/markdown" in output.get("data", {}):
+                verdicts.append(("headline" in tags, "".join(output["data"]["text/markdown"])))
+    return verdicts
+
+
+def report(
+    folder: store.Folder, files: list[str] | None = None, out: str | Path | None = None
+) -> Path:
+    """Write the report of a run, from its finished notebooks: `out`, or its own report.html."""
+    from mia_nb.report import page
+
+    status = read_status(folder)
+    files = files or [step["file"] for step in status if step["status"] == "done"]
+    if not files:
+        raise ValueError(f"{short(folder.path)} has no finished notebook; run it first")
+    steps = [step for step in status if step["file"] in files]
+    facts = {"run": f"{folder.name} {folder.key}"}
+    if folder.intact(PROVENANCE):
+        facts |= folder.read_json(PROVENANCE, mia_nb=str)
+    for step in steps:
+        facts[step["file"]] = f"{step['started']}, {step['seconds']:.1f} s"
+    date = min(step["started"] for step in steps)[:10]
+    title = f"Membership inference: {folder.name}, {date}"
+    lead = facts.pop("about", "")
+    executed = {folder.path / file: folder.read_bytes(file) for file in files}
+    text = page(executed, title=title, lead=lead, provenance=facts).encode()
+    if out is not None:
+        with replacing(out) as file:
+            file.write(text)
+        return Path(out)
+    folder.write_bytes(REPORT, text)
+    return folder.path / REPORT
+
+
+def report_again(args) -> None:
+    """`mia-nb report`: write the report of a run again, by default of the latest one that has a
+    finished notebook.
+    """
+    key, root = args.key, args.results
+    runs = [store.find(key, root, "run")] if key else store.folders(root, "run")
+    if not runs:
+        raise ValueError(f"no run in {root} yet; start with: mia-nb run all --preset demo")
+    finished = [folder for folder in runs if _has_finished_notebook(folder)]
+    folder = (finished or runs)[-1]
+    try:
+        say(os.path.relpath(report(folder, out=args.out)))
+    except OSError as error:
+        if args.out is not None or error.errno not in store.READ_ONLY:
+            raise
+        why = os.strerror(error.errno)
+        raise store.ReadOnly(
+            f"cannot write to {short(folder.path)}: {why}; write the report elsewhere:"
+            f" mia-nb report {folder.key[:12]} --results {root} --out report.html"
+        ) from error
+
+
+def _has_finished_notebook(folder: store.Folder) -> bool:
+    return any(step["status"] == "done" for step in read_status(folder))
+
+
+def provenance() -> dict[str, str]:
+    """What computes here: versions and machine.
+
+    Which device trained a pool stands in the pool's own record.
+    """
+    versions = []
+    for name in LIBRARIES:
+        if importlib.util.find_spec(name):
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+    return {
+        "mia_nb": __version__,
+        "Python": f"{platform.python_version()} on {platform.platform()}",
+        "packages": ", ".join(versions),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
