@@ -568,7 +568,7 @@ def test_a_run_executes_once_is_cached_and_mends_an_altered_file(desk, capsys):
         "done",
         "done",
     ] and folder.verify() == []
-    assert "[&#x27;lira&#x27;]" in (folder.path / "report.html").read_text()
+    assert "['lira']" in (folder.path / "report.html").read_text()
     text = capsys.readouterr()
     assert text.err == "" and "report.html" in text.out
 
