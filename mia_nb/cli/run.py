@@ -112,30 +112,44 @@ def run(
                 f"{short(folder.path)} is being run by another process"
                 f"{folder.shared_lock('run') or '; wait for it to end'}"
             ) from None
-        fresh = force or not _is_intact(folder, STATUS)
-        record = {} if fresh else {step["file"]: step for step in read_status(folder)}
-        ended = [file for file in files if is_whole(record.get(file, {}))]
-        todo = [file for file in files if file not in ended or not _is_intact(folder, file)]
-        if not todo and not fresh and _is_finished(folder, files):  # by another process meanwhile
-            return folder
-        folder.write_json(PROVENANCE, provenance() | ({"about": about} if about else {}))
-        overall = Overall({file: step.share for step, file in zip(steps, files, strict=True)}, todo)
-        for step, file in zip(steps, files, strict=True):
-            if file in todo:
-                record[file] = _run_step(step, file, folder, record, force, overall)
-                _refuse_changed(step, recipe["steps"][files.index(file)], folder, file)
-                overall.left.remove(file)
-                page = report(
-                    folder,
-                    [name for name in files if name in record and record[name]["status"] == "done"],
-                )
-                if len(todo) > 1 and file == todo[0]:
-                    say(f"results so far, on a page that grows: {short(page)}")
-            else:
-                say(f"{escape.terminal(file):<22} cached")
-        if not todo:
-            report(folder, files)
+        _run_what_is_missing(folder, dict(zip(files, steps, strict=True)), recipe, force, about)
     return folder
+
+
+def _run_what_is_missing(
+    folder: store.Folder, steps: dict[str, Step], recipe: dict, force: bool, about: str
+) -> None:
+    """Run the steps, by the files that they leave, that are not done or whose file is not intact;
+    the report is written after each.
+    """
+    files = list(steps)
+    record = {}
+    if not force and _is_intact(folder, STATUS):
+        record = {step["file"]: step for step in read_status(folder)}
+    todo = []
+    for file in files:
+        if not is_whole(record.get(file, {})) or not _is_intact(folder, file):
+            todo.append(file)
+    if not todo and _is_finished(folder, files):  # by another process meanwhile
+        return
+    facts = provenance()
+    if about:
+        facts["about"] = about
+    folder.write_json(PROVENANCE, facts)
+    overall = Overall({file: step.share for file, step in steps.items()}, todo)
+    for number, (file, step) in enumerate(steps.items()):
+        if file not in todo:
+            say(f"{escape.terminal(file):<22} cached")
+            continue
+        record[file] = _run_step(step, file, folder, record, force, overall)
+        _refuse_changed(step, recipe["steps"][number], folder, file)
+        overall.left.remove(file)
+        finished = [name for name in files if record.get(name, {}).get("status") == "done"]
+        page = report(folder, finished)
+        if len(todo) > 1 and file == todo[0]:
+            say(f"results so far, on a page that grows: {short(page)}")
+    if not todo:
+        report(folder, files)
 
 
 def _is_finished(folder: store.Folder, files: list[str]) -> bool:
@@ -303,14 +317,15 @@ def _figures_alone(out: Path) -> list[str]:
 
     from mia_nb.report import is_figure, lost_figures
 
-    node = remove_error_markers(nbformat.read(out, as_version=4))
-    others = [cell for cell in node.cells if not is_figure(cell)]
-    outputs = [one for cell in others for one in cell.get("outputs", [])]
-    stopped = any(cell.metadata.get("papermill", {}).get("exception") for cell in node.cells)
-    if stopped or any(one.output_type == "error" for one in outputs):
-        return []
-    nbformat.write(node, out)
-    return lost_figures(node.cells)
+    notebook = remove_error_markers(nbformat.read(out, as_version=4))
+    for cell in notebook.cells:
+        if cell.metadata.get("papermill", {}).get("exception"):  # the run stopped there
+            return []
+        failed = any(output.output_type == "error" for output in cell.get("outputs", []))
+        if failed and not is_figure(cell):
+            return []
+    nbformat.write(notebook, out)
+    return lost_figures(notebook.cells)
 
 
 def _explain(error: Exception, out: Path) -> Exception:
@@ -319,22 +334,23 @@ def _explain(error: Exception, out: Path) -> Exception:
     """
     trace = ANSI.sub("", "\n".join(error.traceback))
     message = error.evalue.strip() or error.ename
-    refused = re.match(r"\[Errno (\d+)\]", message)
-    ours = re.findall(r"(mia_nb[/\\][\w/\\]+\.py:\d+)", trace)
-    here = re.search(r"Cell In\[\d+\], line (\d+)", trace)
-    number = int(here[1]) if here else 1
-    line = "".join(error.source.splitlines()[number - 1 : number])
-    said = ours or line.strip().startswith("raise ValueError(")  # by a check of the notebook
-    if (error.ename in ("ValueError", "Corrupt") and said) or (
-        refused and int(refused[1]) in USERS_DISK
-    ):
+    places_in_package = re.findall(r"(mia_nb[/\\][\w/\\]+\.py:\d+)", trace)
+    place_in_cell = re.search(r"Cell In\[\d+\], line (\d+)", trace)
+    number = int(place_in_cell[1]) if place_in_cell else 1
+    line = "".join(error.source.splitlines()[number - 1 : number]).strip()
+    is_check = places_in_package or line.startswith("raise ValueError(")  # the notebook's own
+    is_refusal = error.ename in ("ValueError", "Corrupt") and is_check
+    system = re.match(r"\[Errno (\d+)\]", message)
+    if is_refusal or (system and int(system[1]) in USERS_DISK):
         return ValueError(f"{out.stem}: {_clip(message)} (see {short(out)})")
-    report = [
-        f"{out.stem} failed in cell In[{error.exec_count}]: {line.strip()}",
+    lines = [
+        f"{out.stem} failed in cell In[{error.exec_count}]: {line}",
         f"  {error.ename}: {_clip(message)}",
     ]
-    report += [f"  raised at {ours[-1]}"] if ours else []
-    return Failed("\n".join([*report, f"  done so far, with the whole trace: {short(out)}"]))
+    if places_in_package:
+        lines.append(f"  raised at {places_in_package[-1]}")
+    lines.append(f"  done so far, with the whole trace: {short(out)}")
+    return Failed("\n".join(lines))
 
 
 def _lasting(values: dict) -> dict:
@@ -370,50 +386,68 @@ def _recipe(steps: list[Step], results: Path | None = None) -> dict:
     entries = []
     for step in steps:
         values = _values(step)
-        pointing = _pointing(values)
-        stamps = {name: stamp for name, value in pointing.items() if (stamp := _stamp(value))}
+        stamps = {}
+        for name, value in _pointing(values).items():
+            if stamp := _stamp(value):
+                stamps[name] = stamp
         if values.get("pool") and results:  # the first letters of a key: which pool that is now
             with contextlib.suppress(ValueError):
                 pool = store.find(str(values["pool"]), results, "pool")
                 stamps["pool"] = digest(pool.files())
         cells = json.loads(step.notebook.read_text(encoding="utf-8"))["cells"]
-        code = digest([[c["cell_type"], "".join(c["source"])] for c in cells])
+        code = [[cell["cell_type"], "".join(cell["source"])] for cell in cells]
         entries.append(
-            {"notebook": step.notebook.stem, "parameters": values, "files": stamps, "source": code}
+            {
+                "notebook": step.notebook.stem,
+                "parameters": values,
+                "files": stamps,
+                "source": digest(code),
+            }
         )
-    package = digest({str(p.relative_to(PACKAGE)): p.read_bytes() for p in PACKAGE.rglob("*.py")})
-    return {"steps": entries, "package": package}
+    sources = {str(path.relative_to(PACKAGE)): path.read_bytes() for path in PACKAGE.rglob("*.py")}
+    return {"steps": entries, "package": digest(sources)}
 
 
-def _stamp(value) -> str | None:
+def _stamp(value: object) -> str | None:
     """sha256 of what a text parameter points at: changed data or a changed builder is a new run.
 
     Of a file and of a builder the content, with all of the builder's package; of a folder the
     names, sizes and times of its files. Caveat: what a builder outside of any package imports is
     not seen.
     """
-    path = (
-        Path(value)
-        if isinstance(value, str) and 0 < len(value) < 1000 and "\0" not in value
-        else None
-    )
-    if path is not None and BUILDER.fullmatch(value):
-        sys.path.insert(0, os.getcwd())  # where the kernel will look first
-        with contextlib.suppress(ImportError, ValueError):
-            path = _source_of(value.partition(":")[0]) or path
-        sys.path.pop(0)
+    if not isinstance(value, str) or not 0 < len(value) < 1000 or "\0" in value:
+        return None
+    path = Path(value)
+    if BUILDER.fullmatch(value):
+        path = _file_of_builder(value) or path
         while (path.parent / "__init__.py").is_file():
             path = path.parent
         if path.is_dir():
             files = path.rglob("*.py")
             return digest({str(file.relative_to(path)): store.sha256_of(file) for file in files})
-    if path is None or not path.exists():
-        return None
     if path.is_file():
         return store.sha256_of(path)
-    files = sorted(Path(top, name) for top, _, names in os.walk(path) for name in names)
-    stats = [(file.relative_to(path), file.stat()) for file in files if file.exists()]
-    return digest({str(name): (stat.st_size, stat.st_mtime_ns) for name, stat in stats})
+    if not path.exists():
+        return None
+    stats = {}
+    for file in sorted(Path(top, name) for top, _, names in os.walk(path) for name in names):
+        if file.exists():
+            stat = file.stat()
+            stats[str(file.relative_to(path))] = (stat.st_size, stat.st_mtime_ns)
+    return digest(stats)
+
+
+def _file_of_builder(builder: str) -> Path | None:
+    """The file of `module:function`, looked for as a kernel will look: in the working directory
+    first.
+    """
+    sys.path.insert(0, os.getcwd())
+    try:
+        return _source_of(builder.partition(":")[0])
+    except (ImportError, ValueError):
+        return None
+    finally:
+        sys.path.pop(0)
 
 
 def _source_of(module: str) -> Path | None:
@@ -422,25 +456,27 @@ def _source_of(module: str) -> Path | None:
     """
     top, *rest = module.split(".")
     spec = importlib.util.find_spec(top)
-    places = [Path(spec.origin)] if spec and spec.origin else []
-    if spec and rest:
-        roots = [Path(root, *rest) for root in spec.submodule_search_locations or ()]
-        places = [
-            place
-            for root in roots
-            for place in (root.with_name(f"{root.name}.py"), root / "__init__.py")
-        ]
+    if spec is None:
+        return None
+    places = [Path(spec.origin)] if spec.origin else []
+    if rest:
+        places = []
+        for root in spec.submodule_search_locations or ():
+            inside = Path(root, *rest)
+            places += [inside.with_name(f"{inside.name}.py"), inside / "__init__.py"]
     return next((place for place in places if place.is_file()), None)
 
 
 def _file_names(steps: list[Step]) -> list[str]:
     """01_train.ipynb, and 01_train-2.ipynb where a notebook runs twice."""
-    stems = [step.notebook.stem for step in steps]
-    before = [stems[:place].count(stem) for place, stem in enumerate(stems)]
-    return [
-        f"{stem}{f'-{count + 1}' if count else ''}.ipynb"
-        for stem, count in zip(stems, before, strict=True)
-    ]
+    files = []
+    counts: dict[str, int] = {}
+    for step in steps:
+        stem = step.notebook.stem
+        counts[stem] = counts.get(stem, 0) + 1
+        suffix = f"-{counts[stem]}" if counts[stem] > 1 else ""
+        files.append(f"{stem}{suffix}.ipynb")
+    return files
 
 
 def _is_intact(folder: store.Folder, file: str) -> bool:
