@@ -95,7 +95,7 @@ def test_the_nominal_numbers_are_the_accountants(ran):
         *(accounting.epsilon(**setting, accountant=name) for name in ("prv", "rdp")),
     ]
     assert [float(text) for text in rows["100"]] == pytest.approx(wanted, abs=6e-4)
-    assert "nominal epsilon after 100 epochs" in title(picture(ran, "accounting"))
+    assert "Nominal epsilon along training" in title(picture(ran, "accounting"))
     assert "falls as delta grows" in title(picture(ran, "sweep"))
 
 

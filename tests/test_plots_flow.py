@@ -55,10 +55,6 @@ def checkpoints(fpr=(0.1,)) -> pd.DataFrame:
     return metrics.frontier(runs, fpr)
 
 
-def compared() -> pd.DataFrame:
-    return metrics.matched(checkpoints(), baseline="ODENet")
-
-
 def cost_table() -> pd.DataFrame:
     rows = [
         ("ResNet-14", 10.0, 1000.0, 871402),
@@ -143,72 +139,13 @@ def test_frontiers_hold_the_means_of_every_checkpoint_in_order():
     np.testing.assert_allclose(rates.y, means.loc[means["family"] == "SDENet", "tpr@0.1"])
 
 
-def test_differences_and_their_intervals_are_the_tables_and_the_baseline_is_the_line():
-    table = metrics.matched(checkpoints(), baseline="ResNet-14")
-    figure = plots.matched_differences(table)
-    assert [t.name for t in figure.data] == ["ODENet - ResNet-14", "SDENet - ResNet-14"]
-    for name in ("ODENet", "SDENet"):
-        rows, drawn = table[table["family"] == name], trace(figure, f"{name} - ResNet-14")
-        np.testing.assert_allclose(drawn.y, rows["difference"])
-        assert_ends(drawn, rows["difference_low"], rows["difference_high"])
-        np.testing.assert_allclose([row[0] for row in drawn.customdata], rows["level"])
-        assert (
-            np.abs(np.diff([rows["level"], drawn.x], axis=0)) < np.diff(rows["level"]).min() / 3
-        ).all()
-    (zero,) = figure.layout.shapes
-    assert zero.y0 == zero.y1 == 0
-
-
-def test_the_sentence_on_matched_levels_counts_verdicts_beside_the_last_accuracies():
-    low, high = (-0.05, -0.04, -0.01, 0.01, np.nan), (-0.01, -0.02, 0.02, 0.05, np.nan)
-    middle = np.add(low, high) / 2
-    rows = pd.DataFrame(
-        {
-            "level": np.linspace(0.5, 0.7, 5),
-            "difference": middle,
-            "difference_low": low,
-            "difference_high": high,
-        }
-    )
-    rows = rows.assign(family="ode", difference_pairs=4, last_test_acc=0.8)
-    base = rows.assign(
-        family="cnn",
-        difference=np.nan,
-        difference_low=np.nan,
-        difference_high=np.nan,
-        last_test_acc=0.9,
-    )
-    table = pd.concat([base, rows]).assign(by="test_acc", metric="auc", baseline="cnn")
-    figure = plots.matched_differences(table)
-    wanted = (
-        "AUC against cnn (90.0%) at equal test accuracy: ode (80.0%) less at 2, more at 1,"
-        " unresolved at 2 of 5 levels"
-    )
-    assert title(figure) == wanted
-    assert len(figure.data[0].y) == 4  # what no pair reaches has no point
-
-
 def test_notes_say_whether_intervals_cover_the_choice_of_samples():
     table = checkpoints()
     blind = table.drop(columns="auc_draws")
     for drawn, words in ((table, "over 3 pairs and samples"), (blind, "over 3 pairs")):
-        matched = metrics.matched(drawn, baseline="ODENet")
-        assert f"95 %, {words}, each for itself" in note(plots.matched_differences(matched))
         assert f"bars 95 % ({words});" in note(plots.frontier_lines(drawn))
     assert "(over 3 pairs and samples)" in note(plots.frontier_lines(table, metric="tpr@0.1"))
-    rates = metrics.matched(table, baseline="ODENet", metric="tpr@0.1")
-    assert "95 %, over 3 pairs and samples, each" in note(plots.matched_differences(rates))
     assert "[95 %, over 3 pairs and samples]" in note(plots.families_gap(families()))
-
-
-def test_no_shared_range_is_a_picture_of_the_reason():
-    table = checkpoints()
-    table.loc[table["family"] == "SDENet", "test_acc"] -= 0.5
-    figure = plots.matched_differences(metrics.matched(table, baseline="ResNet-14"))
-    assert (
-        title(figure).startswith("no level of test_acc is passed by all families")
-        and not figure.data
-    )
 
 
 def test_costs_are_bars_of_the_tables_values_with_ratios_to_the_first_family():
@@ -243,15 +180,6 @@ def test_costs_are_bars_of_the_tables_values_with_ratios_to_the_first_family():
             lambda: plots.frontier_lines(frontier_means(checkpoints()).drop(columns="auc_low")),
             "auc_low missing",
         ),
-        (lambda: plots.matched_differences(metrics.matched(checkpoints())), "baseline=FAMILY"),
-        (
-            lambda: plots.matched_differences(compared().query("family != 'ODENet'")),
-            "FAMILY",
-        ),
-        (
-            lambda: plots.matched_differences(compared().query("level > 2")),
-            "without rows",
-        ),
         (
             lambda: plots.costs(cost_table().assign(family="ODENet")),
             "family = ODENet comes more than once",
@@ -270,7 +198,6 @@ def test_figures_share_the_template_fit_their_page_say_a_sentence_and_stay_light
     figures = {
         "families_gap": plots.families_gap(families()),
         "frontier_lines": plots.frontier_lines(checkpoints()),
-        "matched_differences": plots.matched_differences(compared()),
         "costs": plots.costs(cost_table()),
     }
     for name, figure in figures.items():

@@ -119,6 +119,13 @@ def test_a_summary_is_drawn_with_a_panel_for_each_metric():
     assert "200 members" in loss[0].hovertext[0]
 
 
+def test_values_without_intervals_have_no_bars_and_stand_at_their_setting():
+    table = against_t().drop(columns=["low", "high"])
+    for drawn in plots.lines(table, "T").data:
+        assert np.isnan(drawn.error_y.array).all()
+        assert list(drawn.x) == list(drawn.customdata)
+
+
 def test_a_variant_is_told_by_its_dash():
     one = against_t({"loss": {1: 0.5, 2: 0.6}})
     table = pd.concat([one.assign(recipe="plain"), one.assign(recipe="crop", value=0.7)])
@@ -141,7 +148,8 @@ def test_title_and_caption_are_the_callers_and_a_long_title_has_room():
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (lambda t: t.drop(columns=["low"]), {}, "low missing"),
+        (lambda t: t.drop(columns=["value"]), {}, "value missing"),
+        (lambda t: t.assign(value=[*t["value"][1:], np.inf]), {}, "value is infinite where T is 4"),
         (lambda t: t.head(0), {}, "without rows"),
         (lambda t: t.assign(T=0), {"log": True}, "line = hybrid, T = 0 comes more than once"),
         (lambda t: t.assign(T=t["T"] - 1), {"log": True}, "T is 0: wanted numbers above 0"),

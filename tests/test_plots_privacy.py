@@ -106,69 +106,6 @@ def sde_ladder(**changes) -> pd.DataFrame:
     return auditing.ladder(**given)
 
 
-def test_accounting_draws_every_accountant_and_says_what_the_numbers_are():
-    figure = plots.accounting(spent())
-    gdp = trace(figure, "GDP (CLT approximation), uniform batches")
-    # closed form, 25,000 records in batches of 512
-    np.testing.assert_allclose(gdp.y, [1.068, 3.875, 7.381], atol=6e-4)
-    np.testing.assert_allclose(trace(figure, "RDP").y, [1.031, 3.538, 6.602], atol=6e-4)
-    assert list(gdp.x) == [10, 100, 300]
-    assert (
-        title(figure)
-        == "nominal epsilon after 300 epochs: 6.6 (RDP) to 7.38 (GDP (CLT approximation), uniform"
-        " batches)"
-    )
-    assert figure.layout.yaxis.title.text == "nominal epsilon (paper's accounting)"
-    assert (
-        "delta 1e-05" in note(figure)
-        and "add/remove one record" in note(figure)
-        and "not a guarantee" in note(figure)
-    )
-    looks = {(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data[:2]}
-    assert len({dash for _, dash, _ in looks}) == len({symbol for *_, symbol in looks}) == 2
-
-
-def test_accounting_of_dp_sgd_is_not_called_nominal():
-    figure = plots.accounting(spent(), nominal=False)
-    assert (
-        "nominal" not in title(figure) + note(figure)
-        and figure.layout.yaxis.title.text == "epsilon"
-    )
-
-
-def test_batch_sizes_are_lines_of_their_own_and_an_epoch_may_not_come_twice():
-    both = pd.concat([spent(), spent(batch=128)])
-    figure = plots.accounting(both)
-    accountants = ("RDP", "GDP (CLT approximation), uniform batches")
-    assert {t.name for t in figure.data} == {
-        f"{word}, batch {batch}" for word in accountants for batch in (512, 128)
-    }
-    assert title(figure).endswith(
-        "2.97 (RDP, batch 128) to 7.38 (GDP (CLT approximation), uniform batches, batch 512)"
-    )
-    with pytest.raises(
-        ValueError, match="accounting of RDP: add a column label: epoch = 10 comes more than once"
-    ):
-        plots.accounting(both.drop(columns="batch"))
-
-
-def test_epsilon_falls_as_delta_grows():
-    figure = plots.accounting(
-        spent(300, delta=[1e-2, 1e-3, 1e-4, 1e-5, 1e-6])[lambda t: t["accountant"] == "gdp"],
-        "delta",
-    )
-    (line,) = figure.data
-    np.testing.assert_allclose(line.x, [1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
-    np.testing.assert_allclose(line.y, [8.165, 7.381, 6.502, 5.484, 4.236], atol=6e-4)
-    assert (
-        "falls as delta grows: 8.16 at 1e-06, 4.24 at 0.01" in title(figure)
-        and figure.layout.xaxis.type == "log"
-    )
-    assert "after 300 epochs" in note(figure)
-    with pytest.raises(ValueError, match="deltas above 0"):
-        plots.accounting(spent(300).assign(delta=0.0), "delta")
-
-
 def utility(models=4) -> pd.DataFrame:
     table = spent(range(1, 61))
     seen = [(e, m, 0.85 - 0.5 / e - 0.01 * m) for e in range(1, 61) for m in range(models)]
@@ -253,11 +190,8 @@ def test_both_forms_of_batches_are_lines_of_their_own():
     assert "60.0% (GDP (CLT approximation), uniform batches: epoch 10)" in title(figure)
 
 
-@pytest.mark.parametrize(
-    "draw", [plots.accounting, partial(plots.accounting, x="delta"), plots.privacy_utility]
-)
 @pytest.mark.parametrize("without", [{"noise_multiplier": 0.0}, {"delta": 0.0}])
-def test_an_infinite_epsilon_is_said_to_be_one_of_no_noise_or_no_delta(draw, without):
+def test_an_infinite_epsilon_is_said_to_be_one_of_no_noise_or_no_delta(without):
     table = accounting.over_epochs(
         **({**STUDY, "batch": 512, "epochs": [1, 2], "delta": 1e-5, "accountants": "rdp"} | without)
     )
@@ -265,7 +199,7 @@ def test_an_infinite_epsilon_is_said_to_be_one_of_no_noise_or_no_delta(draw, wit
         ValueError,
         match=r"epsilon is infinite, as it is for a sigma \(noise multiplier\) or a delta of 0",
     ) as why:
-        draw(table.assign(model=0, test_acc=0.5))
+        plots.privacy_utility(table.assign(model=0, test_acc=0.5))
     assert "\n" not in str(why.value)
 
 
@@ -550,7 +484,6 @@ def test_a_rate_that_is_not_measurable_is_open():
             "no tpr at FPR 0.5; it has auc",
         ),
         (lambda: plots.defenses(defended().drop(columns="low")), "low missing"),
-        (lambda: plots.accounting(spent().drop(columns="delta")), "delta missing"),
     ],
 )
 def test_tables_that_cannot_be_drawn_are_refused_in_one_line(call, wanted):
@@ -570,8 +503,6 @@ def test_a_table_of_measured_defenses_can_be_drawn():
 
 def test_figures_are_transparent_and_no_word_claims_more_than_was_shown():
     figures = [
-        plots.accounting(spent()),
-        plots.accounting(spent(300, delta=[1e-4, 1e-5]), "delta"),
         plots.privacy_utility(utility()),
         plots.ladder(sde_ladder()),
         plots.roc_bounds(scores(1.0)),

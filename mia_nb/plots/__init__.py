@@ -8,7 +8,7 @@ dark pages. No figure has a fixed width.
 
 from mia_nb.plots.curves import roc_bounds, roc_pair, shipped_roc, verdict
 from mia_nb.plots.lines import lines
-from mia_nb.plots.privacy import accounting, ladder, privacy_utility
+from mia_nb.plots.privacy import ladder, privacy_utility
 from mia_nb.plots.samples import images
 from mia_nb.plots.settings import (
     heatmap,
@@ -22,12 +22,10 @@ from mia_nb.plots.utility import (
     families_gap,
     frontier_lines,
     gap_against_risk,
-    matched_differences,
 )
 from mia_nb.plots.views import accuracy, histogram, loss_traces, scatter, summary
 
 __all__ = [
-    "accounting",
     "accuracy",
     "confidences",
     "costs",
@@ -42,7 +40,6 @@ __all__ = [
     "ladder",
     "lines",
     "loss_traces",
-    "matched_differences",
     "privacy_utility",
     "rank_agreement",
     "raster",

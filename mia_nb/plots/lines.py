@@ -38,13 +38,13 @@ def lines(
 ) -> go.Figure:
     """A measured value against a setting, a line for each family, with intervals.
 
-    Settings that are numbers are joined by lines, words and booleans are not. Lines that share a
-    setting stand a little apart, so that their bars do; hovers say the setting itself. An infinite
+    Settings that are numbers are joined by lines, words and booleans are not. Lines with bars
+    that share a setting stand a little apart; hovers say the setting itself. An infinite
     setting stands at the end of a logarithmic axis, apart and open. Values that are not measurable
     are open too. NaN ends: no interval, no bar. Dotted: chance, where the table has it.
 
     Parameters:
-        table: the long table: columns x, line, value, low, high, and where there are any
+        table: the long table: columns x, line, value, and where there are any low, high,
             measurable, chance, pairs, n1, n0 (hover)
         x: column of the setting
         line: column that colour and marker tell apart
@@ -62,8 +62,8 @@ def lines(
         height: pixels
 
     Raises:
-        ValueError: for missing columns, no row, a setting that is NaN or, on a logarithmic axis,
-            not above 0, and a line that has a setting twice.
+        ValueError: for missing columns, no row, a value that is infinite, a setting that is NaN or,
+            on a logarithmic axis, not above 0, and a line that has a setting twice.
 
     Example:
         >>> import pandas as pd
@@ -74,7 +74,7 @@ def lines(
         [0.61, 0.64, 0.66]
     """
     keys = [column for column in (panel, line, variant) if column is not None]
-    columns = (x, *keys, "value", "low", "high")
+    columns = (x, *keys, "value")
     numeric = x in table and is_number(table[x])
     table = table.reset_index(drop=True)
     if panel == "metric" and "metric" in table:
@@ -83,6 +83,11 @@ def lines(
     if x in table and not numeric:
         table[x] = table[x].map(str)  # None and lists are settings, too
     need(table, columns, "lines", once=(*keys, x))
+    if np.isinf(table["value"].astype(float)).any():
+        row = table[np.isinf(table["value"].astype(float))].iloc[0]
+        raise ValueError(f"lines: value is infinite where {x} is {text(row[x])}: drop the row")
+    if not {"low", "high"} <= set(table):
+        table = table.assign(low=np.nan, high=np.nan)
     axis = _Axis(table[x], numeric, log)
     panels = [""] if panel is None else list(dict.fromkeys(table[panel]))
     series = table[[key for key in keys if key != panel]].drop_duplicates()
@@ -195,6 +200,7 @@ def _add_series(
     names = list(dict.fromkeys(series[line]))
     variants = [] if variant is None else list(dict.fromkeys(series[variant]))
     here = series.merge(table[list(series)].drop_duplicates())
+    beside = len(here) if table[["low", "high"]].notna().any(axis=None) else 1
     for i, (_, key) in enumerate(here.iterrows()):
         rows = table[(table[list(key.index)] == key).all(axis=1)]
         rows = rows.sort_values(x, key=lambda settings: axis.of(settings, 0, 1))
@@ -212,7 +218,7 @@ def _add_series(
                 open_markers |= ~part["measurable"].astype(bool).to_numpy()
             open_markers |= other > 0
             figure.add_scatter(
-                x=axis.of(part[x], i, len(here)),
+                x=axis.of(part[x], i if beside > 1 else 0, beside),
                 y=part["value"],
                 error_y=bars(part["value"], part["low"], part["high"]),
                 customdata=_settings(part[x]),

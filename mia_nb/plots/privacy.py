@@ -1,4 +1,4 @@
-"""Which epsilon belongs to a training? Accounting along it, and the ladder of epsilons."""
+"""Which epsilon belongs to a training? Its utility beside it, and the ladder of epsilons."""
 
 from __future__ import annotations
 
@@ -24,90 +24,13 @@ from mia_nb.plots.style import (
 from mia_nb.plots.tables import need
 
 NOMINAL = "nominal epsilon (paper's accounting)"
-AXES = ("epsilon", NOMINAL)
-KINDS = ("epsilon of DP-SGD's accountant", "nominal epsilon")
 ACCOUNTANTS = {"prv": "PRV", "rdp": "RDP", "gdp": "GDP (CLT approximation)"}
 # of accounting tables, where they vary
 VARIED = ("batch", "samples", "noise_multiplier", "sigma", "label")
 LADDER = ("row", "label", "shown", "epsilon", "delta", "relation", "note")
 # rows that an audit can refute
 REFUTABLE = {1: "the nominal value", 2: "Corollary 1", 4: "the guarantee of DP-SGD"}
-LOGARITHMIC = {"type": "log", "exponentformat": "e", "dtick": 1}
 NEAR = 0.95  # share of `at`: an accuracy read at less is told with its epsilon
-
-
-def accounting(table: pd.DataFrame, x: str = "epoch", *, nominal: bool = True) -> go.Figure:
-    """Epsilon along training, or against delta on a logarithmic axis, a line per accountant and
-    whatever else varies.
-
-    Against delta the sentence says which way epsilon goes: it falls as delta grows, whatever the
-    text beside a figure says.
-
-    Parameters:
-        table: `accounting.over_epochs`, or several in one with a column that tells them apart
-            (batch, sigma, samples, label); against delta, of several epochs the last
-        x: "epoch" or "delta"
-        nominal: the numbers are the paper's accounting of a neural SDE; False for DP-SGD
-
-    Raises:
-        ValueError: for missing columns, values that are not finite, an epoch or a delta that comes
-            twice in a line, and delta <= 0.
-
-    Source: Figure 4, first two pictures, of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
-    """
-    _refuse_infinite(table, "accounting")
-    columns = ("epoch", "epsilon", "delta", "accountant")
-    need(table, columns, "accounting", finite=(x, "epsilon"))
-    end = table["epoch"].max()
-    kind = KINDS[nominal]
-    along = x == "epoch"
-    figure = go.Figure()
-    lines = {}
-    if not along and (table["delta"] <= 0).any():
-        least = table["delta"].min()
-        raise ValueError(f"accounting got delta {least:g}: a logarithmic axis wants deltas above 0")
-    table = table if along else table[table["epoch"] == end]
-    for i, (name, rows) in enumerate(_groups(table, (*VARIED, *["delta"] * along)).items()):
-        need(rows, columns, f"accounting of {name}: add a column label", once=(x,))
-        colour, dash, symbol = look(i)
-        lines[name] = rows = rows.sort_values(x)
-        figure.add_scatter(
-            x=rows[x],
-            y=rows["epsilon"],
-            mode="lines+markers" if len(rows) <= 30 else "lines",
-            name=name,
-            line={"color": colour, "dash": dash, "width": 2},
-            marker={"symbol": symbol, "size": 8, "color": colour},
-            hovertemplate=f"{x} %{{x{'' if along else ':.0e'}}}: epsilon %{{y:.3g}}",
-        )
-    last = {name: rows["epsilon"].iloc[-1] for name, rows in lines.items()}
-    ends = dict.fromkeys([min(last, key=last.get), max(last, key=last.get)])
-    reached = " to ".join(f"{last[name]:.3g} ({name})" for name in ends)
-    deltas = table["delta"].unique()
-    return finish(
-        figure,
-        f"{kind} after {end:.0f} epochs: {reached}" if along else _falls(kind, lines),
-        clauses(
-            len(deltas) < 3 and f"delta {listed(f'{delta:g}' for delta in deltas)}",
-            not along and f"after {end} epochs",
-            RELATION,
-            nominal and "nominal: sigma taken for DP-SGD's noise multiplier, not a guarantee",
-        ),
-        height=440,
-        legend=BELOW,
-        xaxis={"title": "epochs"} if along else {"title": "delta"} | LOGARITHMIC,
-        yaxis={"title": AXES[nominal], "rangemode": "tozero"},
-    )
-
-
-def _falls(kind: str, lines: dict[str, pd.DataFrame]) -> str:
-    """Which way the first line goes as delta grows."""
-    name, rows = next(iter(lines.items()))
-    first = rows.iloc[0]
-    last = rows.iloc[-1]
-    way = "falls" if last["epsilon"] < first["epsilon"] else "rises"
-    values = ", ".join(f"{row['epsilon']:.3g} at {row['delta']:g}" for row in (first, last))
-    return f"{kind} {way} as delta grows: {values} ({name})"
 
 
 def _refuse_infinite(table: pd.DataFrame, who: str) -> None:

@@ -11,7 +11,7 @@ from mia_nb import attacks, metrics
 from mia_nb.metrics.curve import auc_null_error
 from mia_nb.metrics.frontier import frontier_means
 from mia_nb.metrics.tables import rows_of
-from mia_nb.plots.marks import DODGE, bars, column_bars, offset
+from mia_nb.plots.marks import bars, column_bars
 from mia_nb.plots.style import (
     BELOW,
     DOTTED,
@@ -263,100 +263,6 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
         xaxis={"title": "test accuracy", "tickformat": "~%"},
         yaxis={"title": metric_name(metric)},
     )
-
-
-def matched_differences(table: pd.DataFrame) -> go.Figure:
-    """Leakage of every family minus that of the baseline at equal utility, with intervals, against
-    the level.
-
-    Rows that no pair of both families reaches have no point. Below the line a family gives away
-    less at equal utility; a bar that crosses the line resolves nothing. The sentence counts both,
-    and the note says how accurate the last checkpoints are. An empty table whose attrs give a
-    reason gives a picture of that reason.
-
-    Parameters:
-        table: a `metrics.matched` with a baseline
-
-    Raises:
-        ValueError: for missing columns, an empty table without a reason, and for a table without a
-            baseline.
-    """
-    if not len(table) and (reason := table.attrs.get("reason")):
-        return finish(
-            go.Figure(),
-            reason,
-            "nothing was compared",
-            height=140,
-            xaxis={"visible": False},
-            yaxis={"visible": False},
-        )
-    ends = ("difference", "difference_low", "difference_high", "difference_pairs")
-    need(
-        table,
-        ("level", "family", *ends, "last_test_acc", "by", "metric", "baseline"),
-        "matched_differences",
-        finite=("level",),
-    )
-    by, metric, baseline = table[["by", "metric", "baseline"]].iloc[0]
-    others = table[table["family"] != baseline]
-    if not baseline or others.empty or len(others) == len(table):
-        raise ValueError(
-            f"matched_differences got baseline {baseline!r} and families {listed(table.family)}:"
-            " wanted metrics.matched(..., baseline=FAMILY) with another family"
-        )
-    families = list(others["family"].unique())
-    levels = np.sort(others["level"].unique())
-    step = DODGE * (np.diff(levels).min() if len(levels) > 1 else 0.05 * max(abs(levels[0]), 1e-3))
-    figure = go.Figure()
-    figure.add_hline(y=0, line=THIN | {"width": 1.5})
-    for i, family in enumerate(families):
-        rows = others[(others["family"] == family) & others["difference"].notna()]
-        rows = rows.sort_values("level")
-        style = look(i + 1)
-        figure.add_scatter(
-            x=rows["level"] + step * offset(i, len(families)),
-            y=rows["difference"],
-            mode="markers",
-            name=f"{family} - {baseline}",
-            customdata=rows[["level", "difference_pairs"]],
-            error_y=column_bars(rows, "difference"),
-            marker={"symbol": style.symbol, "color": style.colour, "size": 10},
-            hovertemplate="at %{customdata[0]:.3f}: %{y:+.3f} (%{customdata[1]} pairs)",
-        )
-    return finish(
-        figure,
-        _decided(table, families, by, metric, baseline),
-        clauses(
-            f"bars 95 %, {_over(others.assign(pairs=others['difference_pairs']))}, each for itself",
-            f"below the line: less than {baseline}",
-            "in brackets: test accuracy at the end",
-        ),
-        height=440,
-        legend=BELOW,
-        xaxis={
-            "title": f"level of {metric_name(by)}",
-            "tickformat": ".1~%" if by in SHARES else ".3~f",
-            "tickvals": levels,
-        },
-        yaxis={"title": f"difference in {metric_name(metric)}", "tickformat": "+.3~f"},
-    )
-
-
-def _decided(table: pd.DataFrame, families: list[str], by: str, metric: str, baseline: str) -> str:
-    """How many levels are decided, per family, and in the same breath how accurate each is at the
-    end.
-    """
-    last = table.groupby("family")["last_test_acc"].first()
-    parts = []
-    for family in families:
-        rows = table[table["family"] == family]
-        less = (rows["difference_high"] < 0).sum()
-        more = (rows["difference_low"] > 0).sum()
-        counts = {"less": less, "more": more, "unresolved": len(rows) - less - more}
-        verdicts = ", ".join(f"{kind} at {count}" for kind, count in counts.items() if count)
-        parts.append(f"{family} ({last[family]:.1%}) {verdicts} of {len(rows)}")
-    against = f"{metric_name(metric)} against {baseline} ({last[baseline]:.1%})"
-    return f"{against} at equal {metric_name(by)}: {clauses(*parts)} levels"
 
 
 def defenses(
