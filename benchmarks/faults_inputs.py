@@ -479,7 +479,7 @@ def commands(w: World, rng) -> Iterator[tuple]:
         "run {}": "any",
         "run train --preset {}": "refused",
         "run train --workers {}": "any",
-        "run train --engine {}": "refused",
+        "run train --backend {}": "refused",
         "audit --pool {}": "any",
         "audit --logits {}": "refused",
         "audit --model {} --data digits": "any",

@@ -114,12 +114,13 @@ class Run(Record):
         min_length=1,
         description="auto, plain or stacked, or either of the last two with +compiled",
     )
-    workers: Whole | str | None = Field(
+    workers: Whole | None = Field(
         None,
-        description=(
-            "a number of processes, joblib:8, dask:8, ray:8 or slurm:8, or None for one a core or"
-            " GPU"
-        ),
+        ge=1,
+        description="a number of workers from 1 up, or None for one a core or GPU",
+    )
+    backend: Literal["loky", "dask", "ray"] = Field(
+        "loky", description="where workers run: loky (this machine), dask or ray"
     )
     force: bool = Field(False, description="true or false: compute again what is stored?")
 

@@ -15,7 +15,7 @@ LONG = (
     "presets",
     "browser",
     "rehearsal",
-    "training_engines",
+    "training_workers",
     "notebook_workshop",
     "benchmarks",
     "training",

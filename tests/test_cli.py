@@ -833,17 +833,11 @@ def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_r
     [
         ([], []),
         (["--workers", "4"], [("workers", "4")]),
-        (["--engine", "local", "--workers", "4"], [("workers", "4")]),
-        (["--engine", "dask", "--workers", "8"], [("workers", "dask:8")]),
-        (
-            ["--engine", "dask", "--workers", "tcp://head:8786"],
-            [("workers", "dask:tcp://head:8786")],
-        ),
-        (["--engine", "ray"], [("workers", "ray")]),
-        (["--engine", "slurm", "--workers", "16"], [("workers", "slurm:16")]),
+        (["--backend", "dask", "--workers", "8"], [("workers", "8"), ("backend", "dask")]),
+        (["--backend", "ray"], [("backend", "ray")]),
     ],
 )
-def test_engine_and_workers_are_one_parameter_of_a_notebook(words, parameter):
+def test_backend_and_workers_are_parameters_of_a_notebook(words, parameter):
     assert runner._workers(_parser().parse_args(["run", "train", *words])) == parameter
 
 
@@ -851,15 +845,15 @@ def test_how_many_workers_train_is_no_part_of_a_runs_key_and_reaches_the_noteboo
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    source = 'workers: int | str | None = None  # processes\nname: str = "a"  # of something'
+    source = 'workers: int | None = None  # processes\nbackend: str = "loky"  # where\nname: str = "a"  # of something'
     notebook(tmp_path / "one.ipynb", "print(workers)", parameters=source)
-    assert main(["run", "one.ipynb", "--engine", "joblib", "--workers", "2"]) == 0
+    assert main(["run", "one.ipynb", "--backend", "dask", "--workers", "2"]) == 0
     (done,) = tmp_path.glob("results/run-*/one.ipynb")
-    assert "joblib:2" in done.read_text()
+    assert 'backend = \\"dask\\"' in done.read_text() and "workers = 2" in done.read_text()
     assert main(["run", "one.ipynb", "--workers", "3"]) == 0
     assert "cached" in capsys.readouterr().out
     assert main(["run", "one.ipynb", "--workers", "cluster"]) == 2
-    assert "wanted a number of processes" in capsys.readouterr().err
+    assert "wanted a whole number" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links of Unix")

@@ -134,7 +134,7 @@ def test_list_and_show_print_no_control_characters_and_one_line_a_result(
         ["audit", "--pool", ESCAPES],
         ["audit", "--logits", ESCAPES],
         [ESCAPES],
-        ["run", "01_train", "--engine", ESCAPES],
+        ["run", "01_train", "--backend", ESCAPES],
         ["list", "--results", ESCAPES],
     ],
 )

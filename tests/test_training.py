@@ -18,8 +18,7 @@ import safetensors.torch
 import torch
 
 from mia_nb import data, models, store, training
-from mia_nb.training import loop
-from mia_nb.training import train as trainer
+from mia_nb.training import execution, loop
 from mia_nb.training.work import load_plan, trace_name, weights_name
 from mia_nb.types import Recipe
 
@@ -352,7 +351,7 @@ def test_a_resumed_group_ends_with_the_bytes_of_one_never_stopped(images, tmp_pa
 
         root = tmp_path / f"{strategy}-{recipe.schedule}-stopped"
         monkey = pytest.MonkeyPatch()
-        monkey.setattr(trainer.Bar, "update", stop_after_two)
+        monkey.setattr(execution.Advance, "report", stop_after_two)
         with pytest.raises(Stopped):
             train(recipe, images, root, strategy=strategy, checkpoint=0)
         monkey.undo()

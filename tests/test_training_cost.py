@@ -5,7 +5,7 @@ import pytest
 from mia_nb import data
 from mia_nb.checks import duration
 from mia_nb.training import execution
-from mia_nb.training.execution import Bar
+from mia_nb.training.execution import training_bar
 from mia_nb.types import Recipe
 
 SMALL = Recipe(num_models=4, epochs=10, batch=16, lr=0.05, model_args={"width": 4})
@@ -43,47 +43,41 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_bar_says_how_long_it_will_take_once_every_worker_trained_an_epoch(
+def test_a_batch_run_says_each_tenth_that_is_done_and_how_long_the_rest_takes(
     capsys, monkeypatch, clock
 ):
     monkeypatch.setenv("MIA_NB_MODE", "batch")
-    with Bar("tinycnn", list(range(8)), 100, CPU, 2, True) as bar:
+    with training_bar("tinycnn", list(range(8)), 100, CPU, 2, True) as report:
         clock[0] += 300  # a queue, start-up
-        bar.update([0, 1], 1, 0.5)
-        bar.update([2, 3], 1, 0.5)
-        assert "about" not in capsys.readouterr().out
-        clock[0] += 10
-        bar.update([0, 1], 2, 0.5)  # 4 model-epochs in 10 s, of 800
-        assert "8 tinycnn, 100 epochs: about 33 min on this device" in capsys.readouterr().out
-        clock[0] += 190
-        bar.update([0, 1], 42, 0.5)
-        bar.update([2, 3], 41, 0.5)  # 164 in 200 s: 634 left
+        report([0, 1], 1, 0.5)
+        clock[0] += 200
+        report([0, 1], 42, 0.5)
+        report([2, 3], 41, 0.5)  # 164 in 200 s: 634 left
         assert "20 %, loss 0.5, 13 min left" in capsys.readouterr().out
 
 
-def test_epochs_of_an_earlier_run_and_of_a_unit_that_begins_anew_do_not_count_as_speed(
-    capsys, monkeypatch, clock
-):
+def test_epochs_of_an_earlier_run_do_not_count_as_speed(capsys, monkeypatch, clock):
     monkeypatch.setenv("MIA_NB_MODE", "batch")
-    with Bar("resnet18", [0, 1], 200, CPU | {"group": 1, "stacked": False}, 2, True) as bar:
-        bar.update([0], 150, 0.5)
-        bar.update([1], 150, 0.5)
-        capsys.readouterr()
-        clock[0] += 100
-        bar.update([0], 151, 0.5)
-        bar.update([1], 151, 0.5)  # 2 in 100 s; 98 left
-        for epoch in range(152, 161):
-            clock[0] += 100
-            bar.update([0], epoch, 0.5)
-            bar.update([1], epoch, 0.5)
+    with training_bar("resnet18", [0, 1], 200, CPU | {"group": 1}, 2, True) as report:
+        report([0, 1], 150, 0.5)
+        clock[0] += 1000
+        report([0, 1], 160, 0.5)  # 20 in 1,000 s; 80 left
         assert "80 %, loss 0.5, 67 min left" in capsys.readouterr().out.replace(
             "1 h 07 min", "67 min"
         )
-        bar.update([1], 1, 0.5)  # its worker died, and there was no part file
-        assert bar.done == 161 and bar.bar.total == 400
-        for epoch in range(2, 201):
-            bar.update([1], epoch, 0.5)
-        for epoch in range(161, 201):
-            bar.update([0], epoch, 0.5)
-        said = capsys.readouterr().out
-        assert bar.done == 400 and "100 %" in said and "-" not in said.replace("one-", "")
+        report([1], 1, 0.5)  # its worker died, and there was no part file
+        report([1], 200, 0.5)
+        report([0], 200, 0.5)
+        assert "100 %" in capsys.readouterr().out
+
+
+def test_a_live_bar_counts_epochs_of_models_and_shows_the_loss(capsys, monkeypatch):
+    monkeypatch.setenv("MIA_NB_MODE", "live")
+    with training_bar("tinycnn", [0, 1], 5, CPU, 2, True) as report:
+        report([0, 1], 5, 0.25)
+    shown = capsys.readouterr().err
+    assert "training 2 tinycnn (stacked:2, 2 x 1 threads)" in shown
+    assert "10/10" in shown and "loss=0.25" in shown
+    with training_bar("tinycnn", [0, 1], 5, CPU, 2, False) as report:
+        report([0, 1], 5, 0.25)
+    assert capsys.readouterr().err == ""

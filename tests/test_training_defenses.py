@@ -14,7 +14,7 @@ from torch import nn
 from mia_nb import data, query, training
 from mia_nb.attacks import score
 from mia_nb.defenses import change_output, dp_sgd
-from mia_nb.training import loop
+from mia_nb.training import execution, loop
 from mia_nb.training import train as trainer
 from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.execution import choose, recorded_strategy
@@ -155,7 +155,7 @@ def test_a_pool_stopped_under_a_defense_resumes_to_the_same_bytes(
             raise Stopped
 
     with monkeypatch.context() as patched:
-        patched.setattr(trainer.Bar, "update", stop)
+        patched.setattr(execution.Advance, "report", stop)
         with pytest.raises(Stopped):
             train(recipe, images, tmp_path / "stopped", checkpoint=0)
     assert list((tmp_path / "stopped").glob("*/part_*"))

@@ -7,8 +7,7 @@ import torch
 
 from mia_nb import data, store, training
 from mia_nb.models import snn
-from mia_nb.training import loop
-from mia_nb.training import train as trainer
+from mia_nb.training import execution, loop
 from mia_nb.training.work import load_plan, weights_name
 from mia_nb.types import Recipe
 
@@ -85,7 +84,7 @@ def stop_after(monkeypatch, calls):
         if len(seen) == calls:
             raise Stopped
 
-    monkeypatch.setattr(trainer.Bar, "update", update)
+    monkeypatch.setattr(execution.Advance, "report", update)
 
 
 def test_a_fine_tuned_pool_keeps_the_split_of_its_parent_and_names_it(pool, images):

@@ -12,8 +12,7 @@ import safetensors.torch
 import torch
 
 from mia_nb import data, store, training
-from mia_nb.training import loop
-from mia_nb.training import train as trainer
+from mia_nb.training import execution, loop
 from mia_nb.training.work import unfinished, weights_name
 from mia_nb.types import Recipe
 
@@ -212,7 +211,7 @@ def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(
             *(
-                (trainer.Bar, "update", update)
+                (execution.Advance, "report", update)
                 if what == "epoch"
                 else (store.Folder, "write_bytes", write_bytes)
             )

@@ -28,7 +28,15 @@ from mia_nb.types import Query, Recipe, Signals
 SCHEMA = "mia_nb.audit/2"  # 2: `attacks` has a row per attack and metric
 MIME = "application/vnd.mia-nb.audit+json"  # under which an executed notebook carries the record
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "torch", "torchvision")
-MAKING = ("recipe", *Recipe.model_fields, "source", *Source.model_fields, "strategy", "workers")
+MAKING = (
+    "recipe",
+    *Recipe.model_fields,
+    "source",
+    *Source.model_fields,
+    "strategy",
+    "workers",
+    "backend",
+)
 QUERYING = ("query", *Query.model_fields, "device")
 # the audit notebook's parameters that change nothing where it is given logits, a pool or a model
 IDLE = {

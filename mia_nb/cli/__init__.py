@@ -17,7 +17,7 @@ from importlib import import_module
 from mia_nb import __version__, escape
 
 LAST_PORT = 65535
-ENGINES = ("local", "joblib", "dask", "ray", "slurm")
+BACKENDS = ("loky", "dask", "ray")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -173,15 +173,11 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
             FORCE,
             ALLOW,
             _option(
-                "--engine",
-                choices=ENGINES,
-                help="where pools are trained (default: local, processes of this machine)",
+                "--backend",
+                choices=BACKENDS,
+                help="where pools are trained: loky (this machine, the default), dask or ray",
             ),
-            _option(
-                "--workers",
-                metavar="N",
-                help="models or groups trained at a time; or the address of a dask or ray cluster",
-            ),
+            _option("--workers", metavar="N", help="models or groups trained at a time"),
         ],
     ),
     "audit": (

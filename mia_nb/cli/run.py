@@ -34,7 +34,7 @@ USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
 # parameters and entries of records that say how a run is done and where things lie, and not what
 # comes out
-ELSEWHERE = ("force", "workers", "results", "data_root")
+ELSEWHERE = ("force", "workers", "backend", "results", "data_root")
 STARTS = 3  # attempts to start a kernel
 MOST_LINES = 8  # of notebooks whose figures failed
 SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
@@ -51,15 +51,14 @@ class Killed(Failed):
 
 
 def _workers(args) -> list[tuple[str, str]]:
-    """What --engine and --workers say, as a notebook's parameter."""
-    if args.engine not in (None, "local"):
-        return [("workers", f"{args.engine}:{args.workers}" if args.workers else args.engine)]
+    """What --workers and --backend say, as parameters of a notebook."""
     if args.workers is not None and not args.workers.isdigit():
         raise ValueError(
-            f"--workers {args.workers}: wanted a number of processes, or say --engine dask or"
-            " ray for a cluster"
+            f"--workers {args.workers}: wanted a whole number; where they run is said by"
+            " --backend dask or ray"
         )
-    return [("workers", args.workers)] if args.workers else []
+    options = {"workers": args.workers, "backend": args.backend}
+    return [(name, value) for name, value in options.items() if value]
 
 
 def command(args) -> None:

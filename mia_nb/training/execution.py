@@ -7,9 +7,8 @@ import contextlib
 import os
 import re
 import sys
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -20,13 +19,16 @@ from mia_nb import models, store
 from mia_nb.checks import duration, shown
 from mia_nb.training import compiled, loop
 from mia_nb.training.loop import Plan
-from mia_nb.training.work import EXECUTION, TORCH, read_execution
+from mia_nb.training.work import EXECUTION, TORCH, Progress, read_execution
 from mia_nb.types import Recipe
 
 STACK = 16  # models trained together at most
 # bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
 CACHE = 2 * 2**20
-ANNOUNCED = 60  # seconds from which on a training says beforehand how long it will take
+# a process loads torch for some two seconds: what takes less than this is trained without any
+WORTH_A_PROCESS = 20.0
+STEP = 2e-3  # seconds that a step takes however small it is, and
+PER_BYTE = 1e-9  # a byte of its activations; rough figures of one core
 STRATEGIES = re.compile(r"auto|(plain|stacked(:[1-9]\d*)?)(\+compiled)?")
 
 
@@ -88,14 +90,26 @@ def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.
 
 
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
-    """Processes worth starting: one where helpers could not import the builder or a device was
-    named by its number, or one a GPU unless more are wanted."""
+    """Processes that may train at a time.
+
+    One where others could not import the builder, or a device was named by its number. Else as many
+    as are wanted, by default one a core or one a GPU, and never more than there are models.
+    """
     chosen = device_of(device)
     script = models.architecture(recipe.model, recipe.model_args).startswith("__main__:")
     if script or (device and chosen.index is not None):
         return 1
     most = cores() if chosen.type == "cpu" else torch.cuda.device_count()
     return max(1, min(workers or most, recipe.num_models))
+
+
+def worth_processes(plan: Plan) -> bool:
+    """Whether a plan on the CPU takes so long that further processes pay, by a rule of thumb."""
+    recipe = plan.recipe
+    steps = int(plan.member.sum()) // recipe.batch * recipe.epochs
+    if steps * STEP > WORTH_A_PROCESS:
+        return True
+    return steps * (STEP + PER_BYTE * loop.saved_bytes(plan)) > WORTH_A_PROCESS
 
 
 def execution(
@@ -223,77 +237,68 @@ def _by_rule(plan: Plan) -> Strategy:
     return Strategy("plain")
 
 
-class Bar(contextlib.AbstractContextManager):
-    """One progress bar in model-epochs; plain lines, about ten in all, where MIA_NB_MODE is batch.
+@contextlib.contextmanager
+def training_bar(
+    title: str, rows: list[int], epochs: int, execution: dict, workers: int, shown: bool
+) -> Iterator[Progress]:
+    """A progress bar in epochs of models; about ten plain lines where MIA_NB_MODE is batch.
 
-    Once every worker has reported an epoch, a long training says how long it will take."""
+    Parameters:
+        title: what is trained.
+        rows: the models' numbers.
+        epochs: of each.
+        execution: how they are trained.
+        workers: units at a time.
+        shown: False shows nothing.
 
-    def __init__(
-        self,
-        title: str,
-        rows: list[int],
-        epochs: int,
-        execution: dict,
-        workers: int,
-        progress: bool,
-    ):
-        place = "" if execution["device"] == "cpu" else f" on {execution['device']}"
-        how = f"{recorded_strategy(execution)}, {workers} x {execution['threads']} threads"
-        self.label = f"training {len(rows)} {title}{place} ({how})"
-        self.what = f"{len(rows)} {title}, {epochs} epochs"
-        # model-epochs in which every worker trains one epoch
-        self.measured = workers * execution["group"]
-        self.plain = os.environ.get("MIA_NB_MODE") == "batch"
-        self.bar = tqdm(
-            total=len(rows) * epochs,
-            desc=self.label,
-            unit="epoch",
-            disable=not progress or self.plain,
-        )
-        self.at = dict.fromkeys(rows, 0)  # each row's epoch
-        # the clock runs from the first report on, which came after start-up, queues and compilation
-        self.begun, self.base, self.announced = None, 0, False
-        self.progress = progress
+    Yields:
+        What takes reports of progress, from any thread: rows, the epochs they have behind them, and
+        the mean loss of the last one.
+    """
+    place = "" if execution["device"] == "cpu" else f" on {execution['device']}"
+    how = f"{recorded_strategy(execution)}, {workers} x {execution['threads']} threads"
+    label = f"training {len(rows)} {title}{place} ({how})"
+    plain = os.environ.get("MIA_NB_MODE") == "batch"
+    total = len(rows) * epochs
+    with tqdm(total=total, desc=label, unit="epoch", disable=not shown or plain) as bar:
+        advance = Advance(bar, rows, total, label if shown and plain else None)
+        yield advance.report
+
+
+class Advance:
+    """How many epochs the rows of a training have behind them.
+
+    Parameters:
+        bar: that shows it.
+        rows: numbers of the models.
+        total: epochs of all of them.
+        label: with which plain lines begin; None prints none.
+    """
+
+    def __init__(self, bar: tqdm, rows: list[int], total: int, label: str | None):
+        self.bar = bar
+        self.total = total
+        self.label = label
+        self.epochs = dict.fromkeys(rows, 0)
         self.done = 0
-        self.lock = threading.Lock()
+        self.begun = time.perf_counter()
+        self.done_before: int | None = None  # by an earlier run; it is no measure of speed
 
-    def update(self, rows: list[int], epoch: int, loss: float) -> None:
-        """Some rows have trained so many epochs, be it just now, before this run, or again; called
-        from any thread.
-        """
-        with self.lock:
-            old = self.at[rows[0]]
-            before = self.done
-            self.at |= dict.fromkeys(rows, epoch)
-            self.done = sum(self.at.values())
-            self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)
-            self.bar.update(self.done - before)
-            # not trained since then: a unit that begins anew, or goes on from its part file
-            if self.begun is None or epoch < old or (old == 0 and epoch > 1):
-                self.base += self.done - before
-            self.begun = self.begun or time.perf_counter()
-            if self.progress and self.done > self.base:
-                pace = (time.perf_counter() - self.begun) / (self.done - self.base)
-                self.tell(before, pace, loss)
-
-    def tell(self, before: int, pace: float, loss: float) -> None:
-        """Say what is due: how long it will take, and a tenth that is done; pace: seconds for a
-        model-epoch.
-        """
-        total = self.bar.total
-        if not self.announced and self.done - self.base >= self.measured:
-            self.announced = True
-            if pace * total > ANNOUNCED:
-                self.bar.write(
-                    f"{self.what}: about {duration(pace * total)} on this device, from one epoch of"
-                    " each worker"
-                )
-        if self.plain and before * 10 // total < self.done * 10 // total:
-            print(
-                f"{self.label}: {100 * self.done // total} %, loss {loss:.3g},"
-                f" {duration(pace * (total - self.done))} left",
-                flush=True,
-            )
-
-    def __exit__(self, *exception) -> None:
-        self.bar.close()
+    def report(self, rows: list[int], epoch: int, loss: float) -> None:
+        """Some rows have so many epochs behind them, with this mean loss in the last one."""
+        before = self.done
+        self.epochs.update(dict.fromkeys(rows, epoch))
+        self.done = sum(self.epochs.values())
+        self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)
+        self.bar.update(self.done - before)
+        if self.done_before is None:
+            self.done_before = self.done
+            self.begun = time.perf_counter()
+        if self.label is None or before * 10 // self.total >= self.done * 10 // self.total:
+            return
+        line = f"{self.label}: {100 * self.done // self.total} %, loss {loss:.3g}"
+        trained = self.done - self.done_before
+        if trained > 0:
+            pace = (time.perf_counter() - self.begun) / trained
+            line += f", {duration(pace * (self.total - self.done))} left"
+        print(line, flush=True)

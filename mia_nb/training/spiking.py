@@ -286,7 +286,9 @@ def hybrid_pools(
         ("per_channel", "p", "calibration", "pool_layers", "readout", *LATER),
     )
     _only(
-        "training here", train, ("device", "strategy", "workers", "progress", "force", "checkpoint")
+        "training here",
+        train,
+        ("device", "strategy", "workers", "backend", "progress", "force", "checkpoint"),
     )
     each = [int(epochs)] * timesteps if isinstance(epochs, Integral) else list(epochs)[:timesteps]
     if timesteps < 1 or len(each) < timesteps:

@@ -9,9 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,24 +19,29 @@ from mia_nb import __version__, data, defenses, models, store
 from mia_nb.checks import checked, instance, mask, one_of, positive
 from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
-from mia_nb.training import engines, loop
+from mia_nb.training import loop
 from mia_nb.training.clipped import ClippedGroup
-from mia_nb.training.execution import Bar, choose, device_of, execution, parsed, processes
+from mia_nb.training.execution import (
+    device_of,
+    parsed,
+    processes,
+    training_bar,
+    worth_processes,
+)
 from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, Plan, mix
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.work import (
     bare_plan,
-    helpers,
     masks,
     model_files,
     recipe_of,
     remove_parts,
-    set_to_work,
     unfinished,
     units,
     weights_digest,
     work,
 )
+from mia_nb.training.workers import check_workers, decide, started, train_units
 from mia_nb.types import Images, Recipe
 
 # enters every key; raise it when the same recipe starts to mean other models
@@ -80,7 +83,8 @@ def train_pool(
     root: str | Path = "results",
     device: str | None = None,
     strategy: str = "auto",
-    workers: int | str | Any = None,
+    workers: int | None = None,
+    backend: str = "loky",
     progress: bool = True,
     force: bool = False,
     checkpoint: float = 60.0,
@@ -104,10 +108,12 @@ def train_pool(
             as one, "stacked" for 16. "auto": stacked where a step's activations fit a core's cache
             (on a GPU: below a million weights), else plain. "+compiled" behind any of the first
             three compiles its steps. What cannot be done is trained without, and one line says why.
-        workers: processes, by default one a core or one a GPU; or an engine by name ("dask:8",
-            "ray:8", "slurm:8", "joblib:8") or as an executor, whose workers must see `root`. A
-            worker that is lost costs one unit (a model or a stacked group), which another goes on
-            with.
+        workers: units (a model, or a stacked group) that are trained at a time; None: one a core or
+            one a GPU, and on a CPU this process alone where the training takes only seconds. A
+            worker that is lost costs what it did since its unit's last part file.
+        backend: where the workers are. "loky": processes of this machine. "dask": the active
+            `distributed.Client`, or local workers. "ray": the cluster that Ray is connected to, or
+            local workers. All must see `root`.
         progress: show a bar, or plain lines where MIA_NB_MODE is batch.
         force: train again what is there.
         checkpoint: seconds between part files of a running group.
@@ -131,6 +137,7 @@ def train_pool(
     recipe = complete(recipe)
     images = data.check_images(instance("images", images, Images))
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
+    check_workers(workers, backend, models.architecture(recipe.model, recipe.model_args))
     device_of(device, here=False)
     parsed(strategy)
     positive("checkpoint", checkpoint, zero=True)
@@ -145,33 +152,25 @@ def train_pool(
                 remove_parts(folder)
             return announce(pool, progress, "cached")
     begun = time.perf_counter()
-    engine = engines.find(workers)
-    if engine and models.architecture(recipe.model, recipe.model_args).startswith("__main__:"):
-        raise ValueError(
-            f"model={recipe.model!r} lives in this script, which workers={workers} cannot import:"
-            " put it in a module"
-        )
-    gpus = engines.gpus() if not engine and torch.cuda.is_available() and device != "cpu" else []
-    with helpers(0 if engine else processes(recipe, device, workers) - 1, gpus) as others:
-        if not known:
-            check(recipe, images, member, population, parent)
-            open_pool(pool, images, extra)
-        rows = missing(folder, len(member), force, unfinished)
-        if engine:
-            how = engines.decide(engine, folder, device, strategy)
-        else:
-            begin = partial(choose, bare_plan(folder, images), device, strategy, workers)
-            how = execution(folder, device, strategy, begin)
+    local = backend == "loky"
+    count = processes(recipe, device, workers) if local else workers
+    if not known:
+        check(recipe, images, member, population, parent)
+        open_pool(pool, images, extra)
+    rows = missing(folder, len(member), force, unfinished)
+    on_cpu = device_of(device, here=False).type == "cpu"
+    if local and workers is None and on_cpu and not worth_processes(bare_plan(folder, images)):
+        count = 1
+    with started(backend, count, folder, device) as count:
+        how = decide(backend, workers if local else count, folder, images, device, strategy)
         touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
-        count = min(engine.workers if engine else 1 + len(others), len(touched))
-        title = _title(recipe)
+        count = min(count, len(touched))
         todo = [m for unit in touched for m in unit]
-        with Bar(title, todo, recipe.epochs, how, count, progress) as bar:
-            if engine:
-                engines.train_on(engine, folder, touched, checkpoint, bar.update)
+        with training_bar(_title(recipe), todo, recipe.epochs, how, count, progress) as report:
+            if local and count == 1:
+                work(folder, images=images, checkpoint=checkpoint, progress=report)
             else:
-                set_to_work(others[: count - 1], folder, checkpoint, bar.update)
-                work(folder, images=images, checkpoint=checkpoint, progress=bar.update)
+                train_units(folder, touched, backend, count, checkpoint, report)
     return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
 
 

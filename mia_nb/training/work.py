@@ -1,32 +1,26 @@
 """Workers: a unit of work is one group of rows; who holds its lock trains it, who finds it free and
 unfinished takes it.
 
-A worker needs nothing but the pool's folder, so the same function serves this process, helper
-processes on this machine and other machines that see the same file system. A worker that dies frees
-its locks.
+A worker needs nothing but the pool's folder, so the same function serves this process, others on
+this machine, and other machines that see the same file system. A worker that dies frees its locks.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import re
 import sys
-import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import filelock
 import numpy as np
 import safetensors.torch
 import torch
 
-from mia_nb import _forking, models
+from mia_nb import models
 from mia_nb.data import check_images
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Corrupt, Folder, content_key, find
@@ -434,75 +428,3 @@ def _fits(name: str, tensor: torch.Tensor, shapes: dict[str, tuple]) -> bool:
     allowed = {"o": ((), parameter), "k": (parameter, buffer)}
     others = (shapes.get(name, shapes["history"][1:]),)  # of each model the best loss, and when
     return tuple(tensor.shape) in allowed.get(kind, others)
-
-
-@contextlib.contextmanager
-def helpers(count: int, gpus: list[str] = ()) -> Iterator[list]:
-    """Helper processes, started early so that they load torch while this process gets ready; put to
-    work by `set_to_work`. They end when this process ends, whatever the reason.
-
-    Parameters:
-        gpus: names to deal out in turn; this process keeps the first.
-    """
-    # the same import path, so that a user's own model builders are found
-    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    own = [
-        {"CUDA_VISIBLE_DEVICES": gpus[(n + 1) % len(gpus)]} if len(gpus) > 1 else {}
-        for n in range(count)
-    ]
-    with contextlib.ExitStack() as stack:
-        started = []
-        for gpu in own:
-            errors = stack.enter_context(tempfile.TemporaryFile())
-            process = _forking.popen(
-                "mia_nb.training.work:main", {**os.environ, "PYTHONPATH": path, **gpu}, errors
-            )
-            started.append((process, errors))
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-        yield [process for process, _ in started]
-        # nothing is left to do here: a helper that is still starting need not be waited for
-        for process, errors in started:
-            if status := process.poll():
-                errors.seek(0)
-                silent = f"killed by signal {-status}" if status < 0 else "no message"
-                reason = [silent, *errors.read().decode().strip().splitlines()][-1]
-                print(
-                    f"a worker stopped ({reason}); its models were trained here instead",
-                    file=sys.stderr,
-                )
-
-
-def set_to_work(processes: list, folder: Folder, checkpoint: float, progress: Progress) -> None:
-    """Put helper processes to work on the folder, and pass their reports on."""
-
-    def read(process) -> None:
-        for line in process.stdout:
-            if line.startswith("["):
-                progress(*json.loads(line))
-
-    for process in processes:
-        threading.Thread(target=read, args=(process,), daemon=True).start()
-        with contextlib.suppress(BrokenPipeError):  # it died early: `helpers` says why
-            print(json.dumps([str(folder.path), checkpoint]), file=process.stdin, flush=True)
-
-
-def die_with_parent() -> None:
-    """Exit as soon as the parent closes our standard input, be it by ending or by being killed."""
-    sys.stdin.read()
-    os._exit(1)
-
-
-def main() -> None:
-    """A helper process: load what takes time, read [folder, checkpoint] from standard input,
-    work.
-    """
-    # the first optimiser makes torch import half of itself
-    torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    path, checkpoint = json.loads(sys.stdin.readline() or "[null, 0]")
-    if path:
-        threading.Thread(target=die_with_parent, daemon=True).start()
-        # what a user's model prints must not end up among the reports
-        reports, sys.stdout = sys.stdout, sys.stderr
-        say = lambda *event: print(json.dumps(event), file=reports, flush=True)  # noqa: E731
-        work(Folder(Path(path)), checkpoint=checkpoint, progress=say, wait=False)

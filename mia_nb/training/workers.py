@@ -1,0 +1,468 @@
+"""Units of a pool trained by the processes of a joblib backend: loky, Dask or Ray.
+
+A unit is one model, or one group of stacked models. A worker reads everything from the pool's
+folder and writes what it finishes there, so that nothing travels but numbers of rows. It holds the
+unit's lock while it trains: no unit is trained twice at a time, and one whose worker died goes on
+from its part file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import filelock
+import torch
+from joblib import Parallel, delayed, effective_n_jobs, parallel_config
+from joblib.externals.loky import get_reusable_executor
+
+from mia_nb import __version__, models
+from mia_nb._files import replacing
+from mia_nb.checks import one_of, whole
+from mia_nb.store import Folder
+from mia_nb.training.execution import EXECUTION, choose, device_of, execution, resumed
+from mia_nb.training.work import (
+    TORCH,
+    Progress,
+    bare_plan,
+    load_images,
+    read_execution,
+    recipe_of,
+    unfinished,
+    unit_name,
+    work,
+)
+from mia_nb.types import Images
+
+BACKENDS = ("loky", "dask", "ray")
+ROUNDS = 4  # times that the units which are missing are handed out before the training gives up
+REPORTED = 0.5  # seconds between two reports of a worker, and two looks at the reports
+# torch's threads and its global generator belong to the process: a worker with several threads
+# trains one unit at a time
+ALONE = threading.Lock()
+
+
+class Order(NamedTuple):
+    """What a worker has to know in order to train units of a pool."""
+
+    folder: str  # the pool's
+    reports: str  # the folder of progress reports; once it is gone, nobody waits for the result
+    checkpoint: float  # seconds between part files
+    version: str  # of this package
+    builders: str  # modules that may build networks
+    path: tuple[str, ...]  # where the process that asks finds modules
+
+
+class Unwanted(Exception):
+    """The process that asked for this work has stopped."""
+
+
+def check_workers(workers: int | None, backend: str, model: str) -> None:
+    """ValueError for what is no number of workers or no backend, and for a network of a script,
+    which workers elsewhere could not import.
+
+    Parameters:
+        workers: the number, or None for the backend's default.
+        backend: its name.
+        model: name or "module:function" of the network's builder.
+    """
+    one_of("backend", backend, BACKENDS)
+    if workers is not None:
+        whole("workers", workers)
+    if backend != "loky" and model.startswith("__main__:"):
+        raise ValueError(
+            f"model={model!r} lives in this script, which workers of {backend} cannot import:"
+            " put it in a module"
+        )
+
+
+@contextlib.contextmanager
+def started(backend: str, workers: int | None, folder: Folder, device: str | None) -> Iterator[int]:
+    """Workers of a backend, which joblib uses inside the block.
+
+    Parameters:
+        backend: "loky": processes of this machine, which joblib keeps for the next call. "dask":
+            the Client that is active; without one, a local cluster for this call, or the scheduler
+            that Dask's own settings name. "ray": the cluster that Ray is connected to, or that
+            RAY_ADDRESS names, or else this machine.
+        workers: how many to start; None for one a core. A cluster that runs has its own number.
+        folder: the pool's.
+        device: None, or the name of the device that is wanted.
+
+    Yields:
+        How many units are trained at a time.
+
+    Raises:
+        ValueError: the backend is not installed, or no cluster answers.
+    """
+    with contextlib.ExitStack() as stack:
+        if backend == "dask":
+            options = _dask(workers, stack)
+        elif backend == "ray":
+            options = _ray(workers, device)
+        else:
+            # other values make joblib start fresh processes: those that run have imported the
+            # modules of before
+            arguments = (
+                os.getpid(),
+                tuple(sys.path),
+                os.environ.get(models.ALLOWED, ""),
+                folder.record.get("builder", ""),
+            )
+            options = {"initializer": follow, "initargs": arguments}
+            if torch.cuda.is_available():
+                stack.callback(_free_gpus)
+        stack.enter_context(parallel_config(backend=backend, **options))
+        yield effective_n_jobs(-1 if workers is None or backend == "dask" else workers)
+
+
+def _free_gpus() -> None:
+    """End the processes that loky would keep for the next call, and which hold memory of a GPU."""
+    get_reusable_executor().shutdown(wait=True)
+
+
+def _dask(workers: int | None, stack: contextlib.ExitStack) -> dict:
+    """Options of joblib's Dask backend: none, once there is a Client."""
+    try:
+        import dask
+        import distributed
+    except ImportError as error:
+        raise _not_installed("dask", error) from error
+    try:
+        distributed.get_client()
+        return {}
+    except ValueError:
+        pass  # none is active
+    address = dask.config.get("scheduler-address", None)
+    try:
+        if address is None:
+            local = distributed.LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                memory_limit=0,
+                dashboard_address=None,
+                silence_logs="ERROR",
+            )
+            address = stack.enter_context(local)
+        stack.enter_context(distributed.Client(address))
+    except OSError as error:
+        raise ValueError(
+            f"backend=dask: no scheduler answers at {address} ({error}); start one with:"
+            " dask scheduler"
+        ) from error
+    except RuntimeError as error:
+        raise ValueError(
+            "backend=dask: no local cluster could be started; its workers import a script, so call"
+            ' this below `if __name__ == "__main__":`'
+        ) from error
+    return {}
+
+
+def _ray(workers: int | None, device: str | None) -> dict:
+    """Options of joblib's Ray backend: each worker's share of the GPUs."""
+    try:
+        import ray
+        from ray.util.joblib import register_ray
+    except ImportError as error:
+        raise _not_installed("ray", error) from error
+    register_ray()
+    if not ray.is_initialized():
+        local = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers}
+        start = partial(ray.init, log_to_driver=False, logging_level="ERROR", **local)
+        try:
+            start()
+        except ConnectionError as error:
+            raise ValueError(
+                "backend=ray: no cluster answers at RAY_ADDRESS; start one with: ray start --head"
+            ) from error
+        except Exception:  # on a busy machine a node may not be up in Ray's thirty seconds
+            ray.shutdown()
+            start()
+    resources = ray.cluster_resources()
+    gpus = resources.get("GPU", 0)
+    wants_gpu = device is None or device_of(device, here=False).type == "cuda"
+    if not gpus or not wants_gpu:
+        return {}
+    count = workers or int(resources.get("CPU", 1))
+    return {"ray_remote_args": {"num_gpus": min(1, gpus / count)}}
+
+
+def _not_installed(backend: str, error: ImportError) -> ValueError:
+    return ValueError(
+        f"backend={backend}: {error.name} is not installed; try: pip install 'mia_nb[{backend}]'"
+    )
+
+
+def follow(parent: int, *_: object) -> None:
+    """Prepare a process of loky: it ends with the one that started it, and leaves Ctrl-C to it.
+
+    Joblib ends its processes when a call is interrupted or Python exits. This is for SIGTERM and
+    SIGKILL, after which a process would go on training for nobody.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    if os.name == "posix":
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def decide(
+    backend: str,
+    workers: int | None,
+    folder: Folder,
+    images: Images,
+    device: str | None,
+    strategy: str,
+) -> dict:
+    """How this pool is trained, chosen on the machine that trains and recorded in its folder.
+
+    Parameters:
+        backend, workers: who trains.
+        folder: of the pool, with its images and masks.
+        images: what it is trained on.
+        device, strategy: as for `train_pool`.
+
+    Returns:
+        What `execution.json` holds.
+    """
+    if backend == "loky":
+        begin = partial(choose, bare_plan(folder, images), device, strategy, workers)
+        return execution(folder, device, strategy, begin)
+    if not folder.intact(EXECUTION):
+        order = _order(folder, folder.path, 0.0)
+        Parallel(n_jobs=workers)([delayed(begin_there)(order, device, strategy, workers)])
+    return resumed(folder, device, strategy, here=False)
+
+
+def sign_of_loss(backend: str) -> type[Exception]:
+    """The exception by which a backend says that a worker died."""
+    if backend == "ray":
+        from ray.exceptions import RayActorError
+
+        return RayActorError
+    if backend == "dask":
+        from distributed import KilledWorker  # after it tried the unit on three others
+
+        return KilledWorker
+    return BrokenProcessPool
+
+
+def train_units(
+    folder: Folder,
+    units: list[list[int]],
+    backend: str,
+    workers: int,
+    checkpoint: float,
+    progress: Progress,
+) -> None:
+    """Train the units that are missing, by the workers that are `started`.
+
+    A worker that is lost is replaced, and the units without a result are handed out again. On an
+    interrupt workers of loky are stopped at once, others after the epoch that they are in.
+
+    Parameters:
+        folder: of a pool whose execution is recorded.
+        units: rows of each unit.
+        backend, workers: who trains.
+        checkpoint: seconds between part files.
+        progress: called with what workers report, from another thread.
+
+    Raises:
+        RuntimeError: workers were lost again and again; what is finished is kept.
+        ValueError: what a worker complains of.
+    """
+    lost = sign_of_loss(backend)
+    with tempfile.TemporaryDirectory(
+        prefix=".tmp-progress-", dir=folder.path, ignore_cleanup_errors=True
+    ) as reports:
+        order = _order(folder, reports, checkpoint)
+        with passed_on(Path(reports), progress):
+            for number in range(ROUNDS):
+                missing = [rows for rows in units if unfinished(folder, rows)]
+                if not missing:
+                    return
+                # units that another run trains now are waited for once there is nothing else to do
+                train = delayed(partial(train_there, wait=number > 0))
+                try:
+                    Parallel(n_jobs=workers, batch_size=1)(train(order, rows) for rows in missing)
+                except lost as error:
+                    reason = " ".join(str(error).split())[:300]
+                    print(
+                        f"a worker died ({reason}): training again what is missing",
+                        file=sys.stderr,
+                    )
+    if any(unfinished(folder, rows) for rows in units):
+        raise RuntimeError(
+            f"workers were lost {ROUNDS} times: take fewer of them if memory is short. What is"
+            " finished is kept, and the same call goes on from there"
+        )
+
+
+@contextlib.contextmanager
+def passed_on(reports: Path, progress: Progress) -> Iterator[None]:
+    """Pass on what workers report, as long as the block runs."""
+    ended = threading.Event()
+
+    def read() -> None:
+        for path in sorted(reports.glob("part_*")):
+            # it may be gone by now
+            with contextlib.suppress(OSError, ValueError):
+                rows, epoch, loss = json.loads(path.read_text())
+                progress(rows, epoch, loss)
+
+    def watch() -> None:
+        while not ended.wait(REPORTED):
+            read()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        read()
+
+
+def _order(folder: Folder, reports: str | Path, checkpoint: float) -> Order:
+    return Order(
+        folder=str(folder.path.absolute()),
+        reports=str(Path(reports).absolute()),
+        checkpoint=checkpoint,
+        version=__version__,
+        builders=os.environ.get(models.ALLOWED, ""),
+        path=tuple(place or os.getcwd() for place in sys.path),
+    )
+
+
+def pool_folder(order: Order) -> Folder:
+    """The pool's folder as a worker sees it; ValueError where it sees none, or has other code."""
+    here = f"the worker on {platform.node()}"
+    folder = Folder(Path(order.folder))
+    if order.version != __version__:
+        raise ValueError(
+            f"mia_nb is {__version__} for {here}, and {order.version} where it is called: install"
+            " the same version on all workers"
+        )
+    if not folder.has("recipe.json"):
+        raise ValueError(
+            f"{here} sees no {folder.path}: keep results on a file system that all workers share"
+        )
+    sys.path += [place for place in order.path if place not in sys.path]
+    models.allow(*order.builders.split(","))
+    recipe = recipe_of(folder)
+    if models.source(recipe.model, recipe.model_args) != folder.record.get("builder", ""):
+        raise ValueError(
+            f"{here} has other code of {recipe.model}: all workers must see the same files, and be"
+            " restarted when they change"
+        )
+    return folder
+
+
+def begin_there(order: Order, device: str | None, strategy: str, workers: int) -> None:
+    """A worker's part of `decide`: choose how to train by the machine that it runs on."""
+    with ALONE:
+        folder = pool_folder(order)
+        plan = bare_plan(folder, images_of(order.folder))
+
+        def begin() -> dict:
+            # the other cores of the machine have workers of their own
+            return choose(plan, device, strategy, workers) | {"threads": 1}
+
+        execution(folder, device, strategy, begin)
+
+
+def train_there(order: Order, rows: list[int], wait: bool) -> None:
+    """A worker's part of `train_units`: train one unit.
+
+    Parameters:
+        order: whose unit.
+        rows: of the unit.
+        wait: whether to wait for a unit that another process trains now.
+    """
+    with ALONE, contextlib.suppress(Unwanted):
+        folder = pool_folder(order)
+        begun = read_execution(folder)
+        if begun.get("torch") != TORCH:
+            raise ValueError(
+                f"torch is {TORCH} for the worker on {platform.node()}, and the pool was begun with"
+                f" {begun.get('torch')}: install that"
+            )
+        if begun["device"].startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(
+                f"the worker on {platform.node()} has no GPU, and the pool was begun on one"
+            )
+        with gpu_of_its_own(folder, begun["device"]):
+            work(
+                folder,
+                images=images_of(order.folder),
+                each=[rows],
+                checkpoint=order.checkpoint,
+                progress=Reports(Path(order.reports), recipe_of(folder).epochs),
+                wait=wait,
+            )
+
+
+class Reports:
+    """A worker's reports of its progress, one file a unit; `Unwanted` where nobody reads them."""
+
+    def __init__(self, place: Path, epochs: int):
+        self.place = place
+        self.epochs = epochs
+        self.written = 0.0
+
+    def __call__(self, rows: list[int], epoch: int, loss: float) -> None:
+        if not self.place.is_dir():
+            raise Unwanted
+        if epoch < self.epochs and time.monotonic() - self.written < REPORTED:
+            return
+        try:
+            with replacing(self.place / unit_name(rows)) as file:
+                file.write(json.dumps([rows, epoch, loss]).encode())
+        except FileNotFoundError:
+            raise Unwanted from None
+        self.written = time.monotonic()
+
+
+@functools.lru_cache(maxsize=1)
+def images_of(folder: str) -> Images:
+    """A pool's images, read once for all units that a process trains."""
+    return load_images(Folder(Path(folder)), shared=True)
+
+
+@contextlib.contextmanager
+def gpu_of_its_own(folder: Folder, device: str) -> Iterator[None]:
+    """Compute on a GPU of this machine that no other worker of the pool uses, while there is one.
+
+    Parameters:
+        folder: of the pool.
+        device: of the pool; where it is no GPU, or one of a certain number, nothing is chosen.
+    """
+    count = torch.cuda.device_count() if device == "cuda" else 0
+    with contextlib.ExitStack() as stack:
+        for number in range(count if count > 1 else 0):
+            lock = folder.lock(f"gpu_{platform.node()}_{number}", timeout=0)
+            try:
+                stack.enter_context(lock)
+            except filelock.Timeout:
+                continue
+            torch.cuda.set_device(number)
+            break
+        yield
