@@ -142,16 +142,12 @@ def test_what_a_worker_complains_of_is_said_here_in_one_line(backend, images, tm
     pool = train(SMALL, images, tmp_path, workers=1, strategy="plain")
     for name in ("model_000.safetensors", "model_001.safetensors"):
         pool.folder.remove(name)
-    file = pool.folder.path / "execution.json"
-    record = json.loads(file.read_text())
-    pool.folder.write_json("execution.json", {**record, "torch": workers.TORCH, "group": 1})
     (pool.folder.path / "labels.npy").write_bytes(b"altered")
-    order = workers._order(pool.folder, pool.folder.path, 0)
-    with pytest.raises(Exception, match=r"labels.npy") as raised:
-        workers.images_of.cache_clear()
-        with workers.started(backend, 2, pool.folder, "cpu"):
-            workers.train_units(pool.folder, [[0], [1]], backend, 2, 0, lambda *_: None)
-    assert isinstance(raised.value, ValueError), order
+    with (
+        workers.started(backend, 2, pool.folder, "cpu"),
+        pytest.raises(ValueError, match=r"labels\.npy"),
+    ):
+        workers.train_units(pool.folder, [[0], [1]], backend, 2, 0, lambda *_: None)
 
 
 @pytest.mark.slow
