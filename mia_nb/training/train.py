@@ -35,7 +35,7 @@ from mia_nb.training.work import (
     masks,
     model_files,
     recipe_of,
-    remove_parts,
+    remove_leftovers,
     unfinished,
     units,
     weights_digest,
@@ -148,8 +148,8 @@ def train_pool(
     if known := folder.has("recipe.json"):
         open_pool(pool, images, extra)
         if not force and not unfinished(folder, range(len(member))):
-            with contextlib.suppress(store.ReadOnly):  # leftovers of a kill
-                remove_parts(folder)
+            with contextlib.suppress(store.ReadOnly):
+                remove_leftovers(folder)
             return announce(pool, progress, "cached")
     begun = time.perf_counter()
     local = backend == "loky"
@@ -171,6 +171,7 @@ def train_pool(
                 work(folder, images=images, checkpoint=checkpoint, progress=report)
             else:
                 train_units(folder, touched, backend, count, checkpoint, report)
+    remove_leftovers(folder)
     return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import sys
 import time
 import warnings
@@ -36,6 +37,7 @@ from mia_nb.training.loop import (
 from mia_nb.types import Images, Recipe
 
 EXECUTION = "execution.json"
+REPORTS = ".tmp-progress-"  # how folders begin in which workers report their progress
 TORCH = torch.__version__.split("+")[0]  # a pool is finished by the version that began it
 # (rows, epochs that they have behind them, mean loss)
 Progress = Callable[[list[int], int, float], None]
@@ -367,6 +369,13 @@ def _write_part(folder: Folder, group: Group, history: list[list[float]], traces
 def remove_parts(folder: Folder, unit: str = "part") -> None:
     """Part files of a finished unit, or of all, also those that a kill left unrecorded."""
     folder.remove(*(path.name for path in folder.path.glob(unit + "_*")))
+
+
+def remove_leftovers(folder: Folder) -> None:
+    """What killed runs left in the folder of a pool that is finished now."""
+    remove_parts(folder)
+    for reports in folder.path.glob(f"{REPORTS}*"):
+        shutil.rmtree(reports, ignore_errors=True)
 
 
 def _parts(folder: Folder, rows: list[int]) -> list[str]:

@@ -35,6 +35,7 @@ from mia_nb.checks import one_of, whole
 from mia_nb.store import Folder
 from mia_nb.training.execution import EXECUTION, choose, device_of, execution, resumed
 from mia_nb.training.work import (
+    REPORTS,
     TORCH,
     Progress,
     bare_plan,
@@ -216,7 +217,7 @@ def follow(parent: int, *_: object) -> None:
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(1)
+            time.sleep(0.2)
         os._exit(1)
 
     if os.name == "posix":
@@ -290,14 +291,14 @@ def train_units(
     """
     lost = sign_of_loss(backend)
     with tempfile.TemporaryDirectory(
-        prefix=".tmp-progress-", dir=folder.path, ignore_cleanup_errors=True
+        prefix=REPORTS, dir=folder.path, ignore_cleanup_errors=True
     ) as reports:
         order = _order(folder, reports, checkpoint)
         with passed_on(Path(reports), progress):
             for number in range(ROUNDS):
                 missing = [rows for rows in units if unfinished(folder, rows)]
                 if not missing:
-                    return
+                    break
                 # units that another run trains now are waited for once there is nothing else to do
                 train = delayed(partial(train_there, wait=number > 0))
                 try:
