@@ -10,9 +10,10 @@ import itertools
 import math
 import os
 import reprlib
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial, wraps
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, wraps
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -208,109 +209,98 @@ def real(name: str, value: Any) -> Any:
     return value
 
 
-RATES = partial(fraction, many=True)
-CLASSES = (
-    "Images",
-    "Recipe",
-    "Pool",
-    "Scores",
-    "Signals",
-    "Folder",
-    "Roc",
-    "Limit",
-    "SelfTest",
-    "pd.DataFrame",
-)
-OF_KIND = {  # what an annotation asks for; classes of the package are known by their names
-    "int": partial(whole, least=-LARGE),
-    "float": real,
-    "bool": partial(instance, kind=bool | np.bool_),
-    "str": partial(instance, kind=str),
-    "str | Path": partial(instance, kind=str | os.PathLike),
-    "dict": partial(instance, kind=dict),
-}
-OF_NAME = {  # what a name asks for, wherever it is a parameter
-    "seed": partial(whole, least=0),
-    "n_resamples": partial(whole, least=0),
-    "confidence": partial(fraction, ends="()"),
-    "level": partial(fraction, ends="()"),
-    "delta": partial(fraction, ends="[)", many=True),
-    "input_dropout": fraction,
-    "fpr": RATES,
-    "tpr": RATES,
-    "prior": RATES,
-    "member": mask,
-    "score": reals,
-    "k": partial(whole, least=0),
-    "num_samples": whole,
-    "samples": whole,
-    "components": whole,
-    "share": fraction,
-    "folds": partial(whole, least=2),
-}
-
-
 def checked(function: Callable) -> Callable:
-    """The function, its arguments checked by their names and annotations before it runs; ValueError
-    of one line.
+    """The function, its arguments validated by pydantic against their annotations before it runs.
 
-    None is allowed where it is the default or the annotation says so. What neither a name nor an
-    annotation tells is left to the function.
+    A mistake is a ValueError of one line: which argument, what came, what was wanted. Nothing is
+    converted but what `mia_nb.arguments` converts; a default is taken as it stands.
     """
     signature = inspect.signature(function)
-    known = {name: _check_of(parameter) for name, parameter in signature.parameters.items()}
-    optional = {
-        name
-        for name, parameter in signature.parameters.items()
-        if "None" in str(parameter.annotation)
-    }
+
+    @cache  # built at the first call: it costs milliseconds, which an import should not
+    def validator() -> Callable:
+        from pydantic import ConfigDict, validate_call
+
+        def passed_on(*args: Any, **options: Any) -> tuple[tuple, dict]:
+            return args, options
+
+        hints = get_type_hints(function, include_extras=True)
+        parameters = [
+            parameter.replace(annotation=_by_instance(hints.get(name, Any)))
+            for name, parameter in signature.parameters.items()
+        ]
+        passed_on.__signature__ = signature.replace(parameters=parameters)
+        passed_on.__annotations__ = {one.name: one.annotation for one in parameters}
+        return validate_call(
+            passed_on, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
+        )
 
     @wraps(function)
-    def call(*args, **options):
-        for name, value in signature.bind(*args, **options).arguments.items():
-            left_out = value is signature.parameters[name].default or (
-                value is None and name in optional
-            )
-            if known[name] and not left_out:
-                known[name](name, value)
+    def call(*args: Any, **options: Any) -> Any:
+        values = signature.bind(*args, **options).arguments  # or a TypeError in Python's own words
+        try:
+            args, options = validator()(*args, **options)
+        except ValueError as error:
+            if not hasattr(error, "errors"):
+                raise
+            raise ValueError(_refusal(error.errors(), values, signature)) from None
         return function(*args, **options)
 
     return call
 
 
-def _check_of(parameter: inspect.Parameter) -> Callable | None:
-    """The check of a parameter, None where nothing is known of it."""
-    kind = parameter.annotation if isinstance(parameter.annotation, str) else ""
-    kind = kind.removesuffix(" | None")
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        return None
-    if parameter.name in OF_NAME and kind in ("", "int", "float"):
-        check = OF_NAME[parameter.name]
-        words = getattr(OF_NAME[parameter.name], "keywords", {})
-        return partial(check, many=False) if kind == "float" and "many" in words else check
-    return _check_of_kind(kind)
+def _by_instance(hint: Any) -> Any:
+    """The annotation with classes of this package as what an instance of them is wanted for:
+    pydantic would read the fields of a dataclass or named tuple, and take a tuple for one.
+    """
+    from pydantic import PlainValidator
+
+    if isinstance(hint, type) and hint.__module__.startswith("mia_nb."):
+        check = PlainValidator(lambda value, info: instance(info.field_name, value, hint))
+        return Annotated[Any, check]
+    origin = get_origin(hint)
+    if origin is UnionType:
+        origin = Union
+    if origin in (Union, dict, list, tuple, Sequence):
+        return origin[tuple(_by_instance(part) for part in get_args(hint))]
+    return hint
 
 
-def _check_of_kind(kind: str) -> Callable | None:
-    """The check of an annotation; of a mapping's values and of a sequence's items too."""
-    if kind in CLASSES:
-        return partial(_of_class, kind=kind.removeprefix("pd."))
-    for start, container in (("dict[", dict), ("list[", list | tuple), ("Sequence[", list | tuple)):
-        if kind.startswith(start):
-            inner = kind[len(start) : -1]
-            item = inner.partition(", ")[2] if container is dict else inner
-            check = None if item in ("str", "dict") else _check_of_kind(item)
-            return None if item == "int" else partial(_each, kind=container, check=check)
-    return OF_KIND.get(kind)
+def _refusal(errors: list[dict], values: dict[str, Any], signature: inspect.Signature) -> str:
+    """One line for pydantic's errors, of the first argument that has one."""
+    names = list(signature.parameters)
+    name = _argument(errors[0], names)
+    of_argument = [
+        (_steps(error["loc"][1:], values[name]), error)
+        for error in errors
+        if _argument(error, names) == name and error["type"] != "none_required"
+    ]
+    deepest = max(len(steps) for steps, _ in of_argument)
+    at_depth = [(steps, error) for steps, error in of_argument if len(steps) == deepest]
+    steps, error = at_depth[0]
+    wanted = str(signature.parameters[name].annotation).removesuffix(" | None")
+    if len(at_depth) > 1 or error["type"] != "value_error":
+        # one error for each type of a union: the annotation names them all
+        where = name if len(at_depth) > 1 else name + "".join(f"[{step!r}]" for step in steps)
+        came = values[name] if len(at_depth) > 1 else error["input"]
+        return f"{where}={shown(came)}: wanted {wanted}"
+    message = str(error["ctx"]["error"])
+    where = name + "".join(f"[{step!r}]" for step in steps)
+    return where + message.removeprefix(name) if message.startswith(name) else message
 
 
-def _of_class(name: str, value: Any, kind: str) -> None:
-    if kind not in [one.__name__ for one in type(value).__mro__]:
-        raise ValueError(f"{name}={shown(value)}: wanted {kind}")
+def _argument(error: dict, names: list[str]) -> str:
+    place = error["loc"][0]
+    return place if isinstance(place, str) else names[place]
 
 
-def _each(name: str, value: Any, kind: type, check: Callable | None) -> None:
-    instance(name, value, kind)
-    if check:
-        for place, item in value.items() if isinstance(value, dict) else enumerate(value):
-            check(f"{name}[{place!r}]", item)
+def _steps(places: tuple, value: Any) -> list:
+    """The keys and indices that lead into an argument, without the types that pydantic names."""
+    steps = []
+    for place in places:
+        inside = isinstance(value, dict) and place in value
+        inside |= isinstance(value, list | tuple) and isinstance(place, int) and place < len(value)
+        if inside:
+            steps.append(place)
+            value = value[place]
+    return steps

@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from mia_nb import checks
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
+from mia_nb.arguments import Array, Count, Flag, PathLike, Positive, Whole
 from mia_nb.checks import checked, hint, mask, shown
 from mia_nb.types import AUGMENTATIONS, Images
 
@@ -36,13 +37,13 @@ MOST_ENTRIES = 2**31  # of all masks of a pool
 
 @checked
 def load(
-    dataset: str | Path,
+    dataset: PathLike,
     *,
-    data_root: str | Path = "data",
-    limit: int | None = None,
-    download: bool = False,
-    size: int | None = None,
-    seed: int = 0,
+    data_root: PathLike = "data",
+    limit: Whole | None = None,
+    download: Flag = False,
+    size: Whole | None = None,
+    seed: Count = 0,
 ) -> Images:
     """Labelled images by name or from a path.
 
@@ -464,7 +465,7 @@ def _scale(mean: tuple, std: tuple, device: torch.device, dtype: torch.dtype) ->
 
 @checked
 def augment_draws(
-    ops: str, batch: int, height: int, width: int, generator: torch.Generator
+    ops: str, batch: Whole, height: Whole, width: Whole, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """The random numbers of one augmented batch, drawn on the CPU: the same for every device that
     applies them.
@@ -583,7 +584,12 @@ def _check_size(num_models: int, num_samples: int) -> None:
 
 @checked
 def paired_membership(
-    num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
+    num_models: Whole,
+    num_samples: Positive,
+    *,
+    labels: Array | None = None,
+    num_population: Whole = 0,
+    seed: Count = 0,
 ) -> np.ndarray:
     """Who trains which model, in complementary pairs.
 
@@ -622,7 +628,12 @@ def paired_membership(
 
 @checked
 def bernoulli_membership(
-    num_models: int, num_samples: int, *, labels=None, num_population: int = 0, seed: int = 0
+    num_models: Whole,
+    num_samples: Positive,
+    *,
+    labels: Array | None = None,
+    num_population: Whole = 0,
+    seed: Count = 0,
 ) -> np.ndarray:
     """Who trains which model, by independent fair coins.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
+from mia_nb.arguments import Flag, Rows, Whole
 from mia_nb.checks import checked, holding, row_numbers, whole
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
@@ -45,11 +46,11 @@ def query(
     pool: Pool,
     images: Images,
     *,
-    models: Sequence[int] | None = None,
-    batch: int | None = None,
+    models: Rows | None = None,
+    batch: Whole | None = None,
     device: str | None = None,
-    progress: bool = True,
-    force: bool = False,
+    progress: Flag = True,
+    force: Flag = False,
     **options,
 ) -> Signals:
     """Signals of a pool's models on images, kept in the store beside the pool.
@@ -656,9 +657,9 @@ def firing_rates(
     pool: Pool,
     images: Images,
     *,
-    models: Sequence[int] | None = None,
-    limit: int = 2000,
-    batch: int = BLOCK,
+    models: Rows | None = None,
+    limit: Whole = 2000,
+    batch: Whole = BLOCK,
     device: str | None = None,
 ) -> pd.DataFrame:
     """How much the networks of a spiking pool fire.

@@ -56,6 +56,7 @@ from mia_nb._files import (
     open_file,
     scratch_name,
 )
+from mia_nb.arguments import PathLike
 from mia_nb.checks import checked, shown
 from mia_nb.types import CUBES, Signals
 
@@ -534,7 +535,7 @@ def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, 
 
 
 @checked
-def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
+def folders(root: PathLike, kind: str | None = None) -> list[Folder]:
     """All results under the root, oldest first.
 
     Parameters:
@@ -549,7 +550,7 @@ def folders(root: str | Path, kind: str | None = None) -> list[Folder]:
 
 
 @checked
-def find(prefix: str, root: str | Path, kind: str | None = None) -> Folder:
+def find(prefix: str, root: PathLike, kind: str | None = None) -> Folder:
     """The one result whose key or folder name starts with the prefix.
 
     Parameters:

@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 
+from mia_nb.arguments import Count, Flag, Whole
 from mia_nb.attacks.inputs import check
 from mia_nb.attacks.margins import combine_queries, log_p, over_queries
 from mia_nb.checks import checked, one_of
@@ -35,9 +36,9 @@ def song_mittal(
     target: Signals,
     references: Signals | None = None,
     *,
-    metric="modified",
-    per_class=True,
-    fewest=20,
+    metric: str = "modified",
+    per_class: Flag = True,
+    fewest: Whole = 20,
 ) -> np.ndarray:
     """Metric with a threshold per class learned on the references: s = v - tau_y, decision s >= 0.
 
@@ -109,10 +110,10 @@ def shokri(
     target: Signals,
     references: Signals | None = None,
     *,
-    per_class="auto",
-    classifier="logistic",
-    max_rows=200_000,
-    seed=0,
+    per_class: bool | str = "auto",
+    classifier: str = "logistic",
+    max_rows: Whole = 200_000,
+    seed: Count = 0,
 ) -> np.ndarray:
     """Classifier of members trained on the references' outputs: s = log-odds of "member".
 

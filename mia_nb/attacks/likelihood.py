@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma, stdtr
 
+from mia_nb.arguments import Flag, Real, Whole
 from mia_nb.attacks.inputs import Sides, columns, combination, own, per_query, sides, theirs
 from mia_nb.attacks.margins import Columns, blocks, median
 from mia_nb.checks import checked, one_of
@@ -80,17 +81,17 @@ def lira(
     target: Signals,
     references: Signals | None = None,
     *,
-    offline=False,
-    variance="auto",
-    centre="mean",
-    share_variance=False,
-    tail="one_sided",
-    report="z",
-    ddof=1,
-    nu0=6.0,
-    rho=0.1,
-    combine=None,
-    missing="raise",
+    offline: Flag = False,
+    variance: str = "auto",
+    centre: str = "mean",
+    share_variance: Flag = False,
+    tail: str = "one_sided",
+    report: str = "z",
+    ddof: Whole = 1,
+    nu0: Real = 6.0,
+    rho: Real = 0.1,
+    combine: str | None = None,
+    missing: str = "raise",
 ) -> np.ndarray:
     """Gaussian likelihood ratio of the margin: s = log N(phi_t; m_in, v_in) - log N(phi_t; m_out,
     v_out).
@@ -306,14 +307,14 @@ def nig(
     target: Signals,
     references: Signals | None = None,
     *,
-    offline=False,
-    share_variance=True,
-    predictive="t",
-    kappa0=1.0,
-    a0=None,
-    combine=None,
-    missing="raise",
-    allow_unequal=False,
+    offline: Flag = False,
+    share_variance: bool | str = True,
+    predictive: str = "t",
+    kappa0: Real = 1.0,
+    a0: Real | None = None,
+    combine: str | None = None,
+    missing: str = "raise",
+    allow_unequal: Flag = False,
 ) -> np.ndarray:
     """Bayesian variance for few references: ratio of Student-t predictives under a
     normal-inverse-gamma prior.

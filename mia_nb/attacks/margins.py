@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtri
 
+from mia_nb.arguments import Array
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
@@ -86,7 +87,7 @@ def median(phi: Columns, mask: Columns) -> np.ndarray:
 
 
 @checked
-def combine_queries(margin: np.ndarray, combine: str) -> np.ndarray:
+def combine_queries(margin: Array, combine: str) -> np.ndarray:
     """One margin per model and sample.
 
     Parameters:

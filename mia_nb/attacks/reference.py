@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 
+from mia_nb.arguments import Flag, Real
 from mia_nb.attacks.inputs import Sides, own, per_query, sides, theirs
 from mia_nb.attacks.margins import Columns, blocks, by_blocks, log_mean_p_q, log_p, median
 from mia_nb.checks import checked, one_of
@@ -37,10 +38,10 @@ def attack_r(
     target: Signals,
     references: Signals | None = None,
     *,
-    form="shift",
-    refs=None,
-    combine=None,
-    missing="raise",
+    form: str = "shift",
+    refs: str | None = None,
+    combine: str | None = None,
+    missing: str = "raise",
 ) -> np.ndarray:
     """Reference attack: how the target's margin compares with the references' margins phi_k of the
     same sample, k in S.
@@ -115,11 +116,11 @@ def watson(
     target: Signals,
     references: Signals | None = None,
     *,
-    signal="loss",
-    centre="mean",
-    refs="out",
-    combine=None,
-    missing="raise",
+    signal: str = "loss",
+    centre: str = "mean",
+    refs: str = "out",
+    combine: str | None = None,
+    missing: str = "raise",
 ) -> np.ndarray:
     """Difficulty calibration: s = g_t - mean_{k in OUT} g_k.
 
@@ -159,15 +160,15 @@ def rmia(
     target: Signals,
     references: Signals | None = None,
     *,
-    form="ratio",
-    offline=False,
-    a=0.3,
-    gamma=1.0,
-    strict=True,
-    trim=0.0,
-    from_in=False,
-    combine=None,
-    missing="raise",
+    form: str = "ratio",
+    offline: Flag = False,
+    a: Real = 0.3,
+    gamma: Real = 1.0,
+    strict: Flag = True,
+    trim: Real = 0.0,
+    from_in: Flag = False,
+    combine: str | None = None,
+    missing: str = "raise",
 ) -> np.ndarray:
     """Robust likelihood ratio u = log p_t - log pbar against the average confidence of the
     references.
@@ -290,10 +291,10 @@ def base(
     target: Signals,
     references: Signals | None = None,
     *,
-    offline=False,
-    alpha=1.0,
-    combine=None,
-    missing="raise",
+    offline: Flag = False,
+    alpha: Real = 1.0,
+    combine: str | None = None,
+    missing: str = "raise",
 ) -> np.ndarray:
     """Confidence over the models' average confidence: s = log p_t - log mean_{IN + OUT} p, or log
     p_t - alpha log mean_OUT p.

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from mia_nb.arguments import Count, Whole
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
@@ -86,7 +87,7 @@ def in_words(key: str) -> str:
 
 
 @checked
-def suite(k: int) -> dict[str, Attack]:
+def suite(k: Count) -> dict[str, Attack]:
     """The attacks for k references a side, headline first.
 
     Parameters:
@@ -106,7 +107,7 @@ def suite(k: int) -> dict[str, Attack]:
 
 
 @checked
-def literature(k: int, query_kind: str = "plain", queries: int = 1) -> dict[str, Attack]:
+def literature(k: Count, query_kind: str = "plain", queries: Whole = 1) -> dict[str, Attack]:
     """The suite first, then one form of every other attack that k references a side can support.
 
     Parameters:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
+from mia_nb.arguments import Anything, Flag, Rows
 from mia_nb.attacks.inputs import combination, in_place
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
@@ -27,12 +28,12 @@ UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do
 
 @checked
 def score(
-    attack: str | Attack,
+    attack: Anything,
     target: Signals,
     references: Signals | None = None,
     *,
-    targets: int | Iterable[int] | None = None,
-    keep_complement: bool = False,
+    targets: Rows | None = None,
+    keep_complement: Flag = False,
 ) -> Scores:
     """One attack on every target model in turn.
 
@@ -117,7 +118,7 @@ def score(
 
 
 @checked
-def find(attack: str | Attack) -> tuple[str, Attack]:
+def find(attack: Anything) -> tuple[str, Attack]:
     """An attack by name.
 
     Parameters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mia_nb.arguments import Flag, Real
 from mia_nb.attacks.inputs import check, columns, own, sides, theirs
 from mia_nb.attacks.margins import blocks, by_blocks, log_p
 from mia_nb.checks import checked, one_of
@@ -15,9 +16,9 @@ def loss(
     target: Signals,
     references: Signals | None = None,
     *,
-    signal="margin",
-    threshold=None,
-    combine=None,
+    signal: str = "margin",
+    threshold: Real | str | None = None,
+    combine: str | None = None,
 ) -> np.ndarray:
     """Loss threshold: s = phi (signal="margin"), or -loss ("loss"), which ranks the same but ties
     when it saturates.
@@ -55,10 +56,10 @@ def attack_p(
     target: Signals,
     references: Signals | None = None,
     *,
-    form="continuous",
-    strict=True,
-    exclude_self=False,
-    combine=None,
+    form: str = "continuous",
+    strict: Flag = True,
+    exclude_self: Flag = False,
+    combine: str | None = None,
 ) -> np.ndarray:
     """Population attack: s = phi ("continuous"), or the share of population samples below it
     ("population").
@@ -93,7 +94,9 @@ def attack_p(
 
 
 @checked
-def vote(target: Signals, references: Signals | None = None, *, missing="raise") -> np.ndarray:
+def vote(
+    target: Signals, references: Signals | None = None, *, missing: str = "raise"
+) -> np.ndarray:
     """Label-only votes: v = share of the Q queries whose predicted class is the label.
 
     Parameters:

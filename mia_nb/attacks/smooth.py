@@ -9,6 +9,7 @@ from numpy.polynomial.legendre import legvander
 from scipy.special import digamma
 from scipy.stats import rankdata
 
+from mia_nb.arguments import Whole
 from mia_nb.attacks.inputs import combination, own, sides
 from mia_nb.attacks.margins import combine_queries
 from mia_nb.checks import checked, whole
@@ -23,7 +24,7 @@ def lira_smooth(
     target: Signals,
     references: Signals | None = None,
     *,
-    degree: int = 6,
+    degree: Whole = 6,
     combine: str | None = None,
     missing: str = "raise",
 ) -> np.ndarray:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from mia_nb.arguments import Count, Whole
 from mia_nb.attacks.inputs import sides
 from mia_nb.attacks.reference import rmia
 from mia_nb.checks import checked, whole
@@ -24,11 +25,11 @@ def rmia_tuned(
     references: Signals | None = None,
     *,
     temperatures: Sequence[float] = TEMPERATURES,
-    pseudo: int = 8,
-    max_rows: int = 200_000,
+    pseudo: Whole = 8,
+    max_rows: Whole = 200_000,
     combine: str | None = None,
     missing: str = "raise",
-    seed: int = 0,
+    seed: Count = 0,
 ) -> np.ndarray:
     """`rmia` on margins divided by a temperature, which is chosen without looking at the target.
 

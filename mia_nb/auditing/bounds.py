@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mia_nb.arguments import Delta, Level, Whole
 from mia_nb.checks import checked, whole
 from mia_nb.metrics.curve import clopper_pearson
 
@@ -26,7 +27,13 @@ def _ends(tp, positives, fp, negatives, confidence) -> tuple[float, float]:
 
 @checked
 def epsilon_lower(
-    *, tp: int, positives: int, fp: int, negatives: int, delta: float, confidence: float = 0.95
+    *,
+    tp: Whole,
+    positives: Whole,
+    fp: Whole,
+    negatives: Whole,
+    delta: Delta,
+    confidence: Level = 0.95,
 ) -> float:
     """Lower bound on epsilon of any (epsilon, delta)-DP mechanism (one record added or removed)
     that an attack with these counts could face.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from mia_nb.arguments import Array, Count, Fraction, Rates, Whole
 from mia_nb.auditing.one_run import canary_columns
 from mia_nb.checks import checked, holding, mask, one_of, reals
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, rates, tpr_at_counts
@@ -25,7 +26,7 @@ SHIFTS = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])  # of a near duplicate, in
 
 
 @checked
-def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
+def canary_labels(labels: Array, canary: Array, classes: Whole, *, seed: Count = 0) -> np.ndarray:
     """A copy of the labels in which every canary has a wrong one, uniform over the other classes.
 
     Parameters:
@@ -55,14 +56,14 @@ def canary_labels(labels, canary, classes: int, *, seed: int = 0) -> np.ndarray:
 
 @checked
 def canary_arrays(
-    x,
-    y,
-    classes: int,
+    x: Array,
+    y: Array,
+    classes: Whole,
     *,
-    share: float = 0.02,
+    share: Fraction = 0.02,
     kind: str = "mislabelled",
-    population=None,
-    seed: int = 0,
+    population: Array | None = None,
+    seed: Count = 0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(x, y, canary): copies of images and labels with some samples turned into canaries.
 
@@ -154,7 +155,12 @@ def _near_copies(images: np.ndarray, rng) -> np.ndarray:
 
 @checked
 def canary_member(
-    num_models: int, canary, *, design: str = "bernoulli", population=None, seed: int = 0
+    num_models: Whole,
+    canary: Array,
+    *,
+    design: str = "bernoulli",
+    population: Array | None = None,
+    seed: Count = 0,
 ) -> np.ndarray:
     """(M, N) bool: canaries by coins, all other samples in every model, the population in none.
 
@@ -209,12 +215,12 @@ def canary_member(
 def canary_rates(
     scores: Scores,
     *,
-    fpr=(0.001, 0.01, 0.1),
-    canary=None,
-    share: float | None = None,
+    fpr: Rates = (0.001, 0.01, 0.1),
+    canary: Array | None = None,
+    share: Fraction | None = None,
     kind: str | None = None,
-    n_resamples: int = 1000,
-    seed: int = 0,
+    n_resamples: Count = 1000,
+    seed: Count = 0,
 ) -> pd.DataFrame:
     """TPR at each FPR over the canaries of all targets pooled: one threshold for all, a row per
     FPR.

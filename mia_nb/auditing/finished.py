@@ -20,6 +20,7 @@ import pandas as pd
 from mia_nb import escape, store
 from mia_nb._files import replacing
 from mia_nb._image_files import npz_arrays
+from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
 from mia_nb.attacks import in_words, score, suite
 from mia_nb.attacks.margins import log_p as log_p_of
 from mia_nb.attacks.single import attack_p
@@ -164,21 +165,21 @@ ALONE = suite(0) | {
 
 @checked
 def audit_model(
-    model,
-    train,
-    test,
+    model: Anything,
+    train: Anything,
+    test: Anything,
     *,
-    references=None,
-    retrain=None,
+    references: Anything | None = None,
+    retrain: Anything | None = None,
     key: str | None = None,
-    models: int = 8,
-    root: str | Path = "results",
-    batch: int = 512,
-    device=None,
-    seed: int = 0,
-    classes=None,
-    groups=None,
-    n_resamples: int = RESAMPLES,
+    models: Whole = 8,
+    root: PathLike = "results",
+    batch: Whole = 512,
+    device: Anything | None = None,
+    seed: Count = 0,
+    classes: Array | None = None,
+    groups: Array | None = None,
+    n_resamples: Count = RESAMPLES,
 ) -> ModelAudit:
     """Does this finished model give away which samples it was trained on?
 
@@ -810,7 +811,12 @@ def _training(function: Callable, key: str | None) -> str:
 
 @checked
 def plan(
-    samples: int, models: int, *, labels=None, seed: int = 0, out: str | Path = "plan.npz"
+    samples: Positive,
+    models: Whole,
+    *,
+    labels: Array | None = None,
+    seed: Count = 0,
+    out: PathLike = "plan.npz",
 ) -> Path:
     """Masks for trainings elsewhere, in complementary halves: model m is to be trained on
     `np.flatnonzero(np.load(out)["member"][m])`.
@@ -831,7 +837,9 @@ def plan(
 
 
 @checked
-def collect(plan, logits, labels, *, out: str | Path = "outputs.npz") -> Path:
+def collect(
+    plan: Anything, logits: Anything, labels: Array, *, out: PathLike = "outputs.npz"
+) -> Path:
     """Gathers what models trained elsewhere put out into the .npz that `read_outputs`, notebook 07
     and `mia-nb audit --logits` read.
 

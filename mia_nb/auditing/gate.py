@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb import escape
+from mia_nb.arguments import Array, Count, Delta, Whole
 from mia_nb.attacks import in_words
 from mia_nb.auditing.evidence import p_words, percent, tail_words
 from mia_nb.auditing.one_run import (
@@ -157,14 +158,14 @@ def fewest(audited: int, split: str) -> int:
 def refuse_unmeasurable(
     stated: Sequence[Limit],
     *,
-    models: int,
+    models: Whole,
     split: str,
-    audited: int = 0,
-    members: int | None = None,
-    non_members: int | None = None,
-    delta: float = 1e-5,
-    attacks: int = 6,
-    units: int | None = None,
+    audited: Whole = 0,
+    members: Whole | None = None,
+    non_members: Whole | None = None,
+    delta: Delta = 1e-5,
+    attacks: Whole = 6,
+    units: Whole | None = None,
 ) -> None:
     """Refuses, before anything is trained, a limit that these data cannot measure or that could
     never be exceeded.
@@ -254,12 +255,12 @@ def judge(
     stated: Sequence[Limit],
     scores: dict[str, Scores],
     *,
-    delta: float = 1e-5,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
+    delta: Delta = 1e-5,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
     split_scores: dict[str, Scores] | None = None,
     doubt: str = "",
-    groups: np.ndarray | None = None,
+    groups: Array | None = None,
 ) -> list[Verdict]:
     """What attacks say about each limit, as a statement about the largest value over all of them.
 

@@ -9,6 +9,7 @@ import math
 import pandas as pd
 
 from mia_nb import accounting
+from mia_nb.arguments import Anything, Delta
 from mia_nb.checks import checked, first_of, holding, one_of
 
 LABELS = (
@@ -48,14 +49,14 @@ COVERED = ("euler", "rk4")
 @checked
 def ladder(
     *,
-    delta: float,
+    delta: Delta,
     flow: dict | None = None,
     nominal: dict | None = None,
     lipschitz: dict | None = None,
     release: dict | None = None,
     dp_sgd: dict | None = None,
     stored: dict | None = None,
-    audited=None,
+    audited: Anything | None = None,
     accountant: str = "prv",
     sampling: str = "poisson",
 ) -> pd.DataFrame:

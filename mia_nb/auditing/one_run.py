@@ -23,6 +23,7 @@ from scipy.special import (
 )
 
 from mia_nb.accounting import gaussian_epsilon
+from mia_nb.arguments import Anything, Array, Count, Delta, Level, Mask, Numbers, Whole
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, first_of, mask, one_of, reals, whole
 from mia_nb.types import Scores, Signals, pair_ids
@@ -84,11 +85,11 @@ class Audit(NamedTuple):
 @checked
 def one_run_epsilon(
     *,
-    canaries: int,
-    guesses: int,
-    correct: int,
-    delta: float,
-    confidence: float = 0.95,
+    canaries: Whole,
+    guesses: Whole,
+    correct: Whole,
+    delta: Delta,
+    confidence: Level = 0.95,
     method: str = "steinke",
 ) -> float:
     """Lower bound on epsilon at delta from v = `correct` of r = `guesses` on m = `canaries`.
@@ -216,14 +217,14 @@ def _fdp_rejects(m, r, v, alpha):
 
 @checked
 def one_run(
-    score,
-    member,
+    score: Numbers,
+    member: Mask,
     *,
-    delta: float,
-    guesses: int | None = None,
-    confidence: float = 0.95,
+    delta: Delta,
+    guesses: Whole | None = None,
+    confidence: Level = 0.95,
     method: str = "steinke",
-    seed: int = 0,
+    seed: Count = 0,
 ) -> Audit:
     """Audit of one training run: `one_run_epsilon` of the canaries guessed IN and OUT by score.
 
@@ -321,7 +322,7 @@ def perfect_epsilon(
 
 
 @checked
-def check_bernoulli(member) -> None:
+def check_bernoulli(member: Mask) -> None:
     """ValueError if a mask was visibly not drawn by independent fair coins.
 
     Parameters:
@@ -373,7 +374,7 @@ def coin_fault(member: np.ndarray) -> str:
 
 
 @checked
-def score_split(attack, signals: Signals) -> Scores:
+def score_split(attack: Anything, signals: Signals) -> Scores:
     """Scores of the first half of the models, the targets, with the other half as references, so
     that `audit` takes all targets together.
 
@@ -399,13 +400,13 @@ def score_split(attack, signals: Signals) -> Scores:
 def audit(
     scores: Scores,
     *,
-    delta: float,
-    confidence: float = 0.95,
+    delta: Delta,
+    confidence: Level = 0.95,
     method: str = "steinke",
-    attempts: int = 1,
-    guesses: int | None = None,
-    canary=None,
-    seed: int = 0,
+    attempts: Whole = 1,
+    guesses: Whole | None = None,
+    canary: Array | None = None,
+    seed: Count = 0,
 ) -> Audit:
     """The targets of a Bernoulli pool audited: together where none was another's reference
     (`score_split`), else one by one.

@@ -14,6 +14,7 @@ import pandas as pd
 
 from mia_nb import digests
 from mia_nb._image_files import npz_arrays
+from mia_nb.arguments import PathLike
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.auditing.readers import SEPARATORS, table_in
 from mia_nb.checks import checked, first_of, holding
@@ -56,7 +57,7 @@ class Outputs(NamedTuple):
 
 
 @checked
-def read_outputs(path: str | Path) -> Outputs:
+def read_outputs(path: PathLike) -> Outputs:
     """The outputs of models trained anywhere, from an .npz, in which nothing is unpickled, or of
     one model from a .csv or .tsv.
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import __version__
+from mia_nb.arguments import Anything, Flag
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.auditing.vulnerable import in_pairs
 from mia_nb.checks import checked, first_of
@@ -129,7 +130,7 @@ def _words(facts: dict) -> str:
 
 
 @checked
-def headline(table: pd.DataFrame, self_test_passed: bool, design: dict | None = None) -> str:
+def headline(table: pd.DataFrame, self_test_passed: Flag, design: dict | None = None) -> str:
     """What the strongest attack found, with interval, sizes and the state of the negative control,
     in a sentence.
 
@@ -219,14 +220,14 @@ def result(
     question: str,
     design: dict,
     data: dict,
-    models,
+    models: Anything,
     table: pd.DataFrame,
-    self_test,
-    verdicts,
+    self_test: Anything,
+    verdicts: Anything,
     limits: dict,
     parameters: dict,
     origin: dict | None = None,
-    audited=None,
+    audited: Anything | None = None,
     groups: pd.DataFrame | None = None,
 ) -> Record:
     """The record that stands beside the report: strict JSON, null for what has no number.

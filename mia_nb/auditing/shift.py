@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import chdtrc
 
 from mia_nb import escape
+from mia_nb.arguments import Array, Count, Mask, Positive, Several
 from mia_nb.checks import checked, first_of, holding
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import units
@@ -41,14 +42,14 @@ class ShiftGuard(NamedTuple):
 
 @checked
 def shift_guard(
-    x,
-    labels,
-    member,
+    x: Array,
+    labels: Array,
+    member: Mask,
     *,
-    components: int = 32,
-    folds: int = 5,
-    seed: int = 0,
-    samples: int | None = 10_000,
+    components: Positive = 32,
+    folds: Several = 5,
+    seed: Count = 0,
+    samples: Positive | None = 10_000,
 ) -> ShiftGuard:
     """Two-sample classifier test of members against non-members on raw inputs, before any attack.
 
@@ -157,7 +158,7 @@ def _note(value: float, error: float, classes_p: float) -> str:
 
 
 @checked
-def class_mix(labels, member, *, seed: int = 0) -> float:
+def class_mix(labels: Array, member: Mask, *, seed: Count = 0) -> float:
     """p of the hypothesis that members and non-members of every split have the same mix of classes.
 
     Parameters:

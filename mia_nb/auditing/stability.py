@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from mia_nb.arguments import Fraction, Mask
 from mia_nb.checks import checked, first_of
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, counts
 
@@ -21,7 +22,7 @@ BEYOND = 0.1
 
 
 @checked
-def stability(values: dict[str, np.ndarray], member, *, fpr: float = 0.01) -> pd.DataFrame:
+def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Fraction = 0.01) -> pd.DataFrame:
     """Overlap of the vulnerable sets of repetitions and of attacks: members at or above the
     threshold of one FPR.
 

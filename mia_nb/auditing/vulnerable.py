@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import comb
 
+from mia_nb.arguments import Count, Flag, Real, Whole
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, first_of
 from mia_nb.metrics.null import redraw
@@ -25,10 +26,10 @@ CHUNK = 1 << 21  # table entries held at once
 def vulnerability(
     scores: Scores,
     *,
-    rate: float = 0.1,
-    permutations: int = 2000,
-    seed: int = 0,
-    disjoint: bool | None = None,
+    rate: Real = 0.1,
+    permutations: Whole = 2000,
+    seed: Count = 0,
+    disjoint: Flag | None = None,
     null: Iterable[Scores] | None = None,
 ) -> pd.DataFrame:
     """Which samples are exposed: per sample the AUC of its scores over the targets that contain it

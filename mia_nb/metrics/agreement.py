@@ -12,6 +12,7 @@ from math import comb
 import numpy as np
 import pandas as pd
 
+from mia_nb.arguments import Count, Level, Whole
 from mia_nb.attacks import score
 from mia_nb.checks import checked
 from mia_nb.metrics.pairs import rows_of_pairs
@@ -74,9 +75,9 @@ def agreement(
     pools: dict[str, Signals],
     attack: str | None = None,
     *,
-    splits: int = 10,
-    confidence: float = 0.95,
-    seed: int = 0,
+    splits: Whole = 10,
+    confidence: Level = 0.95,
+    seed: Count = 0,
 ) -> pd.DataFrame:
     """How far pools that share their masks memorise the same samples: a row per two of them.
 

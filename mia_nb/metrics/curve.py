@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
+from mia_nb.arguments import Array, Fraction, Level, Mask, Numbers, Rates, Real, Whole
 from mia_nb.checks import checked, counted, fraction, mask, reals, shown, whole
 
 # below this many allowed false positives a TPR at that FPR is not measurable
@@ -97,7 +98,7 @@ def rates(fpr) -> tuple[float, ...]:
 
 
 @checked
-def roc(score, member) -> Roc:
+def roc(score: Numbers, member: Mask) -> Roc:
     """ROC curve with one vertex per block of equal scores: "member iff score >= threshold".
 
     Parameters:
@@ -123,7 +124,7 @@ def area(tp: np.ndarray, fp: np.ndarray) -> float:
 
 
 @checked
-def auc(score, member) -> float:
+def auc(score: Numbers, member: Mask) -> float:
     """Area under the ROC curve, (#{s1 > s0} + #{s1 = s0} / 2) / (n1 n0) over members s1 and
     non-members s0.
 
@@ -146,7 +147,7 @@ def auc_null_error(n1, n0):
 
 
 @checked
-def tpr_at(score, member, fpr: float) -> TprAt:
+def tpr_at(score: Numbers, member: Mask, fpr: Fraction) -> TprAt:
     """TPR at an FPR: the largest over vertices with at most floor(fpr n0) false positives, never
     interpolated.
 
@@ -193,7 +194,7 @@ def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
 
 
 @checked
-def clopper_pearson(successes, trials, *, confidence: float = 0.95):
+def clopper_pearson(successes: Array, trials: Array, *, confidence: Level = 0.95):
     """Exact two-sided interval (low, high) of a binomial rate.
 
     Parameters:
@@ -219,7 +220,7 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95):
 
 
 @checked
-def advantage(score, member, *, threshold: float | None = None) -> float:
+def advantage(score: Numbers, member: Mask, *, threshold: Real | None = None) -> float:
     """TPR - FPR at the threshold; None: the largest over vertices, an oracle that chance alone
     lifts to `null_advantage`.
     """
@@ -232,7 +233,7 @@ def advantage(score, member, *, threshold: float | None = None) -> float:
 
 
 @checked
-def balanced_accuracy(score, member, *, threshold: float | None = None) -> float:
+def balanced_accuracy(score: Numbers, member: Mask, *, threshold: Real | None = None) -> float:
     """(TPR + TNR) / 2 = (1 + advantage) / 2: accuracy at prior 1/2, whatever the ratio of the
     classes.
     """
@@ -240,7 +241,7 @@ def balanced_accuracy(score, member, *, threshold: float | None = None) -> float
 
 
 @checked
-def null_advantage(n1: int, n0: int) -> float:
+def null_advantage(n1: Whole, n0: Whole) -> float:
     """Expected oracle advantage of scores that tell nothing: the baseline beside every oracle
     maximum.
 
@@ -259,7 +260,7 @@ def null_advantage(n1: int, n0: int) -> float:
 
 
 @checked
-def ppv(tpr, fpr, prior):
+def ppv(tpr: Rates, fpr: Rates, prior: Rates):
     """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR).
 
     Parameters:
@@ -285,7 +286,7 @@ def measurable(metric: str, n0: int) -> bool:
 
 
 @checked
-def tie_mass(score) -> float:
+def tie_mass(score: Numbers) -> float:
     """Share of samples whose score equals another's: 0 for continuous scores, 1 when all are
     equal.
     """
@@ -294,7 +295,7 @@ def tie_mass(score) -> float:
 
 
 @checked
-def thin(curve: Roc, n0: int) -> Roc:
+def thin(curve: Roc, n0: Whole) -> Roc:
     """A drawable subset of vertices: 50,001 points become about 800, and TPR at FPR k/n0 stays
     exact for every k kept.
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from mia_nb.arguments import Array, Count, Level, Rates
 from mia_nb.checks import checked, one_of, whole
 from mia_nb.metrics.curve import rates
 from mia_nb.metrics.pairs import numbered, same_masks
@@ -42,10 +43,10 @@ MATCHED = [
 @checked
 def frontier(
     runs: dict[str, dict[int, dict[str, Scores]]],
-    fpr=FPR,
+    fpr: Rates = FPR,
     *,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
 ) -> pd.DataFrame:
     """What models can do and what they leak, along training: a row per family, checkpoint, attack
     and target.
@@ -252,9 +253,9 @@ def matched(
     by: str = "test_acc",
     metric: str = "auc",
     baseline: str | None = None,
-    levels=None,
+    levels: Array | None = None,
     attack: str = "max",
-    confidence: float = 0.95,
+    confidence: Level = 0.95,
 ) -> pd.DataFrame:
     """Leakage of families at equal utility: linear interpolation between the checkpoints of a
     `frontier`, no extrapolation.

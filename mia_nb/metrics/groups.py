@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import escape
+from mia_nb.arguments import Array, Count
 from mia_nb.checks import checked, holding
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.tables import intervals
@@ -28,7 +29,12 @@ ENDS = ("", "_low", "_high")
 
 @checked
 def by_group(
-    scores: Scores, groups, *, among=None, n_resamples: int = RESAMPLES, seed: int = 0
+    scores: Scores,
+    groups: Array,
+    *,
+    among: Array | None = None,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
 ) -> pd.DataFrame:
     """One attack within each class, or any groups of samples: a row per group, none left out.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -12,6 +12,7 @@ import pandas as pd
 from scipy.special import ndtr, stdtrit
 
 from mia_nb import escape
+from mia_nb.arguments import Count, Flag, Positive
 from mia_nb.attacks import find, in_words
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, instance, whole
@@ -65,12 +66,12 @@ class SelfTest(NamedTuple):
 @checked
 def self_test(
     signals: Signals,
-    attacks: dict | list[str],
+    attacks: dict | Sequence[str],
     *,
-    n_resamples: int = 200,
-    seed: int = 0,
-    keep_complement: bool = False,
-    samples: int | None = 5000,
+    n_resamples: Count = 200,
+    seed: Count = 0,
+    keep_complement: Flag = False,
+    samples: Positive | None = 5000,
 ) -> SelfTest:
     """Negative control of a pool's design and of the whole chain from signals to AUC.
 

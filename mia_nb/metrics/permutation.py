@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mia_nb.arguments import Array, Count, Whole
 from mia_nb.checks import checked
 
 FRACTIONS = (0.01, 0.02, 0.05, 0.1)  # of all samples: how far down the largest scores are counted
@@ -53,12 +54,12 @@ class Evidence(NamedTuple):
 @checked
 def membership_test(
     scores: dict[str, np.ndarray],
-    member: np.ndarray,
+    member: Array,
     *,
-    log_p: np.ndarray | None = None,
-    units: np.ndarray | None = None,
-    permutations: int | None = None,
-    seed: int = 0,
+    log_p: Array | None = None,
+    units: Array | None = None,
+    permutations: Whole | None = None,
+    seed: Count = 0,
 ) -> Evidence:
     """Do members of one model have larger scores than others, over all or among the largest?
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from mia_nb.arguments import Anything, Array
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
 from mia_nb.metrics.pairs import need_membership, same_or_complement, units
@@ -44,7 +45,7 @@ def _pseudo_targets(pool: Signals, masks: np.ndarray, attack) -> Scores:
 
 
 @checked
-def choose(candidates: dict, attack, *, exclude, objective: str = "auc") -> Choice:
+def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str = "auc") -> Choice:
     """The first candidate within one standard error of the best, judged on pseudo-targets only.
 
     Parameters:

@@ -4,12 +4,14 @@ and where it ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
+from mia_nb.arguments import Count, Rates
 from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
 from mia_nb.attacks.learned import shokri
@@ -133,13 +135,13 @@ def _split(noise, mean, member, queries: int) -> np.ndarray:
 @checked
 def query_curve(
     signals: Signals,
-    attack="rmia",
+    attack: str = "rmia",
     references: Signals | None = None,
     *,
-    queries=(1, 4, 16, 64),
-    fpr=FPR,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
+    queries: Sequence[int] = (1, 4, 16, 64),
+    fpr: Rates = FPR,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
 ) -> pd.DataFrame:
     """Risk of stochastic models against the number R of queries that an attacker averages, and its
     limit.

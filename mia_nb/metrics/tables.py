@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from mia_nb.arguments import Array, Count, Fraction, Level, Rates
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked, holding, instance, shown
 from mia_nb.metrics.curve import (
@@ -42,7 +43,7 @@ FEW = 5  # pairs below which a row says that its intervals are wide for want of 
 
 
 @checked
-def per_target(scores: Scores | dict[str, Scores], fpr=FPR) -> pd.DataFrame:
+def per_target(scores: Scores | dict[str, Scores], fpr: Rates = FPR) -> pd.DataFrame:
     """One row per attack and target, exact intervals only: the table behind `summary`.
 
     Parameters:
@@ -135,13 +136,13 @@ def _at_rate(tp: np.ndarray, fp: np.ndarray, x: float) -> dict:
 @checked
 def intervals(
     scores: Scores,
-    fpr=FPR,
+    fpr: Rates = FPR,
     *,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
     sampled: dict | None = None,
-    confidence: float = 0.95,
-    groups: np.ndarray | None = None,
+    confidence: Level = 0.95,
+    groups: Array | None = None,
 ) -> pd.DataFrame:
     """The interval of every metric of one attack, mean over targets.
 
@@ -179,12 +180,12 @@ def intervals(
 @checked
 def summary(
     scores: Scores | dict[str, Scores],
-    fpr=FPR,
+    fpr: Rates = FPR,
     *,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
     self_test: SelfTest | None = None,
-    groups: np.ndarray | None = None,
+    groups: Array | None = None,
 ) -> pd.DataFrame:
     """The long table of results: one row per attack and metric, averaged over targets.
 
@@ -273,7 +274,7 @@ def table_of(
 
 
 @checked
-def by_attack(table: pd.DataFrame, metric: str, fpr: float | None = None) -> pd.DataFrame:
+def by_attack(table: pd.DataFrame, metric: str, fpr: Fraction | None = None) -> pd.DataFrame:
     """The rows of one metric of a `summary`, by attack.
 
     Parameters:

@@ -28,6 +28,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
+from mia_nb.arguments import Array, Count, Level, Rates, Whole
 from mia_nb.checks import checked, whole
 from mia_nb.metrics.curve import (
     area,
@@ -101,11 +102,11 @@ def _point(score, member, fpr) -> list[float]:
 @checked
 def bootstrap(
     scores: Scores,
-    fpr=FPR,
+    fpr: Rates = FPR,
     *,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
-    groups: np.ndarray | None = None,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
+    groups: Array | None = None,
 ) -> dict[str, np.ndarray]:
     """Each metric of each target on samples drawn with replacement: {name: (n_resamples, targets)}.
 
@@ -277,7 +278,12 @@ def _variances(values, pair, sampled=None) -> tuple:
 
 @checked
 def interval(
-    values, pair, sampled=None, *, confidence: float = 0.95, free: int | None = None
+    values: Array,
+    pair: Array,
+    sampled: Array | None = None,
+    *,
+    confidence: Level = 0.95,
+    free: Whole | None = None,
 ) -> tuple:
     """(low, high) of the mean over targets, by the rule on top of this module.
 
@@ -442,11 +448,11 @@ def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tup
 def difference(
     a: Scores,
     b: Scores,
-    fpr=FPR,
+    fpr: Rates = FPR,
     *,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
-    confidence: float = 0.95,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
+    confidence: Level = 0.95,
 ) -> pd.DataFrame:
     """a - b in every metric: a paired interval, the same samples and pairs on both sides.
 

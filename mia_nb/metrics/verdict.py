@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from mia_nb import escape
+from mia_nb.arguments import Array, Count
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked, instance
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
@@ -54,9 +55,9 @@ def verdict(
     table: pd.DataFrame | None = None,
     self_test: SelfTest | None = None,
     about: str = "",
-    groups=None,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
+    groups: Array | None = None,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
 ) -> Verdict:
     """What the attacks found, what it means for a reader, what could not be measured, what to do.
 

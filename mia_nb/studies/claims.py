@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 
+from mia_nb.arguments import Count, Delta, Level, PathLike
 from mia_nb.checks import checked
 from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.studies.engine import COLUMNS, Study, compare, deciding, judge, load
@@ -19,14 +18,14 @@ LADDER = ("row", "shown", "epsilon", "delta", "method", "verdict")
 
 @checked
 def comparisons(
-    study: str | Path,
+    study: PathLike,
     settings: dict[Setting, Scores],
     *,
     frontier: pd.DataFrame | None = None,
-    delta: float = 1e-5,
-    n_resamples: int = RESAMPLES,
-    level: float = 0.95,
-    seed: int = 0,
+    delta: Delta = 1e-5,
+    n_resamples: Count = RESAMPLES,
+    level: Level = 0.95,
+    seed: Count = 0,
 ) -> pd.DataFrame:
     """One row per comparison that a study's claims rest on, as far as it was run.
 
@@ -103,17 +102,17 @@ def _compared(
 
 @checked
 def claims(
-    study: str | Path,
+    study: PathLike,
     settings: dict[Setting, Scores],
     *,
     comparisons: pd.DataFrame | None = None,
     frontier: pd.DataFrame | None = None,
     ladders: pd.DataFrame | dict[str, pd.DataFrame] | None = None,
     ranks: pd.DataFrame | None = None,
-    delta: float = 1e-5,
-    n_resamples: int = RESAMPLES,
-    level: float = 0.95,
-    seed: int = 0,
+    delta: Delta = 1e-5,
+    n_resamples: Count = RESAMPLES,
+    level: Level = 0.95,
+    seed: Count = 0,
 ) -> pd.DataFrame:
     """Verdicts on a study's claims, from its `comparisons`.
 

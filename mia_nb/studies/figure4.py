@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.accounting import over_epochs
+from mia_nb.arguments import Array, Delta, Positive, Real, Whole
 from mia_nb.checks import checked, first_of
 
 FIGURE4 = {
@@ -33,12 +34,12 @@ HALF_A_POINT = 0.005
 def figure4_beside(
     accuracy: pd.DataFrame | None = None,
     *,
-    sigma: float = 2.0,
-    samples: int = 25_000,
-    batch: int = 512,
-    epochs: int = 300,
-    delta: float = 1e-5,
-    deltas=(1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
+    sigma: Real = 2.0,
+    samples: Positive = 25_000,
+    batch: Whole = 512,
+    epochs: Whole = 300,
+    delta: Delta = 1e-5,
+    deltas: Array = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
 ) -> pd.DataFrame:
     """What the text beside Figure 4 states, computed again: a row per statement, see
     `studies.against_papers`.

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from mia_nb.arguments import Anything, Count
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.tables import accuracies, intervals
@@ -195,9 +196,9 @@ def tables_beside(
     *,
     stands_for: str | tuple[str, str] | None = "",
     ours: str = "",
-    tables=None,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
+    tables: Anything | None = None,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
 ) -> pd.DataFrame:
     """Printed tables with ours beside them, see `against_papers`."""
     found = load(study)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from mia_nb.arguments import Count, Rates
 from mia_nb.checks import checked
 from mia_nb.metrics.tables import (
     by_attack,
@@ -85,7 +86,11 @@ def _risks_of_recipes(
 
 @checked
 def defense_table(
-    settings: dict[Setting, Scores], fpr=FPR, *, n_resamples: int = RESAMPLES, seed: int = 0
+    settings: dict[Setting, Scores],
+    fpr: Rates = FPR,
+    *,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
 ) -> pd.DataFrame:
     """Every defended network under its strongest attack: what a defense costs and what it leaves to
     find.
@@ -140,7 +145,11 @@ def defense_table(
 
 @checked
 def varied_settings(
-    settings: dict[Setting, Scores], fpr=FPR, *, n_resamples: int = RESAMPLES, seed: int = 0
+    settings: dict[Setting, Scores],
+    fpr: Rates = FPR,
+    *,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
 ) -> dict[str, pd.DataFrame]:
     """Tables for `plots.lines`: one for every setting that networks or recipes differ in.
 

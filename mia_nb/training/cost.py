@@ -8,6 +8,7 @@ import time
 import numpy as np
 import torch
 
+from mia_nb.arguments import Positive, Whole
 from mia_nb.checks import checked, whole
 from mia_nb.training.clipped import group_of
 from mia_nb.training.execution import device_of
@@ -22,8 +23,8 @@ def step_cost(
     recipe: Recipe,
     images: Images,
     *,
-    samples: int | None = None,
-    repeats: int = 5,
+    samples: Positive | None = None,
+    repeats: Whole = 5,
     device: str | None = None,
 ) -> dict:
     """What one plainly trained model costs, from single optimiser steps.

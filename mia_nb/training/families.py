@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
 from mia_nb import models
+from mia_nb.arguments import PathLike
 from mia_nb.checks import checked, hint
 from mia_nb.training.loop import begin
 from mia_nb.training.pool import Pool
@@ -198,7 +198,7 @@ def family_pools(
     model_args: dict | None = None,
     flow: dict | None = None,
     finetune: dict | None = None,
-    root: str | Path = "results",
+    root: PathLike = "results",
     **options,
 ) -> list[Pool]:
     """A trained pool for each of several families of models, on the same members.

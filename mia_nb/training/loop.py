@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from mia_nb import data, defenses, models
+from mia_nb.arguments import Whole
 from mia_nb.checks import checked, first_of
 from mia_nb.models import fast
 from mia_nb.training.muon import Muon
@@ -152,7 +153,7 @@ class Plan(NamedTuple):
 
 
 @checked
-def sampling(recipe: Recipe, members: int) -> dict:
+def sampling(recipe: Recipe, members: Whole) -> dict:
     """Sampling rate and steps of a training, as an accountant of differential privacy wants them.
 
     Parameters:

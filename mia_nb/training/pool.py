@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from mia_nb import escape, models, store
+from mia_nb.arguments import PathLike
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES
@@ -259,7 +259,7 @@ class Pool:
 
 @checked
 def load_pool(
-    prefix: str, root: str | Path = "results", *, builders: str | Sequence[str] = ()
+    prefix: str, root: PathLike = "results", *, builders: str | Sequence[str] = ()
 ) -> Pool:
     """The trained pool whose key or folder name starts with a prefix.
 

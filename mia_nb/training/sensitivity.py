@@ -4,13 +4,12 @@ constants and distances.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 import torch
 
 from mia_nb import data
+from mia_nb.arguments import Rows, Whole
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.loop import DTYPES
@@ -22,7 +21,7 @@ EXACT = "donot_use_mm_for_euclid_dist"  # small distances between large norms wo
 
 @checked
 def sensitivity(
-    pool: Pool, *, models: Sequence[int] | None = None, limit: int = 64, iterations: int = 20
+    pool: Pool, *, models: Rows | None = None, limit: Whole = 64, iterations: Whole = 20
 ) -> pd.DataFrame:
     """How far a differential equation can stretch distances between hidden states, measured.
 

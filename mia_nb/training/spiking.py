@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mia_nb import data, models, store
+from mia_nb.arguments import Flag, Real, Rows, Whole
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models import snn
 from mia_nb.training import loop
@@ -53,17 +54,17 @@ LATER = ("surrogate", "surrogate_args", "learn", "fold", "encode", "encode_args"
 def convert_pool(
     pool: Pool,
     images: Images,
-    timesteps: int,
+    timesteps: Whole,
     *,
-    fit_T: int | None = None,
-    per_channel: bool = False,
-    p: float = 1,
-    calibration: int = 10_000,
+    fit_T: Whole | None = None,
+    per_channel: Flag = False,
+    p: Real = 1,
+    calibration: Whole = 10_000,
     pool_layers: str = "keep",
     readout: str = "mean",
     device: str | None = None,
-    progress: bool = True,
-    force: bool = False,
+    progress: Flag = True,
+    force: Flag = False,
     **network,
 ) -> Pool:
     """A pool's networks as spiking networks, not trained any further.
@@ -242,10 +243,10 @@ def hybrid_pools(
     pool: Pool,
     images: Images,
     *,
-    timesteps: int = 4,
+    timesteps: Whole = 4,
     epochs: int | Sequence[int] = (50, 30, 30, 30),
-    lr: float = 5e-3,
-    batch: int = 16,
+    lr: Real = 5e-3,
+    batch: Whole = 16,
     schedule: str = "cosine",
     optimizer: str = "sgd",
     optimizer_args: dict | None = None,
@@ -333,9 +334,9 @@ def conversion_quality(
     images: Images,
     timesteps: Sequence[int] = (1, 2, 4, 8, 16, 32),
     *,
-    models: Sequence[int] = (0, 1),
-    calibration: int = 2000,
-    limit: int = 1000,
+    models: Rows = (0, 1),
+    calibration: Whole = 2000,
+    limit: Whole = 1000,
     device: str | None = None,
 ) -> pd.DataFrame:
     """How much accuracy a conversion costs without any training. Nothing is stored.

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mia_nb.arguments import Array, Flag, PathLike, Real, Whole
 from mia_nb import __version__, data, defenses, models, store
 from mia_nb.checks import checked, instance, mask, one_of, positive
 from mia_nb.defenses import dp_sgd
@@ -79,15 +80,15 @@ def train_pool(
     recipe: Recipe,
     images: Images,
     *,
-    member: np.ndarray | None = None,
-    root: str | Path = "results",
+    member: Array | None = None,
+    root: PathLike = "results",
     device: str | None = None,
     strategy: str = "auto",
-    workers: int | None = None,
+    workers: Whole | None = None,
     backend: str = "loky",
-    progress: bool = True,
-    force: bool = False,
-    checkpoint: float = 60.0,
+    progress: Flag = True,
+    force: Flag = False,
+    checkpoint: Real = 60.0,
 ) -> Pool:
     """The trained pool of a recipe; what of it is missing is trained, a finished one read.
 
@@ -194,7 +195,7 @@ def replace_pool(
     recipe: Recipe,
     images: Images,
     *,
-    freeze: bool = False,
+    freeze: Flag = False,
     block: dict | None = None,
     **options,
 ) -> Pool:
