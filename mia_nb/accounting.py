@@ -21,6 +21,7 @@ import pandas as pd
 from scipy.special import erf, log_ndtr, ndtr, ndtri
 
 from mia_nb.checks import one_of
+from mia_nb.types import Recipe
 
 LOW_ORDERS = [
     1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)
@@ -87,7 +88,13 @@ MAY_BE_INFINITE = {"epsilon", "mu"}
 
 
 def epsilon(
-    *, noise_multiplier, sample_rate, steps, delta, accountant="prv", sampling="poisson"
+    *,
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    delta: float,
+    accountant: str = "prv",
+    sampling: str = "poisson",
 ) -> float:
     """(epsilon, delta) of DP-SGD: `steps` Gaussian steps on batches drawn at `sample_rate`, each
     clipped to norm 1.
@@ -149,7 +156,9 @@ def epsilon(
     return _spent(accountant, float(noise_multiplier), float(sample_rate), int(steps), float(delta))
 
 
-def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") -> float:
+def noise_multiplier(
+    *, epsilon: float, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
+) -> float:
     """Smallest noise multiplier of DP-SGD whose (epsilon, delta) by `accountant` stays within
     `epsilon`, rounded up.
 
@@ -189,7 +198,7 @@ def noise_multiplier(*, epsilon, sample_rate, steps, delta, accountant="rdp") ->
     return noise
 
 
-def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> list[dict]:
+def aimed(families: Sequence[dict], recipe: Recipe, *, members: int, delta: float) -> list[dict]:
     """Changes to a recipe in which "epsilon" has become the noise multiplier of DP-SGD that reaches
     it, by RDP.
 
@@ -238,13 +247,13 @@ def aimed(families: Sequence[dict], recipe, *, members: int, delta: float) -> li
 
 def over_epochs(
     *,
-    noise_multiplier,
-    samples,
-    batch,
-    epochs,
-    delta,
-    accountants=("prv", "rdp", "gdp"),
-    sampling="poisson",
+    noise_multiplier: float,
+    samples: int,
+    batch: int,
+    epochs: Sequence[int],
+    delta: float,
+    accountants: Sequence[str] = ("prv", "rdp", "gdp"),
+    sampling: str = "poisson",
 ) -> pd.DataFrame:
     """`epsilon` along training, a row per epoch, delta and accountant.
 
@@ -290,7 +299,9 @@ def over_epochs(
     )
 
 
-def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float:
+def gdp_mu(
+    *, noise_multiplier: float, sample_rate: float, steps: int, sampling: str = "poisson"
+) -> float:
     """mu of the Gaussian that DP-SGD's trade-off function tends to.
 
     Parameters:
@@ -326,7 +337,7 @@ def gdp_mu(*, noise_multiplier, sample_rate, steps, sampling="poisson") -> float
     return float(sample_rate * math.sqrt(steps) * math.sqrt(growth))
 
 
-def nsde_sigma(*, k, steps, T) -> float:
+def nsde_sigma(*, k: float, steps: int, T: float) -> float:
     """sigma = k sqrt(steps / T): the diffusion coefficient, printed as sigma by Hong, Wu, Gruber
     and Lee (arXiv 2501.06686).
 
@@ -345,7 +356,7 @@ def nsde_sigma(*, k, steps, T) -> float:
     return float(k * math.sqrt(steps / T))
 
 
-def noise_sd(*, k, steps) -> float:
+def noise_sd(*, k: float, steps: int) -> float:
     """k sqrt(steps) = sigma sqrt(T): standard deviation of the noise in h(T) where the drift is 0.
 
     Parameters:
@@ -359,7 +370,7 @@ def noise_sd(*, k, steps) -> float:
     return float(k * math.sqrt(steps))
 
 
-def theorem_epsilon(*, noise_sd, T, lipschitz, delta) -> float:
+def theorem_epsilon(*, noise_sd: float, T: float, lipschitz: float, delta: float) -> float:
     """Theorem 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved: sqrt(2 ln(1.25 / delta)) T
     lipschitz / noise_sd.
 
@@ -385,7 +396,15 @@ def theorem_epsilon(*, noise_sd, T, lipschitz, delta) -> float:
     return float(math.sqrt(2 * math.log(1.25 / delta)) * T * lipschitz / noise_sd)
 
 
-def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime) -> float:
+def corollary_epsilon(
+    *,
+    noise_sd: float,
+    T: float,
+    lipschitz: float,
+    iterations: int,
+    delta: float,
+    delta_prime: float,
+) -> float:
     """Corollary 1 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), solved for epsilon': 4 sqrt(K
     ln(1.25 / delta) ln(1 / delta')) T lipschitz / noise_sd, for (epsilon', K delta + delta').
 
@@ -416,7 +435,17 @@ def corollary_epsilon(*, noise_sd, T, lipschitz, iterations, delta, delta_prime)
     return float(4 * root * T * lipschitz) / noise_sd
 
 
-def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_sided=None) -> float:
+def release_mu(
+    *,
+    k: float,
+    steps: int,
+    T: float,
+    lipschitz: float,
+    clip: float,
+    scheme: str = "euler",
+    queries: int = 1,
+    one_sided: float | None = None,
+) -> float:
     """mu of the Gaussian trade-off between the hidden states of two inputs: local DP of the queried
     input, per `queries`; `gaussian_epsilon(mu, delta)` is its epsilon.
 
@@ -484,7 +513,7 @@ def release_mu(*, k, steps, T, lipschitz, clip, scheme="euler", queries=1, one_s
         )
 
 
-def gaussian_delta(mu, epsilon):
+def gaussian_delta(mu: float | np.ndarray, epsilon: float | np.ndarray):
     """delta of a mu-GDP mechanism at epsilon: Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 -
     epsilon/mu), from log-cdfs.
 
@@ -505,7 +534,7 @@ def gaussian_delta(mu, epsilon):
     return _plain(np.where((mu == 0) | np.isinf(epsilon), 0.0, delta))
 
 
-def gaussian_epsilon(mu, delta):
+def gaussian_epsilon(mu: float | np.ndarray, delta: float | np.ndarray):
     """epsilon of a mu-GDP mechanism at delta, exact for all mu: `gaussian_delta` inverted by
     bisection, never below the root.
 
@@ -534,7 +563,7 @@ def gaussian_epsilon(mu, delta):
     return _plain(np.where(mu == 0, 0.0, np.where(np.isinf(mu) | (delta == 0), np.inf, high)))
 
 
-def gaussian_mu(epsilon, delta):
+def gaussian_mu(epsilon: float | np.ndarray, delta: float | np.ndarray):
     """The largest mu whose Gaussian trade-off implies (epsilon, delta): the inverse of
     `gaussian_epsilon` in mu.
 
@@ -563,7 +592,7 @@ def gaussian_mu(epsilon, delta):
     return _plain(np.where(np.isinf(epsilon), np.inf, np.where(delta == 0, 0.0, low)))
 
 
-def response_epsilon(*, keep, classes) -> float:
+def response_epsilon(*, keep: float, classes: int) -> float:
     """ln(keep (classes - 1) / (1 - keep)): epsilon, at delta 0, of a label that is said at random
     once and kept as said.
 
@@ -588,7 +617,13 @@ def response_epsilon(*, keep, classes) -> float:
     return math.inf if keep == 1 else max(0.0, math.log1p(float((keep * classes - 1) / (1 - keep))))
 
 
-def tradeoff(fpr, *, epsilon=None, delta=0.0, mu=None):
+def tradeoff(
+    fpr: float | np.ndarray,
+    *,
+    epsilon: float | None = None,
+    delta: float = 0.0,
+    mu: float | None = None,
+):
     """The largest TPR at `fpr` of any attack on an (epsilon, delta)-DP or on a mu-GDP mechanism: a
     ceiling for a ROC curve.
 

@@ -124,7 +124,14 @@ def load(
 
 
 def from_arrays(
-    x, y, *, classes: Sequence[str] | None = None, name="arrays", mean=None, std=None, canary=None
+    x: np.ndarray | Tensor,
+    y: np.ndarray | Sequence[int],
+    *,
+    classes: Sequence[str] | None = None,
+    name: str = "arrays",
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    canary: np.ndarray | None = None,
 ) -> Images:
     """Images from arrays.
 

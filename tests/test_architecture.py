@@ -11,7 +11,16 @@ import mia_nb
 
 PACKAGE = Path(__file__).parent.parent / "mia_nb"
 # from left to right
-ROOMS = ["escape", "checks", "digests", "types", "parameters", *mia_nb.ROOMS[1:], "cli"]
+ROOMS = [
+    "escape",
+    "checks",
+    "arguments",
+    "digests",
+    "types",
+    "parameters",
+    *mia_nb.ROOMS[1:],
+    "cli",
+]
 LAPTOP = ROOMS[ROOMS.index("examples") :]
 HEAVY = {"torch", "sklearn", "scipy.stats"}  # seconds of start-up that few functions need
 INSIDE = {

@@ -80,8 +80,8 @@ def check(
     target: Signals,
     references: Signals | None = None,
     *,
-    needs_references=False,
-    same_samples=True,
+    needs_references: bool = False,
+    same_samples: bool = True,
 ):
     """Refuse in one line what no attack can work with."""
     alone = references is None or not references.shape[0]

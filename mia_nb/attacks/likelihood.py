@@ -162,11 +162,11 @@ def lira_fit(
     target: Signals,
     references: Signals,
     *,
-    variance="shrunk",
-    combine="margin",
-    share_variance=False,
-    ddof=1,
-    nu0=6.0,
+    variance: str = "shrunk",
+    combine: str = "margin",
+    share_variance: bool = False,
+    ddof: int = 1,
+    nu0: float = 6.0,
 ) -> tuple[np.ndarray, Fit]:
     """(the target's margins (N,), the Gaussians that `lira` compares at them).
 
@@ -189,7 +189,7 @@ def lira_fit(
 
 
 def nig_fit(
-    target: Signals, references: Signals, *, combine="margin", **options
+    target: Signals, references: Signals, *, combine: str = "margin", **options
 ) -> tuple[np.ndarray, Fit]:
     """(the target's margins (N,), the Student t predictives that `nig` compares at them).
 
@@ -448,7 +448,13 @@ def _nig_offline(phi_t, world, audited, a0, predictive) -> np.ndarray:
     return log_ndtr(z) if predictive == "normal" else _log_t_cdf(z, 2 * a)
 
 
-def variance_prior(free, ss, audited, a0, between=None) -> tuple[float, float]:
+def variance_prior(
+    free: np.ndarray,
+    ss: np.ndarray,
+    audited: np.ndarray,
+    a0: float | None,
+    between: np.ndarray | None = None,
+) -> tuple[float, float]:
     """Inverse-gamma (a0, b0) of the variances, from E and var of log SS: var = trigamma(a0) +
     trigamma(d/2).
     """

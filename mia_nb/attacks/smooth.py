@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.polynomial.legendre import legvander
 from scipy.special import digamma
-from scipy.stats import rankdata
 
 from mia_nb.arguments import Whole
 from mia_nb.attacks.inputs import combination, own, sides
@@ -125,18 +124,21 @@ def _smoother(
     Legendre polynomials of the rank: the basis is nearly orthogonal whatever the levels' scale.
     """
     ordered = np.sort(level)
-    position = 2 * (rankdata(level) - 0.5) / len(level) - 1
-    basis = legvander(position, degree)
+
+    def position(at: np.ndarray) -> np.ndarray:
+        """Mid-rank among the levels, from -1 to 1."""
+        below = np.searchsorted(ordered, at, "left")
+        up_to = np.searchsorted(ordered, at, "right")
+        return (below + up_to) / len(ordered) - 1
+
+    basis = legvander(position(level), degree)
     normal = np.linalg.pinv(basis.T @ basis, hermitian=True)
 
     def regress(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         weights = normal @ (basis.T @ values)
 
         def curve(at: np.ndarray) -> np.ndarray:
-            below = np.searchsorted(ordered, at, "left")
-            up_to = np.searchsorted(ordered, at, "right")
-            rank = (below + up_to) / len(ordered) - 1
-            return legvander(rank, degree) @ weights
+            return legvander(position(at), degree) @ weights
 
         return curve
 

@@ -180,7 +180,7 @@ def _correlations(means: Callable, cuts: Iterable[tuple], kept: np.ndarray) -> n
     return np.mean(found, axis=0)
 
 
-def rank_correlation(x, y) -> float:
+def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
     """Spearman's correlation of two vectors; NaN where one of them is constant."""
     with np.errstate(invalid="ignore"):
         return float(np.corrcoef(pd.Series(x).rank(), pd.Series(y).rank())[0, 1])

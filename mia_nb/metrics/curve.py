@@ -5,6 +5,7 @@ Larger score = more likely a member.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ class TprAt(NamedTuple):
     measurable: bool
 
 
-def counts(score, member) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def counts(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cumulative (tp, fp, threshold) after each block of equal scores, largest first, starting at
     (0, 0, +inf); (V,) each.
 
@@ -85,7 +86,7 @@ def _vectors(score, member) -> tuple[np.ndarray, np.ndarray]:
     return score, member
 
 
-def rates(fpr) -> tuple[float, ...]:
+def rates(fpr: float | Sequence[float]) -> tuple[float, ...]:
     """False positive rates as a tuple; ValueError for a bare number, and for what is no
     fraction.
     """
@@ -141,7 +142,7 @@ def auc(score: Numbers, member: Mask) -> float:
     return area(tp, fp)
 
 
-def auc_null_error(n1, n0):
+def auc_null_error(n1: int, n0: int):
     """Standard error of an AUC when scores tell nothing: sqrt((n1 + n0 + 1) / (12 n1 n0))."""
     return np.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
 

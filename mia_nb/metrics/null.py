@@ -152,7 +152,7 @@ def _willing(attacks: dict, signals: Signals) -> tuple[dict, list[tuple]]:
     return able, refused
 
 
-def holm(p) -> np.ndarray:
+def holm(p: Sequence[float]) -> np.ndarray:
     """Holm's step-down adjusted p-values."""
     p = np.asarray(p, dtype=np.float64)
     order = np.argsort(p)

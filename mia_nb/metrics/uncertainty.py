@@ -20,6 +20,7 @@ the error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -52,7 +53,7 @@ FEW_SAMPLES = (
 FEW_HITS = 10  # below so many members found, or missed, in all targets no variance is trusted alone
 
 
-def names(fpr) -> list[str]:
+def names(fpr: float | Sequence[float]) -> list[str]:
     """Metric names in the order used throughout: auc, advantage, one tpr@x per FPR."""
     return ["auc", "advantage", *(f"tpr@{x:g}" for x in fpr)]
 
@@ -84,7 +85,7 @@ def tied_floor(scores: Scores) -> float:
     return float(max(fp[fp > 0][0] / fp[-1] for fp in counted))
 
 
-def per_target_metrics(scores: Scores, fpr=FPR) -> np.ndarray:
+def per_target_metrics(scores: Scores, fpr: float | Sequence[float] = FPR) -> np.ndarray:
     """(targets, metrics) in the order of `names`."""
     fpr = rates(fpr)
     return np.stack([_point(*scored(scores, row), fpr) for row in range(len(scores.value))])
@@ -243,7 +244,14 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
     )
 
 
-def half_width(over_pairs, pairs, shared=0.0, least=0.0, *, confidence: float = 0.95):
+def half_width(
+    over_pairs: np.ndarray,
+    pairs: int,
+    shared: np.ndarray | float = 0.0,
+    least: np.ndarray | float = 0.0,
+    *,
+    confidence: float = 0.95,
+):
     """Half of the interval of a mean, sqrt(t^2 over_pairs + z^2 shared) and at least z sqrt(least);
     arrays broadcast.
 
@@ -319,7 +327,13 @@ def interval(
 
 
 def ratio_interval(
-    a, b, pair, draws_a=None, draws_b=None, *, confidence: float = 0.95
+    a: np.ndarray,
+    b: np.ndarray,
+    pair: np.ndarray,
+    draws_a: np.ndarray | None = None,
+    draws_b: np.ndarray | None = None,
+    *,
+    confidence: float = 0.95,
 ) -> tuple[float, float]:
     """(low, high) of mean(a) / mean(b) of paired, non-negative values (targets,): all r >= 0 that a
     - r b does not reject.
@@ -355,7 +369,7 @@ def ratio_interval(
 def metric_interval(
     name: str,
     rows: pd.DataFrame,
-    sampled=None,
+    sampled: np.ndarray | None = None,
     *,
     confidence: float = 0.95,
     free: int | None = None,

@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -62,13 +62,13 @@ def build(
     model: str,
     model_args: dict | None = None,
     *,
-    in_channels,
-    num_classes,
-    size,
-    seed,
-    dtype=torch.float32,
-    mean=(0.0,),
-    std=(1.0,),
+    in_channels: int,
+    num_classes: int,
+    size: int,
+    seed: int | None,
+    dtype: torch.dtype = torch.float32,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
 ) -> nn.Module:
     """A freshly initialised module, images (B, in_channels, H, W) -> logits (B, num_classes).
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -507,9 +507,9 @@ def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Re
 def replaced(
     in_channels: int,
     num_classes: int,
-    size,
-    mean=(0.0,),
-    std=(1.0,),
+    size: int,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
     *,
     base: str = "resnet14",
     base_args: dict | None = None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
@@ -647,7 +647,7 @@ def convert(
     return snn
 
 
-def check_convertible(model: nn.Module, *, pool: str = "keep", encode="constant") -> None:
+def check_convertible(model: nn.Module, *, pool: str = "keep", encode: str = "constant") -> None:
     """ValueError, as `convert` gives it, for a network that cannot be converted.
 
     Parameters:
@@ -733,9 +733,9 @@ def spiking(
 def network(
     in_channels: int,
     num_classes: int,
-    size,
-    mean=(0.0,),
-    std=(1.0,),
+    size: int,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
     *,
     base: str = "tinycnn",
     base_args: dict | None = None,

@@ -270,7 +270,14 @@ def band(
 
 
 def add_roc(
-    figure: go.Figure, name: str, curve: Curve, style: Look, *, log: bool, column=1, banded=True
+    figure: go.Figure,
+    name: str,
+    curve: Curve,
+    style: Look,
+    *,
+    log: bool,
+    column: int = 1,
+    banded: bool = True,
 ) -> None:
     """One curve, with its band, in a column of a figure; in the first with its legend."""
     shape = "hv" if log else "linear"

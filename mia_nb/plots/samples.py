@@ -58,9 +58,9 @@ def empty(text: str, *, height: int = 130) -> dict:
 
 
 def score_points(
-    x,
-    y,
-    member=None,
+    x: np.ndarray,
+    y: np.ndarray,
+    member: np.ndarray | None = None,
     *,
     names: tuple[str, str],
     numbers=None,
@@ -118,7 +118,7 @@ def score_points(
     )
 
 
-def picture(x, sentence: str, *, height: int = 330) -> dict:
+def picture(x: np.ndarray, sentence: str, *, height: int = 330) -> dict:
     """One image (C, H, W) uint8, large, every pixel a square."""
     pixels = _enlarged(rgb(x), max(1, LARGE // max(np.shape(x)[1:])))
     return _figure(
@@ -130,8 +130,8 @@ def picture(x, sentence: str, *, height: int = 330) -> dict:
 
 
 def two_worlds(
-    margin,
-    member,
+    margin: np.ndarray,
+    member: np.ndarray,
     sentence: str,
     *,
     numbers: Sequence[int] | None = None,
@@ -274,7 +274,9 @@ def sample_traces(
     )
 
 
-def images(x, captions: Sequence[str], member: np.ndarray, *, columns: int = 10) -> go.Figure:
+def images(
+    x: np.ndarray, captions: Sequence[str], member: np.ndarray, *, columns: int = 10
+) -> go.Figure:
     """A sheet of images, each in a frame of its membership's colour over a caption with its mark.
 
     Parameters:
@@ -291,7 +293,7 @@ def images(x, captions: Sequence[str], member: np.ndarray, *, columns: int = 10)
 
 
 def sheet(
-    x,
+    x: np.ndarray,
     captions: Sequence[str],
     numbers: Sequence[int],
     sentence: str,
@@ -372,7 +374,9 @@ def sheet(
     return _figure(data, sentence, note, height=86 + 118 * rows, wrap=WIDE, **layout)
 
 
-def ranking(value, sentence: str, *, null=None, name="separation", bins: int = 80) -> dict:
+def ranking(
+    value: np.ndarray, sentence: str, *, null=None, name="separation", bins: int = 80
+) -> dict:
     """How a ranking statistic spreads over samples, beside its values under redrawn masks, each as
     shares of its own.
 
