@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -23,6 +22,7 @@ from mia_nb.metrics.curve import (
     tie_mass,
     tpr_at_counts,
 )
+from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.pairs import need_membership, refuse_unequal_samples
 from mia_nb.metrics.uncertainty import (
     FPR,
@@ -33,10 +33,6 @@ from mia_nb.metrics.uncertainty import (
     scored,
 )
 from mia_nb.types import Scores, Signals
-
-if TYPE_CHECKING:
-    from mia_nb.metrics.null import SelfTest
-
 
 SUMMARY = ("attack", "metric", "fpr", "value", "low", "high", "measurable", "n0", "flags")
 FEW = 5  # pairs below which a row says that its intervals are wide for want of pairs
