@@ -44,16 +44,6 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def holding(texts: dict[str, Any]) -> list[str]:
-    """Those of the texts {text: whether it holds} that do."""
-    return [text for text, holds in texts.items() if holds]
-
-
-def first_of(texts: dict[str, Any]) -> str:
-    """The first of the texts {text: whether it holds} that does, "" if none does."""
-    return next(iter(holding(texts)), "")
-
-
 def hint(value: Any, known: Iterable[str]) -> str:
     """ "; did you mean 'crop'?" where a known word is close, else nothing."""
     close = difflib.get_close_matches(str(value), list(known), 1)

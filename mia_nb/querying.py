@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
 from mia_nb.arguments import Flag, Rows, Whole
-from mia_nb.checks import checked, holding, row_numbers, whole
+from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import BACKENDS, BlownUp, Draws
@@ -255,13 +255,15 @@ def _source(plan: Query, noise: bool | None) -> str:
     """What makes the queries differ, one word of types.QUERY_KINDS; ValueError where nothing or
     more than one thing does.
     """
-    sources = {
-        "dropout": plan.input_dropout > 0,
-        "augment": plan.augment,
-        "noise": noise is True,
-        "steps": bool(plan.per_step),
-    }
-    on = holding(sources)
+    on = []
+    if plan.input_dropout > 0:
+        on.append("dropout")
+    if plan.augment:
+        on.append("augment")
+    if noise is True:
+        on.append("noise")
+    if bool(plan.per_step):
+        on.append("steps")
     queries = plan.queries
     if plan.per_step and (queries > 1 or len(on) > 1):
         raise ValueError(

@@ -17,7 +17,7 @@ from mia_nb.attacks.margins import log_p, over_queries
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.registry import ATTACKS, Attack
 from mia_nb.attacks.single import attack_p, loss, vote
-from mia_nb.checks import checked, hint, holding, instance, row_numbers, shown
+from mia_nb.checks import checked, hint, instance, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
 
 IN_BLOCKS = (loss, attack_p, vote, attack_r, watson, rmia, base, lira, nig)
@@ -282,8 +282,8 @@ def _flags(target, pool, designs, keep_complement: bool, warned: list[str]) -> l
         flags[f"targets queried with {name} {ours}, references with {theirs}: not one plan"] = (
             both and (ours or None) != (theirs or None)  # None, False and 0 all say no
         )
-    flags |= dict.fromkeys(warned, True)
-    return holding(flags)
+    apply = [flag for flag, applies in flags.items() if applies]
+    return list(dict.fromkeys([*apply, *warned]))
 
 
 def _by_membership(target, targets, audited) -> tuple[np.ndarray, np.ndarray]:

@@ -49,7 +49,7 @@ from mia_nb.auditing.readers import (
     without_extremes,
 )
 from mia_nb.auditing.shift import COPIES, DOUBT, LEVEL, ShiftGuard, shift_guard
-from mia_nb.checks import checked, holding, mask, shown
+from mia_nb.checks import checked, mask, shown
 from mia_nb.digests import digest, digest_of_function
 from mia_nb.metrics import (
     by_group,
@@ -284,8 +284,13 @@ def audit_model(
     )
     untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
     copies = _copies(x, y, member)
-    remarks = {copies: copies, VARIES: not close.all(), UNTESTED: untested}
-    told = [*signals.info["remarks"], *holding(remarks)]
+    told = list(signals.info["remarks"])
+    if copies:
+        told.append(copies)
+    if not close.all():
+        told.append(VARIES)
+    if untested:
+        told.append(UNTESTED)
     doubt = "" if shift.passed or untested else f"{DOUBT}: {shift.note}."
     units = resampling_units(
         signals.margin[0].mean(0),

@@ -22,7 +22,7 @@ from mia_nb.auditing.one_run import (
     numbers_tried,
     perfect_epsilon,
 )
-from mia_nb.checks import checked, first_of
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, measurable
 from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.permutation import LEVEL, membership_test, pure_units
@@ -193,61 +193,65 @@ def refuse_unmeasurable(
     units = (models if coins else models // 2) if units is None else units
     for limit in stated:
         if limit.metric != "epsilon":
-            n0, n1 = (side if n is None else n for n in (non_members, members))
-            reasons = _too_few_samples(limit, n0, n1, attacks)
-            reasons |= _too_few_units(limit, models, units)
+            n0 = side if non_members is None else non_members
+            n1 = side if members is None else members
+            reason = _too_few_samples(limit, n0, n1, attacks)
+            reason = reason or _too_few_units(limit, models, units)
         elif coins:
-            reasons = _too_large_epsilon(limit, models, audited, delta, attacks)
+            reason = _too_large_epsilon(limit, models, audited, delta, attacks)
         else:
-            reasons = {UNDECLARED: True}
-        if reason := first_of(reasons):
+            reason = UNDECLARED
+        if reason:
             raise ValueError(f'limit "{limit}"{reason}')
 
 
-def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> dict[str, bool]:
-    """{why a limit on a rate is refused: whether it is so}, empty for others."""
+def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> str:
+    """Why a limit on a rate is refused, "" where it is not."""
     if limit.fpr is None:
-        return {}
+        return ""
     needed = math.ceil(MIN_FALSE_POSITIVES / limit.fpr - 1e-9)
     least = MIN_FALSE_POSITIVES / max(n0, 1)
     rate = f"state tpr@{math.ceil(1e4 * least) / 1e4:g} or a higher rate, or " if least < 1 else ""
     most = clopper_pearson(max(n1, 1), max(n1, 1), confidence=1 - 0.05 / attacks)[0]
-    return {
-        f" cannot be measured with n0 = {n0} non-members a model: {needed:,} are needed,"
-        f" so that {MIN_FALSE_POSITIVES} false alarms are allowed; {rate}audit more images": (
-            not measurable(limit.metric, n0)
-        ),
-        f" can never be exceeded: with n1 = {n1} members a model and {attacks} attacks even a"
-        f" rate of 1 shows only {most:.4g} at 95 % confidence; state a lower limit, or audit more"
-        " images": limit.value >= most,
-    }
+    if not measurable(limit.metric, n0):
+        return (
+            f" cannot be measured with n0 = {n0} non-members a model: {needed:,} are needed,"
+            f" so that {MIN_FALSE_POSITIVES} false alarms are allowed; {rate}audit more images"
+        )
+    if limit.value >= most:
+        return (
+            f" can never be exceeded: with n1 = {n1} members a model and {attacks} attacks even a"
+            f" rate of 1 shows only {most:.4g} at 95 % confidence; state a lower limit, or audit"
+            " more images"
+        )
+    return ""
 
 
-def _too_few_units(limit: Limit, models: int, units: int) -> dict[str, bool]:
-    """{why a limit on an interval over so few is refused: whether it is so}."""
+def _too_few_units(limit: Limit, models: int, units: int) -> str:
+    """Why a limit on an interval over so few is refused, "" where it is not."""
+    if units != 2 and (limit.metric != "advantage" or units >= PAIRS):
+        return ""
     paired = models >= 2 * units
     have = f"{units} {'pair' if paired else 'training set'}{'s' if units != 1 else ''}"
     needed = f"{2 * PAIRS} models ({PAIRS} pairs)" if paired else f"{PAIRS} models"
     wide = "its interval over so few is too wide to decide"
     why = wide if units >= 2 else "its threshold is set on other targets"
-    return {
-        f" cannot be measured on {models} models ({have}): {why}; train {needed} or more": (
-            units == 2 or (limit.metric == "advantage" and units < PAIRS)
-        )
-    }
+    return f" cannot be measured on {models} models ({have}): {why}; train {needed} or more"
 
 
-def _too_large_epsilon(limit, models, audited, delta, attacks) -> dict[str, bool]:
-    """{why a limit on epsilon is refused: whether it is so}."""
+def _too_large_epsilon(limit: Limit, models: int, audited: int, delta: float, attacks: int) -> str:
+    """Why a limit on epsilon is refused, "" where it is not."""
     together = models >= FEWEST_SPLIT  # half of the models
     coins, tests = (audited * (models // 2), 1) if together else (audited, models)
     alpha = 0.05 / (tests * attacks)
     alpha /= len(numbers_tried(coins, alpha, delta))
     most = perfect_epsilon(coins, coins, delta, 1 - alpha)
-    return {
+    if limit.value < most:
+        return ""
+    return (
         f" can never be exceeded: right guesses about all {coins:,} coins would certify {most:.3g};"
-        " state a lower limit, or audit more images": limit.value >= most
-    }
+        " state a lower limit, or audit more images"
+    )
 
 
 @checked
@@ -413,7 +417,12 @@ def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> Verdict:
     """The verdict on the largest of the values, from {attack: value, low, high}."""
     strongest = max(ends, key=lambda name: ends[name]["value"])
     value, low, high = (float(max(row[end] for row in ends.values())) for end in ENDS)
-    outcome = first_of({EXCEEDED: low > limit.value, BELOW: high <= limit.value, OPEN: True})
+    if low > limit.value:
+        outcome = EXCEEDED
+    elif high <= limit.value:
+        outcome = BELOW
+    else:
+        outcome = OPEN
     tried = f"the largest of {len(scores)} attacks" if len(scores) > 1 else "one attack"
     who = f"{tried}, {in_words(strongest)}{_left_out(ends, scores)}; {_words(scores[strongest])}"
     sentence = f"{limit.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({who}): {BECAUSE[outcome]}"

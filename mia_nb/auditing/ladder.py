@@ -10,7 +10,7 @@ import pandas as pd
 
 from mia_nb import accounting
 from mia_nb.arguments import Anything, Delta
-from mia_nb.checks import checked, first_of, holding, one_of
+from mia_nb.checks import checked, one_of
 
 LABELS = (
     "nominal (paper's accounting)",
@@ -203,23 +203,24 @@ def _row(
     """A row of the table. claim: the number that it claims for the training, NaN: none, None: one
     that no audit tests; remarks: {sentence: whether it applies}.
     """
+    applying = [sentence for sentence, applies in (remarks or {}).items() if applies]
     return {
         "shown": shown,
         "epsilon": epsilon,
         "relation": relation,
         "claim": claim,
         "method": method,
-        "remark": "; ".join(holding(remarks or {})),
+        "remark": "; ".join(applying),
     }
 
 
 def _silent(flow: dict | None) -> str:
     """Why rows 1 and 2 have no number, "" where they have one."""
-    no_noise = {
-        NO_NOISE: flow is None or flow["k"] == 0,
-        "not applicable (no noise in training)": not (flow or {}).get("noise_train", True),
-    }
-    return first_of(no_noise)
+    if flow is None or flow["k"] == 0:
+        return NO_NOISE
+    if not (flow or {}).get("noise_train", True):
+        return "not applicable (no noise in training)"
+    return ""
 
 
 def _nominal(flow, nominal, bounds, delta, accountant, sampling) -> dict:
@@ -317,18 +318,16 @@ def _release(flow, bounds, release, delta) -> dict:
     release = {"clip": known.get("clip"), "queries": 1, "one_sided": None} | (release or {})
     clip = release["clip"]
     queries = release["queries"]
-    absent = first_of(
-        {
-            NO_NOISE: flow is None or flow["k"] == 0,
-            INFINITE: not known.get("noise_eval", True),
-            "not given: needs clipped h0 (build the block with clip=C)": (
-                "clip" in known and known["clip"] is None
-            ),
-            "not given: needs clipped h0 and a certified L": (
-                clip is None or bounds["certified"] is None
-            ),
-        }
-    )
+    if flow is None or flow["k"] == 0:
+        absent = NO_NOISE
+    elif not known.get("noise_eval", True):
+        absent = INFINITE
+    elif "clip" in known and known["clip"] is None:
+        absent = "not given: needs clipped h0 (build the block with clip=C)"
+    elif clip is None or bounds["certified"] is None:
+        absent = "not given: needs clipped h0 and a certified L"
+    else:
+        absent = ""
     if absent:
         off = absent == INFINITE
         epsilon = math.inf if off else math.nan
@@ -390,8 +389,9 @@ def _stored(flow, bounds, stored, delta) -> dict:
         "euler or rk4 of order 1": flow is not None and not _covered(flow),
         "privatised labels": math.isinf(labels),
     }
-    if missing := ", ".join(holding(lacks)):
-        method = f"stored features, without {missing}"
+    missing = [condition for condition, is_missing in lacks.items() if is_missing]
+    if missing:
+        method = f"stored features, without {', '.join(missing)}"
         return _row(INFINITE, REPLACED, epsilon=math.inf, claim=None, method=method)
     mu, constants = _mu(flow, bounds, clip, releases)
     epsilon = accounting.gaussian_epsilon(mu, delta) + labels
@@ -473,22 +473,19 @@ def _verdict(row: dict, audited, claims_gaussian: bool) -> str:
     below = claim is not None and audited.epsilon <= claim
     most = audited.at_most if below else 0.0
     gaussian = audited.method == "fdp" and claims_gaussian
-    return first_of(
-        {
-            "nothing claimed": math.isinf(row["epsilon"]),
-            "not tested by row 5, whose coins add records": (
-                claim is None and row["relation"] == REPLACED
-            ),
+    if math.isinf(row["epsilon"]):
+        return "nothing claimed"
+    if claim is None and row["relation"] == REPLACED:
+        return "not tested by row 5, whose coins add records"
+    if claim is None:
+        return (
             "not tested by row 5: it takes Corollary 1 at an L that bounds the drift throughout"
-            " training": claim is None,
-            f"row 5 could not have exceeded it (at most {number(most, up=False)})": (
-                below and most <= claim
-            ),
-            NOTHING_ABOVE: below,
-            f"refuted at {100 * audited.confidence:g} % by row 5": (
-                audited.method == "steinke" or gaussian
-            ),
-            "row 5 is above, by a method whose conditions are not known to hold here: not"
-            " refuted": True,
-        }
-    )
+            " training"
+        )
+    if below and most <= claim:
+        return f"row 5 could not have exceeded it (at most {number(most, up=False)})"
+    if below:
+        return NOTHING_ABOVE
+    if audited.method == "steinke" or gaussian:
+        return f"refuted at {100 * audited.confidence:g} % by row 5"
+    return "row 5 is above, by a method whose conditions are not known to hold here: not refuted"

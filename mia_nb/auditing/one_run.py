@@ -25,7 +25,7 @@ from scipy.special import (
 from mia_nb.accounting import gaussian_epsilon
 from mia_nb.arguments import Anything, Array, Count, Delta, Level, Mask, Numbers, Whole
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked, first_of, mask, one_of, reals, whole
+from mia_nb.checks import checked, mask, one_of, reals, whole
 from mia_nb.types import Scores, Signals, pair_ids
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
@@ -356,21 +356,19 @@ def coin_fault(member: np.ndarray) -> str:
     near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
     spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
     unusual = min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2
-    reasons = {
-        f"{repeated} of {models} masks equal another or its complement (pairs)": (
-            repeated and samples > math.log2(models**2 / CHANCE)
-        ),
-        f"all {models} masks have {sums.min()} to {sums.max()} members of {samples} (exact"
-        " halves)": models * math.log(max(near, 1e-300)) < math.log(HALVES),
-        f"{total / member.size:.1%} of the mask are members, too far from one half": (
-            bdtr(min(total, member.size - total), member.size, 0.5) < CHANCE / 2
-        ),
-        f"the number of models that saw a sample varies {spread / samples:.2f} times as much as"
-        " with coins": models > 1 and unusual,
-    }
     advice = "a one-run audit needs independent fair coins; train the pool with split='bernoulli'"
-    reason = first_of(reasons)
-    return f"{reason}: {advice}" if reason else ""
+    if repeated and samples > math.log2(models**2 / CHANCE):
+        return f"{repeated} of {models} masks equal another or its complement (pairs): {advice}"
+    if models * math.log(max(near, 1e-300)) < math.log(HALVES):
+        sizes = f"{sums.min()} to {sums.max()} members of {samples} (exact halves)"
+        return f"all {models} masks have {sizes}: {advice}"
+    if bdtr(min(total, member.size - total), member.size, 0.5) < CHANCE / 2:
+        share = f"{total / member.size:.1%} of the mask are members, too far from one half"
+        return f"{share}: {advice}"
+    if models > 1 and unusual:
+        varies = f"varies {spread / samples:.2f} times as much as with coins"
+        return f"the number of models that saw a sample {varies}: {advice}"
+    return ""
 
 
 @checked

@@ -17,7 +17,7 @@ from mia_nb._image_files import npz_arrays
 from mia_nb.arguments import PathLike
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.auditing.readers import SEPARATORS, table_in
-from mia_nb.checks import checked, first_of, holding
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import QUERY_KINDS, Signals
 
@@ -265,13 +265,15 @@ def _scale(z: np.ndarray) -> str:
     """The key of PROBABILITIES of outputs (rows, K) that are no logits, "" of others."""
     if not z.min() >= 0:
         return ""
-    kinds = {
-        "sum to 1": _sum_to(1, z),
-        "sum to 100": _sum_to(100, z),
-        "lie in [0, 1]": z.max() <= 1,
-        "are -log(p)": _sum_to(1, np.exp(-z.astype(float))),
-    }
-    return first_of(kinds)
+    if _sum_to(1, z):
+        return "sum to 1"
+    if _sum_to(100, z):
+        return "sum to 100"
+    if z.max() <= 1:
+        return "lie in [0, 1]"
+    if _sum_to(1, np.exp(-z.astype(float))):
+        return "are -log(p)"
+    return ""
 
 
 def _sum_to(whole: int, z: np.ndarray) -> bool:
@@ -330,14 +332,14 @@ def _remarks(logits: np.ndarray) -> list[str]:
     ]
     silent = sum(int((z == z[:, :1]).all(1).sum()) for z in flat)
     cut_off = "as if cut off, squashed or negated."
-    remarks = {
-        f"those of {_models(positive)} are all >= 0, {cut_off}": positive,
-        f"those of {_models(negative)} are all <= 0, {cut_off}": negative,
-        f"{silent:,} are equal for all classes, as if nothing was queried.": (
-            silent > SILENT * sum(map(len, flat))
-        ),
-    }
-    return [f"{LOOK} {remark}" for remark in holding(remarks)]
+    remarks = []
+    if positive:
+        remarks.append(f"{LOOK} those of {_models(positive)} are all >= 0, {cut_off}")
+    if negative:
+        remarks.append(f"{LOOK} those of {_models(negative)} are all <= 0, {cut_off}")
+    if silent > SILENT * sum(map(len, flat)):
+        remarks.append(f"{LOOK} {silent:,} are equal for all classes, as if nothing was queried.")
+    return remarks
 
 
 def _check_masks(signals: Signals) -> None:

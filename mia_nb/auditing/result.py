@@ -18,7 +18,7 @@ from mia_nb import __version__
 from mia_nb.arguments import Anything, Flag
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.auditing.vulnerable import in_pairs
-from mia_nb.checks import checked, first_of
+from mia_nb.checks import checked
 from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.pairs import units
 from mia_nb.metrics.tables import by_attack
@@ -80,14 +80,14 @@ def design(signals: Signals, split: str | None = None) -> dict:
     member = signals.member[:, ~signals.population]
     numbers = units(member)
     declared = (split or signals.info.get("split")) == "bernoulli"
-    kind = first_of(
-        {
-            "pairs": in_pairs(member, numbers),
-            "coins": not coin_fault(member) and (declared or len(member) > 1),
-            "mask": len(member) == 1,
-            "masks": True,
-        }
-    )
+    if in_pairs(member, numbers):
+        kind = "pairs"
+    elif not coin_fault(member) and (declared or len(member) > 1):
+        kind = "coins"
+    elif len(member) == 1:
+        kind = "mask"
+    else:
+        kind = "masks"
     inside = member.sum(1)
     others = [member[numbers != number] for number in numbers]
     sides = [int(np.median(np.minimum(one.sum(0), (~one).sum(0)))) for one in others]
@@ -148,16 +148,19 @@ def headline(table: pd.DataFrame, self_test_passed: Flag, design: dict | None = 
     top = auc.loc[auc["value"].drop("max").idxmax()]
     low, high = auc.loc["max", ["low", "high"]]
     facts = design or {}
-    finding = first_of(
-        {
-            "tells the two sides apart": low > 0.5 and facts.get("doubt"),
-            "tells members from non-members": low > 0.5,
-            "ranks members below non-members (is the design right?)": high < 0.5,
+    if low > 0.5 and facts.get("doubt"):
+        finding = "tells the two sides apart"
+    elif low > 0.5:
+        finding = "tells members from non-members"
+    elif high < 0.5:
+        finding = "ranks members below non-members (is the design right?)"
+    elif (high - low) / 2 > VAGUE:
+        finding = (
             "cannot tell members from non-members, nor show that it could not: the interval is too"
-            " wide": (high - low) / 2 > VAGUE,
-            "finds members no better than a coin, as far as these numbers resolve": True,
-        }
-    )
+            " wide"
+        )
+    else:
+        finding = "finds members no better than a coin, as far as these numbers resolve"
     targets = f"{top['targets']:.0f} target{'s' if top['targets'] > 1 else ''}"
     if facts.get("models", 1) > 1:
         unit = "pair" if facts["kind"] == "pairs" else "training set"

@@ -10,7 +10,7 @@ from scipy.special import chdtrc
 
 from mia_nb import escape
 from mia_nb.arguments import Array, Count, Mask, Positive, Several
-from mia_nb.checks import checked, first_of, holding
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
@@ -146,12 +146,13 @@ def _note(value: float, error: float, classes_p: float) -> str:
         f"AUC {value:.3f} on raw inputs, {(value - 0.5) / error:+.1f} standard errors of"
         f" {error:.3f} from 1/2"
     )
-    shifts = {
-        seen: value - 0.5 > ERRORS * error,
-        f"class histograms differ (p = {classes_p:.2g})": classes_p < LEVEL,
-    }
-    if found := "; ".join(holding(shifts)):
-        return f"{CONFOUNDED}: {found}"
+    shifts = []
+    if value - 0.5 > ERRORS * error:
+        shifts.append(seen)
+    if classes_p < LEVEL:
+        shifts.append(f"class histograms differ (p = {classes_p:.2g})")
+    if shifts:
+        return f"{CONFOUNDED}: {'; '.join(shifts)}"
     equal = "nothing could be tested: all raw inputs are equal"
     alike = equal if math.isnan(value) else f"no shift found: {seen}"
     return f"{alike}; classes p = {classes_p:.2g}"
@@ -250,18 +251,17 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
     p = class_mix(signals.labels[audited], splits)
     fixed = _fixed(splits)
     unseen = fixed and shift is None
-    reason = first_of(
-        {
-            f"their class mix differs (p = {p:.2g}). Give both sides the same mix of classes": (
-                p < MIX
-            ),
-            f"the shift guard fails ({shift and shift.note}). Take both sides from one source": (
-                shift is not None and not shift.passed
-            ),
+    if p < MIX:
+        reason = f"their class mix differs (p = {p:.2g}). Give both sides the same mix of classes"
+    elif shift is not None and not shift.passed:
+        reason = f"the shift guard fails ({shift and shift.note}). Take both sides from one source"
+    elif unseen and not declared:
+        reason = (
             f"{fixed}, and without images nothing shows that chance drew the members. Add images"
-            ' to the file, or split="random" if it did': unseen and not declared,
-        }
-    )
+            ' to the file, or split="random" if it did'
+        )
+    else:
+        reason = ""
     if reason:
         facts["doubt"] = f"{DOUBT}: {reason}, or train models on random halves."
     elif unseen:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.arguments import Fraction, Mask
-from mia_nb.checks import checked, first_of
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, counts
 
 FEWEST = 3  # repetitions
@@ -113,18 +113,16 @@ def _note(seeds: pd.DataFrame) -> str:
     inside, outside = (jaccard - chance) / np.maximum(1 - chance, 1e-12)
     with np.errstate(invalid="ignore"):  # no non-member stands out
         error = (jaccard * (1 - jaccard) / unions).sum() ** 0.5
-    return first_of(
-        {
-            f"{start}; no non-member stands out to compare with: do not report lists of"
-            " samples": np.isnan(outside),
-            f"{compared}: do not report lists of samples from one seed": (
-                least["jaccard"] < STABLE
-            ),
+    if np.isnan(outside):
+        return f"{start}; no non-member stands out to compare with: do not report lists of samples"
+    if least["jaccard"] < STABLE:
+        return f"{compared}: do not report lists of samples from one seed"
+    if inside < outside + max(BEYOND, 2 * error):
+        return (
             f"{compared}: lists repeat, but no more than non-members' or chance's do, which says"
-            " nothing of membership": inside < outside + max(BEYOND, 2 * error),
-            f"{compared}: lists overlap from seed to seed, more than those of non-members": True,
-        }
-    )
+            " nothing of membership"
+        )
+    return f"{compared}: lists overlap from seed to seed, more than those of non-members"
 
 
 def _sets(curves: list, allowed: int) -> np.ndarray:

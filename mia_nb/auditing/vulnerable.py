@@ -13,7 +13,7 @@ from scipy.special import comb
 
 from mia_nb.arguments import Count, Flag, Real, Whole
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked, first_of
+from mia_nb.checks import checked
 from mia_nb.metrics.null import redraw
 from mia_nb.metrics.pairs import rows_of_pairs
 from mia_nb.types import Scores, Signals
@@ -323,13 +323,15 @@ def _resolution(design: str, smallest: np.ndarray, rate: float, more: str) -> st
     if (middle := np.median(smallest)) > 1.5 * floor:
         start += f" ({middle:.3g} for half of the samples)"
     together = enough[0] if len(enough) else 0
-    finding = first_of(
-        {
+    if not together:
+        finding = (
             f"nothing can be found at a rate of {rate:g}, not even all of {samples} samples"
-            f" together: {more}": not together,
-            f"nothing can be found unless {together} of {samples} samples reach it together:"
-            f" {more}": together > 1,
-            f"a single sample of {samples} can be found": True,
-        }
-    )
+            f" together: {more}"
+        )
+    elif together > 1:
+        finding = (
+            f"nothing can be found unless {together} of {samples} samples reach it together: {more}"
+        )
+    else:
+        finding = f"a single sample of {samples} can be found"
     return f"{start}; {finding}"

@@ -19,7 +19,7 @@ from mia_nb._files import replacing
 from mia_nb.auditing.finished import TWINS, array_in, outputs
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
 from mia_nb.auditing.result import IDLE, MIME
-from mia_nb.checks import first_of, mask
+from mia_nb.checks import mask
 from mia_nb.cli import notebooks, run
 from mia_nb.cli.report import REPORT
 from mia_nb.cli.say import say
@@ -196,17 +196,13 @@ def status(record: dict) -> tuple[int, str]:
         return OVER, f"{over} of {len(outcomes)} stated limits exceeded at 95 % confidence"
     checks = record["self_test"]
     names = ", ".join(checks["inverted"])
-    failures = {
-        "not established: members and non-members may differ in more than membership": (
-            record.get("design", {}).get("doubt")
-        ),
-        "the negative control failed: no verdict on a limit can be trusted; see it in the report": (
-            not checks["self_test_passed"]
-        ),
-        f"{names} ranks members below non-members: look at the design (is `member` right?) before"
-        " any verdict": names,
-    }
-    if failure := first_of(failures):
-        return FAILED, failure
+    if record.get("design", {}).get("doubt"):
+        return FAILED, "not established: members and non-members may differ in more than membership"
+    if not checks["self_test_passed"]:
+        failure = "the negative control failed: no verdict on a limit can be trusted"
+        return FAILED, f"{failure}; see it in the report"
+    if names:
+        failure = f"{names} ranks members below non-members: look at the design"
+        return FAILED, f"{failure} (is `member` right?) before any verdict"
     counts = [f"{outcomes.count(kind)} {kind}" for kind in (BELOW, OPEN) if kind in outcomes]
     return DONE, f"no stated limit exceeded at 95 % confidence: {', '.join(counts)}"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mia_nb import escape
 from mia_nb.arguments import Array, Count
-from mia_nb.checks import checked, holding
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.tables import intervals
 from mia_nb.metrics.uncertainty import (
@@ -78,13 +78,23 @@ def by_group(
         if min(n1, n0) >= FEW:
             compared[group] = (per_target_metrics(part, ())[:, 0], drawn["auc"])
         row = {f"{name}{end}": v for name in ends for end, v in zip(ENDS, ends[name], strict=True)}
-        marks = {"few": min(n1, n0) < FEW, "tpr n/m": n0 * RATE < MIN_FALSE_POSITIVES}
-        remark = "n/m" if min(n1, n0) < FEWEST else ", ".join(holding(marks))
-        rows[group] = row | {"n1": n1, "n0": n0, "remark": remark}
+        rows[group] = row | {"n1": n1, "n0": n0, "remark": _remark(n1, n0)}
     above = _above(compared, scores.pair)
     missing = dict.fromkeys((f"above{end}" for end in ENDS), math.nan)
     rows = {group: row | above.get(group, missing) for group, row in rows.items()}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
+
+
+def _remark(n1: int, n0: int) -> str:
+    """What so few members and non-members of a group cannot tell."""
+    if min(n1, n0) < FEWEST:
+        return "n/m"
+    remarks = []
+    if min(n1, n0) < FEW:
+        remarks.append("few")
+    if n0 * RATE < MIN_FALSE_POSITIVES:
+        remarks.append("tpr n/m")
+    return ", ".join(remarks)
 
 
 def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:

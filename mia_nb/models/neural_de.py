@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from mia_nb import models
-from mia_nb.checks import first_of, one_of
+from mia_nb.checks import one_of
 from mia_nb.models import solvers
 from mia_nb.models.lipschitz import conv_norm, local_lipschitz
 from mia_nb.models.solvers import integrate
@@ -276,15 +276,15 @@ class FlowBlock(nn.Module):
         """Refuse gradients per sample where they would be wrong without a word."""
         hooked = any(hasattr(p, "grad_sample") for p in self.parameters())  # put there by Opacus
         method = self.solver["method"]
-        wrong = first_of(
-            {
-                "adjoint=True": self.solver["adjoint"] and (hooked or solvers.is_transformed(h)),
-                # steps refused or unused: calls without a backward pass
-                f"method={method!r}": hooked and method in solvers.BACKENDS,
-                # the scales are functions of the weights that hooks do not see
-                "lipschitz": hooked and self.drift.lipschitz is not None,
-            }
-        )
+        wrong = ""
+        if self.solver["adjoint"] and (hooked or solvers.is_transformed(h)):
+            wrong = "adjoint=True"
+        elif hooked and method in solvers.BACKENDS:
+            # steps refused or unused: calls without a backward pass
+            wrong = f"method={method!r}"
+        elif hooked and self.drift.lipschitz is not None:
+            # the scales are functions of the weights that hooks do not see
+            wrong = "lipschitz"
         if wrong:
             raise ValueError(
                 f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mia_nb.accounting import over_epochs
 from mia_nb.arguments import Array, Delta, Positive, Real, Whole
-from mia_nb.checks import checked, first_of
+from mia_nb.checks import checked
 
 FIGURE4 = {
     "grows": ("epsilon grows with epochs, ever more slowly", "increasing, concave"),
@@ -117,14 +117,14 @@ def _at_two(curve: pd.DataFrame, accuracy: pd.DataFrame | None) -> dict:
         " axis"
     )
     seen = pd.DataFrame() if accuracy is None else accuracy[accuracy["epoch"] <= epoch]
-    reasons = {
-        "epsilon 2 is exceeded in the first epoch": spent.empty,
-        f"GDP uniform ends at epsilon {end:.3g}, below 2": end < UTILITY_AT,
-        where: accuracy is None,
-        f"{where}; no accuracy up to there": seen.empty,
-    }
-    if reason := first_of(reasons):
-        return _not_run(reason)
+    if spent.empty:
+        return _not_run("epsilon 2 is exceeded in the first epoch")
+    if end < UTILITY_AT:
+        return _not_run(f"GDP uniform ends at epsilon {end:.3g}, below 2")
+    if accuracy is None:
+        return _not_run(where)
+    if seen.empty:
+        return _not_run(f"{where}; no accuracy up to there")
     last = seen["epoch"].max()
     at = seen.loc[seen["epoch"] == last, "test_acc"]
     note = f"{where}; accuracy of epoch {int(last)}, {len(at)} model{'s' * (len(at) != 1)}"

@@ -24,7 +24,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from mia_nb import data, defenses, models
 from mia_nb.arguments import Whole
-from mia_nb.checks import checked, first_of
+from mia_nb.checks import checked
 from mia_nb.models import fast
 from mia_nb.training.muon import Muon
 from mia_nb.training.stacking import Stacking
@@ -677,18 +677,10 @@ def why_not_stacked(plan: Plan) -> str | None:
     agree to 1e-10. That finds what stacking would lose without a word: buffers that a forward
     replaces, random draws, control flow by value.
     """
-    reason = first_of(
-        {
-            "the plateau schedule needs a learning rate per model": (
-                plan.recipe.schedule == "plateau"
-            ),
-            "gradients per sample are taken of one model at a time": (
-                plan.recipe.defense == "dp_sgd"
-            ),
-        }
-    )
-    if reason:
-        return reason
+    if plan.recipe.schedule == "plateau":
+        return "the plateau schedule needs a learning rate per model"
+    if plan.recipe.defense == "dp_sgd":
+        return "gradients per sample are taken of one model at a time"
     rows = [0, min(1, len(plan.member) - 1)]
     trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"), channels_last=False)
     with random_state_kept(plan.device):
