@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from mia_nb.arguments import Array, Flag, PathLike, Real, Whole
 from mia_nb import __version__, data, defenses, models, store
+from mia_nb.arguments import Array, Flag, PathLike, Real, Whole
 from mia_nb.checks import checked, instance, mask, one_of, positive
 from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
