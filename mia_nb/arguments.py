@@ -74,5 +74,8 @@ Array = Annotated[np.ndarray, SkipValidation]
 Rows = Annotated[int | Iterable[int], SkipValidation]
 """One row number or several; the function itself checks that they are there."""
 
+Named = Annotated[str | Callable[..., Any], SkipValidation]
+"""A name, or the function itself that the name stands for."""
+
 Anything = Annotated[Any, SkipValidation]
 """What the docstring says; the function itself finds out what came."""

@@ -190,7 +190,7 @@ TRAINING = [
     ("train(device='cuda:99')", "this machine has"),
     ("train(strategy='fast')", "strategy='fast': wanted auto"),
     ("train(strategy=None)", "strategy=None: wanted"),
-    ("train(workers=0)", "workers=0: wanted a number from 1 up"),
+    ("train(workers=0)", "workers=0: wanted a whole number from 1 up"),
     ("train(workers=1.5)", "workers=1.5: wanted"),
     ("train(checkpoint=-1)", "checkpoint=-1: wanted a finite number from 0 up"),
     ("train(checkpoint='often')", "checkpoint='often': wanted numbers"),

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 import yaml
-from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.formatters import DisplayFormatter
 
 import mia_nb as mia
 from mia_nb import auditing
@@ -198,7 +198,7 @@ def test_a_result_stands_on_the_site_as_text_and_a_hostile_name_in_it_as_letters
         auditing.shift_guard(np.eye(200), np.zeros(200, int), np.arange(200) < 100, folds=2),
     ]
     for result in results:
-        formatted, _ = InteractiveShell.instance().display_formatter.format(result)
+        formatted, _ = DisplayFormatter().format(result)
         markup = site.shown({"output_type": "display_data", "data": formatted})
         assert type(result).__name__ + "(" not in markup + formatted["text/plain"]
         assert "<img" not in markup and "href" not in markup

@@ -99,7 +99,7 @@ class Verdict(NamedTuple):
 
 
 @checked
-def limits(texts: Sequence[str]) -> list[Limit]:
+def limits(texts: Array) -> list[Limit]:
     """The limits that texts like "tpr@0.01>0.05" or "auc>0.6" state, each once.
 
     Parameters:

@@ -4,14 +4,13 @@ and where it ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from mia_nb.arguments import Count, Rates
+from mia_nb.arguments import Array, Count, Named, Rates
 from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
 from mia_nb.attacks.learned import shokri
@@ -135,10 +134,10 @@ def _split(noise, mean, member, queries: int) -> np.ndarray:
 @checked
 def query_curve(
     signals: Signals,
-    attack: str = "rmia",
+    attack: Named = "rmia",
     references: Signals | None = None,
     *,
-    queries: Sequence[int] = (1, 4, 16, 64),
+    queries: Array = (1, 4, 16, 64),
     fpr: Rates = FPR,
     n_resamples: Count = RESAMPLES,
     seed: Count = 0,

@@ -4,14 +4,13 @@ trained decides what it leaks), and pools of several that share their members.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 
 from mia_nb import models
-from mia_nb.arguments import PathLike
+from mia_nb.arguments import Anything, PathLike
 from mia_nb.checks import checked, hint
 from mia_nb.training.loop import begin
 from mia_nb.training.pool import Pool
@@ -71,7 +70,7 @@ MEMBERS = (*SPLIT, "seed")
 
 
 @checked
-def changes(family: str | dict) -> dict:
+def changes(family: Anything) -> dict:
     """The fields of a Recipe that a named recipe changes.
 
     Parameters:
@@ -191,7 +190,7 @@ def _others(recipe: Recipe) -> list[str]:
 
 @checked
 def family_pools(
-    families: Sequence[dict],
+    families: Anything,
     recipe: Recipe,
     images: Images,
     *,
