@@ -190,7 +190,11 @@ def listed(path: Path) -> dict[str, str]:
     lines = data[len(before) :].split(b"\n")
     for number, line in enumerate(lines, before.count(b"\n") + 1):
         if entry := _entry(line):
-            files.update([entry]) if entry[1] else files.pop(entry[0], None)
+            name, sha = entry
+            if sha:
+                files[name] = sha
+            else:
+                files.pop(name, None)
         elif line:
             bad.append(number)
     if bad:

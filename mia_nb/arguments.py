@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import PlainValidator, SkipValidation, ValidationInfo
 
-from mia_nb.checks import LARGE, fraction, instance, mask, positive, real, reals, whole
+from mia_nb.checks import LARGE, fraction, instance, mask, real, reals, whole
 
 
 def _held_to(check: Callable[..., Any], **options: Any) -> PlainValidator:
@@ -40,9 +40,6 @@ Several = Annotated[int, _held_to(whole, least=2)]
 
 Real = Annotated[float, _held_to(real)]
 """A real number, infinite or not."""
-
-Above0 = Annotated[float, _held_to(positive)]
-"""A finite number above 0."""
 
 Flag = Annotated[bool, _held_to(instance, kind=bool | np.bool_)]
 """True or False, nothing that only counts as such."""

@@ -171,7 +171,9 @@ def _together(
     block at a time."""
     most = max(VALUES // images.x[0].numel() // BLOCK, 1 if device.type == "cpu" else 8) * BLOCK
     batch = max(most, 512) if batch is None else max(whole("batch", batch) // BLOCK, 1) * BLOCK
-    return batch if not noise else most if _own_noise(pool) else BLOCK
+    if not noise:
+        return batch
+    return most if _own_noise(pool) else BLOCK
 
 
 def _anew(folder: store.Folder, run: Callable[[store.Folder], None]) -> Signals:

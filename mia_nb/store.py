@@ -261,7 +261,10 @@ class Folder:
     def delete(self) -> None:
         """Remove the whole result; where it is a link, only that."""
         try:
-            self.path.unlink() if self.path.is_symlink() else shutil.rmtree(self.path)
+            if self.path.is_symlink():
+                self.path.unlink()
+            else:
+                shutil.rmtree(self.path)
         except OSError as error:  # rmtree names the file inside
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 

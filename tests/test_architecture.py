@@ -28,7 +28,6 @@ INSIDE = {
     "_torchvision": "data",
     "_image_files": "data",
     "_files": "checks",
-    "_forking": "store",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

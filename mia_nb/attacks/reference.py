@@ -204,7 +204,12 @@ def rmia(
             f"rmia: a={a} must lie in [0, 1], trim={trim} in [0, 0.5), and gamma={gamma} must be"
             " positive"
         )
-    need = ("in", "out") if not offline else () if from_in else ("out",)
+    if not offline:
+        need = ("in", "out")
+    elif from_in:
+        need = ()
+    else:
+        need = ("out",)
     side = sides("rmia", target, references, need, missing)
     if from_in and not a > 0:
         raise ValueError("rmia(from_in=True) inverts p_in = a p_out + (1 - a), which needs a > 0")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from mia_nb.arguments import Count, Whole
+from mia_nb.arguments import Count, Positive, Several
 from mia_nb.attacks.inputs import sides
 from mia_nb.attacks.reference import rmia
-from mia_nb.checks import checked, whole
+from mia_nb.checks import checked
 from mia_nb.types import Signals
 
 TEMPERATURES = (1.0, 1.5, 2.0, 3.0)
@@ -25,8 +25,8 @@ def rmia_tuned(
     references: Signals | None = None,
     *,
     temperatures: Sequence[float] = TEMPERATURES,
-    pseudo: Whole = 8,
-    max_rows: Whole = 200_000,
+    pseudo: Several = 8,
+    max_rows: Positive = 200_000,
     combine: str | None = None,
     missing: str = "raise",
     seed: Count = 0,
@@ -63,8 +63,6 @@ def rmia_tuned(
     for every target; choosing it on the references is ours. Caveat: with hardly trained networks
     differences between temperatures are not resolved, and this is plain RMIA.
     """
-    pseudo = whole("pseudo", pseudo, 2)
-    max_rows = whole("max_rows", max_rows, 1)
     if not temperatures or not all(0 < one < np.inf for one in temperatures):
         raise ValueError(f"temperatures={temperatures!r}: wanted one or several numbers above 0")
     sides("rmia_tuned", target, references, ("in", "out"), missing)

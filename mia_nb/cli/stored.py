@@ -46,9 +46,14 @@ def status(folder: store.Folder) -> str:
             if folder.has(STATUS) and not statuses:
                 return f"damaged {STATUS}"
             partial = len(statuses) < len(recipe.get("steps", []))
-            ended = "done, figures failed" if lost_figures(folder) else "done"
-            ended = "empty" if not statuses else "partial" if partial else ended
-            return next((bad for bad in ("running", "killed", "failed") if bad in statuses), ended)
+            for bad in ("running", "killed", "failed"):
+                if bad in statuses:
+                    return bad
+            if not statuses:
+                return "empty"
+            if partial:
+                return "partial"
+            return "done, figures failed" if lost_figures(folder) else "done"
         if _held(folder):
             return "running"
         if folder.kind == "pool":

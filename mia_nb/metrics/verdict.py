@@ -100,13 +100,12 @@ def verdict(
     )
     failed = self_test is not None and not self_test.passed
     leaks = bool(auc["low"] > 0.5)
-    title = (
-        "do not use: the negative control failed"
-        if failed
-        else "members can be told from non-members"
-        if leaks
-        else "no attack is resolved from guessing"
-    )
+    if failed:
+        title = "do not use: the negative control failed"
+    elif leaks:
+        title = "members can be told from non-members"
+    else:
+        title = "no attack is resolved from guessing"
     split = None
     if groups is not None:
         split = by_group(scores[name], groups, n_resamples=n_resamples, seed=seed)

@@ -72,7 +72,9 @@ def step_seconds(group: Group, index: torch.Tensor, repeats: int) -> list[float]
 
     On a GPU its peak of memory is that of the last step.
     """
-    device, images, taken = group.plan.device, group.plan.images, []
+    device = group.plan.device
+    images = group.plan.images
+    taken = []
     x = group.shown(index, {})
     group.seed_noise(0)
     for _ in range(repeats + 1):

@@ -577,7 +577,12 @@ def _title(recipe: Recipe) -> str:
     """
     network = models.architecture(recipe.model, recipe.model_args)
     if recipe.model == "snn":
-        origin = "direct" if recipe.parent is None else "tuned" if recipe.epochs else "converted"
+        if recipe.parent is None:
+            origin = "direct"
+        elif recipe.epochs:
+            origin = "tuned"
+        else:
+            origin = "converted"
         parts = ["snn", network, f"T{recipe.model_args.get('timesteps', 4)}", origin]
     else:
         parts = [recipe.model, network if recipe.model in models.BASES else None]
