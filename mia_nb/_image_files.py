@@ -277,23 +277,33 @@ def _left_out(path: Path, odd: list[str]) -> str:
     return f"{path} holds {many} no image that the installed Pillow reads{one} {said}; {fix}"
 
 
-def tiny_imagenet(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """The 100,000 training and 10,000 validation images; the official test images have no labels.
+def tiny_imagenet(
+    root: Path, download: bool, part: str
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """The 100,000 training images and the 10,000 for validation, which are the test part here: the
+    official test images have no labels.
 
     Classes are WordNet ids.
     """
+    x, y, classes, train_images = _tiny_parts(root, download)
+    of_part = {"all": slice(None), "train": slice(train_images), "test": slice(train_images, None)}
+    return x[of_part[part]], y[of_part[part]], classes
+
+
+def _tiny_parts(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, list[str], int]:
+    """All labelled images, their labels, the classes, and how many are training images."""
     folder = root / TINY
     archive = root / f"{TINY}.zip"
     if folder.is_dir():
         names = [file.relative_to(root).as_posix() for file in folder.rglob("*.JPEG")]
         stamp = [(name, *_size_and_time((root / name).stat())) for name in sorted(names)]
-        return _tiny_parts(root / ".cache", folder, stamp, names, lambda name: _open(root / name))
+        return _read_tiny(root / ".cache", folder, stamp, names, lambda name: _open(root / name))
     if not archive.is_file():
         _fetch_tiny(archive, download)
     try:
         with zipfile.ZipFile(archive) as packed:
             stamp = [_size_and_time(archive.stat())]
-            return _tiny_parts(
+            return _read_tiny(
                 root / ".cache",
                 archive,
                 stamp,
@@ -323,9 +333,9 @@ def _fetch_tiny(archive: Path, download: bool):
         ) from error
 
 
-def _tiny_parts(
+def _read_tiny(
     cache: Path, source: Path, stamp: list, names: list[str], read: Callable[[str], BinaryIO]
-):
+) -> tuple[np.ndarray, np.ndarray, list[str], int]:
     try:
         with read(f"{TINY}/val/val_annotations.txt") as file:
             rows = [line.split("\t") for line in file.read().decode().splitlines()]
@@ -339,7 +349,8 @@ def _tiny_parts(
     files = train + [f"{TINY}/val/images/{row[0]}" for row in rows]
     of_file = [name.split("/")[2] for name in train] + [row[1] for row in rows]
     classes, y = np.unique(of_file, return_inverse=True)
-    return _cached(cache, source, stamp, lambda: _decode(files, read)), y, classes.tolist()
+    x = _cached(cache, source, stamp, lambda: _decode(files, read))
+    return x, y, classes.tolist(), len(train)
 
 
 def _size_and_time(stat: os.stat_result) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ def load(
     limit: Whole | None = None,
     download: Flag = False,
     size: Whole | None = None,
+    part: Literal["all", "train", "test"] = "all",
     seed: Count = 0,
 ) -> Images:
     """Labelled images by name or from a path.
@@ -54,13 +56,14 @@ def load(
         download: whether a data set that is not there may be fetched.
         size: of a folder of class folders, the side in pixels that images are scaled to; None
             leaves them as they are.
+        part: "train" and "test" are the official parts of a data set that has them, validation
+            images counting as test images; "all" is one after the other. On "train" each model of
+            a pool trains on half of the official training images, and "test" stays out of all.
         seed: of the choice of `limit`.
 
     * "digits": 1,797 grey 8x8 digits that come with scikit-learn; grey value = round(v * 255 / 16).
     * "cifar10", "cifar100", "fashion_mnist" (torchvision) and "tiny_imagenet" (official archive or
-      its unpacked folder), all under `data_root`: the official training part followed by the
-      labelled test or validation part, since a pool draws its own members. Fetched only with
-      download=True.
+      its unpacked folder), all under `data_root`. Fetched only with download=True.
     * a folder of class folders of images, of one size or made so: with size=64 the largest square
       in the middle of each, scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All
       images grey: one channel, else three; transparency is dropped. Images are turned as their EXIF
@@ -88,7 +91,7 @@ def load(
     Raises:
         ValueError: of one line for whatever cannot be used.
 
-    Example: `load("digits", limit=400)`.
+    Examples: `load("digits", limit=400)`, `load("cifar10", part="train")`.
     """
     name = str(dataset)
     root = Path(data_root)
@@ -100,14 +103,21 @@ def load(
             f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of"
             " images"
         )
-    if name in DATASETS:
-        x, y, classes = DATASETS[name](root, download)
+    if part != "all" and (folder or name == "digits" or name.startswith("synthetic")):
+        raise ValueError(
+            f"part={part!r}: {name} has no official parts; wanted part='all', or one of"
+            f" {', '.join(OFFICIAL_PARTS)} or a .npz"
+        )
+    if name == "digits":
+        x, y, classes = _digits()
+    elif name in OFFICIAL_PARTS:
+        x, y, classes = OFFICIAL_PARTS[name](root, download, part)
     elif name == "synthetic" or name.startswith("synthetic:"):
         (x, y, classes), name = _synthetic(name.partition(":")[2]), "synthetic"
     elif folder:
         (x, y, classes), name = class_folders(path, root / ".cache", size), path.resolve().name
     elif path.suffix == ".npz":
-        (x, y, classes), name = _npz(path), path.stem
+        (x, y, classes), name = _npz(path, part), path.stem
     else:
         raise ValueError(
             f"no data set or folder {name!r}{hint(name, DATASETS)} (known: {', '.join(DATASETS)},"
@@ -120,6 +130,8 @@ def load(
         x = x[keep]
         y = y[keep]
     mean, std = PUBLISHED.get(str(dataset), (None, None))
+    if part != "all":
+        name = f"{name}-{part}"
     return from_arrays(x, y, classes=classes, name=name, mean=mean, std=std)
 
 
@@ -287,7 +299,7 @@ def _measure(x: Tensor) -> tuple[list[float], list[float]]:
 # data sets
 
 
-def _digits(root, download):
+def _digits() -> tuple[np.ndarray, np.ndarray, list[str]]:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -295,12 +307,15 @@ def _digits(root, download):
     return x, labels, [str(k) for k in range(10)]
 
 
-def _torchvision(kind: str, megabytes: int, root: Path, download: bool):
+def _torchvision(
+    kind: str, megabytes: int, root: Path, download: bool, part: str
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
     from mia_nb._torchvision import datasets
 
     dataset = getattr(datasets(), kind)
+    chosen = {"all": (True, False), "train": (True,), "test": (False,)}[part]
     try:
-        parts = [dataset(root, train=train, download=download) for train in (True, False)]
+        parts = [dataset(root, train=train, download=download) for train in chosen]
     except (RuntimeError, OSError) as error:
         if download:
             reason = str(error).partition("\n")[0]
@@ -319,13 +334,13 @@ def _channels_first(x: np.ndarray) -> np.ndarray:
     return x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
 
 
-DATASETS: dict[str, Callable] = {
-    "digits": _digits,
+OFFICIAL_PARTS: dict[str, Callable] = {  # name: what reads a part of it
     "cifar10": partial(_torchvision, "CIFAR10", 170),
     "cifar100": partial(_torchvision, "CIFAR100", 169),
     "fashion_mnist": partial(_torchvision, "FashionMNIST", 31),
     "tiny_imagenet": tiny_imagenet,
 }
+DATASETS = ("digits", *OFFICIAL_PARTS)
 
 
 def _synthetic(options: str):
@@ -367,7 +382,7 @@ def _synthetic(options: str):
     return np.rint(255 * x.clip(0, 1)).astype(np.uint8), y, [str(k) for k in range(count)]
 
 
-def _npz(path: Path):
+def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     parts = ("train", "val", "test")
     wanted = [f"{part}_{what}" for part in parts for what in ("images", "labels")]
     arrays, held = npz_arrays(path, [*wanted, "classes"])
@@ -375,6 +390,13 @@ def _npz(path: Path):
     if "train" not in parts or (missing := [p for p in parts if f"{p}_labels" not in arrays]):
         lacks = "train_images" if "train" not in parts else f"{missing[0]}_labels"
         raise ValueError(f"{path.name} holds {', '.join(held[:9]) or 'nothing'}; it lacks {lacks}")
+    if part != "all":
+        if len(parts) == 1:
+            raise ValueError(
+                f"part={part!r}: {path.name} holds train_images alone; wanted val_images or"
+                " test_images too, or part='all'"
+            )
+        parts = parts[:1] if part == "train" else parts[1:]
     images, labels = ([arrays[f"{part}_{what}"] for part in parts] for what in ("images", "labels"))
     shapes = [array.shape[1:] for array in images]
     each = ", ".join(f"{p} {s}" for p, s in zip(parts, shapes, strict=True))

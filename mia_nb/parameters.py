@@ -100,6 +100,9 @@ class Source(Record):
         ge=1,
         description="the side in pixels to which a folder's images are cut and scaled, or None",
     )
+    part: Literal["all", "train", "test"] = Field(
+        "all", description="all, or the official part alone: train or test"
+    )
     download: bool = Field(False, description="true or false: may the data set be downloaded?")
 
 

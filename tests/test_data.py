@@ -176,6 +176,10 @@ def test_fashion_mnist_joins_the_official_training_and_test_files(tmp_path):
         (0.2860,),
         (0.3530,),
     )
+    for part, (x, y) in zip(("train", "test"), expected, strict=True):
+        official = data.load("fashion_mnist", data_root=tmp_path, part=part)
+        assert (official.x[:, 0].numpy() == x).all() and (official.y.numpy() == y).all()
+        assert official.name == f"fashion_mnist-{part}" and official.mean == images.mean
 
 
 def test_cifar10_joins_the_official_training_and_test_files(tmp_path, monkeypatch):
@@ -206,6 +210,9 @@ def test_cifar10_joins_the_official_training_and_test_files(tmp_path, monkeypatc
         1,
     ] * 6
     assert images.classes[9] == "class9" and images.std == (0.2023, 0.1994, 0.2010)
+    train, test = (data.load("cifar10", data_root=tmp_path, part=p) for p in ("train", "test"))
+    assert (train.x.numpy() == np.concatenate(expected[:5])).all() and len(train.y) == 20
+    assert (test.x.numpy() == expected[5]).all() and test.std == images.std
 
 
 def test_tiny_imagenet_reads_alike_from_the_archive_and_from_its_unpacked_folder(tmp_path):
@@ -238,6 +245,11 @@ def test_tiny_imagenet_reads_alike_from_the_archive_and_from_its_unpacked_folder
         packed.x.numpy() == np.stack(order).transpose(0, 3, 1, 2)
     ).all() and packed.y.tolist() == [0, 0, 1, 1, 1, 0]
     assert packed.classes == ("n01", "n02") and packed.digest == unpacked.digest
+    train, test = (
+        data.load("tiny_imagenet", data_root=tmp_path / "zip", part=p) for p in ("train", "test")
+    )
+    assert (train.x == packed.x[:4]).all() and (test.x == packed.x[4:]).all()
+    assert test.y.tolist() == [1, 0] and test.classes == packed.classes
     (tmp_path / "zip" / "tiny-imagenet-200.zip").write_bytes(b"PK\x03\x04 cut short")
     with pytest.raises(ValueError, match="not an intact zip archive"):
         data.load("tiny_imagenet", data_root=tmp_path / "zip")
@@ -275,6 +287,30 @@ def test_an_unknown_name_or_option_is_refused_in_one_line(name, says):
     with pytest.raises(ValueError) as error:
         data.load(name)
     assert says in one_line(error)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic:n=20", "pets"])
+def test_images_without_official_parts_refuse_to_give_one(name, colours, tmp_path):
+    where = colours[0] if name == "pets" else name
+    with pytest.raises(ValueError, match="has no official parts; wanted part='all'") as error:
+        data.load(where, data_root=tmp_path, part="train")
+    one_line(error)
+
+
+def test_parts_of_an_npz_are_its_training_images_and_all_others(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (9, 8, 8), dtype=np.uint8)
+    y = np.arange(9) % 2
+    cuts = {"train": slice(0, 4), "val": slice(4, 6), "test": slice(6, 9)}
+    arrays = {}
+    for name, cut in cuts.items():
+        arrays |= {f"{name}_images": x[cut], f"{name}_labels": y[cut]}
+    np.savez(tmp_path / "a.npz", **arrays)
+    train, test = (data.load(tmp_path / "a.npz", part=part) for part in ("train", "test"))
+    assert (train.x[:, 0].numpy() == x[:4]).all() and (test.x[:, 0].numpy() == x[4:]).all()
+    np.savez(tmp_path / "b.npz", train_images=x, train_labels=y)
+    with pytest.raises(ValueError, match="holds train_images alone") as error:
+        data.load(tmp_path / "b.npz", part="test")
+    one_line(error)
 
 
 def test_importing_data_loads_neither_torchvision_nor_pillow_nor_scikit_learn():
