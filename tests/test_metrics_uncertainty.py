@@ -291,3 +291,79 @@ def test_a_seed_fixes_every_draw():
     )
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
+
+
+# --------------------------------------------------------------------------------------------------
+# resamples of many samples, to first order
+
+
+@pytest.mark.parametrize("decimals", [None, 1])
+def test_an_influence_is_what_a_little_more_of_a_sample_changes(decimals):
+    # of which the largest advantage is at one threshold alone
+    scores = pool(2, 200, decimals=decimals, seed=5)
+    found, influences = module.influence(scores.value[0], scores.member[0], FPR)
+    assert found == metrics_of(scores.value[0], scores.member[0])
+    copies = 10_000
+    weights = np.full((201, 200), copies)
+    weights[1:] += np.eye(200, dtype=int)
+    ranked = module._sorted(scores.value[0], scores.member[0])
+    same, *more = module._weighted(weights, ranked, FPR)
+    change = copies * (np.array(more) - same)
+    np.testing.assert_allclose(influences[:2].T, change[:, :2], atol=1e-5)
+
+
+def test_influences_sum_to_zero_and_those_on_an_auc_have_the_variance_of_delong():
+    scores = pool(2, 300, decimals=1)
+    score, member = scores.value[0], scores.member[0]
+    _, influences = module.influence(score, member, FPR)
+    np.testing.assert_allclose(influences.sum(1), 0, atol=1e-12)
+    wins = np.sign(score[member][:, None] - score[~member]) / 2 + 0.5  # every pair, O(n1 n0)
+    variance = wins.mean(1).var() / member.sum() + wins.mean(0).var() / (~member).sum()
+    assert np.sum(influences[0] ** 2) == pytest.approx(variance, rel=1e-12)
+
+
+def test_influences_do_not_change_with_a_rising_function_of_the_scores_or_with_unscored_samples():
+    scores = pool(2, 200, decimals=1)
+    score, member = scores.value[0], scores.member[0]
+    _, plain = module.influence(score, member, FPR)
+    _, risen = module.influence(np.exp(score), member, FPR)
+    np.testing.assert_array_equal(plain, risen)
+    _, longer = module.influence(np.append(score, np.nan), np.append(member, True), FPR)
+    np.testing.assert_array_equal(longer[:, :200], plain)
+    assert (longer[:, 200] == 0).all()
+
+
+def test_first_order_resamples_follow_the_exact_ones_draw_by_draw(monkeypatch):
+    scores = pool(4, 6000)
+    exact = bootstrap(scores, FPR, n_resamples=200)
+    monkeypatch.setattr(module, "MANY", 6000)
+    linear = bootstrap(scores, FPR, n_resamples=200)
+    least = {"auc": 0.999, "advantage": 0.9, "tpr@0.01": 0.85, "tpr@0.1": 0.95}
+    for name, correlation in least.items():
+        one, other = exact[name].mean(1), linear[name].mean(1)
+        assert np.corrcoef(one, other)[0, 1] > correlation, name
+        assert np.std(other) == pytest.approx(np.std(one), rel=0.12), name
+
+
+def test_groups_of_samples_drawn_in_place_of_too_many_leave_the_variance(monkeypatch):
+    scores = pool(4, 12_000)
+    monkeypatch.setattr(module, "MOST_UNITS", 12_000)
+    one_by_one = bootstrap(scores, FPR, n_resamples=2000)
+    monkeypatch.setattr(module, "MOST_UNITS", 3000)
+    in_groups = bootstrap(scores, FPR, n_resamples=2000)
+    for name, draws in one_by_one.items():
+        spread = draws.mean(1).std()
+        assert in_groups[name].mean(1).std() == pytest.approx(spread, rel=0.1), name
+
+
+def test_samples_of_one_group_are_drawn_together_to_first_order_too(monkeypatch):
+    """Every sample ten times over: the variance is ten times that of as many independent ones."""
+    scores = pool(4, 1500)
+    ten = replace(scores, value=scores.value.repeat(10, 1), member=scores.member.repeat(10, 1))
+    groups = np.arange(1500).repeat(10)
+    exact = bootstrap(scores, FPR, n_resamples=1000)["auc"].mean(1).std()
+    monkeypatch.setattr(module, "MANY", 1500)
+    grouped = bootstrap(ten, FPR, n_resamples=1000, groups=groups)["auc"].mean(1).std()
+    alone = bootstrap(ten, FPR, n_resamples=1000)["auc"].mean(1).std()
+    assert grouped == pytest.approx(exact, rel=0.05)
+    assert alone == pytest.approx(exact / np.sqrt(10), rel=0.1)

@@ -53,7 +53,7 @@ def counts(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarra
     absent.
     """
     score, member = _vectors(score, member)
-    order = np.argsort(-score, kind="stable")
+    order = np.argsort(-score)  # in any order within a block
     score = score[order]
     member = member[order]
     ends = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)

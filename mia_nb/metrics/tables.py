@@ -158,8 +158,17 @@ def intervals(
 
     Caveat: targets share their references, which nothing here resamples.
     """
-    rows = per_target(scores, fpr)
     sampled = sampled or bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
+    return _intervals(per_target(scores, fpr), sampled, confidence, groups)
+
+
+def _intervals(
+    rows: pd.DataFrame,
+    sampled: dict[str, np.ndarray],
+    confidence: float = 0.95,
+    groups: np.ndarray | None = None,
+) -> pd.DataFrame:
+    """`intervals` from the rows of `per_target` and resamples."""
     free = None if groups is None else len(np.unique(groups)) - 2
     ends = {
         name: [
@@ -329,7 +338,8 @@ def _attack_rows(
 ) -> pd.DataFrame:
     """The rows of one attack, in the order of `summary`, without its name."""
     targets = per_target(scores, fpr)
-    ends = intervals(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
+    drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
+    ends = _intervals(targets, drawn, groups=groups)
     null = targets["advantage_null"].mean()
     rows = [_mean("auc", targets["auc"], *ends.loc["auc", ["low", "high"]], chance=0.5)]
     for x in fpr:
