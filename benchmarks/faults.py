@@ -46,8 +46,7 @@ OURS = str(Path(mia_nb.__file__).parent)
 GOOD, BAD = ("refused", "accepted"), ("traceback", "hang", "lost", "outside", "wrong")
 SCRATCH = ("tmp", "cache", "data")  # may be written to, beside the results
 REMADE = ("manifest.jsonl", "report.html", "status.json", "provenance.json")
-# seconds without work, bytes beyond the parent's, calls in a child
-IDLE, MEMORY, BATCH = 4.0, 3 << 30, 25
+MEMORY, BATCH = 3 << 30, 25  # bytes beyond the parent's, calls in a child
 Call = Callable[[], object]
 
 
@@ -61,8 +60,7 @@ class Case(NamedTuple):
     call: Call
     expect: object = "any"
     damage: Callable[[], object] | None = None  # done to the store before
-    seconds: float = 20.0  # of CPU time; ten times as much in all
-    idle: float = IDLE
+    seconds: float = 20.0  # of CPU time; ten times as much on the clock
     removes: bool = False  # may take finished results away
     reads: bool = False  # does nothing but read: may share a child with the call before it
 
@@ -144,6 +142,10 @@ def _in_child(cases: list[Case], write: int, place: Path) -> None:
 def contained(cases: list[Case], place: Path) -> list[tuple[str, str, str]]:
     """(outcome, words, result) of the calls in a child, up to the one at which it ends or is ended
     for working too long.
+
+    A call hangs when it has used its CPU time, which does not grow with what else the machine does,
+    or ten times as long has passed on the clock: a child that does nothing for some seconds may
+    just wait for its turn.
     """
     read, write = os.pipe()
     sys.stdout.flush()
@@ -151,30 +153,38 @@ def contained(cases: list[Case], place: Path) -> list[tuple[str, str, str]]:
         _in_child(cases, write, place)
     os.close(write)
     os.set_blocking(read, False)
-    begun = moved = time.monotonic()
-    before, work, said, ended, hang = 0.0, 0.0, b"", 0, None
+    first = begun = time.monotonic()
+    work_before = 0.0  # CPU seconds of the calls that have ended
+    answers = b""
+    ended = 0
+    hang = None
     while not ended:
-        time.sleep(0.003 if time.monotonic() - begun < 0.3 else 0.03)
-        fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-        done = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        now, at = time.monotonic(), said.count(b"\n")
+        time.sleep(0.003 if time.monotonic() - first < 0.3 else 0.03)
+        now = time.monotonic()
+        work = _cpu_seconds(child)
+        answered = answers.count(b"\n")
         ended, status = os.waitpid(child, os.WNOHANG)
         with contextlib.suppress(BlockingIOError):
-            said += os.read(read, 1 << 20)
-        if said.count(b"\n") > at:
-            begun, before = now, done
-        moved = now if done > work or fields[0] == "R" else moved
-        work, case = done, cases[min(at, len(cases) - 1)]
-        late = work - before > case.seconds or now - begun > 10 * case.seconds
-        if not ended and (late or now - moved > case.idle):
-            hang = "hang", f"{work - before:.0f} s of work in {now - begun:.0f} s", ""
+            answers += os.read(read, 1 << 20)
+        if answers.count(b"\n") > answered:
+            begun = now
+            work_before = work
+        limit = cases[min(answered, len(cases) - 1)].seconds
+        if not ended and (work - work_before > limit or now - begun > 10 * limit):
+            hang = "hang", f"{work - work_before:.0f} s of work in {now - begun:.0f} s", ""
             os.killpg(child, signal.SIGKILL)
             ended, status = os.waitpid(child, 0)
     os.close(read)
-    found = [tuple(json.loads(line)) for line in said.splitlines()]
+    found = [tuple(json.loads(line)) for line in answers.splitlines()]
     if len(found) < len(cases):
         found.append(hang or ("traceback", f"ended with wait status {status} and no word", ""))
     return found
+
+
+def _cpu_seconds(process: int) -> float:
+    """What a process, maybe one that has ended and was not waited for, has worked so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def seen(top: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import safetensors.numpy
-from faults import IDLE, Case, Started, command, contained
+from faults import Case, Started, command, contained
 
 from mia_nb import attacks, data, store, training, widgets
 from mia_nb.cli import doctor, run
@@ -410,7 +410,6 @@ def stores(w: World, rng) -> Iterator[tuple]:
                     same,
                     change,
                     6.0,
-                    IDLE,
                     name == "clean --all",
                     reads,
                 )

@@ -5,6 +5,7 @@ cannot be trusted are refused.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 from collections.abc import Callable
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from mia_nb import data, defenses, store
-from mia_nb.arguments import Flag, Rows, Whole
-from mia_nb.checks import checked, row_numbers, whole
+from mia_nb.arguments import Flag, Positive, Rows
+from mia_nb.checks import checked, row_numbers
 from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import BACKENDS, BlownUp, Draws
@@ -47,7 +48,7 @@ def query(
     images: Images,
     *,
     models: Rows | None = None,
-    batch: Whole | None = None,
+    batch: Positive | None = None,
     device: str | None = None,
     progress: Flag = True,
     force: Flag = False,
@@ -111,7 +112,8 @@ def query(
             " size"
         )
     rows = row_numbers("models", models, len(pool.member)).tolist()
-    per_step, output_args = plan.per_step, plan.output_args
+    per_step = plan.per_step
+    output_args = plan.output_args
     if plan.output is not None or output_args:
         output_args = defenses.output_arguments(plan.output, output_args, len(images.classes))
     noise = plan.noise
@@ -120,7 +122,7 @@ def query(
     # an SDE's noise goes along with what is done to the image; dropout layers' noise is a query
     # of its own
     changed = plan.input_dropout or plan.augment
-    query_kind = _source(plan, noise and not (_own_noise(pool) and changed))
+    query_kind = _source(plan, noise and not (_noise_of_blocks_alone(pool) and changed))
     if plan.mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], plan)
     augment = pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"
@@ -169,11 +171,13 @@ def _together(
     """Images in one forward pass, in whole blocks: `batch`, or 512 (on a GPU 2,048), of tiny ones
     more. Noisy outputs do not depend on `batch`; the global generator takes one seed, and so one
     block at a time."""
-    most = max(VALUES // images.x[0].numel() // BLOCK, 1 if device.type == "cpu" else 8) * BLOCK
-    batch = max(most, 512) if batch is None else max(whole("batch", batch) // BLOCK, 1) * BLOCK
-    if not noise:
-        return batch
-    return most if _own_noise(pool) else BLOCK
+    least = 1 if device.type == "cpu" else 8
+    most = max(VALUES // images.x[0].numel() // BLOCK, least) * BLOCK
+    if noise:
+        return most if _noise_of_blocks_alone(pool) else BLOCK
+    if batch is None:
+        return max(most, 512)
+    return max(batch // BLOCK, 1) * BLOCK
 
 
 def _anew(folder: store.Folder, run: Callable[[store.Folder], None]) -> Signals:
@@ -205,7 +209,9 @@ def _stored(folder: store.Folder, progress: bool) -> Signals | None:
     return signals
 
 
-def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, device) -> None:
+def _record(
+    folder: store.Folder, pool: Pool, images: Images, signals: Signals, device: torch.device
+) -> None:
     """Write raster.npz beside outputs step by step: the first model at work on a few audited
     images, if it can be.
     """
@@ -221,8 +227,10 @@ def _record(folder: store.Folder, pool: Pool, images: Images, signals: Signals, 
     )
     # the outputs are there: a picture of them is not worth failing for
     with contextlib.suppress(store.Corrupt, store.ReadOnly, OSError):
-        if kept := recording.recorded(pool.model(signals.info["models"][0]).to(device), x, columns):
-            folder.write_arrays("raster.npz", kept)
+        module = pool.model(signals.info["models"][0]).to(device)
+        recorded = recording.recorded(module, x, columns)
+        if recorded:
+            folder.write_arrays("raster.npz", recorded)
 
 
 def _check_steps(pool: Pool, model: int, plan: Query) -> None:
@@ -284,7 +292,9 @@ def _source(plan: Query, noise: bool | None) -> str:
             f"queries={queries} without input_dropout, augment or noise: all outputs would be the"
             " same; use queries=1"
         )
-    return on[0] if on else "plain"
+    if not on:
+        return "plain"
+    return on[0]
 
 
 def _query_models(
@@ -292,38 +302,44 @@ def _query_models(
     images: Images,
     options: dict,
     query_kind: str,
-    device,
+    device: torch.device,
     batch: int,
     progress: bool,
     folder: store.Folder,
 ) -> None:
     """Write the signals of one model after the other, so that those of no more models than cores
     are in memory; with them which of the pool's images these are: none said for all, no number for
-    images of others."""
+    images of others.
+    """
     rows = options["models"]
     images, member, population, chosen = _queried_images(pool, images, options.get("limit"))
-    there = images._replace(x=images.x.to(device_of(device)), y=images.y.to(device))
+    device_of(device)  # refuses a GPU that is not there
+    on_device = images._replace(x=images.x.to(device), y=images.y.to(device))
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
     # models side by side, one thread each: on a CPU a network's own threads mostly wait for each
     # other; a GPU works on one model while masks are drawn for others, and their outputs measured.
     # Dropout and the noise of models from elsewhere draw from the one global generator
-    alone = options["noise"] and not _own_noise(pool)
+    alone = options["noise"] and not _noise_of_blocks_alone(pool)
     on_gpu = device.type == "cuda"
     left = [m for m in rows if store.kept_partial(folder, m) is None]
-    side_by_side = 1 if alone else max(min(cores(), len(left), 4 if on_gpu else len(left)), 1)
+    side_by_side = 1
+    if not alone:
+        most = 4 if on_gpu else len(left)
+        side_by_side = max(min(cores(), len(left), most), 1)
     modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
     for _ in range(side_by_side):
-        modules.put(module := pool.model(rows[0]).to(device))
+        module = pool.model(rows[0]).to(device)
         if (on_gpu or timesteps(module)) and _named(pool):  # others may view
             module.to(memory_format=torch.channels_last)
+        modules.put(module)
     labels = images.y.cpu().numpy()
     family = _family(pool, module)
 
-    def one(m: int) -> None:
+    def query_model(m: int) -> None:
         module = modules.get()
         try:
             pool.fill(module, m)
-            logits = _outputs(module, there, m, options, pool.recipe.dtype, batch)
+            logits = _outputs(module, on_device, m, options, pool.recipe.dtype, batch)
         except BlownUp as error:
             raise ValueError(f"model {m}: {error}") from error
         finally:
@@ -342,7 +358,7 @@ def _query_models(
         ThreadPoolExecutor(side_by_side) as executor,
     ):
         bar = tqdm(
-            executor.map(one, left),
+            executor.map(query_model, left),
             desc=f"querying {len(rows)} {pool.recipe.model}",
             unit="model",
             disable=quiet,
@@ -359,20 +375,25 @@ def _query_models(
     store.join_partial(folder, rows, design, info, chosen)
 
 
-def _queried_images(pool: Pool, images: Images, limit: int | None) -> tuple:
+def _queried_images(
+    pool: Pool, images: Images, limit: int | None
+) -> tuple[Images, np.ndarray, np.ndarray, np.ndarray | None]:
     """(images, member (M, N), population (N,), their numbers among the pool's images): None for
     all of these, none for images of others.
 
     Of `limit` images and as many of the population a fixed choice, the same for all queries, in
     data order; never those that are held out.
     """
-    none = np.zeros(len(images.y), bool)
+    about_pool = pool.is_about(images)
+    if about_pool:
+        member = pool.member
+        population = pool.population
+        held_out = pool.held_out
+    else:
+        population = np.zeros(len(images.y), bool)
+        held_out = population
+        member = np.tile(population, (len(pool.member), 1))
     chosen = None
-    member = np.tile(none, (len(pool.member), 1))
-    population = none
-    held_out = none
-    if own := _own_images(pool, images):
-        member, population, held_out = pool.member, pool.population, pool.held_out
     if limit is not None or held_out.any():
         rng = np.random.default_rng(0)
         parts = [rng.permutation(np.flatnonzero(p))[:limit] for p in (~population, population)]
@@ -381,15 +402,12 @@ def _queried_images(pool: Pool, images: Images, limit: int | None) -> tuple:
         images = images._replace(x=images.x[chosen], y=images.y[chosen])
         member = member[:, chosen]
         population = population[chosen]
-    return images, member, population, chosen if own else np.zeros(0, int)
+    if not about_pool:
+        chosen = np.zeros(0, int)
+    return images, member, population, chosen
 
 
-def _own_images(pool: Pool, images: Images) -> bool:
-    """Whether these are the images that the pool's models were trained on or audited by."""
-    return images.digest == pool.folder.read_json("images.json", digest=str)["digest"]
-
-
-def _own_noise(pool: Pool) -> bool:
+def _noise_of_blocks_alone(pool: Pool) -> bool:
     """Whether all noise of the pool's models is that of SDE blocks, which can be given a generator
     each; dropout layers draw from the global one.
     """
@@ -405,36 +423,35 @@ def _outputs(
     module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int
 ) -> np.ndarray:
     """(Q, N, K) logits of one model, checked first."""
+    per_step = options.get("per_step")
     run = partial(_forward, _prepare(module.eval(), options["noise"]), dtype)
     _check_outputs(run, images, model, len(images.classes), dtype, options["noise"])
-    run = partial(run, per_step=options.get("per_step"))
+    run = partial(run, per_step=per_step)
     if any(block.solver["method"] in BACKENDS for _, block in neural_de.flow_blocks(module)):
         batch = BLOCK  # its steps or its noise are those of all images of a batch together
 
     def logits_of(images: Images) -> np.ndarray:
-        one = partial(
+        query = partial(
             _logits, run, images, model, options=options, dtype=dtype, steps=timesteps(module)
         )
         queries = options["queries"]
         every = None
         for q in range(queries):
-            logits = fitting(partial(one, q), batch, BLOCK)  # no draw depends on the batch
-            every = logits.new_empty(queries, *logits.shape) if every is None else every
+            logits = fitting(partial(query, q), batch, BLOCK)  # no draw depends on the batch
+            if every is None:
+                every = logits.new_empty(queries, *logits.shape)
             every[q] = logits
-        # the one copy out of a GPU, and all that waits for it
-        return (every[0] if options.get("per_step") else every).cpu().numpy()
+        if per_step:
+            every = every[0]
+        return every.cpu().numpy()  # the one copy out of a GPU, and all that waits for it
 
-    if (output := options.get("output")) is None:
+    output = options.get("output")
+    if output is None:
         return logits_of(images)
     random = None
     if defenses.OUTPUTS[output].random:  # as many images of uniform pixels
-        x = torch.randint(
-            0,
-            256,
-            images.x.shape,
-            generator=torch.Generator().manual_seed(mix(options["seed"], "random images")),
-            dtype=torch.uint8,
-        )
+        generator = torch.Generator().manual_seed(mix(options["seed"], "random images"))
+        x = torch.randint(0, 256, images.x.shape, generator=generator, dtype=torch.uint8)
         random = logits_of(images._replace(x=x.to(images.x.device)))
     return defenses.change_output(output, logits_of(images), random, **options["output_args"])
 
@@ -450,25 +467,30 @@ def _family(pool: Pool, module: nn.Module) -> dict:
     """What was queried, in words; of spiking networks also over how many steps and how their
     outputs become one.
     """
+    recipe = pool.recipe
     steps = timesteps(module)
     flow = neural_de.describe(module)
-    recipe = pool.recipe
     base = architecture(recipe.model, recipe.model_args)
-    defense = {"defense": recipe.defense, "defense_args": recipe.defense_args}
-    about = {
-        "model": recipe.model,
-        **({} if flow is None else {"flow": flow}),
-        **(defense if recipe.defense else {}),
-        **{n: recipe.model_args[n] for n in ("blocks", "freeze") if n in recipe.model_args},
-    }
+    about: dict = {"model": recipe.model}
+    if flow is not None:
+        about["flow"] = flow
+    if recipe.defense:
+        about["defense"] = recipe.defense
+        about["defense_args"] = recipe.defense_args
+    for name in ("blocks", "freeze"):
+        if name in recipe.model_args:
+            about[name] = recipe.model_args[name]
     if steps is None:
-        part = recipe.model in BASES
-        name = f"{base} with its last group replaced" if part else recipe.model
+        name = recipe.model
+        if recipe.model in BASES:
+            name = f"{base} with its last group replaced"
+            about["base"] = base
         if flow and flow["k"]:
             name += f" sigma={flow['sigma']:.3g} (noise sd {flow['noise_sd']:.3g})"
-        return {"family": name, **about, **({"base": base} if part else {})}
+        return {"family": name, **about}
+    spiking = "snn " if recipe.model == "snn" else ""
     return {
-        "family": f"{'snn ' if recipe.model == 'snn' else ''}{base} T={steps}",
+        "family": f"{spiking}{base} T={steps}",
         **about,
         "base": base,
         "timesteps": steps,
@@ -487,15 +509,13 @@ def _forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = No
         if not per_step:
             return module(x)
         instant = module(x, per_step=True)
-        return (
-            cumulative(instant.to(DTYPES[dtype]), getattr(module, "readout", "mean"))
-            if per_step == "cumulative"
-            else instant
-        )
+        if per_step == "cumulative":
+            return cumulative(instant.to(DTYPES[dtype]), getattr(module, "readout", "mean"))
+        return instant
 
 
 def _logits(
-    run,
+    run: Callable[[Tensor], Tensor],
     images: Images,
     model: int,
     q: int,
@@ -507,43 +527,47 @@ def _logits(
 ) -> Tensor:
     """(N, K) logits of query q in float64, (T, N, K) per step, where the images are; whole blocks
     at a time, of spiking networks a part of them that makes as many rows with its `steps` time
-    steps. Nothing here waits for a GPU."""
+    steps. Nothing here waits for a GPU.
+    """
     logits = []
     samples = len(images.y)
     part = max(1, batch // (steps or 1))
+    mask_steps = steps if options.get("mask_scope") == "step" else None
     for start in range(0, samples, batch):
-        cut = slice(start, min(start + batch, samples))
-        x = images.x[cut]
-        blocks = range(cut.start // BLOCK, -(-cut.stop // BLOCK))
-        sizes = [min(BLOCK, samples - b * BLOCK) for b in blocks]
-        seeds = [(options["seed"], q, b) for b in blocks]
+        stop = min(start + batch, samples)
+        x = images.x[start:stop]
+        blocks = range(start // BLOCK, math.ceil(stop / BLOCK))
+        sizes = [min(BLOCK, samples - block * BLOCK) for block in blocks]
+        seeds = [(options["seed"], q, block) for block in blocks]
         if options["augment"] and q > 0:
             x = _augmented(x, options["augment"], sizes, seeds)
         x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
-        if p := options["input_dropout"]:
-            x = x * _masks(
-                x, p, sizes, seeds, steps if options.get("mask_scope") == "step" else None
-            )
+        if options["input_dropout"]:
+            x = x * _masks(x, options["input_dropout"], sizes, seeds, mask_steps)
         if options["noise"]:
-            logits.append(_noisy(run, x, sizes, [(options["seed"], model, q, b) for b in blocks]))
+            seeds = [(options["seed"], model, q, block) for block in blocks]
+            logits.append(_noisy(run, x, sizes, seeds))
         else:
             logits += [run(few) for few in x.split(part, -4)]
     return torch.cat(logits, -2).double()
 
 
 def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Tensor:
-    drawn = [
-        data.augment_draws(ops, n, *x.shape[2:], torch.Generator().manual_seed(mix(*s, "augment")))
-        for n, s in zip(sizes, seeds, strict=True)
-    ]
-    return data.apply_augment(x, {k: _sent([d[k] for d in drawn], 0, x) for k in drawn[0]})
+    """Images (B, C, H, W) changed by draws of each block's own."""
+    draws = []
+    for size, words in zip(sizes, seeds, strict=True):
+        generator = torch.Generator().manual_seed(mix(*words, "augment"))
+        draws.append(data.augment_draws(ops, size, *x.shape[2:], generator))
+    joined = {name: _sent([draw[name] for draw in draws], 0, x) for name in draws[0]}
+    return data.apply_augment(x, joined)
 
 
 def _sent(parts: list[Tensor], axis: int, x: Tensor) -> Tensor:
     """Parts drawn on the CPU as one tensor where x is; a copy that nobody waits for."""
-    return (torch.cat(parts, axis).pin_memory() if x.is_cuda else torch.cat(parts, axis)).to(
-        x.device, non_blocking=True
-    )
+    joined = torch.cat(parts, axis)
+    if x.is_cuda:
+        joined = joined.pin_memory()
+    return joined.to(x.device, non_blocking=True)
 
 
 def _masks(
@@ -552,42 +576,44 @@ def _masks(
     """1[u > p] per element, with `steps` (steps, B, ...): one for each time step; drawn on the CPU,
     whatever the device.
     """
-    masks = _sent(
-        [
-            torch.rand(
-                steps or 1,
-                n,
-                *x.shape[1:],
-                generator=torch.Generator().manual_seed(mix(*s, "mask")),
-            )
-            > p
-            for n, s in zip(sizes, seeds, strict=True)
-        ],
-        1,
-        x,
-    ).to(x.dtype)
+    parts = []
+    for size, words in zip(sizes, seeds, strict=True):
+        generator = torch.Generator().manual_seed(mix(*words, "mask"))
+        parts.append(torch.rand(steps or 1, size, *x.shape[1:], generator=generator) > p)
+    masks = _sent(parts, 1, x).to(x.dtype)
     return masks if steps else masks[0]
 
 
-def _noisy(run, x: Tensor, sizes: list[int], seeds: list[tuple]) -> Tensor:
+def _noisy(
+    run: Callable[[Tensor], Tensor], x: Tensor, sizes: list[int], seeds: list[tuple]
+) -> Tensor:
     """Logits with every block under its own seed: SDE blocks draw from generators of this thread,
     the rest, of which one block comes, from torch's global one, which `_query_models` gives back as
-    found."""
-    seeds = [mix(*words, "noise") for words in seeds]
-    torch.manual_seed(seeds[0])
-    with Draws([torch.Generator(x.device).manual_seed(seed) for seed in seeds], sizes):
+    found.
+    """
+    numbers = [mix(*words, "noise") for words in seeds]
+    torch.manual_seed(numbers[0])
+    with Draws([torch.Generator(x.device).manual_seed(seed) for seed in numbers], sizes):
         return run(x)
 
 
 def _check_outputs(
-    run, images: Images, model: int, classes: int, dtype: str, noise: bool | None
+    run: partial, images: Images, model: int, classes: int, dtype: str, noise: bool | None
 ) -> None:
     """Refuse a model whose outputs have the wrong width, are all alike, or depend on chance or on
     the rest of the batch.
+
+    Parameters:
+        run: `_forward` of a module: images (B, C, H, W) -> logits.
+        images: of which up to 64 are looked at.
+        model: the row's number.
+        classes: as many logits are wanted.
+        dtype, noise: of the query.
     """
     module = run.args[0]
     spread = torch.linspace(0, len(images.x) - 1, min(64, len(images.x))).long()
-    x = data.normalise(images.x[spread.to(images.x.device)], images.mean, images.std, DTYPES[dtype])
+    x = images.x[spread.to(images.x.device)]
+    x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
     first = run(x)
     if first.ndim != 2 or first.shape[1] != classes:
         raise ValueError(
@@ -595,21 +621,18 @@ def _check_outputs(
             f" {classes}): one logit a class"
         )
     if not torch.isfinite(first).all():
-        if reason := neural_de.blown_up(module, x):
+        reason = neural_de.blown_up(module, x)
+        if reason:
             raise ValueError(f"model {model}: {reason}")
         return  # non-finite outputs are named, with their sample, where signals are made
     # with its noise off a network that learned with it may well have nothing left to say
-    alike = len(x) > 1 and torch.equal(first, first[:1].expand_as(first))
-    if alike and not neural_de.is_noisy(module):
+    constant = len(x) > 1 and torch.equal(first, first[:1].expand_as(first))
+    if constant and not neural_de.is_noisy(module):
         raise ValueError(
             f"model {model} gives the same output for every sample: {_silence(module, x)}"
         )
     if noise:
-        if torch.equal(*(_noisy(run, x, [len(x)], [("doubt", n)]) for n in (0, 1))):
-            raise ValueError(
-                f"model {model} gives the same output to every query although noise=True: it has no"
-                " noise to switch on; use noise=None"
-            )
+        _check_noise(run, x, model)
         if next(neural_de.flow_blocks(module), None):
             _prepare(module, False)
             _check_outputs(run, images, model, classes, dtype, False)
@@ -620,24 +643,44 @@ def _check_outputs(
             f"model {model} encodes its input as random spikes, so that every output is another"
             " one: declare it with noise=True, and take several queries"
         )
-    # convolutions multiply with ten bits
-    tf32 = x.is_cuda and dtype == "float32" and torch.backends.cudnn.allow_tf32
-    scale = 1e-3 * (1 + first.abs().max()) * (30 if dtype == "bfloat16" else 8 if tf32 else 1)
+    scale = _tolerance(x, dtype) * (1 + first.abs().max())
     # a convolution rounds differently in another batch, and in one sample of many that flips a
     # spike
     allowed = 0 if timesteps(module) is None else 0.25
     again = run(x)
-    halves = torch.cat([run(x[: len(x) // 2]), run(x[len(x) // 2 :])]) if len(x) > 1 else first
     if _share(again - first, scale) > allowed:
         raise ValueError(
             f"model {model} gives another output to the same query: declare it with noise=True, or"
             " noise=False to switch it off"
         )
+    if len(x) == 1:
+        return
+    half = len(x) // 2
+    halves = torch.cat([run(x[:half]), run(x[half:])])
     if _share(halves - first, scale) > allowed:
         raise ValueError(
             f"model {model} gives outputs that depend on the other images in the batch: is"
             " BatchNorm left in train mode?"
         )
+
+
+def _check_noise(run: Callable[[Tensor], Tensor], x: Tensor, model: int) -> None:
+    """ValueError for a model that gives the same outputs under two seeds of its noise."""
+    outputs = [_noisy(run, x, [len(x)], [("doubt", seed)]) for seed in (0, 1)]
+    if torch.equal(*outputs):
+        raise ValueError(
+            f"model {model} gives the same output to every query although noise=True: it has no"
+            " noise to switch on; use noise=None"
+        )
+
+
+def _tolerance(x: Tensor, dtype: str) -> float:
+    """How far two outputs of one model may differ by rounding, relative to the largest."""
+    if dtype == "bfloat16":
+        return 3e-2
+    if x.is_cuda and dtype == "float32" and torch.backends.cudnn.allow_tf32:
+        return 8e-3  # convolutions multiply with ten bits
+    return 1e-3
 
 
 def _share(difference: Tensor, scale: Tensor) -> float:
@@ -649,7 +692,8 @@ def _silence(module: nn.Module, x: Tensor) -> str:
     """Why a model could give a constant."""
     if isinstance(module, snn.SNN):
         rates = snn.firing_rates(module, [x]).query("rate == 0")
-        for site in rates["site"][:1]:
+        if len(rates):
+            site = rates["site"].iloc[0]
             return f"it never spikes at {site}; lower its thresholds, or train it further"
     if timesteps(module) is not None:
         return "it did not learn, its input is constant, or its neurons never fire"
@@ -662,8 +706,8 @@ def firing_rates(
     images: Images,
     *,
     models: Rows | None = None,
-    limit: Whole = 2000,
-    batch: Whole = BLOCK,
+    limit: Positive = 2000,
+    batch: Positive = BLOCK,
     device: str | None = None,
 ) -> pd.DataFrame:
     """How much the networks of a spiking pool fire.
@@ -685,11 +729,10 @@ def firing_rates(
 
     Caveat: it makes no claim about energy.
     """
-    device = device_of(device)
-    limit = whole("limit", limit)
-    batch = whole("batch", batch)
-    own = _own_images(pool, images)
-    shown = np.flatnonzero(~pool.population) if own else np.arange(len(images.y))
+    chosen = device_of(device)
+    shown = np.arange(len(images.y))
+    if pool.is_about(images):
+        shown = np.flatnonzero(~pool.population)
     tables = []
     for m in row_numbers("models", models, len(pool.member)).tolist():
         module = pool.model(m)
@@ -701,10 +744,10 @@ def firing_rates(
         parts = torch.from_numpy(shown[:limit]).to(images.x.device).split(batch)
         dtype = DTYPES[pool.recipe.dtype]
         batches = (
-            data.normalise(images.x[part].to(device), images.mean, images.std, dtype)
+            data.normalise(images.x[part].to(chosen), images.mean, images.std, dtype)
             for part in parts
         )
         with threads(useful_threads(batch * images.x[0].numel())):
-            tables.append(snn.firing_rates(module.to(device), batches).assign(model=m))
+            tables.append(snn.firing_rates(module.to(chosen), batches).assign(model=m))
     table = pd.concat(tables, ignore_index=True)
     return table[["model", *table.columns.drop("model")]]

@@ -11,10 +11,15 @@ Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JS
 system may drop again.
 
 A folder may come from anywhere, so nothing in it is trusted:
+
 * Names are plain (`is_plain`). A line of the manifest that names anything else, or is no record, is
-said and skipped. * Only regular files are read (`open_file`): a link, a pipe, a device or a folder
-in a file's place counts as no file. * Nothing outside is written or removed: a link is removed
-itself, and a result that is a link can only be read. What is checked when (docs/store.md):
+  said and skipped.
+* Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place
+  counts as no file.
+* Nothing outside is written or removed: a link is removed itself, and a result that is a link can
+  only be read.
+
+What is checked when (docs/store.md):
     every read                          the file's checksum, then its form: JSON entries, array
                                         header, type, shape
     train_pool, query, mia-nb run       what they would otherwise make again is intact; damaged
@@ -39,6 +44,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import filelock
 import numpy as np
@@ -71,8 +77,9 @@ OUTPUTS = (*CUBES, "top_log_p")  # a row for each model
 DESIGN = ("labels", "member", "population")
 FINISHED = "margin.npy"  # the last file of signals to be there
 # kinds of type and axes (models, queries, samples, top classes, chosen) of each field of signals
-FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {"top_log_p": ("f", "MNT"), "correct": ("b", "MQN")}
-FORMS |= {
+FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {
+    "top_log_p": ("f", "MNT"),
+    "correct": ("b", "MQN"),
     "labels": ("iu", "N"),
     "member": ("b", "MN"),
     "population": ("b", "N"),
@@ -102,17 +109,16 @@ def content_key(record: dict, *parts: bytes | str) -> str:
     """sha256 (hex) of the record as canonical JSON and of further parts, each preceded by its
     length.
     """
+    canonical = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
     digest = hashlib.sha256()
-    for part in (
-        json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False),
-        *parts,
-    ):
+    for part in (canonical, *parts):
         raw = part.encode() if isinstance(part, str) else bytes(part)
         digest.update(len(raw).to_bytes(8, "big") + raw)
     return digest.hexdigest()
 
 
 def sha256_of(path: Path) -> str:
+    """sha256 (hex) of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -126,22 +132,43 @@ class Folder:
 
     path: Path
 
-    kind = property(lambda self: self.path.name.split("-", 1)[0])
-    name = property(lambda self: self.path.name.split("-", 1)[1].rsplit("-", 1)[0])
-    record = property(lambda self: self.read_json("recipe.json", key=str, recipe=dict))
-    recipe = property(lambda self: self.record["recipe"])
-    key = property(lambda self: self.record["key"])
+    @property
+    def kind(self) -> str:
+        """pool, signals or run."""
+        return self.path.name.split("-", 1)[0]
+
+    @property
+    def name(self) -> str:
+        """What the result is called, between its kind and its key."""
+        return self.path.name.split("-", 1)[1].rsplit("-", 1)[0]
+
+    @property
+    def record(self) -> dict:
+        """What recipe.json holds: kind, name, key, recipe and more."""
+        return self.read_json("recipe.json", key=str, recipe=dict)
+
+    @property
+    def recipe(self) -> dict:
+        """What the key was made from."""
+        return self.record["recipe"]
+
+    @property
+    def key(self) -> str:
+        """The whole key, of which twelve letters stand in the folder's name."""
+        return self.record["key"]
 
     def files(self) -> dict[str, str]:
         """{file name: sha256} of what is finished, to be read only."""
         return listed(self.path / MANIFEST)
 
     def has(self, name: str) -> bool:
+        """Whether this is recorded and there."""
         return name in self.files() and is_file(self.path / name)
 
     def intact(self, name: str) -> bool:
-        """Recorded, there, and equal to its checksum."""
-        return (sha := self.files().get(name)) is not None and self._sha256(name) == sha
+        """Whether this is recorded, there, and equal to its checksum."""
+        recorded = self.files().get(name)
+        return recorded is not None and self._sha256(name) == recorded
 
     def damaged(self) -> list[str]:
         """Names of files that are recorded but missing, truncated or altered."""
@@ -196,6 +223,7 @@ class Folder:
             self._append({name: digest.hexdigest()})
 
     def write_bytes(self, name: str, data: bytes | memoryview) -> None:
+        """Write a file at once, as `writing` does."""
         with self.writing(name) as write:
             write(data)
 
@@ -215,47 +243,52 @@ class Folder:
             buffer = io.BytesIO()
             np.lib.format.write_array_header_1_0(buffer, header)
             write(buffer.getvalue())
-            there = 0
+            written = 0
 
             def append(rows: np.ndarray) -> None:
-                nonlocal there
-                there += len(rows)
-                if rows.shape[1:] != shape[1:] or rows.dtype != dtype or there > shape[0]:
+                nonlocal written
+                written += len(rows)
+                if rows.shape[1:] != shape[1:] or rows.dtype != dtype or written > shape[0]:
                     raise ValueError(
-                        f"{name} is {shape} {dtype}; {there} rows {rows.shape} {rows.dtype} do"
+                        f"{name} is {shape} {dtype}; {written} rows {rows.shape} {rows.dtype} do"
                         " not fit"
                     )
                 write(np.ascontiguousarray(rows).data)
 
             yield append
-            if there != shape[0]:
-                raise ValueError(f"{name} got {there} of {shape[0]} rows: write them all")
+            if written != shape[0]:
+                raise ValueError(f"{name} got {written} of {shape[0]} rows: write them all")
 
-    def write_json(self, name: str, value) -> None:
-        self.write_bytes(name, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
+    def write_json(self, name: str, value: object) -> None:
+        """Write a value as JSON."""
+        text = json.dumps(value, indent=1, sort_keys=True) + "\n"
+        self.write_bytes(name, text.encode())
 
     def write_array(self, name: str, array: np.ndarray) -> None:
+        """Write an array as .npy."""
         buffer = io.BytesIO()
         np.save(buffer, array, allow_pickle=False)
         self.write_bytes(name, buffer.getbuffer())
 
     def write_arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        """Write arrays as .npz."""
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         self.write_bytes(name, buffer.getbuffer())
 
     def add(self, name: str) -> None:
         """Record a file that another program finished writing here."""
-        if (sha := self._sha256(name)) is None:
+        sha = self._sha256(name)
+        if sha is None:
             raise self.corrupt(name)
         self._append({name: sha})
 
     def remove(self, *names: str) -> None:
         """Take files off the list, then remove them; of a link only itself."""
-        names = list(filter(is_plain, names))
-        if names:
-            self._append(dict.fromkeys(names))
-        for name in names:
+        plain = [name for name in names if is_plain(name)]
+        if plain:
+            self._append(dict.fromkeys(plain))
+        for name in plain:
             (self.path / name).unlink(missing_ok=True)
 
     def delete(self) -> None:
@@ -281,27 +314,31 @@ class Folder:
         """What to raise of a file that differs from its checksum or, with a reason, holds what it
         should not.
         """
-        what = (
-            "is missing, truncated or altered (checksum differs); run the step that made it"
-            " again, or"
-        )
-        if reason is not None:
-            reason = " ".join(str(reason).split())[:200] or type(reason).__name__
-            what = f"is not what it should be though its checksum is right ({reason});"
+        if reason is None:
+            what = (
+                "is missing, truncated or altered (checksum differs); run the step that made it"
+                " again, or"
+            )
+        else:
+            text = " ".join(str(reason).split())[:200] or type(reason).__name__
+            what = f"is not what it should be though its checksum is right ({text});"
         return Corrupt(
             f"{self.path / name} {what} remove the folder with: mia-nb clean {self.path.name}", name
         )
 
-    def read_json(self, name: str, /, **entries: type):
+    def read_json(self, name: str, /, **entries: type) -> Any:
         """What was written as JSON; with entries (name=type) a record that has these."""
         data = self.read_bytes(name)
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise self.corrupt(name, error) from error
-        if entries and not (
-            isinstance(value, dict) and all(isinstance(value.get(k), t) for k, t in entries.items())
-        ):
+        if not entries:
+            return value
+        fits = isinstance(value, dict) and all(
+            isinstance(value.get(entry), kind) for entry, kind in entries.items()
+        )
+        if not fits:
             raise self.corrupt(name, f"wanted a record with {', '.join(entries)}")
         return value
 
@@ -323,28 +360,27 @@ class Folder:
         if not self.intact(name):
             raise self.corrupt(name)
         with open_file(path) as file:
-            return self._array(
-                name, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), kinds, shape
-            )
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return self._array(name, mapped, kinds, shape)
 
     def _array(
         self, name: str, data: bytes | mmap.mmap, kinds: str, shape: tuple | None
     ) -> np.ndarray:
         try:
             array = array_in(data)
-        except (
-            Exception
-        ) as error:  # a header is a Python literal, and anything may be wrong with that
+        # a header is a Python literal, and anything may be wrong with that
+        except Exception as error:
             raise self.corrupt(name, error) from error
-        sizes = array.shape if shape is None else shape
-        fits = len(sizes) == array.ndim and all(
-            w in (None, n) for w, n in zip(sizes, array.shape, strict=True)
+        wanted = array.shape if shape is None else shape
+        fits = len(wanted) == array.ndim and all(
+            size in (None, found) for size, found in zip(wanted, array.shape, strict=True)
         )
         if not fits or (kinds and array.dtype.kind not in kinds):
             raise self.corrupt(name, f"it holds {array.shape} {array.dtype}")
         return array
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays of a stored .npz, by name."""
         data = self.read_bytes(name)
         try:
             return arrays_in(data)
@@ -352,7 +388,7 @@ class Folder:
             raise self.corrupt(name, error) from error
 
     @contextlib.contextmanager
-    def lock(self, name: str = "folder", timeout: float = -1):
+    def lock(self, name: str = "folder", timeout: float = -1) -> Iterator[None]:
         """Hold an advisory lock of the operating system, freed when its holder dies;
         filelock.Timeout after `timeout` s.
 
@@ -366,7 +402,8 @@ class Folder:
             except filelock.Timeout:
                 if timeout == 0:
                     raise
-                if note := self.shared_lock(name):
+                note = self.shared_lock(name)
+                if note:
                     print(f"{self.path} is in use{note}", file=sys.stderr)
                 lock.acquire()
         except OSError as error:
@@ -443,7 +480,8 @@ class Folder:
     def _append(self, entries: dict[str, str | None]) -> None:
         """Append to the manifest in one write, on a line of its own even after a torn one.
 
-        One writer at a time: appends from several machines are not atomic on every file system."""
+        One writer at a time: appends from several machines are not atomic on every file system.
+        """
         self._check_own()
         lines = "".join(
             json.dumps({"file": name, "sha256": sha}) + "\n" for name, sha in entries.items()
@@ -469,12 +507,14 @@ def _all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         discard(temporary)
-        # told by the writer of another file, inside this one
+        # the writer of another file, inside this one, has said it already
         if isinstance(error.__cause__, OSError):
             raise
-        ways = dict.fromkeys(FULL, "make room and run again")
-        ways |= dict.fromkeys(READ_ONLY, "take a results folder that you may write to")
-        way = ways.get(error.errno, "see to that and run again")
+        way = "see to that and run again"
+        if error.errno in FULL:
+            way = "make room and run again"
+        elif error.errno in READ_ONLY:
+            way = "take a results folder that you may write to"
         raise OSError(
             error.errno, f"{error.strerror} while writing {path}: {way}, what is finished is kept"
         ) from error
@@ -545,11 +585,17 @@ def folders(root: PathLike, kind: str | None = None) -> list[Folder]:
         root: folder of all results.
         kind: pool, signals or run; None: all.
     """
-    found = [
-        Folder(p) for p in Path(root).absolute().glob("*-*-*") if os.path.lexists(p / "recipe.json")
-    ]
-    found = [f for f in found if f.kind in KINDS and kind in (None, f.kind)]
-    return sorted(found, key=lambda f: ((f.path / "recipe.json").lstat().st_mtime, f.path.name))
+    results = []
+    for path in Path(root).absolute().glob("*-*-*"):
+        folder = Folder(path)
+        wanted = folder.kind in KINDS and kind in (None, folder.kind)
+        if wanted and os.path.lexists(path / "recipe.json"):
+            results.append(folder)
+
+    def age(folder: Folder) -> tuple[float, str]:
+        return (folder.path / "recipe.json").lstat().st_mtime, folder.path.name
+
+    return sorted(results, key=age)
 
 
 @checked
@@ -564,29 +610,29 @@ def find(prefix: str, root: PathLike, kind: str | None = None) -> Folder:
     Raises:
         ValueError: for none or several.
     """
-    everything = folders(root, kind)
-    # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged
-    # one blocks no other result
-    hits = [
-        f
-        for f in everything
-        if f.path.name.startswith(prefix)
-        or (
-            f.path.name.rsplit("-", 1)[1].startswith(prefix[:12])
-            and (len(prefix) <= 12 or f.key.startswith(prefix))
-        )
-    ]
+    results = folders(root, kind)
+    hits = [folder for folder in results if _begins_with(folder, prefix)]
     if len(hits) == 1:
         return hits[0]
-    what = kind or "result"
-    if not hits:
-        there = ", ".join(f.path.name for f in everything[-5:]) or "nothing yet"
-        there += f" and {len(everything) - 5} more" if len(everything) > 5 else ""
-        raise ValueError(f"no {what} in {root} starts with {prefix!r}; there: {there}")
-    raise ValueError(
-        f"{prefix!r} fits {len(hits)} results: {', '.join(f.path.name for f in hits[:5])}; give"
-        " more letters"
-    )
+    if hits:
+        names = ", ".join(folder.path.name for folder in hits[:5])
+        raise ValueError(f"{prefix!r} fits {len(hits)} results: {names}; give more letters")
+    names = ", ".join(folder.path.name for folder in results[-5:]) or "nothing yet"
+    if len(results) > 5:
+        names += f" and {len(results) - 5} more"
+    raise ValueError(f"no {kind or 'result'} in {root} starts with {prefix!r}; there: {names}")
+
+
+def _begins_with(folder: Folder, prefix: str) -> bool:
+    """Whether the folder's name or its result's key begins with this."""
+    name = folder.path.name
+    if name.startswith(prefix):
+        return True
+    if not name.rsplit("-", 1)[1].startswith(prefix[:12]):
+        return False
+    # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged
+    # one blocks no other result
+    return len(prefix) <= 12 or folder.key.startswith(prefix)
 
 
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
@@ -595,7 +641,8 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
     """
     info = folder.read_json("info.json", draws=str, fields=list)
     fields = info.pop("fields")
-    if strange := [name for name in fields if not isinstance(name, str) or name not in FORMS]:
+    strange = [name for name in fields if not isinstance(name, str) or name not in FORMS]
+    if strange:
         raise folder.corrupt("info.json", f"fields={strange}: wanted some of {', '.join(FORMS)}")
     return info, [f"{name}.npy" for name in fields]
 
@@ -603,7 +650,8 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
 def has_signals(folder: Folder) -> bool:
     """Whether all files of signals were written here, and are there."""
     with contextlib.suppress(Corrupt):
-        return all(map(folder.has, read_info(folder)[1]))
+        _, files = read_info(folder)
+        return all(folder.has(name) for name in files)
     return False
 
 
@@ -622,14 +670,16 @@ def load_signals(folder: Folder) -> Signals:
         raise OSError(
             error.errno, f"{error.strerror} while reading {folder.path}: {way}"
         ) from error
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int] = {}  # of each axis, by the first array that has it
     for name, (kinds, axes) in FORMS.items():
-        if (array := arrays.setdefault(name, None)) is None:
+        array = arrays.setdefault(name, None)
+        if array is None:
             if name not in ("member", "samples"):
                 raise folder.corrupt("info.json", f"{name} is not among its fields")
             continue
         fits = array.ndim == len(axes) and all(
-            sizes.setdefault(a, n) == n for a, n in zip(axes, array.shape, strict=True)
+            sizes.setdefault(axis, size) == size
+            for axis, size in zip(axes, array.shape, strict=True)
         )
         if not fits or array.dtype.kind not in kinds:
             text = f"it holds {array.shape} {array.dtype}, which does not fit the others"
@@ -704,24 +754,26 @@ def join_partial(
         info: how they were queried; becomes info.json.
         samples: which images were queried, where not all of the pool's were.
     """
-    if blocked := [f"{name}.npy" for name in FORMS if (folder.path / f"{name}.npy").is_dir()]:
-        raise folder.corrupt(blocked[0], "a folder stands in its place")
-    listed = folder.files()
-    beside = {"samples": samples, **design}
-    absent = [f"{name}.npy" for name, value in beside.items() if value is None]
-    folder.remove(*(name for name in (FINISHED, *absent) if name in listed))
-    beside = {name: value for name, value in beside.items() if value is not None}
+    for name in FORMS:
+        if (folder.path / f"{name}.npy").is_dir():
+            raise folder.corrupt(f"{name}.npy", "a folder stands in its place")
+    recorded = folder.files()
+    every = {"samples": samples, **design}
+    beside = {name: value for name, value in every.items() if value is not None}
+    absent = [f"{name}.npy" for name in every if name not in beside]
+    folder.remove(*(name for name in (FINISHED, *absent) if name in recorded))
     for name, value in beside.items():
         folder.write_array(f"{name}.npy", value)
     folder.write_json("info.json", {**info, "fields": [*OUTPUTS, *beside]})
     with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
-        files = {}
-        for row in (kept_partial(folder, model) for model in models):
+        append = {}
+        for model in models:
+            outputs = kept_partial(folder, model)
             for name in OUTPUTS:
-                if name not in files:
-                    shape = (len(models), *row[name].shape[1:])
-                    files[name] = stack.enter_context(
-                        folder.rows(f"{name}.npy", row[name].dtype, shape)
-                    )
-                files[name](row[name])
+                rows = outputs[name]
+                if name not in append:
+                    shape = (len(models), *rows.shape[1:])
+                    writing = folder.rows(f"{name}.npy", rows.dtype, shape)
+                    append[name] = stack.enter_context(writing)
+                append[name](rows)
     drop_partial(folder)

@@ -587,7 +587,7 @@ def test_the_keys_of_stored_pools_stay(fields, key, tmp_path):
         np.arange(60)[None] % 4 == np.arange(4)[:, None] if fields.get("split") == "given" else None
     )
     recipe = trainer.complete(Recipe(**fields))
-    pool, _ = trainer.place(
+    pool = trainer.place(
         recipe, images, *trainer.membership(recipe, images, member), tmp_path, None
     )
     assert pool.key == key

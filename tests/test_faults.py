@@ -48,7 +48,7 @@ SEEN = {
     "a call that returns": ({"call": quiet}, "accepted"),
     "an exception that nobody raised on purpose": ({"call": shout}, "traceback"),
     "a child that dies": ({"call": lambda: os._exit(1)}, "traceback"),
-    "a call that waits": ({"call": lambda: time.sleep(60), "idle": 0.2}, "hang"),
+    "a call that waits": ({"call": lambda: time.sleep(60), "seconds": 0.1}, "hang"),
     "a call that works for ever": ({"call": lambda: sum(iter(int, 1)), "seconds": 0.2}, "hang"),
     "a finished file gone": ({"call": lambda: os.remove("results/finished.npy")}, "lost"),
     "a finished file altered": ({"call": lambda: add(Path("results/finished.npy"))}, "lost"),

@@ -12,9 +12,9 @@ import mia_nb as mia
 from mia_nb import data
 from mia_nb.models import build, fast
 from mia_nb.models.snn import convert
-from mia_nb.training import loop
+from mia_nb.training import loop, trials
 from mia_nb.training.muon import COEFFICIENTS, STEPS, Muon, orthogonalised
-from mia_nb.training.train import complete, membership, plan_of
+from mia_nb.training.train import complete, membership
 
 RECIPE = {
     "model": "fast",
@@ -42,7 +42,7 @@ def made(size=32, channels=3, seed=0, **options):
 
 def plan(images, **changes):
     recipe = complete(mia.Recipe(**RECIPE | changes))
-    return plan_of(recipe, images, *membership(recipe, images, None, None))
+    return loop.plan_of(recipe, images, *membership(recipe, images, None, None))
 
 
 def test_whitened_patches_are_uncorrelated_with_unit_variance():
@@ -131,7 +131,7 @@ def norms(module):
 
 
 def test_stacked_models_take_the_steps_of_single_ones(digits):
-    assert loop.why_not_stacked(plan(digits)) is None
+    assert trials.why_not_stacked(plan(digits)) is None
 
 
 def test_it_converts_to_a_spiking_network_that_approaches_it(digits):

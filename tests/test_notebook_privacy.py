@@ -187,6 +187,7 @@ def test_the_doubts_are_told_and_the_chain_is_tested(ran):
     ("parameters", "says"),
     [
         ({"attacks": ["rmi"]}, "did you mean 'rmia'"),
+        ({"num_models": 4, "attacks": ["lira_global"]}, "take 6 models or more"),
         ({"private": {"model": "tinycnn", "epsilon": 0.0}}, "wanted a finite target above 0"),
         ({"delta": 2.0}, r"delta=2.0: wanted a fraction in \[0, 1\)"),
     ],

@@ -177,13 +177,14 @@ def test_few_models_and_no_attack_to_rank_say_what_was_left_out(folder):
 
 
 @pytest.mark.parametrize(
-    ("recipes", "message"),
+    ("parameters", "message"),
     [
-        (["fats", "long"], "unknown recipe 'fats'; did you mean 'fast'"),
-        (["fast"], "a comparison wants two or more"),
+        ({"recipes": ["fats", "long"]}, "unknown recipe 'fats'; did you mean 'fast'"),
+        ({"recipes": ["fast"]}, "a comparison wants two or more"),
+        ({"num_models": 4, "attacks": ["rmia", "lira_global"]}, "take 6 models or more"),
     ],
 )
-def test_bad_recipes_are_refused_before_anything_is_trained(folder, recipes, message):
+def test_bad_parameters_are_refused_before_anything_is_trained(folder, parameters, message):
     with pytest.raises(ValueError, match=message):
-        Run("10_recipes", folder / "none", folder / "bad.ipynb", **SIZE | {"recipes": recipes})
+        Run("10_recipes", folder / "none", folder / "bad.ipynb", **SIZE | parameters)
     assert not (folder / "none").exists()

@@ -10,7 +10,7 @@ import torch
 from mia_nb import data, models, query, querying, store, training
 from mia_nb.models import solvers
 from mia_nb.models.neural_de import set_noise
-from mia_nb.training.work import weights_name
+from mia_nb.training.pool import weights_name
 from mia_nb.types import Recipe, Signals
 
 TINY = {"width": 4, "steps": 2}

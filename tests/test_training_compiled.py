@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mia_nb import data, training
-from mia_nb.training import clipped, compiled, execution, loop
+from mia_nb.training import clipped, compiled, execution, loop, trials
 from mia_nb.types import Recipe
 
 HERE = __name__
@@ -167,7 +167,7 @@ def test_a_builder_that_was_redefined_is_compiled_anew(images, quick, monkeypatc
     for activation in (nn.ReLU, nn.Tanh):
         # its file, which is read for the key, stays the same
         monkeypatch.setattr(toys.nn, "ReLU", activation)
-        assert compiled.why_not_compiled(plan) is None
+        assert trials.why_not_compiled(plan) is None
         groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
         losses = [group.epoch(0, [])[1] for group in groups]
         torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-10)
@@ -282,13 +282,13 @@ def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_nois
 ):
     recipe = MLP.replace(**change)
     plan = plan_of(recipe, images, "plain+compiled")
-    assert compiled.why_not_compiled(plan) is None
+    assert trials.why_not_compiled(plan) is None
     groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
     for group in groups:
         group.epoch(0, [])
     for name, tensor in groups[1].weights(0).items():
         torch.testing.assert_close(groups[0].weights(0)[name], tensor, rtol=1e-10, atol=1e-10)
-    assert "random numbers" in compiled.why_not_compiled(
+    assert "random numbers" in trials.why_not_compiled(
         plan_of(recipe, images, "stacked:2+compiled")
     )
 
@@ -322,7 +322,7 @@ def test_a_gradient_that_compiling_would_lose_is_not_lost(images, quick):
     recipe = MLP.replace(model=f"{HERE}:Spiking")
     for strategy in ("plain+compiled", "stacked:2+compiled"):
         plan = plan_of(recipe, images, strategy)
-        if compiled.why_not_compiled(plan) is None:  # then it must train what eager code trains
+        if trials.why_not_compiled(plan) is None:  # then it must train what eager code trains
             groups = [
                 clipped.group_of(p, [0, 1][: 1 + plan.stacked])
                 for p in (plan, plan._replace(compiled=False))

@@ -337,7 +337,7 @@ def test_of_two_classes_memguard_shows_a_label(tmp_path):
 
 
 def group_of(pool, images):
-    return ClippedGroup(trainer.plan_of(pool.recipe, images, pool.member, pool.population), [0])
+    return ClippedGroup(loop.plan_of(pool.recipe, images, pool.member, pool.population), [0])
 
 
 def group(images, *, recipe=CNN, **args):
@@ -346,7 +346,7 @@ def group(images, *, recipe=CNN, **args):
         recipe.replace(defense="dp_sgd", defense_args={**CLIPPED, **args}, dtype="float64")
     )
     member, population = trainer.membership(recipe, images, None)
-    plan = trainer.plan_of(recipe, images, member, population)
+    plan = loop.plan_of(recipe, images, member, population)
     how = choose(plan, "cpu", "auto", 1)
     return ClippedGroup(recorded_strategy(how).of(plan), [0])
 
@@ -426,7 +426,7 @@ def noise_of(recipe, images, member, row, epoch=0):
     """(steps, weights) of an epoch of a row: what its own noise adds in each step, in units of
     itself, and its batches.
     """
-    plan = trainer.plan_of(trainer.complete(recipe), images, member, np.zeros(len(images.y), bool))
+    plan = loop.plan_of(trainer.complete(recipe), images, member, np.zeros(len(images.y), bool))
     one, steps = ClippedGroup(plan, [row]), []
     one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
     take = one.step
@@ -591,7 +591,7 @@ def test_under_autocast_no_sample_counts_for_more_than_the_norm(images):
     """
     recipe = trainer.complete(CNN.replace(defense="dp_sgd", defense_args=CLIPPED, dtype="bfloat16"))
     member, population = trainer.membership(recipe, images, None)
-    plan = trainer.plan_of(recipe, images, member, population)
+    plan = loop.plan_of(recipe, images, member, population)
     for i in range(5):
         one = ClippedGroup(plan, [0])
         one.clipped.optimizer.noise_multiplier, one.clipped.optimizer.max_grad_norm = 0.0, 0.01
@@ -611,7 +611,7 @@ def test_two_trainings_have_neither_noise_nor_batches_in_common(images, tmp_path
     shifted[0, np.flatnonzero(shifted[0])[0]] = False
     words.add(
         ClippedGroup(
-            trainer.plan_of(pools[0].recipe, images, shifted, pools[0].population), [0]
+            loop.plan_of(pools[0].recipe, images, shifted, pools[0].population), [0]
         ).training
     )
     assert len(words) == 3
@@ -628,7 +628,7 @@ def test_two_rows_of_the_same_members_have_neither_noise_nor_batches_in_common(i
         )
     )
     member = np.tile(np.arange(len(images.y)) % 2 == 0, (2, 1))
-    plan = trainer.plan_of(recipe, images, member, np.zeros(len(images.y), bool))
+    plan = loop.plan_of(recipe, images, member, np.zeros(len(images.y), bool))
     assert ClippedGroup(plan, [0]).training != ClippedGroup(plan, [1]).training
 
 
@@ -685,7 +685,7 @@ def test_a_derived_pool_without_its_parent_says_why_it_cannot_be_asked(images, t
 def test_the_held_out_batch_of_mmd_has_the_classes_of_the_training_batch(images):
     recipe = trainer.complete(under(CNN.replace(epochs=1), "mmd_mixup", held_out=30))
     member, population = trainer.membership(recipe, images, None)
-    one, seen = loop.Group(trainer.plan_of(recipe, images, member, population), [0]), []
+    one, seen = loop.Group(loop.plan_of(recipe, images, member, population), [0]), []
     there = set(images.y[torch.from_numpy(one.plan.held_out)].tolist())
     one.step = lambda x, y, lr, *, epoch, draws: (
         seen.append((y, draws["y"])) or torch.zeros(y.shape)
@@ -700,7 +700,7 @@ def test_a_changed_default_of_a_defense_is_another_pool(images, tmp_path):
         recipe = trainer.complete(under(CNN, "mmd_mixup", **args))
         return trainer.place(
             recipe, images, *trainer.membership(recipe, images, None), tmp_path, None
-        )[0].key
+        ).key
 
     assert key() == key(bandwidth=1) != key(bandwidth=0.5)
 

@@ -8,7 +8,7 @@ import torch
 from mia_nb import data, store, training
 from mia_nb.models import snn
 from mia_nb.training import execution, loop
-from mia_nb.training.work import load_plan, weights_name
+from mia_nb.training.pool import open_pool, weights_name
 from mia_nb.types import Recipe
 
 SMALL = Recipe(num_models=4, epochs=2, batch=16, lr=0.05, model_args={"width": 4}, population=20)
@@ -118,7 +118,7 @@ def test_one_epoch_of_fine_tuning_is_plain_sgd_from_the_parents_weights(pool, im
     child = finetune(pool, recipe, images)
     module = pool.model(1).train()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    plan, _ = load_plan(child.folder)
+    plan = child.plan(images, child.parent)
     for batch in loop.epoch_order(plan, 1, 0).split(16):
         optimizer.zero_grad()
         x = data.normalise(images.x[batch], images.mean, images.std)
@@ -184,9 +184,9 @@ def test_a_parent_trained_anew_is_another_parent_and_workers_refuse_the_old_chil
     child = finetune(parent, FURTHER, images)
     parent.folder.write_bytes(weights_name(1), parent.folder.read_bytes(weights_name(0)))
     assert finetune(parent, FURTHER, images).key != child.key
-    for look in (lambda: load_plan(child.folder), lambda: child.parent):
+    for pool in (child, open_pool(child.folder)):
         with pytest.raises(ValueError, match="no longer there") as caught:
-            look()
+            pool.parent  # noqa: B018
         assert "\n" not in str(caught.value)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from mia_nb import data, store, training
 from mia_nb.training import execution, loop
-from mia_nb.training.work import unfinished, weights_name
+from mia_nb.training.pool import weights_name
 from mia_nb.types import Recipe
 
 TINY = {"width": 4, "steps": 2}
@@ -232,7 +232,7 @@ def test_a_damaged_snapshot_is_named_refused_and_made_again_to_the_same_bytes(
     path.write_bytes(path.read_bytes()[:-3] + b"abc")
     with pytest.raises(store.Corrupt, match=r"snapshot_001_00001\.safetensors"):
         pool.at(1).state(1)
-    assert unfinished(pool.folder, range(2)) == [1]
+    assert pool.unfinished(range(2)) == [1]
     train(recipe, images, tmp_path)
     assert "snapshot_001_00001.safetensors was truncated or altered" in capsys.readouterr().err
     assert digests(pool.folder.path) == before

@@ -144,10 +144,10 @@ def test_what_a_worker_complains_of_is_said_here_in_one_line(backend, images, tm
         pool.folder.remove(name)
     (pool.folder.path / "labels.npy").write_bytes(b"altered")
     with (
-        workers.started(backend, 2, pool.folder, "cpu"),
+        workers.started(backend, 2, pool.record["builder"], "cpu"),
         pytest.raises(ValueError, match=r"labels\.npy"),
     ):
-        workers.train_units(pool.folder, [[0], [1]], backend, 2, 0, lambda *_: None)
+        workers.train_units(pool, [[0], [1]], backend, 2, 0, lambda *_: None)
 
 
 @pytest.mark.slow
@@ -284,11 +284,11 @@ def test_a_report_that_nobody_waits_for_stops_the_worker(tmp_path):
 def test_a_worker_with_other_code_or_another_file_system_is_told_so(images, tmp_path):
     pool = train(SMALL, images, tmp_path, workers=1)
     order = workers._order(pool.folder, tmp_path, 0.0)
-    assert workers.pool_folder(order).path == pool.folder.path
+    assert workers.pool_there(order).folder.path == pool.folder.path
     with pytest.raises(ValueError, match=r"mia_nb is .* install the same version"):
-        workers.pool_folder(order._replace(version="0"))
+        workers.pool_there(order._replace(version="0"))
     with pytest.raises(ValueError, match="file system that all workers share"):
-        workers.pool_folder(order._replace(folder=str(tmp_path / "elsewhere")))
+        workers.pool_there(order._replace(folder=str(tmp_path / "elsewhere")))
 
 
 def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(

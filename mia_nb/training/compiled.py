@@ -21,15 +21,11 @@ from mia_nb.training.loop import (
     Group,
     Plan,
     begin,
-    mismatch,
     model_losses,
-    random_state_kept,
     short_of_memory,
 )
 
 KEPT = 4  # compiled functions that a process holds on to
-# defenses without draws, and the same in every epoch
-SIMPLE = (None, "l1", "l2", "label_smoothing", "early_stopping")
 OPTIONS = {"options": {"fallback_random": True}}  # random numbers as eager code draws them
 # of a recipe, what a forward, its loss and their gradients depend on; a parent may give a network
 # other constants
@@ -142,31 +138,6 @@ def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
         losses.__code__.replace(), losses.__globals__, losses.__name__, None, losses.__closure__
     )
     return torch.compile(own, fullgraph=True, dynamic=False, **OPTIONS)
-
-
-def why_not_compiled(plan: Plan) -> str | None:
-    """One line that says why this plan's step cannot be compiled, or None.
-
-    Two steps in float64, compiled and eager, must give the same losses, weights and buffers to
-    1e-10. Compiling is known to lose gradients without a word (those of a custom autograd function
-    under vmap, in torch 2.13), and sees a forward that depends on being compiled. The models are
-    not the one whose module was compiled.
-    """
-    recipe = plan.recipe
-    if recipe.defense not in SIMPLE:
-        return f"the defense {recipe.defense} draws numbers, or is another one from epoch to epoch"
-    if ":" in (builder := models.architecture(recipe.model, recipe.model_args)):
-        forget(builder)
-    trial = plan._replace(recipe=recipe.replace(dtype="float64"), compiled=True)
-    last = min(2, len(plan.member)) - 1
-    rows = [0, last] if plan.stacked else [last]
-    try:
-        with random_state_kept(plan.device):
-            fast = CompiledGroup(trial, rows)
-            eager = Group(trial._replace(compiled=False), rows)
-            return mismatch(fast, [eager], 2, recipe.batch, "compiled")
-    except Exception as error:  # whatever the compiler does not support
-        return reason(error)
 
 
 def reason(error: Exception) -> str:

@@ -4,6 +4,7 @@ once, recorded, and read back on resume; and the bar that shows how far it is.""
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import sys
@@ -17,11 +18,14 @@ from tqdm.auto import tqdm
 
 from mia_nb import models, store
 from mia_nb.checks import duration, shown
-from mia_nb.training import compiled, loop
+from mia_nb.training import loop
 from mia_nb.training.loop import Plan
-from mia_nb.training.work import EXECUTION, TORCH, Progress, read_execution
+from mia_nb.training.trials import why_not_compiled, why_not_stacked
+from mia_nb.training.work import Progress
 from mia_nb.types import Recipe
 
+EXECUTION = "execution.json"
+TORCH = torch.__version__.split("+")[0]  # a pool is finished by the version that began it
 STACK = 16  # models trained together at most
 # bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
 CACHE = 2 * 2**20
@@ -45,17 +49,17 @@ class Strategy(NamedTuple):
         return self.kind + ("+compiled" if self.compiled else "")
 
     def __str__(self) -> str:
-        return (
-            self.kind
-            + (f":{self.group}" if self.kind != "plain" else "")
-            + ("+compiled" if self.compiled else "")
-        )
+        text = self.kind
+        if self.kind != "plain":
+            text += f":{self.group}"
+        if self.compiled:
+            text += "+compiled"
+        return text
 
     def of(self, plan: Plan) -> Plan:
         """The plan, trained this way."""
-        convolutional = any(
-            p.ndim == 4 for p in loop.build(plan.recipe, plan.images, 0).parameters()
-        )
+        network = loop.build(plan.recipe, plan.images, 0)
+        convolutional = any(parameter.ndim == 4 for parameter in network.parameters())
         stacked = self.kind == "stacked"
         clipped = plan.recipe.defense == "dp_sgd"
         return plan._replace(
@@ -71,20 +75,22 @@ def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.
     ValueError for a name that is none, and for a GPU that is not `here` (False: another machine's
     name will do).
     """
-    chosen = None
-    count = torch.cuda.device_count()
-    with contextlib.suppress(RuntimeError, TypeError):
-        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    kind, number = (chosen.type, chosen.index or 0) if chosen else (None, 0)
-    if kind not in ("cpu", "cuda"):
+    if device is None or device == "":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        chosen = None
+    if chosen is None or chosen.type not in ("cpu", "cuda"):
         raise ValueError(
-            f"device={shown(device)}: "
-            "wanted cpu, cuda or cuda:NUMBER; None takes a GPU where there is one"
+            f"device={shown(device)}: wanted cpu, cuda or cuda:NUMBER; None takes a GPU where"
+            " there is one"
         )
-    if here and kind == "cuda" and number >= count:
+    count = torch.cuda.device_count()
+    if here and chosen.type == "cuda" and (chosen.index or 0) >= count:
         raise ValueError(
-            f"device={shown(device)}: "
-            f"this machine has {count} GPUs that PyTorch can use; take cpu, or None"
+            f"device={shown(device)}: this machine has {count} GPUs that PyTorch can use; take cpu,"
+            " or None"
         )
     return chosen
 
@@ -112,6 +118,33 @@ def worth_processes(plan: Plan) -> bool:
     return steps * (STEP + PER_BYTE * loop.saved_bytes(plan)) > WORTH_A_PROCESS
 
 
+def read_execution(folder: store.Folder) -> dict:
+    """How a pool is made, as it was recorded when it was begun; Corrupt where nothing can be made
+    that way.
+    """
+    recorded = folder.read_json(
+        EXECUTION, device=str, stacked=bool, group=int, threads=int, channels_last=bool
+    )
+    try:
+        torch.device(recorded["device"])
+    except RuntimeError as error:
+        raise folder.corrupt(EXECUTION, error) from error
+    group = recorded["group"]
+    threads = recorded["threads"]
+    if group < 1 or threads < 1:
+        raise folder.corrupt(EXECUTION, f"group={group}, threads={threads}")
+    return recorded
+
+
+def executed(plan: Plan, recorded: dict) -> Plan:
+    """The plan on the device of an execution, trained as that says."""
+    return plan.on(torch.device(recorded["device"]))._replace(
+        stacked=recorded["stacked"],
+        channels_last=recorded["channels_last"],
+        compiled=recorded.get("compiled", False),  # older records lack it
+    )
+
+
 def execution(
     folder: store.Folder, device: str | None, strategy: str, choose: Callable[[], dict]
 ) -> dict:
@@ -136,19 +169,19 @@ def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bo
     in one pool, or needs a GPU that is not `here`.
     """
     recorded = read_execution(folder)
-    wanted = parsed(strategy)
     begun_on = torch.device(recorded["device"]).type
-    device = device_of(device, here=False).type if device else begun_on
-    pairs = [("device", begun_on, device), ("torch", recorded.get("torch"), TORCH)]
+    wanted_device = device_of(device, here=False).type if device else begun_on
+    pairs = [("device", begun_on, wanted_device), ("torch", recorded.get("torch"), TORCH)]
+    wanted = parsed(strategy)
     # what was wanted then may not have been possible
     if isinstance(wanted, Strategy) and strategy != recorded.get("asked"):
         pairs.append(("strategy", recorded_strategy(recorded).family, wanted.family))
-    way_out = "continuing would mix two kinds of arithmetic; finish it as it was begun, or train it"
     for name, begun, value in pairs:
         if begun != value:
             raise ValueError(
-                f"{folder.path.name} was begun with {name} {begun}, not {value}: {way_out} anew"
-                " with force=True"
+                f"{folder.path.name} was begun with {name} {begun}, not {value}: continuing would"
+                " mix two kinds of arithmetic; finish it as it was begun, or train it anew with"
+                " force=True"
             )
     if here and begun_on == "cuda" and not torch.cuda.is_available():
         raise ValueError(
@@ -161,30 +194,40 @@ def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bo
 def choose(
     plan: Plan, device: str | torch.device | None, strategy: str, workers: int | None
 ) -> dict:
-    """The execution of a training that begins here, of a plan on the CPU.
+    """The execution of a training that begins here. Every way has a fused optimiser; convolutions
+    are channels last unless stacked; bfloat16 is the recipe's to say, as it makes other models.
 
-    strategy: auto (small networks stacked, others plain, never compiled), plain, stacked or
-    stacked:G, each of the last three also +compiled. ValueError for another. What cannot be stacked
-    or compiled is trained without, and one line says why. Every way has a fused optimiser;
-    convolutions are channels last unless stacked; bfloat16 is the recipe's to say, as it makes
-    other models.
+    Parameters:
+        plan: what is trained, on the CPU.
+        device: as for `train_pool`.
+        strategy: auto (small networks stacked, others plain, never compiled), plain, stacked or
+            stacked:G, each of the last three also +compiled. What cannot be stacked or compiled is
+            trained without, and one line says why.
+        workers: that were asked for.
+
+    Raises:
+        ValueError: another strategy.
     """
-    plan, models, way = plan.on(device_of(device)), len(plan.member), parsed(strategy)
-    device = plan.device
+    plan = plan.on(device_of(device))
+    num_models = len(plan.member)
     count = processes(plan.recipe, str(plan.device), workers)
+    way = parsed(strategy)
     if isinstance(way, Strategy):
-        way = settled(plan, way._replace(group=min(way.group, models)))
+        way = settled(plan, way._replace(group=min(way.group, num_models)))
     else:
         way = _by_rule(plan)
     if way.kind != "plain" and ":" not in strategy:
-        way = way._replace(group=min(way.group, -(-models // count)))
-    count = min(count, -(-models // way.group))
+        way = way._replace(group=min(way.group, math.ceil(num_models / count)))
+    count = min(count, math.ceil(num_models / way.group))
+    threads = torch.get_num_threads()
+    if plan.device.type == "cpu":
+        threads = max(1, cores() // count)
     return {
-        "device": str(device),
+        "device": str(plan.device),
         "stacked": way.kind == "stacked",
         "group": way.group,
         "compiled": way.compiled,
-        "threads": max(1, cores() // count) if device.type == "cpu" else torch.get_num_threads(),
+        "threads": threads,
         "channels_last": way.of(plan).channels_last,
     }
 
@@ -210,10 +253,12 @@ def settled(plan: Plan, way: Strategy) -> Strategy:
     """The way itself, or what of it this plan can be trained by; one line says why for each thing
     that it cannot.
     """
-    if way.kind == "stacked" and (reason := loop.why_not_stacked(plan)):
+    reason = why_not_stacked(plan) if way.kind == "stacked" else None
+    if reason is not None:
         print(f"training one model at a time, not stacked: {reason}", file=sys.stderr)
         way = Strategy("plain", compiled=way.compiled)
-    if way.compiled and (reason := compiled.why_not_compiled(way.of(plan))):
+    reason = why_not_compiled(way.of(plan)) if way.compiled else None
+    if reason is not None:
         print(f"training without compilation: {reason}", file=sys.stderr)
         way = way._replace(compiled=False)
     return way
@@ -232,7 +277,7 @@ def _by_rule(plan: Plan) -> Strategy:
         small = sum(p.numel() for p in network.parameters()) < 1_000_000
     else:
         small = loop.saved_bytes(plan) <= CACHE
-    if small and not loop.why_not_stacked(plan):
+    if small and why_not_stacked(plan) is None:
         return Strategy("stacked", min(STACK, len(plan.member)))
     return Strategy("plain")
 

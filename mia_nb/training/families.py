@@ -4,19 +4,19 @@ trained decides what it leaks), and pools of several that share their members.
 
 from __future__ import annotations
 
-from functools import partial
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import nn
 
 from mia_nb import models
 from mia_nb.arguments import Anything, PathLike
 from mia_nb.checks import checked, hint
-from mia_nb.training.loop import begin
+from mia_nb.training.loop import begin, plan_of
 from mia_nb.training.pool import Pool
 from mia_nb.training.train import (
     SPLIT,
-    check,
     check_network,
     complete,
     finetune_pool,
@@ -25,6 +25,7 @@ from mia_nb.training.train import (
     replaced,
     train_pool,
 )
+from mia_nb.training.trials import check
 from mia_nb.types import Images, Recipe
 
 RECIPES = {  # changes to a Recipe
@@ -277,35 +278,59 @@ def _planned(
     return recipe.replace(**{**fields, "model_args": {**shared, **own}}), parent
 
 
+@dataclass(frozen=True)
+class Untrained:
+    """A pool that is yet to be trained: its rows have the weights that they will start from."""
+
+    recipe: Recipe
+    images: Images
+    member: np.ndarray
+    population: np.ndarray
+    parent: Untrained | None
+
+    def model(self, model: int) -> nn.Module:
+        """A row as a module, in evaluation mode."""
+        start = None if self.parent is None else self.parent.state
+        return begin(self.recipe, self.images, model, start).eval()
+
+    def state(self, model: int) -> dict[str, torch.Tensor]:
+        """A row's weights."""
+        return self.model(model).state_dict()
+
+
 def _refuse(
-    planned: list[tuple[Recipe, int | None]], images: Images, root, given: np.ndarray | None
+    planned: list[tuple[Recipe, int | None]],
+    images: Images,
+    root: PathLike,
+    member: np.ndarray | None,
 ) -> None:
     """ValueError, with the family's number, for what `train_pool` would refuse once the families
     before it were trained.
     """
-    ready: list[SimpleNamespace] = []  # pools that are not trained yet, with fresh weights
-    for number, (recipe, parent) in enumerate(planned):
+    pools: list[Untrained] = []
+    for number, (recipe, parent_number) in enumerate(planned):
+        parent = None if parent_number is None else pools[parent_number]
         try:
             recipe = complete(recipe)
-            start = None if parent is None else ready[parent]
-            if start is not None:
-                check_network(start.recipe, recipe.defense, f"family {parent}")
-            member, population = membership(recipe, images, given, start)
-            lies = partial(place, recipe, images, member, population, root, None)
-            if start is not None or not lies()[0].folder.has("recipe.json"):
-                check(recipe, images, member, population, start)
+            if parent is not None:
+                check_network(parent.recipe, recipe.defense, f"family {parent_number}")
+            pool = Untrained(recipe, images, *membership(recipe, images, member, parent), parent)
+            _check_pool(pool, root)
         except ValueError as error:
             raise ValueError(f"family {number}: {error}") from error
-        begun = partial(begin, recipe, images, start=start and start.state)
-        ready.append(
-            SimpleNamespace(
-                recipe=recipe,
-                member=member,
-                population=population,
-                state=lambda model, begun=begun: begun(model).state_dict(),
-                model=lambda model, begun=begun: begun(model).eval(),
-            )
-        )
+        pools.append(pool)
+
+
+def _check_pool(pool: Untrained, root: PathLike) -> None:
+    """`train_pool`'s check of what is not stored yet."""
+    parts = (pool.recipe, pool.images, pool.member, pool.population)
+    if pool.parent is None:
+        if place(*parts, root, None).folder.has("recipe.json"):
+            return
+        plan = plan_of(*parts)
+    else:
+        plan = plan_of(*parts, pool.parent.state)
+    check(plan, int(pool.population.sum()), pool.parent)
 
 
 def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:

@@ -51,7 +51,6 @@ WHITENING_IMAGES = 5000  # of a model's training images, from which its first la
 # bfloat16: autocast, float32 weights
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 RANDOM = "its forward draws random numbers, which would depend on the group"
-EXACT = 2**-10  # a learning rate that float32 holds exactly
 NO_MEMORY = "can't allocate memory|out of memory|ALLOC_FAILED"
 TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
 
@@ -150,6 +149,31 @@ class Plan(NamedTuple):
         batch.
         """
         return expected_members(self.recipe, self.member) // self.recipe.batch
+
+
+def plan_of(
+    recipe: Recipe,
+    images: Images,
+    member: np.ndarray,
+    population: np.ndarray,
+    start: Start | None = None,
+) -> Plan:
+    """What there is to train, on the CPU, one model at a time.
+
+    Parameters:
+        recipe, images: of the pool.
+        member: (M, N) bool.
+        population: (N,) bool.
+        start: gives the parent's weights, of a derived pool.
+    """
+    return Plan(
+        recipe,
+        images,
+        member,
+        torch.device("cpu"),
+        start=start,
+        held_out=held_out(recipe, population),
+    )
 
 
 @checked
@@ -638,54 +662,3 @@ def saved_bytes(plan: Plan) -> int:
     ):
         group.losses(group.shown(batch, {})[None], plan.images.y[None, batch])
     return sum(kept.values())
-
-
-def alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors in float64 are equal to ten digits."""
-    return torch.allclose(one, other, rtol=1e-10, atol=1e-10, equal_nan=True)
-
-
-def mismatch(fast: Group, plain: list[Group], steps: int, batch: int, kind: str) -> str | None:
-    """What so many steps of a group change differently from those of eager ones that have the same
-    models, in float64; None for nothing. kind: what the steps of the first are called.
-    """
-
-    def losses_of(group: Group, index: Tensor) -> Tensor:
-        group.seed_noise(0)
-        return group.step(group.shown(index, {}), group.plan.images.y[index], EXACT)
-
-    models = len(fast.ids)
-    samples = len(fast.plan.images.y)
-    for step in range(steps):
-        index = (torch.arange(models * batch) + step).remainder(samples).view(models, batch)
-        parts = zip(plain, index.split([len(one.ids) for one in plain]), strict=True)
-        expected = torch.cat([losses_of(one, part) for one, part in parts])
-        if not alike(losses_of(fast, index), expected):
-            return f"the losses of its {kind} step {step + 1} are others than those of a plain one"
-    expected = [one.weights(slot) for one in plain for slot in range(len(one.ids))]
-    for slot, tensors in enumerate(expected):
-        for name, own in fast.weights(slot).items():
-            if not alike(own, tensors[name]):
-                return f"its {kind} step changes {name} differently from a plain one"
-    return None
-
-
-def why_not_stacked(plan: Plan) -> str | None:
-    """One line that says why this recipe cannot be trained stacked, or None.
-
-    Two models take one step in float64, together and one by one; losses, weights and buffers must
-    agree to 1e-10. That finds what stacking would lose without a word: buffers that a forward
-    replaces, random draws, control flow by value.
-    """
-    if plan.recipe.schedule == "plateau":
-        return "the plateau schedule needs a learning rate per model"
-    if plan.recipe.defense == "dp_sgd":
-        return "gradients per sample are taken of one model at a time"
-    rows = [0, min(1, len(plan.member) - 1)]
-    trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"), channels_last=False)
-    with random_state_kept(plan.device):
-        alone = [Group(trial._replace(stacked=False), [row]) for row in rows]
-        try:
-            return mismatch(Group(trial._replace(stacked=True), rows), alone, 1, 8, "stacked")
-        except Exception as error:  # whatever vmap does not support
-            return RANDOM if "random" in str(error) else models.first_line(error)

@@ -1,31 +1,24 @@
-"""The record of a trained pool, read from its folder."""
+"""A pool: its record, read from its folder and checked once; and the names of its files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
+import safetensors.torch
 import torch
 from torch import nn
 
 from mia_nb import escape, models, store
 from mia_nb.arguments import PathLike
 from mia_nb.checks import checked, row_numbers, whole
+from mia_nb.data import check_images
 from mia_nb.training import loop
-from mia_nb.training.loop import DTYPES
-from mia_nb.training.work import (
-    load_images,
-    masks,
-    parent_of,
-    read_weights,
-    recipe_of,
-    report_name,
-    trace_name,
-    weights_name,
-)
+from mia_nb.training.loop import DTYPES, Plan
 from mia_nb.types import Images, Recipe
 
 TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
@@ -50,6 +43,9 @@ class Pool:
     population: np.ndarray
     folder: store.Folder
     epoch: int | None = None
+    # what recipe.json says besides the recipe: builder, the code of its networks; and of a derived
+    # pool parent_weights, which it starts from
+    record: dict = field(default_factory=dict)
 
     def __repr__(self) -> str:
         when = "" if self.epoch is None else f" after epoch {self.epoch}"
@@ -60,15 +56,31 @@ class Pool:
     @property
     def status(self) -> list[str]:
         """What became of each row: "trained", "diverged in epoch e", or "missing"."""
+        return [self._status_of(m) for m in range(len(self.member))]
+
+    def _status_of(self, model: int) -> str:
         files = self.folder.files()
-        status = []
-        for m in range(len(self.member)):
-            if f"diverged_{m:03d}.json" in files:
-                epoch = self.folder.read_json(f"diverged_{m:03d}.json", epoch=int)["epoch"]
-                status.append(f"diverged in epoch {epoch}")
-            else:
-                status.append("trained" if weights_name(m) in files else "missing")
-        return status
+        if diverged_name(model) in files:
+            return f"diverged in epoch {self.divergence(model)['epoch']}"
+        return "trained" if weights_name(model) in files else "missing"
+
+    def divergence(self, model: int) -> dict:
+        """{"epoch", "lr"} at which a row diverged."""
+        return self.folder.read_json(diverged_name(model), epoch=int, lr=int | float)
+
+    def unfinished(self, rows: Iterable[int]) -> list[int]:
+        """Those of these rows without intact weights and loss trace or a record of divergence."""
+        return [m for m in rows if not self._is_finished(m)]
+
+    def _is_finished(self, model: int) -> bool:
+        if self.folder.has(diverged_name(model)):
+            return True
+        return all(self.folder.intact(name) for name in self.files_of(model))
+
+    def files_of(self, model: int) -> list[str]:
+        """Files of a row that was trained to its end."""
+        weights = [weights_name(model, epoch) for epoch in (None, *self.recipe.snapshots)]
+        return [trace_name(model), *weights]
 
     @property
     def sampling(self) -> dict:
@@ -85,8 +97,10 @@ class Pool:
         Raises:
             ValueError: the parent of a derived pool is gone, and only it knows its own.
         """
+        looked_at = np.zeros(len(self.population), bool)
         numbers = loop.held_out(self.recipe, self.population)
-        own = np.isin(np.arange(len(self.population)), [] if numbers is None else numbers)
+        if numbers is not None:
+            looked_at[numbers] = True
         try:
             parent = self.parent
         except ValueError as error:
@@ -94,7 +108,9 @@ class Pool:
                 f"pool {self.folder.path.name} was derived from one that must lie beside it, or"
                 f" nobody knows which images its defense saw: {error}"
             ) from error
-        return own if parent is None else own | parent.held_out
+        if parent is not None:
+            looked_at |= parent.held_out
+        return looked_at
 
     @property
     def stopped(self) -> list[int] | None:
@@ -104,9 +120,14 @@ class Pool:
         """
         if self.recipe.defense != "early_stopping":
             return None
-        names = [f"stopped_{m:03d}.json" for m in range(len(self.member))]
-        read = partial(self.folder.read_json, epoch=int)
-        return [read(name)["epoch"] if name in self.folder.files() else 0 for name in names]
+        epochs = []
+        for model in range(len(self.member)):
+            name = stopped_name(model)
+            if name in self.folder.files():
+                epochs.append(self.folder.read_json(name, epoch=int)["epoch"])
+            else:
+                epochs.append(0)
+        return epochs
 
     @cached_property
     def traces(self) -> np.ndarray | None:
@@ -127,11 +148,10 @@ class Pool:
             model: the row's number, from 0.
         """
         full = np.full((self.recipe.epochs, self.member.shape[1]), np.nan, np.float16)
-        if self.status[model] == "trained":
-            own = self.member[model]
-            full[:, own] = self.folder.read_array(
-                trace_name(model), "f", (len(full), int(own.sum()))
-            )
+        if self._status_of(model) == "trained":
+            members = self.member[model]
+            shape = (len(full), int(members.sum()))
+            full[:, members] = self.folder.read_array(trace_name(model), "f", shape)
         return full
 
     def at(self, epoch: int) -> Pool:
@@ -143,7 +163,8 @@ class Pool:
         Raises:
             ValueError: the weights of this epoch were not kept.
         """
-        if whole("epoch", epoch, 0) not in (kept := [*self.recipe.snapshots, self.recipe.epochs]):
+        kept = [*self.recipe.snapshots, self.recipe.epochs]
+        if whole("epoch", epoch, 0) not in kept:
             raise ValueError(
                 f"epoch {epoch} of pool {self.folder.path.name} was not kept; there are"
                 f" {', '.join(map(str, kept))} (snapshots= of the recipe says which)"
@@ -165,7 +186,8 @@ class Pool:
             store.Corrupt: the file was altered.
         """
         model = int(row_numbers("model", model, len(self.member))[0])
-        if (status := self.status[model]) != "trained":
+        status = self._status_of(model)
+        if status != "trained":
             raise ValueError(
                 f"model {model} of pool {self.key[:12]} is {status}; train the pool again with"
                 " another recipe"
@@ -193,7 +215,7 @@ class Pool:
         Raises:
             ValueError: as `state`; or the code of a builder of your own is another one by now.
         """
-        if self.folder.record.get("builder", "") != models.source(
+        if self.record.get("builder", "") != models.source(
             self.recipe.model, self.recipe.model_args
         ):
             raise ValueError(
@@ -211,8 +233,15 @@ class Pool:
         Raises:
             ValueError: it is gone, or has other weights now.
         """
-        folder = parent_of(self.folder)
-        return None if folder is None else load_pool(folder.key, folder.path.parent)
+        if self.recipe.parent is None:
+            return None
+        folder = store.find(self.recipe.parent, self.folder.path.parent, "pool")
+        if weights_digest(folder, len(self.member)) != self.record.get("parent_weights"):
+            raise ValueError(
+                f"{self.folder.path.name} started from weights of {folder.path.name} that are no"
+                " longer there (trained anew since?): derive the pool again from the weights of now"
+            )
+        return complete_pool(folder)
 
     @property
     def ancestor(self) -> Pool:
@@ -221,7 +250,18 @@ class Pool:
         Raises:
             ValueError: as `parent`.
         """
-        return self if (parent := self.parent) is None else parent.ancestor
+        parent = self.parent
+        return self if parent is None else parent.ancestor
+
+    def plan(self, images: Images, parent: Pool | None) -> Plan:
+        """What there is to train, on the CPU, one model at a time.
+
+        Parameters:
+            images: the pool's.
+            parent: that of a derived pool, whose weights it starts from.
+        """
+        start = None if parent is None else parent.state
+        return loop.plan_of(self.recipe, images, self.member, self.population, start)
 
     def conversion_report(self) -> pd.DataFrame:
         """What the conversion to spiking networks fitted, a row for each model and site.
@@ -236,7 +276,8 @@ class Pool:
             ValueError: nothing was converted.
         """
         if not self.folder.has(report_name(0)):
-            if self.recipe.model == "snn" and (parent := self.parent) is not None:
+            parent = self.parent if self.recipe.model == "snn" else None
+            if parent is not None:
                 return parent.conversion_report()
             raise ValueError(
                 f"pool {self.folder.path.name} was not converted: there are no fitted thresholds"
@@ -254,7 +295,86 @@ class Pool:
 
     @cached_property
     def _images(self) -> Images:
-        return load_images(self.folder)
+        return self._read_images(self.folder.read_array)
+
+    def mapped_images(self) -> Images:
+        """The same, mapped, so that all processes of a machine hold them once; nobody may write to
+        them.
+        """
+        return self._read_images(self.folder.map_array)
+
+    def _read_images(self, read: Callable[..., np.ndarray]) -> Images:
+        about = self.images_record
+        with warnings.catch_warnings(action="ignore"):  # that what is mapped is not writable
+            x = torch.from_numpy(read("images.npy", "u", (None, None, None, None)))
+            y = torch.from_numpy(read("labels.npy", "i", (len(x),)))
+        canary = None
+        if self.folder.has("canary.npy"):
+            canary = self.folder.read_array("canary.npy", "b", (len(x),))
+        lists = {name: tuple(about[name]) for name in ("classes", "mean", "std")}
+        try:
+            return check_images(Images(x=x, y=y, canary=canary, name=about["name"], **lists))
+        except (TypeError, ValueError) as error:
+            raise self.folder.corrupt("images.json", error) from error
+
+    @property
+    def images_record(self) -> dict:
+        """What is recorded of its images besides their pixels: classes, name, digest, mean, std."""
+        return self.folder.read_json("images.json", classes=list, name=str, mean=list, std=list)
+
+    def is_about(self, images: Images) -> bool:
+        """Whether these are the images that its models were trained on or are audited by."""
+        recorded = self.folder.read_json("images.json", digest=str)
+        return images.digest == recorded["digest"]
+
+
+def weights_name(model: int, epoch: int | None = None) -> str:
+    """File of a row's weights: the last ones, or those kept after an earlier epoch."""
+    if epoch is None:
+        return f"model_{model:03d}.safetensors"
+    return f"snapshot_{model:03d}_{epoch:05d}.safetensors"
+
+
+def trace_name(model: int) -> str:
+    """File of the losses that a row had while it was trained."""
+    return f"losses_{model:03d}.npy"
+
+
+def diverged_name(model: int) -> str:
+    """File that says where a row diverged."""
+    return f"diverged_{model:03d}.json"
+
+
+def stopped_name(model: int) -> str:
+    """File that says from which epoch early stopping took a row's weights."""
+    return f"stopped_{model:03d}.json"
+
+
+def report_name(model: int) -> str:
+    """File of what the conversion of a row fitted."""
+    return f"conversion_{model:03d}.json"
+
+
+def read_weights(folder: store.Folder, name: str) -> dict[str, torch.Tensor]:
+    """A stored state dictionary; Corrupt where the file is altered, or is no safetensors file for
+    all its checksum.
+    """
+    data = folder.read_bytes(name)
+    try:
+        return safetensors.torch.load(data)
+    except Exception as error:  # its own class, KeyErrors, RuntimeErrors of torch
+        raise folder.corrupt(name, error) from error
+
+
+def write_weights(folder: store.Folder, name: str, tensors: dict[str, torch.Tensor]) -> None:
+    """Store a state dictionary as safetensors, which hold nothing that could be executed."""
+    folder.write_bytes(name, safetensors.torch.save(tensors))
+
+
+def weights_digest(folder: store.Folder, num_models: int) -> str:
+    """One checksum of the recorded checksums of all models: equal where the weights are equal."""
+    files = folder.files()
+    return store.content_key({}, *(files.get(weights_name(m), "") for m in range(num_models)))
 
 
 @checked
@@ -284,12 +404,35 @@ def load_pool(
             " and weights is made by: mia-nb run train --preset cifar10 -p download=true"
         )
     models.allow(*([builders] if isinstance(builders, str) else builders))
-    folder = store.find(prefix, root, "pool")
-    member, population = masks(folder)
-    pool = Pool(recipe_of(folder), folder.key, member, population, folder)
-    if (left := pool.status.count("missing")) > 0:
+    return complete_pool(store.find(prefix, root, "pool"))
+
+
+def complete_pool(folder: store.Folder) -> Pool:
+    """The finished pool of a folder; ValueError where models are missing, else as `open_pool`."""
+    pool = open_pool(folder)
+    missing = pool.status.count("missing")
+    if missing > 0:
         raise ValueError(
-            f"pool {folder.path.name} lacks {left} of its {len(member)} models: run its training"
-            " again to finish it"
+            f"pool {folder.path.name} lacks {missing} of its {len(pool.member)} models: run its"
+            " training again to finish it"
         )
     return pool
+
+
+def open_pool(folder: store.Folder) -> Pool:
+    """The pool of a folder, finished or not: recipe and masks are read here, and nowhere else.
+
+    Raises:
+        Corrupt: its recipe has entries of types that no recipe has, or its masks do not fit the
+            recipe or each other.
+        ValueError: it names a builder that is not allowed here.
+    """
+    record = folder.record
+    try:
+        recipe = Recipe.from_json(record.pop("recipe"))
+    except (TypeError, AttributeError, ValueError) as error:
+        raise folder.corrupt("recipe.json", error) from error
+    models.check_allowed(recipe.model, recipe.model_args, f"pool {folder.path.name}")
+    member = folder.read_array("member.npy", "b", (recipe.num_models, None))
+    population = folder.read_array("population.npy", "b", member.shape[1:])
+    return Pool(recipe, record["key"], member, population, folder, record=record)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from numbers import Integral
 
@@ -16,33 +16,31 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from mia_nb import data, models, store
+from mia_nb import data, models
 from mia_nb.arguments import Flag, Real, Rows, Whole
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models import snn
 from mia_nb.training import loop
 from mia_nb.training.execution import cores, device_of, execution
 from mia_nb.training.loop import DTYPES, generator
-from mia_nb.training.pool import Pool
+from mia_nb.training.pool import (
+    Pool,
+    open_pool,
+    report_name,
+    trace_name,
+    weights_name,
+    write_weights,
+)
 from mia_nb.training.train import (
     announce,
     at_the_end,
     check_parent,
     finetune_pool,
-    missing,
-    open_pool,
     place,
+    rows_to_make,
+    write_inputs,
 )
-from mia_nb.training.work import (
-    report_name,
-    share,
-    threads,
-    trace_name,
-    unfinished,
-    useful_threads,
-    weights_name,
-    write_weights,
-)
+from mia_nb.training.work import share, threads, useful_threads
 from mia_nb.types import Images, Recipe
 
 BATCH = 256  # images a calibration looks at together
@@ -132,21 +130,23 @@ def convert_pool(
         defense=None,
         defense_args={},
     )
-    derived, extra = place(
-        recipe, images, pool.member, pool.population, pool.folder.path.parent, pool
-    )
+    derived = place(recipe, images, pool.member, pool.population, pool.folder.path.parent, pool)
     folder = derived.folder
     rows = range(len(pool.member))
-    if folder.has("recipe.json") and not force and not _left(folder, rows):
-        return announce(derived, progress, "cached")
+    unfinished = partial(_unfinished, derived)
+    if folder.has("recipe.json"):
+        write_inputs(derived, images)
+        open_pool(folder)  # what cannot be read again is refused before anything is removed
+        if not force and not unfinished(rows):
+            return announce(derived, progress, "cached")
     models.check_width(loop.build(recipe, images, 0), images)
     # every model is checked when it is converted, the first before anything is written
     encode = args.get("encode", "constant")
     snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
-    open_pool(derived, images, extra)
-    todo = missing(folder, len(rows), force, _left)
+    write_inputs(derived, images)
+    todo = rows_to_make(derived, force, unfinished)
     begun = time.perf_counter()
-    how = execution(folder, device, "plain", lambda: _alone(device, images))
+    how = execution(folder, device, "plain", lambda: _one_by_one(device, images))
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
     with (
         threads(how["threads"]),
@@ -157,7 +157,7 @@ def convert_pool(
             _convert(pool, derived, images, unit[0], torch.device(how["device"]))
             bar.update()
 
-        share(folder, [[m] for m in rows], _left, make)
+        share(folder, [[m] for m in rows], unfinished, make)
     return announce(derived, progress, f"converted in {time.perf_counter() - begun:.1f} s")
 
 
@@ -169,23 +169,23 @@ def _plain(pool: Pool) -> None:
         )
 
 
-def _alone(device: str | None, images: Images) -> dict:
+def _one_by_one(device: str | None, images: Images) -> dict:
     """The execution of a conversion: one model after another."""
-    device = device_of(device)
-    count = useful_threads(BATCH * images.x[0].numel(), cores() if device.type == "cpu" else None)
+    chosen = device_of(device)
+    most = cores() if chosen.type == "cpu" else None
     return {
-        "device": str(device),
+        "device": str(chosen),
         "stacked": False,
         "group": 1,
-        "threads": count,
+        "threads": useful_threads(BATCH * images.x[0].numel(), most),
         "channels_last": False,
     }
 
 
-def _left(folder: store.Folder, rows) -> list[int]:
+def _unfinished(pool: Pool, rows: Iterable[int]) -> list[int]:
     """Rows not converted, or without their report."""
-    gone = set(unfinished(folder, rows))
-    return [m for m in rows if m in gone or not folder.intact(report_name(m))]
+    missing = set(pool.unfinished(rows))
+    return [m for m in rows if m in missing or not pool.folder.intact(report_name(m))]
 
 
 def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torch.device) -> None:
@@ -197,29 +197,30 @@ def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torc
     converted = snn.convert(
         pool.model(model).to(device),
         timesteps,
-        _own_half(derived, images, model, fitted.pop("images"), device),
+        _members(derived, images, model, fitted.pop("images"), device),
         **fitted,
         **args,
         mean=images.mean,
         std=images.std,
     )
     state = {
-        name: t.detach().cpu().contiguous().clone() for name, t in converted.state_dict().items()
+        name: tensor.detach().cpu().contiguous().clone()
+        for name, tensor in converted.state_dict().items()
     }
     # what the recipe builds takes these weights
     loop.begin(derived.recipe, images, model, lambda _: state)
     # JSON has no NaN
     report = converted.report.astype(object).where(converted.report.notna(), None)
-    derived.folder.write_json(
+    folder = derived.folder
+    folder.write_json(
         report_name(model), {"columns": list(report), "rows": report.to_numpy().tolist()}
     )
-    derived.folder.write_array(
-        trace_name(model), np.zeros((0, int(pool.member[model].sum())), np.float16)
-    )
-    write_weights(derived.folder, weights_name(model), state)
+    no_losses = np.zeros((0, int(pool.member[model].sum())), np.float16)
+    folder.write_array(trace_name(model), no_losses)
+    write_weights(folder, weights_name(model), state)
 
 
-def _own_half(
+def _members(
     pool: Pool, images: Images, model: int, count: int, device: torch.device
 ) -> Iterator[Tensor]:
     """Normalised batches of the first `count` of a row's own members, in an order drawn for this
@@ -395,7 +396,7 @@ def _quality(
     about = {"model": m, "images": len(y), "network": int(_right(model, x, y))}
     for per_channel in (False, True):
         histograms = snn.calibrate(
-            model, _own_half(pool, images, m, calibration, device), per_channel=per_channel
+            model, _members(pool, images, m, calibration, device), per_channel=per_channel
         )
         fit = partial(snn.convert, model, per_channel=per_channel, histograms=histograms)
         reused = _right(fit(max(timesteps, default=1), fit_T=1), x, y)

@@ -8,40 +8,25 @@ import contextlib
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 import numpy as np
-import torch
-from torch import nn
 
 from mia_nb import __version__, data, defenses, models, store
 from mia_nb.arguments import Array, Flag, PathLike, Real, Whole
 from mia_nb.checks import checked, instance, mask, one_of, positive
-from mia_nb.defenses import dp_sgd
-from mia_nb.models import neural_de
-from mia_nb.training import loop
-from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.execution import (
     device_of,
+    executed,
     parsed,
     processes,
     training_bar,
     worth_processes,
 )
-from mia_nb.training.loop import DTYPES, LOSSES, OPTIMIZERS, Plan, mix
-from mia_nb.training.pool import Pool, load_pool
-from mia_nb.training.work import (
-    bare_plan,
-    masks,
-    model_files,
-    recipe_of,
-    remove_leftovers,
-    unfinished,
-    units,
-    weights_digest,
-    work,
-)
+from mia_nb.training.loop import LOSSES, OPTIMIZERS, mix
+from mia_nb.training.pool import Pool, load_pool, open_pool, weights_digest
+from mia_nb.training.trials import check
+from mia_nb.training.work import remove_leftovers, units, work
 from mia_nb.training.workers import check_workers, decide, started, train_units
 from mia_nb.types import Images, Recipe
 
@@ -62,17 +47,6 @@ MADE = (
 )
 # what, with the seed, draws the members of a pool
 SPLIT = ("num_models", "split", "population")
-# what a fine-tuned spiking pool may have otherwise than its parent
-MAY_CHANGE = (
-    "timesteps",
-    "readout",
-    "encode",
-    "encode_args",
-    "surrogate",
-    "surrogate_args",
-    "learn",
-    "fold",
-)
 
 
 @checked
@@ -139,40 +113,47 @@ def train_pool(
     images = data.check_images(instance("images", images, Images))
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
     check_workers(workers, backend, models.architecture(recipe.model, recipe.model_args))
-    device_of(device, here=False)
+    on_cpu = device_of(device, here=False).type == "cpu"
     parsed(strategy)
     positive("checkpoint", checkpoint, zero=True)
-    parent = _parent(recipe, images, root)
-    member, population = membership(recipe, images, member, parent)
-    pool, extra = place(recipe, images, member, population, root, parent)
-    folder = pool.folder
-    if known := folder.has("recipe.json"):
-        open_pool(pool, images, extra)
-        if not force and not unfinished(folder, range(len(member))):
+    parent = open_parent(recipe, images, root)
+    pool = place(recipe, images, *membership(recipe, images, member, parent), root, parent)
+    known = pool.folder.has("recipe.json")
+    if known:
+        write_inputs(pool, images)
+        pool = open_pool(pool.folder)
+        if not force and not pool.unfinished(range(len(pool.member))):
             with contextlib.suppress(store.ReadOnly):
-                remove_leftovers(folder)
+                remove_leftovers(pool.folder)
             return announce(pool, progress, "cached")
-    begun = time.perf_counter()
     local = backend == "loky"
     count = processes(recipe, device, workers) if local else workers
+    plan = pool.plan(images, parent)
     if not known:
-        check(recipe, images, member, population, parent)
-        open_pool(pool, images, extra)
-    rows = missing(folder, len(member), force, unfinished)
-    on_cpu = device_of(device, here=False).type == "cpu"
-    if local and workers is None and on_cpu and not worth_processes(bare_plan(folder, images)):
+        check(plan, int(pool.population.sum()), parent)
+        write_inputs(pool, images)
+    begun = time.perf_counter()
+    missing = rows_to_make(pool, force, pool.unfinished)
+    if local and workers is None and on_cpu and not worth_processes(plan):
         count = 1
-    with started(backend, count, folder, device) as count:
-        how = decide(backend, workers if local else count, folder, images, device, strategy)
-        touched = [unit for unit in units(len(member), how["group"]) if set(unit) & set(rows)]
-        count = min(count, len(touched))
-        todo = [m for unit in touched for m in unit]
-        with training_bar(_title(recipe), todo, recipe.epochs, how, count, progress) as report:
+    with started(backend, count, pool.record.get("builder", ""), device) as count:
+        how = decide(pool, plan, backend, workers if local else count, device, strategy)
+        todo = [unit for unit in units(len(pool.member), how["group"]) if set(unit) & set(missing)]
+        count = min(count, len(todo))
+        named = [m for unit in todo for m in unit]
+        with training_bar(_title(recipe), named, recipe.epochs, how, count, progress) as report:
             if local and count == 1:
-                work(folder, images=images, checkpoint=checkpoint, progress=report)
+                work(
+                    pool,
+                    executed(plan, how),
+                    how["threads"],
+                    todo,
+                    checkpoint=checkpoint,
+                    progress=report,
+                )
             else:
-                train_units(folder, touched, backend, count, checkpoint, report)
-    remove_leftovers(folder)
+                train_units(pool, todo, backend, count, checkpoint, report)
+    remove_leftovers(pool.folder)
     return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
 
 
@@ -232,7 +213,7 @@ def at_the_end(pool: Pool) -> None:
         )
 
 
-def _parent(recipe: Recipe, images: Images, root: str | Path) -> Pool | None:
+def open_parent(recipe: Recipe, images: Images, root: PathLike) -> Pool | None:
     """The pool that a recipe starts from; ValueError where it does not fit."""
     if recipe.parent is None:
         return None
@@ -259,7 +240,7 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
     """
     name = parent.folder.path.name
     check_network(parent.recipe, defense, f"pool {name}")
-    if images.digest != parent.folder.read_json("images.json", digest=str)["digest"]:
+    if not parent.is_about(images):
         raise ValueError(
             f"pool {name} was trained on other images than these ({images.name}): who is a member"
             " would mean nothing; derive pools with the parent's own images"
@@ -286,25 +267,24 @@ def check_network(given: Recipe, defense: str | None, what: str) -> None:
         )
 
 
-def missing(folder: store.Folder, models: int, force: bool, left: Callable) -> list[int]:
-    """Rows to make: all with `force`, else those of which something is `left`; damaged files are
-    named.
-    """
+def rows_to_make(
+    pool: Pool, force: bool, unfinished: Callable[[Iterable[int]], list[int]]
+) -> list[int]:
+    """Rows to make: all with `force`, else the unfinished ones; damaged files are named."""
+    folder = pool.folder
     if force:
-        if any(
-            folder.locked(path.name.removeprefix(".lock-"))
-            for path in folder.path.glob(".lock-part_*")
-        ):
+        units_begun = [
+            path.name.removeprefix(".lock-") for path in folder.path.glob(".lock-part_*")
+        ]
+        if any(folder.locked(name) for name in units_begun):
             raise ValueError(
                 f"{folder.path.name} is being trained by another process: wait for it, or stop it,"
                 " before force=True"
             )
-        masks(folder)  # what cannot be trained again is refused before anything is removed
         with folder.lock():
             folder.remove(*(name for name in folder.files() if name.split("_")[0] in MADE))
-    rows = left(folder, range(models))
-    kept = recipe_of(folder).snapshots
-    for name in [name for m in rows for name in model_files(m, kept)]:
+    rows = unfinished(range(len(pool.member)))
+    for name in [name for m in rows for name in pool.files_of(m)]:
         if folder.has(name) and not folder.intact(name):
             print(
                 f"{folder.path / name} was truncated or altered (checksum differs): training this"
@@ -327,189 +307,28 @@ def complete(recipe: Recipe) -> Recipe:
     )
 
 
-def plan_of(
-    recipe: Recipe,
-    images: Images,
-    member: np.ndarray,
-    population: np.ndarray,
-) -> Plan:
-    """What there is to train from fresh weights, on the CPU, one model at a time."""
-    return Plan(
-        recipe,
-        images,
-        member,
-        torch.device("cpu"),
-        held_out=loop.held_out(recipe, population),
-    )
-
-
-def check(
-    recipe: Recipe,
-    images: Images,
-    member: np.ndarray,
-    population: np.ndarray,
-    parent: Pool | None = None,
-) -> None:
-    """Refuse, before anything is written, what cannot be trained: ValueError of one line."""
-    if recipe.defense is not None:
-        _check_defense(recipe, int(population.sum()), parent and parent.recipe.defense)
-    if parent is not None and recipe.model == parent.recipe.model == "snn":
-        _same_neurons(recipe, parent.recipe)
-    expected = loop.expected_members(recipe, member)
-    smallest = int(member.sum(1).min())
-    if parent is None and recipe.model == "snn" and recipe.model_args.get("calibration"):
-        raise ValueError(
-            "model_args names a calibration, but nothing was calibrated: thresholds come from"
-            " convert_pool"
-        )
-    if expected < recipe.batch or smallest < 2:
-        raise ValueError(
-            f"batch={recipe.batch} is more than a model's"
-            f" {expected if smallest > 1 else smallest} training samples; take a smaller batch or"
-            " more data"
-        )
-    if recipe.augment != "none":
-        data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
-    try:
-        OPTIMIZERS[recipe.optimizer][0](
-            [torch.zeros(1, requires_grad=True)], lr=recipe.lr, **recipe.optimizer_args
-        )
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}"
-        ) from error
-    module = models.check_width(loop.begin(recipe, images, 0, parent and parent.state), images)
-    models.check_training(module, images)
-    neural_de.check_noise(module)
-    if recipe.loss in loop.PER_STEP and models.timesteps(module) is None:
-        raise ValueError(
-            f"loss={recipe.loss!r} wants logits for each time step, and {recipe.model} is no"
-            ' spiking network: take loss="cross_entropy", or model="snn"'
-        )
-    if recipe.defense == "dp_sgd":
-        _try_clipping(plan_of(recipe, images, member, population))
-    same = parent and all(
-        getattr(recipe, f) == getattr(parent.recipe, f) for f in ("model", "model_args", "dtype")
-    )
-    if same and not _alike(module, parent.model(0), images):
-        raise ValueError(
-            f"{recipe.model} with the parent's weights gives other outputs than the parent: it"
-            " computes with what its state dictionary does not hold; register that as persistent"
-            " buffers"
-        )
-
-
-def _check_defense(recipe: Recipe, aside: int, before: str | None) -> None:
-    """ValueError for a defense that this recipe, with so many images set aside and its parent's
-    defense, cannot have.
-    """
-    defense = defenses.find(recipe.defense)
-    args = recipe.defense_args
-    wanted = args.get("held_out", 0)
-    if defense.held_out and not 1 <= wanted <= aside:
-        raise ValueError(
-            f"held_out={wanted} of {aside} images set aside: defense {recipe.defense}"
-            " looks at images that are no members and no non-members; take population=1000, say,"
-            " and defense_args={'held_out': 500}"
-        )
-    if defense.logits and recipe.loss != "cross_entropy":
-        raise ValueError(
-            f"defense {recipe.defense} changes cross_entropy, and loss={recipe.loss!r}: take one of"
-            " the two"
-        )
-    if recipe.defense == "dp_sgd":
-        dp_sgd.checked(args, recipe, before)
-
-
-def _try_clipping(plan: Plan) -> None:
-    """Gradients per sample of three images against those of single losses, in float64 at weights of
-    which none is 0, buffers before and after, and a clipped step of one image: so that a network
-    whose clipping would bound nothing, or that carries its members past it, is refused before
-    anything is written."""
-    group = ClippedGroup(plan._replace(recipe=plan.recipe.replace(dtype="float64")), [0])
-    x = group.shown(torch.arange(3), {})
-    y = plan.images.y[:3]
-    module = group.clipped.hooked.to_standard_module()
-    dp_sgd.stir(group.params)
-
-    def losses_of(network: nn.Module) -> torch.Tensor:
-        torch.manual_seed(0)
-        return group.criterion(models.main_logits(network(x)), y)
-
-    with loop.random_state_kept(plan.device):
-        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        mixed = dp_sgd.mismatch(module, losses_of, group.params)
-        changed = dp_sgd.rewritten(module, before)
-        if mixed:
-            raise ValueError(
-                f"{plan.recipe.model} has no gradients per sample at {mixed}: samples mix in a"
-                " batch, or its layer does not use it alone; DP-SGD would clip what is"
-                " none"
-            )
-        if changed:
-            raise ValueError(
-                f"{plan.recipe.model}: buffer {changed} is computed from members without clipping"
-                " and noise, as a forward pass of training changes it; take a layer that keeps no"
-                " statistics"
-            )
-        one = ClippedGroup(plan, [0])
-        one.seed_noise(0)
-        one.step(x[None, :1].to(DTYPES[plan.recipe.dtype]), y[None, :1], 1e-6)
-
-
-def _same_neurons(recipe: Recipe, parent: Recipe) -> None:
-    """ValueError where weights and thresholds would be read by other neurons than those that they
-    were fitted for.
-    """
-    own, before = recipe.model_args, parent.model_args
-    names = (own.keys() | before.keys()) - set(MAY_CHANGE)
-    if differing := sorted(name for name in names if own.get(name) != before.get(name)):
-        raise ValueError(
-            f"model_args differ from the parent's in {', '.join(differing)}: its thresholds would"
-            " serve other neurons; start from {**parent.recipe.model_args, ...} and change "
-            + ", ".join(MAY_CHANGE)
-            + " at most"
-        )
-
-
-def _alike(one: nn.Module, other: nn.Module, images: Images) -> bool:
-    """Whether two modules give the same logits for two images, given the same random draws."""
-
-    def logits(module: nn.Module) -> torch.Tensor:
-        dtype = next(module.parameters(), torch.zeros(())).dtype
-        x = data.normalise(images.x[:2].cpu(), images.mean, images.std, dtype)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            return module.eval()(x).double()
-
-    return torch.allclose(logits(one), logits(other), rtol=1e-3, atol=1e-3, equal_nan=True)
-
-
 def membership(
     recipe: Recipe, images: Images, member: np.ndarray | None, parent: Pool | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Masks (M, N) and population (N,): the parent's, drawn by the recipe's split, or given."""
     samples = len(images.y)
-    given = member is not None
-    derived = parent is not None
-    if derived and given and not np.array_equal(member, parent.member):
-        raise ValueError(
-            "member differs from the parent's: a derived pool keeps its parent's members; leave"
-            " member out"
-        )
-    if not derived and given != (recipe.split == "given"):
+    if parent is not None:
+        if member is not None and not np.array_equal(member, parent.member):
+            raise ValueError(
+                "member differs from the parent's: a derived pool keeps its parent's members; leave"
+                " member out"
+            )
+        return parent.member, parent.population
+    if (member is not None) != (recipe.split == "given"):
         raise ValueError(
             f'split={recipe.split!r}: give a member mask with split="given", and with no other'
             " split"
         )
-    if derived:
-        return parent.member, parent.population
     if member is not None:
         member = _given(mask("member", member, (recipe.num_models, samples)))
-        # its coins
-        unseen = ~member.any(0) & ~(
-            images.canary if images.canary is not None else np.zeros(samples, bool)
-        )
+        unseen = ~member.any(0)
+        if images.canary is not None:  # canaries are members by their coins
+            unseen &= ~images.canary
         if recipe.population not in (0, unseen.sum()):
             raise ValueError(
                 f"population={recipe.population}, but the given mask leaves {unseen.sum()} samples"
@@ -523,13 +342,11 @@ def membership(
     }
     # both splits set the same samples aside, and only in pairs is "in no row" the same as "set
     # aside"
-    pairs = data.paired_membership(recipe.num_models + recipe.num_models % 2, samples, **options)
-    member = (
-        pairs
-        if recipe.split == "pairs"
-        else data.bernoulli_membership(recipe.num_models, samples, **options)
-    )
-    return member, ~pairs.any(0)
+    even = recipe.num_models + recipe.num_models % 2
+    pairs = data.paired_membership(even, samples, **options)
+    if recipe.split == "pairs":
+        return pairs, ~pairs.any(0)
+    return data.bernoulli_membership(recipe.num_models, samples, **options), ~pairs.any(0)
 
 
 def _given(member: np.ndarray) -> np.ndarray:
@@ -553,22 +370,27 @@ def _given(member: np.ndarray) -> np.ndarray:
 
 
 def place(
-    recipe: Recipe, images: Images, member, population, root: str | Path, parent: Pool | None
-) -> tuple[Pool, dict]:
-    """The pool of a recipe where it lies or would lie, and what its record says besides the recipe;
-    nothing is written.
-    """
+    recipe: Recipe,
+    images: Images,
+    member: np.ndarray,
+    population: np.ndarray,
+    root: PathLike,
+    parent: Pool | None,
+) -> Pool:
+    """The pool of a recipe where it lies or would lie; nothing is written."""
     extra = {"builder": models.source(recipe.model, recipe.model_args)}
     if parent is not None:
         extra["parent_weights"] = weights_digest(parent.folder, recipe.num_models)
-    # older keys stay
-    settings = {n: value for n, value in recipe.to_json().items() if n != "snapshots" or value}
+    settings = recipe.to_json()
+    if not recipe.snapshots:  # older keys stay
+        del settings["snapshots"]
     number = FORMAT_OF_DP_SGD if recipe.defense == "dp_sgd" else FORMAT
     key = store.content_key(
         {"format": number, **extra, **settings}, images.digest, np.packbits(member).tobytes()
     )
     folder = store.place(root, "pool", f"{images.name}-{_title(recipe)}", key)
-    return Pool(recipe, key, member, population, folder), {"version": __version__, **extra}
+    record = {"version": __version__, **extra}
+    return Pool(recipe, key, member, population, folder, record=record)
 
 
 def _title(recipe: Recipe) -> str:
@@ -590,8 +412,8 @@ def _title(recipe: Recipe) -> str:
     return "_".join(part for part in (*parts, recipe.defense) if part)
 
 
-def open_pool(pool: Pool, images: Images, extra: dict) -> None:
-    """Make the pool's folder, with its images and masks in place."""
+def write_inputs(pool: Pool, images: Images) -> None:
+    """Make the pool's folder, with its recipe, images and masks in place."""
     folder = pool.folder
     store.open_folder(
         folder.path.parent,
@@ -599,26 +421,25 @@ def open_pool(pool: Pool, images: Images, extra: dict) -> None:
         f"{images.name}-{_title(pool.recipe)}",
         pool.key,
         pool.recipe.to_json(),
-        **extra,
+        **pool.record,
     )
-    about = {k: getattr(images, k) for k in ("classes", "name", "digest", "mean", "std")}
     arrays = {
         "images.npy": images.x,
         "labels.npy": images.y,
         "member.npy": pool.member,
         "population.npy": pool.population,
-        "canary.npy": images.canary,
     }
-    given = [name for name, array in arrays.items() if array is not None]
-    if all(map(folder.intact, [*given, "images.json"])):  # nothing to write, and so nothing to lock
-        return
+    if images.canary is not None:
+        arrays["canary.npy"] = images.canary
+    if all(folder.intact(name) for name in [*arrays, "images.json"]):
+        return  # nothing to write, and so nothing to lock
+    about = {name: getattr(images, name) for name in ("classes", "name", "digest", "mean", "std")}
     with folder.lock():
-        for name in given:
+        for name, array in arrays.items():
             if not folder.intact(name):
-                array = arrays[name]
-                folder.write_array(
-                    name, array if isinstance(array, np.ndarray) else array.cpu().numpy()
-                )
+                if not isinstance(array, np.ndarray):
+                    array = array.cpu().numpy()
+                folder.write_array(name, array)
         if not folder.intact("images.json"):
             folder.write_json("images.json", about)
 
@@ -628,16 +449,14 @@ def announce(pool: Pool, progress: bool, what: str) -> Pool:
     if progress:
         print(f"pool {pool.folder.path.name}: {len(pool.member)} models, {what}", flush=True)
     for m, status in enumerate(pool.status):
-        if status.startswith("diverged"):
-            lr = pool.folder.read_json(f"diverged_{m:03d}.json", lr=int | float)["lr"]
-            flow = (
-                ", or take more steps, or bound the drift (lipschitz)"
-                if pool.recipe.model in models.FLOWS
-                else ""
-            )
-            raise ValueError(
-                f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak"
-                f" lr={pool.recipe.lr}): lower lr or change the schedule{flow}; the other models"
-                " are kept"
-            )
+        if not status.startswith("diverged"):
+            continue
+        advice = "lower lr or change the schedule"
+        if pool.recipe.model in models.FLOWS:
+            advice += ", or take more steps, or bound the drift (lipschitz)"
+        lr = pool.divergence(m)["lr"]
+        raise ValueError(
+            f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak"
+            f" lr={pool.recipe.lr}): {advice}; the other models are kept"
+        )
     return pool

@@ -33,19 +33,19 @@ from mia_nb import __version__, models
 from mia_nb._files import replacing
 from mia_nb.checks import one_of, whole
 from mia_nb.store import Folder
-from mia_nb.training.execution import EXECUTION, choose, device_of, execution, resumed
-from mia_nb.training.work import (
-    REPORTS,
+from mia_nb.training.execution import (
+    EXECUTION,
     TORCH,
-    Progress,
-    bare_plan,
-    load_images,
+    choose,
+    device_of,
+    executed,
+    execution,
     read_execution,
-    recipe_of,
-    unfinished,
-    unit_name,
-    work,
+    resumed,
 )
+from mia_nb.training.loop import Plan
+from mia_nb.training.pool import Pool, open_pool
+from mia_nb.training.work import REPORTS, Progress, unit_name, work
 from mia_nb.types import Images
 
 BACKENDS = ("loky", "dask", "ray")
@@ -91,7 +91,7 @@ def check_workers(workers: int | None, backend: str, model: str) -> None:
 
 
 @contextlib.contextmanager
-def started(backend: str, workers: int | None, folder: Folder, device: str | None) -> Iterator[int]:
+def started(backend: str, workers: int | None, builder: str, device: str | None) -> Iterator[int]:
     """Workers of a backend, which joblib uses inside the block.
 
     Parameters:
@@ -100,7 +100,7 @@ def started(backend: str, workers: int | None, folder: Folder, device: str | Non
             that Dask's own settings name. "ray": the cluster that Ray is connected to, or that
             RAY_ADDRESS names, or else this machine.
         workers: how many to start; None for one a core. A cluster that runs has its own number.
-        folder: the pool's.
+        builder: the code of the pool's networks.
         device: None, or the name of the device that is wanted.
 
     Yields:
@@ -121,7 +121,7 @@ def started(backend: str, workers: int | None, folder: Folder, device: str | Non
                 os.getpid(),
                 tuple(sys.path),
                 os.environ.get(models.ALLOWED, ""),
-                folder.record.get("builder", ""),
+                builder,
             )
             options = {"initializer": follow, "initargs": arguments}
             if torch.cuda.is_available():
@@ -225,27 +225,27 @@ def follow(parent: int, *_: object) -> None:
 
 
 def decide(
+    pool: Pool,
+    plan: Plan,
     backend: str,
     workers: int | None,
-    folder: Folder,
-    images: Images,
     device: str | None,
     strategy: str,
 ) -> dict:
     """How this pool is trained, chosen on the machine that trains and recorded in its folder.
 
     Parameters:
+        pool: whose folder has its images and masks.
+        plan: what is trained, on the CPU.
         backend, workers: who trains.
-        folder: of the pool, with its images and masks.
-        images: what it is trained on.
         device, strategy: as for `train_pool`.
 
     Returns:
         What `execution.json` holds.
     """
+    folder = pool.folder
     if backend == "loky":
-        begin = partial(choose, bare_plan(folder, images), device, strategy, workers)
-        return execution(folder, device, strategy, begin)
+        return execution(folder, device, strategy, lambda: choose(plan, device, strategy, workers))
     if not folder.intact(EXECUTION):
         order = _order(folder, folder.path, 0.0)
         Parallel(n_jobs=workers)([delayed(begin_there)(order, device, strategy, workers)])
@@ -266,7 +266,7 @@ def sign_of_loss(backend: str) -> type[Exception]:
 
 
 def train_units(
-    folder: Folder,
+    pool: Pool,
     units: list[list[int]],
     backend: str,
     workers: int,
@@ -279,7 +279,7 @@ def train_units(
     interrupt workers of loky are stopped at once, others after the epoch that they are in.
 
     Parameters:
-        folder: of a pool whose execution is recorded.
+        pool: whose execution is recorded.
         units: rows of each unit.
         backend, workers: who trains.
         checkpoint: seconds between part files.
@@ -289,6 +289,7 @@ def train_units(
         RuntimeError: workers were lost again and again; what is finished is kept.
         ValueError: what a worker complains of.
     """
+    folder = pool.folder
     lost = sign_of_loss(backend)
     with tempfile.TemporaryDirectory(
         prefix=REPORTS, dir=folder.path, ignore_cleanup_errors=True
@@ -296,7 +297,7 @@ def train_units(
         order = _order(folder, reports, checkpoint)
         with passed_on(Path(reports), progress):
             for number in range(ROUNDS):
-                missing = [rows for rows in units if unfinished(folder, rows)]
+                missing = [rows for rows in units if pool.unfinished(rows)]
                 if not missing:
                     break
                 # units that another run trains now are waited for once there is nothing else to do
@@ -309,7 +310,7 @@ def train_units(
                         f"a worker died ({reason}): training again what is missing",
                         file=sys.stderr,
                     )
-    if any(unfinished(folder, rows) for rows in units):
+    if any(pool.unfinished(rows) for rows in units):
         raise RuntimeError(
             f"workers were lost {ROUNDS} times: take fewer of them if memory is short. What is"
             " finished is kept, and the same call goes on from there"
@@ -353,8 +354,8 @@ def _order(folder: Folder, reports: str | Path, checkpoint: float) -> Order:
     )
 
 
-def pool_folder(order: Order) -> Folder:
-    """The pool's folder as a worker sees it; ValueError where it sees none, or has other code."""
+def pool_there(order: Order) -> Pool:
+    """The pool as a worker sees it; ValueError where it sees none, or has other code."""
     here = f"the worker on {platform.node()}"
     folder = Folder(Path(order.folder))
     if order.version != __version__:
@@ -368,26 +369,27 @@ def pool_folder(order: Order) -> Folder:
         )
     sys.path += [place for place in order.path if place not in sys.path]
     models.allow(*order.builders.split(","))
-    recipe = recipe_of(folder)
-    if models.source(recipe.model, recipe.model_args) != folder.record.get("builder", ""):
+    pool = open_pool(folder)
+    recipe = pool.recipe
+    if models.source(recipe.model, recipe.model_args) != pool.record.get("builder", ""):
         raise ValueError(
             f"{here} has other code of {recipe.model}: all workers must see the same files, and be"
             " restarted when they change"
         )
-    return folder
+    return pool
 
 
 def begin_there(order: Order, device: str | None, strategy: str, workers: int) -> None:
     """A worker's part of `decide`: choose how to train by the machine that it runs on."""
     with ALONE:
-        folder = pool_folder(order)
-        plan = bare_plan(folder, images_of(order.folder))
+        pool = pool_there(order)
+        plan = pool.plan(images_of(order.folder), pool.parent)
 
         def begin() -> dict:
             # the other cores of the machine have workers of their own
             return choose(plan, device, strategy, workers) | {"threads": 1}
 
-        execution(folder, device, strategy, begin)
+        execution(pool.folder, device, strategy, begin)
 
 
 def train_there(order: Order, rows: list[int], wait: bool) -> None:
@@ -399,8 +401,8 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
         wait: whether to wait for a unit that another process trains now.
     """
     with ALONE, contextlib.suppress(Unwanted):
-        folder = pool_folder(order)
-        begun = read_execution(folder)
+        pool = pool_there(order)
+        begun = read_execution(pool.folder)
         if begun.get("torch") != TORCH:
             raise ValueError(
                 f"torch is {TORCH} for the worker on {platform.node()}, and the pool was begun with"
@@ -410,13 +412,15 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
             raise ValueError(
                 f"the worker on {platform.node()} has no GPU, and the pool was begun on one"
             )
-        with gpu_of_its_own(folder, begun["device"]):
+        with gpu_of_its_own(pool.folder, begun["device"]):
+            plan = pool.plan(images_of(order.folder), pool.parent)
             work(
-                folder,
-                images=images_of(order.folder),
-                each=[rows],
+                pool,
+                executed(plan, begun),
+                begun["threads"],
+                [rows],
                 checkpoint=order.checkpoint,
-                progress=Reports(Path(order.reports), recipe_of(folder).epochs),
+                progress=Reports(Path(order.reports), pool.recipe.epochs),
                 wait=wait,
             )
 
@@ -445,7 +449,7 @@ class Reports:
 @functools.lru_cache(maxsize=1)
 def images_of(folder: str) -> Images:
     """A pool's images, read once for all units that a process trains."""
-    return load_images(Folder(Path(folder)), shared=True)
+    return open_pool(Folder(Path(folder))).mapped_images()
 
 
 @contextlib.contextmanager
