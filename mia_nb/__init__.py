@@ -90,7 +90,7 @@ ROOMS = (
     "workshop",
     "report",
 )
-FACE = {  # a name of this package: where it lives
+FACE = {  # a name of this package: where it lives; __init__.pyi says the same to editors
     "Images": "types:Images",
     "Query": "types:Query",
     "Recipe": "types:Recipe",
@@ -130,4 +130,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *FACE, *ROOMS})
+    return sorted({"__doc__", "__version__", *FACE, *ROOMS})

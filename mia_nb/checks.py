@@ -13,7 +13,16 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, wraps
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -199,7 +208,11 @@ def real(name: str, value: Any) -> Any:
     return value
 
 
-def checked(function: Callable) -> Callable:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
     """The function, its arguments validated by pydantic against their annotations before it runs.
 
     A mistake is a ValueError of one line: which argument, what came, what was wanted. Nothing is

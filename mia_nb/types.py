@@ -237,6 +237,14 @@ class Recipe(Record):
         None, min_length=1, description="the key of the pool that this one starts from, or None"
     )
 
+    @field_validator("model", "optimizer", "defense", "loss")
+    @classmethod
+    def _lower_case(cls, name: str | None) -> str | None:
+        """Names are lower case, and taken as people write them: ResNet18, RelaxLoss, SGD."""
+        if name is None or ":" in name:  # package.module:function
+            return name
+        return name.lower()
+
     @field_validator("snapshots")
     @classmethod
     def _before_the_end(cls, value, info):

@@ -17,6 +17,19 @@ def test_a_name_of_the_face_is_what_its_room_calls_it(name):
     assert name in dir(mia_nb)
 
 
+def test_editors_complete_the_names_and_what_they_return():
+    jedi = pytest.importorskip("jedi")
+
+    def completed(code: str) -> set[str]:
+        lines = code.split("\n")
+        return {one.name for one in jedi.Script(code).complete(len(lines), len(lines[-1]))}
+
+    assert {*mia_nb.__all__, *mia_nb.ROOMS} <= completed("import mia_nb as mia\nmia.")
+    images = "import mia_nb as mia\nimages = mia.load('digits')\nimages."
+    assert {"classes", "digest", "x", "y"} <= completed(images)
+    assert not {"FACE", "ROOMS", "import_module"} & {*dir(mia_nb)}
+
+
 def test_nothing_is_imported_before_a_name_is_used():
     code = (
         "import sys, mia_nb; dir(mia_nb); loaded = {n for n in sys.modules if n.startswith('mia_nb.')};"
@@ -39,3 +52,16 @@ def test_the_examples_of_the_package_run_and_use_every_name(monkeypatch, tmp_pat
     assert found.attempted > 20 and found.failed == 0, capfd.readouterr().out
     used = set(re.findall(r"mia\.(\w+)", mia_nb.__doc__))
     assert used == set(mia_nb.__all__)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"), [("RMIA", "rmia"), ("LiRA, one variance", "lira_global"), ("Nig", "nig")]
+)
+def test_an_attack_is_found_by_the_name_that_tables_write(written, name):
+    assert mia_nb.attacks.find(written) == (name, mia_nb.attacks.ATTACKS[name])
+
+
+def test_a_recipe_takes_names_as_people_write_them():
+    recipe = mia_nb.Recipe(model="ResNet18", optimizer="SGD", defense="RelaxLoss")
+    assert (recipe.model, recipe.optimizer, recipe.defense) == ("resnet18", "sgd", "relaxloss")
+    assert mia_nb.Recipe(model="My.Package:Network").model == "My.Package:Network"

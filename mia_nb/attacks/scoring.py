@@ -15,7 +15,7 @@ from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.margins import log_p, over_queries
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
-from mia_nb.attacks.registry import ATTACKS, Attack
+from mia_nb.attacks.registry import ATTACKS, NAMES, Attack
 from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.checks import checked, hint, instance, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
@@ -122,8 +122,8 @@ def find(attack: Anything) -> tuple[str, Attack]:
     """An attack by name.
 
     Parameters:
-        attack: a name of ATTACKS, or a function (target, references, **options) -> scores (N,),
-            maybe with options bound by functools.partial.
+        attack: a name of ATTACKS, also as tables write it ("RMIA"), or a function (target,
+            references, **options) -> scores (N,), maybe with options bound by functools.partial.
 
     Returns:
         (its name in ATTACKS, or the function's own with the bound options; the function).
@@ -135,6 +135,8 @@ def find(attack: Anything) -> tuple[str, Attack]:
         name, attack = find("rmia")
     """
     if isinstance(attack, str):
+        keys = {name.casefold(): key for key, name in NAMES.items()} | {key: key for key in ATTACKS}
+        attack = keys.get(attack.casefold(), attack)
         if attack not in ATTACKS:
             raise ValueError(
                 f"unknown attack {attack!r}{hint(attack, ATTACKS)}; known are {', '.join(ATTACKS)}"
