@@ -25,6 +25,7 @@ QUESTIONS = {
     "startup": ["--quick"],
     "gpu": ["--quick", "--device", "cpu"],
     "coverage": ["--quick"],
+    "audits": ["--quick"],
     "explorers": ["--quick"],
 }
 

@@ -66,7 +66,7 @@ def test_a_planted_leak_is_said_with_sizes_and_what_twins_would_show():
     assert found.verdict.outcome == "exceeded" and found.shift.passed
     assert found.text.startswith("The finished model gives members of its training data away")
     assert "(200 members, 200 non-members)" in found.text and TWINS in found.text
-    assert list(found.table["attack"].unique()) == [*finished.ALONE, "max"]
+    assert list(found.table["attack"].unique()) == [*finished.ALONE, "attack_p", "max"]
     low, high = metrics.by_attack(found.table, "auc").loc["loss", ["low", "high"]]
     assert low < norm.cdf(1.5 / np.sqrt(2)) < high and found.twins is None
 

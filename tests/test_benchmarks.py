@@ -30,6 +30,7 @@ TABLES = {  # what a script's tables must say, and how many there are at least
     "gpu": (["% of bf16 peak", "stacked:2", "querying, ours", "snn-hybrid-T4", "rmia"], 6),
     "explorers": (["figures sent"], 1),
     "coverage": (["TPR at 1 %", "heavy tails"], 1),
+    "audits": (["mean loss", "5 % wholly exposed"], 1),
 }
 
 

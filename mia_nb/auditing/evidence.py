@@ -284,6 +284,22 @@ def leading_members(scores: np.ndarray, member: np.ndarray) -> int:
     return int((scores[member] > others.max()).sum()) if len(others) else int(member.sum())
 
 
+def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray) -> str:
+    """Both sides' mean loss, or mean of what the model did not expect of it, and the difference.
+
+    log_p (N,): the values compared, whose negative is the loss. gap: that of `loss_gap`.
+    """
+    inside = -log_p[member].mean()
+    outside = -log_p[~member].mean()
+    difference = f"a difference of {gap[0]:.3g} [{gap[1]:.3g}, {gap[2]:.3g}]"
+    if name == "loss":
+        return f"their mean loss is {inside:.3g}, that of others {outside:.3g}, {difference}"
+    return (
+        "the mean loss, less the loss that the model itself expects (its entropy), is"
+        f" {inside:.3g} for them and {outside:.3g} for others, {difference}"
+    )
+
+
 def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) -> np.ndarray:
     """Mean loss of non-members less that of members, with a 95 % interval (normal, units drawn)."""
     number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]

@@ -23,11 +23,11 @@ from mia_nb._image_files import npz_arrays
 from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
 from mia_nb.attacks import in_words, score, suite
 from mia_nb.attacks.margins import log_p as log_p_of
-from mia_nb.attacks.single import attack_p
 from mia_nb.auditing.evidence import (
     Units,
     decision_words,
     loss_gap,
+    loss_words,
     percent,
     resampling_units,
     tail_words,
@@ -156,11 +156,11 @@ def modified_entropy(target: Signals, references: Signals | None = None) -> np.n
     return -target.modified_entropy[0].mean(0)
 
 
-ALONE = suite(0) | {
-    "attack_p": partial(attack_p, form="population"),
+ALONE = {name: attack for name, attack in suite(0).items() if name != "attack_p"} | {
     "entropy": entropy,
     "modified entropy": modified_entropy,
 }
+LOSS, EXCESS = "loss", "excess loss"  # values whose means are compared
 
 
 @checked
@@ -218,14 +218,15 @@ def audit_model(
 
     First `shift_guard` compares the raw inputs: where it tells the two sides apart, so may attacks,
     whatever was memorised. Loss, correctness and entropies are judged on all samples; attack_p and
-    a threshold are calibrated by half of `test`. With other models the `suite` that so many support
-    is run. Retrained models are also targets in turn, in `twins`: chance drew their halves, so that
-    no difference of `train` and `test` is in there.
+    a threshold are calibrated by samples of `test`, each half by the other. With other models
+    the `suite` that so many support is run. Retrained models are also targets in turn, in `twins`:
+    chance drew their halves, so that no difference of `train` and `test` is in there.
 
     That members are given away is said where one permutation test of all attacks' ranks, the mean
-    loss and the largest scores gives p <= .025 (`metrics.permutation`): of a model without a leak
-    in at most 2.5 % of audits, with 12 samples a side too, if samples are independent of each
-    other. Where `groups` lie wholly in train or in test, groups are dealt out anew, not samples.
+    loss (and the loss less its expectation by the model) and the largest scores gives p <= .025
+    (`metrics.permutation`). Tested is whether members and non-members are exchangeable: a
+    model without a leak is accused in at most 2.5 % of audits, with 12 samples a side too, if
+    samples are independent of each other. Where `groups` lie wholly in train or in test, groups are dealt out anew, not samples.
     Without `groups` two signs are looked for: samples that follow each other and have similar
     losses are taken together in blocks; where nearest neighbours among the inputs share their side
     too often, nothing is concluded. Neither finds every dependence. The halves of retrained models
@@ -320,35 +321,65 @@ def audit_model(
 
 
 def _alone(signals: Signals, judged: Callable, doubt: str, seed: int, units: Units) -> ModelAudit:
-    """The attacks that need no other model. Half of the non-members are set aside as population
-    for the one that is calibrated by it; the others are judged on all samples.
-    """
-    away = np.random.default_rng(seed).permutation(np.flatnonzero(~signals.member[0]))
-    population = np.isin(np.arange(len(signals.labels)), away[: len(away) // 2])
-    halved = replace(signals, population=population)
-    found = judged(signals, ALONE, doubt=doubt, units=units, calibrated={"attack_p": halved})
-    called, member = scored(found.scores["attack_p"], 0)
-    size = int(population.sum())
-    called = 1 - called * size / (size + 1) <= RATE  # p-values, see `attack_p`
-    threshold = _threshold(called, member, size)
+    """The attacks that need no other model."""
+    ranked = partial(_ranked_among_others, units=units.labels, seed=seed)
+    found = judged(signals, ALONE, doubt=doubt, units=units, calibrated={"attack_p": ranked})
+    one_minus_p, member = scored(found.scores["attack_p"], 0)
+    threshold = _threshold(1 - one_minus_p <= RATE, member)
     return found._replace(text="\n".join([found.text, threshold, TWINS]))
 
 
-def _threshold(called: np.ndarray, member: np.ndarray, size: int) -> str:
-    """Whom a threshold accuses that so many other test samples set."""
+def _ranked_among_others(loss: Scores, *, units: np.ndarray | None, seed: int) -> Scores:
+    """The population attack, cross-fitted: 1 - p of each sample's loss among the non-members of the
+    other half.
+
+    Samples are dealt into two halves, whole units together, and each half is ranked among the
+    non-members of the other. So all non-members are judged, and none calibrates itself.
+    p = (1 + non-members of the other half whose score is at least as large) / (1 + all of them).
+    """
+    value = loss.value[0]
+    member = loss.member[0]
+    in_first = _in_first_half(member, units, seed)
+    ranked = np.empty(len(value))
+    for here in (in_first, ~in_first):
+        others = np.sort(value[~here & ~member])
+        below = np.searchsorted(others, value[here], side="left")
+        ranked[here] = below / (1 + len(others))
+    return replace(loss, value=ranked[None], info=loss.info | {"attack": "attack_p"})
+
+
+def _in_first_half(member: np.ndarray, units: np.ndarray | None, seed: int) -> np.ndarray:
+    """(N,) bool, half of the members' units and half of the others'. Where one side is a single
+    unit its samples are dealt out.
+    """
+    number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
+    rng = np.random.default_rng(seed)
+    first = np.zeros(len(member), bool)
+    for side in (member, ~member):
+        together = number[side]
+        if len(np.unique(together)) == 1:
+            together = np.arange(len(together))
+        drawn = rng.permutation(np.unique(together))
+        first[side] = np.isin(together, drawn[: len(drawn) // 2])
+    return first
+
+
+def _threshold(called: np.ndarray, member: np.ndarray) -> str:
+    """Whom a threshold accuses that the test samples of the other half set."""
+    half = (~member).sum() // 2
     if not called.any():
         return (
-            f"Of {size:,} other test samples so many tie for the largest score that no threshold"
-            f" has {RATE:.0%} false positives: at that rate nobody is accused."
+            f"Of {half:,} other test samples too many tie for the largest score, or they are too"
+            f" few, for a threshold of {RATE:.0%} false positives: at that rate nobody is accused."
         )
     rates = []
     for side in (member, ~member):
         low, high = clopper_pearson(called[side].sum(), side.sum())
         rates.append(f"{called[side].mean():.1%} [{low:.1%}, {high:.1%}]")
     return (
-        f"With a threshold that {size:,} other test samples set for {RATE:.0%} false positives, the"
-        f" loss threshold accuses {rates[0]} of members and {rates[1]} of the remaining test"
-        " samples."
+        f"With a threshold that {half:,} other test samples set for {RATE:.0%} false positives, the"
+        f" loss threshold accuses {rates[0]} of members and {rates[1]} of test samples (each"
+        " half of the test samples sets it for the other)."
     )
 
 
@@ -402,41 +433,38 @@ def _judged(
     doubt: str = "",
     who: str = "The finished model",
     units: Units | None = None,
-    calibrated: dict[str, Signals] | None = None,
+    calibrated: dict[str, Callable[[Scores], Scores]] | None = None,
 ) -> ModelAudit:
     """Attacks, negative control, table, verdict, groups and what to say of them.
 
     units: of one finished model, on which a permutation test decides; None: of several models,
-    whose intervals decide. calibrated: signals with a population for the attacks that want one.
+    whose intervals decide. calibrated: {name: function of the loss threshold's scores} of attacks
+    that non-members calibrate; they are shown and decide nothing, since their scores would change
+    with the membership that a permutation deals out.
     """
-    calibrated = calibrated or {}
-    tested = next(iter(calibrated.values()), signals)
-    control = self_test(tested, attacks, n_resamples=REDRAWS, seed=seed)
+    control = self_test(signals, attacks, n_resamples=REDRAWS, seed=seed)
     doubt = doubt or ("" if control.passed else FAILED)
-    scores = {
-        name: score(attack, calibrated.get(name, signals), targets=targets)
-        for name, attack in attacks.items()
-    }
+    scores = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
     labels = None if units is None else units.labels
     resampling = {"n_resamples": n_resamples, "seed": seed, "groups": labels}
-    table = table_of(scores, self_test=control, **resampling)
-    on_all = {name: found for name, found in scores.items() if name not in calibrated}
-    verdict = judge(limits(["auc>0.5"]), on_all, doubt=doubt, **resampling)[0]
+    verdict = judge(limits(["auc>0.5"]), scores, doubt=doubt, **resampling)[0]
+    shown_too = {name: ranked(scores["loss"]) for name, ranked in (calibrated or {}).items()}
+    table = table_of(scores | shown_too, self_test=control, **resampling)
     first = next(iter(scores))
     audited = ~signals.population
     rate = _rate(scores[first], table, first)
     if units is None:
         sentences = [doubt, f"{who} {_finding(verdict, bool(doubt))}.", rate]
     else:
-        log_p = log_p_of(signals.margin[0].mean(0)[audited])
-        verdict, decided, details = _decided(verdict, on_all, log_p, units, doubt, seed)
+        means = compared_means(signals)
+        verdict, decided, details = _decided(verdict, scores, means, units, doubt, seed)
         sentences = [doubt, f"{who} {details}.", decided, units.text, rate]
     split = partial(by_group, scores[first], n_resamples=n_resamples, seed=seed)
     by_class = split(signals.labels[audited], among=range(len(names)))
     return ModelAudit(
         text=" ".join(filter(None, sentences)),
         table=table,
-        scores=scores,
+        scores=scores | shown_too,
         by_class=by_class.rename(index=dict(enumerate(names))),
         by_group=None if groups is None else split(groups[audited], among=np.unique(groups)),
         verdict=verdict,
@@ -445,10 +473,25 @@ def _judged(
     )
 
 
+def compared_means(signals: Signals) -> dict[str, np.ndarray]:
+    """The values (N,) whose means of members and non-members are compared, of one model: log p of
+    the true label, and by how much that exceeds what the model itself expects, sum_c p_c log p_c.
+
+    How sure the model is differs from sample to sample and says little about membership, so that
+    the difference from its own expectation varies less than the loss.
+    """
+    audited = ~signals.population
+    log_p = log_p_of(signals.margin[0].mean(0)[audited])
+    expected = -signals.entropy[0].mean(0)[audited]
+    if np.isnan(expected).any():
+        return {LOSS: log_p}
+    return {LOSS: log_p, EXCESS: log_p - expected}
+
+
 def _decided(
     verdict: Verdict,
     scores: dict[str, Scores],
-    log_p: np.ndarray,
+    means: dict[str, np.ndarray],
     units: Units,
     doubt: str,
     seed: int,
@@ -456,7 +499,7 @@ def _decided(
     """(the verdict by the permutation test, what decided, what was found) of one finished model."""
     member = next(iter(scores.values())).member[0]
     values = {name: found.value[0] for name, found in scores.items()}
-    evidence = membership_test(values, member, log_p=log_p, units=units.labels, seed=seed)
+    evidence = membership_test(values, member, means=means, units=units.labels, seed=seed)
     leaks = evidence.p <= DECISIVE
     outcome = EXCEEDED if leaks else OPEN
     if doubt or (not leaks and verdict.outcome == BELOW):
@@ -465,14 +508,11 @@ def _decided(
     finding = _finding(verdict, bool(doubt), leaks)
     decided = decision_words(evidence)
     if leaks and evidence.part == "loss":
-        gap = loss_gap(log_p, member, units.labels)
-        verdict = _of_part(verdict, "loss", 0.0, gap, "loss")
+        values_compared = means[evidence.mean]
+        gap = loss_gap(values_compared, member, units.labels)
+        verdict = _of_part(verdict, "loss", 0.0, gap, evidence.mean)
         start, end = finding.split(": ", 1)
-        mean = -log_p[member].mean(), -log_p[~member].mean()
-        finding = (
-            f"{start}: their mean loss is {mean[0]:.3g}, that of others {mean[1]:.3g}, a difference"
-            f" of {gap[0]:.3g} [{gap[1]:.3g}, {gap[2]:.3g}]; {end}"
-        )
+        finding = f"{start}: {loss_words(evidence.mean, values_compared, member, gap)}; {end}"
     if leaks and evidence.part == "tail":
         low, high = clopper_pearson(evidence.top_members, evidence.top)
         share = np.array([evidence.top_members / evidence.top, low, high])
