@@ -226,7 +226,8 @@ def audit_model(
     loss (and the loss less its expectation by the model) and the largest scores gives p <= .025
     (`metrics.permutation`). Tested is whether members and non-members are exchangeable: a
     model without a leak is accused in at most 2.5 % of audits, with 12 samples a side too, if
-    samples are independent of each other. Where `groups` lie wholly in train or in test, groups are dealt out anew, not samples.
+    samples are independent of each other. Where `groups` lie wholly in train or in test, groups are
+    dealt out anew, not samples.
     Without `groups` two signs are looked for: samples that follow each other and have similar
     losses are taken together in blocks; where nearest neighbours among the inputs share their side
     too often, nothing is concluded. Neither finds every dependence. The halves of retrained models
