@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import io
 import json
 import re
@@ -24,8 +25,8 @@ from worlds import bernoulli, world
 from mia_nb import attacks, data, metrics, query, store, training, widgets
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.types import Recipe
-from mia_nb.widgets import compared
 from mia_nb.widgets import figure as live
+from mia_nb.widgets import pictures
 from mia_nb.widgets.explorer import Explorer, Ticks, View, message, plain, slider
 from mia_nb.widgets.scores import Rates
 
@@ -157,13 +158,6 @@ def test_what_is_exported_holds_what_is_shown():
     explorer = small()
     table = pd.read_csv(io.StringIO(explorer.csv()), comment="#")
     assert table["x"].tolist() == [1.0] and explorer.csv().startswith("# Small: x is 1\n")
-    page = explorer.html()
-    assert (
-        "x is 1" in page
-        and "slope 1" in page
-        and "a note" in page
-        and "https://cdn" not in page.partition("Plotly")[0]
-    )
 
 
 def test_many_figures_share_one_plotly_so_that_a_saved_notebook_stays_small():
@@ -254,8 +248,8 @@ def test_an_alert_stands_until_its_cause_is_gone():
 def test_what_leaves_the_page_says_what_it_is_of(monkeypatch):
     explorer = widgets.scores([source()])
     explorer.set(target=3, attack="rmia")
-    for text in (explorer.csv(), explorer.html()):
-        assert "pool: world; target: 3; attack: RMIA" in text
+    assert "pool: world; target: 3; attack: RMIA" in explorer.csv()
+    assert explorer._slug == "scores-and-roc-world"  # of file names
     shown = []
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
@@ -608,15 +602,32 @@ def test_the_pool_chosen_in_one_tab_is_chosen_in_all():
     assert tabs["Vulnerable samples"].values["pool"] == "a"
 
 
-def test_pools_stand_under_their_data_set_and_network_and_no_other_is_taken():
-    names = ["digits, ResNet14 (d5ec), 3 queries", "mine", "CIFAR-10, ResNet14 as spiking, T = 4"]
-    explorer = widgets.scores([widgets.stored.Source(name, world(2, 60)) for name in names])
-    pool = explorer.controls["pool"]
-    assert pool.options == tuple(names) and pool.value == names[0]
-    assert pool.headings == ("digits, ResNet14", "mine", "CIFAR-10, ResNet14 as spiking")
-    with pytest.raises(ValueError, match=r"pool='his': wanted one of digits, .*, mine, "):
-        explorer.set(pool="his")
-    assert explorer.set(pool="mine") and explorer.values["pool"] == "mine"
+def test_no_pool_is_taken_that_is_not_offered_and_a_long_list_is_searched_by_typing():
+    few = widgets.scores([widgets.stored.Source(name, world(2, 60)) for name in ("mine", "yours")])
+    with pytest.raises(ValueError, match=r"^pool='his': wanted one of mine, yours$"):
+        few.set(pool="his")
+    assert few.set(pool="yours") and few.values["pool"] == "yours"
+    names = [f"network {number}" for number in range(30)]
+    many = widgets.scores([widgets.stored.Source(name, world(2, 60)) for name in names])
+    assert isinstance(many.controls["pool"], W.Combobox) and many.values["pool"] == "network 0"
+    with pytest.raises(ValueError, match=r"^pool='his': wanted one of network 0, network 1, "):
+        many.set(pool="his")
+    assert many.set(pool="network 7") and many.values["pool"] == "network 7"
+
+
+def test_every_explorer_asks_its_question_on_the_page_and_in_a_report(monkeypatch):
+    shown = []
+    monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
+    for make in (widgets.scores, widgets.sample, widgets.exposed, widgets.compare):
+        explorer = make([source()])
+        assert explorer.question.endswith("?")
+        page = "".join(part.value for part in explorer.widget.children if hasattr(part, "value"))
+        assert html.escape(explorer.question) in page
+        monkeypatch.setenv("MIA_NB_MODE", "batch")
+        shown.clear()
+        explorer._ipython_display_()
+        assert explorer.question in shown[0].data
+        monkeypatch.setenv("MIA_NB_MODE", "live")
 
 
 def test_the_line_in_the_histogram_is_dragged_to_the_nearest_threshold():
@@ -633,11 +644,11 @@ def test_the_line_in_the_histogram_is_dragged_to_the_nearest_threshold():
 def test_a_long_tail_of_scores_hides_no_member_in_the_last_bin():
     one = attacks.score("loss", world(4, 2000, leak=1.0))
     stretched = replace(one, value=np.exp(np.exp(one.value / 4)))
-    places = [compared.place_of(scores)(scores.value)[one.member] for scores in (one, stretched)]
+    places = [pictures.place_of(scores)(scores.value)[one.member] for scores in (one, stretched)]
     shares = np.histogram(places[1], 60)[0] / len(places[1])
     assert np.array_equal(*places) and shares.max() < 0.1 and (shares > 0.01).sum() > 20
     assert np.histogram(stretched.value[one.member], 60)[0].max() > 0.9 * len(places[1])
-    axis = compared.ranked(stretched)["layout"]["xaxis"]
+    axis = pictures.ranked(stretched)["layout"]["xaxis"]
     assert axis["ticktext"][axis["tickvals"].index(0)] == "50"
 
 

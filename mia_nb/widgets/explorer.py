@@ -31,9 +31,8 @@ from mia_nb.widgets.figure import Figure
 PAUSE = 0.05
 SLIDERS = (W.FloatSlider, W.IntSlider, W.SelectionSlider)
 END = 10**6  # as a slider's start: it stops at its upper end
-PAGE = """<!DOCTYPE html><html lang='en'><meta charset='utf-8'><title>{name}</title><style>
-body{{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}}</style>
-<h1>{name}</h1><p>{sentence}</p>{figures}{table}<p>{note}</p><p>{settings}</p></html>"""
+LONG_LIST = 20  # names from which they are typed, not scrolled
+QUESTION = '<div style="line-height:1.3;opacity:.8"><i>{}</i></div>'
 ALERT = '<div role="alert" style="border-left:4px solid #D55E00;padding:.2rem .6rem">{}</div>'
 STATUS = """<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">
 <b>{}</b>: {}</div>"""
@@ -41,7 +40,7 @@ STATUS = """<div role="status" aria-live="polite" style="font-size:15px;line-hei
 # beside each other on one screen: what is longer scrolls in its own column
 PANE = {
     "min_width": "0",
-    "max_height": "max(430px, calc(100vh - 250px))",
+    "max_height": "max(430px, calc(100vh - 275px))",
     "overflow": "hidden auto",
 }
 # side by side where wide
@@ -56,7 +55,7 @@ STYLE = """<style>
 .mia-nb-pane .widget-toggle-button { padding: 0 .5rem; margin: 1px }
 .mia-nb-pane .widget-checkbox { height: auto; line-height: 1.3; flex-shrink: 0 }
 .mia-nb-pane .widget-checkbox .widget-label-basic { white-space: normal; padding: .2rem 0 }
-body[data-voila] .mia-nb-pane { max-height: max(430px, calc(100vh - 192px)) !important }
+body[data-voila] .mia-nb-pane { max-height: max(430px, calc(100vh - 217px)) !important }
 </style>"""
 NUMBERS = """<div style="width:0;min-width:100%">{}
 <div style="opacity:.75;line-height:1.4;margin-top:.5rem">{}</div></div>"""
@@ -85,6 +84,7 @@ class View(NamedTuple):
     figures: dict[str, go.Figure | dict]  # a dict is a figure's plain JSON (`plain`)
     table: pd.DataFrame | None = None
     note: str = ""  # the caveat
+    long: pd.DataFrame | None = None  # what CSV saves in place of the table: a number per column
 
     def __repr__(self) -> str:
         return self.sentence
@@ -102,12 +102,13 @@ class Explorer:
         name: the title
         controls: {name: widget with a value}
         draw: function of the values of all controls and states, by name
+        question: what the explorer answers, in a sentence; it stands on top
         rows: names of the figures, row by row
         follow: {control: {trait: function of other controls}}: what a control offers, where it
-            starts. Each function takes by name the values that it depends on, and is called when
-            one of them has changed. "options": what is chosen stays where it is offered, else the
-            first option is. "value": it may take the control's own value too, whose change alone is
-            no reason to call.
+            starts. Each function takes by name the values that it depends on (**values: all), and
+            is called when one of them has changed. "options": what is chosen stays where it is
+            offered, else the first option is. "value": it may take the control's own value too,
+            whose change alone is no reason to call.
         pools: {name: sources}: what the first control chooses from; it stands on top, in full
             width
         heights: {figure: pixels} on a page; a report keeps the figure's own
@@ -125,6 +126,7 @@ class Explorer:
         controls,
         draw,
         *,
+        question="",
         rows,
         follow=None,
         pools=None,
@@ -136,6 +138,7 @@ class Explorer:
         drags=None,
     ):
         self.name = name
+        self.question = question
         self.controls = controls
         self._draw = draw
         self.rows = rows
@@ -194,21 +197,12 @@ class Explorer:
         What a spreadsheet would run is quoted.
         """
         view = self._something()
-        comments = [" ".join(s.split()) for s in (f"{self.name}: {view.sentence}", self.settings)]
-        told = "".join(f"# {line}\n" for line in comments)
-        return told + ("" if view.table is None else view.table.map(_inert).to_csv(index=False))
-
-    def html(self) -> str:
-        """Sentence, settings, figures and table as one page that opens without a network."""
-        view = self._something()
-        config = {"displaylogo": False}
-        figures = [
-            go.Figure(figure).to_html(full_html=False, include_plotlyjs=i == 0, config=config)
-            for i, figure in enumerate(view.figures.values())
-        ]
-        texts = {"sentence": view.sentence, "note": view.note, "settings": self.settings}
-        texts = {name: html.escape(text) for name, text in (texts | {"name": self.name}).items()}
-        return PAGE.format(figures="".join(figures), table=_table(view.table), **texts)
+        lines = (f"{self.name}: {view.sentence}", self.settings)
+        comments = "".join(f"# {' '.join(line.split())}\n" for line in lines)
+        table = view.table if view.long is None else view.long
+        if table is None:
+            return comments
+        return comments + table.map(_inert).to_csv(index=False)
 
     def _something(self) -> View:
         if self.view is None:
@@ -222,7 +216,8 @@ class Explorer:
         view = self.view or View(self.error, {})
         name = html.escape(self.name)
         sentence = html.escape(self.error or view.sentence)
-        display(HTML(f"<p><b>{name}</b>: {sentence}</p>"))
+        question = f"<i>{html.escape(self.question)}</i><br>" if self.question else ""
+        display(HTML(f"<p>{question}<b>{name}</b>: {sentence}</p>"))
         for figure in map(go.Figure, view.figures.values()):
             if figure.data or figure.layout.images:  # not one that waits for a hand
                 display(figure)
@@ -243,9 +238,8 @@ class Explorer:
         self._numbers = W.HTML()
         self._message = W.HTML()
         exports = [
-            self._button("CSV", "the table", partial(self._save, "csv")),
+            self._button("CSV", "the table", self._save),
             self._button("PNG", "every picture", self._pictures),
-            self._button("HTML", "one page for a reader", partial(self._save, "html")),
         ]
         above = [self.controls[name] for name in self._wide]
         left = [c for c in self.controls.values() if c is not self.chooser and c not in above]
@@ -263,7 +257,8 @@ class Explorer:
         controls = pane(left, layout={"flex": "0 0 240px"} | PANE)
         body = W.HBox([controls, pane(right, layout={"flex": "1 1 300px"} | PANE)], layout=whole)
         chooser = [self.chooser] * bool(self.pools)
-        top = [W.HTML(STYLE), *chooser, self._sentence, self._message]
+        question = [W.HTML(QUESTION.format(html.escape(self.question)))] * bool(self.question)
+        top = [W.HTML(STYLE), *question, *chooser, self._sentence, self._message]
         return W.VBox([*top, body], layout=whole)
 
     def _button(self, label: str, what: str, action: Callable) -> W.Button:
@@ -273,14 +268,15 @@ class Explorer:
 
     @property
     def _slug(self) -> str:
-        return "-".join(re.findall(r"[^\W_]+", self.name.lower()))
+        """The beginning of file names: the explorer, and the pool."""
+        names = [self.name]
+        if self.chooser is not None:
+            names.append(self.chooser.value)
+        return "-".join(re.findall(r"[^\W_]+", " ".join(names).lower()))[:120]
 
-    def _save(self, suffix: str) -> None:
-        text = {"csv": self.csv, "html": self.html}[suffix]()
-        next(iter(self._figures.values())).send(
-            {"name": f"{self._slug}.{suffix}", "mime": f"text/{suffix}", "text": text}
-            | {"kind": "save"}
-        )
+    def _save(self) -> None:
+        file = {"name": f"{self._slug}.csv", "mime": "text/csv", "text": self.csv()}
+        next(iter(self._figures.values())).send({"kind": "save"} | file)
 
     def _pictures(self) -> None:
         for name, figure in self._figures.items():
@@ -342,7 +338,7 @@ class Explorer:
         for name, rules in self._follow.items():
             values = self.values
             for trait, rule in rules.items():
-                needed = {other: values[other] for other in inspect.signature(rule).parameters}
+                needed = _arguments(rule, values)
                 causes = {other: value for other, value in needed.items() if other != name}
                 if self._followed.get((name, trait)) != causes:
                     _put(self.controls[name], trait, rule(**needed), name)
@@ -390,11 +386,24 @@ class Explorer:
         )
 
 
+def _arguments(rule: Callable, values: dict) -> dict:
+    """The values that a function asks for by name; all for one that takes **values."""
+    parameters = inspect.signature(rule).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return values
+    return {name: values[name] for name in parameters}
+
+
 def _put(control: W.Widget, trait: str, value, name: str) -> None:
     """Set a trait. Of other options the one chosen stays if it is there, else the first is."""
     if trait == "options" and tuple(value) == tuple(control.options):
         return
     chosen = control.value
+    chooses = trait == "value" and isinstance(control, W.Dropdown | W.Combobox | W.SelectionSlider)
+    if chooses and value not in _values(control):
+        values = list(map(str, _values(control)))
+        more = ", ..." if len(values) > 12 else ""
+        raise ValueError(f"{name}={value!r}: wanted one of {', '.join(values[:12])}{more}")
     try:
         setattr(control, trait, value)
     except traitlets.TraitError as error:
@@ -404,6 +413,14 @@ def _put(control: W.Widget, trait: str, value, name: str) -> None:
             control.value = chosen
         if control.value is None:
             control.index = 0
+
+
+def _values(control: W.Widget) -> list:
+    """What a control that chooses offers."""
+    values = []
+    for option in control.options:
+        values.append(option[1] if isinstance(option, tuple) else option)
+    return values
 
 
 def _label(value) -> str:
@@ -498,6 +515,23 @@ ROW = {"layout": {"width": "98%"}, "style": {"description_width": "72px"}}
 def dropdown(description: str, options=(), value=None, *, kind=W.Dropdown, **look):
     """A control that chooses one of the options."""
     return kind(description=description, options=options, value=value, **ROW | look)
+
+
+def chooser(description: str, names: Iterable[str]) -> W.Dropdown | W.Combobox:
+    """A control that chooses one of these names, the first at first; long lists are searched by
+    typing.
+    """
+    names = tuple(names)
+    if len(names) < LONG_LIST:
+        return dropdown(description, names, names[0])
+    return dropdown(
+        description,
+        names,
+        names[0],
+        kind=W.Combobox,
+        ensure_option=True,
+        placeholder="type a part of a name, or clear the field for all",
+    )
 
 
 def worded(attacks: Iterable[str]) -> list[tuple[str, str]]:

@@ -17,12 +17,12 @@ from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.plots import samples as pictures
 from mia_nb.types import Scores
-from mia_nb.widgets.compared import ends, mean_of, shown
 from mia_nb.widgets.explorer import (
     MARK,
     ROW,
     Explorer,
     View,
+    chooser,
     count,
     dropdown,
     message,
@@ -32,11 +32,12 @@ from mia_nb.widgets.explorer import (
     with_line,
     worded,
 )
-from mia_nb.widgets.pools import Pools
+from mia_nb.widgets.pictures import ends, mean_of, shown
 from mia_nb.widgets.sample import traces
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, rows_of
 
 TITLE = "Vulnerable samples"
+QUESTION = "Who is exposed, and is that more than chance?"
 PAGE = 24  # thumbnails
 TESTED = 5000  # samples of which all are tested
 FOREMOST, YARDSTICK = 480, 2000  # of more: the head of the list, and these, drawn at random
@@ -72,7 +73,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
-        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+        shows, `csv()` exports it. Without sources a message that says what to run.
 
     Ranked by d_i = mean over pairs of targets of (z_t,i with i in t) - (z_t',i with i out of t'),
     z: a target's scores less their mean, over their standard deviation; without pairs the mean over
@@ -125,7 +126,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
     controls = {
-        "pool": Pools("pool", found, next(iter(found))),
+        "pool": chooser("pool", found),
         "attack": dropdown("attack"),
         "kind": dropdown("class", [ALL], ALL),
         "outputs": dropdown("outputs", list(FILTERS), ALL),
@@ -148,10 +149,11 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
         TITLE,
         controls,
         draw,
+        question=QUESTION,
         rows=[["sheet"], ["margins", "traces"], ["ranking"]],
         follow=follow,
         pools=found,
-        heights={"sheet": 270, "margins": 245, "traces": 245, "ranking": 220},
+        heights={"sheet": 258, "margins": 232, "traces": 232, "ranking": 220},
         state=state,
         clicks={"sheet": "sample"},
     )

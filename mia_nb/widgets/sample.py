@@ -19,13 +19,13 @@ from mia_nb.metrics.pairs import units
 from mia_nb.plots import samples as pictures
 from mia_nb.plots.style import LINES, row_of
 from mia_nb.types import Signals
-from mia_nb.widgets.compared import NOT_MEASURABLE, ends, shown
 from mia_nb.widgets.explorer import (
     END,
     ROW,
     Explorer,
     View,
     buttons,
+    chooser,
     count,
     dropdown,
     message,
@@ -34,10 +34,11 @@ from mia_nb.widgets.explorer import (
     with_layout,
     worded,
 )
-from mia_nb.widgets.pools import Pools
+from mia_nb.widgets.pictures import NOT_MEASURABLE, ends, shown
 from mia_nb.widgets.stored import NOTHING, Source, list_of_sources, named
 
 TITLE = "One sample, two worlds"
+QUESTION = "What would this model output if it had not seen the image?"
 # {name: (what `lira` calls it, degrees of freedom beyond those of the references)}
 VARIANCES = {
     "global": ("global", np.inf),
@@ -82,7 +83,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
-        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+        shows, `csv()` exports it. Without sources a message that says what to run.
 
     Choose a sample by a click or by its number; a lasso shows who is in a subset. References come a
     pair at a time, the target's complementary model left out as in `attacks.score`; in designs
@@ -144,7 +145,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
     controls = {
-        "pool": Pools("pool", found, next(iter(found))),
+        "pool": chooser("pool", found),
         "target": dropdown("target", [0], 0),
         "attack": dropdown("attack"),
         "sample": W.IntText(description="sample", value=-1, **ROW),
@@ -162,10 +163,11 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         TITLE,
         controls,
         draw,
+        question=QUESTION,
         rows=[["scatter", "margins"], ["image", "traces"], ["subset"]],
         follow=follow,
         pools=found,
-        heights={"scatter": 255, "margins": 255, "image": 250, "traces": 250},
+        heights={"scatter": 245, "margins": 245, "image": 238, "traces": 238},
         state={"subset": ()},
         clicks={"scatter": "sample"},
         lassos={"scatter": "subset"},

@@ -17,12 +17,12 @@ from mia_nb.metrics.curve import tie_mass
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
 from mia_nb.types import Scores
-from mia_nb.widgets.compared import ORACLE, ends, place_of, ranked, shown
 from mia_nb.widgets.explorer import (
     Explorer,
     Ticks,
     View,
     buttons,
+    chooser,
     dropdown,
     message,
     plain,
@@ -33,10 +33,11 @@ from mia_nb.widgets.explorer import (
     with_title,
     worded,
 )
-from mia_nb.widgets.pools import Pools
+from mia_nb.widgets.pictures import ORACLE, ends, place_of, ranked, shown
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, only
 
 TITLE = "Scores and ROC"
+QUESTION = "Where would you put the threshold, and what does it cost?"
 PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 BOTH = "numbers and star: one threshold for all targets; the curve: a threshold for each"
 STEPS = 150  # positions of the threshold
@@ -54,7 +55,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
-        shows, `csv()` and `html()` export it. Without sources a message that says what to run.
+        shows, `csv()` exports it. Without sources a message that says what to run.
 
     Rates are means over targets, with the interval of `plots.roc_pair`: pointwise, the wider of
     Clopper-Pearson on one target's samples and Student t over pairs of targets. PPV = prior TPR /
@@ -138,7 +139,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         )
 
     controls = {  # filled by what they follow, where a damaged source is a message
-        "pool": Pools("pool", found, next(iter(found))),
+        "pool": chooser("pool", found),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack"),
         "compare": Ticks("compare with", ["loss"], ["loss"], height="112px"),
@@ -158,10 +159,11 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         TITLE,
         controls,
         draw,
+        question=QUESTION,
         rows=[["histogram"], ["roc"]],
         follow=follow,
         pools=found,
-        heights={"histogram": 195, "roc": 285},
+        heights={"histogram": 190, "roc": 268},
         wide=["threshold"],
         drags={"histogram": dragged},
     )

@@ -1,0 +1,80 @@
+"""Pictures of scores, side by side and by their rank among non-members; numbers in words."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import ndtri
+
+from mia_nb import attacks, plots
+from mia_nb.plots.style import BELOW, look
+from mia_nb.types import Scores
+from mia_nb.widgets.explorer import plain, with_layout, with_title
+
+BINS = 60  # of a histogram of half the width
+MARKS = [0.99, 0.9, 0.5, 0.1, 0.01, 0.001, 1e-4]  # false-positive rates
+RANKS = {
+    "title": {"text": "FPR at this threshold (%)"},
+    "tickangle": 0,
+    "tickvals": (-ndtri(MARKS)).tolist(),
+    "ticktext": [f"{100 * fpr:g}" for fpr in MARKS],
+    "tickfont": {"size": 10},
+}
+ORACLE = "thresholds set with hindsight (oracle)"
+NOT_MEASURABLE = "n/m"
+
+
+def side_by_side(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
+    """Scores by name: members' histograms over the non-members', and ROCs in one picture."""
+    name = attacks.in_words(attack)
+    roc = plots.roc_pair(scores).update_layout(height=420, title_text=f"ROC of {name}")
+    return {
+        "histogram": histograms(scores, f"Scores of {name}, by their rank among non-members"),
+        "roc": plain(roc),
+    }
+
+
+def histograms(scores: dict[str, Scores], title: str) -> dict:
+    """Members of each by their rank among its own non-members, who look the same in all."""
+    (first, *others), names = [ranked(one) for one in scores.values()], [*scores]
+    members = [first["data"][1] | {"name": f"members, {names[0]}"}]
+    for i, (name, figure) in enumerate(zip(names[1:], others, strict=True)):
+        line = {"shape": "hv", "color": look(i).colour, "dash": look(i + 1).dash, "width": 2}
+        members.append(
+            figure["data"][1] | {"name": f"members, {name}", "line": line, "fill": "none"}
+        )
+    figure = first | {"data": [first["data"][0] | {"name": "non-members"}, *members]}
+    return with_title(with_layout(figure, legend=BELOW, height=330), title)
+
+
+def place_of(scores: Scores) -> Callable[[np.ndarray], np.ndarray]:
+    """Function of scores: the normal quantile of the share of all targets' non-members below."""
+    outside = np.sort(scores.value[~scores.member & ~np.isnan(scores.value)])
+    edge = 0.5 / len(outside)
+    return lambda value: ndtri(
+        np.clip(np.searchsorted(outside, value) / len(outside), edge, 1 - edge)
+    )
+
+
+def ranked(scores: Scores, *, bins: int = BINS) -> dict:
+    """The histogram of scores by their rank among non-members, who look normal then: what few
+    members betray by is seen however long the tail of the scores is.
+    """
+    value = np.where(np.isnan(scores.value), np.nan, place_of(scores)(scores.value))
+    figure = plain(plots.histogram(replace(scores, value=value), bins=bins))
+    return with_layout(figure, xaxis=figure["layout"]["xaxis"] | RANKS)
+
+
+def ends(value: float, low: float, high: float, form: str = ".3f", *, unit: str = "") -> str:
+    """A value and its interval: "0.617 [0.547, 0.685]"; n/m for what is not known."""
+    interval = f"{low:{form}}, {high:{form}}" if np.isfinite([low, high]).all() else NOT_MEASURABLE
+    return NOT_MEASURABLE if np.isnan(value) else f"{value:{form}}{unit} [{interval}]"
+
+
+def shown(number: float, form: str = ".3g") -> str:
+    return NOT_MEASURABLE if np.isnan(number) else format(number, form)
+
+
+def mean_of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(N,) mean of each column where the mask (M, N) holds, NaN where it nowhere does."""
+    return np.ma.array(values, mask=~mask).mean(0).filled(np.nan)
