@@ -8,7 +8,6 @@ import base64
 import gc
 import io
 import itertools
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -295,14 +294,6 @@ def test_one_target_has_the_scores_it_has_among_all(noisy, attack):
     noisy.set(attack=attack, target=6, outputs=4)
     row = rows_of(noisy, "auc").dropna(subset="outputs").set_index("outputs").loc[4]
     assert row["value"] == pytest.approx(metrics.auc(scores.value[6], scores.member[6]))
-
-
-def test_of_many_scores_one_target_comes_first(monkeypatch):
-    monkeypatch.setattr(sys.modules["mia_nb.widgets.compare"], "AT_ONCE", 1)
-    signals, quiet = gaussian_noise(samples=60)
-    explorer = noise(noisy_sources(signals, quiet))
-    assert explorer.values["target"] == 0 and "1 target " in explorer.view.note
-    assert "8 targets" in explorer.set(target="all").note
 
 
 def test_attacks_that_do_not_average_are_not_offered_for_some_of_the_queries(noisy):

@@ -36,7 +36,6 @@ from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, only
 DRAWS = 200  # of the bootstrap
 KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
 LOOKS = 256  # tables and pictures at once
-AT_ONCE = 5_000_000  # scores of a curve up to which all targets are shown at first
 BESIDE = 3  # results beside the first
 APART = 0.01  # of test accuracy: more is another utility
 POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE}"
@@ -301,10 +300,7 @@ def settings_explorer(
     controls["attack"] = dropdown("attack")
     follow["attack"] = {"options": lambda **values: worded(offered_attacks(shown_of(**values)))}
     controls["target"] = dropdown("target")
-    follow["target"] = {
-        "options": lambda **values: offered_targets(shown_of(**values)),
-        "value": lambda pool, target: first_target(found[pool], target),
-    }
+    follow["target"] = {"options": lambda **values: offered_targets(shown_of(**values))}
     if axes:
         controls["show"] = dropdown("show", METRICS, METRICS[0][1])
     if len(axes) > 1:
@@ -440,17 +436,6 @@ def offered_targets(shown: Sequence[Outputs]) -> list[int | str]:
     """All targets, or one that all of these have."""
     fewest = min(len(outputs.source.signals.margin) for outputs in shown)
     return [ALL, *range(fewest)]
-
-
-def first_target(family: Family, target: int | str | None) -> int | str:
-    """The target chosen; at first all, or one where all would take long."""
-    if target is not None:
-        return target
-    count = sum(outputs.reference is not None for outputs in family.outputs.values())
-    outputs = next(iter(family.outputs.values()))
-    models, _, samples = outputs.source.signals.margin.shape
-    curve_is_quick = outputs.queries is None or count * models * samples <= AT_ONCE
-    return ALL if curve_is_quick else 0
 
 
 def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:

@@ -1,0 +1,30 @@
+// Appended to plotly.js: a layout for a column of a page. The sentence stands above already, so the
+// title is smaller, as wide as the column, and without the line below it; a legend is never over an
+// axis title.
+module.exports.dressed = (layout, place) => {
+  const usual = layout.template?.layout ?? {}, title = layout.title ?? {};
+  const words = (title.text ?? "").split("<br>"), lines = [""];
+  const room = Math.max(place.clientWidth, 280) / 6.9;
+  for (const word of words.join(" ").split(" ")) {
+    const longer = `${lines.at(-1)} ${word}`.trim();
+    if (longer.length > room && lines.at(-1)) lines.push(word);
+    else lines[lines.length - 1] = longer;
+  }
+  const more = 15 * (lines.length - words.length) - 24;
+  const pad = {b: (title.pad?.b ?? usual.title?.pad?.b ?? 24) + more, l: 8};
+  const margin = {...usual.margin, ...layout.margin};
+  // the sliders beside it have names for the eye alone
+  for (const handle of document.querySelectorAll(".noUi-handle:not([aria-label])")) {
+    const words = handle.closest(".widget-slider")?.querySelector(".widget-label")?.textContent;
+    handle.setAttribute("aria-label", words || "value");
+  }
+  const named = title => typeof title === "string" ? {text: title} : title;
+  const axes = Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name)).map(
+    ([name, axis]) => [name, {...axis, title: {...named(axis.title), font: {size: 11}}}]);
+  return {
+    ...layout, ...Object.fromEntries(axes), autosize: true,
+    legend: {...layout.legend, font: {size: 12}},
+    title: {text: lines.join("<br>"), font: {size: 12}, xref: "container", pad},
+    margin: {...margin, t: (margin.t ?? 76) + more - 20},
+  };
+};
