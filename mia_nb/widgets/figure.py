@@ -17,8 +17,16 @@ from ipywidgets import widget_serialization
 
 from mia_nb.plots.style import GREY
 
-HERE = Path(__file__).parent
 LIBRARY = "export default {render() {}};"
+
+
+def script(name: str) -> str:
+    """A JavaScript file beside this one, without indents and lines of comment: a saved notebook
+    holds it once for every figure.
+    """
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines()]
+    return "\n".join(line for line in lines if not line.startswith("//"))
 
 
 class Library(anywidget.AnyWidget):
@@ -33,7 +41,7 @@ class Figure(anywidget.AnyWidget):
     "drag", "numbers": customdata, "x": ...}.
     """
 
-    _esm = (HERE / "figure.js").read_text(encoding="utf-8").replace("GREY", GREY)
+    _esm = script("figure.js").replace("GREY", GREY)
     library = traitlets.Instance(Library).tag(sync=True, **widget_serialization)
     figure = traitlets.Unicode().tag(sync=True)
     count = traitlets.Int(0).tag(sync=True)
@@ -55,6 +63,5 @@ class Figure(anywidget.AnyWidget):
 def library() -> Library:
     from plotly.offline import get_plotlyjs
 
-    dressed = (HERE / "dressed.js").read_text(encoding="utf-8")
-    program = f"{get_plotlyjs()};\n{dressed}"
+    program = f"{get_plotlyjs()};\n{script('dressed.js')}"
     return Library(source=gzip.compress(program.encode(), mtime=0))

@@ -18,6 +18,7 @@ from mia_nb.types import Scores, Signals
 
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 WANTED = "wanted a folder of results, or a list of sources as widgets.sources gives it"
+TRAINED_ATTACKS = ("shokri", "song_mittal")  # which train a classifier: not while a hand moves
 ALL = "all"  # targets, rather than one
 NAMES = {
     "cifar10": "CIFAR-10",
@@ -39,6 +40,8 @@ NAMES = {
 }
 
 
+# how signals that come with the package were made, where their record does not say
+USUAL_QUERY = {"dataset": "cifar10", "draws": "plain", "queries": 1}
 LACKS = (
     "images that are grey, training losses and weights are not shipped; a pool that has them:"
     " mia-nb run 01_train -p dataset=cifar10 -p model=resnet14"
@@ -46,23 +49,40 @@ LACKS = (
 
 
 class Source:
-    """One Signals under a label; from the store, or `Source("mine", signals, images=x,
-    classes=names)` from memory.
+    """Outputs of a pool's models under a label, with the pool's images and loss traces; from the
+    store, or `Source("mine", signals, images=x, classes=names)` from memory.
 
-    Everything is read on first use and kept: signals, images (N, C, H, W) uint8 in the signals'
-    order or None, scores. Raises store.Corrupt where a file was altered, ValueError where the
-    folder of the pool is needed and gone.
+    Everything is read on first use and kept. Raises store.Corrupt where a file was altered,
+    ValueError where the folder of the pool is needed and gone.
+
+    Parameters:
+        label: its name on the screen
+        signals: the outputs, where they are in memory
+        images: (N, C, H, W) uint8, in the order of the signals
+        classes: names of the classes
+        folder: of the stored signals
+        pool: folder of the pool
+        info: who was queried, and how; that of the signals where it is not given
     """
 
     def __init__(
-        self, label, signals=None, *, images=None, classes=(), folder=None, pool=None, info=None
+        self,
+        label: str,
+        signals: Signals | None = None,
+        *,
+        images: "np.ndarray | Thumbnails | None" = None,
+        classes: Sequence[str] = (),
+        folder: store.Folder | None = None,
+        pool: store.Folder | None = None,
+        info: dict | None = None,
     ):
-        self.label, self.folder, self.pool = label, folder, pool
+        self.label = label
+        self.folder = folder
+        self.pool = pool
         self._signals = signals
         self._images = images
         self._classes = classes
-        self._scores = {}
-        # who was queried, and how: without reading the arrays
+        self._scores: dict[str, Scores] = {}
         self.info = info if info is not None else dict(signals.info)
         self.lacks = LACKS if "example" in self.info else ""
 
@@ -71,20 +91,24 @@ class Source:
 
     @cached_property
     def signals(self) -> Signals:
-        if self._signals is None and "example" in self.info:
+        if self._signals is not None:
+            return self._signals
+        if "example" in self.info:
             return load_example(self.info["example"])
-        return self._signals if self._signals is not None else store.load_signals(self.folder)
+        return store.load_signals(self.folder)
 
     @cached_property
     def samples(self) -> np.ndarray:
         """(N,) numbers of these samples in the pool's images; the pool's own count where all were
         queried.
         """
-        kept = store.load_samples(self.folder) if self.folder is not None else None
-        return np.arange(len(self.signals.labels)) if kept is None else kept
+        chosen = None
+        if self.folder is not None:
+            chosen = store.load_samples(self.folder)
+        return np.arange(len(self.signals.labels)) if chosen is None else chosen
 
-    def _of(self, count: int) -> np.ndarray:
-        """The samples, of a pool of so many; Corrupt where it has not all of them."""
+    def _samples_of(self, count: int) -> np.ndarray:
+        """The samples, of a pool of so many images; Corrupt where it has not all of them."""
         if self.folder is not None and len(self.samples) and self.samples.max() >= count:
             raise self.folder.corrupt("samples.npy", f"sample {self.samples.max()} of {count}")
         return self.samples
@@ -98,25 +122,26 @@ class Source:
             return self._images
         # 600 MB for 50,000 of 64 x 64: a picture needs one of them
         x = self.pool.map_array("images.npy", "u", (None, None, None, None))
-        own = len(self.samples) == len(self.signals.labels) <= len(x)
-        return _Chosen(x, self._of(len(x))) if own else None
+        if not len(self.samples) == len(self.signals.labels) <= len(x):
+            return None
+        return _Chosen(x, self._samples_of(len(x)))
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        if not self._classes and self.pool is not None:
+        if self._classes:
+            return tuple(self._classes)
+        if self.pool is not None:
             return tuple(self.pool.read_json("images.json", classes=list)["classes"])
-        return tuple(self._classes) or tuple(map(str, range(self.signals.labels.max() + 1)))
+        return tuple(map(str, range(self.signals.labels.max() + 1)))
 
     @cached_property
     def raster(self) -> dict[str, np.ndarray] | None:
         """One spiking layer at work on a few of these samples, as `models.recording` tells; None
         where none was kept.
         """
-        return (
-            self.folder.read_arrays("raster.npz")
-            if (self.folder is not None and self.folder.has("raster.npz"))
-            else None
-        )
+        if self.folder is None or not self.folder.has("raster.npz"):
+            return None
+        return self.folder.read_arrays("raster.npz")
 
     @property
     def has_canaries(self) -> bool:
@@ -169,29 +194,26 @@ class Source:
         """
         k = self.scores("loss").info["k"]
         queries = self.signals.margin.shape[1]
-        return [
-            name
-            for name in attacks.literature(k, self.signals.query_kind, queries)
-            if name not in ("shokri", "song_mittal")
-        ]
+        names = attacks.literature(k, self.signals.query_kind, queries)
+        return [name for name in names if name not in TRAINED_ATTACKS]
 
     def trace(self, model: int) -> np.ndarray | None:
         """(E, N) natural logarithms of training losses of one model, NaN where it did not train;
         None where none were kept.
         """
-        name = f"losses_{self.rows[model]:03d}.npy"
         row = self.rows[model]
+        name = f"losses_{row:03d}.npy"
         if self.pool is None or not self.pool.has(name):
             return None
         member = self.pool.read_array("member.npy", "b", (None, None))[row]
-        kept = self.pool.read_array(name, "f", (None, None))
-        if not len(kept):
+        losses = self.pool.read_array(name, "f", (None, None))
+        if not len(losses):
             return None
-        if kept.shape[1] != member.sum():
-            raise self.pool.corrupt(name, f"{kept.shape[1]} samples of {member.sum()} members")
-        full = np.full((len(kept), len(member)), np.nan, np.float32)
-        full[:, member] = kept
-        return full[:, self._of(len(member))]
+        if losses.shape[1] != member.sum():
+            raise self.pool.corrupt(name, f"{losses.shape[1]} samples of {member.sum()} members")
+        trace = np.full((len(losses), len(member)), np.nan, np.float32)
+        trace[:, member] = losses
+        return trace[:, self._samples_of(len(member))]
 
     def class_of(self, column: int) -> str:
         """The name of a column's class; its number where there are fewer names."""
@@ -203,10 +225,8 @@ class Source:
     @property
     def kinds(self) -> list[tuple[str, int]]:
         """What a control offers: every class by its name, and its label."""
-        return [
-            (self._name(label), label)
-            for label in range(max(len(self.classes), int(self.signals.labels.max()) + 1))
-        ]
+        count = max(len(self.classes), int(self.signals.labels.max()) + 1)
+        return [(self._name(label), label) for label in range(count)]
 
     @property
     def targets(self) -> list[int | str]:
@@ -225,7 +245,7 @@ class _Chosen:
     def __init__(self, x: np.ndarray, samples: np.ndarray):
         self.x, self.samples = x, samples
 
-    def __getitem__(self, index) -> np.ndarray:
+    def __getitem__(self, index: int | np.ndarray) -> np.ndarray:
         return np.asarray(self.x[self.samples[index]])
 
 
@@ -236,9 +256,9 @@ class Thumbnails:
         self.x = x
         self.grey = np.full_like(next(iter(x.values())), grey)
 
-    def __getitem__(self, index) -> np.ndarray:
-        found = np.stack([self.x.get(int(i), self.grey) for i in np.atleast_1d(index)])
-        return found if np.ndim(index) else found[0]
+    def __getitem__(self, index: int | np.ndarray) -> np.ndarray:
+        images = np.stack([self.x.get(int(i), self.grey) for i in np.atleast_1d(index)])
+        return images if np.ndim(index) else images[0]
 
 
 def sources(
@@ -263,49 +283,57 @@ def sources(
     pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
     found: list[Source] = []
     for folder in reversed(store.folders(root, "signals")):
-        try:
-            found += _whole(folder, pools, pool) if folder.has("info.json") else []
-        except (ValueError, TypeError, OSError) as error:
-            print(f"{folder.path.name} is damaged and passed over: {error}", file=sys.stderr)
         if len(found) == limit:
             break
-    return found[::-1] + [source for source in _shipped(pool) if shipped]
+        try:
+            source = _stored(folder, pools, pool)
+        except (ValueError, TypeError, OSError) as error:
+            print(f"{folder.path.name} is damaged and passed over: {error}", file=sys.stderr)
+            continue
+        if source is not None:
+            found.append(source)
+    found.reverse()
+    return found + _shipped(pool) if shipped else found
+
+
+def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> Source | None:
+    """The source of these signals; None where they are not of the pool, unfinished, or of images
+    that nobody was trained on.
+    """
+    if not folder.has("info.json"):
+        return None
+    info, files = store.read_info(folder)
+    trained_by = pools.get(info.get("pool", "")[:12])
+    if trained_by is None or not info["pool"].startswith(pool):
+        return None
+    if not all(folder.has(file) for file in files):
+        return None
+    if not all(isinstance(row, int) for row in info.get("models") or []):
+        raise folder.corrupt("info.json", f"models={info['models']}: wanted numbers of rows")
+    samples = store.load_samples(folder)
+    if samples is not None and not len(samples):
+        return None
+    return Source(label(info, trained_by.recipe), folder=folder, pool=trained_by, info=info)
 
 
 def _shipped(pool: str) -> list[Source]:
     """The signals that come with the package, of this pool: its name, or what names begin with."""
-    found = []
-    x = Thumbnails(thumbnails())
+    images = Thumbnails(thumbnails())
     known = examples()
-    usual = {"dataset": "cifar10", "draws": "plain", "queries": 1}
+    named_exactly = pool.removeprefix(PREFIX) in known
+    found = []
     for name, about in known.items():
-        info = usual | about["info"] | {"example": name}
+        info = USUAL_QUERY | about["info"] | {"example": name}
         begins = f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool)
-        if pool == PREFIX + name or (pool.removeprefix(PREFIX) not in known and begins):
-            epochs = info["recipe"]["epochs"]
-            networks = len(about["test_accuracy"])
-            length = f", {epochs} epoch{'s' * (epochs > 1)}" if epochs else ""
-            words = f"{trained(info | {'pool': ''}, info['recipe'])}{length}, {networks} networks"
-            found.append(Source(f"{words} (shipped)", images=x, info=info, classes=info["classes"]))
+        if pool != PREFIX + name and (named_exactly or not begins):
+            continue
+        words = [trained(info | {"pool": ""}, info["recipe"])]
+        epochs = info["recipe"]["epochs"]
+        if epochs:
+            words.append(f"{epochs} epoch{'s' if epochs > 1 else ''}")
+        words.append(f"{len(about['test_accuracy'])} networks (shipped)")
+        found.append(Source(", ".join(words), images=images, info=info, classes=info["classes"]))
     return found
-
-
-def _whole(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> list[Source]:
-    """[the source of these signals], [] where they are not of the pool, unfinished, or of images
-    that nobody was trained on.
-    """
-    info, files = store.read_info(folder)
-    own = pools.get(info.get("pool", "")[:12])
-    if own is None or not info["pool"].startswith(pool) or not all(map(folder.has, files)):
-        return []
-    if not all(isinstance(row, int) for row in info.get("models") or []):
-        raise folder.corrupt("info.json", f"models={info['models']}: wanted numbers of rows")
-    samples = store.load_samples(folder)
-    return (
-        [Source(label(info, own.recipe), folder=folder, pool=own, info=info)]
-        if samples is None or len(samples)
-        else []
-    )
 
 
 def list_of_sources(sources: Source | Sequence[Source]) -> list[Source]:
@@ -330,19 +358,17 @@ def unique(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     groups: dict[str, list] = {}
     for name, thing in entries:
         groups.setdefault(name, []).append(thing)
-    return {
-        f"{name} ({i})" if len(same) > 1 else name: thing
-        for name, same in groups.items()
-        for i, thing in enumerate(same, 1)
-    }
+    numbered = {}
+    for name, same in groups.items():
+        for number, thing in enumerate(same, start=1):
+            numbered[name if len(same) == 1 else f"{name} ({number})"] = thing
+    return numbered
 
 
-def pools_of(entry) -> set[str]:
-    """Keys of the pools of what an explorer offers: a source, or several in a tuple or a dict."""
-    if isinstance(entry, Source):
-        return {entry.info.get("pool") or entry.label}
-    parts = entry.values() if isinstance(entry, dict) else entry if isinstance(entry, tuple) else ()
-    return set().union(*map(pools_of, parts))
+def pools_of(entry: Source | Iterable[Source]) -> set[str]:
+    """Keys of the pools of what an explorer offers: a source, or several."""
+    sources = [entry] if isinstance(entry, Source) else entry
+    return {source.info.get("pool") or source.label for source in sources}
 
 
 def label(info: dict, recipe: dict) -> str:
@@ -354,41 +380,48 @@ def trained(info: dict, recipe: dict) -> str:
     """The networks in words: "digits, TinyCNN as spiking network, T = 1, hybrid (d5ec)"."""
     network = " ".join(NAMES.get(word, word) for word in info.get("family", "?").split())
     if "base" in info and info.get("timesteps"):
-        way = (
-            ("hybrid" if recipe.get("epochs") else "converted")
-            if recipe.get("parent")
-            else "direct"
-        )
-        network = (
-            f"{NAMES.get(info['base'], info['base'])} as spiking network, T = {info['timesteps']},"
-            f" {way}"
-        )
-    data, defense = (NAMES.get(key, key) for key in (info.get("dataset"), recipe.get("defense")))
-    words = [data, network, defense]
-    return ", ".join(filter(None, words)) + (f" ({info['pool'][:4]})" if info.get("pool") else "")
+        way = "direct"
+        if recipe.get("parent"):
+            way = "hybrid" if recipe.get("epochs") else "converted"
+        base = NAMES.get(info["base"], info["base"])
+        network = f"{base} as spiking network, T = {info['timesteps']}, {way}"
+    words = []
+    for key in (info.get("dataset"), network, recipe.get("defense")):
+        if key:
+            words.append(NAMES.get(key, key))
+    key = f" ({info['pool'][:4]})" if info.get("pool") else ""
+    return ", ".join(words) + key
 
 
 def queried(info: dict) -> list[str]:
     """How networks were queried, in words; [] for one plain query at the end of training."""
+    words = []
+    if info.get("epoch"):
+        words.append(f"epoch {info['epoch']}")
+    if info.get("output"):
+        words.append(f"behind {info['output']}")
     drawn = info.get("draws", "plain")
+    how = {"steps": "step by step", "noise": "with noise", "plain": ""}.get(drawn, drawn)
+    if info.get("noise") is False:
+        how = "noise off"
+    if info.get("input_dropout"):
+        how += f" {info['input_dropout']:g}"
+    if how:
+        words.append(how)
     count = info.get("queries", 1)
-    words = {"steps": "step by step", "noise": "with noise", "plain": ""}.get(drawn, drawn)
-    words = "noise off" if info.get("noise") is False else words
-    words += f" {info['input_dropout']:g}" if info.get("input_dropout") else ""
-    queries = f"{count} queries" if count > 1 else ""
-    epoch = info.get("epoch")
-    output = info.get("output")
-    return list(
-        filter(None, [epoch and f"epoch {epoch}", output and f"behind {output}", words, queries])
-    )
+    if count > 1:
+        words.append(f"{count} queries")
+    return words
 
 
 def only(scores: Scores, target: int | str) -> Scores:
     """The scores of one target; of all for "all"."""
-    return scores if target == ALL else rows_of(scores, np.flatnonzero(scores.targets == target))
+    if target == ALL:
+        return scores
+    return rows_of(scores, np.flatnonzero(scores.targets == target))
 
 
-def rows_of(scores: Scores, rows) -> Scores:
+def rows_of(scores: Scores, rows: np.ndarray) -> Scores:
     """The scores of some targets, by their place in `scores`."""
     fields = ("value", "member", "targets", "pair", "accuracy", "loss")
     return dataclasses.replace(scores, **{name: getattr(scores, name)[rows] for name in fields})
