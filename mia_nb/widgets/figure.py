@@ -21,12 +21,12 @@ LIBRARY = "export default {render() {}};"
 
 
 def script(name: str) -> str:
-    """A JavaScript file beside this one, without indents and lines of comment: a saved notebook
-    holds it once for every figure.
+    """A JavaScript file beside this one in one line, without lines of comment: a saved notebook
+    holds it once for every figure. Every statement there ends in a semicolon or a brace.
     """
     text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     lines = [line.strip() for line in text.splitlines()]
-    return "\n".join(line for line in lines if not line.startswith("//"))
+    return " ".join(line for line in lines if not line.startswith("//"))
 
 
 class Library(anywidget.AnyWidget):
