@@ -12,17 +12,23 @@ import gzip
 import hashlib
 import html
 import importlib.metadata
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mia_nb import escape
 from mia_nb._files import replacing
 from mia_nb._glossary import explained, glossary
 
 if TYPE_CHECKING:
     from nbconvert import HTMLExporter
+
+    from mia_nb.auditing.gate import Verdict
+    from mia_nb.auditing.model_audit import ModelAudit
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -105,12 +111,7 @@ def page(
     ]
     with_verdict = [part for part in parts if part.verdict]
     top = min(with_verdict, key=lambda part: part.verdict_is_headline, default=None)
-    plotly, policy = "", "script-src 'none'"
-    if any('class="figure"' in part.picture + part.rest for part in parts):
-        plotly = _packed_plotly()
-        digest = base64.b64encode(hashlib.sha256(DRAW.encode()).digest()).decode()
-        # report.js unpacks plotly.js and executes it, and plotly.js compiles functions to draw gl
-        policy = f"script-src 'sha256-{digest}' 'unsafe-eval'"
+    figures = any('class="figure"' in part.picture + part.rest for part in parts)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES / "report"), autoescape=True
     )
@@ -122,12 +123,82 @@ def page(
         parts=parts,
         top=top,
         provenance=provenance,
-        style=(TEMPLATES / "report" / "report.css").read_text(encoding="utf-8"),
-        draw=DRAW,
-        plotly=plotly,
-        policy=f"default-src 'none'; {policy}; style-src 'unsafe-inline'; img-src data: blob:;"
-        " base-uri 'none'; form-action 'none'",
+        **_alone_on_disk(figures),
     )
+
+
+def audit_page(audit: ModelAudit, out: str | Path, limits: Sequence[Verdict] = ()) -> Path:
+    """Write the audit of one finished model as one page that asks nothing of the network.
+
+    Parameters:
+        audit: of `mia_nb.audit`.
+        out: the file.
+        limits: what `ModelAudit.limits` says of limits that were stated.
+
+    Returns:
+        its path.
+    """
+    import jinja2
+
+    from mia_nb.auditing.result import provenance
+    from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN
+
+    title_of = {
+        EXCEEDED: "Members are given away",
+        OPEN: "Not shown to give members away",
+        BELOW: "Members rank below non-members",
+    }
+    result_of = {EXCEEDED: "EXCEEDED", OPEN: "NOT ESTABLISHED", BELOW: "PASS"}
+    figure = audit.plot()
+    facts = provenance({})
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES / "report"), autoescape=True
+    )
+    page = environment.get_template("audit.html.j2").render(
+        title="Audit of one finished model",
+        outcome="Nothing can be concluded" if audit.doubt else title_of[audit.verdict.outcome],
+        headline=audit.headline,
+        limits=[
+            {
+                "text": verdict.limit,
+                "value": f"{verdict.value:.3f}",
+                "interval": f"{verdict.low:.3f} to {verdict.high:.3f}",
+                "result": result_of[verdict.outcome],
+                "kind": verdict.outcome.replace(" ", "-"),
+            }
+            for verdict in limits
+        ],
+        figure=json.loads(figure.to_json()),
+        figure_title=_figure_title(figure.to_dict()),
+        height=figure.layout.height or 450,
+        tables={name: escape.html_table(table) for name, table in audit.views().items()},
+        rest=audit.text.split("\n"),
+        provenance={"date": facts["date"], **facts["versions"], **facts["hardware"]},
+        **_alone_on_disk(figures=True),
+    )
+    path = Path(out)
+    with replacing(path) as file:
+        file.write(page.encode())
+    return path
+
+
+def _alone_on_disk(figures: bool) -> dict[str, str]:
+    """What a page holds so that it asks for nothing else: style, the script that draws, plotly.js
+    where there are figures, and the content security policy that allows these alone.
+    """
+    plotly, policy = "", "script-src 'none'"
+    if figures:
+        plotly = _packed_plotly()
+        digest = base64.b64encode(hashlib.sha256(DRAW.encode()).digest()).decode()
+        # report.js unpacks plotly.js and executes it, and plotly.js compiles functions to draw gl
+        policy = f"script-src 'sha256-{digest}' 'unsafe-eval'"
+    return {
+        "style": (TEMPLATES / "report" / "report.css").read_text(encoding="utf-8"),
+        "draw": DRAW,
+        "plotly": plotly,
+        "policy": f"default-src 'none'; {policy}; style-src 'unsafe-inline'; img-src data: blob:;"
+        " base-uri 'none'; form-action 'none'",
+    }
 
 
 @dataclass

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import doctest
 import hashlib
+import json
 import os
 import pickle
 import re
@@ -24,8 +25,11 @@ from scipy.stats import norm
 import mia_nb
 from mia_nb import auditing, metrics, store
 from mia_nb.auditing import finished
-from mia_nb.auditing.finished import TWINS, VARIES, outputs
+from mia_nb.auditing.model_outputs import outputs
+from mia_nb.auditing.sentences import TWINS, VARIES
+from mia_nb.auditing.twins import retrained_models
 from mia_nb.cli import main, stored
+from mia_nb.cli.audit import status
 
 CLASSES = 4
 HOWTO = (Path(__file__).parent.parent / "docs" / "howto" / "audit-your-model.md").read_text()
@@ -110,6 +114,54 @@ def test_a_shift_of_the_inputs_is_said_before_any_number():
     assert not found.shift.passed and found.verdict.outcome == "not established"
     assert found.text.startswith("What tells members from non-members here may be their distrib")
     assert "treats train and test differently" in found.text
+
+
+# --------------------------------------------------------------------------------------------------
+# one result, read in several ways
+
+
+@pytest.fixture(scope="module")
+def leaky():
+    return quick(*planted(1.5))
+
+
+def test_limits_are_judged_on_the_attacks_that_decided_and_what_cannot_be_measured_is_refused(
+    leaky,
+):
+    over, under = leaky.limits(["auc>0.6", "tpr@0.1>0.9"])
+    assert over.outcome == "exceeded" and under.outcome == "not exceeded"
+    assert over.attacks == len(finished.ALONE) and leaky.limits([]) == []
+    with pytest.raises(ValueError, match="10,000 are needed"):
+        leaky.limits(["tpr@0.001>0.5"])
+    with pytest.raises(ValueError, match="needs a fair coin"):
+        leaky.limits(["epsilon>1"])
+
+
+def test_a_doubt_about_the_samples_stands_before_every_limit_too():
+    logits, (x1, y1), (x0, y0) = planted(1.5)
+    x0[:, 1] += 2
+    (verdict,) = quick(logits, (x1, y1), (x0, y0)).limits(["auc>0.6"])
+    assert verdict.outcome == "not established" and "their distribution" in verdict.sentence
+
+
+def test_the_record_is_strict_json_with_the_verdict_first_and_the_status_of_the_gate(leaky):
+    record = json.loads(json.dumps(leaky.to_dict(["auc>0.6"]), allow_nan=False))
+    assert record["headline"] == leaky.headline and record["schema"] == "mia_nb.audit/2"
+    assert [verdict["outcome"] for verdict in record["verdicts"]] == ["exceeded"] * 2
+    assert record["design"]["kind"] == "mask" and record["design"]["members"] == 200
+    assert len(record["attacks"]) == len(leaky.table) and status(record)[0] == 3
+
+
+def test_the_page_holds_headline_limits_picture_and_tables_and_asks_nothing_of_the_network(
+    leaky, tmp_path
+):
+    path = leaky.report(tmp_path / "audit.html", fail_if=["auc>0.6"])
+    page = path.read_text()
+    assert "Members are given away" in page and "EXCEEDED" in page and "auc&gt;0.6" in page
+    assert page.count('class="figure"') == 1 and "<h2>attacks</h2>" in page
+    assert "default-src 'none'" in page and not re.search(r'(src|href)="http', page)
+    assert path.stat().st_size < 5e6
+    assert len(leaky.plot().data) > 4
 
 
 # --------------------------------------------------------------------------------------------------
@@ -359,7 +411,7 @@ def test_another_training_function_or_other_bound_arguments_are_another_result(t
     ]
     root = tmp_path / "results"
     for count, way in enumerate(ways, 1):
-        made = list(finished._retrained(way, x, y, 4, root, 0, lambda model: outputs(model, x)))
+        made = list(retrained_models(way, x, y, 4, root, 0, lambda model: outputs(model, x)))
         assert len(made) == 4 and len(store.folders(root)) == min(count, 3)
     assert calls() == ["1"] * 4 + ["2"] * 4
 

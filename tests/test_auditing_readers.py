@@ -22,7 +22,7 @@ from sklearn.svm import LinearSVC
 
 import mia_nb as mia
 from mia_nb.auditing import collect, read_outputs
-from mia_nb.auditing.finished import array_in
+from mia_nb.auditing.elsewhere import array_in
 from mia_nb.auditing.readers import (
     logits_of,
     numbers_of,

@@ -3,7 +3,8 @@ samples, canaries. NumPy only.
 """
 
 from mia_nb.auditing.canaries import canary_arrays, canary_member, canary_rates
-from mia_nb.auditing.finished import audit_model, collect, plan
+from mia_nb.auditing.elsewhere import collect, plan
+from mia_nb.auditing.finished import audit_model
 from mia_nb.auditing.gate import judge, limits, refuse_unmeasurable
 from mia_nb.auditing.ladder import ladder
 from mia_nb.auditing.one_run import audit, score_split

@@ -5,145 +5,49 @@ twins that their own training function makes.
 from __future__ import annotations
 
 import math
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from mia_nb import escape, store
-from mia_nb._files import replacing
-from mia_nb._image_files import npz_arrays
-from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
-from mia_nb.attacks import in_words, score, suite
+from mia_nb.arguments import Anything, Array, Count, PathLike, Whole
+from mia_nb.attacks import score, suite
 from mia_nb.attacks.margins import log_p as log_p_of
-from mia_nb.auditing.evidence import (
-    Units,
-    decision_words,
-    loss_gap,
-    loss_words,
-    percent,
-    resampling_units,
-    tail_words,
-)
+from mia_nb.auditing.dependence import Units, loss_gap, resampling_units
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
-from mia_nb.auditing.outputs import LOOK, outputs_from
-from mia_nb.auditing.readers import (
-    SEPARATORS,
-    class_numbers,
-    estimator,
-    logits_of,
-    named_classes,
-    numbers_of,
-    numpy_of,
-    said,
-    sample_of,
-    table_in,
-    wants_columns,
-    without_extremes,
+from mia_nb.auditing.model_audit import ModelAudit
+from mia_nb.auditing.model_outputs import outputs
+from mia_nb.auditing.outputs import outputs_from
+from mia_nb.auditing.readers import named_classes, numpy_of, wants_columns
+from mia_nb.auditing.samples import both_sides, copies, raw_inputs_guard, rows_of
+from mia_nb.auditing.sentences import (
+    FAILED,
+    RATE,
+    TWINS,
+    UNTESTED,
+    VARIES,
+    decision_words,
+    finding_words,
+    loss_words,
+    rate_words,
+    tail_words,
+    threshold_words,
 )
-from mia_nb.auditing.shift import COPIES, DOUBT, LEVEL, ShiftGuard, shift_guard
-from mia_nb.checks import checked, mask, shown
-from mia_nb.digests import digest, digest_of_function
-from mia_nb.metrics import (
-    by_group,
-    clopper_pearson,
-    readable,
-    readable_groups,
-    self_test,
-    tpr_at,
-)
+from mia_nb.auditing.shift import DOUBT, LEVEL
+from mia_nb.auditing.twins import given_references, retrained_models
+from mia_nb.checks import checked, shown
+from mia_nb.metrics import by_group, clopper_pearson, self_test
 from mia_nb.metrics.groups import largest_contribution
-from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.permutation import LEVEL as DECISIVE
 from mia_nb.metrics.permutation import membership_test
-from mia_nb.metrics.tables import by_attack, table_of
-from mia_nb.metrics.uncertainty import RESAMPLES, measurable_rates, scored, tied_floor
+from mia_nb.metrics.tables import table_of
+from mia_nb.metrics.uncertainty import RESAMPLES, scored
 from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Scores, Signals
 
 REDRAWS = 50  # masks redrawn for the negative control
-EXACT = 2**53  # whole numbers up to here are floats too
-RATE = 0.1  # false positive rate of the threshold that the population sets
-DATA = (
-    "wanted (x, y) of arrays or tensors, or a data set whose [i] is (x, y) or has an image and a"
-    " label, or a DataLoader of such a data set"
-)
-MODEL = (
-    "wanted a torch module, or a function of a batch that gives logits (batch, classes); of"
-    " scikit-learn the estimator itself"
-)
-VARIES = (
-    f"{LOOK} the model's output for a sample differs when it is queried again or among others: put"
-    " it in evaluation mode (model.eval()), and average its noise where it has any."
-)
-UNTESTED = "Raw inputs could not be compared: that train and test come from one source is assumed."
-FAILED = "The negative control FAILED: do not quote these numbers."
-FOUND = {
-    EXCEEDED: "gives members of its training data away",
-    OPEN: "was not shown to give members of its training data away",
-    BELOW: "ranks members below non-members (are train and test swapped?)",
-}
-TWINS = (
-    "Models retrained on random halves of the same samples (retrain=, references=) would also show"
-    " whether samples were memorised or are easy for every model; which single samples are exposed;"
-    " how many members are found at very few false positives, where attacks that compare such"
-    " models are far stronger; and what another training run would give. Finding little here"
-    " proves nothing: a stronger attack may succeed."
-)
-
-
-class ModelAudit(NamedTuple):
-    """What `mia_nb.audit` found: `text` says it; `table` is that of `metrics.summary`.
-
-    by_class, by_group: what `by_group` gives of the first attack of the table, which is fixed
-    beforehand. verdict: by the permutation test, whose p it holds; its metric says what decided:
-    auc, loss (the mean loss) or tail (the largest scores). twins: the same of the retrained models,
-    each a target in turn, by the interval of the AUC, or None.
-    """
-
-    text: str
-    table: pd.DataFrame
-    scores: dict[str, Scores]
-    by_class: pd.DataFrame
-    by_group: pd.DataFrame | None
-    verdict: Verdict
-    self_test: SelfTest
-    signals: Signals
-    shift: ShiftGuard | None = None
-    twins: ModelAudit | None = None
-
-    def _views(self) -> dict[str, pd.DataFrame]:
-        """The tables below the text."""
-        attacks = readable(self.table[self.table["attack"] != "max"])
-        views = {"attacks": attacks[[name for name in attacks if name[:3] in ("AUC", "TPR")]]}
-        split = {"classes": self.by_class, "groups": self.by_group}
-        return views | {
-            f"{title}, by {attacks.index[0]}": readable_groups(table)
-            for title, table in split.items()
-            if table is not None
-        }
-
-    def __repr__(self) -> str:
-        views = self._views().items()
-        tables = [
-            f"{escape.terminal(title)}\n{escape.cells(table).to_string()}" for title, table in views
-        ]
-        return "\n\n".join([escape.lines(self.text), *tables])
-
-    def _repr_html_(self) -> str:
-        said = [f"<p>{escape.html(line)}</p>" for line in self.text.split("\n")]
-        tables = [
-            f"<h4>{escape.html(title)}</h4>{escape.html_table(table)}"
-            for title, table in self._views().items()
-        ]
-        return "".join(said + tables)
 
 
 def entropy(target: Signals, references: Signals | None = None) -> np.ndarray:
@@ -264,7 +168,7 @@ def audit_model(
     if key == "":
         raise ValueError('key="": wanted a name of the training, or none')
     known = named_classes(model)
-    x, y, member = _together(train, test, known)
+    x, y, member = both_sides(train, test, known)
     table = x
     x = numpy_of(x)
     if groups is not None:
@@ -273,7 +177,7 @@ def audit_model(
             groups = groups.astype(str)
     if groups is not None and groups.shape != y.shape:
         raise ValueError(f"groups have shape {groups.shape}; wanted {y.shape}, a label per sample")
-    shift = _guard(table, y, member, seed)
+    shift = raw_inputs_guard(table, y, member, seed)
     query = partial(outputs, x=table, batch=batch, device=device, known=known)
     classes = known if classes is None else classes
     arrays = {"logits": query(model)[None], "labels": y, "member": member[None]}
@@ -282,13 +186,12 @@ def audit_model(
     signals, _, names, _ = outputs_from(arrays, "finished", "")
     part = slice(max(min(batch, len(x)) // 2, 1))
     close = np.isclose(
-        query(model, x=_rows(table, part)), arrays["logits"][0, part], rtol=0.01, atol=0.01
+        query(model, x=rows_of(table, part)), arrays["logits"][0, part], rtol=0.01, atol=0.01
     )
     untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
-    copies = _copies(x, y, member)
     told = list(signals.info["remarks"])
-    if copies:
-        told.append(copies)
+    if on_both_sides := copies(x, y, member):
+        told.append(on_both_sides)
     if not close.all():
         told.append(VARIES)
     if untested:
@@ -305,11 +208,11 @@ def audit_model(
     doubt = doubt or units.doubt
     judged = partial(_judged, names=names, groups=groups, n_resamples=n_resamples, seed=seed)
     if references:
-        given = _given(references, len(y), query)
+        given = given_references(references, len(y), query)
         found = _compared(arrays, given, judged, doubt, units)
     elif retrain:
         given = table if wants_columns(model) else x
-        others = _retrained(retrain, given, y, models, Path(root), seed, query, key)
+        others = retrained_models(retrain, given, y, models, Path(root), seed, query, key)
         found = _compared(arrays, others, judged, doubt, units, models)
     else:
         found = _alone(signals, judged, doubt, seed, units)
@@ -326,7 +229,7 @@ def _alone(signals: Signals, judged: Callable, doubt: str, seed: int, units: Uni
     ranked = partial(_ranked_among_others, units=units.labels, seed=seed)
     found = judged(signals, ALONE, doubt=doubt, units=units, calibrated={"attack_p": ranked})
     one_minus_p, member = scored(found.scores["attack_p"], 0)
-    threshold = _threshold(1 - one_minus_p <= RATE, member)
+    threshold = threshold_words(1 - one_minus_p <= RATE, member)
     return found._replace(text="\n".join([found.text, threshold, TWINS]))
 
 
@@ -363,25 +266,6 @@ def _in_first_half(member: np.ndarray, units: np.ndarray | None, seed: int) -> n
         drawn = rng.permutation(np.unique(together))
         first[side] = np.isin(together, drawn[: len(drawn) // 2])
     return first
-
-
-def _threshold(called: np.ndarray, member: np.ndarray) -> str:
-    """Whom a threshold accuses that the test samples of the other half set."""
-    half = (~member).sum() // 2
-    if not called.any():
-        return (
-            f"Of {half:,} other test samples too many tie for the largest score, or they are too"
-            f" few, for a threshold of {RATE:.0%} false positives: at that rate nobody is accused."
-        )
-    rates = []
-    for side in (member, ~member):
-        low, high = clopper_pearson(called[side].sum(), side.sum())
-        rates.append(f"{called[side].mean():.1%} [{low:.1%}, {high:.1%}]")
-    return (
-        f"With a threshold that {half:,} other test samples set for {RATE:.0%} false positives, the"
-        f" loss threshold accuses {rates[0]} of members and {rates[1]} of test samples (each"
-        " half of the test samples sets it for the other)."
-    )
 
 
 def _compared(
@@ -453,17 +337,21 @@ def _judged(
     table = table_of(scores | shown_too, self_test=control, **resampling)
     first = next(iter(scores))
     audited = ~signals.population
-    rate = _rate(scores[first], table, first)
+    rate = rate_words(scores[first], table, first)
     if units is None:
-        sentences = [doubt, f"{who} {_finding(verdict, bool(doubt))}.", rate]
+        finding = f"{who} {finding_words(verdict, bool(doubt))}."
+        details = [rate]
     else:
         means = compared_means(signals)
-        verdict, decided, details = _decided(verdict, scores, means, units, doubt, seed)
-        sentences = [doubt, f"{who} {details}.", decided, units.text, rate]
+        verdict, decided, words = _decided(verdict, scores, means, units, doubt, seed)
+        finding = f"{who} {words}."
+        details = [decided, units.text, rate]
     split = partial(by_group, scores[first], n_resamples=n_resamples, seed=seed)
     by_class = split(signals.labels[audited], among=range(len(names)))
+    headline = " ".join(filter(None, [doubt, finding]))
     return ModelAudit(
-        text=" ".join(filter(None, sentences)),
+        headline=headline,
+        text=" ".join(filter(None, [headline, *details])),
         table=table,
         scores=scores | shown_too,
         by_class=by_class.rename(index=dict(enumerate(names))),
@@ -471,6 +359,11 @@ def _judged(
         verdict=verdict,
         self_test=control,
         signals=signals,
+        decided_by=tuple(scores),
+        doubt=doubt,
+        units=labels,
+        n_resamples=n_resamples,
+        seed=seed,
     )
 
 
@@ -506,7 +399,7 @@ def _decided(
     if doubt or (not leaks and verdict.outcome == BELOW):
         outcome = verdict.outcome
     verdict = verdict._replace(outcome=outcome, p=evidence.p, tail="")
-    finding = _finding(verdict, bool(doubt), leaks)
+    finding = finding_words(verdict, bool(doubt), leaks)
     decided = decision_words(evidence)
     if leaks and evidence.part == "loss":
         values_compared = means[evidence.mean]
@@ -542,410 +435,3 @@ def _of_part(
         high=high,
         attack=attack,
     )
-
-
-def _finding(verdict: Verdict, doubted: bool, leaks: bool | None = None) -> str:
-    """The verdict in words, with its numbers. leaks: what decided where it was not the interval."""
-    differs = verdict.low > 0.5 if leaks is None else leaks
-    what = "treats train and test differently" if differs else FOUND[OPEN]
-    return (
-        f"{what if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks} attacks"
-        f" ({in_words(verdict.attack)}) ranks a random member above a random non-member"
-        f" with probability {verdict.value:.3f} [{verdict.low:.3f}, {verdict.high:.3f}], where"
-        f" guessing gives 0.5 ({verdict.n1:,} members, {verdict.n0:,} non-members)"
-    )
-
-
-def _rate(scores: Scores, table: pd.DataFrame, attack: str) -> str:
-    """The TPR of an attack at the smallest false positive rate that can be measured."""
-    if not (rates := measurable_rates(scores)):
-        return (
-            f"What share is found at {RATE:.0%} false positives takes 100 non-members to measure."
-        )
-    name = in_words(attack)
-    rate = rates[0]
-    tpr, low, high = by_attack(table, "tpr", rate).loc[attack, ["value", "low", "high"]]
-    if (floor := tied_floor(scores)) > rate:
-        at = tpr_at(*scored(scores, 0), floor)
-        return (
-            f"Scores tie: the smallest rate of false positives that {name} can have is"
-            f" {percent(floor)} ({at.fp:,} of {at.n0:,}), at which it finds {at.tpr:.1%}"
-            f" [{at.low:.1%}, {at.high:.1%}] of members; no smaller rate exists."
-        )
-    return (
-        f"At {percent(rate)} false positives {name} finds {tpr:.1%} of members"
-        f" [{low:.1%}, {high:.1%}]; guessing finds {percent(rate)}."
-    )
-
-
-# --------------------------------------------------------------------------------------------------
-# data and outputs
-
-
-def _together(
-    train, test, known: list | None = None
-) -> tuple[np.ndarray | pd.DataFrame, np.ndarray, np.ndarray]:
-    """x and y of both, and who is a member; x is a table where both are.
-
-    known: the classes of an estimator whose labels are not numbers from 0.
-    """
-    (x1, y1), (x0, y0) = _samples("train", train, known), _samples("test", test, known)
-    tables = [isinstance(x, pd.DataFrame) for x in (x1, x0)]
-    if all(tables):
-        names = [*x1.columns]
-        others = [*x0.columns]
-        if len(names) != len(others) or {*names} != {*others} or len({*names}) < len(names):
-            raise ValueError(
-                f"columns of train are {shown(names)}, of test {shown(others)}; wanted the same"
-                " ones, each once"
-            )
-        y = np.concatenate([y1, y0])
-        # columns by their names, whatever their order
-        both = pd.concat([x1, x0[names]], ignore_index=True)
-        return both, y, np.arange(len(y)) < len(y1)
-    x1 = numpy_of(x1)
-    x0 = numpy_of(x0)
-    if x1.shape[1:] != x0.shape[1:]:
-        raise ValueError(
-            f"samples of train have shape {x1.shape[1:]}, of test {x0.shape[1:]}; wanted one shape"
-        )
-    y = np.concatenate([y1, y0])
-    return np.concatenate([x1, x0]), y, np.arange(len(y)) < len(y1)
-
-
-def _copies(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> str:
-    """What to say where samples of test, with their labels, are in train too; "" where few are."""
-    try:
-        keys = [digest(*row) for row in zip(_comparable_rows(x), y.tolist(), strict=True)]
-    except ValueError as error:
-        return f"That no sample of test is in train too could not be checked ({error})."
-    trained = {key for key, inside in zip(keys, member, strict=True) if inside}
-    outside = [key for key, inside in zip(keys, member, strict=True) if not inside]
-    shared = sum(key in trained for key in outside)
-    finding = f"{shared:,} of {len(outside):,} samples of test are in train too, which hides a leak"
-    if shared == len(outside):
-        raise ValueError(f"{finding}; wanted samples that the model was not trained on")
-    return f"{finding}: take them out of test." if shared >= COPIES * len(outside) else ""
-
-
-def _comparable_rows(x) -> Iterable:
-    """Samples in a form in which equal ones are equal, whatever types hold them."""
-    if isinstance(x, pd.DataFrame):
-        return ([_comparable(value) for value in row] for row in x.itertuples(index=False))
-    return (_comparable(row) for row in x)
-
-
-def _comparable(value):
-    """A value in which 1, 1.0 and NumPy's 1 are one, 0 has no sign, and what is missing is None."""
-    if hasattr(value, "detach"):
-        value = numpy_of(value)
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind == "f":
-            return np.where(np.isnan(value), np.nan, value + 0.0)
-        if value.dtype.kind in "biucSU":
-            return value
-        return [value.shape, *(_comparable(entry) for entry in value.ravel().tolist())]
-    if isinstance(value, list | tuple):
-        return [_comparable(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key: _comparable(entry) for key, entry in value.items()}
-    if value is None or value is pd.NA or value is pd.NaT or value != value:  # NaN
-        return None
-    if isinstance(value, float) or (isinstance(value, int) and abs(value) <= EXACT):
-        return float(value) + 0.0
-    return value
-
-
-def _samples(
-    name: str, given, known: list | None = None
-) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
-    """x (n, ...) as an array, or as the table that it is, and y (n,) as class numbers."""
-    alone = isinstance(given, tuple | list) and len(given) == 2
-    if not hasattr(given, "__getitem__") and hasattr(given, "dataset"):
-        given = given.dataset  # of a DataLoader, in the order of the data set
-    try:
-        if alone:
-            x, y = given
-        else:
-            x, y = zip(*(sample_of(given[i]) for i in range(len(given))), strict=True)
-        x = x if isinstance(x, pd.DataFrame) else numpy_of(x)
-        y = numpy_of(y)
-    except Exception as error:
-        raise ValueError(f"{name} cannot be read ({said(error, 120)}): {DATA}") from error
-    if known is not None and y.shape in ((len(y),), (len(y), 1)):
-        y = class_numbers(name, y, known)
-    if y.dtype.kind not in "biuf":
-        raise ValueError(
-            f"{name} has labels {shown(y[:3].tolist())} ...; wanted class numbers from 0:"
-            " np.unique(y, return_inverse=True)[1] of train and test together"
-        )
-    y = y[:, 0] if y.shape == (len(y), 1) else y
-    if y.ndim != 1:
-        raise ValueError(
-            f"{name} has labels of shape {y.shape}; wanted (samples,) class numbers from 0"
-        )
-    if x.shape[:1] != y.shape:
-        raise ValueError(f"{name} has {x.shape[:1]} samples and {y.shape} labels; wanted as many")
-    return x, y
-
-
-def _guard(x: np.ndarray | pd.DataFrame, y: np.ndarray, member: np.ndarray, seed: int):
-    """The shift guard on raw inputs as vectors; of what is no numbers on the classes alone."""
-    values = numpy_of(x)
-    if values.dtype.kind not in "biuf":
-        values = numbers_of(x)
-    if values is None:
-        guard = shift_guard(np.zeros((len(y), 1)), y, member, seed=seed)
-        return guard._replace(note=guard.note.replace("inputs are equal", "inputs are no numbers"))
-    finite = np.isfinite(values).all()
-    return shift_guard(values if finite else without_extremes(values), y, member, seed=seed)
-
-
-def _rows(x: np.ndarray | pd.DataFrame, which) -> np.ndarray | pd.DataFrame:
-    """Some rows of an array or of a table."""
-    return x.iloc[which] if isinstance(x, pd.DataFrame) else x[which]
-
-
-def outputs(
-    model,
-    x: np.ndarray | pd.DataFrame,
-    *,
-    batch: int = 512,
-    device=None,
-    known: list | None = None,
-) -> np.ndarray:
-    """Logits (N, K) of a torch module or a function, one row per sample of x.
-
-    Samples are queried in a random order, so that a batch tells nothing about who is a member. An
-    estimator that was fitted on a table gets one, every other model arrays; `known` are the classes
-    by which labels are numbered. Raises ValueError of one line where the model fails or gives other
-    shapes.
-    """
-    x = x if wants_columns(model) else numpy_of(x)
-    order = np.random.default_rng(0).permutation(len(x))
-    with _queried(model, device, known) as query:
-        cuts = range(0, len(x), batch)
-        parts = [_batch_outputs(query, _rows(x, order[start : start + batch])) for start in cuts]
-    return np.concatenate(parts)[np.argsort(order)]
-
-
-def _batch_outputs(query: Callable, x: np.ndarray | pd.DataFrame) -> np.ndarray:
-    """Logits of one batch."""
-    try:
-        output = query(x)
-    except (Exception, SystemExit) as error:
-        kind = getattr(x, "dtype", f"columns {shown([*getattr(x, 'columns', ())])}")
-        raise ValueError(
-            f"the model fails on a batch {x.shape} of {kind}: {said(error, 200)}"
-        ) from error
-    return logits_of(output, len(x))
-
-
-@contextmanager
-def _queried(model, device, known: list | None = None) -> Iterator[Callable]:
-    """A function from NumPy batches to outputs; a module's modes are restored at the end."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(model, torch.nn.Module):
-        query = estimator(model, known) or model
-        if not callable(query):
-            raise ValueError(f"model={shown(model)}: {MODEL}")
-        yield query
-        return
-    modes = {part: part.training for part in model.modules()}
-    weight = next(model.to(device).parameters(), torch.zeros(()))
-    counts = [getattr(part, "timesteps", None) for part in model.modules()]
-    steps = [count for count in counts if isinstance(count, int) and count > 1]
-
-    def query(x):
-        x = torch.as_tensor(x, device=weight.device)
-        x = x.to(weight.dtype) if x.is_floating_point() else x
-        # as many samples as time steps: a network that takes the first axis of events for time
-        # would answer, with other numbers
-        parts = [x[:1], x[1:]] if x.ndim == 5 and len(x) in steps else [x]
-        answers = [model(part) for part in parts]
-        if len(answers) == 1:
-            return answers[0]
-        return np.concatenate([logits_of(a, len(p)) for a, p in zip(answers, parts, strict=True)])
-
-    try:
-        with torch.inference_mode():
-            model.eval()
-            yield query
-    finally:
-        for part, training in modes.items():
-            part.training = training
-
-
-# --------------------------------------------------------------------------------------------------
-# other models
-
-
-def _given(references, samples: int, query: Callable) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """(mask, logits) of each reference."""
-    for one in references:
-        if not (isinstance(one, tuple | list) and len(one) == 2):
-            raise ValueError(f"references hold {shown(one)}; wanted (model, mask) of each")
-        yield mask("the mask of a reference", numpy_of(one[1]), (samples,)), query(one[0])
-
-
-def _retrained(
-    retrain: Callable,
-    x,
-    y: np.ndarray,
-    models: int,
-    root: Path,
-    seed: int,
-    query: Callable,
-    key: str | None = None,
-) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """(mask, logits) of each model on a half, from the disk where they are there already."""
-    from tqdm.auto import tqdm
-
-    from mia_nb.data import paired_membership  # torch
-
-    record = {"retrained": _training(retrain, key), "seed": seed, "models": models}
-    record |= {"shape": [*x.shape]}
-    content = store.content_key(record, digest(numpy_of(x)), digest(y))
-    folder = store.open_folder(root, "signals", "retrained", content, record)
-    member = paired_membership(models, len(y), labels=y, seed=seed)
-    names = [f"logits_{m:03d}.npy" for m in range(models)]
-    if not (all(map(folder.intact, names)) and store.has_signals(folder)):
-        with folder.lock("retraining"):
-            for m in tqdm(range(models), desc="retraining", unit="model", disable=None):
-                if not folder.intact(names[m]):
-                    made = _called(retrain, _rows(x, member[m]), y[member[m]], seed + m)
-                    folder.write_array(names[m], query(made))
-            if not store.has_signals(folder):  # `mia-nb list` calls it done then
-                logits = np.stack([folder.read_array(name) for name in names])
-                signals = Signals.from_logits(logits, y, member)
-                for m in range(models):
-                    store.keep_partial(folder, m, signals.select(models=[m]))
-                design = {"labels": y, "member": member, "population": signals.population}
-                store.join_partial(folder, [*range(models)], design, {"draws": "plain"}, None)
-    return zip(member, [folder.read_array(name) for name in names], strict=True)
-
-
-def _called(retrain: Callable, x, y: np.ndarray, seed: int):
-    """The model of one call of the user's training function; what it raises is said in a line,
-    chained to its own traceback.
-    """
-    try:
-        return retrain(x, y, seed)
-    except (Exception, SystemExit) as error:
-        raise ValueError(
-            f"retrain(images, labels, seed) fails on {len(y)} samples with seed {seed}:"
-            f" {said(error, 200)}"
-        ) from error
-
-
-def _training(function: Callable, key: str | None) -> str:
-    """What a training function is recognised by: the name that was given, or all that it computes
-    with.
-    """
-    if key is not None:
-        return f"key {key}"
-    try:
-        return digest_of_function(function)
-    except ValueError as error:
-        raise ValueError(
-            f"retrain={shown(function)}: {error}; so a change of it would go unnoticed: pass"
-            ' key="a name that changes when the training does"'
-        ) from None
-
-
-@checked
-def plan(
-    samples: Positive,
-    models: Whole,
-    *,
-    labels: Array | None = None,
-    seed: Count = 0,
-    out: PathLike = "plan.npz",
-) -> Path:
-    """Masks for trainings elsewhere, in complementary halves: model m is to be trained on
-    `np.flatnonzero(np.load(out)["member"][m])`.
-
-    Parameters:
-        samples: how many there are to train on and to be audited.
-        models: an even number from 2 up.
-        labels: (samples,), for halves of every class; None: halves of all.
-        seed: of the draw.
-        out: .npz that is written: member (models, samples), split.
-
-    Returns: the path. Raises ValueError for an odd number of models, or fewer than two samples.
-    """
-    from mia_nb.data import paired_membership  # torch
-
-    member = paired_membership(models, samples, labels=labels, seed=seed)
-    return _written(out, {"member": member, "split": np.array("pairs")})
-
-
-@checked
-def collect(
-    plan: Anything, logits: Anything, labels: Array, *, out: PathLike = "outputs.npz"
-) -> Path:
-    """Gathers what models trained elsewhere put out into the .npz that `read_outputs`, notebook 07
-    and `mia-nb audit --logits` read.
-
-    Parameters:
-        plan: the .npz of `plan`, or masks (M, N) of your own.
-        logits: one entry per model, in the order of the masks: (N, K), all samples in the order of
-            the plan, members or not; or a .npy, an .npz with `logits`, or a .csv or .tsv.
-        labels: (N,) class numbers from 0, or a .npy, an .npz with `labels`, or a .csv or .tsv with
-            a column label.
-        out: .npz that is written.
-
-    Returns: the path. Raises ValueError of one line for files that cannot be read, another number
-    of models or samples, and all that `read_outputs` refuses; then nothing is written.
-    """
-    masks = {"member": plan}
-    if isinstance(plan, str | os.PathLike):
-        masks = npz_arrays(Path(plan), ("member", "split"))[0]
-    member = mask("member of the plan", masks.get("member", ()))
-    given = [array_in("logits", one) for one in logits]
-    shapes = {one.shape for one in given}
-    if member.ndim != 2:
-        raise ValueError(f"the plan has masks of shape {member.shape}; wanted (models, samples)")
-    if len(given) != len(member):
-        raise ValueError(
-            f"there are logits of {len(given)} models and {len(member)} masks; wanted one of each,"
-            " in the order of the plan"
-        )
-    if len(shapes) > 1:
-        raise ValueError(f"the models' logits have shapes {sorted(shapes)}; wanted one shape")
-    arrays = masks | {"logits": np.stack(given), "labels": array_in("labels", labels)}
-    outputs_from(arrays, "collected", "")
-    return _written(out, arrays)
-
-
-def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
-    path = Path(out)  # the very name, whatever its suffix
-    # a device or pipe that was asked for is written to; anything else becomes a new file
-    special = path.exists() and not path.is_file()
-    with open(path, "wb") if special else replacing(path) as file:
-        np.savez(file, **arrays)
-    return path
-
-
-def array_in(name: str, given) -> np.ndarray:
-    """An array as it is given, or the one in a .npy, or under this name in an .npz, or in a .csv or
-    .tsv (`readers.table_in`).
-    """
-    if not isinstance(given, str | os.PathLike):
-        return numpy_of(given)
-    wanted = f"{given}: wanted .npy, or .npz, .csv or .tsv with {name}"
-    if not Path(given).is_file():  # reading a pipe would wait for ever
-        raise ValueError(f"{wanted}; there is no such file")
-    if Path(given).suffix.lower() in SEPARATORS:
-        arrays = table_in(given)
-        if name not in arrays:
-            held = "a column of numbers for each class" if name == "logits" else "a line of names"
-            raise ValueError(f"{wanted}; there is no such column: wanted {held}")
-        return arrays[name]
-    try:
-        there = np.load(given, allow_pickle=False)
-        return there if isinstance(there, np.ndarray) else there[name]
-    except Exception as error:
-        raise ValueError(f"{wanted} ({said(error, 120)})") from error

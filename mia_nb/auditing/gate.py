@@ -15,13 +15,13 @@ import numpy as np
 from mia_nb import escape
 from mia_nb.arguments import Array, Count, Delta, Whole
 from mia_nb.attacks import in_words
-from mia_nb.auditing.evidence import p_words, percent, tail_words
 from mia_nb.auditing.one_run import (
     FEWEST_SPLIT,
     audit,
     numbers_tried,
     perfect_epsilon,
 )
+from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, p_words, percent, tail_words
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, measurable
 from mia_nb.metrics.pairs import refuse_unequal_samples
@@ -30,7 +30,6 @@ from mia_nb.metrics.tables import intervals
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES, smallest
 from mia_nb.types import Scores
 
-EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
 BECAUSE = {
     EXCEEDED: "the lower end lies above the limit",
     BELOW: "the upper end does not lie above the limit",

@@ -16,9 +16,10 @@ import numpy as np
 
 from mia_nb import auditing, store
 from mia_nb._files import replacing
-from mia_nb.auditing.finished import TWINS, array_in, outputs
-from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN
+from mia_nb.auditing.elsewhere import array_in
+from mia_nb.auditing.model_outputs import outputs
 from mia_nb.auditing.result import IDLE, MIME
+from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, TWINS
 from mia_nb.checks import mask
 from mia_nb.cli import notebooks, run
 from mia_nb.cli.report import REPORT

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.attacks import in_words
-from mia_nb.metrics.permutation import LEVEL, Evidence, mid_ranks, pure_units
+from mia_nb.metrics.permutation import mid_ranks, pure_units
 
 LAGS = 5  # neighbours that are compared, before and after
 SHUFFLES = 999  # orders drawn to say what chance alone gives
@@ -224,80 +223,6 @@ def _nearest(queries: np.ndarray, features: np.ndarray) -> np.ndarray:
         distance[rows, start + rows] = np.inf
         found[start : start + step] = distance.argmin(1)
     return found
-
-
-# --------------------------------------------------------------------------------------------------
-# in words
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
-def p_words(p: float) -> str:
-    return f"p = {p:.4f}" if p < 0.01 else f"p = {p:.3f}"
-
-
-def decision_words(evidence: Evidence, level: float = LEVEL) -> str:
-    """What decided, in a sentence."""
-    deciding = {
-        "area": "the ranks of all samples",
-        "loss": "the mean loss",
-        "tail": "the largest scores",
-    }[evidence.part]
-    what = (
-        "What decides is one permutation test of all attacks' ranks, of the mean loss and of the"
-        f" largest scores: {p_words(evidence.p)}, where {level:g} or less counts as a leak"
-    )
-    if evidence.p <= level:
-        return f"{what}; the evidence is strongest in {deciding}."
-    if evidence.smallest > level:
-        return (
-            f"{what}, and {evidence.units} units that change sides can never give less than"
-            f" {evidence.smallest:.2g}."
-        )
-    return f"{what}."
-
-
-def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> str:
-    """How many of the largest scores belong to members.
-
-    scores (N,): of the attack whose tail is meant.
-    """
-    top = evidence.top
-    inside = evidence.top_members
-    share = float(np.mean(member))
-    if inside >= top:
-        top = inside = max(top, leading_members(scores, member))
-        finding = f"the {top:,} largest scores all belong to members"
-    else:
-        finding = f"{inside:,} of the {top:,} largest scores belong to members"
-    return (
-        f"{finding} ({in_words(evidence.tail_attack)}), where chance would give {top * share:.1f}"
-        f" of {top:,}"
-    )
-
-
-def leading_members(scores: np.ndarray, member: np.ndarray) -> int:
-    """How many members lie above every non-member."""
-    others = scores[~member & ~np.isnan(scores)]
-    return int((scores[member] > others.max()).sum()) if len(others) else int(member.sum())
-
-
-def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray) -> str:
-    """Both sides' mean loss, or mean of what the model did not expect of it, and the difference.
-
-    log_p (N,): the values compared, whose negative is the loss. gap: that of `loss_gap`.
-    """
-    inside = -log_p[member].mean()
-    outside = -log_p[~member].mean()
-    difference = f"a difference of {gap[0]:.3g} [{gap[1]:.3g}, {gap[2]:.3g}]"
-    if name == "loss":
-        return f"their mean loss is {inside:.3g}, that of others {outside:.3g}, {difference}"
-    return (
-        "the mean loss, less the loss that the model itself expects (its entropy), is"
-        f" {inside:.3g} for them and {outside:.3g} for others, {difference}"
-    )
 
 
 def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) -> np.ndarray:

@@ -1,0 +1,111 @@
+"""Models that are trained elsewhere: who trains on what, and gathering what they put out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from mia_nb._files import replacing
+from mia_nb._image_files import npz_arrays
+from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
+from mia_nb.auditing.outputs import outputs_from
+from mia_nb.auditing.readers import SEPARATORS, numpy_of, said, table_in
+from mia_nb.checks import checked, mask
+
+
+@checked
+def plan(
+    samples: Positive,
+    models: Whole,
+    *,
+    labels: Array | None = None,
+    seed: Count = 0,
+    out: PathLike = "plan.npz",
+) -> Path:
+    """Masks for trainings elsewhere, in complementary halves: model m is to be trained on
+    `np.flatnonzero(np.load(out)["member"][m])`.
+
+    Parameters:
+        samples: how many there are to train on and to be audited.
+        models: an even number from 2 up.
+        labels: (samples,), for halves of every class; None: halves of all.
+        seed: of the draw.
+        out: .npz that is written: member (models, samples), split.
+
+    Returns: the path. Raises ValueError for an odd number of models, or fewer than two samples.
+    """
+    from mia_nb.data import paired_membership  # torch
+
+    member = paired_membership(models, samples, labels=labels, seed=seed)
+    return _written(out, {"member": member, "split": np.array("pairs")})
+
+
+@checked
+def collect(
+    plan: Anything, logits: Anything, labels: Array, *, out: PathLike = "outputs.npz"
+) -> Path:
+    """Gathers what models trained elsewhere put out into the .npz that `read_outputs`, notebook 07
+    and `mia-nb audit --logits` read.
+
+    Parameters:
+        plan: the .npz of `plan`, or masks (M, N) of your own.
+        logits: one entry per model, in the order of the masks: (N, K), all samples in the order of
+            the plan, members or not; or a .npy, an .npz with `logits`, or a .csv or .tsv.
+        labels: (N,) class numbers from 0, or a .npy, an .npz with `labels`, or a .csv or .tsv with
+            a column label.
+        out: .npz that is written.
+
+    Returns: the path. Raises ValueError of one line for files that cannot be read, another number
+    of models or samples, and all that `read_outputs` refuses; then nothing is written.
+    """
+    masks = {"member": plan}
+    if isinstance(plan, str | os.PathLike):
+        masks = npz_arrays(Path(plan), ("member", "split"))[0]
+    member = mask("member of the plan", masks.get("member", ()))
+    given = [array_in("logits", one) for one in logits]
+    shapes = {one.shape for one in given}
+    if member.ndim != 2:
+        raise ValueError(f"the plan has masks of shape {member.shape}; wanted (models, samples)")
+    if len(given) != len(member):
+        raise ValueError(
+            f"there are logits of {len(given)} models and {len(member)} masks; wanted one of each,"
+            " in the order of the plan"
+        )
+    if len(shapes) > 1:
+        raise ValueError(f"the models' logits have shapes {sorted(shapes)}; wanted one shape")
+    arrays = masks | {"logits": np.stack(given), "labels": array_in("labels", labels)}
+    outputs_from(arrays, "collected", "")
+    return _written(out, arrays)
+
+
+def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
+    path = Path(out)  # the very name, whatever its suffix
+    # a device or pipe that was asked for is written to; anything else becomes a new file
+    special = path.exists() and not path.is_file()
+    with open(path, "wb") if special else replacing(path) as file:
+        np.savez(file, **arrays)
+    return path
+
+
+def array_in(name: str, given) -> np.ndarray:
+    """An array as it is given, or the one in a .npy, or under this name in an .npz, or in a .csv or
+    .tsv (`readers.table_in`).
+    """
+    if not isinstance(given, str | os.PathLike):
+        return numpy_of(given)
+    wanted = f"{given}: wanted .npy, or .npz, .csv or .tsv with {name}"
+    if not Path(given).is_file():  # reading a pipe would wait for ever
+        raise ValueError(f"{wanted}; there is no such file")
+    if Path(given).suffix.lower() in SEPARATORS:
+        arrays = table_in(given)
+        if name not in arrays:
+            held = "a column of numbers for each class" if name == "logits" else "a line of names"
+            raise ValueError(f"{wanted}; there is no such column: wanted {held}")
+        return arrays[name]
+    try:
+        there = np.load(given, allow_pickle=False)
+        return there if isinstance(there, np.ndarray) else there[name]
+    except Exception as error:
+        raise ValueError(f"{wanted} ({said(error, 120)})") from error

@@ -1,0 +1,144 @@
+"""What the audit of one finished model gives: one object; its text, table, limits, picture and page
+are readings of the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+import mia_nb
+from mia_nb import escape
+from mia_nb.auditing.gate import Verdict, judge, limits, refuse_unmeasurable
+from mia_nb.auditing.result import Record, design, result
+from mia_nb.auditing.shift import ShiftGuard
+from mia_nb.metrics import accuracies, readable, readable_groups
+from mia_nb.metrics.null import SelfTest
+from mia_nb.metrics.uncertainty import RESAMPLES
+from mia_nb.types import Scores, Signals
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+QUESTION = "Does this finished model give away which samples it was trained on?"
+MEASURED = ("members", "non_members", "models", "units", "audited")  # of a design, for limits
+
+
+class ModelAudit(NamedTuple):
+    """What `mia_nb.audit` found: `headline` says it in a sentence or two, `text` in full; `table`
+    is that of `metrics.summary`.
+
+    by_class, by_group: what `by_group` gives of the first attack of the table, which is fixed
+    beforehand. verdict: by the permutation test, whose p it holds; its metric says what decided:
+    auc, loss (the mean loss) or tail (the largest scores). decided_by: the attacks that were tried
+    for the verdict, in `scores`. doubt: why nothing can be concluded, "" without. units: (N,)
+    labels of what was dealt out together, None for single samples. twins: the same of the
+    retrained models, each a target in turn, by the interval of the AUC, or None.
+    """
+
+    headline: str
+    text: str
+    table: pd.DataFrame
+    scores: dict[str, Scores]
+    by_class: pd.DataFrame
+    by_group: pd.DataFrame | None
+    verdict: Verdict
+    self_test: SelfTest
+    signals: Signals
+    decided_by: tuple[str, ...]
+    doubt: str = ""
+    units: np.ndarray | None = None
+    n_resamples: int = RESAMPLES
+    seed: int = 0
+    shift: ShiftGuard | None = None
+    twins: ModelAudit | None = None
+
+    def limits(self, fail_if: Sequence[str]) -> list[Verdict]:
+        """What the audit says about limits such as "auc>0.6" or "tpr@0.1>0.2".
+
+        fail_if: METRIC>LIMIT as for `auditing.limits`. Returns the verdicts of `auditing.judge` on
+        the attacks that decided. Raises ValueError for what is no limit, and for what so few
+        samples, or one model, cannot measure.
+        """
+        stated = limits(fail_if)
+        tried = {name: self.scores[name] for name in self.decided_by}
+        facts = self._design()
+        measured = {name: facts[name] for name in MEASURED}
+        refuse_unmeasurable(stated, split=facts["kind"], attacks=len(tried), **measured)
+        if not stated:
+            return []
+        return judge(
+            stated,
+            tried,
+            doubt=self.doubt,
+            groups=self.units,
+            n_resamples=self.n_resamples,
+            seed=self.seed,
+        )
+
+    def to_dict(self, fail_if: Sequence[str] = ()) -> Record:
+        """The record that `mia-nb audit` writes as result.json: strict JSON, the verdict first and
+        then those on the limits.
+        """
+        first = self.scores[self.decided_by[0]]
+        samples, classes = len(self.signals.labels), len(self.by_class)
+        record = result(
+            question=QUESTION,
+            design=self._design() | {"doubt": self.doubt},
+            data={"samples": samples, "classes": classes},
+            models=accuracies(first),
+            table=self.table,
+            self_test=self.self_test,
+            verdicts=[self.verdict, *self.limits(fail_if)],
+            limits={},
+            parameters={"fail_if": [*fail_if]},
+            groups=self.by_class if self.by_group is None else self.by_group,
+        )
+        record["headline"] = self.headline
+        return record
+
+    def plot(self) -> Figure:
+        """The attacks' ROC curves, on the right on logarithmic axes."""
+        return mia_nb.plots.roc_pair(self.scores)
+
+    def report(self, out: str | Path = "audit.html", fail_if: Sequence[str] = ()) -> Path:
+        """Write one page that needs no network: the verdict, limits, picture and tables.
+
+        out: the file. fail_if: limits to be judged. Returns its path.
+        """
+        return mia_nb.report.audit_page(self, out, self.limits(fail_if))
+
+    def views(self) -> dict[str, pd.DataFrame]:
+        """The tables below the text, by title."""
+        attacks = readable(self.table[self.table["attack"] != "max"])
+        views = {"attacks": attacks[[name for name in attacks if name[:3] in ("AUC", "TPR")]]}
+        split = {"classes": self.by_class, "groups": self.by_group}
+        return views | {
+            f"{title}, by {attacks.index[0]}": readable_groups(table)
+            for title, table in split.items()
+            if table is not None
+        }
+
+    def __repr__(self) -> str:
+        views = self.views().items()
+        tables = [
+            f"{escape.terminal(title)}\n{escape.cells(table).to_string()}" for title, table in views
+        ]
+        return "\n\n".join([escape.lines(self.text), *tables])
+
+    def _repr_html_(self) -> str:
+        said = [f"<p>{escape.html(line)}</p>" for line in self.text.split("\n")]
+        tables = [
+            f"<h4>{escape.html(title)}</h4>{escape.html_table(table)}"
+            for title, table in self.views().items()
+        ]
+        return "".join(said + tables)
+
+    def _design(self) -> dict:
+        """`design` of the models that were targets."""
+        targets = next(iter(self.scores.values())).targets
+        return design(self.signals.select(models=[*map(int, targets)]))

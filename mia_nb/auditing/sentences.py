@@ -1,0 +1,163 @@
+"""What an audit of one finished model says, in sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.attacks import in_words
+from mia_nb.auditing.outputs import LOOK
+from mia_nb.metrics import clopper_pearson, tpr_at
+from mia_nb.metrics.permutation import LEVEL, Evidence
+from mia_nb.metrics.tables import by_attack
+from mia_nb.metrics.uncertainty import measurable_rates, scored, tied_floor
+from mia_nb.types import Scores
+
+if TYPE_CHECKING:
+    from mia_nb.auditing.gate import Verdict
+
+EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
+RATE = 0.1  # false positive rate of the threshold that the population sets
+VARIES = (
+    f"{LOOK} the model's output for a sample differs when it is queried again or among others: put"
+    " it in evaluation mode (model.eval()), and average its noise where it has any."
+)
+UNTESTED = "Raw inputs could not be compared: that train and test come from one source is assumed."
+FAILED = "The negative control FAILED: do not quote these numbers."
+FOUND = {
+    EXCEEDED: "gives members of its training data away",
+    OPEN: "was not shown to give members of its training data away",
+    BELOW: "ranks members below non-members (are train and test swapped?)",
+}
+TWINS = (
+    "Models retrained on random halves of the same samples (retrain=, references=) would also show"
+    " whether samples were memorised or are easy for every model; which single samples are exposed;"
+    " how many members are found at very few false positives, where attacks that compare such"
+    " models are far stronger; and what another training run would give. Finding little here"
+    " proves nothing: a stronger attack may succeed."
+)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def p_words(p: float) -> str:
+    return f"p = {p:.4f}" if p < 0.01 else f"p = {p:.3f}"
+
+
+def decision_words(evidence: Evidence, level: float = LEVEL) -> str:
+    """What decided, in a sentence."""
+    deciding = {
+        "area": "the ranks of all samples",
+        "loss": "the mean loss",
+        "tail": "the largest scores",
+    }[evidence.part]
+    what = (
+        "What decides is one permutation test of all attacks' ranks, of the mean loss and of the"
+        f" largest scores: {p_words(evidence.p)}, where {level:g} or less counts as a leak"
+    )
+    if evidence.p <= level:
+        return f"{what}; the evidence is strongest in {deciding}."
+    if evidence.smallest > level:
+        return (
+            f"{what}, and {evidence.units} units that change sides can never give less than"
+            f" {evidence.smallest:.2g}."
+        )
+    return f"{what}."
+
+
+def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> str:
+    """How many of the largest scores belong to members.
+
+    scores (N,): of the attack whose tail is meant.
+    """
+    top = evidence.top
+    inside = evidence.top_members
+    share = float(np.mean(member))
+    if inside >= top:
+        top = inside = max(top, leading_members(scores, member))
+        finding = f"the {top:,} largest scores all belong to members"
+    else:
+        finding = f"{inside:,} of the {top:,} largest scores belong to members"
+    return (
+        f"{finding} ({in_words(evidence.tail_attack)}), where chance would give {top * share:.1f}"
+        f" of {top:,}"
+    )
+
+
+def leading_members(scores: np.ndarray, member: np.ndarray) -> int:
+    """How many members lie above every non-member."""
+    others = scores[~member & ~np.isnan(scores)]
+    return int((scores[member] > others.max()).sum()) if len(others) else int(member.sum())
+
+
+def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray) -> str:
+    """Both sides' mean loss, or mean of what the model did not expect of it, and the difference.
+
+    log_p (N,): the values compared, whose negative is the loss. gap: that of `loss_gap`.
+    """
+    inside = -log_p[member].mean()
+    outside = -log_p[~member].mean()
+    difference = f"a difference of {gap[0]:.3g} [{gap[1]:.3g}, {gap[2]:.3g}]"
+    if name == "loss":
+        return f"their mean loss is {inside:.3g}, that of others {outside:.3g}, {difference}"
+    return (
+        "the mean loss, less the loss that the model itself expects (its entropy), is"
+        f" {inside:.3g} for them and {outside:.3g} for others, {difference}"
+    )
+
+
+def threshold_words(called: np.ndarray, member: np.ndarray) -> str:
+    """Whom a threshold accuses that the test samples of the other half set."""
+    half = (~member).sum() // 2
+    if not called.any():
+        return (
+            f"Of {half:,} other test samples too many tie for the largest score, or they are too"
+            f" few, for a threshold of {RATE:.0%} false positives: at that rate nobody is accused."
+        )
+    rates = []
+    for side in (member, ~member):
+        low, high = clopper_pearson(called[side].sum(), side.sum())
+        rates.append(f"{called[side].mean():.1%} [{low:.1%}, {high:.1%}]")
+    return (
+        f"With a threshold that {half:,} other test samples set for {RATE:.0%} false positives, the"
+        f" loss threshold accuses {rates[0]} of members and {rates[1]} of test samples (each"
+        " half of the test samples sets it for the other)."
+    )
+
+
+def finding_words(verdict: Verdict, doubted: bool, leaks: bool | None = None) -> str:
+    """The verdict in words, with its numbers. leaks: what decided where it was not the interval."""
+    differs = verdict.low > 0.5 if leaks is None else leaks
+    what = "treats train and test differently" if differs else FOUND[OPEN]
+    return (
+        f"{what if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks} attacks"
+        f" ({in_words(verdict.attack)}) ranks a random member above a random non-member"
+        f" with probability {verdict.value:.3f} [{verdict.low:.3f}, {verdict.high:.3f}], where"
+        f" guessing gives 0.5 ({verdict.n1:,} members, {verdict.n0:,} non-members)"
+    )
+
+
+def rate_words(scores: Scores, table: pd.DataFrame, attack: str) -> str:
+    """The TPR of an attack at the smallest false positive rate that can be measured."""
+    if not (rates := measurable_rates(scores)):
+        return (
+            f"What share is found at {RATE:.0%} false positives takes 100 non-members to measure."
+        )
+    name = in_words(attack)
+    rate = rates[0]
+    tpr, low, high = by_attack(table, "tpr", rate).loc[attack, ["value", "low", "high"]]
+    if (floor := tied_floor(scores)) > rate:
+        at = tpr_at(*scored(scores, 0), floor)
+        return (
+            f"Scores tie: the smallest rate of false positives that {name} can have is"
+            f" {percent(floor)} ({at.fp:,} of {at.n0:,}), at which it finds {at.tpr:.1%}"
+            f" [{at.low:.1%}, {at.high:.1%}] of members; no smaller rate exists."
+        )
+    return (
+        f"At {percent(rate)} false positives {name} finds {tpr:.1%} of members"
+        f" [{low:.1%}, {high:.1%}]; guessing finds {percent(rate)}."
+    )

@@ -1,0 +1,91 @@
+"""Other models beside the finished one: given with their masks, or retrained on halves and kept on
+the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from mia_nb import store
+from mia_nb.auditing.readers import numpy_of, said
+from mia_nb.auditing.samples import rows_of
+from mia_nb.checks import mask, shown
+from mia_nb.digests import digest, digest_of_function
+from mia_nb.types import Signals
+
+
+def given_references(
+    references, samples: int, query: Callable
+) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """(mask, logits) of each reference."""
+    for one in references:
+        if not (isinstance(one, tuple | list) and len(one) == 2):
+            raise ValueError(f"references hold {shown(one)}; wanted (model, mask) of each")
+        yield mask("the mask of a reference", numpy_of(one[1]), (samples,)), query(one[0])
+
+
+def retrained_models(
+    retrain: Callable,
+    x,
+    y: np.ndarray,
+    models: int,
+    root: Path,
+    seed: int,
+    query: Callable,
+    key: str | None = None,
+) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """(mask, logits) of each model on a half, from the disk where they are there already."""
+    from tqdm.auto import tqdm
+
+    from mia_nb.data import paired_membership  # torch
+
+    record = {"retrained": _training(retrain, key), "seed": seed, "models": models}
+    record |= {"shape": [*x.shape]}
+    content = store.content_key(record, digest(numpy_of(x)), digest(y))
+    folder = store.open_folder(root, "signals", "retrained", content, record)
+    member = paired_membership(models, len(y), labels=y, seed=seed)
+    names = [f"logits_{m:03d}.npy" for m in range(models)]
+    if not (all(map(folder.intact, names)) and store.has_signals(folder)):
+        with folder.lock("retraining"):
+            for m in tqdm(range(models), desc="retraining", unit="model", disable=None):
+                if not folder.intact(names[m]):
+                    made = _called(retrain, rows_of(x, member[m]), y[member[m]], seed + m)
+                    folder.write_array(names[m], query(made))
+            if not store.has_signals(folder):  # `mia-nb list` calls it done then
+                logits = np.stack([folder.read_array(name) for name in names])
+                signals = Signals.from_logits(logits, y, member)
+                for m in range(models):
+                    store.keep_partial(folder, m, signals.select(models=[m]))
+                design = {"labels": y, "member": member, "population": signals.population}
+                store.join_partial(folder, [*range(models)], design, {"draws": "plain"}, None)
+    return zip(member, [folder.read_array(name) for name in names], strict=True)
+
+
+def _called(retrain: Callable, x, y: np.ndarray, seed: int):
+    """The model of one call of the user's training function; what it raises is said in a line,
+    chained to its own traceback.
+    """
+    try:
+        return retrain(x, y, seed)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"retrain(images, labels, seed) fails on {len(y)} samples with seed {seed}:"
+            f" {said(error, 200)}"
+        ) from error
+
+
+def _training(function: Callable, key: str | None) -> str:
+    """What a training function is recognised by: the name that was given, or all that it computes
+    with.
+    """
+    if key is not None:
+        return f"key {key}"
+    try:
+        return digest_of_function(function)
+    except ValueError as error:
+        raise ValueError(
+            f"retrain={shown(function)}: {error}; so a change of it would go unnoticed: pass"
+            ' key="a name that changes when the training does"'
+        ) from None
