@@ -11,6 +11,7 @@ import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -52,7 +53,7 @@ def query(
     device: str | None = None,
     progress: Flag = True,
     force: Flag = False,
-    **options,
+    **options: Any,
 ) -> Signals:
     """Signals of a pool's models on images, kept in the store beside the pool.
 
@@ -250,7 +251,7 @@ def _check_steps(pool: Pool, model: int, plan: Query) -> None:
         )
 
 
-def _given(**options) -> dict:
+def _given(**options: Any) -> dict:
     """Options that few queries have, written down only where they matter: other keys stay as they
     are.
     """

@@ -545,7 +545,9 @@ def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
     return folder
 
 
-def open_folder(root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra) -> Folder:
+def open_folder(
+    root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra: Any
+) -> Folder:
     """The folder of this key, made if need be.
 
     Parameters:

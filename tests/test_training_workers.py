@@ -23,6 +23,7 @@ from mia_nb.training import execution, workers
 from mia_nb.types import Recipe
 
 SMALL = Recipe(num_models=8, epochs=3, batch=16, lr=0.05, model_args={"width": 4})
+FEW = SMALL.replace(num_models=4, epochs=2)
 BACKENDS = [
     "loky",
     pytest.param(
@@ -50,9 +51,32 @@ def images():
     return data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """Two workers of Dask that all tests share, since each takes seconds to start."""
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": 0}
+    with (
+        distributed.LocalCluster(**options, dashboard_address=None, silence_logs="ERROR") as local,
+        distributed.Client(local, set_as_default=False) as client,
+    ):
+        yield client
+
+
 @pytest.fixture(params=BACKENDS)
 def backend(request):
-    return request.param
+    if request.param == "dask":
+        with request.getfixturevalue("cluster").as_current():
+            yield request.param
+    else:
+        yield request.param
+
+
+@pytest.fixture(scope="module")
+def trained_here(images, tmp_path_factory):
+    """A pool that this process trained."""
+    root = tmp_path_factory.mktemp("here")
+    return train(FEW, images, root, workers=1, strategy="stacked:2")
 
 
 def train(recipe, images, root, **options):
@@ -77,14 +101,14 @@ def times_written(pool):
     )
 
 
+# stacked here, one by one in the test of a worker that is killed
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["plain", "stacked:2"])
 def test_every_backend_trains_the_bytes_of_this_process_and_no_model_twice(
-    backend, strategy, images, tmp_path
+    backend, images, tmp_path, trained_here
 ):
-    here = train(SMALL, images, tmp_path / "here", workers=1, strategy=strategy)
-    there = train(SMALL, images, tmp_path / "there", workers=2, backend=backend, strategy=strategy)
-    assert made(there) == made(here) and len(made(here)) == 16
+    here = trained_here
+    there = train(FEW, images, tmp_path, workers=2, backend=backend, strategy="stacked:2")
+    assert made(there) == made(here) and len(made(here)) == 8
     assert set(times_written(there).values()) == {1}
     assert there.folder.read_json("execution.json") == here.folder.read_json("execution.json")
     assert not list(there.folder.path.glob(".tmp*"))
@@ -139,7 +163,7 @@ def test_workers_that_always_die_end_the_training_with_what_to_do(images, tmp_pa
 
 @pytest.mark.slow
 def test_what_a_worker_complains_of_is_said_here_in_one_line(backend, images, tmp_path):
-    pool = train(SMALL, images, tmp_path, workers=1, strategy="plain")
+    pool = train(FEW, images, tmp_path, workers=1, strategy="plain")
     for name in ("model_000.safetensors", "model_001.safetensors"):
         pool.folder.remove(name)
     (pool.folder.path / "labels.npy").write_bytes(b"altered")
@@ -185,10 +209,20 @@ if __name__ == "__main__":
 """
 
 
+# of each backend an end that Python hears of and one that it does not
+ENDS = [
+    ("loky", signal.SIGINT),
+    ("loky", signal.SIGKILL),
+    ("dask", signal.SIGINT),
+    ("dask", signal.SIGTERM),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("backend", BACKENDS[:2], indirect=True)
-def test_a_training_that_is_stopped_leaves_no_process_behind(sent, backend, tmp_path):
+@pytest.mark.parametrize(("backend", "sent"), ENDS)
+def test_a_training_that_is_stopped_leaves_no_process_behind(backend, sent, tmp_path):
+    if backend == "dask":
+        pytest.importorskip("distributed")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(Path(__file__).parent), backend]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     steps = tmp_path / "steps"

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mia_nb import defenses, store
 from mia_nb.defenses.dp_sgd import Clipped
@@ -22,9 +22,8 @@ class ClippedGroup(Group):
         super().__init__(plan._replace(stacked=False, channels_last=False), ids)
         options = {"batch": plan.recipe.batch, **plan.recipe.defense_args}
         self.clipped = Clipped(self.module, self.optimizer, **options)
-        settings = {
-            k: v for k, v in plan.recipe.to_json().items() if k not in ("num_models", "snapshots")
-        }
+        settings = plan.recipe.to_json()
+        del settings["num_models"], settings["snapshots"]
         row = np.packbits(plan.member[ids[0]]).tobytes()
         # another training must have other noise and other batches, or the noise of two trainings
         # could be taken out
@@ -52,12 +51,12 @@ class ClippedGroup(Group):
     ) -> Tensor:
         """One step on a Poisson batch (1, B, C, H, W), maybe empty; the detached losses (1, B)."""
 
-        def losses_of(hooked, rows: slice) -> Tensor:
+        def losses_of(hooked: nn.Module, rows: slice) -> Tensor:
             forward = partial(logits_of, self.plan, hooked)
-            one = defenses.objectives.Step(
+            step = defenses.objectives.Step(
                 forward, self.criterion, x[0, rows], y[0, rows], epoch, {}, {}
             )
-            return defenses.objectives.plain(one)[0]
+            return defenses.objectives.plain(step)[0]
 
         self.optimizer.param_groups[0]["lr"] = lr
         return self.clipped.step(x[0], losses_of, self.noise)[None]
@@ -67,4 +66,6 @@ def group_of(plan: Plan, ids: list[int]) -> Group:
     """The trainer that the plan and its recipe ask for."""
     if plan.recipe.defense == "dp_sgd":
         return ClippedGroup(plan, ids)
-    return CompiledGroup(plan, ids) if plan.compiled else Group(plan, ids)
+    if plan.compiled:
+        return CompiledGroup(plan, ids)
+    return Group(plan, ids)

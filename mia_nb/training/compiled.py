@@ -45,7 +45,13 @@ class CompiledGroup(Group):
         return function_of(self)
 
     def losses(
-        self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        epoch: int = 0,
+        draws: dict[str, Tensor] | None = None,
+        objective: Callable | None = None,
     ) -> tuple[Tensor, Tensor]:
         """As those of an eager group; held-out images, which need no gradient, are queried
         eagerly.
@@ -78,7 +84,8 @@ class CompiledGroup(Group):
 
 def function_of(group: Group) -> Callable:
     """The compiled function of groups like this one, also of other pools."""
-    plan, recipe = group.plan, group.plan.recipe
+    plan = group.plan
+    recipe = plan.recipe
     settings = {name: getattr(recipe, name) for name in MATTERS}
     shapes = [
         list(plan.images.x.shape[1:]),
@@ -93,13 +100,9 @@ def function_of(group: Group) -> Callable:
         plan.images.mean,
         plan.images.std,
     ]
-    key = (
-        models.architecture(recipe.model, recipe.model_args),
-        store.content_key(
-            settings | {"how": how, "shapes": shapes},
-            models.source(recipe.model, recipe.model_args),
-        ),
-    )
+    source = models.source(recipe.model, recipe.model_args)
+    digest = store.content_key(settings | {"how": how, "shapes": shapes}, source)
+    key = (models.architecture(recipe.model, recipe.model_args), digest)
     if key not in _FUNCTIONS:
         while len(_FUNCTIONS) >= KEPT:
             del _FUNCTIONS[next(iter(_FUNCTIONS))]
@@ -124,20 +127,20 @@ def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
     # it outlives the pool, whose data need not
     plan = plan._replace(images=None, member=None, start=None, held_out=None)
 
-    def losses(params, buffers, x, y):
-        one = partial(model_losses, plan, module, objective, trained, 0)
-        return (
-            vmap(one, randomness="error")(params, buffers, x, y, {})
-            if plan.stacked
-            else one(params, buffers, x, y, {})
-        )
+    def losses(
+        params: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        of_model = partial(model_losses, plan, module, objective, trained, 0)
+        if plan.stacked:
+            return vmap(of_model, randomness="error")(params, buffers, x, y, {})
+        return of_model(params, buffers, x, y, {})
 
-    # Dynamo counts recompilations by code object: with one of its own, no other plan's count
-    # against this one's limit
-    own = types.FunctionType(
+    # Dynamo counts recompilations by code object: with a copy, no other plan's count against this
+    # one's limit
+    copy = types.FunctionType(
         losses.__code__.replace(), losses.__globals__, losses.__name__, None, losses.__closure__
     )
-    return torch.compile(own, fullgraph=True, dynamic=False, **OPTIONS)
+    return torch.compile(copy, fullgraph=True, dynamic=False, **OPTIONS)
 
 
 def reason(error: Exception) -> str:

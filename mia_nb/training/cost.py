@@ -8,8 +8,8 @@ import time
 import numpy as np
 import torch
 
-from mia_nb.arguments import Positive, Whole
-from mia_nb.checks import checked, whole
+from mia_nb.arguments import Positive
+from mia_nb.checks import checked
 from mia_nb.training.clipped import group_of
 from mia_nb.training.execution import device_of
 from mia_nb.training.loop import Group, Plan, random_state_kept, saved_bytes
@@ -24,7 +24,7 @@ def step_cost(
     images: Images,
     *,
     samples: Positive | None = None,
-    repeats: Whole = 5,
+    repeats: Positive = 5,
     device: str | None = None,
 ) -> dict:
     """What one plainly trained model costs, from single optimiser steps.
@@ -44,21 +44,19 @@ def step_cost(
     Caveat: a step's time on a busy machine is that of the busy machine.
     """
     recipe = complete(recipe)
-    device = device_of(device)
-    repeats = whole("repeats", repeats)
-    samples = (
-        (len(images.y) - recipe.population) // 2 if samples is None else whole("samples", samples)
-    )
+    chosen = device_of(device)
+    if samples is None:
+        samples = (len(images.y) - recipe.population) // 2
     batch = images._replace(x=images.x[: recipe.batch], y=images.y[: recipe.batch])
     member = np.ones((1, len(images.y)), bool)
     rows = np.arange(len(batch.y))
-    plan = Plan(recipe, batch, member, device, channels_last=True, held_out=rows).on(device)
-    on_gpu = device.type == "cuda"
+    plan = Plan(recipe, batch, member, chosen, channels_last=True, held_out=rows).on(chosen)
+    on_gpu = chosen.type == "cuda"
     count = torch.get_num_threads() if on_gpu else 1
-    with threads(count), random_state_kept(device):
+    with threads(count), random_state_kept(chosen):
         group = group_of(plan, [0])
-        seconds = step_seconds(group, torch.from_numpy(rows).to(device)[None], repeats)
-        memory = torch.cuda.max_memory_allocated(device) if on_gpu else saved_bytes(plan)
+        seconds = step_seconds(group, torch.from_numpy(rows).to(chosen)[None], repeats)
+        memory = torch.cuda.max_memory_allocated(chosen) if on_gpu else saved_bytes(plan)
     return {
         "parameters": sum(p.numel() for p in group.module.parameters()),
         "seconds": statistics.median(seconds) * max(samples // recipe.batch, 1),

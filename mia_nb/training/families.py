@@ -5,6 +5,7 @@ trained decides what it leaks), and pools of several that share their members.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,8 +102,9 @@ def changes(family: Anything) -> dict:
             f"recipe {family!r}: wanted a name ({', '.join(RECIPES)}) or a mapping of changes, e.g."
             " {epochs: 40}"
         )
+    named = changes(family["recipe"]) if "recipe" in family else {}
     rest = {name: value for name, value in family.items() if name != "recipe"}
-    return {**(changes(family["recipe"]) if "recipe" in family else {}), **rest}
+    return named | rest
 
 
 @checked
@@ -144,49 +146,55 @@ def labels(recipes: list[Recipe]) -> list[str]:
     """
     others = [_others(recipe) for recipe in recipes]
     shared = set.intersection(*map(set, others)) if others else set()
-    texts = [
-        _labelled(recipe, [fact for fact in more if fact not in shared])
-        for recipe, more in zip(recipes, others, strict=True)
-    ]
+    texts = []
+    for recipe, facts in zip(recipes, others, strict=True):
+        texts.append(_labelled(recipe, [fact for fact in facts if fact not in shared]))
     return [
-        f"{text} (recipe {i})" if texts.count(text) > 1 else text for i, text in enumerate(texts)
+        f"{text} (recipe {number})" if texts.count(text) > 1 else text
+        for number, text in enumerate(texts)
     ]
 
 
-def _labelled(recipe: Recipe, more: list[str]) -> str:
+def _labelled(recipe: Recipe, others: list[str]) -> str:
+    """The label: name of the recipe, schedule, epochs, augmentation, and these other facts."""
     recipe = complete(recipe)
-    named = [
-        name for name, entries in RECIPES.items() if complete(recipe.replace(**entries)) == recipe
-    ]
+    name = ""
+    for known, entries in RECIPES.items():
+        if complete(recipe.replace(**entries)) == recipe:
+            name = f"{known}: "
+            break
+    if recipe.epochs == 0:
+        return name + ", ".join(["not trained further", *others])
     schedule = SCHEDULE_WORDS.get(recipe.schedule, recipe.schedule)
-    length = f"{recipe.epochs} epoch{'s' if recipe.epochs != 1 else ''}"
-    facts = [schedule, length, "no augmentation" if recipe.augment == "none" else recipe.augment]
-    if not recipe.epochs:
-        facts = ["not trained further"]
-    return "".join(f"{name}: " for name in named[:1]) + ", ".join([*facts, *more])
+    length = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
+    augment = "no augmentation" if recipe.augment == "none" else recipe.augment
+    return name + ", ".join([schedule, length, augment, *others])
 
 
 def _others(recipe: Recipe) -> list[str]:
     """What else is not as usual, in words."""
     recipe = complete(recipe)
     usual = complete(Recipe(optimizer=recipe.optimizer))
-    args = {k: v for k, v in recipe.optimizer_args.items() if v != usual.optimizer_args.get(k)}
-    defense = [recipe.defense or "", *(f"{k} {v}" for k, v in recipe.defense_args.items())]
-    facts = [
-        recipe.optimizer if recipe.optimizer != Recipe.model_fields["optimizer"].default else "",
-        *(
-            f"{k.replace('_', ' ')} {v:g}" if not isinstance(v, bool) else ("" if v else "no ") + k
-            for k, v in args.items()
-        ),
-        *(
-            text.format(getattr(recipe, name))
-            for name, text in UNUSUAL.items()
-            if getattr(recipe, name) != getattr(usual, name)
-        ),
-        ", ".join(defense) if recipe.defense else "",
-        f"from {recipe.parent[:12]}" if recipe.parent else "",
-    ]
-    return list(filter(None, facts))
+    facts = []
+    if recipe.optimizer != Recipe.model_fields["optimizer"].default:
+        facts.append(recipe.optimizer)
+    for name, value in recipe.optimizer_args.items():
+        if value == usual.optimizer_args.get(name):
+            continue
+        if isinstance(value, bool):
+            facts.append(name if value else f"no {name}")
+        else:
+            facts.append(f"{name.replace('_', ' ')} {value:g}")
+    for name, text in UNUSUAL.items():
+        value = getattr(recipe, name)
+        if value != getattr(usual, name):
+            facts.append(text.format(value))
+    if recipe.defense:
+        args = [f"{name} {value}" for name, value in recipe.defense_args.items()]
+        facts.append(", ".join([recipe.defense, *args]))
+    if recipe.parent:
+        facts.append(f"from {recipe.parent[:12]}")
+    return facts
 
 
 @checked
@@ -199,7 +207,7 @@ def family_pools(
     flow: dict | None = None,
     finetune: dict | None = None,
     root: PathLike = "results",
-    **options,
+    **options: Any,
 ) -> list[Pool]:
     """A trained pool for each of several families of models, on the same members.
 
@@ -239,43 +247,68 @@ def family_pools(
         )
     _refuse(planned, images, root, options.get("member"))
     pools: list[Pool] = []
-    for one, parent in planned:
+    for family_recipe, parent in planned:
         if parent is None:
-            pools.append(train_pool(one, images, root=root, **options))
+            pools.append(train_pool(family_recipe, images, root=root, **options))
         else:
-            pools.append(finetune_pool(pools[parent], one, images, **options))
+            pools.append(finetune_pool(pools[parent], family_recipe, images, **options))
     return pools
 
 
 def _planned(
-    family, number: int, planned: list, recipe: Recipe, model_args: dict, flow: dict, finetune: dict
-):
+    family: dict,
+    number: int,
+    planned: list[tuple[Recipe, int | None]],
+    recipe: Recipe,
+    model_args: dict,
+    flow: dict,
+    finetune: dict,
+) -> tuple[Recipe, int | None]:
     """(recipe, number of the family that it starts from or None) of one family; of a derived one
     with a parent in name only.
+
+    Parameters:
+        family, number: it and its place.
+        planned: the families before it.
+        recipe, model_args, flow, finetune: as for `family_pools`.
     """
     if not isinstance(family, dict):
         raise ValueError(
             f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g."
             " {model: odenet}"
         )
-    changes = {**finetune, **family} if "replace" in family else dict(family)
-    parent = _parent(changes, number)
-    own = changes.pop("model_args", {})
-    freeze = changes.pop("freeze", False) if "replace" in family else False
-    _check(changes, number, MEMBERS if parent is None else SPLIT)
-    derived = {} if parent is None else {"parent": f"family {parent}"}
     if "replace" in family:
-        return (
-            replaced(
-                planned[parent][0], recipe.replace(**changes, **derived), freeze, {**flow, **own}
-            ),
-            parent,
-        )
-    shared = model_args | (flow if changes.get("model", recipe.model) in models.FLOWS else {})
-    if parent is not None and changes.get("model") == planned[parent][0].model == "replaced":
-        shared = planned[parent][0].model_args  # its network and block
-    fields = changes if parent is None else {**changes, **derived, "epochs": 0}
-    return recipe.replace(**{**fields, "model_args": {**shared, **own}}), parent
+        return _replaced(finetune | family, number, planned, recipe, flow)
+    changes = dict(family)
+    parent = _parent(changes, number)
+    args_given = changes.pop("model_args", {})
+    _check(changes, number, MEMBERS if parent is None else SPLIT)
+    model = changes.get("model", recipe.model)
+    args = dict(model_args)
+    if model in models.FLOWS:
+        args |= flow
+    if parent is not None:
+        start = planned[parent][0]
+        if changes.get("model") == start.model == "replaced":
+            args = start.model_args  # its network and block
+        changes |= {"parent": f"family {parent}", "epochs": 0}
+    return recipe.replace(**changes, model_args=args | args_given), parent
+
+
+def _replaced(
+    changes: dict,
+    number: int,
+    planned: list[tuple[Recipe, int | None]],
+    recipe: Recipe,
+    flow: dict,
+) -> tuple[Recipe, int]:
+    """As `_planned`, of a family whose networks get a block in place of their last group."""
+    parent = _parent(changes, number)
+    block = flow | changes.pop("model_args", {})
+    freeze = changes.pop("freeze", False)
+    _check(changes, number, SPLIT)
+    tuned = recipe.replace(**changes, parent=f"family {parent}")
+    return replaced(planned[parent][0], tuned, freeze, block), parent
 
 
 @dataclass(frozen=True)

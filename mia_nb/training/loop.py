@@ -13,8 +13,9 @@ import inspect
 import math
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,12 +63,10 @@ def tet(logits: Tensor, labels: Tensor, *, lamb: float = 0.05, means: float = 1.
     Temporal efficient training: every step answers for itself, and the second term keeps the logits
     near the threshold. Source: Deng, Li, Zhang and Gu (ICLR 2022).
     """
-    each = (
-        F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")
-        .view(len(logits), -1)
-        .mean(0)
-    )
-    return (1 - lamb) * each + lamb * (logits - means).square().mean((0, 2))
+    steps = len(logits)
+    of_steps = F.cross_entropy(logits.flatten(0, 1), labels.repeat(steps), reduction="none")
+    cross_entropy = of_steps.view(steps, -1).mean(0)
+    return (1 - lamb) * cross_entropy + lamb * (logits - means).square().mean((0, 2))
 
 
 # logits (B, K), labels (B,) -> (B,)
@@ -76,16 +75,17 @@ PER_STEP = ("tet",)  # losses of (T, B, K), the logits of each time step
 
 
 @checked
-def mix(*words) -> int:
+def mix(*words: object) -> int:
     """A stable 63-bit seed from any words, e.g. mix(seed, model, epoch, "order")."""
     return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:8], "big") >> 1
 
 
-def generator(*words) -> torch.Generator:
+def generator(*words: object) -> torch.Generator:
+    """A generator on the CPU, seeded by `mix` of the words."""
     return torch.Generator().manual_seed(mix(*words))
 
 
-def random_state_kept(device: torch.device):
+def random_state_kept(device: torch.device) -> AbstractContextManager:
     """A context after which torch's generators are as they were before it: those of all GPUs too,
     which `torch.manual_seed` seeds wherever a model lies.
     """
@@ -102,7 +102,7 @@ def short_of_memory(error: BaseException) -> bool:
     )
 
 
-def fitting(run: Callable, size: int, least: int):
+def fitting(run: Callable[[int], Any], size: int, least: int) -> Any:
     """run(size), or where memory runs out run of half of that, in multiples of `least`; ValueError
     where that is too much.
     """
@@ -220,20 +220,28 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
     """
     lr = recipe.lr
     if recipe.schedule == "one_cycle":
-        start, end, t = (
-            (lr / 25, lr, fraction / 0.3)
-            if fraction < 0.3
-            else (lr, lr / 1e4, (fraction - 0.3) / 0.7)
-        )
+        if fraction < 0.3:
+            start = lr / 25
+            end = lr
+            t = fraction / 0.3
+        else:
+            start = lr
+            end = lr / 1e4
+            t = (fraction - 0.3) / 0.7
         return end + (start - end) * (1 + math.cos(math.pi * t)) / 2
     if recipe.schedule == "cosine":
         return lr * (1 + math.cos(math.pi * fraction)) / 2
     if recipe.schedule == "linear":
         return lr * (1 - fraction)
     if recipe.schedule == "plateau":
-        best, waited = math.inf, 0
+        best = math.inf
+        waited = 0
         for loss in history:
-            best, waited = (loss, 0) if loss < 0.98 * best else (best, waited + 1)
+            if loss < 0.98 * best:
+                best = loss
+                waited = 0
+            else:
+                waited += 1
             if waited > 10:
                 lr = max(lr * 0.1, min(1e-5, recipe.lr))
                 waited = 0
@@ -247,9 +255,8 @@ def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
     members = torch.from_numpy(np.flatnonzero(plan.member[model]))
     draw = generator(plan.recipe.seed, model, epoch, "order")
     wanted = plan.steps * plan.recipe.batch
-    orders = [
-        torch.randperm(len(members), generator=draw) for _ in range(-(-wanted // len(members)))
-    ]
+    rounds = math.ceil(wanted / len(members))
+    orders = [torch.randperm(len(members), generator=draw) for _ in range(rounds)]
     return members[torch.cat(orders)[:wanted]]
 
 
@@ -274,8 +281,10 @@ class Group:
     """
 
     def __init__(self, plan: Plan, ids: list[int]):
-        self.plan, self.ids = plan, ids
-        recipe, images = plan.recipe, plan.images
+        self.plan = plan
+        self.ids = ids
+        recipe = plan.recipe
+        images = plan.images
         modules = [begin(recipe, images, m, plan.start).to(plan.device).train() for m in ids]
         if plan.start is None:
             for model, module in zip(ids, modules, strict=True):
@@ -293,18 +302,20 @@ class Group:
         self.optimizer = self.new_optimizer(recipe.lr)
         self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
-        self.defense = defenses.find(recipe.defense) if recipe.defense else defenses.Defense({})
+        self.defense = defenses.Defense({})
+        if recipe.defense:
+            self.defense = defenses.find(recipe.defense)
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
         # early stopping: the lowest loss on held-out images, after how many epochs, and the weights
         # then
         self.best = torch.full((len(ids),), math.inf)
         self.stopped = torch.zeros(len(ids), dtype=torch.int64)
-        self.kept = {}
+        self.kept: dict[str, Tensor] = {}
 
-    def new_optimizer(self, lr: float | Tensor, **more) -> torch.optim.Optimizer:
-        """The recipe's optimiser of this group's parameters; more: further options."""
+    def new_optimizer(self, lr: float | Tensor) -> torch.optim.Optimizer:
+        """The recipe's optimiser of this group's parameters."""
         kind, defaults = OPTIMIZERS[self.plan.recipe.optimizer]
-        options = defaults | self.plan.recipe.optimizer_args | more
+        options = defaults | self.plan.recipe.optimizer_args
         if kind is Muon:
             options["stacked"] = self.plan.stacked
         return kind(self.params.values(), lr=lr, **options)
@@ -326,70 +337,84 @@ class Group:
         return self.stacked_buffers if self.plan.stacked else dict(self.module.named_buffers())
 
     def losses(
-        self, x: Tensor, y: Tensor, *, epoch=0, draws: dict | None = None, objective=None
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        epoch: int = 0,
+        draws: dict[str, Tensor] | None = None,
+        objective: Callable | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B), and what
         each model minimises (G,).
 
         Parameters:
+            x: images.
+            y: labels.
+            epoch: which may change what a defense minimises.
             draws: the defense's, each (G, ...); without them those of a first step are taken.
             objective: by default the defense's.
         """
-        draws = self.draws(epoch, 1, y)(0) if draws is None else draws
-        one = partial(
+        if draws is None:
+            draws = self.draws(epoch, 1, y)(0)
+        of_model = partial(
             model_losses, self.plan, self.module, objective or self.objective, self.trained, epoch
         )
         if not self.plan.stacked:
-            losses, minimised = one(
-                self.params, None, x[0], y[0], {name: value[0] for name, value in draws.items()}
-            )
+            alone = {name: value[0] for name, value in draws.items()}
+            losses, minimised = of_model(self.params, None, x[0], y[0], alone)
             return losses[None], minimised[None]
         with Stacking(self.generators, channels_last=self.plan.device.type == "cpu"):
             # other draws are refused: one for the whole group would make a model depend on its
             # companions
-            return vmap(one, randomness="error")(self.params, self.buffers, x, y, draws)
+            return vmap(of_model, randomness="error")(self.params, self.buffers, x, y, draws)
 
     @property
     def objective(self) -> Callable:
         """The defense's objective with those of its options that it takes."""
-        wanted, given = inspect.signature(self.defense.objective).parameters, self.plan.recipe
-        options = {k: v for k, v in given.defense_args.items() if k in wanted}
+        wanted = inspect.signature(self.defense.objective).parameters
+        args = self.plan.recipe.defense_args
+        options = {name: value for name, value in args.items() if name in wanted}
         return partial(self.defense.objective, **options)
 
     def draws(self, epoch: int, steps: int, y: Tensor) -> Callable[[int], dict[str, Tensor]]:
         """The defense's random numbers of an epoch on images labelled y (G, steps * batch): step ->
-        its draws, each (G, ...), held-out images as shown."""
+        its draws, each (G, ...), held-out images as shown.
+        """
         if self.defense.draws is None:
             return lambda _: {}
-        plan, recipe = self.plan, self.plan.recipe
-        known = plan.images.y.cpu().numpy()[plan.held_out]
+        plan = self.plan
+        recipe = plan.recipe
+        held_out_labels = plan.images.y.cpu().numpy()[plan.held_out]
         labels = y.view(len(y), steps, -1).cpu().numpy()
-        seeds = [mix(recipe.seed, m, epoch, "defense") for m in self.ids]
-        each = [
-            self.defense.draws(seed, plan.held_out, known, own, **recipe.defense_args)
-            for seed, own in zip(seeds, labels, strict=True)
-        ]
+        of_models = []
+        for model, of_model in zip(self.ids, labels, strict=True):
+            seed = mix(recipe.seed, model, epoch, "defense")
+            of_models.append(
+                self.defense.draws(
+                    seed, plan.held_out, held_out_labels, of_model, **recipe.defense_args
+                )
+            )
         # to the device at once: a copy in each step would wait for it
-        drawn = stack_draws(each, plan.device)
-        batch = labels.shape[2]
+        drawn = stack_draws(of_models, plan.device)
         numbers = drawn.pop("held_out")
+        batch = labels.shape[2]
         augments = self.augments(epoch, steps * batch, "held_out augment")
 
         def at(step: int) -> dict[str, Tensor]:
             cut = slice(step * batch, (step + 1) * batch)
             index = numbers[:, step]
-            x = self.shown(
-                index.reshape(-1), {k: v[:, cut].flatten(0, 1) for k, v in augments.items()}
-            )
-            there = {"x": x.view(*index.shape, *x.shape[1:]), "y": plan.images.y[index]}
-            return there | {name: value[:, step] for name, value in drawn.items()}
+            augment = {name: value[:, cut].flatten(0, 1) for name, value in augments.items()}
+            x = self.shown(index.reshape(-1), augment)
+            draws = {name: value[:, step] for name, value in drawn.items()}
+            return {"x": x.view(*index.shape, *x.shape[1:]), "y": plan.images.y[index]} | draws
 
         return at
 
     def augments(self, epoch: int, size: int, purpose: str = "augment") -> dict[str, Tensor]:
         """An epoch's augmentation draws (G, size, ...) of all rows, on the device."""
-        each = [augmentation(self.plan, m, epoch, size, purpose) for m in self.ids]
-        return stack_draws(each, self.plan.device)
+        of_models = [augmentation(self.plan, m, epoch, size, purpose) for m in self.ids]
+        return stack_draws(of_models, self.plan.device)
 
     def alternate(self, augments: dict[str, Tensor], order: Tensor, epoch: int) -> None:
         """Mirror each of an epoch's images (G, samples) in every other epoch, where the recipe says
@@ -412,7 +437,8 @@ class Group:
 
     def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
         """Start an epoch's noise. A plain model draws from torch's global generator, a stacked one
-        from its own, the same numbers."""
+        from its own, the same numbers.
+        """
         seeds = [mix(self.plan.recipe.seed, m, epoch, purpose) for m in self.ids]
         torch.manual_seed(seeds[0])
         self.generators = [torch.Generator(self.plan.device).manual_seed(s) for s in seeds]
@@ -420,14 +446,8 @@ class Group:
     def step(
         self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None
     ) -> Tensor:
-        """One optimiser step; the detached losses (G, B)."""
+        """One optimiser step; the detached losses (G, B). Nothing in it waits for the device."""
         self.optimizer.param_groups[0]["lr"] = lr
-        return self.descend(x, y, epoch=epoch, draws=draws)
-
-    def descend(self, x: Tensor, y: Tensor, *, epoch: int = 0, draws: dict | None = None) -> Tensor:
-        """A step at the learning rate that the optimiser has; nothing in it waits for the
-        device.
-        """
         losses, minimised = self.losses(x, y, epoch=epoch, draws=draws)
         self.optimizer.zero_grad(set_to_none=True)
         minimised.sum().backward()
@@ -441,21 +461,25 @@ class Group:
 
     def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
         """Train one epoch: sample numbers (G, samples) and their losses, both on the CPU."""
-        plan, recipe, losses = self.plan, self.plan.recipe, []
+        plan = self.plan
+        recipe = plan.recipe
         order, sizes = self.order(epoch)
         augments = self.augments(epoch, order.shape[1])
         self.alternate(augments, order, epoch)
-        parts = {name: value.split(sizes, 1) for name, value in augments.items()}
+        of_steps = {name: value.split(sizes, 1) for name, value in augments.items()}
         order_there = order.to(plan.device)
         past = [row[0] for row in history]
         draws = self.draws(epoch, plan.steps, plan.images.y[order_there])
+        losses = []
         with random_state_kept(plan.device):
             self.seed_noise(epoch)
-            for s, index in enumerate(order_there.split(sizes, 1)):
-                own = {name: part[s].flatten(0, 1) for name, part in parts.items()}
-                x = self.shown(index.reshape(-1), own).view(*index.shape, *plan.images.x.shape[1:])
-                lr = learning_rate(recipe, (epoch + s / plan.steps) / recipe.epochs, past)
-                losses.append(self.step(x, plan.images.y[index], lr, epoch=epoch, draws=draws(s)))
+            for step, index in enumerate(order_there.split(sizes, 1)):
+                augment = {name: parts[step].flatten(0, 1) for name, parts in of_steps.items()}
+                x = self.shown(index.reshape(-1), augment)
+                x = x.view(*index.shape, *plan.images.x.shape[1:])
+                lr = learning_rate(recipe, (epoch + step / plan.steps) / recipe.epochs, past)
+                y = plan.images.y[index]
+                losses.append(self.step(x, y, lr, epoch=epoch, draws=draws(step)))
             if recipe.defense == "early_stopping":
                 self.keep_best(epoch)
         return order, torch.cat(losses, 1).cpu()
@@ -465,7 +489,7 @@ class Group:
         the held-out images.
         """
         models = len(self.ids)
-        total = torch.zeros(len(self.ids), device=self.plan.device)
+        total = torch.zeros(models, device=self.plan.device)
         self.seed_noise(epoch, "held_out")
         self.module.eval()
         for numbers in torch.from_numpy(self.plan.held_out).to(self.plan.device).split(256):
@@ -484,56 +508,61 @@ class Group:
         better = mean < self.best
         self.best = torch.where(better, mean, self.best)
         self.stopped = torch.where(better, epoch + 1, self.stopped)
-        for name, now in (self.params | self.buffers).items():
-            now, chosen = now.detach(), better.to(now.device)
-            chosen = chosen.view(-1, *[1] * (now.ndim - 1)) if self.plan.stacked else chosen[0]
+        for name, tensor in (self.params | self.buffers).items():
+            now = tensor.detach()
+            chosen = better.to(now.device)
+            if self.plan.stacked:
+                further_axes = [1] * (now.ndim - 1)
+                chosen = chosen.view(-1, *further_axes)
+            else:
+                chosen = chosen[0]
             self.kept[name] = torch.where(chosen, now, self.kept.get(name, now))
 
     def state(self) -> dict[str, Tensor]:
         """What a resumed group needs, flat: `p.*` parameters, `b.*` buffers, `o.*` optimiser state,
         `k.*` the best so far.
         """
-        flat = {f"p.{k}": v.detach() for k, v in self.params.items()} | {
-            f"b.{k}": v for k, v in self.buffers.items()
-        }
-        for name, p in self.params.items():
-            flat |= {
-                f"o.{name}.{k}": torch.as_tensor(v)
-                for k, v in self.optimizer.state[p].items()
-                if v is not None
-            }
+        flat = {f"p.{name}": tensor.detach() for name, tensor in self.params.items()}
+        for name, tensor in self.buffers.items():
+            flat[f"b.{name}"] = tensor
+        for name, parameter in self.params.items():
+            for entry, value in self.optimizer.state[parameter].items():
+                if value is not None:
+                    flat[f"o.{name}.{entry}"] = torch.as_tensor(value)
         if self.kept:
-            flat |= {f"k.{name}": tensor for name, tensor in self.kept.items()} | {
-                "best": self.best,
-                "stopped": self.stopped,
-            }
-        return {k: v.contiguous().cpu() for k, v in flat.items()}
+            for name, tensor in self.kept.items():
+                flat[f"k.{name}"] = tensor
+            flat["best"] = self.best
+            flat["stopped"] = self.stopped
+        return {name: tensor.contiguous().cpu() for name, tensor in flat.items()}
 
     def load(self, flat: dict[str, Tensor]) -> None:
         """Go on from what `state` gave."""
         with torch.no_grad():
-            for prefix, tensors in (("p", self.params), ("b", self.buffers)):
-                for name, tensor in tensors.items():
-                    tensor.copy_(flat[f"{prefix}.{name}"])
-        for name, p in self.params.items():
-            start = f"o.{name}."
-            entries = {k[len(start) :]: v for k, v in flat.items() if k.startswith(start)}
-            self.optimizer.state[p] = {
+            for name, parameter in self.params.items():
+                parameter.copy_(flat[f"p.{name}"])
+            for name, buffer in self.buffers.items():
+                buffer.copy_(flat[f"b.{name}"])
+        for name, parameter in self.params.items():
+            prefix = f"o.{name}."
+            state = {}
+            for key, value in flat.items():
+                if not key.startswith(prefix):
+                    continue
+                entry = key.removeprefix(prefix)
                 # Adam's count of steps has a type of its own, and the shape of a weight that is one
                 # number
-                k: (
-                    torch.empty_like(p).copy_(v)
-                    if v.shape == p.shape and k != "step"
-                    else v.to(p.device)
-                )
-                for k, v in entries.items()
-            }
+                if value.shape == parameter.shape and entry != "step":
+                    state[entry] = torch.empty_like(parameter).copy_(value)
+                else:
+                    state[entry] = value.to(parameter.device)
+            self.optimizer.state[parameter] = state
         if "best" in flat:
             self.best = flat["best"]
             self.stopped = flat["stopped"]
-            self.kept = {
-                k[2:]: v.to(self.plan.device) for k, v in flat.items() if k.startswith("k.")
-            }
+            for key, value in flat.items():
+                if key.startswith("k."):
+                    self.kept[key.removeprefix("k.")] = value.to(self.plan.device)
 
     def weights(self, slot: int) -> dict[str, Tensor]:
         """State dictionary of one model, on the CPU; with early stopping that of its best epoch so
@@ -542,34 +571,52 @@ class Group:
         tensors = self.module.state_dict(keep_vars=True)
         # by identity, as tied weights have several names and one tensor
         if self.plan.stacked or self.kept:
-            own = (*self.module.named_parameters(), *self.module.named_buffers())
-            names = {id(t): name for name, t in own}
+            named = (*self.module.named_parameters(), *self.module.named_buffers())
+            names = {id(tensor): name for name, tensor in named}
             current = self.kept or (self.params | self.buffers)
-            tensors = {name: current[names[id(t)]] for name, t in tensors.items()}
-            tensors = (
-                {name: t[slot] for name, t in tensors.items()} if self.plan.stacked else tensors
-            )
-        return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+            tensors = {name: current[names[id(tensor)]] for name, tensor in tensors.items()}
+        if self.plan.stacked:
+            tensors = {name: tensor[slot] for name, tensor in tensors.items()}
+        return {
+            name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()
+        }
 
 
 def model_losses(
-    plan: Plan, module, objective, trained, epoch, params, buffers, x, y, draws
+    plan: Plan,
+    module: nn.Module,
+    objective: Callable,
+    trained: list[str],
+    epoch: int,
+    params: dict[str, Tensor],
+    buffers: dict[str, Tensor] | None,
+    x: Tensor,
+    y: Tensor,
+    draws: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Per-sample losses (B,) of one model and what it minimises: with these weights in the module,
-    or its own where buffers is None."""
+    """Per-sample losses (B,) of one model and what it minimises.
+
+    Parameters:
+        plan: that is trained.
+        module: the network.
+        objective: what is minimised of a `defenses.objectives.Step`.
+        trained: names of the parameters that learn.
+        epoch: which may change what is minimised.
+        params, buffers: that take the place of the module's; buffers None: the module has them.
+        x, y: images (B, C, H, W) and labels (B,).
+        draws: the defense's random numbers.
+    """
     options = {"per_step": True} if plan.recipe.loss in PER_STEP else {}
 
     def call(x: Tensor) -> Tensor:
-        return (
-            module(x, **options)
-            if buffers is None
-            else functional_call(module, (params, buffers), (x,), options)
-        )
+        if buffers is None:
+            return module(x, **options)
+        return functional_call(module, (params, buffers), (x,), options)
 
     forward = partial(logits_of, plan, call)
-    own = {name: params[name] for name in trained}
+    learning = {name: params[name] for name in trained}
     return objective(
-        defenses.objectives.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, own, draws)
+        defenses.objectives.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, learning, draws)
     )
 
 
@@ -595,9 +642,8 @@ def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None
                 state = module.adopt(state)
             module.load_state_dict(state)
         except RuntimeError as error:
-            reason = (
-                " ".join(str(error).split("\n\t")[1:2])[:160].strip() or str(error).splitlines()[0]
-            )
+            details = " ".join(str(error).split("\n\t")[1:2])[:160].strip()
+            reason = details or str(error).splitlines()[0]
             raise ValueError(
                 f"model {model} of pool {recipe.parent[:12]} does not fit {recipe.model} with"
                 f" {recipe.model_args} ({reason}): take the parent's model and model_args, or"
@@ -642,7 +688,8 @@ def augmentation(
 def stack_draws(
     draws: list[dict[str, Tensor]], device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
-    return {name: torch.stack([one[name] for one in draws]).to(device) for name in draws[0]}
+    """The draws of several models along a leading model axis, on a device."""
+    return {name: torch.stack([of[name] for of in draws]).to(device) for name in draws[0]}
 
 
 def saved_bytes(plan: Plan) -> int:

@@ -4,12 +4,14 @@ constants and distances.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import torch
 
 from mia_nb import data
-from mia_nb.arguments import Rows, Whole
+from mia_nb.arguments import Positive, Rows, Whole
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.loop import DTYPES
@@ -21,7 +23,7 @@ EXACT = "donot_use_mm_for_euclid_dist"  # small distances between large norms wo
 
 @checked
 def sensitivity(
-    pool: Pool, *, models: Rows | None = None, limit: Whole = 64, iterations: Whole = 20
+    pool: Pool, *, models: Rows | None = None, limit: Whole = 64, iterations: Positive = 20
 ) -> pd.DataFrame:
     """How far a differential equation can stretch distances between hidden states, measured.
 
@@ -46,13 +48,14 @@ def sensitivity(
     Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), Theorem 1, take pairs of states at distance
     1 at most.
     """
-    models = row_numbers("models", models, len(pool.member)).tolist()
+    numbers = row_numbers("models", models, len(pool.member)).tolist()
     whole("limit", limit, 2)  # distances are between pairs
-    whole("iterations", iterations)
     images = pool.images()
     x = data.normalise(images.x[:limit], images.mean, images.std, DTYPES[pool.recipe.dtype])
+    rows = []
     with threads(useful_threads(x.numel())):
-        rows = [row for m in models for row in _rows(pool, m, x, iterations)]
+        for m in numbers:
+            rows += _rows(pool, m, x, iterations)
     return pd.DataFrame(rows).assign(images=len(x))
 
 
@@ -71,14 +74,13 @@ def _rows(pool: Pool, m: int, x: torch.Tensor, iterations: int) -> list[dict]:
         facts = {"certified": np.nan, "local": np.nan}
         if block.order == 1:
             facts["certified"] = block.drift.certified_lipschitz(tuple(before.shape[-2:]))
-            ends = (
-                (block.solver["t0"], entering),
-                (block.solver["t0"] + block.solver["T"], after),
-            )
-            facts["local"] = max(
-                float(local_lipschitz(block.drift, h, t, iterations=iterations).detach().max())
-                for t, h in ends
-            )
+            begin = block.solver["t0"]
+            end = begin + block.solver["T"]
+            norms = []
+            for t, h in ((begin, entering), (end, after)):
+                norm = local_lipschitz(block.drift, h, t, iterations=iterations)
+                norms.append(float(norm.detach().max()))
+            facts["local"] = max(norms)
         rows.append(
             {
                 "model": m,
@@ -94,12 +96,11 @@ def _rows(pool: Pool, m: int, x: torch.Tensor, iterations: int) -> list[dict]:
 def _states(module: torch.nn.Module, blocks: list, x: torch.Tensor) -> list[tuple]:
     """(name, block, what entered it, what left it) of every block on these images."""
     states: list[tuple] = []
-    handles = [
-        block.register_forward_hook(
-            lambda b, args, out, name=name: states.append((name, b, args[0].detach(), out.detach()))
-        )
-        for name, block in blocks
-    ]
+
+    def keep(name: str, block: torch.nn.Module, args: tuple, output: torch.Tensor) -> None:
+        states.append((name, block, args[0].detach(), output.detach()))
+
+    handles = [block.register_forward_hook(partial(keep, name)) for name, block in blocks]
     with torch.no_grad():
         module.eval()(x)
     for handle in handles:

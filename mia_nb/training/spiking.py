@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mia_nb import data, models
-from mia_nb.arguments import Flag, Real, Rows, Whole
+from mia_nb.arguments import Flag, Positive, Real, Rows, Whole
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models import snn
 from mia_nb.training import loop
@@ -52,18 +53,18 @@ LATER = ("surrogate", "surrogate_args", "learn", "fold", "encode", "encode_args"
 def convert_pool(
     pool: Pool,
     images: Images,
-    timesteps: Whole,
+    timesteps: Positive,
     *,
-    fit_T: Whole | None = None,
+    fit_T: Positive | None = None,
     per_channel: Flag = False,
     p: Real = 1,
-    calibration: Whole = 10_000,
+    calibration: Positive = 10_000,
     pool_layers: str = "keep",
     readout: str = "mean",
     device: str | None = None,
     progress: Flag = True,
     force: Flag = False,
-    **network,
+    **network: Any,
 ) -> Pool:
     """A pool's networks as spiking networks, not trained any further.
 
@@ -97,9 +98,8 @@ def convert_pool(
     """
     _plain(pool)
     at_the_end(pool)
-    fit_T = timesteps if fit_T is None else fit_T
-    numbers = {"timesteps": timesteps, "fit_T": fit_T, "calibration": calibration}
-    timesteps, fit_T, calibration = (whole(name, value) for name, value in numbers.items())
+    if fit_T is None:
+        fit_T = timesteps
     if p not in (1, 2):
         raise ValueError(
             f"p={p!r}: thresholds minimise the mean absolute error (1) or the mean square (2)"
@@ -162,6 +162,7 @@ def convert_pool(
 
 
 def _plain(pool: Pool) -> None:
+    """ValueError for a pool of spiking networks."""
     if pool.recipe.model == "snn":
         raise ValueError(
             f"pool {pool.folder.path.name} spikes already: for other timesteps train a"
@@ -255,7 +256,7 @@ def hybrid_pools(
     augment: str | None = None,
     dtype: str | None = None,
     conversion: dict | None = None,
-    **train,
+    **train: Any,
 ) -> dict[int, Pool]:
     """Hybrid training of spiking networks: conversion, then fine-tuning at T = 1, 2, ...
 
@@ -292,20 +293,23 @@ def hybrid_pools(
         train,
         ("device", "strategy", "workers", "backend", "progress", "force", "checkpoint"),
     )
-    each = [int(epochs)] * timesteps if isinstance(epochs, Integral) else list(epochs)[:timesteps]
-    if timesteps < 1 or len(each) < timesteps:
+    if isinstance(epochs, Integral):
+        epochs_of = [int(epochs)] * timesteps
+    else:
+        epochs_of = list(epochs)[:timesteps]
+    if timesteps < 1 or len(epochs_of) < timesteps:
         raise ValueError(
             f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1,"
             " 2, ..."
         )
     if optimizer_args is None:
-        optimizer_args = (
-            {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0} if optimizer == "sgd" else {}
-        )
+        optimizer_args = {}
+        if optimizer == "sgd":
+            optimizer_args = {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0}
     how = {name: train[name] for name in ("device", "progress", "force") if name in train}
     last = convert_pool(pool, images, 1, fit_T=1, **{**(conversion or {}), **how})
     pools = {}
-    for T, n in enumerate(each, 1):
+    for T, n in enumerate(epochs_of, 1):
         recipe = Recipe(
             model="snn",
             model_args={**last.recipe.model_args, "timesteps": T},
@@ -320,12 +324,15 @@ def hybrid_pools(
             loss=loss,
             dtype=dtype or pool.recipe.dtype,
         )
-        last = pools[T] = finetune_pool(last, recipe, images, **train)
+        last = finetune_pool(last, recipe, images, **train)
+        pools[T] = last
     return pools
 
 
 def _only(what: str, options: dict, known: tuple[str, ...]) -> None:
-    if unknown := sorted(set(options) - set(known)):
+    """ValueError for an option that is none of these."""
+    unknown = sorted(set(options) - set(known))
+    if unknown:
         raise ValueError(f"{unknown[0]!r} is no option of {what}; it takes {', '.join(known)}")
 
 
@@ -336,8 +343,8 @@ def conversion_quality(
     timesteps: Sequence[int] = (1, 2, 4, 8, 16, 32),
     *,
     models: Rows = (0, 1),
-    calibration: Whole = 2000,
-    limit: Whole = 1000,
+    calibration: Positive = 2000,
+    limit: Positive = 1000,
     device: str | None = None,
 ) -> pd.DataFrame:
     """How much accuracy a conversion costs without any training. Nothing is stored.
@@ -363,12 +370,12 @@ def conversion_quality(
     _plain(pool)
     check_parent(pool, images)
     models = row_numbers("models", models, len(pool.member)).tolist()
-    limit = whole("limit", limit)
-    calibration = whole("calibration", calibration)
     timesteps = [whole("timesteps", T) for T in timesteps]
-    setting = (timesteps, calibration, limit, device_of(device))
+    chosen = device_of(device)
+    rows = []
     with threads(useful_threads(BATCH * images.x[0].numel())):
-        rows = [row for m in models for row in _quality(pool, images, m, *setting)]
+        for m in models:
+            rows += _quality(pool, images, m, timesteps, calibration, limit, chosen)
     return pd.DataFrame(
         rows, columns=["model", "timesteps", "fit", "per", "right", "images", "network"]
     )
@@ -378,12 +385,12 @@ def _quality(
     pool: Pool,
     images: Images,
     m: int,
-    timesteps,
+    timesteps: list[int],
     calibration: int,
     limit: int,
     device: torch.device,
 ) -> list[dict]:
-    """Rows of one model."""
+    """`conversion_quality`'s rows of one model."""
     model = pool.model(m).to(device)
     rows = []
     foreign = torch.from_numpy(np.flatnonzero(~pool.member[m]))
@@ -401,17 +408,19 @@ def _quality(
         fit = partial(snn.convert, model, per_channel=per_channel, histograms=histograms)
         reused = _right(fit(max(timesteps, default=1), fit_T=1), x, y)
         for T in timesteps:
-            right = {"refit": _right(fit(T), x, y)[-1]} | (
-                {} if T == 1 else {"reused": reused[T - 1]}
-            )
             shared = about | {"timesteps": T, "per": "channel" if per_channel else "layer"}
-            rows += [shared | {"fit": name, "right": int(count)} for name, count in right.items()]
+            rows.append(shared | {"fit": "refit", "right": int(_right(fit(T), x, y)[-1])})
+            if T > 1:
+                rows.append(shared | {"fit": "reused", "right": int(reused[T - 1])})
     return rows
 
 
 def _right(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Number of right answers; of a spiking network (T,), after each of its time steps."""
-    how = {"per_step": True} if (spiking := isinstance(model, snn.SNN)) else {}
+    spiking = isinstance(model, snn.SNN)
+    options = {"per_step": True} if spiking else {}
     with torch.inference_mode():
-        outputs = torch.cat([model(part, **how) for part in x.split(BATCH)], -2)
-        return ((snn.cumulative(outputs) if spiking else outputs).argmax(-1) == y).sum(-1)
+        outputs = torch.cat([model(part, **options) for part in x.split(BATCH)], -2)
+        if spiking:
+            outputs = snn.cumulative(outputs)
+        return (outputs.argmax(-1) == y).sum(-1)

@@ -8,6 +8,7 @@ one tensor for the whole stack: a model would depend on its companions.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,15 +23,15 @@ def _with_rule(plain: Callable, stacked: Callable) -> Callable:
 
     class Ruled(torch.autograd.Function):
         @staticmethod
-        def forward(*arguments):
+        def forward(*arguments: object) -> Tensor:
             return plain(*arguments)
 
         @staticmethod
-        def setup_context(ctx, inputs, output):
+        def setup_context(ctx: object, inputs: tuple, output: Tensor) -> None:
             """Nothing is kept: `forward` itself is never differentiated."""
 
         @staticmethod
-        def vmap(info, axes, *arguments):
+        def vmap(info: Any, axes: tuple, *arguments: object) -> tuple[Tensor, int]:
             return stacked(info.batch_size, axes, *arguments)
 
     return Ruled.apply
@@ -49,10 +50,14 @@ def _folded(x: Tensor, axis: int | None, models: int) -> Tensor:
     return folded.contiguous(memory_format=torch.channels_last)
 
 
-def _grouped_conv2d(models: int, axes, x, weight, bias, *options):
+def _grouped_conv2d(
+    models: int, axes: tuple, x: Tensor, weight: Tensor, bias: Tensor | None, *options: object
+) -> tuple[Tensor, int]:
+    """A stack of convolutions as one of `models` groups."""
     weight = _leading(weight, axes[1], models).flatten(0, 1)
     weight = weight.contiguous(memory_format=torch.channels_last)
-    bias = None if bias is None else _leading(bias, axes[2], models).flatten()
+    if bias is not None:
+        bias = _leading(bias, axes[2], models).flatten()
     x = F.conv2d(_folded(x, axes[0], models), weight, bias, *options, groups=models)
     return x.unflatten(1, (models, -1)), 1
 
@@ -60,15 +65,24 @@ def _grouped_conv2d(models: int, axes, x, weight, bias, *options):
 _stackable_conv2d = _with_rule(F.conv2d, _grouped_conv2d)
 
 
-def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+def _conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple = 1,
+    padding: int | tuple | str = 0,
+    dilation: int | tuple = 1,
+    groups: int = 1,
+) -> Tensor:
     if groups != 1 or isinstance(padding, str) or x.ndim != 4:
         return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
     return _stackable_conv2d(x, weight, bias, stride, padding, dilation)
 
 
-def _wide_batch_norm(models: int, axes, x, *rest):
+def _wide_batch_norm(models: int, axes: tuple, x: Tensor, *rest: object) -> tuple[Tensor, int]:
+    """A stack of batch norms as one over all channels."""
     # the running statistics (models, C) are views of what is updated in place
-    flat = [t.flatten() if isinstance(t, Tensor) else t for t in rest]
+    flat = [value.flatten() if isinstance(value, Tensor) else value for value in rest]
     x = F.batch_norm(_folded(x, axes[0], models), *flat)
     return x.unflatten(1, (models, -1)), 1
 
@@ -76,26 +90,44 @@ def _wide_batch_norm(models: int, axes, x, *rest):
 _stackable_batch_norm = _with_rule(F.batch_norm, _wide_batch_norm)
 
 
-def _batch_norm(x, mean, var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
-    if x.ndim != 4 or any(t is None for t in (mean, var, weight, bias)):
+def _batch_norm(
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if x.ndim != 4 or any(tensor is None for tensor in (mean, var, weight, bias)):
         return F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
     return _stackable_batch_norm(x, mean, var, weight, bias, training, momentum, eps)
 
 
 def _drawn(h: Tensor, generators: list[torch.Generator]) -> Tensor:
+    """Noise of one model."""
     return torch.randn(h.shape, generator=generators[0], dtype=h.dtype, device=h.device)
 
 
-def _drawn_each(models: int, axes, h: Tensor, generators: list[torch.Generator]):
+def _drawn_each(
+    models: int, axes: tuple, h: Tensor, generators: list[torch.Generator]
+) -> tuple[Tensor, int]:
     """Slot after slot as each model alone would draw from its generator."""
     h = h.movedim(axes[0], 0)
-    return torch.stack([_drawn(h[0], [g]) for g in generators]), 0
+    return torch.stack([_drawn(h[0], [generator]) for generator in generators]), 0
 
 
 _noise = _with_rule(_drawn, _drawn_each)
 
 
-def _group_norm(x, num_groups, weight=None, bias=None, eps=1e-5):
+def _group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
     # under vmap it refuses what is channels last
     return F.group_norm(x.contiguous(), num_groups, weight, bias, eps)
 
@@ -105,14 +137,17 @@ RULES = {torch.conv2d: _conv2d, F.batch_norm: _batch_norm, F.group_norm: _group_
 
 class Stacking(TorchFunctionMode):
     """While on, noise comes from the models' generators and, with `channels_last`, convolutions and
-    norms use the rules above; everything else is untouched."""
+    norms use the rules above; everything else is untouched.
+    """
 
     def __init__(self, generators: list[torch.Generator], channels_last: bool):
         super().__init__()
         self.generators = generators
         self.rules = RULES if channels_last else {}
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if function is torch.randn_like:
             return _noise(args[0].detach(), self.generators)
         return self.rules.get(function, function)(*args, **(kwargs or {}))

@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def train_pool(
     force: Flag = False,
     checkpoint: Real = 60.0,
 ) -> Pool:
-    """The trained pool of a recipe; what of it is missing is trained, a finished one read.
+    """Train the missing models of a pool, or load it if it is complete.
 
     A model depends on the recipe, its row and the epoch alone. A killed run goes on: on a CPU to
     the same bits, on a GPU up to the order of its sums.
@@ -158,15 +159,22 @@ def train_pool(
 
 
 @checked
-def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options) -> Pool:
+def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options: Any) -> Pool:
     """Train every model of a pool further: `recipe` with the pool as its parent and its split,
     beside it in the same root.
 
     Parameters:
-        options: as for `train_pool`. Raises ValueError as that does.
+        pool: at the end of its training.
+        recipe: of the training that follows.
+        images: the pool's own.
+        options: as for `train_pool`.
+
+    Raises:
+        ValueError: as `train_pool`.
     """
     at_the_end(pool)
-    recipe = recipe.replace(parent=pool.key, **{n: getattr(pool.recipe, n) for n in SPLIT})
+    split = {name: getattr(pool.recipe, name) for name in SPLIT}
+    recipe = recipe.replace(parent=pool.key, **split)
     return train_pool(recipe, images, root=pool.folder.path.parent, **options)
 
 
@@ -178,16 +186,27 @@ def replace_pool(
     *,
     freeze: Flag = False,
     block: dict | None = None,
-    **options,
+    **options: Any,
 ) -> Pool:
     """Replace-then-finetune: the last group of every network becomes a fresh SDE block, and
     training goes on by `recipe`.
 
-    block: options of `models.neural_de.FlowBlock` (by default k = .5, 16 steps, T = 1: sigma 2).
-    freeze: train only the block and the head. options: as for `train_pool`. Source: Hong, Wu,
-    Gruber and Lee (arXiv 2501.06686), 5.4; they fine-tune half as long as they trained, and do not
-    say whether all layers. Raises ValueError as `train_pool`, and for networks without a group to
-    replace. Caveat: what lies before the block was trained on the same images without noise.
+    Parameters:
+        pool: at the end of its training.
+        recipe: of the training that follows.
+        images: the pool's own.
+        freeze: train only the block and the head.
+        block: options of `models.neural_de.FlowBlock` (by default k = .5, 16 steps, T = 1: sigma
+            2).
+        options: as for `train_pool`.
+
+    Raises:
+        ValueError: as `train_pool`, and for networks without a group to replace.
+
+    Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), 5.4; they fine-tune half as long as they
+    trained, and do not say whether all layers.
+
+    Caveat: what lies before the block was trained on the same images without noise.
     """
     return finetune_pool(pool, replaced(pool.recipe, recipe, freeze, block), images, **options)
 
@@ -196,8 +215,8 @@ def replaced(given: Recipe, recipe: Recipe, freeze: bool, block: dict | None) ->
     """The recipe by which networks of the `given` one go on with a block in place of their last
     group.
     """
-    base = {"base": given.model, "base_args": given.model_args}
-    args = base | {"freeze": bool(freeze)} | (block or {})
+    args = {"base": given.model, "base_args": given.model_args, "freeze": bool(freeze)}
+    args |= block or {}
     return recipe.replace(model="replaced", model_args=args)
 
 
@@ -353,17 +372,19 @@ def _given(member: np.ndarray) -> np.ndarray:
     """The mask itself; ValueError for rows without members or non-members, a warning where some
     rows are alike.
     """
-    if (uniform := np.flatnonzero(member.all(1) | ~member.any(1))).size:
+    uniform = np.flatnonzero(member.all(1) | ~member.any(1))
+    if uniform.size:
         raise ValueError(
             f"rows {uniform[:5].tolist()} of member are all True or all False: each model wants"
             " members and non-members"
         )
-    alike = len(member) - len({row.tobytes() for row in np.packbits(member, axis=1)})
+    different = {row.tobytes() for row in np.packbits(member, axis=1)}
+    repeated = len(member) - len(different)
     # one mask for all rows says that one training is to be repeated
-    if 0 < alike < len(member) - 1:
+    if 0 < repeated < len(member) - 1:
         warnings.warn(
-            f"{alike} of {len(member)} rows of member equal another: such models are no references"
-            " of each other",
+            f"{repeated} of {len(member)} rows of member equal another: such models are no"
+            " references of each other",
             stacklevel=4,
         )
     return member
@@ -407,9 +428,14 @@ def _title(recipe: Recipe) -> str:
             origin = "converted"
         parts = ["snn", network, f"T{recipe.model_args.get('timesteps', 4)}", origin]
     else:
-        parts = [recipe.model, network if recipe.model in models.BASES else None]
-        parts += ["tuned" if recipe.parent else None]
-    return "_".join(part for part in (*parts, recipe.defense) if part)
+        parts = [recipe.model]
+        if recipe.model in models.BASES:
+            parts.append(network)
+        if recipe.parent:
+            parts.append("tuned")
+    if recipe.defense:
+        parts.append(recipe.defense)
+    return "_".join(part for part in parts if part)
 
 
 def write_inputs(pool: Pool, images: Images) -> None:

@@ -460,9 +460,9 @@ def gpu_of_its_own(folder: Folder, device: str) -> Iterator[None]:
         folder: of the pool.
         device: of the pool; where it is no GPU, or one of a certain number, nothing is chosen.
     """
-    count = torch.cuda.device_count() if device == "cuda" else 0
+    numbers = range(torch.cuda.device_count()) if device == "cuda" else ()
     with contextlib.ExitStack() as stack:
-        for number in range(count if count > 1 else 0):
+        for number in numbers if len(numbers) > 1 else ():
             lock = folder.lock(f"gpu_{platform.node()}_{number}", timeout=0)
             try:
                 stack.enter_context(lock)
