@@ -376,7 +376,7 @@ def round_trip(name: str, store: str, path: str) -> str:
     plain, fine = [], []
     for signals in (full, shipped):
         summary = metrics.summary({word: score(word, signals) for word in ATTACKS}, FPR)
-        plain.append(metrics.readable(summary).to_numpy().tolist())
+        plain.append(metrics.readable(summary, full=True).to_numpy().tolist())
         fine.append([rates(summary, attack) for attack in dict.fromkeys(summary["attack"])])
     counts = [sum(a != b for a, b in zip(*texts, strict=True)) for texts in (plain, fine)]
     return (

@@ -78,7 +78,7 @@ def test_a_table_that_went_through_a_file_is_the_same(tmp_path):
     table.to_csv(tmp_path / "table.csv", index=False)
     read = pd.read_csv(tmp_path / "table.csv", keep_default_na=True).fillna({"flags": ""})
     pd.testing.assert_frame_equal(read, table, check_exact=False)
-    assert metrics.readable(read).equals(metrics.readable(table))
+    assert metrics.readable(read, full=True).equals(metrics.readable(table, full=True))
 
 
 def test_a_metric_or_a_rate_that_is_not_there_is_named_with_what_is():
@@ -95,8 +95,33 @@ def test_an_fpr_too_low_for_the_non_members_keeps_its_number_and_is_shown_as_not
     assert not few["measurable"] and few["value"] > 0
     view = metrics.readable(table)
     assert view.loc["loss threshold", "TPR at FPR 0.01"] == "n/m (n0 = 200)"
-    assert view.loc["loss threshold", "TPR at FPR 0.1"].startswith(f"{enough['value']:.3f} [")
+    assert view.loc["loss threshold", "TPR at FPR 0.1"].startswith(
+        f"{100 * enough['value']:.1f} % ["
+    )
+    assert list(view) == ["AUC", "TPR at FPR 0.01", "TPR at FPR 0.1"]
     assert (table.loc[table["metric"] == "ppv", "fpr"] == 0.1).all()
+
+
+def test_small_rates_are_written_in_percent_with_two_digits_after_the_point():
+    table = metrics.summary({"loss": pool(0.7)}, fpr=(0.1,), n_resamples=20)
+    tpr = table["metric"] == "tpr"
+    table.loc[tpr, ["value", "low", "high"]] = [0.0058, 0.005, 0.00641]
+    assert metrics.readable(table)["TPR at FPR 0.1"].iloc[0] == "0.58 % [0.50, 0.64]"
+    table.loc[tpr, ["value", "low", "high"]] = [0.17585, 0.1736, 0.17806]
+    assert metrics.readable(table)["TPR at FPR 0.1"].iloc[0] == "17.6 % [17.4, 17.8]"
+
+
+def test_what_an_attack_was_measured_on_is_shown_on_request():
+    table = metrics.summary({"loss": pool(0.7)}, fpr=(0.1,), n_resamples=20)
+    view = metrics.readable(table, full=True)
+    assert list(view)[:2] == list(metrics.readable(table))
+    assert list(view)[2:] == [
+        "best TPR - FPR (expected by chance)",
+        "train / test accuracy",
+        "gap",
+        "reference models per side",
+        "flags",
+    ]
 
 
 def test_a_zero_that_comes_from_ties_is_called_a_lattice():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Array, Count, Fraction, Level, Rates
+from mia_nb.arguments import Array, Count, Flag, Fraction, Level, Rates
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked, instance, shown
 from mia_nb.metrics.curve import (
@@ -472,36 +472,50 @@ def _max_rows(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 @checked
-def readable(table: pd.DataFrame) -> pd.DataFrame:
+def readable(table: pd.DataFrame, *, full: Flag = False) -> pd.DataFrame:
     """A `summary` as text for people.
 
     Parameters:
         table: of `summary`, or its rows of some attacks.
+        full: whether what an attack was measured on is shown too: best TPR - FPR, accuracies,
+            references, flags and the self-test.
 
     Returns:
-        A row per attack, by its name in words: "0.626 [0.611, 0.640]" for what was
-        measured, "n/m (n0 = 900)" for what so few non-members cannot tell, "0: tied scores allow
-        no lower FPR" where ties force zero.
+        A row per attack, by its name in words, with its AUC, "0.626 [0.611, 0.640]", and its TPR at
+        each rate in percent, "0.58 % [0.50, 0.64]"; "n/m (n0 = 900)" for what so few non-members
+        cannot tell, "0: tied scores allow no lower FPR" where ties force zero.
     """
     auc = by_attack(table, "auc")
-    gained = by_attack(table, "advantage")
-    train, test, gap = (by_attack(table, name) for name in ("train_acc", "test_acc", "gap"))
     view = pd.DataFrame({"AUC": _texts(auc, _interval)})
     for x in rates_of(table):
         view[f"TPR at FPR {x:g}"] = _texts(by_attack(table, "tpr", x), _cell)
-    view["best TPR - FPR (expected by chance)"] = _texts(
-        gained, lambda row: f"{row['value']:.3f} ({row['chance']:.3f})"
+    if full:
+        view = view.join(_conditions(table, auc))
+    return view.rename(index=NAMES | {"max": "strongest attack (picked afterwards)"})
+
+
+def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:
+    """What the attacks of a `summary` were measured on, as text, indexed by attack."""
+    gained = by_attack(table, "advantage")
+    train, test, gap = (by_attack(table, name) for name in ("train_acc", "test_acc", "gap"))
+    accuracies_text = train["value"].map("{:.3f} / ".format) + test["value"].map("{:.3f}".format)
+    view = pd.DataFrame(
+        {
+            "best TPR - FPR (expected by chance)": _texts(
+                gained, lambda row: f"{row['value']:.3f} ({row['chance']:.3f})"
+            ),
+            "train / test accuracy": accuracies_text,
+            "gap": gap["value"].map("{:.3f}".format),
+            "reference models per side": [
+                "" if pd.isna(count) else f"{count:g}" for count in auc["references"]
+            ],
+            "flags": auc["flags"],
+        },
+        index=auc.index,
     )
-    both = train["value"].map("{:.3f}".format) + " / " + test["value"].map("{:.3f}".format)
-    view["train / test accuracy"] = both
-    view["gap"] = gap["value"].map("{:.3f}".format)
-    view["reference models per side"] = [
-        "" if pd.isna(count) else f"{count:g}" for count in auc["references"]
-    ]
-    view["flags"] = auc["flags"]
     if "self_test" in table:
         view["self-test"] = auc["self_test"]
-    return view.rename(index=NAMES | {"max": "strongest attack (picked afterwards)"})
+    return view
 
 
 def _texts(rows: pd.DataFrame, text_of: Callable[[pd.Series], str]) -> pd.Series:
@@ -517,7 +531,9 @@ def _cell(row: pd.Series) -> str:
         return f"n/m (n0 = {row['n0']})"
     if row["value"] == 0 and row["fpr_floor"] > row["fpr"]:
         return "0: tied scores allow no lower FPR"
-    return _interval(row)
+    value, low, high = (100 * float(row[name]) for name in ("value", "low", "high"))
+    digits = 2 if value < 1 else 1
+    return f"{value:.{digits}f} % [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 @checked
