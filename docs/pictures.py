@@ -17,25 +17,43 @@ from pathlib import Path
 import pandas as pd
 from playwright.sync_api import Error, sync_playwright
 
-from mia_nb import accounting, attacks, auditing, data, metrics, plots, query, studies, training
+from mia_nb import (
+    accounting,
+    attacks,
+    auditing,
+    data,
+    examples,
+    metrics,
+    plots,
+    query,
+    studies,
+    training,
+)
 from mia_nb.types import Recipe
 
 HERE = Path(__file__).parent
 
 
-def screenshot(figures: list, path: Path, widths: list[int], height: int) -> None:
-    """One picture of plotly figures side by side, on white."""
+def screenshot(
+    figures: list, path: Path, widths: list[int], height: int, *, below: bool = False
+) -> None:
+    """One picture of plotly figures side by side, or one below the other, on white."""
     sized = [
         figure.update_layout(width=w, height=height)
         for figure, w in zip(figures, widths, strict=True)
     ]
+    size = {"width": sum(widths), "height": height}
+    if below:
+        size = {"width": max(widths), "height": height * len(figures)}
+    direction = "column" if below else "row"
     parts = [
         f.to_html(full_html=False, include_plotlyjs=i == 0, config={"staticPlot": True})
         for i, f in enumerate(sized)
     ]
     page_text = (
         "<meta charset='utf-8'><body"
-        f" style='margin:0;background:white;display:flex'>{''.join(parts)}"
+        f" style='margin:0;background:white;display:flex;flex-direction:{direction}'>"
+        + "".join(parts)
     )
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         (Path(folder) / "page.html").write_text(page_text)
@@ -43,9 +61,7 @@ def screenshot(figures: list, path: Path, widths: list[int], height: int) -> Non
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
             args=["--no-sandbox", "--disable-gpu"],
         )
-        page = browser.new_page(
-            viewport={"width": sum(widths), "height": height}, device_scale_factor=1.5
-        )
+        page = browser.new_page(viewport=size, device_scale_factor=1.5)
         page.goto(f"file://{folder}/page.html")
         page.wait_for_function(f"document.querySelectorAll('.main-svg').length >= {len(figures)}")
         page.wait_for_timeout(500)
@@ -53,7 +69,16 @@ def screenshot(figures: list, path: Path, widths: list[int], height: int) -> Non
         browser.close()
 
 
+def front() -> None:
+    """What the README opens with: ROC curves and scores of one shipped pool."""
+    signals = examples.load_example("cifar10/resnet14-long")
+    scores = {name: attacks.score(name, signals) for name in ("rmia", "attack_r", "loss")}
+    figures = [plots.roc_pair(scores), plots.histogram(scores["rmia"], target=0, scale="rank")]
+    screenshot(figures, HERE / "front.png", [900, 900], 360, below=True)
+
+
 def main(root: str = "results") -> None:
+    front()
     images = data.load("digits")
     signals = query(training.train_pool(Recipe(), images, root=root), images)
     scores = {name: attacks.score(name, signals) for name in attacks.suite(7)}

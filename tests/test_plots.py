@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from scipy.stats import norm
+from worlds import world
 
-from mia_nb import metrics, plots
+from mia_nb import attacks, metrics, plots
 from mia_nb.plots import curves, marks
 from mia_nb.plots.style import TEMPLATE
+from mia_nb.plots.views import rank_among
 from mia_nb.types import Scores
 
 
@@ -182,6 +186,23 @@ def test_heavy_tails_do_not_squeeze_the_histogram():
     assert edges[-1] == pytest.approx(high + 4 * (high - low)) and edges[0] == pytest.approx(
         low - 4 * (high - low)
     )
+
+
+def test_on_an_axis_of_ranks_a_score_stands_at_the_share_of_non_members_above_it():
+    scores = attacks.score("loss", world(4, 2000, leak=1.0))
+    stretched = replace(scores, value=np.exp(np.exp(scores.value / 4)))
+    figure = plots.histogram(stretched, target=0, bins=60, scale="rank")
+    assert figure.to_dict()["data"][0]["y"] == pytest.approx(
+        plots.histogram(scores, target=0, bins=60, scale="rank").to_dict()["data"][0]["y"]
+    )
+    ticks = dict(zip(figure.layout.xaxis.ticktext, figure.layout.xaxis.tickvals, strict=True))
+    assert ticks["50"] == pytest.approx(0) and ticks["1"] == pytest.approx(norm.ppf(0.99))
+    others = np.sort(scores.value[0, ~scores.member[0]])
+    rank = rank_among(others)
+    assert rank(np.array([others[900], np.nan]))[0] == norm.ppf(900 / len(others))
+    assert np.isnan(rank(np.array([np.nan]))).all()
+    with pytest.raises(ValueError, match="scale='log' is not one of score, rank"):
+        plots.histogram(scores, scale="log")
 
 
 def test_a_pooled_histogram_holds_every_target():

@@ -79,7 +79,7 @@ def test_the_python_of_a_page_runs_as_printed(page, here, capfd):
 
 
 def test_the_readme_is_short():
-    assert len(TEXTS["README.md"].split()) <= 680
+    assert len(TEXTS["README.md"].split()) <= 480
 
 
 AUDITS = [

@@ -28,7 +28,7 @@ from mia_nb.types import Recipe
 from mia_nb.widgets import figure as live
 from mia_nb.widgets import pictures
 from mia_nb.widgets.explorer import Explorer, Ticks, View, message, plain, slider
-from mia_nb.widgets.scores import Rates
+from mia_nb.widgets.scores import Rates, rank_of
 
 
 @pytest.fixture(autouse=True)
@@ -644,7 +644,7 @@ def test_the_line_in_the_histogram_is_dragged_to_the_nearest_threshold():
 def test_a_long_tail_of_scores_hides_no_member_in_the_last_bin():
     one = attacks.score("loss", world(4, 2000, leak=1.0))
     stretched = replace(one, value=np.exp(np.exp(one.value / 4)))
-    places = [pictures.place_of(scores)(scores.value)[one.member] for scores in (one, stretched)]
+    places = [rank_of(scores)(scores.value)[one.member] for scores in (one, stretched)]
     shares = np.histogram(places[1], 60)[0] / len(places[1])
     assert np.array_equal(*places) and shares.max() < 0.1 and (shares > 0.01).sum() > 20
     assert np.histogram(stretched.value[one.member], 60)[0].max() > 0.9 * len(places[1])

@@ -4,15 +4,16 @@ what a pool learned: how accurate its models are, how their losses fell.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
+from scipy.special import ndtri
 
 from mia_nb import attacks, metrics
-from mia_nb.checks import shown
+from mia_nb.checks import one_of, shown
 from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.metrics.tables import by_attack
 from mia_nb.plots import marks
@@ -30,29 +31,44 @@ from mia_nb.plots.style import (
 )
 from mia_nb.types import Scores
 
+RATES = [0.99, 0.9, 0.5, 0.1, 0.01, 0.001, 1e-4]  # false positive rates marked on an axis of ranks
 POINTS = 5000  # markers that a browser draws without a pause
 
 
-def histogram(scores: Scores, *, target: int | None = None, bins: int = 100) -> go.Figure:
+def histogram(
+    scores: Scores, *, target: int | None = None, bins: int = 100, scale: str = "score"
+) -> go.Figure:
     """Scores of members and of non-members, each as a share of its own group, in bins counted here
     and not in the browser.
 
     Bins reach 4 interquartile ranges beyond the quartiles at most (all of a Gaussian); the
-    outermost two hold the tails, infinite scores included.
+    outermost two hold the tails, infinite scores included. Where tails are long, ranks show more:
+    each score stands at the false positive rate of a threshold there, on an axis on which
+    non-members look normal.
 
     Parameters:
         scores: of one attack
         target: row number in the target pool; None pools all targets (their scores share a scale
             only if the attack calibrates them)
         bins: how many
+        scale: of the axis, "score" or "rank" (among the non-members)
 
     Raises:
-        ValueError: for a target that was not attacked.
+        ValueError: for a target that was not attacked, and for another scale.
     """
     if not isinstance(scores, Scores):
         raise ValueError(f"scores={shown(scores)}: wanted one Scores, as mia.score gives it")
     pairs = targets(scores) if target is None else [targets(scores)[row_of(scores, target)]]
     value, member = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    axis: dict = {"title": "score (larger = more likely a member)"}
+    if one_of("scale", scale, ("score", "rank")) == "rank":
+        value = rank_among(value[~member])(value)
+        axis = {
+            "title": "FPR of a threshold here, % (right: more suspicious)",
+            "tickangle": 0,
+            "tickvals": (-ndtri(RATES)).tolist(),
+            "ticktext": [f"{100 * rate:g}" for rate in RATES],
+        }
     edges = _edges(value[np.isfinite(value)], bins)
     figure = go.Figure()
     for group, mask in ((NON_MEMBERS, ~member), (MEMBERS, member)):
@@ -72,9 +88,24 @@ def histogram(scores: Scores, *, target: int | None = None, bins: int = 100) -> 
         f" ({who})",
         "share of each group per bin; the outermost bins hold the tails",
         height=400,
-        xaxis_title="score (larger = more likely a member)",
+        xaxis=axis,
         yaxis={"title": "share of group", "tickformat": "~%"},
     )
+
+
+def rank_among(others: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Function of scores: the normal quantile of the share of the `others` (N,) below; NaN stays.
+
+    Shares end half a sample from 0 and 1.
+    """
+    others = np.sort(others[~np.isnan(others)])
+    edge = 0.5 / len(others)
+
+    def quantile(value: np.ndarray) -> np.ndarray:
+        below = np.searchsorted(others, value) / len(others)
+        return np.where(np.isnan(value), np.nan, ndtri(np.clip(below, edge, 1 - edge)))
+
+    return quantile
 
 
 def _edges(value: np.ndarray, bins: int) -> np.ndarray:

@@ -1,10 +1,6 @@
 """Pictures of scores, side by side and by their rank among non-members; numbers in words."""
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import numpy as np
-from scipy.special import ndtri
 
 from mia_nb import attacks, plots
 from mia_nb.plots.style import BELOW, look
@@ -12,14 +8,6 @@ from mia_nb.types import Scores
 from mia_nb.widgets.explorer import plain, with_layout, with_title
 
 BINS = 60  # of a histogram of half the width
-MARKS = [0.99, 0.9, 0.5, 0.1, 0.01, 0.001, 1e-4]  # false-positive rates
-RANKS = {
-    "title": {"text": "FPR at this threshold (%)"},
-    "tickangle": 0,
-    "tickvals": (-ndtri(MARKS)).tolist(),
-    "ticktext": [f"{100 * fpr:g}" for fpr in MARKS],
-    "tickfont": {"size": 10},
-}
 ORACLE = "thresholds set with hindsight (oracle)"
 NOT_MEASURABLE = "n/m"
 
@@ -47,22 +35,12 @@ def histograms(scores: dict[str, Scores], title: str) -> dict:
     return with_title(with_layout(figure, legend=BELOW, height=330), title)
 
 
-def place_of(scores: Scores) -> Callable[[np.ndarray], np.ndarray]:
-    """Function of scores: the normal quantile of the share of all targets' non-members below."""
-    outside = np.sort(scores.value[~scores.member & ~np.isnan(scores.value)])
-    edge = 0.5 / len(outside)
-    return lambda value: ndtri(
-        np.clip(np.searchsorted(outside, value) / len(outside), edge, 1 - edge)
-    )
-
-
 def ranked(scores: Scores, *, bins: int = BINS) -> dict:
     """The histogram of scores by their rank among non-members, who look normal then: what few
     members betray by is seen however long the tail of the scores is.
     """
-    value = np.where(np.isnan(scores.value), np.nan, place_of(scores)(scores.value))
-    figure = plain(plots.histogram(replace(scores, value=value), bins=bins))
-    return with_layout(figure, xaxis=figure["layout"]["xaxis"] | RANKS)
+    figure = plain(plots.histogram(scores, bins=bins, scale="rank"))
+    return with_layout(figure, xaxis=figure["layout"]["xaxis"] | {"tickfont": {"size": 10}})
 
 
 def ends(value: float, low: float, high: float, form: str = ".3f", *, unit: str = "") -> str:

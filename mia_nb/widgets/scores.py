@@ -3,7 +3,7 @@ numbers.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -16,6 +16,7 @@ from mia_nb.checks import fraction
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
+from mia_nb.plots.views import rank_among
 from mia_nb.types import Scores
 from mia_nb.widgets.explorer import (
     Explorer,
@@ -33,7 +34,7 @@ from mia_nb.widgets.explorer import (
     with_title,
     worded,
 )
-from mia_nb.widgets.pictures import ORACLE, ends, place_of, ranked, shown
+from mia_nb.widgets.pictures import ORACLE, ends, ranked, shown
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, only
 
 TITLE = "Scores and ROC"
@@ -82,7 +83,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
 
     def dragged(x, values) -> dict:
         which = [values[name] for name in ("pool", "attack", "target")]
-        place = place_of(chosen(*which))
+        place = rank_of(chosen(*which))
         return {"threshold": min(rates(*which).grid(), key=lambda t: abs(place(t) - x))}
 
     def offered(pool) -> tuple[str, ...]:
@@ -128,7 +129,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             f" {area['value']:.1%} of cases",
         )
         figures = {
-            "histogram": with_line(histogram, float(place_of(one)(threshold)), editable=True),
+            "histogram": with_line(histogram, float(rank_of(one)(threshold)), editable=True),
             "roc": with_star(roc, fpr, tpr, f"AUC {area['value']:.3f}; star: the threshold"),
         }
         return View(
@@ -167,6 +168,11 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         wide=["threshold"],
         drags={"histogram": dragged},
     )
+
+
+def rank_of(scores: Scores) -> Callable[[np.ndarray], np.ndarray]:
+    """Where a score stands on the histogram's axis, by its rank among all targets' non-members."""
+    return rank_among(scores.value[~scores.member])
 
 
 def with_star(roc: dict, fpr: float, tpr: float, title: str) -> dict:
