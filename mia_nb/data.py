@@ -28,10 +28,17 @@ from mia_nb.types import AUGMENTATIONS, Images
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "mnist": ((0.1307,), (0.3081,)),
     "fashion_mnist": ((0.2860,), (0.3530,)),
     "tiny_imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
 }
 SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "noise": 0.25}
+KERAS = {  # names of arrays as Keras stores MNIST: as MedMNIST does
+    "x_train": "train_images",
+    "y_train": "train_labels",
+    "x_test": "test_images",
+    "y_test": "test_labels",
+}
 DARK = 16  # float images that are nowhere brighter, of 255, were probably meant otherwise
 MOST_ENTRIES = 2**31  # of all masks of a pool
 
@@ -62,8 +69,8 @@ def load(
         seed: of the choice of `limit`.
 
     * "digits": 1,797 grey 8x8 digits that come with scikit-learn; grey value = round(v * 255 / 16).
-    * "cifar10", "cifar100", "fashion_mnist" (torchvision) and "tiny_imagenet" (official archive or
-      its unpacked folder), all under `data_root`. Fetched only with download=True.
+    * "cifar10", "cifar100", "mnist", "fashion_mnist" (torchvision) and "tiny_imagenet" (official
+      archive or its unpacked folder), all under `data_root`. Fetched only with download=True.
     * a folder of class folders of images, of one size or made so: with size=64 the largest square
       in the middle of each, scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All
       images grey: one channel, else three; transparency is dropped. Images are turned as their EXIF
@@ -74,8 +81,9 @@ def load(
       times.
     * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or
       (N, 1), optional val_* and test_* (all are concatenated, in that order), optional `classes`
-      (K,) of names. Floats within 0..1 are multiplied by 255, other floats must lie within 0..255;
-      both are rounded.
+      (K,) of names; or in that of Keras' mnist.npz: x_train, y_train, x_test, y_test.
+      Floats within 0..1 are multiplied by 255, other floats must lie within 0..255; both are
+      rounded.
     * "synthetic:classes=10,n=2000,size=32,channels=3,seed=0,noise=0.25": one smooth random pattern
       per class plus pixel noise.
 
@@ -337,6 +345,7 @@ def _channels_first(x: np.ndarray) -> np.ndarray:
 OFFICIAL_PARTS: dict[str, Callable] = {  # name: what reads a part of it
     "cifar10": partial(_torchvision, "CIFAR10", 170),
     "cifar100": partial(_torchvision, "CIFAR100", 169),
+    "mnist": partial(_torchvision, "MNIST", 12),
     "fashion_mnist": partial(_torchvision, "FashionMNIST", 31),
     "tiny_imagenet": tiny_imagenet,
 }
@@ -385,7 +394,9 @@ def _synthetic(options: str):
 def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     parts = ("train", "val", "test")
     wanted = [f"{part}_{what}" for part in parts for what in ("images", "labels")]
-    arrays, held = npz_arrays(path, [*wanted, "classes"])
+    arrays, held = npz_arrays(path, [*wanted, *KERAS, "classes"])
+    if "train_images" not in arrays:
+        arrays = {KERAS.get(name, name): array for name, array in arrays.items()}
     parts = [part for part in parts if f"{part}_images" in arrays]
     if "train" not in parts or (missing := [p for p in parts if f"{p}_labels" not in arrays]):
         lacks = "train_images" if "train" not in parts else f"{missing[0]}_labels"

@@ -87,8 +87,8 @@ class Source(Record):
         "digits",
         min_length=1,
         description=(
-            "digits, cifar10, cifar100, fashion_mnist, tiny_imagenet, a folder of class folders, or"
-            " a .npz file"
+            "digits, cifar10, cifar100, mnist, fashion_mnist, tiny_imagenet, a folder of class"
+            " folders, or a .npz file"
         ),
     )
     data_root: str = Field("data", description="the folder where data sets are kept")

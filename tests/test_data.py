@@ -153,8 +153,17 @@ def test_synthetic_images_of_a_class_resemble_each_other_and_noise_is_the_only_d
     )
 
 
-def test_fashion_mnist_joins_the_official_training_and_test_files(tmp_path):
-    raw = tmp_path / "FashionMNIST" / "raw"
+@pytest.mark.parametrize(
+    ("name", "folder", "first", "mean"),
+    [
+        ("mnist", "MNIST", "0 - zero", (0.1307,)),
+        ("fashion_mnist", "FashionMNIST", "T-shirt/top", (0.2860,)),
+    ],
+)
+def test_mnist_and_fashion_mnist_join_the_official_training_and_test_files(
+    name, folder, first, mean, tmp_path
+):
+    raw = tmp_path / folder / "raw"
     raw.mkdir(parents=True)
     rng, expected = np.random.default_rng(0), []
     for part, n in (("train", 12), ("t10k", 8)):
@@ -169,17 +178,14 @@ def test_fashion_mnist_joins_the_official_training_and_test_files(tmp_path):
             np.array([2049, n], ">i4").tobytes() + y.tobytes()
         )
         expected.append((x, y))
-    images = data.load("fashion_mnist", data_root=tmp_path)
+    images = data.load(name, data_root=tmp_path)
     assert (images.x[:, 0].numpy() == np.concatenate([x for x, _ in expected])).all()
     assert (images.y.numpy() == np.concatenate([y for _, y in expected])).all()
-    assert images.classes[0] == "T-shirt/top" and (images.mean, images.std) == (
-        (0.2860,),
-        (0.3530,),
-    )
+    assert images.classes[0] == first and images.mean == mean
     for part, (x, y) in zip(("train", "test"), expected, strict=True):
-        official = data.load("fashion_mnist", data_root=tmp_path, part=part)
+        official = data.load(name, data_root=tmp_path, part=part)
         assert (official.x[:, 0].numpy() == x).all() and (official.y.numpy() == y).all()
-        assert official.name == f"fashion_mnist-{part}" and official.mean == images.mean
+        assert official.name == f"{name}-{part}" and official.mean == images.mean
 
 
 def test_cifar10_joins_the_official_training_and_test_files(tmp_path, monkeypatch):
@@ -255,7 +261,23 @@ def test_tiny_imagenet_reads_alike_from_the_archive_and_from_its_unpacked_folder
         data.load("tiny_imagenet", data_root=tmp_path / "zip")
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "fashion_mnist", "tiny_imagenet"])
+def test_an_npz_as_keras_stores_mnist_is_read_in_its_two_parts(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (9, 28, 28), dtype=np.uint8)
+    y = np.arange(9, dtype=np.uint8) % 3
+    path = tmp_path / "mnist.npz"
+    np.savez(path, x_train=x[:6], y_train=y[:6], x_test=x[6:], y_test=y[6:])
+    images = data.load(path)
+    assert (images.x[:, 0].numpy() == x).all() and (images.y.numpy() == y).all()
+    test = data.load(path, part="test")
+    assert (test.x[:, 0].numpy() == x[6:]).all() and test.name == "mnist-test"
+    np.savez(path, x_train=x)
+    with pytest.raises(ValueError, match="it lacks train_labels") as error:
+        data.load(path)
+    one_line(error)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist", "fashion_mnist", "tiny_imagenet"])
 def test_a_missing_data_set_is_not_downloaded_without_permission(name, tmp_path):
     with pytest.raises(ValueError, match="download=true") as error:
         data.load(name, data_root=tmp_path)

@@ -23,6 +23,7 @@ ALL = "all"  # targets, rather than one
 NAMES = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
+    "mnist": "MNIST",
     "fashion_mnist": "Fashion-MNIST",
     "tinycnn": "TinyCNN",
     "resnet14": "ResNet14",
