@@ -34,7 +34,8 @@ import mia_nb as mia
 from mia_nb import attacks, metrics
 from mia_nb.types import Scores
 from mia_nb.widgets import Source, compare, dropout, latency, noise
-from mia_nb.widgets.compare import DRAWS, KEPT, UNPAIRED, differences, settings_of
+from mia_nb.widgets.compare import DRAWS, KEPT
+from mia_nb.widgets.contrast import UNPAIRED, differences, settings_of
 from mia_nb.widgets.families import by_time
 
 

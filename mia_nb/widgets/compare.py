@@ -2,19 +2,27 @@
 setting. `latency`, `dropout`, `noise` and `compare` open it on their own axes.
 """
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import pandas as pd
 
-from mia_nb import attacks, metrics, plots
+from mia_nb import attacks, metrics
 from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.queries import UNAVERAGED
-from mia_nb.metrics.tables import rates_of, rows_of
-from mia_nb.plots.tables import metric_name
 from mia_nb.types import Scores
 from mia_nb.widgets import families
+from mia_nb.widgets.contrast import (
+    all_but,
+    change_rows,
+    curve,
+    differing_settings,
+    note,
+    numbers,
+    on_one_line,
+    sentence,
+    setting_text,
+)
 from mia_nb.widgets.explorer import (
     END,
     Explorer,
@@ -23,22 +31,19 @@ from mia_nb.widgets.explorer import (
     chooser,
     dropdown,
     message,
-    plain,
     remarks,
     steps,
     with_line,
     worded,
 )
 from mia_nb.widgets.families import Family, Outputs, query_call, same_images
-from mia_nb.widgets.pictures import ORACLE, ends, side_by_side
+from mia_nb.widgets.pictures import side_by_side
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, only
 
 DRAWS = 200  # of the bootstrap
 KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
 LOOKS = 256  # tables and pictures at once
 BESIDE = 3  # results beside the first
-APART = 0.01  # of test accuracy: more is another utility
-POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE}"
 METRICS = [
     ("AUC", ("auc", None)),
     ("TPR at 0.1 % FPR", ("tpr", 0.001)),
@@ -47,12 +52,6 @@ METRICS = [
     ("test accuracy", ("test_acc", None)),
     ("train - test accuracy", ("gap", None)),
 ]
-LOGARITHMIC = ("t", "queries", "outputs")
-UNPAIRED = "other members or images: not paired"
-TIED = 0.01  # share of scores that equal another's and are worth a word
-# of info: which results these are, not how they were made
-IDENTITY = ("pool", "models", "key", "family", "recipe", "classes", "images", "example")
-ABSENT = "-"
 MORE_RATES = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05]' -p queries=8"
 
 
@@ -376,15 +375,6 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float)
 
 
-def setting_text(value: object) -> str:
-    """A setting on a slider or in a legend."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def all_but(names: Iterable[str], name: str) -> tuple[str, ...]:
-    return tuple(other for other in names if other != name)
-
-
 def offered_settings(found: dict[str, Family], axes: tuple[str, ...], number: int) -> dict:
     """What the slider of a setting follows: the pool, and the settings before it."""
     axis = axes[number]
@@ -436,204 +426,3 @@ def offered_targets(shown: Sequence[Outputs]) -> list[int | str]:
     """All targets, or one that all of these have."""
     fewest = min(len(outputs.source.signals.margin) for outputs in shown)
     return [ALL, *range(fewest)]
-
-
-def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:
-    """The metric that a sentence tells: the TPR at the smallest rate that is measurable in all of
-    the tables and not 0 by ties; the AUC where there is none.
-    """
-    for fpr in rates_of(tables[0]):
-        rows = [rows_of(table, "tpr", fpr).iloc[0] for table in tables]
-        if all(row["measurable"] and (row["fpr_floor"] <= fpr or row["value"] > 0) for row in rows):
-            return "tpr", fpr
-    return "auc", None
-
-
-def sentence(
-    tables: dict[Outputs, pd.DataFrame], changes: dict[Outputs, pd.Series | None], attack: str
-) -> str:
-    """ "after 2 of 4 steps: RMIA finds 12.0 % (95 %: 10.1-14.0) of members at 10 % false positives;
-    ordinary network: ...; the difference: AUC +0.004 [...], paired; n0 = 898"
-    """
-    metric, fpr = headline(list(tables.values()))
-    parts = []
-    for outputs, table in tables.items():
-        row = rows_of(table, metric, fpr).iloc[0]
-        if fpr is None:
-            words = f"AUC {row['value']:.3f} (95 %: {row['low']:.3f}-{row['high']:.3f})"
-        else:
-            value, low, high = 100 * row[["value", "low", "high"]]
-            words = f"{value:.1f} % (95 %: {low:.1f}-{high:.1f})"
-        if not parts:
-            name = attacks.in_words(attack)
-            at = f" of members at {100 * fpr:g} % false positives" if fpr is not None else ""
-            words = f"{name} {'has' if fpr is None else 'finds'} {words}{at}"
-        parts.append(f"{outputs.name}: {words}")
-    for outputs, change in changes.items():
-        who = "the difference"
-        if len(changes) > 1:
-            who = f"{outputs.name} minus {outputs.reference.name}"
-        if change is None:
-            parts.append(f"{who}: {UNPAIRED}")
-            continue
-        nothing = ", which may be nothing" if change["low"] <= 0 <= change["high"] else ""
-        parts.append(f"{who}: AUC {ends(*change, '+.3f')}, paired{nothing}")
-    sizes = sorted({int(table["n0"].min()) for table in tables.values()})
-    parts.append(f"n0 = {' to '.join(f'{n0:,}' for n0 in (sizes[0], sizes[-1])[: len(sizes)])}")
-    return "; ".join(parts)
-
-
-def change_rows(changes: dict[Outputs, pd.Series | None], attack: str) -> pd.DataFrame:
-    """Paired differences as rows of the long table."""
-    rows = []
-    for outputs, change in changes.items():
-        if change is not None:
-            name = f"auc minus {outputs.reference.name}"
-            row = {"family": outputs.name, "attack": attack, "metric": name, **change}
-            rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def curve(
-    table: pd.DataFrame,
-    references: Sequence[pd.DataFrame],
-    axes: dict[str, str],
-    x: str,
-    show: tuple[str, float | None],
-    attack: str,
-) -> dict:
-    """A metric against a setting, a line for each value of the other setting; the reference's level
-    is dashed.
-    """
-    rows = rows_of(table, *show)
-    others = all_but(axes, x)
-    names = [""] * len(rows)
-    if others:
-        names = [f"{axes[others[0]]} = {setting_text(value)}" for value in rows[others[0]]]
-    levels = None
-    if references:
-        levels = rows_of(pd.concat(references), *show)
-        levels = levels.assign(line=levels["family"])
-    metric = metric_name(*show) if show[1] else metric_name(show[0])
-    sizes = f"{rows['targets'].iloc[0]} targets, n0 = {rows['n0'].min():,}"
-    figure = plots.lines(
-        rows.assign(line=names),
-        x,
-        levels=levels,
-        log=x in LOGARITHMIC,
-        shares=show[0] != "auc",
-        x_title=axes[x],
-        y_title=metric,
-        title=f"{metric} of {attacks.in_words(attack)} against {axes[x]}",
-        caption=f"bars and bands 95 %; {sizes}",
-        height=440,
-    ).update_layout(meta="click a point")
-    # a click tells which outputs, a hover still says the setting
-    places = {}
-    for number, (line, value) in enumerate(zip(names, rows[x], strict=True)):
-        places[line, value] = number
-    for trace in figure.data:
-        if trace.customdata is not None:
-            trace.text = [setting_text(value) for value in trace.customdata]
-            trace.customdata = [places[trace.name or "", value] for value in trace.customdata]
-            trace.hovertemplate = trace.hovertemplate.replace("%{customdata}", "%{text}")
-    return plain(figure)
-
-
-def on_one_line(table: pd.DataFrame, place: dict, x: str) -> pd.DataFrame:
-    """The rows that share all settings but x with this place, and those of references."""
-    for name, value in place.items():
-        if name != x:
-            table = table[table[x].isna() | (table[name] == value)]
-    return table
-
-
-def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
-    """The long table for a reader: a row for each family, an arrow at the one chosen."""
-    view = metrics.readable(table.assign(attack=table["family"]), full=True)
-    view = view.drop(columns=["train / test accuracy", "gap", "flags"])
-    for fpr in rates_of(table):
-        if not rows_of(table, "tpr", fpr)["measurable"].any():
-            view = view.drop(columns=f"TPR at FPR {fpr:g}")
-    for metric in ("train_acc", "test_acc", "gap"):
-        rows = rows_of(table, metric).set_index("family")[["value", "low", "high"]]
-        view[metric_name(metric)] = [ends(*row) for row in rows.to_numpy()]
-    view = view.rename_axis("family").reset_index()
-    view.insert(0, "", [POINTER if name == chosen.name else "" for name in view["family"]])
-    return view
-
-
-def note(
-    tables: dict[Outputs, pd.DataFrame],
-    changes: dict[Outputs, pd.Series | None],
-    family: Family,
-    *,
-    found_by_hand: bool,
-) -> dict[str, bool]:
-    """What the numbers rest on and what they do not say: remarks, and whether they hold."""
-    first = next(iter(tables.values())).iloc[0]
-    right = {o.name: rows_of(table, "test_acc")["value"].iloc[0] for o, table in tables.items()}
-    apart = max(right.values()) - min(right.values())
-    worst = min(right, key=right.get)
-    tied = max(table["tie_mass"].iloc[0] for table in tables.values())
-    count = len(family.outputs)
-    targets = "target" if first["targets"] == 1 else "targets"
-    return {
-        f"{first['targets']} {targets} with {first['n1']:,} members and {first['n0']:,} non-members"
-        " each": True,
-        family.caption: bool(family.caption),
-        f"test accuracies lie {100 * apart:.1f} points apart, {worst} has the lowest: at unequal"
-        " accuracy risks compare unfairly": apart > APART,
-        f"{100 * tied:.0f} % of scores equal another's: few outputs hide without protecting": tied
-        > TIED,
-        f"one of {count} settings tried on the same targets: to pick the best by this picture"
-        " flatters the attacker; metrics.choose picks on other models": found_by_hand and count > 2,
-        ORACLE: True,
-    }
-
-
-def differing_settings(shown: Sequence[Outputs]) -> pd.DataFrame:
-    """Column family, and one for each setting of recipe or query in which these differ."""
-    records = {outputs.name: settings_of(outputs.source) for outputs in shown}
-    return differences(records).T.rename_axis("family").reset_index()
-
-
-def settings_of(source: Source) -> dict:
-    """Recipe and query of one result as {dotted name: value}; a query's words for other things get
-    "query." before them.
-    """
-    recipe = flat(source.recipe)
-    found = dict(recipe)
-    for name, value in flat(families.without(source.info, *IDENTITY)).items():
-        same = recipe.get(name, value) == value
-        found[name if same else f"query.{name}"] = value
-    return found
-
-
-def flat(record: dict) -> dict:
-    """{dotted name: value} of a nested record."""
-    return pd.json_normalize([record]).to_dict("records")[0]
-
-
-def differences(records: dict[str, dict]) -> pd.DataFrame:
-    """The settings in which records {name: {setting: value}} differ, a row each; "-" where a record
-    lacks one.
-
-    None counts as absent. Of settings whose last words agree and that take the same values
-    everywhere, the first is kept (model_args.k and flow.k).
-    """
-    texts = {}
-    for name, record in records.items():
-        texts[name] = {setting: text(value) for setting, value in record.items()}
-    table = pd.DataFrame(texts).fillna(ABSENT)
-    changed = table[table.nunique(axis=1) > 1]
-    restated = changed.assign(word=[name.rsplit(".", 1)[-1] for name in changed.index])
-    return changed[~restated.duplicated()]
-
-
-def text(value: object) -> str:
-    """A setting as it is printed; keys of pools by their first eight letters."""
-    if value is None:
-        return ABSENT
-    words = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return words[:8] if re.fullmatch("[0-9a-f]{64}", words) else words

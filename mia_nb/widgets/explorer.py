@@ -11,7 +11,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -122,20 +122,20 @@ class Explorer:
 
     def __init__(
         self,
-        name,
-        controls,
-        draw,
+        name: str,
+        controls: dict[str, W.Widget],
+        draw: Callable[..., View],
         *,
-        question="",
-        rows,
-        follow=None,
-        pools=None,
-        heights=None,
-        wide=(),
-        state=None,
-        clicks=None,
-        lassos=None,
-        drags=None,
+        question: str = "",
+        rows: list[list[str]],
+        follow: dict[str, dict[str, Callable]] | None = None,
+        pools: dict[str, Any] | None = None,
+        heights: dict[str, int] | None = None,
+        wide: Sequence[str] = (),
+        state: dict[str, Any] | None = None,
+        clicks: dict[str, str | Callable] | None = None,
+        lassos: dict[str, str] | None = None,
+        drags: dict[str, Callable] | None = None,
     ):
         self.name = name
         self.question = question
@@ -183,7 +183,8 @@ class Explorer:
             raise ValueError(
                 f"{self.name} has no {', '.join(unknown)}; it has {', '.join(self.values)}"
             )
-        before, error = self.values, self.error
+        before = self.values
+        error = self.error
         self._guarded(lambda: self._show(**values))
         if self.error:
             refused = ValueError(self.error)
@@ -256,9 +257,12 @@ class Explorer:
         self._tell()
         controls = pane(left, layout={"flex": "0 0 240px"} | PANE)
         body = W.HBox([controls, pane(right, layout={"flex": "1 1 300px"} | PANE)], layout=whole)
-        chooser = [self.chooser] * bool(self.pools)
-        question = [W.HTML(QUESTION.format(html.escape(self.question)))] * bool(self.question)
-        top = [W.HTML(STYLE), *question, *chooser, self._sentence, self._message]
+        top = [W.HTML(STYLE)]
+        if self.question:
+            top.append(W.HTML(QUESTION.format(html.escape(self.question))))
+        if self.chooser is not None:
+            top.append(self.chooser)
+        top += [self._sentence, self._message]
         return W.VBox([*top, body], layout=whole)
 
     def _button(self, label: str, what: str, action: Callable) -> W.Button:
@@ -272,7 +276,7 @@ class Explorer:
         names = [self.name]
         if self.chooser is not None:
             names.append(self.chooser.value)
-        return "-".join(re.findall(r"[^\W_]+", " ".join(names).lower()))[:120]
+        return "-".join(re.findall(r"[^\W_]+", " ".join(names).lower()))[:150]
 
     def _save(self) -> None:
         file = {"name": f"{self._slug}.csv", "mime": "text/csv", "text": self.csv()}
@@ -289,12 +293,17 @@ class Explorer:
         place = self._hands.get(kind, {}).get(figure)
         if place is None or (kind == "click" and not numbers):
             return
-        value = {"click": numbers[:1], "select": [tuple(numbers)], "drag": [event.get("x")]}[kind]
-        self._guarded(
-            lambda: self._show(
-                **(place(*value, self.values) if callable(place) else {place: value[0]})
-            )
-        )
+        value = event.get("x")
+        if kind == "click":
+            value = numbers[0]
+        elif kind == "select":
+            value = tuple(numbers)
+
+        def show() -> None:
+            values = place(value, self.values) if callable(place) else {place: value}
+            self._show(**values)
+
+        self._guarded(show)
 
     def _changed(self, change: dict) -> None:
         """A hand moved a control.
@@ -363,8 +372,9 @@ class Explorer:
         self._message.value = ALERT.format(html.escape(self.error)) if self.error else ""
         if self.view is None or self.error:
             return
-        name, sentence, note = map(html.escape, (self.name, self.view.sentence, self.view.note))
-        self._sentence.value = STATUS.format(name, explained(sentence))
+        sentence = explained(html.escape(self.view.sentence))
+        self._sentence.value = STATUS.format(html.escape(self.name), sentence)
+        note = html.escape(self.view.note)
         self._numbers.value = explained(NUMBERS.format(_numbers(self.view.table), note))
         for name, figure in self._figures.items():
             figure.layout.display = None if name in self.view.figures else "none"
@@ -425,18 +435,17 @@ def _values(control: W.Widget) -> list:
 
 def _label(value) -> str:
     """A control's value in a line of settings."""
-    form = {float: "{:.4g}".format, tuple: ", ".join}.get(type(value), str)
-    return form(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return str(value)
 
 
 def _table(table: pd.DataFrame | None) -> str:
-    return (
-        ""
-        if table is None
-        else table.to_html(
-            **{"index": False, "border": 0, "na_rep": "n/m", "float_format": "{:.4g}".format}
-        )
-    )
+    if table is None:
+        return ""
+    return table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
 
 
 def _inert(cell):
