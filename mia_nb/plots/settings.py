@@ -1,6 +1,4 @@
-"""How far recipes rank the same samples first, how a mean settles as outputs are averaged, and the
-choice of p and Q.
-"""
+"""How far recipes rank the same samples first, and the choice of p and Q."""
 
 from __future__ import annotations
 
@@ -10,21 +8,16 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb.plots.marks import band, level
 from mia_nb.plots.style import (
     BELOW,
     GREY,
     MEMBER,
-    MEMBERS,
-    NON_MEMBERS,
     clauses,
     finish,
-    translucent,
 )
 from mia_nb.plots.tables import need
 
 AGREEMENT = ("first", "second", "correlation", "ceiling", "ratio", "low", "high")
-NORMAL = 1.96  # standard errors of a 95 % interval
 
 
 def _short(labels: list[str]) -> list[str]:
@@ -99,100 +92,6 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
 
 def _ratio(row: pd.Series) -> str:
     return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-
-
-def settling(
-    outputs: dict[bool, np.ndarray],
-    *,
-    averaged: int,
-    quiet: dict[bool, float] | None = None,
-    spread: dict[bool, float] | None = None,
-    title: str = "",
-) -> go.Figure:
-    """Margins of one sample's outputs, and the mean after 1, 2, ..., Q of them, of a model that was
-    trained on it and of one that was not.
-
-    Parameters:
-        outputs: {trained on it: (Q,) margins in nats}; points are outputs, lines their running
-            means
-        averaged: outputs that the attacker averages, drawn strongly
-        quiet: {trained on it: margin in nats with the noise off}, dotted
-        spread: {trained on it: s}, standard deviation of one output: a funnel mean +- 1.96 s /
-            sqrt(r), the closed form of where the mean of r outputs lies
-        title: begins the sentence
-
-    Raises:
-        ValueError: for no outputs and for `averaged` outside 1..Q.
-    """
-    most = min(map(len, outputs.values()), default=0)
-    if not outputs:
-        raise ValueError("settling got no outputs: wanted {True: margins, False: margins}")
-    if not 1 <= averaged <= most:
-        raise ValueError(f"averaged={averaged}, but there are {most} outputs: wanted 1 to {most}")
-    figure = go.Figure()
-    counts = np.arange(1, most + 1)
-    axis = [0.3, most + 0.7]
-    for i, (inside, own) in enumerate(outputs.items()):
-        whose = "trained on it" if inside else "not trained on it"
-        _, colour, dash, symbol, _ = MEMBERS if inside else NON_MEMBERS
-        mean = np.cumsum(own[:most]) / counts
-        if spread is not None:
-            half = NORMAL * spread[inside] / np.sqrt(counts)
-            ends = (mean[-1] - half, mean[-1] + half)
-            band(figure, counts, *ends, colour, legend=i == 0, name="closed form")
-        strength = [translucent(colour, 0.75 if r < averaged else 0.2) for r in range(most)]
-        figure.add_scatter(
-            x=counts,
-            y=own[:most],
-            mode="markers",
-            marker={"symbol": symbol, "size": 7, "color": strength},
-            showlegend=False,
-            name=whose,
-            hovertemplate="output %{x}: margin %{y:.2f}",
-        )
-        figure.add_scatter(
-            x=counts[:averaged],
-            y=mean[:averaged],
-            mode="lines+markers",
-            line={"color": colour, "width": 3, "dash": dash},
-            name=f"mean, {whose}",
-            marker={"size": 4, "color": colour},
-            hovertemplate="mean of %{x}: %{y:.2f}",
-        )
-        if quiet is not None and inside in quiet:
-            level(
-                figure,
-                axis,
-                quiet[inside],
-                showlegend=i == 0,
-                hovertemplate="noise off: %{y:.2f}",
-                colour=colour,
-                dash="dot",
-                width=1.5,
-                name="noise off",
-            )
-    means = [float(own[:averaged].mean()) for own in outputs.values()]
-    what = "one output is"
-    where = f"at {means[0]:.2f} nats"
-    if len(means) == 2:
-        what = "one output of each is"
-        where = f"{means[0] - means[1]:+.2f} nats apart"
-    if averaged > 1:
-        what = f"the means of {averaged} outputs are"
-    return finish(
-        figure,
-        f"{title}: {what} {where}",
-        clauses(
-            "points: outputs",
-            "lines: their mean so far",
-            bool(quiet) and "dotted: noise off",
-            spread is not None and "shaded: closed form",
-        ),
-        height=370,
-        legend=BELOW,
-        xaxis={"title": "outputs averaged", "range": axis},
-        yaxis_title="margin (nats)",
-    )
 
 
 def heatmap(

@@ -24,15 +24,20 @@ def side_by_side(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
 
 def histograms(scores: dict[str, Scores], title: str) -> dict:
     """Members of each by their rank among its own non-members, who look the same in all."""
-    (first, *others), names = [ranked(one) for one in scores.values()], [*scores]
-    members = [first["data"][1] | {"name": f"members, {names[0]}"}]
-    for i, (name, figure) in enumerate(zip(names[1:], others, strict=True)):
-        line = {"shape": "hv", "color": look(i).colour, "dash": look(i + 1).dash, "width": 2}
-        members.append(
-            figure["data"][1] | {"name": f"members, {name}", "line": line, "fill": "none"}
-        )
-    figure = first | {"data": [first["data"][0] | {"name": "non-members"}, *members]}
-    return with_title(with_layout(figure, legend=BELOW, height=330), title)
+    traces = []
+    for number, (name, one) in enumerate(scores.items()):
+        figure = ranked(one)
+        non_members, members = figure["data"]
+        members = members | {"name": f"members, {name}"}
+        if number == 0:
+            first = figure
+            traces.append(non_members | {"name": "non-members"})
+        else:
+            colour = look(number - 1).colour
+            line = {"shape": "hv", "color": colour, "dash": look(number).dash, "width": 2}
+            members |= {"line": line, "fill": "none"}
+        traces.append(members)
+    return with_title(with_layout(first | {"data": traces}, legend=BELOW, height=330), title)
 
 
 def ranked(scores: Scores, *, bins: int = BINS) -> dict:
