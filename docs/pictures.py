@@ -6,16 +6,14 @@ Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pandas as pd
-from playwright.sync_api import Error, sync_playwright
+from playwright.sync_api import sync_playwright
 
 from mia_nb import (
     accounting,
@@ -95,24 +93,22 @@ def main(root: str = "results") -> None:
 
 def explorers(port: int = 8844) -> None:
     """Two explorers as `mia-nb explore` opens them on the shipped signals."""
-    address, size = f"http://127.0.0.1:{port}/", {"width": 1366, "height": 768}
+    size = {"width": 1366, "height": 768}
     with tempfile.TemporaryDirectory() as empty, sync_playwright() as playwright:
         options = (f"--port={port}", f"--results={empty}")
         served = subprocess.Popen(
-            [sys.executable, "-m", "mia_nb.cli", "explore", "--no-browser", *options]
+            [sys.executable, "-m", "mia_nb.cli", "explore", "--no-browser", *options],
+            stdout=subprocess.PIPE,
+            text=True,
         )
+        address = served.stdout.readline().split()[0]  # with its token
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
             args=["--no-sandbox", "--disable-gpu"],
         )
         try:
             page = browser.new_page(viewport=size)
-            deadline = time.monotonic() + 60
-            while served.poll() is None and time.monotonic() < deadline:
-                with contextlib.suppress(Error):
-                    page.goto(address, timeout=120_000)
-                    break
-                time.sleep(0.5)
+            page.goto(address, timeout=120_000)
             for tab, name in (
                 ("Scores and ROC", "explore-scores"),
                 ("One sample, two worlds", "explore-sample"),
@@ -121,6 +117,7 @@ def explorers(port: int = 8844) -> None:
                 page.locator("[role=status]:visible").first.wait_for(timeout=120_000)
                 page.locator("[role=figure][data-drawn]:visible").first.wait_for(timeout=120_000)
                 page.wait_for_timeout(3000)
+                page.locator(".jupyter-widget-tab").first.evaluate("tabs => tabs.scrollIntoView()")
                 page.screenshot(path=HERE / f"{name}.png")
         finally:
             browser.close()

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import io
 import sys
 import warnings
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from attack_worlds import save_signals
@@ -767,3 +769,38 @@ def test_in_batch_mode_both_are_shown_once_with_every_figure_that_needs_no_hand(
         make([stored[0]])._ipython_display_()
         assert sum(isinstance(one, go.Figure) for one in shown) == 4
         assert title in shown[0].data
+
+
+def saved(explorer) -> pd.DataFrame:
+    """What its CSV holds."""
+    return pd.read_csv(io.StringIO(explorer.csv()), comment="#")
+
+
+def test_what_each_model_says_of_a_sample_is_saved_a_number_per_column(explorer, signals):
+    explorer.set(target=2, sample=3, truth=True)
+    table = saved(explorer)
+    np.testing.assert_allclose(table["margin"], signals.margin[:, 0, 3], rtol=1e-6)
+    assert table["member"].tolist() == signals.member[:, 3].tolist()
+    explorer.set(truth=False)
+    hidden = saved(explorer)["member"].isna()
+    assert hidden.tolist() == [model == 2 for model in range(8)]
+    explorer.set(truth=True)
+
+
+def test_the_whole_ranking_is_saved_a_number_per_column(signals):
+    explorer = widgets.exposed([source(signals)])
+    table = saved(explorer)
+    assert len(table) == 200 and table["sample"].iloc[0] == explorer.values["sample"]
+    assert table["separation"].is_monotonic_decreasing
+    assert (table["low"] < table["separation"]).all() and (
+        table["separation"] < table["high"]
+    ).all()
+
+
+def test_what_a_threshold_finds_is_saved_a_number_per_column(signals):
+    explorer = widgets.scores([source(signals)])
+    (row,) = saved(explorer).to_dict("records")
+    assert row["tpr"] == pytest.approx(row["true_positives"] / row["members"])
+    assert row["tpr_low"] < row["tpr"] < row["tpr_high"] and row["auc_low"] < row["auc"]
+    numeric = [value for name, value in row.items() if name != "attack"]
+    assert not any(isinstance(value, str) for value in numeric)

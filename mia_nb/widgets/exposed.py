@@ -121,6 +121,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
             figures,
             pd.DataFrame([row]),
             note(source, ranked, outcome),
+            ranks(source, ranked, rows),
         )
 
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
@@ -350,6 +351,21 @@ def numbers(source: Source, ranked: Ranking, column: int) -> dict:
     if source.canaries is not None:
         row["canary"] = "yes" if source.canaries[column] else "no"
     return row
+
+
+def ranks(source: Source, ranked: Ranking, rows: np.ndarray) -> pd.DataFrame:
+    """The list as it is ranked and filtered, for CSV: how far each sample's worlds lie apart."""
+    value = ranked.value[rows]
+    half = ranked.half[rows]
+    return pd.DataFrame(
+        {
+            "sample": source.numbers[rows],
+            "label": [source.class_of(column) for column in source.audited[rows]],
+            "separation": value,
+            "low": value - half,
+            "high": value + half,
+        }
+    )
 
 
 def test_numbers(outcome: Tested | None, column: int) -> dict:

@@ -140,7 +140,9 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         }
         sentence = f"Sample {sample} ({about}): {words}"
         sentence += f"; is a {'member' if trained else 'non-member'}" if truth else ""
-        return View(sentence, figures, pd.DataFrame([row]), note(source, world, k, attack))
+        remarks_below = note(source, world, k, attack)
+        long = margins_of_models(source, sample, target if not truth else None)
+        return View(sentence, figures, pd.DataFrame([row]), remarks_below, long)
 
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
@@ -338,6 +340,26 @@ def verdict(source: Source, target: int, one: int) -> str:
     correct = source.signals.correct[target : target + 1, :, one : one + 1]
     right = over_queries(correct, source.signals.query_kind)[0, 0]
     return {1: "right", 0: "wrong"}.get(right, f"right in {right:.0%} of queries")
+
+
+def margins_of_models(source: Source, sample: int, hidden: int | None) -> pd.DataFrame:
+    """What each model says of a sample, for CSV; whether the `hidden` target trained on it is left
+    out.
+    """
+    one = source.audited[source.column(sample)]
+    margin = over_queries(source.signals.margin[:, :, one : one + 1], source.signals.query_kind)
+    member = pd.Series(source.signals.member[:, one], dtype=object)
+    if hidden is not None:
+        member[hidden] = None
+    return pd.DataFrame(
+        {
+            "sample": sample,
+            "label": source.class_of(one),
+            "model": source.rows,
+            "margin": margin[:, 0],
+            "member": member,
+        }
+    )
 
 
 def numbers(world: Evidence, one: int, gap: str, ratio: str) -> dict:

@@ -122,6 +122,27 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             "Q": one.info["queries"],
             "targets": len(one.targets),
         }
+        measured = {
+            "attack": attack,
+            "targets": len(one.targets),
+            "threshold": threshold,
+            "tpr": tpr,
+            "tpr_low": low,
+            "tpr_high": high,
+            "fpr": fpr,
+            "prior": PRIORS[prior],
+            "ppv": ppv,
+            "true_positives": tp,
+            "members": size[0].sum(),
+            "false_positives": fp,
+            "non_members": size[1].sum(),
+            "auc": area["value"],
+            "auc_low": area["low"],
+            "auc_high": area["high"],
+            "tie_mass": ties(*which),
+            "references": one.info["k"],
+            "queries": one.info["queries"],
+        }
         histogram, roc = pictures(*which, compare)
         histogram = with_title(
             histogram,
@@ -137,6 +158,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             figures,
             pd.DataFrame([row]),
             remarks({ORACLE: True, BOTH: target == ALL}, one.info["flags"]),
+            pd.DataFrame([measured]),
         )
 
     controls = {  # filled by what they follow, where a damaged source is a message
