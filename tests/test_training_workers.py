@@ -295,7 +295,7 @@ def test_a_training_of_seconds_starts_no_process_unless_it_is_asked_to(
     def no_workers(*_):
         raise AssertionError("workers were started")
 
-    monkeypatch.setattr(training.train, "train_units", no_workers)
+    monkeypatch.setattr(workers, "train_units", no_workers)
     train(SMALL, images, tmp_path / "few")
     with pytest.raises(AssertionError, match="workers were started"):
         train(SMALL, images, tmp_path / "asked", workers=2, strategy="plain")

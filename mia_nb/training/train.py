@@ -16,19 +16,12 @@ import numpy as np
 from mia_nb import __version__, data, defenses, models, store
 from mia_nb.arguments import Array, Flag, PathLike, Real, Whole
 from mia_nb.checks import checked, instance, mask, one_of, positive
-from mia_nb.training.execution import (
-    device_of,
-    executed,
-    parsed,
-    processes,
-    training_bar,
-    worth_processes,
-)
+from mia_nb.training.execution import device_of, parsed
 from mia_nb.training.loop import LOSSES, OPTIMIZERS, mix
 from mia_nb.training.pool import Pool, load_pool, open_pool, weights_digest
 from mia_nb.training.trials import check
-from mia_nb.training.work import remove_leftovers, units, work
-from mia_nb.training.workers import check_workers, decide, started, train_units
+from mia_nb.training.work import remove_leftovers
+from mia_nb.training.workers import check_workers, train_rows
 from mia_nb.types import Images, Recipe
 
 # enters every key; raise it when the same recipe starts to mean other models
@@ -114,7 +107,7 @@ def train_pool(
     images = data.check_images(instance("images", images, Images))
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
     check_workers(workers, backend, models.architecture(recipe.model, recipe.model_args))
-    on_cpu = device_of(device, here=False).type == "cpu"
+    device_of(device, here=False)
     parsed(strategy)
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)
@@ -127,33 +120,26 @@ def train_pool(
             with contextlib.suppress(store.ReadOnly):
                 remove_leftovers(pool.folder)
             return announce(pool, progress, "cached")
-    local = backend == "loky"
-    count = processes(recipe, device, workers) if local else workers
+    if backend == "loky":
+        device_of(device)  # it trains here
     plan = pool.plan(images, parent)
     if not known:
         check(plan, int(pool.population.sum()), parent)
         write_inputs(pool, images)
     begun = time.perf_counter()
     missing = rows_to_make(pool, force, pool.unfinished)
-    if local and workers is None and on_cpu and not worth_processes(plan):
-        count = 1
-    with started(backend, count, pool.record.get("builder", ""), device) as count:
-        how = decide(pool, plan, backend, workers if local else count, device, strategy)
-        todo = [unit for unit in units(len(pool.member), how["group"]) if set(unit) & set(missing)]
-        count = min(count, len(todo))
-        named = [m for unit in todo for m in unit]
-        with training_bar(_title(recipe), named, recipe.epochs, how, count, progress) as report:
-            if local and count == 1:
-                work(
-                    pool,
-                    executed(plan, how),
-                    how["threads"],
-                    todo,
-                    checkpoint=checkpoint,
-                    progress=report,
-                )
-            else:
-                train_units(pool, todo, backend, count, checkpoint, report)
+    train_rows(
+        pool,
+        plan,
+        missing,
+        _title(recipe),
+        device=device,
+        strategy=strategy,
+        workers=workers,
+        backend=backend,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
     remove_leftovers(pool.folder)
     return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
 

@@ -40,12 +40,15 @@ from mia_nb.training.execution import (
     device_of,
     executed,
     execution,
+    processes,
     read_execution,
     resumed,
+    training_bar,
+    worth_processes,
 )
 from mia_nb.training.loop import Plan
 from mia_nb.training.pool import Pool, open_pool
-from mia_nb.training.work import REPORTS, Progress, unit_name, work
+from mia_nb.training.work import REPORTS, Progress, unit_name, units, work
 from mia_nb.types import Images
 
 BACKENDS = ("loky", "dask", "ray")
@@ -88,6 +91,51 @@ def check_workers(workers: int | None, backend: str, model: str) -> None:
             f"model={model!r} lives in this script, which workers of {backend} cannot import:"
             " put it in a module"
         )
+
+
+def train_rows(
+    pool: Pool,
+    plan: Plan,
+    rows: list[int],
+    title: str,
+    *,
+    device: str | None,
+    strategy: str,
+    workers: int | None,
+    backend: str,
+    checkpoint: float,
+    progress: bool,
+) -> None:
+    """Train these rows of a pool: in this process, or by workers.
+
+    Parameters:
+        pool: whose folder has its images and masks.
+        plan: what is trained, on the CPU.
+        rows: that are missing.
+        title: what the bar calls the training.
+        device, strategy, workers, backend, checkpoint, progress: as for `train_pool`.
+
+    Raises:
+        ValueError, RuntimeError: as `decide` and `train_units`.
+    """
+    local = backend == "loky"
+    count = workers
+    if local:
+        count = processes(plan.recipe, device, workers)
+        on_cpu = device_of(device).type == "cpu"
+        if workers is None and on_cpu and not worth_processes(plan):
+            count = 1
+    with started(backend, count, pool.record.get("builder", ""), device) as count:
+        how = decide(pool, plan, backend, workers if local else count, device, strategy)
+        todo = [unit for unit in units(len(pool.member), how["group"]) if set(unit) & set(rows)]
+        count = min(count, len(todo))
+        named = [m for unit in todo for m in unit]
+        with training_bar(title, named, plan.recipe.epochs, how, count, progress) as report:
+            if local and count == 1:
+                plan = executed(plan, how)
+                work(pool, plan, how["threads"], todo, checkpoint=checkpoint, progress=report)
+            else:
+                train_units(pool, todo, backend, count, checkpoint, report)
 
 
 @contextlib.contextmanager
