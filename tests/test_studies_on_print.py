@@ -1,0 +1,65 @@
+"""Claims judged on printed numbers: known cells of the papers, and what the page shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mia_nb.studies import claims_on_print
+from mia_nb.studies.on_print import printed_blocks
+from mia_nb.studies.setting import Setting
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "claims.md"
+
+
+def test_a_block_holds_the_cells_of_its_tables_with_the_accuracies_of_their_models():
+    block = printed_blocks("snn")["cifar10 resnet18"]
+    first = Setting("snn", training="hybrid", timesteps=1, attack="attack_p")  # Table 2, first cell
+    assert block[first]["auc"] == 0.5458 and block[first]["tpr@0.001"] == 0.0008
+    assert 0.5 < block[first]["test_accuracy"] < 1
+
+
+def test_a_margin_that_the_print_breaks_fails_the_claim():
+    """S7 allows .01, and Guan et al. print .5962 for direct and .7757 for hybrid training at T = 4
+    on CIFAR-100."""
+    claim = claims_on_print("snn").loc["S7"]
+    assert claim["verdict"] == "does not hold" and claim["agree"] < claim["comparisons"]
+    assert claim["least"].startswith("cifar100 resnet18: AUC, ")
+    block = printed_blocks("snn")["cifar100 resnet18"]
+    direct, hybrid = (
+        max(
+            block[one]["auc"]
+            for one in block
+            if one.model == "snn"
+            and "auc" in block[one]
+            and one.training == training
+            and one.timesteps == 4
+            and one.references == "own"
+            and not one.input_dropout
+        )
+        for training in ("direct", "hybrid")
+    )
+    assert (direct, hybrid) == (0.5962, 0.7757)
+
+
+def test_a_claim_that_every_printed_comparison_supports_holds():
+    table = claims_on_print("snn")
+    for name in ("S4", "S5", "S6"):
+        assert table.loc[name, "verdict"] == "holds"
+        assert table.loc[name, "agree"] == table.loc[name, "comparisons"] > 0
+    assert table.loc["S9", ["verdict", "comparisons"]].tolist() == ["not printed", 0]
+
+
+def test_a_claim_of_which_a_part_is_not_printed_holds_in_part():
+    """D2 rests on a comparison at equal gaps, for which the print has no checkpoints."""
+    verdict = claims_on_print("nsde").loc["D2", "verdict"]
+    assert verdict == "holds in part: nothing is printed at an equal gap"
+
+
+@pytest.mark.parametrize("study", ["snn", "nsde"])
+def test_the_page_shows_what_is_computed(study):
+    page = PAGE.read_text()
+    for name, row in claims_on_print(study).iterrows():
+        count = f"{row['agree']} of {row['comparisons']}" if row["comparisons"] else ""
+        assert f"| {name}. {row['claim']} | {row['verdict']} | {count} | {row['least']} |\n" in page
