@@ -92,6 +92,7 @@ class Source:
 
     @cached_property
     def signals(self) -> Signals:
+        """The signals, read at the first call."""
         if self._signals is not None:
             return self._signals
         if "example" in self.info:
