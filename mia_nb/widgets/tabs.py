@@ -32,8 +32,8 @@ class Tabs:
 
     def __init__(self, makers: dict[str, Callable[[], Explorer]], note: str = ""):
         self.makers = makers
-        self.made = {}
-        self._pool = ("", set())
+        self.made: dict[str, Explorer] = {}
+        self._pool: tuple[str, set[str]] = ("", set())  # chosen by hand: its name, keys of pools
         self._following = False
         self.note = note
 
@@ -66,11 +66,12 @@ class Tabs:
         titles = tuple(self.makers)
         tab = W.Tab([W.VBox() for _ in titles], titles=titles, layout=W.Layout(margin="0"))
 
-        def opened(change) -> None:
-            if change["new"] is None:
+        def opened(change: dict) -> None:
+            number = change["new"]
+            if number is None:
                 return
-            place = tab.children[change["new"]]
-            title = titles[change["new"]]
+            place = tab.children[number]
+            title = titles[number]
             if not place.children:
                 place.children = [W.Label("reading ...")]
                 explorer = self[title]
@@ -92,13 +93,17 @@ class Tabs:
 
     def _follow(self, explorer: Explorer) -> None:
         """Turn to the pool chosen elsewhere, if this explorer has something of it."""
-        name, keys = self._pool
-        near = [one for one, entry in explorer.pools.items() if pools_of(entry) & keys]
-        if near:
-            self._following = True
-            likely = [one for one in (name, explorer.chooser.value) if one in near]
-            explorer.chooser.value = [*likely, *near][0]
-            self._following = False
+        chosen, keys = self._pool
+        near = [name for name, entry in explorer.pools.items() if pools_of(entry) & keys]
+        if not near:
+            return
+        name = near[0]
+        for likely in (explorer.chooser.value, chosen):
+            if likely in near:
+                name = likely
+        self._following = True
+        explorer.chooser.value = name
+        self._following = False
 
 
 EXPLORERS = {
