@@ -103,8 +103,36 @@ def query(
         signals = query(pool, images, queries=16, noise=True)
     """
     plan = Query(**options)
-    device = device_of(device, here=False)
+    chosen_device = device_of(device, here=False)
     data.check_images(images)
+    _check_size(pool, images)
+    rows = row_numbers("models", models, len(pool.member)).tolist()
+    settings, query_kind = _settings(pool, images, rows, plan)
+    # weights are in the key: a pool trained anew by another strategy has others under the same pool
+    # key. Which machine was queried is not: outputs differ by rounding only
+    about = {"pool": pool.key, **settings}
+    files = pool.folder.files()
+    weights = [files.get(pool.weights_name(m), "") for m in rows]
+    key = store.content_key(about, images.digest, *weights)
+    folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
+    size = _together(pool, images, settings["noise"], batch, chosen_device)
+    signals = None if force else _stored(folder, progress)
+    if signals is None:  # what is read needs no lock
+        with pool.folder.lock(f"signals-{key[:12]}"):
+            # another process may have made them meanwhile
+            signals = None if force else _stored(folder, progress)
+            if signals is None:
+                store.open_folder(folder.path.parent, "signals", pool.folder.name, key, about)
+                if force:
+                    store.drop_partial(folder)
+                ways = (settings, query_kind, chosen_device, size, progress)
+                signals = _anew(folder, partial(_query_models, pool, images, *ways))
+    _record(folder, pool, images, signals, chosen_device)
+    return signals
+
+
+def _check_size(pool: Pool, images: Images) -> None:
+    """ValueError for images of another size than those that the pool was trained on."""
     shape = tuple(images.x.shape[1:])
     trained = pool.folder.map_array("images.npy", "u", (None, None, None, None)).shape[1:]
     if shape != trained:
@@ -112,7 +140,12 @@ def query(
             f"images of {shape} pixels; the pool was trained on {trained}: load them with the same"
             " size"
         )
-    rows = row_numbers("models", models, len(pool.member)).tolist()
+
+
+def _settings(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple[dict, str]:
+    """What of a query determines its outputs, and what makes its queries differ; ValueError for
+    what this pool cannot be asked.
+    """
     per_step = plan.per_step
     output_args = plan.output_args
     if plan.output is not None or output_args:
@@ -127,7 +160,7 @@ def query(
     if plan.mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], plan)
     augment = pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"
-    options = {
+    settings = {
         "queries": plan.queries,
         "input_dropout": plan.input_dropout,
         "augment": plan.augment and augment,
@@ -144,26 +177,7 @@ def query(
             output_args=output_args,
         ),
     }
-    # weights are in the key: a pool trained anew by another strategy has others under the same pool
-    # key. Which machine was queried is not: outputs differ by rounding only
-    weights = (pool.folder.files().get(pool.weights_name(m), "") for m in rows)
-    key = store.content_key({"pool": pool.key, **options}, images.digest, *weights)
-    folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
-    size = _together(pool, images, noise, batch, device)
-    signals = None if force else _stored(folder, progress)
-    if signals is None:  # what is read needs no lock
-        with pool.folder.lock(f"signals-{key[:12]}"):
-            # another process may have made them meanwhile
-            signals = None if force else _stored(folder, progress)
-            if signals is None:
-                about = {"pool": pool.key, **options}
-                store.open_folder(folder.path.parent, "signals", pool.folder.name, key, about)
-                if force:
-                    store.drop_partial(folder)
-                ways = (options, query_kind, device, size, progress)
-                signals = _anew(folder, partial(_query_models, pool, images, *ways))
-    _record(folder, pool, images, signals, device)
-    return signals
+    return settings, query_kind
 
 
 def _together(
@@ -171,7 +185,8 @@ def _together(
 ) -> int:
     """Images in one forward pass, in whole blocks: `batch`, or 512 (on a GPU 2,048), of tiny ones
     more. Noisy outputs do not depend on `batch`; the global generator takes one seed, and so one
-    block at a time."""
+    block at a time.
+    """
     least = 1 if device.type == "cpu" else 8
     most = max(VALUES // images.x[0].numel() // BLOCK, least) * BLOCK
     if noise:
