@@ -164,6 +164,23 @@ def test_the_page_holds_headline_limits_picture_and_tables_and_asks_nothing_of_t
     assert len(leaky.plot().data) > 4
 
 
+def test_outputs_alone_are_audited_as_the_model_that_gave_them(leaky, tmp_path):
+    logits, (x1, y1), (x0, y0) = planted(1.5)
+    arrays = {"logits": logits(np.concatenate([x1, x0]))[None], "labels": np.concatenate([y1, y0])}
+    np.savez(tmp_path / "o.npz", **arrays, member=np.arange(400)[None] < 200, split="random")
+    found = auditing.audit_outputs(tmp_path / "o.npz", n_resamples=30)
+    assert found.headline == leaky.headline and found.table.equals(leaky.table)
+    assert "Assumed, as the file declares" in found.text
+    np.savez(tmp_path / "o.npz", **arrays, member=np.arange(400)[None] < 200)
+    undeclared = auditing.audit_outputs(tmp_path / "o.npz", n_resamples=30)
+    assert undeclared.verdict.outcome == "not established"
+    other = np.random.default_rng(0).normal(size=arrays["logits"].shape) + arrays["logits"]
+    arrays["logits"] = np.concatenate([arrays["logits"], other])
+    np.savez(tmp_path / "two.npz", **arrays, member=[np.arange(400) < 200, np.arange(400) >= 200])
+    with pytest.raises(ValueError, match="outputs of 2 models: wanted those of one"):
+        auditing.audit_outputs(tmp_path / "two.npz")
+
+
 # --------------------------------------------------------------------------------------------------
 # classes and groups
 

@@ -4,7 +4,7 @@ samples, canaries. NumPy only.
 
 from mia_nb.auditing.canaries import canary_arrays, canary_member, canary_rates
 from mia_nb.auditing.elsewhere import collect, plan
-from mia_nb.auditing.finished import audit_model
+from mia_nb.auditing.finished import audit_model, audit_outputs
 from mia_nb.auditing.gate import judge, limits, refuse_unmeasurable
 from mia_nb.auditing.ladder import ladder
 from mia_nb.auditing.one_run import audit, score_split
@@ -17,6 +17,7 @@ from mia_nb.auditing.vulnerable import null_scores, vulnerability
 __all__ = [
     "audit",
     "audit_model",
+    "audit_outputs",
     "canary_arrays",
     "canary_member",
     "canary_rates",

@@ -19,7 +19,7 @@ from mia_nb.auditing.dependence import Units, loss_gap, resampling_units
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.model_audit import ModelAudit
 from mia_nb.auditing.model_outputs import outputs
-from mia_nb.auditing.outputs import outputs_from
+from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
 from mia_nb.auditing.readers import named_classes, numpy_of, wants_columns
 from mia_nb.auditing.samples import both_sides, copies, raw_inputs_guard, rows_of
 from mia_nb.auditing.sentences import (
@@ -35,7 +35,7 @@ from mia_nb.auditing.sentences import (
     tail_words,
     threshold_words,
 )
-from mia_nb.auditing.shift import DOUBT, LEVEL
+from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, comparable
 from mia_nb.auditing.twins import given_references, retrained_models
 from mia_nb.checks import checked, shown
 from mia_nb.metrics import by_group, clopper_pearson, self_test
@@ -171,12 +171,7 @@ def audit_model(
     x, y, member = both_sides(train, test, known)
     table = x
     x = numpy_of(x)
-    if groups is not None:
-        groups = numpy_of(groups)
-        if groups.dtype == object:  # numbers and text do not compare
-            groups = groups.astype(str)
-    if groups is not None and groups.shape != y.shape:
-        raise ValueError(f"groups have shape {groups.shape}; wanted {y.shape}, a label per sample")
+    groups = _labels_of_groups(groups, y.shape)
     shift = raw_inputs_guard(table, y, member, seed)
     query = partial(outputs, x=table, batch=batch, device=device, known=known)
     classes = known if classes is None else classes
@@ -216,12 +211,78 @@ def audit_model(
         found = _compared(arrays, others, judged, doubt, units, models)
     else:
         found = _alone(signals, judged, doubt, seed, units)
+    return _with_remarks(found, told, shift, of_images=x.ndim > 2)
+
+
+@checked
+def audit_outputs(
+    given: Anything,
+    *,
+    groups: Array | None = None,
+    n_resamples: Count = RESAMPLES,
+    seed: Count = 0,
+) -> ModelAudit:
+    """The audit of one finished model of which there are only the outputs.
+
+    Parameters:
+        given: that of `read_outputs`, or the path of a file for it, with one model.
+        groups: (N,) labels of the audited samples, as for `audit_model`.
+        n_resamples: resamples of the bootstrap.
+        seed: of every draw.
+
+    Returns:
+        A `ModelAudit`, decided as by `audit_model`. Where nothing shows that chance drew the
+        members (neither images nor a declared split) nothing is concluded (`comparable`).
+
+    Raises:
+        ValueError: for outputs of several models, whatever `read_outputs` refuses, and groups of
+            another number than samples.
+    """
+    held = given if isinstance(given, Outputs) else read_outputs(given)
+    models = len(held.signals.margin)
+    if models != 1:
+        raise ValueError(
+            f"outputs of {models} models: wanted those of one; several are audited by"
+            " mia-nb audit --logits or notebook 07"
+        )
+    audited = ~held.signals.population
+    signals = held.signals.select(samples=np.flatnonzero(audited))
+    member = signals.member[0]
+    images = None if held.images is None else held.images[audited]
+    groups = _labels_of_groups(groups, member.shape)
+    shift = None if images is None else raw_inputs_guard(images, signals.labels, member, seed)
+    facts = comparable(signals, shift=shift)
+    units = resampling_units(
+        signals.margin[0].mean(0), signals.labels, member, groups=groups, x=images, seed=seed
+    )
+    judged = partial(_judged, names=held.classes, groups=groups, n_resamples=n_resamples, seed=seed)
+    found = _alone(signals, judged, facts["doubt"] or units.doubt, seed, units)
+    remarks = [*facts["remarks"], *filter(None, [facts["assumed"]])]
+    return _with_remarks(found, remarks, shift, of_images=images is not None)
+
+
+def _labels_of_groups(groups, shape: tuple[int]) -> np.ndarray | None:
+    """Groups as an array of one label per sample."""
+    if groups is None:
+        return None
+    groups = numpy_of(groups)
+    if groups.dtype == object:  # numbers and text do not compare
+        groups = groups.astype(str)
+    if groups.shape != shape:
+        raise ValueError(f"groups have shape {groups.shape}; wanted {shape}, a label per sample")
+    return groups
+
+
+def _with_remarks(
+    found: ModelAudit, remarks: list[str], shift: ShiftGuard | None, of_images: bool
+) -> ModelAudit:
+    """The audit with what is to be read before its numbers, and what may be done after them."""
     views = {"classes": found.by_class, "groups": found.by_group}
     split = [largest_contribution(t, what) for what, t in views.items() if t is not None]
-    told += [found.text, *filter(None, split)]
-    # measured on images: a batch of these has channels or rows, and columns
-    told += measured_advice() if found.verdict.outcome == EXCEEDED and x.ndim > 2 else []
-    return found._replace(shift=shift, text="\n".join(told))
+    lines = [*remarks, found.text, *filter(None, split)]
+    if found.verdict.outcome == EXCEEDED and of_images:  # the advice was measured on images
+        lines += measured_advice()
+    return found._replace(shift=shift, text="\n".join(lines))
 
 
 def _alone(signals: Signals, judged: Callable, doubt: str, seed: int, units: Units) -> ModelAudit:

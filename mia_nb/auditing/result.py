@@ -130,7 +130,9 @@ def _words(facts: dict) -> str:
 
 
 @checked
-def headline(table: pd.DataFrame, self_test_passed: Flag, design: dict | None = None) -> str:
+def headline(
+    table: pd.DataFrame, self_test_passed: Flag, design: dict | None = None, *, finding: str = ""
+) -> str:
     """What the strongest attack found, with interval, sizes and the state of the negative control,
     in a sentence.
 
@@ -139,6 +141,8 @@ def headline(table: pd.DataFrame, self_test_passed: Flag, design: dict | None = 
         self_test_passed: of `metrics.self_test`.
         design: that of `design`, for the number of pairs or training sets; where it holds what
             `comparable` says, remarks and doubt come first.
+        finding: what stands in place of the strongest attack's interval: of one finished model the
+            headline of `audit_outputs`, whose permutation test has more power.
 
     Returns:
         one to a few sentences. "no better than a coin" only where the interval holds 1/2 and is at
@@ -149,29 +153,32 @@ def headline(table: pd.DataFrame, self_test_passed: Flag, design: dict | None = 
     low, high = auc.loc["max", ["low", "high"]]
     facts = design or {}
     if low > 0.5 and facts.get("doubt"):
-        finding = "tells the two sides apart"
+        says = "tells the two sides apart"
     elif low > 0.5:
-        finding = "tells members from non-members"
+        says = "tells members from non-members"
     elif high < 0.5:
-        finding = "ranks members below non-members (is the design right?)"
+        says = "ranks members below non-members (is the design right?)"
     elif (high - low) / 2 > VAGUE:
-        finding = (
+        says = (
             "cannot tell members from non-members, nor show that it could not: the interval is too"
             " wide"
         )
     else:
-        finding = "finds members no better than a coin, as far as these numbers resolve"
+        says = "finds members no better than a coin, as far as these numbers resolve"
     targets = f"{top['targets']:.0f} target{'s' if top['targets'] > 1 else ''}"
     if facts.get("models", 1) > 1:
         unit = "pair" if facts["kind"] == "pairs" else "training set"
         targets += f" ({facts['units']} {unit}{'s' if facts['units'] > 1 else ''})"
     sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
     test = "passed" if self_test_passed else "FAILED: do not quote these numbers"
+    strongest = (
+        f"The strongest of {len(auc) - 1} attacks, {top.name}, {says}: AUC"
+        f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}."
+    )
     sentences = (
         *facts.get("remarks", ()),
         facts.get("doubt"),
-        f"The strongest of {len(auc) - 1} attacks, {top.name}, {finding}: AUC"
-        f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}.",
+        finding.removeprefix(facts.get("doubt", "")).strip() or strongest,
         f"The negative control {test}.",
         facts.get("assumed"),
     )
@@ -232,6 +239,7 @@ def result(
     origin: dict | None = None,
     audited: Anything | None = None,
     groups: pd.DataFrame | None = None,
+    finding: str = "",
 ) -> Record:
     """The record that stands beside the report: strict JSON, null for what has no number.
 
@@ -248,6 +256,7 @@ def result(
         origin: what else the provenance holds: recipe, keys.
         audited: the record of `audit`, None where there is none.
         groups: `metrics.by_group` of the strongest attack, None where there is none.
+        finding: as for `headline`.
 
     Returns:
         A dict; displayed in a notebook, the page carries it. The attacks' numbers, a row
@@ -263,9 +272,10 @@ def result(
     split = pd.DataFrame() if groups is None else groups
     told = largest_contribution(split) if len(split) else ""
     leaks = auc.loc["max", "low"] > 0.5 and self_test.passed and not design.get("doubt")
+    first = headline(table, self_test.passed, design, finding=finding)
     record = {
         "schema": SCHEMA,
-        "headline": " ".join([headline(table, self_test.passed, design), *filter(None, [told])]),
+        "headline": " ".join(filter(None, [first, told])),
         "question": question,
         "design": design,
         "data": data,

@@ -45,7 +45,8 @@ def percent(share: float) -> str:
 
 
 def p_words(p: float) -> str:
-    return f"p = {p:.4f}" if p < 0.01 else f"p = {p:.3f}"
+    """A p-value; near the level with a digit more, so that which side it lies on is seen."""
+    return f"p = {p:.4f}" if p < 2 * LEVEL else f"p = {p:.3f}"
 
 
 def decision_words(evidence: Evidence, level: float = LEVEL) -> str:

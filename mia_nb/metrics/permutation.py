@@ -33,7 +33,7 @@ MANY_UNITS = 20_000  # above so many units half of the permutations are drawn
 CHUNK = 1 << 22  # entries of membership held at once
 # What share of the level each part has. A mean loss finds a small leak of an ordinary model more
 # often than ranks do, and few wholly exposed members give a tail that needs no large share.
-SHARES = {"area": 0.25, "loss": 0.5, "tail": 0.25}
+SHARES = {"area": 0.2, "loss": 0.5, "tail": 0.3}
 
 
 class Evidence(NamedTuple):
