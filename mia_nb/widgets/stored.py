@@ -130,7 +130,7 @@ class Source:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; () where they are not known."""
+        """Names of the classes; their numbers where no names are known."""
         if self._classes:
             return tuple(self._classes)
         if self.pool is not None:
