@@ -23,6 +23,7 @@ from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
 from mia_nb.auditing.readers import named_classes, numpy_of, wants_columns
 from mia_nb.auditing.samples import both_sides, copies, raw_inputs_guard, rows_of
 from mia_nb.auditing.sentences import (
+    ADVICE,
     FAILED,
     RATE,
     TWINS,
@@ -44,7 +45,6 @@ from mia_nb.metrics.permutation import LEVEL as DECISIVE
 from mia_nb.metrics.permutation import membership_test
 from mia_nb.metrics.tables import table_of
 from mia_nb.metrics.uncertainty import RESAMPLES, scored
-from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Scores, Signals
 
 REDRAWS = 50  # masks redrawn for the negative control
@@ -211,7 +211,7 @@ def audit_model(
         found = _compared(arrays, others, judged, doubt, units, models)
     else:
         found = _alone(signals, judged, doubt, seed, units)
-    return _with_remarks(found, told, shift, of_images=x.ndim > 2)
+    return _with_remarks(found, told, shift)
 
 
 @checked
@@ -258,7 +258,7 @@ def audit_outputs(
     judged = partial(_judged, names=held.classes, groups=groups, n_resamples=n_resamples, seed=seed)
     found = _alone(signals, judged, facts["doubt"] or units.doubt, seed, units)
     remarks = [*facts["remarks"], *filter(None, [facts["assumed"]])]
-    return _with_remarks(found, remarks, shift, of_images=images is not None)
+    return _with_remarks(found, remarks, shift)
 
 
 def _labels_of_groups(groups, shape: tuple[int]) -> np.ndarray | None:
@@ -273,15 +273,13 @@ def _labels_of_groups(groups, shape: tuple[int]) -> np.ndarray | None:
     return groups
 
 
-def _with_remarks(
-    found: ModelAudit, remarks: list[str], shift: ShiftGuard | None, of_images: bool
-) -> ModelAudit:
+def _with_remarks(found: ModelAudit, remarks: list[str], shift: ShiftGuard | None) -> ModelAudit:
     """The audit with what is to be read before its numbers, and what may be done after them."""
     views = {"classes": found.by_class, "groups": found.by_group}
     split = [largest_contribution(t, what) for what, t in views.items() if t is not None]
     lines = [*remarks, found.text, *filter(None, split)]
-    if found.verdict.outcome == EXCEEDED and of_images:  # the advice was measured on images
-        lines += measured_advice()
+    if found.verdict.outcome == EXCEEDED:
+        lines.append(ADVICE)
     return found._replace(shift=shift, text="\n".join(lines))
 
 
