@@ -414,7 +414,7 @@ def runs(results):
 def test_identical_results_differ_by_exactly_zero_and_in_no_setting(runs):
     view = runs.set(pool="weak", beside=("weak again",))
     assert "the difference: AUC +0.000 [+0.000, +0.000], paired" in view.sentence
-    assert "epochs" not in view.table
+    assert "epochs" not in set(view.table[""])
 
 
 @pytest.mark.parametrize("other", ["other members", "other images"])
@@ -426,19 +426,19 @@ def test_other_members_or_images_are_not_paired(runs, other):
 
 def test_settings_listed_are_exactly_those_that_differ_on_the_screen_and_in_the_file(runs):
     view = runs.set(pool="weak", beside=("strong",))
-    for table in (view.table, view.long[view.long["metric"] == "auc"]):
-        settings = table.set_index("family")[["epochs", "model_args.k"]].T
-        assert settings.to_dict("index") == {
+    in_file = view.long[view.long["metric"] == "auc"].set_index("family").T
+    for table in (view.table.set_index(""), in_file):
+        assert table.loc[["epochs", "model_args.k"]].to_dict("index") == {
             "epochs": {"weak": "5", "strong": "9"},
             "model_args.k": {"weak": "-", "strong": "0.5"},
         }
-        assert "lr" not in table and "model" not in table
+        assert "lr" not in table.index and "model" not in table.index
 
 
 def test_several_results_stand_beside_the_first_each_with_its_difference(runs):
     names = ("strong", "weak again", "other members")
     view = runs.set(pool="weak", beside=names)
-    assert list(view.table["family"]) == ["weak", *names]
+    assert list(view.table.columns) == ["", "weak", *names]
     assert view.sentence.count(" minus weak: ") == 3 and view.sentence.count("(95 %: ") == 4
     drawn = {trace.get("name", "").split("  AUC")[0] for trace in view.figures["roc"]["data"]}
     assert {"weak", *names} <= drawn
@@ -447,7 +447,7 @@ def test_several_results_stand_beside_the_first_each_with_its_difference(runs):
 def test_a_fourth_tick_beside_the_first_unticks_the_one_ticked_first(runs):
     for box in runs.controls["beside"].box.children:
         box.value = True
-    assert len(runs.values["beside"]) == 3 and len(runs.view.table) == 4
+    assert len(runs.values["beside"]) == 3 and len(runs.view.table.columns) == 5
 
 
 def test_the_first_result_is_not_offered_beside_itself(runs):

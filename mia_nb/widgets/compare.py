@@ -266,7 +266,9 @@ def settings_explorer(
         else:
             changed = differing_settings(shown)
             long = pd.concat(tables.values(), ignore_index=True)
-            texts = numbers(long, shown[0]).merge(changed, on="family")
+            texts = numbers(long, shown[0]).merge(changed, on="family").drop(columns="")
+            # a column for each result: there may be many settings
+            texts = texts.set_index("family").T.rename_axis(None, axis=1).reset_index(names="")
             # a summary has the number of queries already
             new = [column for column in changed if column == "family" or column not in long]
             long = long.merge(changed[new], on="family")

@@ -51,7 +51,8 @@ def sentence(
             words = f"AUC {row['value']:.3f} (95 %: {row['low']:.3f}-{row['high']:.3f})"
         else:
             value, low, high = 100 * row[["value", "low", "high"]]
-            words = f"{value:.1f} % (95 %: {low:.1f}-{high:.1f})"
+            form = ".2f" if fpr < 0.01 else ".1f"
+            words = f"{value:{form}} % (95 %: {low:{form}}-{high:{form}})"
         if not parts:
             name = attacks.in_words(attack)
             at = f" of members at {100 * fpr:g} % false positives" if fpr is not None else ""
