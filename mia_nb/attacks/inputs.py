@@ -82,7 +82,7 @@ def check(
     *,
     needs_references: bool = False,
     same_samples: bool = True,
-):
+) -> None:
     """Refuse in one line what no attack can work with."""
     alone = references is None or not references.shape[0]
     if target.shape[0] != 1:

@@ -66,7 +66,7 @@ def song_mittal(
     value = _metric(target, metric)[0]
     missing = "these signals hold no entropies: query the pool itself, or take another metric"
     if bool(np.isnan(value).all()):
-        raise ValueError(f"song_mittal with metric={metric!r}: " + (missing))
+        raise ValueError(f"song_mittal with metric={metric!r}: " + missing)
     if metric == "correctness":
         return value
     audited = ~references.population
@@ -152,10 +152,8 @@ def shokri(
     classes = np.unique(target.labels)
     fewest = min((member[labels == y] == kind).sum() for y in classes for kind in (False, True))
     if not per_class or fewest < (200 if per_class == "auto" else 2):
-        train, test = (
-            np.hstack([x, y[:, None] == classes])
-            for x, y in ((train, labels), (test, target.labels))
-        )
+        train = np.hstack([train, labels[:, None] == classes])
+        test = np.hstack([test, target.labels[:, None] == classes])
         return _log_odds(train, member, test, classifier, seed)
     score = np.empty(len(test))
     for y in classes:
@@ -165,7 +163,7 @@ def shokri(
     return score
 
 
-def _rows(signals, max_rows, seed) -> tuple[np.ndarray, np.ndarray]:
+def _rows(signals: Signals, max_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(model, sample) of the audited rows, thinned evenly within every (class, membership)
     group.
     """
@@ -181,7 +179,7 @@ def _rows(signals, max_rows, seed) -> tuple[np.ndarray, np.ndarray]:
     return row // len(audited), audited[row % len(audited)]
 
 
-def _features(signals, model, sample) -> np.ndarray:
+def _features(signals: Signals, model: np.ndarray | int, sample: np.ndarray) -> np.ndarray:
     log_probabilities = np.maximum(signals.top_log_p[model, sample], FLOOR).astype(np.float64)
     phi = over_queries(signals.margin, "plain")[model, sample].clip(FLOOR, -FLOOR)
     return np.column_stack(
@@ -197,7 +195,9 @@ def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.nd
     return (train - centre) / spread, (test - centre) / spread
 
 
-def _log_odds(train, member, test, classifier, seed) -> np.ndarray:
+def _log_odds(
+    train: np.ndarray, member: np.ndarray, test: np.ndarray, classifier: str, seed: int
+) -> np.ndarray:
     # imported here: a second of start-up that only this attack needs
     from sklearn.linear_model import LogisticRegression
     from sklearn.neural_network import MLPClassifier

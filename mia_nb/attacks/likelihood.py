@@ -5,6 +5,7 @@ joint form, nig.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -130,11 +131,8 @@ def lira(
                 "lira: the joint forms compare both worlds; use offline=False, or combine='llr'"
             )
         return _joint(target, references, side, rho, combine)
-    fewest = int(
-        (side.n_out if offline else np.minimum(side.n_in, side.n_out))[side.audited].min(
-            initial=len(side.mask)
-        )
-    )
+    n_smaller = side.n_out if offline else np.minimum(side.n_in, side.n_out)
+    fewest = int(n_smaller[side.audited].min(initial=len(side.mask)))
     if variance == "auto":
         variance = "per_sample" if fewest >= 32 else "shrunk"
     if fewest < 4:
@@ -189,7 +187,11 @@ def lira_fit(
 
 
 def nig_fit(
-    target: Signals, references: Signals, *, combine: str = "margin", **options
+    target: Signals,
+    references: Signals,
+    *,
+    combine: str = "margin",
+    **options: bool | str | float | None,
 ) -> tuple[np.ndarray, Fit]:
     """(the target's margins (N,), the Student t predictives that `nig` compares at them).
 
@@ -205,17 +207,32 @@ def nig_fit(
     side = sides("nig", target, references, ("in", "out"), "nan")
     worlds = _worlds(theirs(references, "nig", combine), side)
     centre, a, c = _nig_predictives(*worlds, side.audited, **options)
-    return own(target, "nig", combine), _fit(side, centre, c, [2 * one for one in a])
+    return own(target, "nig", combine), _fit(side, centre, c, [2 * shape for shape in a])
 
 
-def _fit(side: Sides, centre, variance, freedom) -> Fit:
+def _fit(
+    side: Sides,
+    centre: Sequence[np.ndarray],
+    variance: Sequence[np.ndarray],
+    freedom: Sequence[np.ndarray | float],
+) -> Fit:
+    """The fit of both sides, of each (N,); NaN where a side has no references."""
     n = np.stack([side.n_in, side.n_out])
     there = np.where(n > 0, 1.0, np.nan)
-    freedom = np.stack([np.broadcast_to(one, n.shape[1:]) for one in freedom])
+    freedom = np.stack([np.broadcast_to(degrees, n.shape[1:]) for degrees in freedom])
     return Fit(np.stack(centre) * there, np.sqrt(np.stack(variance)) * there, freedom, n)
 
 
-def _gaussians(phi, side, offline, share, variance, ddof, nu0, centre) -> tuple[tuple, tuple]:
+def _gaussians(
+    phi: Columns,
+    side: Sides,
+    offline: bool,
+    share: bool,
+    variance: str,
+    ddof: int,
+    nu0: float,
+    centre: str,
+) -> tuple[tuple, tuple]:
     """((m_in, m_out), (v_in, v_out)) of every sample."""
     worlds = _worlds(phi, side)
     variances = _variances(*worlds, side.audited, offline, share, variance, ddof, nu0)
@@ -224,10 +241,19 @@ def _gaussians(phi, side, offline, share, variance, ddof, nu0, centre) -> tuple[
     return (worlds[0].mean, worlds[1].mean), variances
 
 
-def _variances(world_in, world_out, audited, offline, share, variance, ddof, nu0) -> tuple:
+def _variances(
+    world_in: World,
+    world_out: World,
+    audited: np.ndarray,
+    offline: bool,
+    share: bool,
+    variance: str,
+    ddof: int,
+    nu0: float,
+) -> tuple:
     """(v_in, v_out) of every sample; v_in is None offline."""
 
-    def of_side(name, n, ss, means=1) -> np.ndarray:
+    def of_side(name: str, n: np.ndarray, ss: np.ndarray, means: int = 1) -> np.ndarray:
         """(N,) with `means` fitted means per sample, floored at 1e-12 + (1e-6 s_global)^2."""
         free = np.maximum(n - means, 0)
         divisor = np.maximum(n - ddof * means, 0)
@@ -257,7 +283,9 @@ def _variances(world_in, world_out, audited, offline, share, variance, ddof, nu0
     return None if offline else of_side("IN", world_in.n, world_in.ss), v_out
 
 
-def _joint(target, references, side, rho, combine) -> np.ndarray:
+def _joint(
+    target: Signals, references: Signals, side: Sides, rho: float, combine: str
+) -> np.ndarray:
     """log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's Q margins, V pooled over
     samples and sides.
     """
@@ -279,8 +307,9 @@ def _joint(target, references, side, rho, combine) -> np.ndarray:
             f"lira: the joint form of {dims} signals needs {20 * dims} degrees of freedom on a side"
             f" and the references leave {free.min()}: train more pairs, or use combine='llr'"
         )
-    each = [_worlds(margin.then(lambda vectors, d=d: vectors[:, d]), side) for d in range(dims)]
-    m_in, m_out = (np.array([worlds[w].mean for worlds in each]) for w in (0, 1))
+    worlds = [_worlds(margin.then(lambda vectors, d=d: vectors[:, d]), side) for d in range(dims)]
+    m_in = np.array([world_in.mean for world_in, _ in worlds])
+    m_out = np.array([world_out.mean for _, world_out in worlds])
     cross = np.zeros((dims, dims))
     for part in blocks(models * dims, samples):
         mask = side.mask[:, part][:, None]
@@ -297,7 +326,7 @@ def _joint(target, references, side, rho, combine) -> np.ndarray:
     return np.where(side.usable, score, np.nan)
 
 
-def _mean_and_log_sd(margin) -> np.ndarray:
+def _mean_and_log_sd(margin: np.ndarray) -> np.ndarray:
     """(M, Q, N) -> (M, 2, N): mean and log standard deviation over the queries."""
     return np.stack([margin.mean(1), np.log(np.maximum(margin.std(1, ddof=1), 1e-9))], axis=1)
 
@@ -373,7 +402,16 @@ def nig(
     return np.where(side.usable, score / len(pairs), np.nan)
 
 
-def _nig_online(phi_t, world_in, world_out, audited, share, predictive, kappa0, a0) -> np.ndarray:
+def _nig_online(
+    phi_t: np.ndarray,
+    world_in: World,
+    world_out: World,
+    audited: np.ndarray,
+    share: bool | str,
+    predictive: str,
+    kappa0: float,
+    a0: float | None,
+) -> np.ndarray:
     (centre, m_out), (a_in, a_out), (c_in, c_out) = _nig_predictives(
         world_in, world_out, audited, share, kappa0, a0
     )
@@ -386,22 +424,27 @@ def _nig_online(phi_t, world_in, world_out, audited, share, predictive, kappa0, 
 
 
 def _nig_predictives(
-    world_in, world_out, audited, share_variance=True, kappa0=1.0, a0=None
+    world_in: World,
+    world_out: World,
+    audited: np.ndarray,
+    share_variance: bool | str = True,
+    kappa0: float = 1.0,
+    a0: float | None = None,
 ) -> tuple[tuple, tuple, tuple]:
     """((m_in, m_out), (a_in, a_out), (c_in, c_out)): Student's t with 2a degrees of freedom, centre
     m, scale^2 c.
     """
-    n_in, n_out = (np.maximum(world.n, 1) for world in (world_in, world_out))
+    n_in = np.maximum(world_in.n, 1)
+    n_out = np.maximum(world_out.n, 1)
     free_in = n_in - 1
     free_out = n_out - 1
     gap = world_in.mean - world_out.mean
     ratio = 1.0
     if share_variance == "ratio" and free_in[audited].any() and free_out[audited].any():
-        in_, out = (
-            w.ss[audited].sum() / free[audited].sum()
-            for w, free in ((world_in, free_in), (world_out, free_out))
-        )
-        ratio = in_ / out if min(in_, out) > 0 else 1.0
+        variance_in = world_in.ss[audited].sum() / free_in[audited].sum()
+        variance_out = world_out.ss[audited].sum() / free_out[audited].sum()
+        if min(variance_in, variance_out) > 0:
+            ratio = variance_in / variance_out
     ss_in = world_in.ss / ratio
     a0, b0 = variance_prior(
         free_in + free_out, ss_in + world_out.ss, audited, a0, between=gap[audited]
@@ -426,7 +469,7 @@ def _nig_predictives(
     return (centre, world_out.mean), (a_in, a_out), (c_in, c_out)
 
 
-def _log_predictive(gap, a, c, predictive) -> np.ndarray:
+def _log_predictive(gap: np.ndarray, a: np.ndarray, c: np.ndarray, predictive: str) -> np.ndarray:
     """log density at distance gap of Student's t, 2a degrees of freedom, scale^2 c (or the normal),
     up to terms in a.
     """
@@ -435,7 +478,9 @@ def _log_predictive(gap, a, c, predictive) -> np.ndarray:
     return -np.log(c) / 2 - (a + 0.5) * np.log1p(gap**2 / (2 * a * c))
 
 
-def _nig_offline(phi_t, world, audited, a0, predictive) -> np.ndarray:
+def _nig_offline(
+    phi_t: np.ndarray, world: World, audited: np.ndarray, a0: float | None, predictive: str
+) -> np.ndarray:
     n = np.maximum(world.n, 1)
     if not (n[audited] > 1).any():
         raise ValueError(
@@ -484,7 +529,7 @@ def variance_prior(
     return a0, np.exp(log_variance.mean() + digamma(a0))
 
 
-def _log_t_cdf(z, nu) -> np.ndarray:
+def _log_t_cdf(z: np.ndarray, nu: np.ndarray) -> np.ndarray:
     """log of Student's t distribution function, by the series of the incomplete beta function where
     it underflows.
     """

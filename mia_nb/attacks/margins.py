@@ -22,7 +22,12 @@ COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")
 class Columns:
     """An array (M, ..., N) over the references, of which only what is read is made: x[:, part]."""
 
-    def __init__(self, shape: tuple[int, ...], make: Callable[[tuple], np.ndarray], dtype=float):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        make: Callable[[tuple], np.ndarray],
+        dtype: type | np.dtype = float,
+    ) -> None:
         self.shape, self.make, self.dtype = shape, make, dtype
 
     def __len__(self) -> int:
@@ -79,7 +84,7 @@ def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.nd
 def median(phi: Columns, mask: Columns) -> np.ndarray:
     """(N,) median of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
 
-    def middle(part):
+    def middle(part: slice) -> np.ndarray:
         kept = np.ma.array(phi[:, part], mask=~mask[:, part])
         return np.ma.filled(np.ma.median(kept, axis=0), np.nan)
 

@@ -25,7 +25,7 @@ def _among(side: Sides, refs: str) -> Columns:
 def _mean(phi: Columns, mask: Columns) -> np.ndarray:
     """(N,) mean of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
 
-    def mean(part):
+    def mean(part: slice) -> np.ndarray:
         keep = mask[:, part].astype(np.float64)
         count = keep.sum(0)
         return np.einsum("mn,mn->n", phi[:, part], keep) / np.where(count > 0, count, np.nan)
@@ -96,7 +96,7 @@ def attack_r(
     return (phi_t - centre) / np.sqrt(squares / free)
 
 
-def _interpolated(loss_t, losses, keep) -> np.ndarray:
+def _interpolated(loss_t: np.ndarray, losses: np.ndarray, keep: np.ndarray) -> np.ndarray:
     """Position of each loss among {0, sorted losses that are kept, MAX_LOSS} in units of 1 / (their
     count + 1).
     """
@@ -106,7 +106,8 @@ def _interpolated(loss_t, losses, keep) -> np.ndarray:
     losses = np.sort(np.where(keep, np.minimum(losses, MAX_LOSS), MAX_LOSS), axis=0)
     knots = np.vstack([np.zeros_like(loss_t), losses, np.full_like(loss_t, MAX_LOSS)])
     below = np.minimum((knots[1:] <= loss_t).sum(0), count)
-    low, high = (np.take_along_axis(knots, (below + step)[None], 0)[0] for step in (0, 1))
+    low = np.take_along_axis(knots, below[None], 0)[0]
+    high = np.take_along_axis(knots, (below + 1)[None], 0)[0]
     share = np.where(high > low, (loss_t - low) / np.where(high > low, high - low, 1), 1)
     return np.where(count > 0, (below + share) / (count + 1), np.nan)
 
@@ -142,10 +143,10 @@ def watson(
     side = sides("watson", target, references, ("out",) if refs == "out" else (), missing)
     phi_t = own(target, "watson", combine)
     phi = theirs(references, "watson", combine)
-    read = {"loss": log_p, "margin": np.asarray, "confidence": lambda x: np.exp(log_p(x))}[signal]
-    score = read(phi_t) - (_mean if centre == "mean" else median)(
-        phi.then(read), _among(side, refs)
-    )
+    readings = {"loss": log_p, "margin": np.asarray, "confidence": lambda x: np.exp(log_p(x))}
+    read = readings[signal]
+    average = _mean if centre == "mean" else median
+    score = read(phi_t) - average(phi.then(read), _among(side, refs))
     ranked = score[side.audited][np.argsort(phi_t[side.audited])]
     if len(ranked) > 2 and (np.diff(ranked) > 0).all():
         warnings.warn(
@@ -238,7 +239,9 @@ def rmia(
     return np.where(np.isnan(u), np.nan, count / len(among))
 
 
-def _average_margin(phi, side, *, offline, a, trim, from_in) -> np.ndarray:
+def _average_margin(
+    phi: Columns, side: Sides, *, offline: bool, a: float, trim: float, from_in: bool
+) -> np.ndarray:
     """(N,) margin of rmia's pbar: log pbar - log(1 - pbar), accurate where pbar rounds to 1."""
     by_out = (side.n_in == 0) | offline
     inverted = by_out & (side.n_out == 0) & from_in
@@ -256,7 +259,9 @@ def _average_margin(phi, side, *, offline, a, trim, from_in) -> np.ndarray:
         return np.logaddexp(np.log(blend) + mean_p, np.log1p(-blend)) - np.log(blend) - mean_q
 
 
-def _log_means(phi, mask, weight_in, weight_out, trim=0.0):
+def _log_means(
+    phi: Columns, mask: Columns, weight_in: np.ndarray, weight_out: np.ndarray, trim: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """(log mean p, log mean (1 - p)) over references, each (N,), with one weight for IN and one for
     OUT models.
     """
@@ -276,14 +281,14 @@ def _log_means(phi, mask, weight_in, weight_out, trim=0.0):
     return mean_p, mean_q
 
 
-def _majority(u, population, log_gamma, strict) -> np.ndarray:
+def _majority(u: np.ndarray, population: np.ndarray, log_gamma: float, strict: bool) -> np.ndarray:
     """Share of population samples z that more than half of the queries put below x: (Q, N) ->
     (N,).
     """
     beats = np.greater if strict else np.greater_equal
     half = len(u) / 2
 
-    def won(part):
+    def won(part: slice) -> np.ndarray:
         gaps = (u_q[part, None] - u_q[population] for u_q in u)
         return (sum(beats(gap, log_gamma).astype(np.int32) for gap in gaps) > half).mean(1)
 

@@ -67,8 +67,10 @@ def score(
     """
     name, function = find(attack)
     pool = target if references is None else references
-    for signals in {id(one): one for one in (target, pool)}.values():
-        signals.refuse_holes()  # arrays may have been changed since they were checked
+    # arrays may have been changed since they were checked
+    target.refuse_holes()
+    if pool is not target:
+        pool.refuse_holes()
     audited = ~target.population
     targets = row_numbers("targets", targets, target.shape[0])
     plain, options = _bound(function)
@@ -85,12 +87,13 @@ def score(
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
         for row, t, others in zip(value, targets, rows, strict=True):
-            one = target.select(models=slice(t, t + 1)).hide()
+            hidden_target = target.select(models=slice(t, t + 1)).hide()
             references = cut(others) if len(others) else None
-            row[:] = _row_of(function, name, one, references, tolerated)[audited]
+            row[:] = _row_of(function, name, hidden_target, references, tolerated)[audited]
     designs = _designs(pool, rows)
     flags = _flags(target, pool, designs, keep_complement, _warned(raised))
-    if unscored := np.isnan(value).mean() if value.size else 0:
+    unscored = np.isnan(value).mean() if value.size else 0
+    if unscored:
         flags.append(f"{unscored:.2%} of the samples unscored: no reference on one side")
     accuracy, loss = _by_membership(target, targets, audited)
     attack_name = getattr(plain, "__name__", name)
@@ -187,7 +190,9 @@ def _bound(attack: Attack) -> tuple[Callable, dict]:
     return getattr(attack, "func", attack), dict(getattr(attack, "keywords", {}))
 
 
-def _reference_rows(plain, target, pool, targets, keep_complement) -> tuple[list[np.ndarray], bool]:
+def _reference_rows(
+    plain: Callable, target: Signals, pool: Signals, targets: np.ndarray, keep_complement: bool
+) -> tuple[list[np.ndarray], bool]:
     """(for each target, the rows of the pool that may serve as its references; whether no model of
     the pool was trained on the members of a target, or on exactly the others).
 
@@ -220,8 +225,9 @@ def _reference_rows(plain, target, pool, targets, keep_complement) -> tuple[list
         disjoint = not np.any(related)
         if keep_complement:
             same = ((sides[len(targets) :] == side).all(1) for side in sides)
-            related = [one & same for one, same in zip(related, same, strict=False)]
-        rows = [np.flatnonzero(~one) for one in related] if same_samples else rows
+            related = [in_pair & equal for in_pair, equal in zip(related, same, strict=False)]
+        if same_samples:
+            rows = [np.flatnonzero(~in_pair) for in_pair in related]
     blind = [m for m, seen in enumerate(theirs) if seen.all() or not seen.any()]
     if any(np.isin(blind, others).any() for others in rows):
         raise ValueError(
@@ -260,7 +266,13 @@ def _warned(raised: list[warnings.WarningMessage]) -> list[str]:
     return [str(warning.message) for warning in raised if warning.category is UserWarning]
 
 
-def _flags(target, pool, designs, keep_complement: bool, warned: list[str]) -> list[str]:
+def _flags(
+    target: Signals,
+    pool: Signals,
+    designs: list[tuple[int, bool]],
+    keep_complement: bool,
+    warned: list[str],
+) -> list[str]:
     """What may make the scores mean something else than they seem to, each once."""
     uneven = any(differ for _, differ in designs)
     # Bernoulli, or other samples: counts vary, but not with one target's membership
@@ -288,7 +300,9 @@ def _flags(target, pool, designs, keep_complement: bool, warned: list[str]) -> l
     return list(dict.fromkeys([*apply, *warned]))
 
 
-def _by_membership(target, targets, audited) -> tuple[np.ndarray, np.ndarray]:
+def _by_membership(
+    target: Signals, targets: np.ndarray, audited: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Accuracy and mean loss of each target, (targets, 2): on members, on non-members; NaN for the
     loss of aligned margins.
     """
@@ -299,6 +313,7 @@ def _by_membership(target, targets, audited) -> tuple[np.ndarray, np.ndarray]:
         for kind, cube in enumerate(cubes):
             per_sample = over_queries(cube, target.query_kind)[0, audited]
             for column, side in enumerate((True, False)):
-                if (inside := target.member[t, audited] == side).any():
+                inside = target.member[t, audited] == side
+                if inside.any():
                     out[kind, i, column] = per_sample[inside].mean()
     return out[0], out[1]
