@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,7 +36,7 @@ NOISE_RANGE = (1e-3, 1e6)
 HALVINGS = 100
 
 
-def _counts(v):
+def _counts(v: np.ndarray) -> np.ndarray:
     return (v >= 1) & (v == np.floor(v))
 
 
@@ -513,7 +514,7 @@ def release_mu(
         )
 
 
-def gaussian_delta(mu: float | np.ndarray, epsilon: float | np.ndarray):
+def gaussian_delta(mu: float | np.ndarray, epsilon: float | np.ndarray) -> float | np.ndarray:
     """delta of a mu-GDP mechanism at epsilon: Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 -
     epsilon/mu), from log-cdfs.
 
@@ -534,7 +535,7 @@ def gaussian_delta(mu: float | np.ndarray, epsilon: float | np.ndarray):
     return _plain(np.where((mu == 0) | np.isinf(epsilon), 0.0, delta))
 
 
-def gaussian_epsilon(mu: float | np.ndarray, delta: float | np.ndarray):
+def gaussian_epsilon(mu: float | np.ndarray, delta: float | np.ndarray) -> float | np.ndarray:
     """epsilon of a mu-GDP mechanism at delta, exact for all mu: `gaussian_delta` inverted by
     bisection, never below the root.
 
@@ -563,7 +564,7 @@ def gaussian_epsilon(mu: float | np.ndarray, delta: float | np.ndarray):
     return _plain(np.where(mu == 0, 0.0, np.where(np.isinf(mu) | (delta == 0), np.inf, high)))
 
 
-def gaussian_mu(epsilon: float | np.ndarray, delta: float | np.ndarray):
+def gaussian_mu(epsilon: float | np.ndarray, delta: float | np.ndarray) -> float | np.ndarray:
     """The largest mu whose Gaussian trade-off implies (epsilon, delta): the inverse of
     `gaussian_epsilon` in mu.
 
@@ -623,7 +624,7 @@ def tradeoff(
     epsilon: float | None = None,
     delta: float = 0.0,
     mu: float | None = None,
-):
+) -> float | np.ndarray:
     """The largest TPR at `fpr` of any attack on an (epsilon, delta)-DP or on a mu-GDP mechanism: a
     ceiling for a ROC curve.
 
@@ -746,7 +747,7 @@ def _solve(
     growing strides.
     """
 
-    def excess(log_noise):
+    def excess(log_noise: float) -> float:
         spent = _spent(accountant, math.exp(log_noise), *setting)
         return math.log(min(max(spent / target, 0.1), 10.0))
 
@@ -781,7 +782,9 @@ def _solve(
     return noise
 
 
-def _log_squared_lipschitz(dt, lipschitz, one_sided, scheme) -> np.float64:
+def _log_squared_lipschitz(
+    dt: float, lipschitz: float, one_sided: float | None, scheme: str
+) -> np.float64:
     """ln c^2 of one step's map."""
     reach = dt * lipschitz
     if scheme == "rk4":
@@ -791,7 +794,7 @@ def _log_squared_lipschitz(dt, lipschitz, one_sided, scheme) -> np.float64:
     return np.log1p(np.maximum(2 * dt * one_sided + reach**2, -1.0))
 
 
-def _log_delta(mu, epsilon):
+def _log_delta(mu: float | np.ndarray, epsilon: float | np.ndarray) -> float | np.ndarray:
     """ln of `gaussian_delta` for finite numbers above 0: two log-cdfs, subtracted without leaving
     the logarithm.
     """
@@ -800,7 +803,9 @@ def _log_delta(mu, epsilon):
     return first + np.log(-np.expm1(np.minimum(second - first, 0)))
 
 
-def _bisect(in_upper_part, low, high):
+def _bisect(
+    in_upper_part: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         upper = in_upper_part(middle)
@@ -809,12 +814,12 @@ def _bisect(in_upper_part, low, high):
     return low, high
 
 
-def _plain(values):
+def _plain(values: float | np.ndarray) -> float | np.ndarray:
     """A Python number for one, the array for several."""
     return values.item() if np.ndim(values) == 0 else values
 
 
-def _check(several: tuple[str, ...] = (), **given) -> None:
+def _check(several: tuple[str, ...] = (), **given: Any) -> None:
     """Numbers within range; those of `several` may be arrays.
 
     Text is none, though NumPy reads it as one.

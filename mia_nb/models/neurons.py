@@ -8,8 +8,9 @@ Sources: Bojkovic et al. 2024 (conversion, boxcar), Mukhoty et al. 2023 (LocalZO
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,7 +111,7 @@ SURROGATES = {
 }
 
 
-def surrogate(name: str, **options) -> Surrogate:
+def surrogate(name: str, **options: Any) -> Surrogate:
     """A surrogate by name with its options bound; "snntorch:atan" takes one from
     snntorch.surrogate. ValueError if unknown.
     """
@@ -157,11 +158,11 @@ def step(
     mem: Tensor,
     theta: Tensor,
     amplitude: Tensor,
-    beta=1.0,
-    reset="soft",
-    surrogate=boxcar,
-    detach_reset=True,
-):
+    beta: float = 1.0,
+    reset: str = "soft",
+    surrogate: Surrogate = boxcar,
+    detach_reset: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
     """One time step: (out, mem after the reset, mem before it); arguments as in `multistep`, from
     `placed`.
     """
@@ -184,7 +185,7 @@ def multistep(
     surrogate: Surrogate = boxcar,
     detach_reset: bool = True,
     return_mem: bool = False,
-):
+) -> Tensor | tuple[Tensor, Tensor]:
     """Integrate and fire over x (T, B, ...): out (T, B, ...) in x's dtype, with return_mem also the
     potentials before reset.
 
@@ -216,7 +217,9 @@ def multistep(
     return (out, torch.cat(mems).unflatten(0, (len(mems), -1))) if return_mem else out
 
 
-def placed(x: Tensor, theta, u0, amplitude=None) -> tuple[Tensor, Tensor, Tensor]:
+def placed(
+    x: Tensor, theta: Tensor | float, u0: Tensor | float, amplitude: Tensor | float | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers or (C,) as tensors that broadcast to x[t] (B, C, ...), in the wider dtype of x and
     theta.
     """
@@ -228,7 +231,17 @@ def placed(x: Tensor, theta, u0, amplitude=None) -> tuple[Tensor, Tensor, Tensor
     return tuple((v.view(-1, *[1] * (x.ndim - 3)) if v.ndim == 1 else v).to(wide) for v in values)
 
 
-def _loop(xs, theta, u0, amplitude, beta, reset, surrogate, detach_reset, return_mem=False):
+def _loop(
+    xs: Sequence[Tensor],
+    theta: Tensor,
+    u0: Tensor,
+    amplitude: Tensor,
+    beta: float,
+    reset: str,
+    surrogate: Surrogate,
+    detach_reset: bool,
+    return_mem: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:
     outs, mems, mem = [], [], u0
     for x_t in xs:
         out, mem, charged = step(x_t, mem, theta, amplitude, beta, reset, surrogate, detach_reset)
@@ -266,7 +279,18 @@ class Few(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, theta, u0, amplitude, beta, reset, surrogate, detach_reset, unit):
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        theta: Tensor,
+        u0: Tensor,
+        amplitude: Tensor,
+        beta: float,
+        reset: str,
+        surrogate: Surrogate,
+        detach_reset: bool,
+        unit: bool,
+    ) -> Tensor:
         """Arguments as `_loop`, x (T, B, ...); unit: whether the amplitude is 1."""
         mem, flag, spk = (_room(x, dtype) for dtype in (theta.dtype, theta.dtype, x.dtype))
         torch.add(x[0], u0, alpha=beta, out=mem[0])
@@ -293,7 +317,7 @@ class Few(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """From the last step to the first."""
         slope, through = ctx.saved_tensors
         found = grad * slope

@@ -11,7 +11,7 @@ import inspect
 import operator
 from collections.abc import Callable
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -91,17 +91,17 @@ class Spike(nn.Module):
 
     def __init__(
         self,
-        theta=1.0,
-        u0=0.0,
+        theta: Tensor | float = 1.0,
+        u0: Tensor | float = 0.0,
         *,
-        amplitude=None,
-        beta=1.0,
-        reset="soft",
-        surrogate="boxcar",
-        surrogate_args=None,
-        detach_reset=True,
-        learn=False,
-    ):
+        amplitude: float | None = None,
+        beta: float = 1.0,
+        reset: str = "soft",
+        surrogate: str = "boxcar",
+        surrogate_args: dict[str, Any] | None = None,
+        detach_reset: bool = True,
+        learn: bool = False,
+    ) -> None:
         super().__init__()
         if reset not in neurons.RESETS or not 0 < beta <= 1:
             raise ValueError(
@@ -118,7 +118,7 @@ class Spike(nn.Module):
         self.learn = learn
         self.place(theta, u0)
 
-    def place(self, theta, u0) -> None:
+    def place(self, theta: Tensor | float, u0: Tensor | float) -> None:
         """Set threshold and initial potential; ValueError unless theta > 0."""
         if not (torch.as_tensor(theta) > 0).all():
             raise ValueError(f"theta={theta}: a firing threshold is above 0")
@@ -134,7 +134,7 @@ class Spike(nn.Module):
         x = x.expand(timesteps, *x.shape) if static else x.unflatten(0, (timesteps, -1))
         return neurons.multistep(x, self.theta, self.u0, **self.options).flatten(0, 1)
 
-    def _load_from_state_dict(self, state, prefix, *rest):
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         # a checkpoint decides whether thresholds are numbers or one per channel
         theta = state.get(prefix + "theta")
         if theta is not None and not theta.is_meta and not (theta > 0).all():
@@ -196,7 +196,9 @@ class _Tracer(fx.Tracer):
             isinstance(module, Spike) or _snntorch(module) or super().is_leaf_module(module, name)
         )
 
-    def call_module(self, module, forward, args, kwargs):
+    def call_module(
+        self, module: nn.Module, forward: Callable, args: tuple, kwargs: dict[str, Any]
+    ) -> Any:
         self.where = self.path_of_module(module)
         return super().call_module(module, forward, args, kwargs)
 

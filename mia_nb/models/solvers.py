@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,7 +118,16 @@ def integrate(
     return h
 
 
-def check(*, steps, T=1.0, method="euler", k=0.0, rtol=1e-3, atol=1e-3, adjoint=False) -> None:
+def check(
+    *,
+    steps: int,
+    T: float = 1.0,
+    method: str = "euler",
+    k: float = 0.0,
+    rtol: float = 1e-3,
+    atol: float = 1e-3,
+    adjoint: bool = False,
+) -> None:
     """ValueError of one line for settings that no solver can serve."""
     whole = isinstance(steps, Integral) and not isinstance(steps, bool) and steps >= 1
     if method not in METHODS:
@@ -164,23 +175,29 @@ def draw(h: Tensor, generator: torch.Generator | None) -> Tensor:
 class Draws(TorchFunctionMode):
     """While on, in this thread, randn_like draws every block of rows from its generator."""
 
-    def __init__(self, generators: list[torch.Generator], sizes: list[int]):
+    def __init__(self, generators: list[torch.Generator], sizes: list[int]) -> None:
         super().__init__()
         self.generators, self.sizes = generators, sizes
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        function: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict | None = None,
+    ) -> Any:
         if function is not torch.randn_like:
             return function(*args, **(kwargs or {}))
         blocks = args[0].split(self.sizes) if len(self.sizes) > 1 else args
         return torch.cat([draw(one, g) for one, g in zip(blocks, self.generators, strict=True)])
 
 
-def _euler(drift, t, h, dt, noise):
+def _euler(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
     h = h + dt * drift(t, h)
     return h if noise is None else h + noise
 
 
-def _rk4(drift, t, h, dt, noise):
+def _rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
     k1 = drift(t, h)
     k2 = drift(t + dt / 2, h + dt / 2 * k1)
     k3 = drift(t + dt / 2, h + dt / 2 * k2)
@@ -189,7 +206,7 @@ def _rk4(drift, t, h, dt, noise):
     return h if noise is None else h + noise
 
 
-def _stoch_rk4(drift, t, h, dt, noise):
+def _stoch_rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
     w = 0.0 if noise is None else noise
     k1 = drift(t, h)
     k2 = drift(t + dt / 2, h + dt / 2 * k1 + w / 2)
@@ -198,7 +215,7 @@ def _stoch_rk4(drift, t, h, dt, noise):
     return h + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4) + w
 
 
-def _library(method: str):
+def _library(method: str) -> ModuleType:
     """The module behind a method; imported here, since it takes a second and few need it."""
     name = BACKENDS[method]
     try:
@@ -212,7 +229,7 @@ def _library(method: str):
 class _Function(nn.Module):
     """A drift as torchdiffeq's adjoint wants it: a module that owns the parameters."""
 
-    def __init__(self, drift: Drift):
+    def __init__(self, drift: Drift) -> None:
         super().__init__()
         self.drift = drift
         owner = getattr(drift, "__self__", drift)
@@ -222,7 +239,16 @@ class _Function(nn.Module):
         return self.drift(t, h)
 
 
-def _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint) -> Tensor:
+def _torchdiffeq(
+    drift: Drift,
+    h: Tensor,
+    t0: float,
+    T: float,
+    method: str,
+    rtol: float,
+    atol: float,
+    adjoint: bool,
+) -> Tensor:
     library = _library(method)
     times = torch.tensor(
         [t0, t0 + T], dtype=h.dtype if h.dtype == torch.float64 else torch.float32, device=h.device
@@ -255,7 +281,7 @@ class _Diffusion(nn.Module):
 
     noise_type, sde_type = "diagonal", "ito"
 
-    def __init__(self, drift: Drift, shape: torch.Size, diffusion: float):
+    def __init__(self, drift: Drift, shape: torch.Size, diffusion: float) -> None:
         super().__init__()
         self.drift, self.shape, self.diffusion = drift, shape, diffusion
 
@@ -266,7 +292,16 @@ class _Diffusion(nn.Module):
         return torch.full_like(y, self.diffusion)
 
 
-def _torchsde(drift, h, t0, T, method, steps, diffusion, generator) -> Tensor:
+def _torchsde(
+    drift: Drift,
+    h: Tensor,
+    t0: float,
+    T: float,
+    method: str,
+    steps: int,
+    diffusion: float,
+    generator: torch.Generator | None,
+) -> Tensor:
     library = _library(method)
     y = h.flatten(1)
     device = h.device if generator is None else generator.device

@@ -6,7 +6,7 @@ in words, and ROC curves under trade-off curves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -155,7 +155,7 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
     ).for_each_trace(_shorten)
 
 
-def _shorten(trace) -> None:
+def _shorten(trace: go.Scatter) -> None:
     """Four digits are all that is seen; a notebook keeps every number as text."""
     trace.update({axis: [float(f"{value:.4g}") for value in trace[axis]] for axis in "xy"})
 
@@ -349,7 +349,7 @@ def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> No
 def roc_bounds(
     scores: Scores | dict[str, Scores],
     *,
-    bounds=((1.0, 1e-5), (8.0, 1e-5)),
+    bounds: Sequence[tuple[float, float]] = ((1.0, 1e-5), (8.0, 1e-5)),
     level: float = 0.95,
     attempts: int = 1,
 ) -> go.Figure:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,15 +22,15 @@ DODGE = 0.08  # of the distance between neighbours: how far apart bars at one pl
 
 def band(
     figure: go.Figure,
-    x,
-    low,
-    high,
+    x: Sequence[float] | np.ndarray,
+    low: Sequence[float] | np.ndarray,
+    high: Sequence[float] | np.ndarray,
     colour: str,
     *,
     opacity: float = 0.15,
     shape: str | None = None,
     legend: bool = False,
-    **place,
+    **place: Any,
 ) -> None:
     """The area between low and high, (N,) each at x (N,): two invisible lines, filled between.
 
@@ -59,7 +61,7 @@ def level(
     colour: str,
     dash: str = "dash",
     width: float = 2,
-    **place,
+    **place: Any,
 ) -> None:
     """A horizontal line from end to end, in the band of its interval where that is finite.
 
@@ -79,14 +81,22 @@ def level(
     )
 
 
-def bars(value, low, high, *, thickness: float = 1.3, width: float = 3, **style) -> dict:
+def bars(
+    value: Sequence[float] | np.ndarray,
+    low: Sequence[float] | np.ndarray,
+    high: Sequence[float] | np.ndarray,
+    *,
+    thickness: float = 1.3,
+    width: float = 3,
+    **style: Any,
+) -> dict:
     """Plotly's error bars from low to high around the values, (N,) each."""
     value, low, high = (np.asarray(part, float) for part in (value, low, high))
     ends = {"array": high - value, "arrayminus": value - low}
     return ends | {"thickness": thickness, "width": width} | style
 
 
-def column_bars(rows: pd.DataFrame, name: str, **style) -> dict | None:
+def column_bars(rows: pd.DataFrame, name: str, **style: Any) -> dict | None:
     """`bars` of a column with its _low and _high, None where the table has no such ends."""
     if f"{name}_low" not in rows:
         return None
@@ -114,7 +124,13 @@ def step_counts(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def add_shares(
-    figure: go.Figure, values: np.ndarray, edges: np.ndarray, group: Group, *, floor=0.0, **trace
+    figure: go.Figure,
+    values: np.ndarray,
+    edges: np.ndarray,
+    group: Group,
+    *,
+    floor: float = 0.0,
+    **trace: Any,
 ) -> None:
     """A step line with the share of the values in each bin, hatched, in the look of a group.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ def _refuse_infinite(table: pd.DataFrame, who: str) -> None:
         )
 
 
-def _groups(table: pd.DataFrame, varied) -> dict[str, pd.DataFrame]:
+def _groups(table: pd.DataFrame, varied: Iterable[str]) -> dict[str, pd.DataFrame]:
     """Rows by accountant and by every column that varies; GDP says which batches it assumes."""
     columns = [name for name in varied if name in table and table[name].nunique() > 1]
     table = table if "sampling" in table else table.assign(sampling="")

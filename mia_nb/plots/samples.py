@@ -12,7 +12,7 @@ import json
 import textwrap
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -63,7 +63,7 @@ def score_points(
     member: np.ndarray | None = None,
     *,
     names: tuple[str, str],
-    numbers=None,
+    numbers: np.ndarray | None = None,
     points: int = POINTS,
     height: int = 420,
 ) -> dict:
@@ -224,7 +224,13 @@ def two_worlds(
 
 
 def sample_traces(
-    lines, everyone, sentence: str, *, own=None, note: str = "", height: int = 330
+    lines: np.ndarray,
+    everyone: np.ndarray,
+    sentence: str,
+    *,
+    own: np.ndarray | None = None,
+    note: str = "",
+    height: int = 330,
 ) -> dict:
     """Training losses of one sample by the models that trained on it, beside those of all members.
 
@@ -301,7 +307,7 @@ def sheet(
     chosen: int | None = None,
     columns: int = 8,
     frames: Sequence[str] | None = None,
-    note="",
+    note: str = "",
 ) -> dict:
     """A sheet of images over their captions, as one picture; a click gives a sample's number.
 
@@ -375,7 +381,12 @@ def sheet(
 
 
 def ranking(
-    value: np.ndarray, sentence: str, *, null=None, name="separation", bins: int = 80
+    value: np.ndarray,
+    sentence: str,
+    *,
+    null: np.ndarray | None = None,
+    name: str = "separation",
+    bins: int = 80,
 ) -> dict:
     """How a ranking statistic spreads over samples, beside its values under redrawn masks, each as
     shares of its own.
@@ -419,13 +430,22 @@ def ranking(
     )
 
 
-def _line(x, y, colour, *, dash="solid", width=1.5, shape="linear", **rest) -> dict:
+def _line(
+    x: np.ndarray,
+    y: np.ndarray,
+    colour: str,
+    *,
+    dash: str = "solid",
+    width: float = 1.5,
+    shape: str | None = "linear",
+    **rest: Any,
+) -> dict:
     line = {"color": colour, "dash": dash, "width": width, "shape": shape}
     place = {"x": _packed(x), "y": _packed(y)}
     return {"type": "scatter", "mode": "lines", "line": line} | place | rest
 
 
-def _packed(values, dtype=np.float32) -> dict:
+def _packed(values: np.ndarray, dtype: type = np.float32) -> dict:
     """An array as plotly's JSON holds it, NaN included."""
     values = np.ascontiguousarray(values, dtype)
     return {
@@ -451,9 +471,9 @@ def _figure(
     note: str = "",
     *,
     height: int,
-    wrap=NARROW,
-    margin=None,
-    **layout,
+    wrap: int = NARROW,
+    margin: dict | None = None,
+    **layout: Any,
 ) -> dict:
     """`style.finish` on plain JSON, the title from the left edge: two of these stand side by
     side.

@@ -171,7 +171,9 @@ def confidences(signals_by_name: dict, *, target: int = 0) -> go.Figure:
     )
 
 
-def _confidence(name: str, source, target: int) -> tuple[np.ndarray, np.ndarray]:
+def _confidence(
+    name: str, source: Signals | tuple[np.ndarray, np.ndarray], target: int
+) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(source, Signals):
         if source.member is None or source.margin.shape[1] != 1:
             known = "hidden" if source.member is None else "known"
@@ -202,7 +204,14 @@ def _rounding(members: np.ndarray, others: np.ndarray) -> str:
     return f"in float32 {np.mean(rounded == 1):.1%} are 1, {tie_mass(rounded):.1%} tie"
 
 
-def raster(spk, mem, theta, *, image=None, name: str = "one sample") -> go.Figure:
+def raster(
+    spk: np.ndarray,
+    mem: np.ndarray,
+    theta: float | np.ndarray,
+    *,
+    image: np.ndarray | None = None,
+    name: str = "one sample",
+) -> go.Figure:
     """A layer while it fires: spikes of all neurons, the busiest on top, and the membrane of a few,
     against their threshold.
 
@@ -265,7 +274,7 @@ def raster(spk, mem, theta, *, image=None, name: str = "one sample") -> go.Figur
     )
 
 
-def _check_layer(spk: np.ndarray, mem: np.ndarray, theta) -> None:
+def _check_layer(spk: np.ndarray, mem: np.ndarray, theta: float | np.ndarray) -> None:
     fits = mem.shape == spk.shape and np.shape(theta) in ((), spk.shape[1:])
     if spk.ndim != 2 or not spk.size or not fits:
         raise ValueError(
@@ -290,7 +299,9 @@ def _traced(rate: np.ndarray, order: np.ndarray, mem: np.ndarray) -> np.ndarray:
     return active[np.unique([len(active) - 1, len(active) // 2, 0])[::-1]]
 
 
-def _add_spikes(figure: go.Figure, spk, drawn, traced, steps) -> None:
+def _add_spikes(
+    figure: go.Figure, spk: np.ndarray, drawn: np.ndarray, traced: np.ndarray, steps: np.ndarray
+) -> None:
     figure.add_heatmap(
         x=steps,
         z=spk.T.astype(np.uint8),
@@ -318,7 +329,16 @@ def _add_spikes(figure: go.Figure, spk, drawn, traced, steps) -> None:
         )
 
 
-def _add_membranes(figure: go.Figure, spk, mem, levels, traced, steps, *, shared: bool) -> None:
+def _add_membranes(
+    figure: go.Figure,
+    spk: np.ndarray,
+    mem: np.ndarray,
+    levels: np.ndarray,
+    traced: np.ndarray,
+    steps: np.ndarray,
+    *,
+    shared: bool,
+) -> None:
     """Potentials of the traced neurons; shared: they all have the same threshold."""
     ends = [0.5, len(steps) + 0.5]
     below = {"row": 2, "col": 1}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -87,7 +88,7 @@ def look(i: int) -> Look:
 
 
 def finish(
-    figure: go.Figure, sentence: str, note: str = "", *, headroom: int = 0, **layout
+    figure: go.Figure, sentence: str, note: str = "", *, headroom: int = 0, **layout: Any
 ) -> go.Figure:
     """The figure with the template, the sentence as title and the note, smaller, as subtitle.
 
@@ -110,12 +111,12 @@ def clauses(*parts: str | bool) -> str:
     return "; ".join(filter(None, parts))
 
 
-def listed(values) -> str:
+def listed(values: Iterable) -> str:
     """The values with commas, each once."""
     return ", ".join(dict.fromkeys(map(str, values)))
 
 
-def span(values) -> str:
+def span(values: Iterable[float]) -> str:
     """Smallest and largest of some counts: "4", or "4 to 8"."""
     low = int(min(values))
     high = int(max(values))

@@ -78,7 +78,7 @@ def chance(metric: str) -> float:
     return 0.5 if fpr is None else fpr
 
 
-def text(value) -> str:
+def text(value: str | float) -> str:
     """A setting as people read it: words as they are, numbers short."""
     if isinstance(value, str):
         return value

@@ -4,6 +4,8 @@ leak, tied scores.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -162,7 +164,7 @@ def budget_race(table: pd.DataFrame, *, metric: str, chance: float) -> go.Figure
     )
 
 
-def null_band(real: float, drawn, *, name: str, design: str) -> go.Figure:
+def null_band(real: float, drawn: np.ndarray, *, name: str, design: str) -> go.Figure:
     """AUCs under redrawn membership, their central 95 %, and the real one.
 
     Parameters:
@@ -212,7 +214,7 @@ def null_band(real: float, drawn, *, name: str, design: str) -> go.Figure:
     )
 
 
-def _hatched(colour: str, shape: str, **style) -> dict:
+def _hatched(colour: str, shape: str, **style: Any) -> dict:
     """A bar's marker whose pattern tells it apart without its colour."""
     return {
         "color": colour,
@@ -221,7 +223,7 @@ def _hatched(colour: str, shape: str, **style) -> dict:
     }
 
 
-def levels(score, member, *, name: str, most: int = 80) -> go.Figure:
+def levels(score: np.ndarray, member: np.ndarray, *, name: str, most: int = 80) -> go.Figure:
     """How many members and non-members share each value of a tied score.
 
     Parameters:

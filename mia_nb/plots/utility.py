@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -136,7 +138,13 @@ def _gap(scores: Scores) -> np.ndarray:
 
 
 def _add_gaps(
-    figure: go.Figure, i: int, name: str, scores: Scores, fpr: float | None, hover="", **marker
+    figure: go.Figure,
+    i: int,
+    name: str,
+    scores: Scores,
+    fpr: float | None,
+    hover: str = "",
+    **marker: Any,
 ) -> int:
     """A point per target; how many lie above the line of overfitting."""
     gaps, (colour, _, symbol) = _gap(scores), look(i)
@@ -154,7 +162,9 @@ def _add_gaps(
     return int((risk > _overfitting(gaps, fpr)).sum())
 
 
-def _add_overfitting(figure: go.Figure, gaps, fpr: float | None, name: str, **place) -> None:
+def _add_overfitting(
+    figure: go.Figure, gaps: np.ndarray | pd.Series, fpr: float | None, name: str, **place: Any
+) -> None:
     """What overfitting alone explains, over all gaps; for a TPR chance, under this name."""
     ends = np.array([min(gaps.min(), 0.0), max(gaps.max(), 0.0) * 1.05 + 0.005])
     figure.add_scatter(
@@ -363,7 +373,7 @@ def _add_defense(
     base: str | None,
     risk_name: str,
     i: int,
-    **place,
+    **place: Any,
 ) -> None:
     """One network in one panel, with a dotted line from the undefended one.
 

@@ -117,7 +117,7 @@ def _edges(value: np.ndarray, bins: int) -> np.ndarray:
     return marks.bins(low, high, bins)
 
 
-def thinned(x, y, points: int = POINTS) -> tuple[np.ndarray, int]:
+def thinned(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> tuple[np.ndarray, int]:
     """(which of the points x, y (N,) a scatter draws, evenly spaced in data order; of how many that
     are finite).
     """
