@@ -30,8 +30,14 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas
+    import scipy.sparse
+    import torch
 
 # kinds of array elements whose bytes are their value; objects and texts of variable length are not
 PLAIN_KINDS = "biufcmMSUV"
@@ -595,7 +601,7 @@ def _library_form(value: object) -> Callable | None:
     return None
 
 
-def _tensor(writer: _Writer, tensor) -> None:
+def _tensor(writer: _Writer, tensor: torch.Tensor) -> None:
     import torch
 
     if tensor.is_sparse or tensor.layout != torch.strided:
@@ -613,7 +619,7 @@ def _tensor(writer: _Writer, tensor) -> None:
         writer.put("values", memoryview(raw).cast("B"))
 
 
-def _table(writer: _Writer, table) -> None:
+def _table(writer: _Writer, table: pandas.DataFrame) -> None:
     writer.put("table", *table.shape)
     writer.named("columns", table.columns)
     writer.named("index", table.index)
@@ -622,7 +628,7 @@ def _table(writer: _Writer, table) -> None:
     writer.named("attrs", table.attrs)
 
 
-def _column(writer: _Writer, column) -> None:
+def _column(writer: _Writer, column: pandas.Series) -> None:
     writer.put("column", len(column))
     writer.named("name", column.name)
     writer.named("index", column.index)
@@ -630,14 +636,14 @@ def _column(writer: _Writer, column) -> None:
     writer.named("attrs", column.attrs)
 
 
-def _index(writer: _Writer, index) -> None:
+def _index(writer: _Writer, index: pandas.Index) -> None:
     writer.put("index", index.nlevels, len(index))
     for level in range(index.nlevels):
         writer.named("name", index.names[level])
         writer.named("values", index.get_level_values(level).array)
 
 
-def _extension(writer: _Writer, values) -> None:
+def _extension(writer: _Writer, values: pandas.api.extensions.ExtensionArray) -> None:
     """A column's values: of categories by their codes, of what NumPy holds as its array, else one
     by one.
     """
@@ -656,7 +662,7 @@ def _extension(writer: _Writer, values) -> None:
         writer.write(entry)
 
 
-def _sparse(writer: _Writer, matrix) -> None:
+def _sparse(writer: _Writer, matrix: scipy.sparse.spmatrix) -> None:
     writer.put("sparse", type(matrix).__name__, *matrix.shape)
     entries = matrix.tocoo(copy=True)
     entries.sum_duplicates()

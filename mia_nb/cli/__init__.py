@@ -13,6 +13,7 @@ import tempfile
 import warnings
 from functools import partial
 from importlib import import_module
+from typing import Any, NoReturn
 
 from mia_nb import __version__, escape
 
@@ -66,7 +67,7 @@ def _give_home() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"mia-nb: {escape.terminal(message)} (mia-nb --help)\n")
 
 
@@ -95,7 +96,7 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _option(*flags: str, **settings) -> tuple:
+def _option(*flags: str, **settings: Any) -> tuple:
     return flags, settings
 
 
@@ -117,7 +118,7 @@ def _join_parameters(argv: list[str]) -> list[str]:
     return out
 
 
-def _call(place: str, args) -> int | None:
+def _call(place: str, args: argparse.Namespace) -> int | None:
     """What a command does, from its module of this package."""
     if getattr(args, "allow", None):
         from mia_nb import models  # brings torch

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +36,7 @@ PACKAGES = (
 MOST_PROBLEMS = 20  # of stored files that are named
 
 
-def examine(args) -> int:
+def examine(args: Namespace) -> int:
     """`mia-nb doctor`: print one line per check; 1 if any failed, else 0."""
     checks: dict[str, Callable[[], str]] = {
         "mia_nb": lambda: f"{__version__}, Python {platform.python_version()} at {sys.executable}",

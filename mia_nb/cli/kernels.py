@@ -14,6 +14,7 @@ import sys
 import threading
 from importlib.metadata import entry_points
 from multiprocessing import forkserver
+from typing import Any
 
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec
@@ -79,7 +80,7 @@ class BatchKernels(AsyncKernelManager):
 class ForkProvisioner(LocalProvisioner):
     """Starts kernels by forking, or as Jupyter does."""
 
-    async def launch_kernel(self, cmd: list[str], **options) -> dict:
+    async def launch_kernel(self, cmd: list[str], **options: Any) -> dict:
         """Start the kernel of this command; returns how to reach it."""
         streams = {options.get(name) for name in ("stdin", "stdout", "stderr")}
         if not _is_forked() or streams != {None} or LAUNCHER not in cmd:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import textwrap
+from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -204,7 +205,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
     return hint(name, known) or f"; there are: {', '.join(sorted(known)) or 'none'}"
 
 
-def params(args) -> None:
+def params(args: Namespace) -> None:
     """`mia-nb params`: a notebook's parameters, a line each."""
     path = find_notebook(args.notebook, folders(args.notebooks))
     rows = described(read_parameters(path))

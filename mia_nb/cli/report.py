@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import textwrap
+from argparse import Namespace
 from pathlib import Path
 
 from mia_nb import __version__, escape, store
@@ -92,7 +93,7 @@ def report(
     return folder.path / REPORT
 
 
-def report_again(args) -> None:
+def report_again(args: Namespace) -> None:
     """`mia-nb report`: write the report of a run again, by default of the latest one that has a
     finished notebook.
     """

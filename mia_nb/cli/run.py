@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import time
+from argparse import Namespace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -50,7 +51,7 @@ class Killed(Failed):
     """Its kernel died, or never answered."""
 
 
-def _workers(args) -> list[tuple[str, str]]:
+def _workers(args: Namespace) -> list[tuple[str, str]]:
     """What --workers and --backend say, as parameters of a notebook."""
     if args.workers is not None and not args.workers.isdigit():
         raise ValueError(
@@ -61,7 +62,7 @@ def _workers(args) -> list[tuple[str, str]]:
     return [(name, value) for name, value in options.items() if value]
 
 
-def command(args) -> None:
+def command(args: Namespace) -> None:
     """`mia-nb run`: run what was named, and print where its notebooks and its report lie."""
     given = [*notebooks.given(args.parameter), *_workers(args)]
     where = notebooks.folders(args.notebooks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from mia_nb.cli.say import say
 from mia_nb.cli.status import STATUS, lost_figures, read_status
 
 
-def list_all(args) -> None:
+def list_all(args: Namespace) -> None:
     """`mia-nb list`: kind, first 12 of the key, name, size, date, status of every result, oldest
     first.
     """
@@ -67,7 +68,7 @@ def status(folder: store.Folder) -> str:
         return f"damaged {error.file}"
 
 
-def show(args) -> None:
+def show(args: Namespace) -> None:
     """`mia-nb show`: the recipe, the steps of a run, the files with size and checksum, and what is
     damaged.
     """
@@ -97,7 +98,7 @@ def show(args) -> None:
     say(*lines)
 
 
-def clean(args) -> None:
+def clean(args: Namespace) -> None:
     """`mia-nb clean`: remove what should not be there, or whole results, and say what was done."""
     how = {"everything": args.all, "older_than": args.older_than, "yes": args.yes}
     line = None

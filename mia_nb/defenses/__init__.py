@@ -177,7 +177,7 @@ def output_arguments(name: str | None, given: dict | None, classes: int | None =
 
 
 def change_output(
-    name: str, logits: np.ndarray, random: np.ndarray | None = None, **options
+    name: str, logits: np.ndarray, random: np.ndarray | None = None, **options: float
 ) -> np.ndarray:
     """Logits (..., K) as the output defense shows them; random: the model's logits on random
     images, where it wants them.

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from mia_nb.models.fast import whitened
+from mia_nb.types import Recipe
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 CHUNK = 2**28  # bytes of gradients per sample held at a time
@@ -70,12 +71,12 @@ class Clipped:
     def __init__(
         self,
         module: nn.Module,
-        optimizer,
+        optimizer: torch.optim.Optimizer,
         *,
         noise_multiplier: float,
         max_grad_norm: float,
         batch: int,
-    ):
+    ) -> None:
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
 
@@ -95,7 +96,9 @@ class Clipped:
         self.weights = [p for p in module.parameters() if p.requires_grad]
         self.chunk = max(1, CHUNK // (4 * sum(p.numel() for p in self.weights)))
 
-    def step(self, x: Tensor, losses_of, generator: torch.Generator) -> Tensor:
+    def step(
+        self, x: Tensor, losses_of: Callable[[nn.Module, slice], Tensor], generator: torch.Generator
+    ) -> Tensor:
         """One step on a Poisson batch x, maybe empty: then noise alone, as the accountant assumes.
         The losses (B,).
 
@@ -190,7 +193,7 @@ def rewritten(module: nn.Module, before: dict[str, Tensor]) -> str | None:
     return next(changed, None)
 
 
-def checked(args: dict, recipe, before: str | None = None) -> None:
+def checked(args: dict, recipe: Recipe, before: str | None = None) -> None:
     """ValueError for a recipe whose DP-SGD would not be what is accounted for; before: its parent's
     defense.
     """

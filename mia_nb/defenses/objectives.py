@@ -111,7 +111,7 @@ def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, T
 
 
 def mixup_draws(
-    seed: int, numbers: np.ndarray, known: np.ndarray, y: np.ndarray, *, alpha: float, **_
+    seed: int, numbers: np.ndarray, known: np.ndarray, y: np.ndarray, *, alpha: float, **_: object
 ) -> dict[str, Tensor]:
     """An epoch's random numbers of `mmd_mixup` on images labelled y (steps, batch): lam (steps,),
     other and held_out (steps, batch): of `numbers`, labelled `known`, one of the same class each,
@@ -142,7 +142,7 @@ def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) 
     both = ((ours.sum(1) > 0) & (theirs.sum(1) > 0)).to(p.dtype)
     ours, theirs = (w / w.sum(1, keepdim=True).clamp(min=1) for w in (ours, theirs))
 
-    def mean_kernel(a, wa, b, wb):
+    def mean_kernel(a: Tensor, wa: Tensor, b: Tensor, wb: Tensor) -> Tensor:
         squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
         return ((wa @ torch.exp(-squared / (2 * bandwidth**2))) * wb).sum(1)
 

@@ -8,8 +8,9 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -182,7 +183,7 @@ def source(model: str, model_args: dict | None = None) -> str:
     return code
 
 
-def _code_in_memory(model: str, builder) -> str:
+def _code_in_memory(model: str, builder: Callable) -> str:
     try:
         return digest_of_function(builder, versions=False)
     except ValueError as error:
@@ -192,7 +193,7 @@ def _code_in_memory(model: str, builder) -> str:
         ) from None
 
 
-def _code_in_files(model: str, builder) -> str:
+def _code_in_files(model: str, builder: Callable) -> str:
     top = sys.modules.get(model.partition(":")[0].partition(".")[0])
     own = [
         Path(root)
@@ -312,7 +313,7 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
     return module
 
 
-def main_logits(output):
+def main_logits(output: Any) -> torch.Tensor:
     """The logits among what a network gives in training mode.
 
     Parameters:
@@ -372,7 +373,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _find(model: str):
+def _find(model: str) -> Callable[..., nn.Module]:
     place, _, name = MODELS.get(model, model).partition(":")
     if not name:
         near = hint(model, MODELS)
@@ -406,7 +407,7 @@ def _foreign(place: str) -> str:
     return "mia_nb" if top == "mia_nb" and place not in PLACES else ""
 
 
-def _builds(builder) -> bool:
+def _builds(builder: object) -> bool:
     """An nn.Module class, or a function or class defined where something comes from torch."""
     if inspect.isclass(builder) and issubclass(builder, nn.Module):
         return True
@@ -423,7 +424,7 @@ def _builds(builder) -> bool:
     ) or any(inspect.isclass(value) and issubclass(value, nn.Module) for value in values)
 
 
-def _beside_networks(builder) -> bool:
+def _beside_networks(builder: Callable) -> bool:
     """Whether a function or class of an installed package stands where that defines networks: of
     all that uses torch (savers, loaders, trainers) only this is called.
     """

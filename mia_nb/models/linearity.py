@@ -474,7 +474,7 @@ class _Replaying(fx.Interpreter):
         self.outputs = outputs
         self.inputs: dict[str, Tensor] = {}
 
-    def call_module(self, target, args, kwargs):
+    def call_module(self, target: str, args: tuple, kwargs: dict[str, Any]) -> Tensor:
         if not isinstance(self.fetch_attr(target), Spike):
             return super().call_module(target, args, kwargs)
         self.inputs[target] = args[0]

@@ -13,6 +13,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -120,7 +121,9 @@ class Drift(nn.Module):
             scales = [1.0 if s is None else s for s in self.scales(size)]
             return float(norms[0] * scales[0] * norms[1] * scales[1])
 
-    def forward(self, t: float | Tensor, h: Tensor, scales=None) -> Tensor:
+    def forward(
+        self, t: float | Tensor, h: Tensor, scales: Sequence[Tensor | None] | None = None
+    ) -> Tensor:
         first, second = self.scales(h.shape[-2:]) if scales is None else scales
         return self.second(t, relu(self.first(t, relu(h), first)), second)
 
@@ -236,7 +239,9 @@ class FlowBlock(nn.Module):
                 " model with noise_train=False"
             )
 
-    def field(self, t: float | Tensor, state: Tensor, scales=None) -> Tensor:
+    def field(
+        self, t: float | Tensor, state: Tensor, scales: Sequence[Tensor | None] | None = None
+    ) -> Tensor:
         """Time derivative of the whole state: h, or [h, v] along the channels."""
         if self.order == 1:
             return self.drift(t, state, scales)
@@ -292,7 +297,9 @@ class FlowBlock(nn.Module):
             )
 
 
-def _check_equation(order, damped, augment, start, lipschitz, clip) -> None:
+def _check_equation(
+    order: int, damped: bool, augment: int, start: str, lipschitz: float | None, clip: float | None
+) -> None:
     if order not in (1, 2) or (damped and order != 2):
         raise ValueError(
             f"order={order}, damped={damped}: wanted order 1, order 2 (SONODE), or order 2 and"
@@ -515,7 +522,7 @@ def replaced(
     base_args: dict | None = None,
     freeze: bool = False,
     k: float = 0.5,
-    **flow,
+    **flow: Any,
 ) -> Replaced:
     """The builder behind `models.build("replaced", {"base": ..., "k": ...})`: `replace_last` of a
     named or own network.
@@ -607,7 +614,7 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
     """
     found: list[str] = []
 
-    def look(name: str, block: FlowBlock, args, out: Tensor) -> None:
+    def look(name: str, block: FlowBlock, args: tuple, out: Tensor) -> None:
         if not found and args[0].isfinite().all() and not out.isfinite().all():
             s = block.solver
             found.append(

@@ -11,9 +11,10 @@ from __future__ import annotations
 import copy
 import inspect
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -75,7 +76,16 @@ DIRECT = {
 class InTime(nn.Module):
     """What networks over time steps have in common: how images enter, and how outputs are read."""
 
-    def __init__(self, timesteps, readout, encode, encode_args, mean, std, time_axis):
+    def __init__(
+        self,
+        timesteps: int,
+        readout: str,
+        encode: str | Callable[[Tensor], Tensor],
+        encode_args: dict[str, Any] | None,
+        mean: Sequence[float],
+        std: Sequence[float],
+        time_axis: int,
+    ) -> None:
         super().__init__()
         self.time_axis = time_axis
         _check_time_axis(time_axis)
@@ -140,14 +150,14 @@ class SNN(InTime):
         net: nn.Module,
         timesteps: int,
         *,
-        readout="mean",
-        encode="constant",
-        encode_args=None,
-        mean=(0.0,),
-        std=(1.0,),
+        readout: str = "mean",
+        encode: str | Callable[[Tensor], Tensor] = "constant",
+        encode_args: dict[str, Any] | None = None,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
         time_axis: int = 0,
-        fold=True,
-    ):
+        fold: bool = True,
+    ) -> None:
         super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis)
         self.net, self.sites = (net, None) if places.traced(net) else places.trace(net, None)
         self.fold, self.report = fold, None
@@ -188,11 +198,11 @@ def _hooked_by_opacus(net: nn.Module) -> bool:
 class _Step(fx.Interpreter):
     """One time step; the potentials live in `mem`, which the caller drops after the last step."""
 
-    def __init__(self, net: fx.GraphModule, mem: dict[str, Tensor]):
+    def __init__(self, net: fx.GraphModule, mem: dict[str, Tensor]) -> None:
         super().__init__(net)
         self.mem = mem
 
-    def run_node(self, node: fx.Node):
+    def run_node(self, node: fx.Node) -> Any:
         if node.op != "call_module" or not isinstance(spike := self.fetch_attr(node.target), Spike):
             return super().run_node(node)
         x = self.fetch_args_kwargs_from_env(node)[0][0]
@@ -228,7 +238,14 @@ def _time_first(x: Tensor, timesteps: int, time_axis: int) -> Tensor:
     raise ValueError(f"{came}; of events {order} set time_axis={1 - time_axis} of the network")
 
 
-def _encoded(x: Tensor, timesteps: int, encode, encode_args: dict, mean, std) -> Tensor | None:
+def _encoded(
+    x: Tensor,
+    timesteps: int,
+    encode: str | Callable[[Tensor], Tensor],
+    encode_args: dict,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> Tensor | None:
     """(T, B, ...) inputs, or None where the images themselves are shown at every step."""
     if encode == "constant":
         return None
@@ -311,14 +328,14 @@ class Stepwise(InTime):
         net: nn.Module,
         timesteps: int,
         *,
-        readout="mean",
-        encode="constant",
-        encode_args=None,
-        output=0,
-        mean=(0.0,),
-        std=(1.0,),
+        readout: str = "mean",
+        encode: str | Callable[[Tensor], Tensor] = "constant",
+        encode_args: dict[str, Any] | None = None,
+        output: int = 0,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
         time_axis: int = 0,
-    ):
+    ) -> None:
         super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis)
         _listed_weakly(net)
         self.net, self.output = net, output
@@ -408,7 +425,7 @@ def _listed_weakly(net: nn.Module) -> None:
 
     of_net = {id(part) for part in net.modules()}
 
-    def forget(gone) -> None:
+    def forget(gone: object) -> None:
         SpikingNeuron.instances[:] = [kept for kept in SpikingNeuron.instances if kept is not gone]
 
     SpikingNeuron.instances[:] = [
@@ -524,11 +541,11 @@ class _Counting(fx.Interpreter):
 
     def __init__(
         self, net: fx.GraphModule, found: dict[str, Histogram], per_channel: bool, bins: int
-    ):
+    ) -> None:
         super().__init__(net)
         self.found, self.per_channel, self.bins = found, per_channel, bins
 
-    def call_module(self, target, args, kwargs):
+    def call_module(self, target: str, args: tuple, kwargs: dict[str, Any]) -> Tensor:
         if not isinstance(self.fetch_attr(target), Spike):
             return super().call_module(target, args, kwargs)
         z = torch.relu(args[0])
@@ -555,7 +572,7 @@ def convert(
     learn: bool = False,
     surrogate: str = "boxcar",
     surrogate_args: dict | None = None,
-    **options,
+    **options: Any,
 ) -> SNN:
     """A spiking copy of a trained ReLU network, thresholds fitted on its activations, u0 = theta /
     2; in eval mode.
@@ -707,7 +724,7 @@ def spiking(
     theta: float = 1.0,
     learn: bool = False,
     pool: str = "keep",
-    **options,
+    **options: Any,
 ) -> SNN:
     """The same network with LIF neurons in place of its ReLUs, to be trained with spikes from the
     start.
@@ -742,7 +759,7 @@ def network(
     timesteps: int = 4,
     calibration: dict | None = None,
     pool: str = "keep",
-    **options,
+    **options: Any,
 ) -> SNN:
     """The builder behind `models.build("snn", {"base": ..., "timesteps": ...})`: `spiking` of a
     named or own network.
@@ -798,7 +815,7 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
     """
     totals: dict[str, list] = {}
 
-    def count(name: str, module, args, out: Tensor) -> None:
+    def count(name: str, module: nn.Module, args: tuple, out: Tensor) -> None:
         spk = out.detach().flatten(1).abs().sign()  # truth values are slow to sum
         fired = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
         spent = torch.stack([fired, torch.full_like(fired, len(spk))])
@@ -829,7 +846,7 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _copy(snn: SNN, **changes) -> SNN:
+def _copy(snn: SNN, **changes: Any) -> SNN:
     """A shallow copy with other attributes, which shares weights and thresholds."""
     other = copy.copy(snn)
     vars(other).update(changes)

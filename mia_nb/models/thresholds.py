@@ -65,7 +65,7 @@ class Histogram(NamedTuple):
         return self.range.numpy()[:, None] * (np.arange(bins) + 0.5) / bins
 
 
-def quantised(a: np.ndarray, theta, T: int) -> np.ndarray:
+def quantised(a: np.ndarray, theta: float | np.ndarray, T: int) -> np.ndarray:
     """Q_T(a), the mean output over T steps for constant input a."""
     return theta / T * np.clip(np.floor(T * a / theta + 0.5), 0, T)
 
@@ -83,7 +83,7 @@ def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
     # in units of the range, so that one table of errors serves all groups
     a = (np.arange(bins) + 0.5) / bins
 
-    def best(thetas: np.ndarray, rows) -> np.ndarray:
+    def best(thetas: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
         errors = np.abs(a - quantised(a, thetas[:, None], T)) ** p  # (thetas, bins)
         return thetas[(errors @ counts[rows].T).argmin(0)]
 

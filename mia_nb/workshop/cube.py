@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -26,7 +27,7 @@ BLANK = 235  # grey of a picture that is not shipped
 class Cube(dict[str, Source]):
     """{role: Source} of the workshop's outputs; a role with a slash belongs to a group."""
 
-    def __missing__(self, role: str):
+    def __missing__(self, role: str) -> NoReturn:
         raise ValueError(
             f"{role} is an elective's and needs the file {INDEX} in the results folder; {BUILD}"
         )
@@ -45,7 +46,7 @@ class Cube(dict[str, Source]):
 class Pictures(Thumbnails):
     """Thumbnails of some of many samples; `dealt` are those that were drawn at random."""
 
-    def __init__(self, tiles: dict[int, np.ndarray]):
+    def __init__(self, tiles: dict[int, np.ndarray]) -> None:
         super().__init__(tiles, BLANK)
         self.dealt = np.array([*tiles][-RANDOM:])
 

@@ -17,6 +17,7 @@ from mia_nb.metrics.curve import tie_mass
 from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots import samples as pictures
 from mia_nb.plots import teaching
+from mia_nb.types import Scores
 from mia_nb.widgets.explorer import (
     MARK,
     ROW,
@@ -89,7 +90,7 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
         )
     every = race_table(source.signals, budgets=budgets)
 
-    def draw(metric, shown) -> View:
+    def draw(metric: str, shown: tuple[str, ...]) -> View:
         if not shown:
             raise ValueError("tick one attack or more")
         table = every[(every["metric"] == metric) & every["attack"].isin(shown)]
@@ -152,7 +153,7 @@ def null(
             NULL, f"{source.label} has {most} models; redrawing membership needs 4 or more"
         )
 
-    def draw(attack, design, models) -> View:
+    def draw(attack: str, design: str, models: int) -> View:
         whole = source.signals
         signals = whole if models == most else whole.select(models=slice(0, models))
         real, drawn = redrawn(
@@ -218,7 +219,7 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
             LATTICE, f"{source.label} has {most + 2} models; the lattice needs 4 or more"
         )
 
-    def draw(references) -> View:
+    def draw(references: int) -> View:
         scores = lattice_scores(source, references)
         key = f"TPR at {rate:.0%}"
         rows = [_tied(name, of_attack, rate, key) for name, of_attack in scores.items()]
@@ -242,7 +243,7 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
     return Explorer(LATTICE, controls, cache(draw), rows=[["levels"], ["roc"]])
 
 
-def _tied(name: str, scores, rate: float, key: str) -> dict:
+def _tied(name: str, scores: Scores, rate: float, key: str) -> dict:
     """A row of the lattice's table: what ties do to the first target's curve."""
     value = scores.value[0]
     member = scores.member[0]
@@ -278,13 +279,13 @@ def fight(sources: Sequence[Source]) -> Explorer:
     names = tuple(table["family"].unique())
 
     @cache  # one for all places of the line
-    def picture(shown) -> dict:
+    def picture(shown: tuple[str, ...]) -> dict:
         figure = plots.frontier_lines(means[means["family"].isin(shown)])
         _add_epsilons(figure, means, shown, sources)
         title = "AUC of the strongest attack against test accuracy, along training"
         return plain(figure.update_layout(title_text=title))
 
-    def draw(shown, accuracy) -> View:
+    def draw(shown: tuple[str, ...], accuracy: float) -> View:
         if not shown:
             raise ValueError("tick one family or more")
         families = list(dict.fromkeys((names[0], *shown)))
@@ -378,7 +379,7 @@ def leak(source: Source) -> Explorer:
     if source.images is None:
         return message(LEAK, WITHOUT_IMAGES.format(source.label))
 
-    def draw(image, sigma) -> View:
+    def draw(image: int, sigma: float) -> View:
         column = pictured(source)[image]
         x = np.asarray(source.images[column], float) / 255
         label = source.signals.labels[column]

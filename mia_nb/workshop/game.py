@@ -5,8 +5,9 @@ training data.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ipywidgets as W
 import numpy as np
@@ -100,7 +101,12 @@ def deal(source: Source, *, target: int = 0, seed: int = 0) -> Hand:
 
 
 def game(
-    source: Source, *, target: int = 0, attacks=("loss", "rmia"), guesses=(), reveal: bool = False
+    source: Source,
+    *,
+    target: int = 0,
+    attacks: Sequence[str] = ("loss", "rmia"),
+    guesses: Sequence[int] = (),
+    reveal: bool = False,
 ) -> Explorer:
     """Tick the images that were in the training data, then submit: one's own point beside attacks
     in the ROC plane.
@@ -128,13 +134,13 @@ def game(
     hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
 
     @cache
-    def images(number) -> dict:
+    def images(number: int) -> dict:
         hand = hand_of(number)
         x = source.images[hand.columns]
         below = [text.replace(": ", "<br>") for text in hand.labels]
         return sheet(x, below, NUMBERS, SURE, columns=COLUMNS)
 
-    def draw(hand, accuse, score) -> View:
+    def draw(hand: int, accuse: tuple[str, ...], score: bool) -> View:
         columns, member, _ = hand_of(hand)
         mine = np.isin(hand_of(hand).labels, accuse)
         framed = _framed(images(hand), mine, member if score else None)
@@ -148,7 +154,7 @@ def game(
         note = "attacks accuse the ten they score highest"
         return View(sentence, {"images": framed, "plane": plane}, table, note)
 
-    def accused(number, values) -> dict:
+    def accused(number: int, values: dict[str, Any]) -> dict:
         """A click accuses, a second one takes it back."""
         label = hand_of(values["hand"]).labels[number - 1]
         others = tuple(other for other in values["accuse"] if other != label)

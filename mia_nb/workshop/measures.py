@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache, wraps
 from itertools import chain, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,7 +38,7 @@ def remembered(function: Callable) -> Callable:
     computed = lru_cache(32)(function)
 
     @wraps(function)
-    def copied(*args, **options):
+    def copied(*args: Any, **options: Any) -> Any:
         return deepcopy(computed(*args, **options))
 
     return copied
@@ -239,7 +239,7 @@ class Gradients(NamedTuple):
     last_bias: np.ndarray
 
 
-def gradients(x, label: int, classes: int, *, sigma: float, seed: int = 0) -> Gradients:
+def gradients(x: np.ndarray, label: int, classes: int, *, sigma: float, seed: int = 0) -> Gradients:
     """One backward pass through a linear layer, a neural SDE and a linear layer, for one record x
     (D,).
 
