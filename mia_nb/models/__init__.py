@@ -184,6 +184,7 @@ def source(model: str, model_args: dict | None = None) -> str:
 
 
 def _code_in_memory(model: str, builder: Callable) -> str:
+    """Digest of a builder from a notebook cell or a script; ValueError where it has none."""
     try:
         return digest_of_function(builder, versions=False)
     except ValueError as error:
@@ -194,14 +195,15 @@ def _code_in_memory(model: str, builder: Callable) -> str:
 
 
 def _code_in_files(model: str, builder: Callable) -> str:
+    """sha256 of the files of the package that a builder is in, or of its module alone."""
     top = sys.modules.get(model.partition(":")[0].partition(".")[0])
-    own = [
+    roots = [
         Path(root)
         for root in getattr(top, "__path__", [])
         if "site-packages" not in Path(root).parts
     ]
-    if own:
-        files = [file for root in own for file in sorted(root.rglob("*.py"))]
+    if roots:
+        files = [file for root in roots for file in sorted(root.rglob("*.py"))]
         return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
     for thing in (inspect.getmodule(builder), builder):
         with contextlib.suppress(OSError, TypeError):
@@ -374,6 +376,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _find(model: str) -> Callable[..., nn.Module]:
+    """The builder of a model by name; ValueError where there is none."""
     place, _, name = MODELS.get(model, model).partition(":")
     if not name:
         near = hint(model, MODELS)
@@ -390,7 +393,8 @@ def _find(model: str) -> Callable[..., nn.Module]:
             f"model {model!r}: {place} cannot be imported: {type(error).__name__}:"
             f" {first_line(error)}"
         ) from error
-    if not callable(builder := getattr(module, name, None)):
+    builder = getattr(module, name, None)
+    if not callable(builder):
         raise ValueError(f"model {model!r}: {place} has no function {name!r}")
     if not _builds(builder):
         raise ValueError(f"model {model!r} is no builder of models: {wanted}")

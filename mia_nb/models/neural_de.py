@@ -300,6 +300,7 @@ class FlowBlock(nn.Module):
 def _check_equation(
     order: int, damped: bool, augment: int, start: str, lipschitz: float | None, clip: float | None
 ) -> None:
+    """ValueError for settings of an equation that make no sense together."""
     if order not in (1, 2) or (damped and order != 2):
         raise ValueError(
             f"order={order}, damped={damped}: wanted order 1, order 2 (SONODE), or order 2 and"

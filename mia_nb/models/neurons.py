@@ -199,7 +199,8 @@ def multistep(
     theta after the decay: another neuron for beta < 1.
     """
     one_of("reset", reset, RESETS)
-    unit, (theta, u0, amplitude) = amplitude == 1, placed(x, theta, u0, amplitude)
+    unit = amplitude == 1
+    theta, u0, amplitude = placed(x, theta, u0, amplitude)
     rest = (beta, reset, surrogate, detach_reset)
     if not (return_mem or torch.is_grad_enabled() or transformed()):
         return _in_place(x, theta, u0, amplitude, beta, reset)
@@ -214,7 +215,9 @@ def multistep(
     outs, mems = _loop(x.unbind(0), theta, u0, amplitude, *rest, return_mem)
     # cat, not stack: it keeps the channels-last order of its parts
     out = torch.cat(outs).unflatten(0, (len(outs), -1))
-    return (out, torch.cat(mems).unflatten(0, (len(mems), -1))) if return_mem else out
+    if not return_mem:
+        return out
+    return out, torch.cat(mems).unflatten(0, (len(mems), -1))
 
 
 def placed(
@@ -242,11 +245,14 @@ def _loop(
     detach_reset: bool,
     return_mem: bool = False,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    outs, mems, mem = [], [], u0
+    """Outputs and, with return_mem, potentials before the reset, one tensor a time step."""
+    outs, mems = [], []
+    mem = u0
     for x_t in xs:
         out, mem, charged = step(x_t, mem, theta, amplitude, beta, reset, surrogate, detach_reset)
         outs.append(out.to(x_t.dtype))
-        mems += [charged] if return_mem else []
+        if return_mem:
+            mems.append(charged)
     return outs, mems
 
 
@@ -320,7 +326,7 @@ class Few(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """From the last step to the first."""
         slope, through = ctx.saved_tensors
-        found = grad * slope
-        for t in reversed(range(len(found) - 1)):
-            found[t].addcmul_(found[t + 1], through[t], value=ctx.beta)
-        return found.to(ctx.dtype), *[None] * 8
+        grad_x = grad * slope
+        for t in reversed(range(len(grad_x) - 1)):
+            grad_x[t].addcmul_(grad_x[t + 1], through[t], value=ctx.beta)
+        return grad_x.to(ctx.dtype), *[None] * 8

@@ -143,10 +143,10 @@ class Spike(nn.Module):
                 " a smaller lr"
             )
         for name in ("theta", "u0"):
-            if (saved := state.get(prefix + name)) is not None and saved.shape != getattr(
-                self, name
-            ).shape:
-                getattr(self, name).data = getattr(self, name).new_empty(saved.shape)
+            saved = state.get(prefix + name)
+            here = getattr(self, name)
+            if saved is not None and saved.shape != here.shape:
+                here.data = here.new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
 

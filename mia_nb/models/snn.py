@@ -180,10 +180,11 @@ class SNN(InTime):
         events = self.events(x)
         if not self.fold:
             mem: dict[str, Tensor] = {}
-            one = _Step(self.net, mem)
+            step = _Step(self.net, mem)
             inputs = [x] * self.timesteps if events is None else events
-            return torch.stack([one.run(e, 1, False) for e in inputs])
-        rows, static = (x, True) if events is None else (events.flatten(0, 1), False)
+            return torch.stack([step.run(events_now, 1, False) for events_now in inputs])
+        static = events is None
+        rows = x if static else events.flatten(0, 1)
         return self.net(rows, self.timesteps, static).unflatten(0, (self.timesteps, -1))
 
 

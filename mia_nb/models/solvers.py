@@ -189,7 +189,7 @@ class Draws(TorchFunctionMode):
         if function is not torch.randn_like:
             return function(*args, **(kwargs or {}))
         blocks = args[0].split(self.sizes) if len(self.sizes) > 1 else args
-        return torch.cat([draw(one, g) for one, g in zip(blocks, self.generators, strict=True)])
+        return torch.cat([draw(block, g) for block, g in zip(blocks, self.generators, strict=True)])
 
 
 def _euler(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
