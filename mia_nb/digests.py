@@ -135,7 +135,7 @@ class _Writer:
         versions: whether installed code counts with its version, or by its name alone.
     """
 
-    def __init__(self, versions: bool = True):
+    def __init__(self, versions: bool = True) -> None:
         self.versions = versions
         self.sha = hashlib.sha256()
         self.open: list[object] = []  # what is being written now, outermost first

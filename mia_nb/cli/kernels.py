@@ -99,7 +99,7 @@ class ForkedKernel:
 
     stdin = stdout = stderr = None
 
-    def __init__(self, argv: list[str], env: dict[str, str]):
+    def __init__(self, argv: list[str], env: dict[str, str]) -> None:
         _start_fork_server()
         context = multiprocessing.get_context("forkserver")
         # a daemon: this process does not wait for it at its end, but ends it

@@ -19,7 +19,7 @@ class Overall:
     take.
     """
 
-    def __init__(self, shares: dict[str, float], todo: list[str]):
+    def __init__(self, shares: dict[str, float], todo: list[str]) -> None:
         self.shares = shares
         self.left = list(todo)
         self.started, self.cached = time.monotonic(), self.done()
@@ -45,7 +45,9 @@ class Overall:
 class Progress:
     """The last line a notebook wrote: rewritten in place on a terminal, twice a minute in a log."""
 
-    def __init__(self, name: str, cells: int, quiet: bool = False, overall: Overall | None = None):
+    def __init__(
+        self, name: str, cells: int, quiet: bool = False, overall: Overall | None = None
+    ) -> None:
         self.name = escape.terminal(name)
         self.cells = cells
         self.quiet = quiet

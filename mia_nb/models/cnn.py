@@ -20,7 +20,7 @@ class TinyCNN(nn.Module):
     = 16.
     """
 
-    def __init__(self, in_channels: int = 1, num_classes: int = 10, width: int = 16):
+    def __init__(self, in_channels: int = 1, num_classes: int = 10, width: int = 16) -> None:
         super().__init__()
         channels = (in_channels, width, 2 * width, 4 * width)
         layers = []
@@ -40,7 +40,7 @@ class TinyCNN(nn.Module):
 class PreActivationBlock(nn.Module):
     """h + conv(ReLU(BN(conv(ReLU(BN(h)))))), convolutions with bias."""
 
-    def __init__(self, channels: int):
+    def __init__(self, channels: int) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
@@ -64,7 +64,7 @@ class ResNet14(nn.Module):
 
     def __init__(
         self, in_channels: int = 3, num_classes: int = 10, blocks: int = 3, width: int = 32
-    ):
+    ) -> None:
         super().__init__()
         channels = (width, 2 * width, 4 * width)
         self.stem = nn.Sequential(
@@ -91,7 +91,7 @@ class BasicBlock(nn.Module):
     shape changes.
     """
 
-    def __init__(self, before: int, after: int, stride: int):
+    def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride, 1)
         self.bn1 = nn.BatchNorm2d(after)
@@ -116,7 +116,7 @@ class ResNet18(nn.Module):
     Lahlou (UAI 2025).
     """
 
-    def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64):
+    def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(in_channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()
@@ -145,7 +145,7 @@ class VGG16(nn.Module):
     since spikes have no maximum.
     """
 
-    def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64):
+    def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64) -> None:
         super().__init__()
         layers, before = [], in_channels
         for repeats, factor in ((2, 1), (2, 2), (3, 4), (3, 8), (3, 8)):

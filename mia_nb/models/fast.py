@@ -56,7 +56,7 @@ class FastNet(nn.Module):
         activation: str = "relu",
         pooling: str = "average",
         first_layer: str = "whitening",
-    ):
+    ) -> None:
         super().__init__()
         check_word("activation", activation, ACTIVATIONS)
         check_word("pooling", pooling, POOLINGS)

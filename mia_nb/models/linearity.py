@@ -469,7 +469,7 @@ def _line_of(node: fx.Node) -> str:
 class _Replaying(fx.Interpreter):
     """The traced network with given outputs at its sites; keeps what came in there."""
 
-    def __init__(self, net: fx.GraphModule, outputs: dict[str, Tensor]):
+    def __init__(self, net: fx.GraphModule, outputs: dict[str, Tensor]) -> None:
         super().__init__(net)
         self.outputs = outputs
         self.inputs: dict[str, Tensor] = {}

@@ -67,7 +67,7 @@ class ConcatConv2d(nn.Module):
     see every weight.
     """
 
-    def __init__(self, before: int, after: int):
+    def __init__(self, before: int, after: int) -> None:
         super().__init__()
         self.state = nn.Conv2d(before, after, 3, padding=1, bias=False)
         self.time = nn.Conv2d(1, after, 3, padding=1)
@@ -93,7 +93,7 @@ class Drift(nn.Module):
     constant in h and left out.
     """
 
-    def __init__(self, before: int, after: int, lipschitz: float | None = None):
+    def __init__(self, before: int, after: int, lipschitz: float | None = None) -> None:
         super().__init__()
         self.first = ConcatConv2d(before, after)
         self.second = ConcatConv2d(after, after)
@@ -134,7 +134,7 @@ class Damping(nn.Module):
     A module of its own, so that hooks for gradients per sample see gamma.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.tensor(GAMMA))
 
@@ -189,7 +189,7 @@ class FlowBlock(nn.Module):
         rtol: float = 1e-3,
         atol: float = 1e-3,
         adjoint: bool = False,
-    ):
+    ) -> None:
         super().__init__()
         solvers.check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
         _check_equation(order, damped, augment, start, lipschitz, clip)
@@ -382,7 +382,7 @@ class FlowNet(nn.Module):
         rtol: float = 1e-3,
         atol: float = 1e-3,
         adjoint: bool = False,
-    ):
+    ) -> None:
         super().__init__()
         one_of("layout", layout, LAYOUTS)
         one_of("norm", norm, NORMS)
@@ -450,7 +450,7 @@ class Replaced(nn.Module):
     evaluation mode in training.
     """
 
-    def __init__(self, network: nn.Module, freeze: bool = False):
+    def __init__(self, network: nn.Module, freeze: bool = False) -> None:
         super().__init__()
         self.network, self.freeze = network, freeze
         if freeze:

@@ -129,7 +129,7 @@ def _in_words(table: pd.DataFrame) -> pd.DataFrame:
 class _Axis:
     """Where settings stand: numbers at themselves, words in a row, infinity beyond the last."""
 
-    def __init__(self, settings: pd.Series, numeric: bool, log: bool):
+    def __init__(self, settings: pd.Series, numeric: bool, log: bool) -> None:
         values = np.sort(settings.unique()) if numeric else settings.unique()
         self.joined = numeric
         self.log = numeric and log

@@ -46,7 +46,7 @@ class Prediction:
         *,
         answer: str | float,
         why: str = "",
-    ):
+    ) -> None:
         if len(options) == 2 and all(isinstance(end, int) for end in options):
             options = range(options[0], options[1] + 1)
         self.is_slider = isinstance(options, range)
