@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mia_nb.studies import claims_on_print
+from mia_nb.studies import claims_on_print, factors_on_print
 from mia_nb.studies.on_print import printed_blocks
+from mia_nb.studies.published import paper_results
 from mia_nb.studies.setting import Setting
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "claims.md"
@@ -63,3 +64,40 @@ def test_the_page_shows_what_is_computed(study):
     for name, row in claims_on_print(study).iterrows():
         count = f"{row['agree']} of {row['comparisons']}" if row["comparisons"] else ""
         assert f"| {name}. {row['claim']} | {row['verdict']} | {count} | {row['least']} |\n" in page
+
+
+def test_a_factor_is_the_ratio_of_two_printed_rates():
+    table = factors_on_print().set_index("statement")
+    lira = {
+        table_of: next(
+            record["value"]
+            for record in paper_results("nsde2025", table_of)
+            if (record["dataset"], record["attack"], record["metric"])
+            == ("cifar10", "lira", "tpr@0.001")
+            and record["model"] == model
+        )
+        for table_of, model in (("I", "resnet14"), ("VII", "resnet14+sdenet"))
+    }
+    row = table.loc[next(name for name in table.index if name.startswith("an NSDE block"))]
+    assert row["largest"] == pytest.approx(lira["I"] / lira["VII"], rel=1e-12)
+    assert round(row["largest"], 1) == 8.8 and row["agree"] == 0  # the paper says more than ten
+    first = table.iloc[0]
+    assert (first["ratios"], first["agree"]) == (4, 4)  # two attacks at two rates
+
+
+def test_the_page_shows_the_factors_and_the_cells_that_it_names():
+    page = PAGE.read_text()
+    for _, row in factors_on_print().iterrows():
+        assert (
+            f"| {row['statement']} | {row['agree']} of {row['ratios']} | {row['smallest']:.2f} |"
+            f" {row['largest']:.2f} |\n" in page
+        )
+    rmia = {
+        (record["dataset"], record["model"][:3], record["value"])
+        for record in paper_results("snn-uai2025", "2")
+        if record["attack"] == "rmia" and record["metric"] == "auc"
+    }
+    named = {("cifar10", value) for value in (0.6384, 0.6428, 0.6465)}
+    named |= {("cifar100", value) for value in (0.7582, 0.8076)}
+    assert {(data, "snn", value) for data, value in named} <= rmia
+    assert {("cifar10", "ann", 0.6384), ("cifar100", "ann", 0.8251)} <= rmia

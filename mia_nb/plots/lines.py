@@ -70,7 +70,7 @@ def lines(
         >>> rows = [(1, 0.61, 0.60, 0.62), (2, 0.64, 0.63, 0.65), (4, 0.66, 0.65, 0.67)]
         >>> table = pd.DataFrame(rows, columns=["T", "value", "low", "high"]).assign(family="SNN")
         >>> figure = lines(table, "T", line="family", log=True, y_title="AUC")
-        >>> list(figure.data[0].y)
+        >>> [float(y) for y in figure.data[0].y]
         [0.61, 0.64, 0.66]
     """
     keys = [column for column in (panel, line, variant) if column is not None]

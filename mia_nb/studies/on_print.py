@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Literal
+from itertools import product
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -42,7 +44,7 @@ def claims_on_print(study: Literal["snn", "nsde"]) -> pd.DataFrame:
     `claims` sets beside it.
 
     Example:
-        >>> claims_on_print("snn").loc["S1", "verdict"]
+        >>> claims_on_print("snn").loc["S4", "verdict"]
         'holds'
     """
     rules = load(study)
@@ -146,3 +148,109 @@ def _verdict(compared: list[tuple[str, Contrast, float]]) -> dict[str, object]:
         "agree": sum(agree),
         "least": f"{block}: {contrast.part}, {contrast.compared}: {value:{form}}",
     }
+
+
+# --------------------------------------------------------------------------------------------------
+# factors
+
+
+class Factor(NamedTuple):
+    """A sentence that says how many times less exposed something is, and the cells it is about."""
+
+    statement: str
+    least: float
+    most: float
+    above: dict  # entries of the records in the numerator
+    below: dict  # and in the denominator
+    datasets: tuple[str, ...]
+    attacks: tuple[str, ...] = ("lira", "rmia")
+
+
+NODE = {"table": "I", "model": "odenet-16-32-64"}
+NSDE = {"table": "III", "model": "sdenet-16-32-64"}
+RESNET = {"table": "I", "model": "resnet14"}
+ALL = ("cifar10", "cifar100", "fashion-mnist", "tiny-imagenet")
+LOW_RATES = ("tpr@0.001", "tpr@0.01")
+FACTORS = (
+    Factor("NODEs: 1.3 to 4 times less than ResNet-14, CIFAR-10", 1.3, 4, RESNET, NODE, ALL[:1]),
+    Factor("NODEs: 1.6 to 2.6 times less, CIFAR-100", 1.6, 2.6, RESNET, NODE, ALL[1:2]),
+    Factor("NODEs: at most 2 times less on the two others", 1, 2, RESNET, NODE, ALL[2:]),
+    Factor("NSDEs: 1.8 to 10 times less than NODEs", 1.8, 10, NODE | {"table": "III"}, NSDE, ALL),
+    Factor(
+        "NSDEs: 2 to 5 times less than heuristic defenses",
+        2,
+        5,
+        {"table": "XI", "defense": ("l1", "l2", "mmd-mixup", "memguard")},
+        {"table": "XI", "sigma": 2.0},
+        ALL[:1],
+        ("lira",),
+    ),
+    Factor(
+        "an NSDE block in place of the last group: more than 10 times less than ResNet-14",
+        10,
+        math.inf,
+        RESNET,
+        {"table": "VII"},
+        ALL,
+        ("lira",),
+    ),
+)
+
+
+@checked
+def factors_on_print() -> pd.DataFrame:
+    """What Hong, Wu, Gruber and Lee say in times, beside the ratios of the TPRs that they print.
+
+    Returns:
+        columns statement; ratios: how many can be formed at 0.1 % and 1 % FPR; agree: how many lie
+        within the statement, half of its last digit allowed; smallest, largest ratio. A printed TPR
+        of 0 in the denominator makes a ratio infinite, two of them none.
+
+    Example:
+        >>> int(factors_on_print()["agree"].iloc[0])
+        4
+    """
+    rows = []
+    for factor in FACTORS:
+        ratios = sorted(_ratios(factor))
+        least = factor.least - 0.05
+        most = factor.most + (0.5 if factor.most >= 4 else 0.05)
+        rows.append(
+            {
+                "statement": factor.statement,
+                "ratios": len(ratios),
+                "agree": sum(least <= ratio < most for ratio in ratios),
+                "smallest": ratios[0],
+                "largest": ratios[-1],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _ratios(factor: Factor) -> Iterator[float]:
+    """The TPRs above, over those below, of one data set, attack and rate each."""
+    above = _tprs(factor, factor.above)
+    below = _tprs(factor, factor.below)
+    for place, values in above.items():
+        for value, other in product(values, below[place]):
+            if other:
+                yield value / other
+            elif value:
+                yield math.inf
+
+
+def _tprs(factor: Factor, wanted: dict) -> dict[tuple, list[float]]:
+    """{(data set, attack, rate): printed TPRs} of the records with these entries."""
+    found: dict[tuple, list[float]] = defaultdict(list)
+    for record in paper_results("nsde2025", wanted["table"]):
+        entries = {"model": record["model"]} | record["setting"]
+        fits = all(
+            entries.get(name) in (value if isinstance(value, tuple) else (value,))
+            for name, value in wanted.items()
+            if name != "table"
+        )
+        place = (record["dataset"], record["attack"], record["metric"])
+        of_factor = place[0] in factor.datasets and place[1] in factor.attacks
+        if fits and of_factor and place[2] in LOW_RATES:
+            found[place].append(record["value"])
+    return found
