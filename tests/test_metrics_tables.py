@@ -95,20 +95,9 @@ def test_an_fpr_too_low_for_the_non_members_keeps_its_number_and_is_shown_as_not
     assert not few["measurable"] and few["value"] > 0
     view = metrics.readable(table)
     assert view.loc["loss threshold", "TPR at FPR 0.01"] == "n/m (n0 = 200)"
-    assert view.loc["loss threshold", "TPR at FPR 0.1"].startswith(
-        f"{100 * enough['value']:.1f} % ["
-    )
+    assert view.loc["loss threshold", "TPR at FPR 0.1"].startswith(f"{enough['value']:.3f} [")
     assert list(view) == ["AUC", "TPR at FPR 0.01", "TPR at FPR 0.1"]
     assert (table.loc[table["metric"] == "ppv", "fpr"] == 0.1).all()
-
-
-def test_small_rates_are_written_in_percent_with_two_digits_after_the_point():
-    table = metrics.summary({"loss": pool(0.7)}, fpr=(0.1,), n_resamples=20)
-    tpr = table["metric"] == "tpr"
-    table.loc[tpr, ["value", "low", "high"]] = [0.0058, 0.005, 0.00641]
-    assert metrics.readable(table)["TPR at FPR 0.1"].iloc[0] == "0.58 % [0.50, 0.64]"
-    table.loc[tpr, ["value", "low", "high"]] = [0.17585, 0.1736, 0.17806]
-    assert metrics.readable(table)["TPR at FPR 0.1"].iloc[0] == "17.6 % [17.4, 17.8]"
 
 
 def test_what_an_attack_was_measured_on_is_shown_on_request():

@@ -196,7 +196,9 @@ def test_a_builder_that_was_edited_is_trained_as_it_is_now(images, tmp_path, mon
 
 
 SCRIPT = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.path.insert(0, sys.argv[2])
 from mia_nb import data, training
 from mia_nb.types import Recipe

@@ -481,9 +481,9 @@ def readable(table: pd.DataFrame, *, full: Flag = False) -> pd.DataFrame:
             references, flags and the self-test.
 
     Returns:
-        A row per attack, by its name in words, with its AUC, "0.626 [0.611, 0.640]", and its TPR at
-        each rate in percent, "0.58 % [0.50, 0.64]"; "n/m (n0 = 900)" for what so few non-members
-        cannot tell, "0: tied scores allow no lower FPR" where ties force zero.
+        A row per attack, by its name in words, with its AUC and its TPR at each rate, "0.626
+        [0.611, 0.640]"; "n/m (n0 = 900)" for what so few non-members cannot tell, "0: tied scores
+        allow no lower FPR" where ties force zero.
     """
     auc = by_attack(table, "auc")
     view = pd.DataFrame({"AUC": _texts(auc, _interval)})
@@ -531,9 +531,7 @@ def _cell(row: pd.Series) -> str:
         return f"n/m (n0 = {row['n0']})"
     if row["value"] == 0 and row["fpr_floor"] > row["fpr"]:
         return "0: tied scores allow no lower FPR"
-    value, low, high = (100 * float(row[name]) for name in ("value", "low", "high"))
-    digits = 2 if value < 1 else 1
-    return f"{value:.{digits}f} % [{low:.{digits}f}, {high:.{digits}f}]"
+    return _interval(row)
 
 
 @checked

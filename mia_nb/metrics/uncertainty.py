@@ -44,7 +44,7 @@ from mia_nb.types import Scores
 
 FPR = (0.001, 0.01, 0.1)
 MANY = 10_000  # samples from which resamples are computed to first order
-MOST_UNITS = 1 << 13  # samples drawn one by one to first order; of more, groups are drawn
+MOST_UNITS = 1 << 16  # samples drawn one by one to first order; of more, groups are drawn
 CHUNK = 1 << 17  # weights held at once: the working set stays in the cache
 TARGETS = 16  # targets that a thread works on at once
 RESAMPLES = 400  # resamples from which a variance is known to 4 %
