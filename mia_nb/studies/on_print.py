@@ -213,8 +213,8 @@ def factors_on_print() -> pd.DataFrame:
     rows = []
     for factor in FACTORS:
         ratios = sorted(_ratios(factor))
-        least = factor.least - 0.05
-        most = factor.most + (0.5 if factor.most >= 4 else 0.05)
+        least = factor.least - _half_a_digit(factor.least)
+        most = factor.most + _half_a_digit(factor.most)
         rows.append(
             {
                 "statement": factor.statement,
@@ -225,6 +225,11 @@ def factors_on_print() -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _half_a_digit(limit: float) -> float:
+    """Half of the last digit of a limit as the paper writes it: 2 or 1.3."""
+    return 0.5 if limit == math.inf or limit == int(limit) else 0.05
 
 
 def _ratios(factor: Factor) -> Iterator[float]:
