@@ -65,3 +65,13 @@ def test_a_recipe_takes_names_as_people_write_them():
     recipe = mia_nb.Recipe(model="ResNet18", optimizer="SGD", defense="RelaxLoss")
     assert (recipe.model, recipe.optimizer, recipe.defense) == ("resnet18", "sgd", "relaxloss")
     assert mia_nb.Recipe(model="My.Package:Network").model == "My.Package:Network"
+
+
+@pytest.mark.parametrize("name", ["lira", "LiRA, one variance", "nig_offline"])
+def test_an_attack_that_learns_a_spread_is_refused_before_training_where_models_are_few(name):
+    with pytest.raises(ValueError, match=r"num_models=4: (lira|nig).* take 6 models or more"):
+        mia_nb.attacks.refuse_too_few(["rmia", name], 4)
+    mia_nb.attacks.refuse_too_few(["rmia", name], 6)
+    mia_nb.attacks.refuse_too_few(["rmia", "loss"], 2)
+    with pytest.raises(ValueError, match="unknown attack 'rmai'"):
+        mia_nb.attacks.refuse_too_few(["rmai"], 16)

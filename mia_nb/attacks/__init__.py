@@ -10,6 +10,16 @@ from __future__ import annotations
 
 from mia_nb.attacks.margins import align
 from mia_nb.attacks.registry import ATTACKS, NAMES, in_words, literature, suite
-from mia_nb.attacks.scoring import find, score
+from mia_nb.attacks.scoring import find, refuse_too_few, score
 
-__all__ = ["ATTACKS", "NAMES", "align", "find", "in_words", "literature", "score", "suite"]
+__all__ = [
+    "ATTACKS",
+    "NAMES",
+    "align",
+    "find",
+    "in_words",
+    "literature",
+    "refuse_too_few",
+    "score",
+    "suite",
+]

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from mia_nb.arguments import Anything, Flag, Rows
+from mia_nb.arguments import Anything, Flag, Rows, Whole
 from mia_nb.attacks.inputs import combination, in_place
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
@@ -23,6 +23,8 @@ from mia_nb.types import Scores, Signals, pair_ids
 IN_BLOCKS = (loss, attack_p, vote, attack_r, watson, rmia, base, lira, nig)
 # what two plans of queries must agree in, besides their number
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")
+LEARN_A_SPREAD = ("lira", "nig_offline")  # how their names begin
+FEWEST_FOR_A_SPREAD = 6  # models in pairs, which leave a target two references on each side
 UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do not say
 
 
@@ -152,6 +154,30 @@ def find(attack: Anything) -> tuple[str, Attack]:
     bound = ", ".join(f"{option}={value!r}" for option, value in options.items())
     name = getattr(plain, "__name__", type(plain).__name__)
     return f"{name}({bound})" if bound else name, attack
+
+
+@checked
+def refuse_too_few(attacks: Anything, num_models: Whole) -> None:
+    """Refuse attacks, before anything is trained, that so many models cannot support.
+
+    Parameters:
+        attacks: a list of names of ATTACKS, or of functions.
+        num_models: how many a pool in pairs will have; a target's references are all but its pair.
+
+    Raises:
+        ValueError: for a name that is not known, and for an attack that learns a spread from two
+            references or more on each side where fewer are left.
+
+    Example:
+        refuse_too_few(["rmia", "loss"], 4)
+    """
+    for attack in attacks:
+        name, _ = find(attack)
+        if num_models < FEWEST_FOR_A_SPREAD and name.startswith(LEARN_A_SPREAD):
+            raise ValueError(
+                f"num_models={num_models}: {name} learns a spread from two references or more on"
+                f" each side; take {FEWEST_FOR_A_SPREAD} models or more, or leave it out"
+            )
 
 
 def _row_of(
