@@ -160,7 +160,9 @@ def class_folders(
             f"{path} holds {len(folders)} class folders; wanted {path}/<class>/<image files> for"
             " two or more classes"
         )
-    stamp, labels, odd = [], [], []
+    stamp: list[tuple] = []
+    labels: list[int] = []
+    odd: list[str] = []
     for label, folder in enumerate(folders):
         try:
             found, others = _images_in(path, folder)

@@ -98,17 +98,17 @@ def markdown(text: object) -> str:
     'It scores 0.5 (1,000 images).'
     """
     line = " ".join(terminal(text).split())  # four spaces in front would begin a block of code
-    # "1." and "1)" begin a list where they begin a line
-    return "".join(
-        c
-        if HARMLESS.match(line, place) and not (c in ".)" and line[:place].isdigit())
-        else f"<span>&#{ord(c)};</span>"
-        if MATHEMATICS.match(c)
-        else f"&#{ord(c)};"
-        if c.isascii()
-        else c
-        for place, c in enumerate(line)
-    )
+
+    def written(place: int, letter: str) -> str:
+        # "1." and "1)" begin a list where they begin a line
+        begins_a_list = letter in ".)" and line[:place].isdigit()
+        if HARMLESS.match(line, place) and not begins_a_list:
+            return letter
+        if MATHEMATICS.match(letter):
+            return f"<span>&#{ord(letter)};</span>"
+        return f"&#{ord(letter)};" if letter.isascii() else letter
+
+    return "".join(written(place, letter) for place, letter in enumerate(line))
 
 
 def plotly(text: object) -> str:

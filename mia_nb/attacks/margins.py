@@ -28,7 +28,9 @@ class Columns:
         make: Callable[[tuple], np.ndarray],
         dtype: type | np.dtype = float,
     ) -> None:
-        self.shape, self.make, self.dtype = shape, make, dtype
+        self.shape = shape
+        self.make = make
+        self.dtype = dtype
 
     def __len__(self) -> int:
         return self.shape[0]

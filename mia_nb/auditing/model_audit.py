@@ -115,7 +115,7 @@ class ModelAudit(NamedTuple):
     def views(self) -> dict[str, pd.DataFrame]:
         """The tables below the text, by title."""
         attacks = readable(self.table[self.table["attack"] != "max"])
-        views = {"attacks": attacks[[name for name in attacks if name[:3] in ("AUC", "TPR")]]}
+        views = {"attacks": attacks}
         split = {"classes": self.by_class, "groups": self.by_group}
         return views | {
             f"{title}, by {attacks.index[0]}": readable_groups(table)

@@ -423,7 +423,10 @@ def _images(x, samples: int) -> np.ndarray | None:
     wanted = "wanted uint8 (N, H, W), (N, H, W, C) or (N, C, H, W)"
     if not fits:
         raise ValueError(f"images are {x.dtype} {x.shape}; {wanted}, N = {samples}")
-    x = x[:, None] if x.ndim == 3 else x if x.shape[1] in (1, 3) else x.transpose(0, 3, 1, 2)
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.shape[1] not in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
     if x.shape[1] not in (1, 3):
         raise ValueError(f"images have {x.shape[1]} channels; wanted 1 or 3")
     return np.ascontiguousarray(x)

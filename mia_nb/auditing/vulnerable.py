@@ -277,7 +277,9 @@ def _free(ranks, member, known, able, permutations, seed) -> tuple[np.ndarray, n
     """(p, smallest p, method) of the samples `able`: all choices of t_in of the targets are
     alike.
     """
-    ranks, known, member = ranks[:, able], known[:, able], (member & known)[:, able]
+    ranks = ranks[:, able]
+    member = (member & known)[:, able]
+    known = known[:, able]
     t_in = member.sum(0)
     observed = (ranks * member).sum(0)
     smallest = 1 / comb(known.sum(0), t_in)

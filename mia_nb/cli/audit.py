@@ -32,7 +32,9 @@ NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 WAYS = ("model", "logits", "pool")
 BRINGS = {"logits": "outputs", "pool": "trained models"}
 OPTIONS = {"data": "dataset", "models": "num_models"}  # options whose parameter has another name
-DONE, FAILED, OVER = 0, 1, 3
+DONE = 0  # exit statuses
+FAILED = 1
+OVER = 3
 
 
 def parameters(args) -> list[tuple[str, str]]:

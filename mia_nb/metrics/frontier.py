@@ -160,7 +160,9 @@ def _measured(table: pd.DataFrame) -> list[str]:
 
 def _range(column: str) -> tuple[float, float]:
     """What a column's values can be."""
-    return (0, np.inf) if column.endswith("loss") else (-1, 1) if column == "gap" else (0, 1)
+    if column.endswith("loss"):
+        return 0, np.inf
+    return (-1, 1) if column == "gap" else (0, 1)
 
 
 def _with_draws(table: pd.DataFrame, metric: str) -> bool:

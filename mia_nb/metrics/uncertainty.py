@@ -130,9 +130,6 @@ def bootstrap(
     samples the standard error of an AUC is then that of the bootstrap to three digits, that of a
     TPR within 5 % at 1 % FPR and 12 % at 0.1 %, that of the advantage up to 17 % larger.
     """
-    # respects containers and affinity; few of those who import this resample
-    from joblib import cpu_count
-
     fpr = rates(fpr)
     targets = len(scores.value)
     n_resamples = whole("n_resamples", n_resamples)
@@ -151,9 +148,17 @@ def bootstrap(
         drawn = _drawn_to_first_order(scores, fpr, n_resamples, seed, unit, units)
         return dict(zip(names(fpr), np.moveaxis(drawn, 2, 0), strict=True))
     drawn = partial(_drawn, scores, fpr=fpr, n_resamples=n_resamples, seed=seed, unit=unit)
-    with ThreadPoolExecutor(min(len(batches), cpu_count())) as executor:
+    with _threads(len(batches)) as executor:
         parts = list(executor.map(drawn, batches))
     return dict(zip(names(fpr), np.moveaxis(np.concatenate(parts, 1), 2, 0), strict=True))
+
+
+def _threads(tasks: int) -> ThreadPoolExecutor:
+    """A thread for each task, up to one a core."""
+    # respects containers and affinity; few of those who import this module resample
+    from joblib import cpu_count
+
+    return ThreadPoolExecutor(min(tasks, cpu_count()))
 
 
 def _drawn(
@@ -241,7 +246,12 @@ def _called(
 
 
 def _drawn_to_first_order(
-    scores: Scores, fpr, n_resamples: int, seed: int, unit: np.ndarray | None, units: int
+    scores: Scores,
+    fpr: Sequence[float],
+    n_resamples: int,
+    seed: int,
+    unit: np.ndarray | None,
+    units: int,
 ) -> np.ndarray:
     """(n_resamples, targets, metrics), each the metric plus the mean influence of what is drawn.
 
@@ -264,9 +274,7 @@ def _drawn_to_first_order(
                 values = np.bincount(unit, values, minlength=units)
             of_units[:, row, column] = values
 
-    from joblib import cpu_count
-
-    with ThreadPoolExecutor(min(targets, cpu_count())) as executor:
+    with _threads(targets) as executor:
         list(executor.map(add, range(targets)))
     weights = _kept_weights(seed, n_resamples, units)
     drawn = np.empty((n_resamples, targets * columns))

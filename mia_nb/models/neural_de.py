@@ -207,7 +207,9 @@ class FlowBlock(nn.Module):
         self.damped = damped
         self.augment = augment
         self.clip = clip
-        self.noise_train, self.noise_eval, self.forced = noise_train, noise_eval, None
+        self.noise_train = noise_train
+        self.noise_eval = noise_eval
+        self.forced = None
         wide = channels + augment
         self.out_channels = wide
         self.drift = Drift(2 * wide if order == 2 and not damped else wide, wide, lipschitz)

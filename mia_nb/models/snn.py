@@ -282,7 +282,9 @@ def read_out(steps: Tensor, readout: str) -> Tensor:
     """
     if torch.is_autocast_enabled(steps.device.type):
         steps = steps.float()
-    return steps[-1] if readout == "last" else steps.mean(0) if readout == "mean" else steps.sum(0)
+    if readout == "last":
+        return steps[-1]
+    return steps.mean(0) if readout == "mean" else steps.sum(0)
 
 
 def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:

@@ -283,7 +283,9 @@ class _Diffusion(nn.Module):
 
     def __init__(self, drift: Drift, shape: torch.Size, diffusion: float) -> None:
         super().__init__()
-        self.drift, self.shape, self.diffusion = drift, shape, diffusion
+        self.drift = drift
+        self.shape = shape
+        self.diffusion = diffusion
 
     def f(self, t: Tensor, y: Tensor) -> Tensor:
         return self.drift(t, y.view(-1, *self.shape)).flatten(1).to(y.dtype)

@@ -309,6 +309,9 @@ def _add_rows(
                 marker={"symbol": "triangle-right", "size": 13, "color": colour},
                 **quiet | {"y": [y]},
             )
+        position = "middle right"
+        if arrow:
+            position = "top center" if placed else "top right"
         remarks = [str(row.get(part, "")) for part in ("method", "relation", "remark", "verdict")]
         hover = f"{row['label']}: {row['shown']}<br>{'<br>'.join(filter(None, remarks))}"
         figure.add_scatter(
@@ -322,7 +325,7 @@ def _add_rows(
                 "line": {"width": 4, "color": colour},
             },
             text=[f" {row['shown']}"],
-            textposition=f"top {'center' if placed else 'right'}" if arrow else "middle right",
+            textposition=position,
             textfont={"color": colour if name else GREY, "size": 12},
             name=name or "epsilon",
             hovertemplate=f"{hover}<extra>{name}</extra>",

@@ -14,7 +14,9 @@ from mia_nb.checks import shown, whole
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Scores
 
-MEMBER, NON_MEMBER, GREY = "#D55E00", "#0072B2", "#7A7A7A"
+MEMBER = "#D55E00"
+NON_MEMBER = "#0072B2"
+GREY = "#7A7A7A"
 # Okabe-Ito without black and yellow
 LINES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#999999")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
