@@ -293,13 +293,22 @@ def _labels(
 
 
 def _measure(x: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and std per channel of x / 255, from exact counts."""
-    values = np.arange(256) / 255
-    mean, std = [], []
+    """Mean and std per channel of x / 255.
+
+    The sums are of whole numbers, which no machine rounds: the digest of the images, under which
+    results are kept, is the same everywhere. NumPy's products of floats differ in their last digit
+    from one processor to the next.
+    """
+    mean = []
+    std = []
     for channel in x.unbind(1):
-        share = torch.bincount(channel.reshape(-1), minlength=256).numpy() / channel.numel()
-        mean.append(float(share @ values))
-        std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)) or 1.0)
+        counts = torch.bincount(channel.reshape(-1), minlength=256).tolist()
+        pixels = channel.numel()
+        total = sum(count * value for value, count in enumerate(counts))
+        squares = sum(count * value**2 for value, count in enumerate(counts))
+        variance = (pixels * squares - total**2) / (255 * pixels) ** 2
+        mean.append(total / (255 * pixels))
+        std.append(math.sqrt(variance) or 1.0)
     return mean, std
 
 
