@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mia_nb import checks
+from mia_nb import _autoaugment, checks
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
 from mia_nb.arguments import Array, Count, Flag, PathLike, Positive, Whole
 from mia_nb.checks import checked, hint, mask, shown
@@ -520,8 +520,9 @@ def augment_draws(
     applies them.
 
     Parameters:
-        ops: "none", or some of "crop", "flip", "cutout", "translate", "alternate" joined by "+",
-            in any order; of crop and translate, and of flip and alternate, one at most.
+        ops: "none", or some of "crop", "flip", "cutout", "translate", "alternate", "autoaugment"
+            joined by "+", in any order; of crop and translate, and of flip and alternate, one at
+            most.
         batch: number of images B.
         height, width: of an image, in pixels.
         generator: on the CPU.
@@ -531,11 +532,15 @@ def augment_draws(
         flip and alternate, flip (B,) bool, probability 1/2 (in training, alternate flips an image
         in every other epoch); for cutout, centre (B, 2): a uniform pixel, the centre of a square
         hole of side size // 4, 8 at 32x32, clipped at the border; for translate, move (B, 2):
-        rows and columns, uniform within +-(size // 16), 2 at 32x32 and 1 at least. To augment
-        several models' batches at once, concatenate each tensor.
+        rows and columns, uniform within +-(size // 16), 2 at 32x32 and 1 at least; for
+        autoaugment, operations (B, 2): numbers of two operations, 0 for none. To augment several
+        models' batches at once, concatenate each tensor.
 
     Raises:
         ValueError: for an unknown word, and for two that do the same.
+
+    Source: of autoaugment, the policies that Cubuk et al. (CVPR 2019) learned on CIFAR-10, as
+        torchvision has them.
     """
     chosen = set() if ops == "none" else set(ops.split("+"))
     if unknown := sorted(chosen - set(AUGMENTATIONS)):
@@ -563,12 +568,14 @@ def augment_draws(
     if "translate" in chosen:
         reach = [max(size // 16, 1) for size in (height, width)]
         draws["move"] = torch.stack([uniform(-most, most + 1) for most in reach], 1)
+    if "autoaugment" in chosen:
+        draws["operations"] = _autoaugment.draw(batch, generator)
     return draws
 
 
 @checked
 def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-    """Crop or translation, flip and cutout as one gather and one mask.
+    """Crop or translation and flip as one gather, then AutoAugment, then cutout as one mask.
 
     Parameters:
         x: (B, C, H, W) uint8.
@@ -577,14 +584,20 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     Returns:
         (B, C, H, W) uint8. A shifted crop sees black (0) beyond the border; the flip mirrors the
         crop left to right; a hole is black, in the frame of the result. Black means 0 before
-        normalisation. A translated image is mirrored beyond the border.
+        normalisation. A translated image is mirrored beyond the border. What AutoAugment moves into
+        an image is grey.
+
+    Raises:
+        ValueError: for AutoAugment of images that have neither one channel nor three.
     """
     if not draws:
         return x
     batch, channels, height, width = x.shape
     top = height // 8
     left = width // 8
-    draws = {name: value.to(x.device, non_blocking=True) for name, value in draws.items()}
+    operations = draws.get("operations")
+    rest = {name: value for name, value in draws.items() if name != "operations"}
+    draws = {name: value.to(x.device, non_blocking=True) for name, value in rest.items()}
     rows, columns = (
         torch.arange(size, device=x.device).expand(batch, size) for size in (height, width)
     )
@@ -610,6 +623,8 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         x = black.gather(2, pixel.view(batch, 1, -1).expand(-1, channels, -1)).view(
             batch, channels, height, width
         )
+    if operations is not None:
+        x = _autoaugment.apply(x, operations.cpu())
     return x.masked_fill(hole, 0) if "centre" in draws else x
 
 

@@ -574,7 +574,11 @@ def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Ten
     for size, words in zip(sizes, seeds, strict=True):
         generator = torch.Generator().manual_seed(mix(*words, "augment"))
         draws.append(data.augment_draws(ops, size, *x.shape[2:], generator))
-    joined = {name: _sent([draw[name] for draw in draws], 0, x) for name in draws[0]}
+    joined = {}
+    for name in draws[0]:
+        parts = [draw[name] for draw in draws]
+        # by the operations of AutoAugment the CPU sorts the images
+        joined[name] = torch.cat(parts) if name == "operations" else _sent(parts, 0, x)
     return data.apply_augment(x, joined)
 
 

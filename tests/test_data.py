@@ -16,6 +16,7 @@ import unicodedata
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from fractions import Fraction
 from io import BytesIO
 from time import process_time
@@ -25,7 +26,7 @@ import pytest
 import torch
 from PIL import Image, features
 
-from mia_nb import data
+from mia_nb import _autoaugment, _torchvision, data
 from mia_nb.digests import digest
 
 
@@ -191,8 +192,6 @@ def test_mnist_and_fashion_mnist_join_the_official_training_and_test_files(
 
 
 def test_cifar10_joins_the_official_training_and_test_files(tmp_path, monkeypatch):
-    from mia_nb._torchvision import datasets
-
     folder, rng, expected = tmp_path / "cifar-10-batches-py", np.random.default_rng(0), []
     folder.mkdir()
 
@@ -205,7 +204,9 @@ def test_cifar10_joins_the_official_training_and_test_files(tmp_path, monkeypatc
         expected.append(x.reshape(4, 3, 32, 32))
         return write(name, {"data": x, "labels": [3, 1, 4, 1]})
 
-    kind = datasets().CIFAR10  # only its list of checksums is replaced by that of the small files
+    kind = (
+        _torchvision.datasets().CIFAR10
+    )  # only its list of checksums is replaced by that of the small files
     monkeypatch.setattr(kind, "train_list", [batch(f"data_batch_{i}") for i in range(1, 6)])
     monkeypatch.setattr(kind, "test_list", [batch("test_batch")])
     key, md5 = write("batches.meta", {"label_names": [f"class{k}" for k in range(10)]})
@@ -1134,6 +1135,46 @@ def test_augmentation_of_a_batch_equals_one_image_at_a_time(ops, shape):
         == np.stack([slow_augment(image, draws, i) for i, image in enumerate(x.numpy())])
     ).all()
     assert torch.equal(out, x) == (ops == "none")
+
+
+def test_autoaugment_is_torchvision_s_with_a_policy_for_each_image():
+    """One image at a time, by torchvision's own class, which is handed what it would have drawn."""
+    auto = _torchvision.module("torchvision.transforms.autoaugment")
+    once = auto.AutoAugment(auto.AutoAugmentPolicy.CIFAR10, fill=[128] * 3)
+    x = torch.randint(
+        0, 256, (600, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    draws = data.augment_draws("autoaugment", 600, 16, 16, torch.Generator().manual_seed(1))
+    same = torch.Generator().manual_seed(1)
+    policy = torch.randint(0, 25, (600,), generator=same)
+    uniform = torch.rand(600, 2, generator=same)
+    sign = torch.randint(0, 2, (600, 2), generator=same)
+    expected = []
+    for image, *drawn in zip(x, policy.tolist(), uniform, sign, strict=True):
+        once.get_params = lambda _, drawn=drawn: drawn
+        expected.append(once(image))
+    assert torch.equal(data.apply_augment(x, draws), torch.stack(expected))
+    assert len(draws["operations"].unique()) > 50  # nearly all were seen
+    two = torch.zeros(600, 2, 16, 16, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="have 2 channels; wanted 1 or 3"):
+        data.apply_augment(two, draws)
+
+
+def test_autoaugment_draws_every_policy_alike_and_its_operations_as_often_as_it_says():
+    drawn = _autoaugment.draw(250_000, torch.Generator().manual_seed(0))
+    names = ["" if one is None else one[0] for one in _autoaugment.operations()]
+    for stage, numbers in enumerate(drawn.unbind(1)):
+        wanted = Counter()
+        for policy in _autoaugment.policies():
+            name, probability, _ = policy[stage]
+            wanted[name] += probability / 25
+        counts = torch.bincount(numbers, minlength=len(names))
+        seen = Counter()
+        for name, count in zip(names[1:], counts.tolist()[1:], strict=True):
+            seen[name] += count / 250_000
+        assert all(abs(seen[name] - share) < 0.005 for name, share in wanted.items()), seen
+    signs = drawn[drawn > 0] % 2
+    assert abs(signs.double().mean() - 0.5) < 0.01
 
 
 def test_several_models_augment_at_once_as_each_would_alone():

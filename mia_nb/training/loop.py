@@ -412,9 +412,15 @@ class Group:
         return at
 
     def augments(self, epoch: int, size: int, purpose: str = "augment") -> dict[str, Tensor]:
-        """An epoch's augmentation draws (G, size, ...) of all rows, on the device."""
+        """An epoch's augmentation draws (G, size, ...) of all rows, on the device but for the
+        operations of AutoAugment, by which the CPU sorts the images.
+        """
         of_models = [augmentation(self.plan, m, epoch, size, purpose) for m in self.ids]
-        return stack_draws(of_models, self.plan.device)
+        drawn = stack_draws(of_models)
+        for name, value in drawn.items():
+            if name != "operations":
+                drawn[name] = value.to(self.plan.device)
+        return drawn
 
     def alternate(self, augments: dict[str, Tensor], order: Tensor, epoch: int) -> None:
         """Mirror each of an epoch's images (G, samples) in every other epoch, where the recipe says
