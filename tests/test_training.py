@@ -87,6 +87,20 @@ def test_stacked_training_equals_one_by_one_in_float64(recipe, images, tmp_path)
     torch.testing.assert_close(stacked.model(3)(x), plain.model(3)(x), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("capability", "dtype", "warned"),
+    [("AVX2", "bfloat16", True), ("AVX2", "float32", False), ("AVX512", "bfloat16", False)],
+)
+def test_bfloat16_that_is_emulated_is_said_before_the_training(
+    capability, dtype, warned, images, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    recipe = Recipe(**{**SMALL.to_json(), "num_models": 2, "epochs": 1, "dtype": dtype})
+    train(recipe, images, tmp_path)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "emulated" in line]
+    assert len(lines) == warned
+
+
 def test_stacked_networks_differ_from_plain_ones_where_the_gradient_is_rounding_noise_alone(
     images, tmp_path
 ):
