@@ -15,7 +15,8 @@ from scipy.stats import norm
 from worlds import world
 
 from mia_nb import attacks, metrics, plots
-from mia_nb.plots import curves, marks
+from mia_nb.attacks import NAMES
+from mia_nb.plots import curves, marks, style
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.plots.views import rank_among
 from mia_nb.types import Scores
@@ -439,14 +440,69 @@ def test_bins_of_equal_values_are_one_unit_wide_around_them():
     assert np.allclose(marks.bins(0, 1, 2), [0, 0.5, 1])
 
 
-def test_a_rocs_title_names_what_finds_most_at_the_rate_it_states_not_the_largest_area():
+def test_a_rocs_title_and_order_follow_what_is_found_at_the_rate_it_states_not_the_area():
     fpr, none = np.array([0.01, 0.1, 1.0]), np.zeros(3)
     area = curves.Curve(fpr, np.array([0.02, 0.2, 1.0]), none, none, 0.7, 900, 900, 0.01)
     early = area._replace(tpr=np.array([0.05, 0.3, 1.0]), auc=0.6)
-    said = curves._at_the_lowest_rate
-    assert said({"area": area, "early": early}).startswith("early finds 30.0 % of members at 10 %")
-    few = {"area": area._replace(n0=50), "early": early._replace(n0=50)}
-    assert said(few).startswith("area: AUC 0.700; n0 = 50 is too few")
+    sentence, order = curves._ranked({"area": area, "early": early})
+    assert sentence.startswith("early finds 30.0 % of members at 10 %")
+    assert order == ["early", "area"]
+    few = {"early": early._replace(n0=50), "area": area._replace(n0=50)}
+    sentence, order = curves._ranked(few)
+    assert sentence.startswith("area: AUC 0.700; n0 = 50 is too few")
+    assert order == ["area", "early"]
+
+
+@pytest.mark.parametrize("draw", [curves.roc, curves.roc_pair])
+def test_title_band_and_first_of_the_legend_are_the_same_attack(draw):
+    """The attack with the larger area finds fewer members at the lowest rate."""
+    rng = np.random.default_rng(5)
+    member = np.arange(2000) < 1000
+    wide = rng.normal(size=2000) + 0.8 * member
+    early = rng.normal(size=2000)
+    early[:150] += 8  # 15 % of members, without a false positive
+    one = np.ones(1, int)
+    made = {
+        name: Scores(value[None], member[None], one - 1, one - 1, one * 0.5, one * 0.5, {})
+        for name, value in (("wide", wide), ("early", early))
+    }
+    for i in range(3):
+        made[f"noise {i}"] = replace(made["wide"], value=rng.normal(size=(1, 2000)))
+    figure = draw(made)
+    legend = [trace.name for trace in figure.data if trace.showlegend and trace.name]
+    areas = [float(re.search(r"AUC (\d\.\d+)", name)[1]) for name in legend if "AUC" in name]
+    assert areas[0] < max(areas)
+    assert legend[0].startswith("early")
+    assert {trace.legendgroup for trace in figure.data if trace.fill == "tonexty"} == {"early"}
+    assert figure.layout.title.text.startswith("early finds")
+    assert "band of early" in figure.layout.title.subtitle.text
+
+
+def test_an_attack_has_one_colour_whatever_stands_beside_it():
+    scores = {name: gaussian_scores(name=name) for name in ("loss", "rmia", "attack_r")}
+    colours = set()
+    for names in (["rmia"], ["loss", "rmia"], ["attack_r", "loss", "rmia"]):
+        figure = curves.roc({name: scores[name] for name in names})
+        drawn = {
+            t.name.split("  ")[0]: t.line.color for t in figure.data if "AUC" in (t.name or "")
+        }
+        colours.add(drawn["RMIA"])
+    gaps = plots.gap_against_risk({name: scores[name] for name in ("loss", "rmia")})
+    colours |= {trace.marker.color for trace in gaps.data if trace.name == "RMIA"}
+    assert len(colours) == 1
+    keys = list(NAMES)
+    assert len({style.looks(keys)[key][:2] for key in keys}) == len(keys)
+    most = style.looks(style.FIRST_ATTACKS).values()
+    assert len({one.colour for one in most}) == len(most)
+
+
+def test_text_has_the_contrast_that_readers_need():
+    """Relative luminance and contrast by WCAG 2.1: 4.5 to 1 for text."""
+    channels = np.array([int(style.GREY[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ [0.2126, 0.7152, 0.0722]
+    assert 1.05 / (luminance + 0.05) >= 4.5
+    assert (luminance + 0.05) / 0.05 >= 4.5
 
 
 def test_the_staircase_of_log_axes_is_the_best_vertex_within_the_false_positives():

@@ -21,6 +21,7 @@ from worlds import bernoulli, world
 
 from mia_nb import attacks, auditing, store, widgets
 from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
+from mia_nb.plots.style import GREY
 from mia_nb.widgets.exposed import separations
 from mia_nb.widgets.sample import losses_of, possible, traces
 
@@ -198,7 +199,7 @@ def test_with_the_truth_hidden_nothing_on_the_page_gives_the_membership_away(exp
             "samples",
             f"sample {sample}",
         }
-        assert drawn(view, "target")["line"]["color"] == "#7A7A7A"
+        assert drawn(view, "target")["line"]["color"] == GREY
     assert "; is a " in explorer.set(truth=True).sentence
 
 

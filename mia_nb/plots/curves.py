@@ -32,7 +32,7 @@ from mia_nb.plots.style import (
     clauses,
     finish,
     listed,
-    look,
+    looks,
     named,
     targets,
     translucent,
@@ -87,7 +87,8 @@ def verdict(table: pd.DataFrame, attack: str) -> str:
     if fpr is not None:
         tpr = rates[fpr]
         if tpr["value"] > 0 or tpr["fpr_floor"] <= fpr:
-            ends = f"(95 %: {100 * tpr['low']:.1f}-{100 * tpr['high']:.1f})"
+            digits = _digits(tpr["value"])
+            ends = f"(95 %: {100 * tpr['low']:.{digits}f}-{100 * tpr['high']:.{digits}f})"
             return f"{_finds(name, tpr['value'], fpr)} {ends}, n0 = {tpr['n0']:,.0f}"
     sentence = f"{name} has AUC {auc['value']:.3f} (95 %: {auc['low']:.3f}-{auc['high']:.3f})"
     if fpr is None:
@@ -96,7 +97,12 @@ def verdict(table: pd.DataFrame, attack: str) -> str:
 
 
 def _finds(name: str, tpr: float, fpr: float) -> str:
-    return f"{name} finds {100 * tpr:.1f} % of members at {100 * fpr:g} % FPR"
+    return f"{name} finds {100 * tpr:.{_digits(tpr)}f} % of members at {100 * fpr:g} % FPR"
+
+
+def _digits(rate: float) -> int:
+    """After the point, of a rate in percent: 21.3 % and 0.58 %."""
+    return 1 if rate >= 0.01 else 2
 
 
 def roc(scores: Scores | dict[str, Scores], *, log: bool = True, level: float = 0.95) -> go.Figure:
@@ -114,8 +120,9 @@ def roc(scores: Scores | dict[str, Scores], *, log: bool = True, level: float = 
     legend.
 
     Parameters:
-        scores: of one attack, or {name: Scores}; with more than three only the highest AUC has a
-            band
+        scores: of one attack, or {name: Scores}. The attack that finds most at the lowest rate
+            that the non-members resolve gives the title and stands first in the legend; with more
+            than three it alone has a band
         log: logarithmic axes
         level: of the band, pointwise
     """
@@ -164,19 +171,21 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
     panels = [
         {name: mean_roc(attack, log, level) for name, attack in scores.items()} for log in views
     ]
-    best = max(panels[0], key=lambda name: panels[0][name].auc)
+    sentence, order = _ranked(panels[-1])
+    best = order[0]
+    style_of = looks(scores)
     figure = make_subplots(1, len(views), horizontal_spacing=0.12)
     for column, (log, curves) in enumerate(zip(views, panels, strict=True), start=1):
         add_plane(figure, curves[best], log, column)
-        for i, (name, curve) in enumerate(curves.items()):
+        for name in order:
             add_roc(
                 figure,
                 name,
-                curve,
-                look(i),
+                curves[name],
+                style_of[name],
                 log=log,
                 column=column,
-                banded=name == best or len(curves) <= BANDS,
+                banded=name == best or len(order) <= BANDS,
             )
     count = len(scores[best].targets)
     whose = "" if len(scores) <= BANDS else f" of {best}"
@@ -187,22 +196,28 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
     )
     return finish(
         figure,
-        _at_the_lowest_rate(panels[-1]),
+        sentence,
         note,
         **{"height": 440} if len(views) == 1 else {"height": 500, "legend": BELOW},
     )
 
 
-def _at_the_lowest_rate(curves: dict[str, Curve]) -> str:
-    """Highest TPR at the lowest usual FPR that the non-members resolve, else the highest AUC."""
+def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
+    """(what the first attack finds, in words, the attacks as they stand from top to bottom there):
+    by TPR at the lowest usual FPR that the non-members resolve, without such a rate by AUC.
+    """
     n0 = min(curve.n0 for curve in curves.values())
     for fpr in (0.001, 0.01, 0.1):
         if math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES:
             tpr = {name: _reached(curve, fpr) for name, curve in curves.items()}
-            best = max(tpr, key=tpr.get)
-            return f"{_finds(best, tpr[best], fpr)}, n0 = {curves[best].n0:,}"
-    name, curve = max(curves.items(), key=lambda each: each[1].auc)
-    return f"{name}: AUC {curve.auc:.3f}; n0 = {curve.n0:,} is too few for a rate at a low FPR"
+            order = sorted(curves, key=lambda name: (tpr[name], curves[name].auc), reverse=True)
+            best = order[0]
+            return f"{_finds(best, tpr[best], fpr)}, n0 = {curves[best].n0:,}", order
+    order = sorted(curves, key=lambda name: curves[name].auc, reverse=True)
+    best = order[0]
+    curve = curves[best]
+    few = f"n0 = {curve.n0:,} is too few for a rate at a low FPR"
+    return f"{best}: AUC {curve.auc:.3f}; {few}", order
 
 
 def _reached(curve: Curve, fpr: float) -> float:
@@ -387,10 +402,11 @@ def roc_bounds(
     add_plane(figure, min(curves.values(), key=lambda curve: curve.n0), log=True)
     for line in lines:
         _add_bound(figure, *line, start)
-    for i, (name, attack) in enumerate(scores.items()):
+    style_of = looks(scores)
+    for name, attack in scores.items():
         if len(attack.targets) > 1:
-            _add_targets(figure, name, attack, look(i).colour)
-        add_roc(figure, name, curves[name], look(i), log=True)
+            _add_targets(figure, name, attack, style_of[name].colour)
+        add_roc(figure, name, curves[name], style_of[name], log=True)
     sentence, rates = _above(scores, lines, level, attempts)
     count = max(len(attack.targets) for attack in scores.values())
     several = f"mean of {count} targets; thin: each (a spread, no confidence interval)"

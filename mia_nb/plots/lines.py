@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb.plots.marks import DODGE, bars, level, offset
-from mia_nb.plots.style import BELOW, DASHES, DOTTED, GREY, LINES, MARKERS, finish
+from mia_nb.plots.style import BELOW, DASHES, DOTTED, GREY, LINES, finish, looks
 from mia_nb.plots.tables import metric_name, need, text
 
 OCTAVES = 0.04  # on a logarithmic axis, between lines that share a place, so that bars stay apart
@@ -197,18 +197,16 @@ def _add_series(
     place: dict,
 ) -> None:
     """The lines of one panel; names that the legend has already are in `shown`."""
-    names = list(dict.fromkeys(series[line]))
+    style_of = looks(dict.fromkeys(series[line]))
     variants = [] if variant is None else list(dict.fromkeys(series[variant]))
     here = series.merge(table[list(series)].drop_duplicates())
     beside = len(here) if table[["low", "high"]].notna().any(axis=None) else 1
     for i, (_, key) in enumerate(here.iterrows()):
         rows = table[(table[list(key.index)] == key).all(axis=1)]
         rows = rows.sort_values(x, key=lambda settings: axis.of(settings, 0, 1))
-        number = names.index(key[line])
         other = 0 if variant is None else variants.index(key[variant])
         name = ", ".join(str(part) for part in key if str(part))
-        colour = LINES[number % len(LINES)]
-        symbol = MARKERS[number % len(MARKERS)]
+        colour, _, symbol = style_of[key[line]]
         apart = np.isinf(rows[x]) if axis.joined else np.zeros(len(rows), bool)
         for part, joined in ((rows[~apart], axis.joined), (rows[apart], False)):
             if part.empty:

@@ -9,20 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from mia_nb.attacks import in_words
+from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import shown, whole
 from mia_nb.metrics.uncertainty import scored
 from mia_nb.types import Scores
 
 MEMBER = "#D55E00"
 NON_MEMBER = "#0072B2"
-GREY = "#7A7A7A"
+GREY = "#767676"  # text in it has a contrast of 4.5 on white, and on black
 # Okabe-Ito without black and yellow
 LINES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#999999")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
 SMALL = {"size": 11, "color": GREY}
 THIN = {"color": GREY, "width": 1}
+# seven colours: attacks that often stand in one picture come first and differ in theirs
+FIRST_ATTACKS = ("rmia", "nig", "lira_global", "attack_r", "lira_shrunk", "watson", "loss")
 DOTTED = THIN | {"dash": "dot"}
 # a legend below leaves a notebook's width to the picture; it makes its own room, however many rows
 BELOW = {"orientation": "h", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"}
@@ -87,6 +89,22 @@ NON_MEMBERS = Group("non-members", NON_MEMBER, "dash", "diamond", "\\")
 def look(i: int) -> Look:
     """The look of series number i."""
     return Look(LINES[i % len(LINES)], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)])
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """The look of each of several series: an attack looks the same in every figure; where not all
+    of them are attacks, a series looks as its place says.
+
+    Parameters:
+        names: of the series; an attack's key, or its name in words
+    """
+    names = list(names)
+    others = [key for key in NAMES if key not in FIRST_ATTACKS]
+    place = {in_words(key): i for i, key in enumerate([*FIRST_ATTACKS, *others])}
+    words = [in_words(name) for name in names]
+    if set(words) <= set(place):
+        return {name: look(place[word]) for name, word in zip(names, words, strict=True)}
+    return {name: look(i) for i, name in enumerate(names)}
 
 
 def finish(

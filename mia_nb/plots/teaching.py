@@ -25,7 +25,7 @@ from mia_nb.plots.style import (
     NON_MEMBER,
     NON_MEMBERS,
     finish,
-    look,
+    looks,
     translucent,
 )
 
@@ -56,14 +56,15 @@ def guesser(
     figure.add_scatter(
         x=[0, 1], y=[0, 1], name="random guessing", mode="lines", line=DOTTED, hoverinfo="skip"
     )
-    for i, (name, pair) in enumerate(curves.items()):
+    style_of = looks(curves)
+    for name, pair in curves.items():
         curve = thin(metrics.roc(*pair), int((~pair[1]).sum()))
-        style = look(i)
+        style = style_of[name]
         figure.add_scatter(
             x=curve.fpr,
             y=curve.tpr,
             mode="lines",
-            line={"color": LINES[i], "dash": style.dash, "width": 2},
+            line={"color": style.colour, "dash": style.dash, "width": 2},
             name=f"{name}, all images: AUC {metrics.auc(*pair):.3f}",
             hoverinfo="skip",
         )
@@ -85,7 +86,7 @@ def guesser(
                 layer="below",
             )
         elif name in curves:
-            colour = LINES[list(curves).index(name)]
+            colour = style_of[name].colour
         rates = f"{hits} of {n1} members at {alarms} of {n0} false positives"
         figure.add_scatter(
             x=[alarms / n0],
@@ -129,10 +130,11 @@ def budget_race(table: pd.DataFrame, *, metric: str, chance: float) -> go.Figure
     """
     figure = go.Figure()
     budgets = sorted(table["references"].unique())
-    for i, (name, rows) in enumerate(table.groupby("attack", sort=False)):
+    style_of = looks(table["attack"].unique())
+    for name, rows in table.groupby("attack", sort=False):
         rows = rows.dropna(subset="value").sort_values("references")
         x = [budgets.index(budget) for budget in rows["references"]]
-        colour, dash, symbol = look(i)
+        colour, dash, symbol = style_of[name]
         band(figure, x, rows["low"], rows["high"], colour, legendgroup=name)
         figure.add_scatter(
             x=x,

@@ -21,10 +21,12 @@ from mia_nb.plots.style import (
     LINES,
     MARKERS,
     THIN,
+    Look,
     clauses,
     finish,
     listed,
     look,
+    looks,
     name_of,
     named,
     span,
@@ -54,7 +56,8 @@ def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = 
     """
     scores = named(scores)
     figure, gaps = _gap_plane(scores, fpr)
-    above = sum(_add_gaps(figure, i, *item, fpr) for i, item in enumerate(scores.items()))
+    style_of = looks(scores)
+    above = sum(_add_gaps(figure, style_of[name], name, one, fpr) for name, one in scores.items())
     return finish(
         figure,
         f"{above} of {len(gaps)} {'points' if len(scores) > 1 else 'targets'} lie above"
@@ -102,7 +105,7 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
         ends = ends if np.isfinite(row[f"{metric}_low"]) else "(no interval)"
         legend = f"{name}: gap {row['gap']:.1%}, {risk} {row[metric]:.3f} {ends}"
         sizes = f"<br>{row['n1']:,} members, {row['n0']:,} non-members<extra>{name}</extra>"
-        _add_gaps(figure, i, legend, own, fpr, sizes, opacity=0.75)
+        _add_gaps(figure, look(i), legend, own, fpr, sizes, opacity=0.75)
     most, least = (choose(means, key=lambda name: means[name][metric]) for choose in (max, min))
     measurable = fpr is None or all(row[f"{metric}_measurable"] for row in means.values())
     return finish(
@@ -139,7 +142,7 @@ def _gap(scores: Scores) -> np.ndarray:
 
 def _add_gaps(
     figure: go.Figure,
-    i: int,
+    style: Look,
     name: str,
     scores: Scores,
     fpr: float | None,
@@ -147,7 +150,7 @@ def _add_gaps(
     **marker: Any,
 ) -> int:
     """A point per target; how many lie above the line of overfitting."""
-    gaps, (colour, _, symbol) = _gap(scores), look(i)
+    gaps = _gap(scores)
     risk, low, high = np.array([_risk(*pair, fpr) for pair in targets(scores)]).T
     figure.add_scatter(
         x=gaps,
@@ -155,7 +158,7 @@ def _add_gaps(
         mode="markers",
         name=name,
         customdata=scores.targets,
-        marker={"color": colour, "symbol": symbol, "size": 9, **marker},
+        marker={"color": style.colour, "symbol": style.symbol, "size": 9, **marker},
         error_y=bars(risk, low, high, thickness=1, width=0),
         hovertemplate=f"target %{{customdata}}: gap %{{x:.2%}}, %{{y:.3f}}{hover}",
     )
