@@ -45,7 +45,8 @@ td tfoot th thead tr u ul var
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
 NAN = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
 PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # of interest while it runs
-NEXT_STEP = "<li>Next: "  # how a verdict's sentences on what to do begin
+NEXT_STEP = "Next: "  # how a verdict's sentences on what to do begin
+PRINTED = re.compile(r'<pre class="stdout">(.*?)</pre>', re.DOTALL)
 DRAW = (TEMPLATES / "report" / "report.js").read_text(encoding="utf-8")
 
 
@@ -91,8 +92,8 @@ def page(
         HTML. On top the outputs of the cell tagged `verdict`, beside its notebook's picture; one
         that is a notebook's headline too stands there only where there is no other. Then
         of every notebook its title, the first sentence of its text, which figures failed and why,
-        the outputs of cells tagged `headline`, and one picture: the first figure of a cell tagged
-        `picture`, or else its first.
+        the outputs of cells tagged `headline` as prose, and one picture: the first figure of a cell
+        tagged `picture`, or else its first.
         Everything else is folded and drawn when it is opened. Rows of what was not run are left
         out. Every plotly figure is drawn by plotly.js, inlined once (1.8 MB, packed; left out where
         there is no figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a
@@ -219,14 +220,22 @@ class Part:
     contents: str
 
     def verdict_around_picture(self) -> str:
-        """The verdict, its heading made the page's, over the picture; what to do next below it, so
-        that a laptop's first screen holds the picture and its legend.
+        """The verdict, its heading made the page's: over the picture its first sentence and the
+        first step to take, which are all that some readers want; the others below it.
         """
         words = re.sub(r"(?<=\d) %", "&nbsp;%", self.verdict)
         words = re.sub("<(/?)h3>", r"<\1h2>", words)
-        if NEXT_STEP in words:
-            return words.replace(NEXT_STEP, f"</ul>{self.picture}<ul>{NEXT_STEP}", 1)
-        return words + self.picture
+        heading, opening, items = words.partition("<ul>")
+        items = re.findall(r"<li>(.*?)</li>", items, re.DOTALL)
+        if not opening or not items:
+            return words + self.picture
+        steps = [item for item in items if item.startswith(NEXT_STEP)]
+        first = [items[0], *steps[:1]]
+        above = "\n".join(f"<p>{item}</p>" for item in dict.fromkeys(first))
+        below = "\n".join(f"<li>{item}</li>" for item in items if item not in first)
+        if below:
+            below = f"<ul>\n{below}\n</ul>"
+        return f"{heading}{above}\n{self.picture}{below}"
 
 
 def _part(anchor: str, path: Path, content: bytes) -> Part:
@@ -264,7 +273,7 @@ def _part(anchor: str, path: Path, content: bytes) -> Part:
         failed_figures=failed_figures,
         verdict=_html([v4.new_code_cell(outputs=verdict)]).strip(),
         verdict_is_headline=any(_is_among(cell, headline_cells) for cell in verdict_cells),
-        headline=_html([v4.new_code_cell(outputs=headline)]),
+        headline=_as_prose(_html([v4.new_code_cell(outputs=headline)])),
         picture=_html([v4.new_code_cell(outputs=picture)]),
         rest=rest,
         contents=_contents(rest),
@@ -291,11 +300,21 @@ def _text(markup: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", markup))
 
 
+def _as_prose(markup: str) -> str:
+    """What cells printed as paragraphs, one a line; an indented line goes on with the one above."""
+
+    def paragraphs(match: re.Match) -> str:
+        lines = re.sub(r"\n[ \t]+(?=\S)", " ", match[1]).splitlines()
+        return "\n".join(f"<p>{line}</p>" for line in lines if line.strip())
+
+    return PRINTED.sub(paragraphs, markup)
+
+
 def _contents(markup: str) -> str:
-    """What a fold holds: `2 tables, 1 picture, code and text`."""
+    """What a fold holds: `2 tables, 1 picture and text`."""
     counts = {"table": markup.count("<table"), "picture": markup.count('class="plot"')}
     words = [f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items() if count]
-    return ", ".join([*words, "code and text"])
+    return f"{', '.join(words)} and text" if words else "text"
 
 
 def is_figure(cell: dict) -> bool:

@@ -100,6 +100,24 @@ def test_an_fpr_too_low_for_the_non_members_keeps_its_number_and_is_shown_as_not
     assert (table.loc[table["metric"] == "ppv", "fpr"] == 0.1).all()
 
 
+def test_rates_are_written_in_percent_with_two_figures_on_request():
+    table = metrics.summary({"loss": pool(0.7)}, fpr=(0.1,), n_resamples=20)
+    tpr = table["metric"] == "tpr"
+    for numbers, text in (
+        ([0.0058, 0.005, 0.00641], "0.58 % [0.50, 0.64]"),
+        ([0.17585, 0.1716, 0.18106], "18 % [17, 18]"),
+        ([0.17585, 0.1756, 0.17606], "17.6 % [17.6, 17.6]"),
+        ([0.0, 0.0, 0.0037], "0.00 % [0.00, 0.37]"),
+        ([1.0, 0.96, 1.0], "100 % [96, 100]"),
+    ):
+        table.loc[tpr, ["value", "low", "high"]] = numbers
+        view = metrics.readable(table, percent=True)
+        assert view["TPR at 10 % FPR"].iloc[0] == text
+        assert metrics.readable(table)["TPR at FPR 0.1"].iloc[0].startswith(f"{numbers[0]:.3f} [")
+    table.loc[tpr, "measurable"] = False
+    assert metrics.readable(table, percent=True)["TPR at 10 % FPR"].iloc[0].startswith("n/m (n0 =")
+
+
 def test_what_an_attack_was_measured_on_is_shown_on_request():
     table = metrics.summary({"loss": pool(0.7)}, fpr=(0.1,), n_resamples=20)
     view = metrics.readable(table, full=True)

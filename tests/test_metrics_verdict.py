@@ -13,7 +13,8 @@ from test_examples import make
 from mia_nb import metrics
 from mia_nb.attacks import ATTACKS, NAMES, in_words, score
 from mia_nb.metrics.groups import largest_contribution
-from mia_nb.metrics.verdict import _percents, verdict
+from mia_nb.metrics.verdict import UNKNOWN_TRAINING, _percents, verdict
+from mia_nb.types import Recipe
 
 PACKAGE = Path(metrics.__file__).parent.parent
 
@@ -139,7 +140,7 @@ def test_small_groups_are_marked_and_never_named():
     table, view = result.by_group, metrics.readable_groups(result.by_group)
     assert table.loc["few", "auc"] == 1 and np.isnan(table.loc["few", "above"])
     assert table.loc["hardly", "remark"] == "n/m" and view.loc["hardly", "AUC"] == "n/m"
-    assert view.loc["few", "TPR at FPR 0.1"] == "n/m" and view.loc["many", "AUC"].endswith("]")
+    assert view.loc["few", "TPR at 10 % FPR"] == "n/m" and view.loc["many", "AUC"].endswith("]")
     assert (
         "of the 2 classes or groups is clearly more exposed than the others (2 were too small)."
         in str(result)
@@ -149,11 +150,33 @@ def test_small_groups_are_marked_and_never_named():
 
 
 def test_advice_is_given_where_something_leaks_and_never_as_a_promise():
-    leaking, _ = said()
-    quiet, _ = said(leak=0)
-    text, first = " ".join(leaking.next), metrics.advice().iloc[0]
+    recipe = Recipe(model="resnet14", epochs=24)
+    leaking, _ = said(recipe=recipe)
+    quiet, _ = said(leak=0, recipe=recipe)
+    text, first = " ".join(leaking.next), metrics.advice(recipe).iloc[0]
     assert first["found"] in text and first["price"] in text and first["recipe"] in text
     assert "promise nothing for yours" in text and "AUC lower" not in str(quiet)
+
+
+def test_no_change_is_advised_that_the_recipe_has_already_or_that_another_kind_of_model_was_tried():
+    def changes(**fields):
+        return list(metrics.advice(Recipe(**fields))["change"])
+
+    crop, few = "crop and flip augmentation instead of none", "20 epochs instead of 100"
+    assert crop in changes(model="resnet14", epochs=24)
+    assert crop not in changes(model="resnet14", epochs=24, augment="crop+flip")
+    assert few in changes(model="tinycnn", epochs=100)
+    assert few not in changes(model="tinycnn", epochs=20)
+    assert few not in changes(model="resnet14", epochs=100)
+    assert crop not in changes(model="tinycnn", epochs=100)  # digits are not mirrored
+    assert "12 epochs instead of 24" not in changes(model="fast", epochs=12, augment="crop+flip")
+    assert not changes(model="resnet14", epochs=12, augment="crop+flip", defense="relaxloss")
+    assert not changes(model="sdenet", epochs=200)
+    unknown, _ = said()
+    foreign, _ = said(recipe=Recipe(model="sdenet"))
+    for result in (unknown, foreign):
+        assert result.next[1] == UNKNOWN_TRAINING
+        assert "instead of" not in " ".join(result.next)
 
 
 def test_every_number_of_the_advice_stands_in_the_committed_source_that_it_names():

@@ -49,7 +49,7 @@ def page_of(tmp_path: Path, *outputs, **options) -> str:
     return page.partition("<body>")[2]
 
 
-def test_prose_tables_streams_and_pictures_are_there_and_code_is_folded(tmp_path):
+def test_prose_tables_streams_and_pictures_are_there_and_code_is_left_out(tmp_path):
     table = pd.DataFrame({"auc": [0.625]}, index=["lira"])
     page = page_of(
         tmp_path,
@@ -85,9 +85,7 @@ def test_prose_tables_streams_and_pictures_are_there_and_code_is_folded(tmp_path
         and "<pre>a &lt; b</pre>" in page
         and '<pre class="error">ValueError: bad</pre>' in page
     )
-    assert re.search(
-        r"<details><summary>code 1</summary><pre>secret_code = 1</pre></details>", page
-    )
+    assert "secret_code" not in page
 
 
 def test_what_a_notebook_could_smuggle_in_neither_runs_nor_loads(tmp_path):
@@ -204,13 +202,14 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     outside = re.sub(r"<details.*?</details>\n</section>", "", body, flags=re.DOTALL)
     for shown in ("7&nbsp;% found", "A title", "Is it so?", "AUC .6", ">Chosen<", ">Only<"):
         assert shown.strip("<>") in outside
-    for folded in ("all the details", "more details", "code_of", "And more", "First", "Below"):
+    assert "<p>AUC .6</p>" in outside and "code_of" not in body
+    for folded in ("all the details", "more details", "And more", "First", "Below"):
         assert folded in body and folded not in outside
     assert body.count('aria-label="Chosen"') == 1 and body.index("7&nbsp;% found") < body.index(
         'id="s1"'
     )
     assert '<abbr title="chance that a random member' in outside
-    assert body.count("<h2>A title</h2>") == 1 and "1 picture, code and text</summary>" in body
+    assert body.count("<h2>A title</h2>") == 1 and "1 picture and text</summary>" in body
     assert "<th>&lt;b&gt;</th><td>a &amp; b</td>" in body.partition('id="provenance"')[2]
     plain = export([executed(tmp_path / "c.ipynb")], tmp_path / "plain.html").read_text()
     assert 'id="verdict"' not in plain and 'id="provenance"' not in plain
@@ -231,8 +230,8 @@ def test_a_figure_that_failed_is_said_in_a_line_outside_the_folds(tmp_path):
     assert "a trace" in folded and "a trace" not in outside
 
 
-def test_what_to_do_next_stands_below_the_picture_of_the_verdict(tmp_path):
-    text = "### Told\n\n* 7 % found\n* Next: train less.\n* Measured on digits."
+def test_over_the_picture_stand_the_finding_and_the_next_step_and_the_rest_below_it(tmp_path):
+    text = "### Told\n\n* 7 % found\n* AUC .6\n* Next: train less.\n* Measured on digits."
     words = v4.new_output("display_data", {"text/markdown": text})
     cells = [
         v4.new_markdown_cell("# A title"),
@@ -242,10 +241,23 @@ def test_what_to_do_next_stands_below_the_picture_of_the_verdict(tmp_path):
     (tmp_path / "a.ipynb").write_text(json.dumps(v4.new_notebook(cells=cells)))
     page = export([tmp_path / "a.ipynb"], tmp_path / "out.html").read_text()
     verdict = page.partition('id="verdict">')[2].partition("</section>")[0]
-    assert verdict.count("<ul>") == verdict.count("</ul>") == 2
-    found, picture, steps = (verdict.index(x) for x in ("7&nbsp;%", '"Seen"', "Next: train less"))
-    assert found < verdict.index("</ul>") < picture < verdict.rindex("<ul>") < steps
-    assert steps < verdict.index("Measured on digits") < verdict.rindex("</ul>")
+    above, _, below = verdict.partition('"Seen"')
+    assert (
+        above.index("Told</h2>") < above.index("7&nbsp;% found") < above.index("Next: train less")
+    )
+    assert "<li>" not in above and "</ul>" in below
+    assert below.index("</abbr> .6") < below.index("Measured on digits")
+    assert "7&nbsp;%" not in below and "train less" not in below
+
+
+def test_what_a_headline_prints_is_prose_and_an_indented_line_goes_on_with_the_one_above(tmp_path):
+    printed = v4.new_output("stream", name="stdout", text="A < b,\n  and c.\n\nSecond.\n")
+    cell = v4.new_code_cell("x", outputs=[printed]) | {"metadata": {"tags": ["headline"]}}
+    cells = [v4.new_markdown_cell("# A title"), cell]
+    (tmp_path / "a.ipynb").write_text(json.dumps(v4.new_notebook(cells=cells)))
+    page = export([tmp_path / "a.ipynb"], tmp_path / "out.html").read_text()
+    outside = page.partition('<details class="rest">')[0]
+    assert "<p>A &lt; b, and c.</p>\n<p>Second.</p>" in outside
 
 
 @pytest.mark.parametrize(

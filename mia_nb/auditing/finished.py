@@ -23,7 +23,6 @@ from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
 from mia_nb.auditing.readers import named_classes, numpy_of, wants_columns
 from mia_nb.auditing.samples import both_sides, copies, raw_inputs_guard, rows_of
 from mia_nb.auditing.sentences import (
-    ADVICE,
     FAILED,
     RATE,
     TWINS,
@@ -45,6 +44,7 @@ from mia_nb.metrics.permutation import LEVEL as DECISIVE
 from mia_nb.metrics.permutation import membership_test
 from mia_nb.metrics.tables import table_of
 from mia_nb.metrics.uncertainty import RESAMPLES, scored
+from mia_nb.metrics.verdict import UNKNOWN_TRAINING
 from mia_nb.types import Scores, Signals
 
 REDRAWS = 50  # masks redrawn for the negative control
@@ -279,7 +279,7 @@ def _with_remarks(found: ModelAudit, remarks: list[str], shift: ShiftGuard | Non
     split = [largest_contribution(t, what) for what, t in views.items() if t is not None]
     lines = [*remarks, found.text, *filter(None, split)]
     if found.verdict.outcome == EXCEEDED:
-        lines.append(ADVICE)
+        lines.append(UNKNOWN_TRAINING)
     return found._replace(shift=shift, text="\n".join(lines))
 
 

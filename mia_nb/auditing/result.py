@@ -282,7 +282,7 @@ def result(
         "models": models.to_dict("index"),
         "attacks": table.to_dict("records"),
         "groups": split.reset_index().to_dict("records"),
-        "advice": measured_advice() if leaks else [],
+        "advice": measured_advice(_trained_by(origin)) if leaks else [],
         "self_test": {
             "self_test_passed": bool(self_test.passed),
             "inverted": [name for name, words in flags.items() if INVERTED in words],
@@ -294,6 +294,12 @@ def result(
         "provenance": provenance(parameters) | (origin or {}),
     }
     return Record(strict(record))
+
+
+def _trained_by(origin: dict | None) -> Recipe | None:
+    """The recipe that an audit's origin names, None where it names none."""
+    record = (origin or {}).get("recipe")
+    return None if record is None else Recipe.from_json(record)
 
 
 def strict(value):

@@ -25,11 +25,6 @@ VARIES = (
     " it in evaluation mode (model.eval()), and average its noise where it has any."
 )
 UNTESTED = "Raw inputs could not be compared: that train and test come from one source is assumed."
-ADVICE = (  # nothing is known of how the model was trained
-    "What lowers a leak at equal accuracy depends on how the model was trained: metrics.advice()"
-    " lists what changes of the training bought in this project's own studies of images, which"
-    " promise nothing for yours."
-)
 FAILED = "The negative control FAILED: do not quote these numbers."
 FOUND = {
     EXCEEDED: "gives members of its training data away",

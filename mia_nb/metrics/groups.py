@@ -12,7 +12,7 @@ from mia_nb import escape
 from mia_nb.arguments import Array, Count
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.tables import intervals
+from mia_nb.metrics.tables import intervals, percent_interval
 from mia_nb.metrics.uncertainty import (
     RESAMPLES,
     bootstrap,
@@ -136,11 +136,18 @@ def largest_contribution(table: pd.DataFrame, what: str = "classes or groups") -
 
 
 def readable_groups(table: pd.DataFrame) -> pd.DataFrame:
-    """A `by_group` table as text for people: "0.626 [0.611, 0.640]", and n/m for small groups."""
-    columns = {"AUC": "auc", f"TPR at FPR {RATE:g}": f"tpr@{RATE:g}", "above the others": "above"}
+    """A `by_group` table as text for people: "0.626 [0.611, 0.640]", a rate "17 % [15, 19]", and
+    n/m for small groups.
+    """
+    columns = {"AUC": "auc", "above the others": "above"}
     view = pd.DataFrame(index=table.index)
     for title, name in columns.items():
         ends = zip(*(table[f"{name}{end}"] for end in ENDS), strict=True)
         view[title] = ["n/m" if v != v else f"{v:.3f} [{a:.3f}, {b:.3f}]" for v, a, b in ends]
-    view.loc[table["remark"].str.contains("n/m"), f"TPR at FPR {RATE:g}"] = "n/m"
+    rates = []
+    for _, row in table.iterrows():
+        ends = [row[f"tpr@{RATE:g}{end}"] for end in ENDS]
+        is_unknown = "n/m" in row["remark"] or np.isnan(ends[0])
+        rates.append("n/m" if is_unknown else percent_interval(*ends))
+    view.insert(1, f"TPR at {100 * RATE:g} % FPR", rates)
     return view.assign(**table[["n1", "n0"]])

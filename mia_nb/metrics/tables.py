@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -472,13 +473,14 @@ def _max_rows(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 @checked
-def readable(table: pd.DataFrame, *, full: Flag = False) -> pd.DataFrame:
+def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = False) -> pd.DataFrame:
     """A `summary` as text for people.
 
     Parameters:
         table: of `summary`, or its rows of some attacks.
         full: whether what an attack was measured on is shown too: best TPR - FPR, accuracies,
             references, flags and the self-test.
+        percent: whether rates are written in percent with two figures, "0.58 % [0.50, 0.64]".
 
     Returns:
         A row per attack, by its name in words, with its AUC and its TPR at each rate, "0.626
@@ -488,7 +490,11 @@ def readable(table: pd.DataFrame, *, full: Flag = False) -> pd.DataFrame:
     auc = by_attack(table, "auc")
     view = pd.DataFrame({"AUC": _texts(auc, _interval)})
     for x in rates_of(table):
-        view[f"TPR at FPR {x:g}"] = _texts(by_attack(table, "tpr", x), _cell)
+        rows = by_attack(table, "tpr", x)
+        if percent:
+            view[f"TPR at {100 * x:g} % FPR"] = _texts(rows, _percent_cell)
+        else:
+            view[f"TPR at FPR {x:g}"] = _texts(rows, _cell)
     if full:
         view = view.join(_conditions(table, auc))
     return view.rename(index=NAMES | {"max": "strongest attack (picked afterwards)"})
@@ -527,11 +533,34 @@ def _interval(row: pd.Series) -> str:
 
 
 def _cell(row: pd.Series) -> str:
+    return _why_no_rate(row) or _interval(row)
+
+
+def _percent_cell(row: pd.Series) -> str:
+    return _why_no_rate(row) or percent_interval(*row[["value", "low", "high"]])
+
+
+def _why_no_rate(row: pd.Series) -> str:
+    """Why a TPR is not shown as a number; empty where it is."""
     if not row["measurable"]:
         return f"n/m (n0 = {row['n0']})"
     if row["value"] == 0 and row["fpr_floor"] > row["fpr"]:
         return "0: tied scores allow no lower FPR"
-    return _interval(row)
+    return ""
+
+
+def percent_interval(value: float, low: float, high: float) -> str:
+    """A rate and its ends in percent with two figures, "0.58 % [0.50, 0.64]"; with a figure more
+    where both ends would look alike.
+    """
+    value, low, high = (100 * float(end) for end in (value, low, high))
+    size = value or high
+    digits = 1
+    if size > 0:
+        digits = max(0, 1 - math.floor(math.log10(size)))
+    if f"{low:.{digits}f}" == f"{high:.{digits}f}":
+        digits += 1
+    return f"{value:.{digits}f} % [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 @checked

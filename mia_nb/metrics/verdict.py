@@ -20,9 +20,14 @@ from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.tables import by_attack, rates_of, summary
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES
 from mia_nb.parameters import read_yaml_file
-from mia_nb.types import Scores
+from mia_nb.types import Recipe, Scores
 
 PRIOR = 0.01  # one image in a hundred is a member
+UNKNOWN_TRAINING = (
+    "What lowers a leak at equal accuracy depends on how the model was trained: the page Results of"
+    " the documentation lists what changes of the training bought in this project's own studies of"
+    " images, which promise nothing for yours."
+)
 
 
 class Verdict(NamedTuple):
@@ -56,6 +61,7 @@ def verdict(
     self_test: SelfTest | None = None,
     about: str = "",
     groups: Array | None = None,
+    recipe: Recipe | None = None,
     n_resamples: Count = RESAMPLES,
     seed: Count = 0,
 ) -> Verdict:
@@ -68,6 +74,7 @@ def verdict(
         about: which models and data, for the title.
         groups: (N,) label of each audited sample, its class or what else may matter. The groups
             that stand out by an interval adjusted for their number are named (`metrics.by_group`).
+        recipe: by which the models were trained, where it is known: what is advised fits it.
         n_resamples: bootstrap resamples behind the intervals.
         seed: of the resamples.
 
@@ -77,7 +84,8 @@ def verdict(
     Returns:
         A `Verdict`. The strongest attack is picked afterwards, by its true positive rate at the
         lowest measurable false positive rate; the text says so where there are several. Where
-        something leaks, `next` tells what bought most in this project's own studies (`advice`).
+        something leaks, `next` tells what bought most in this project's own studies of models
+        trained like these (`advice`).
 
     Example:
         >>> import mia_nb as mia
@@ -123,7 +131,7 @@ def verdict(
             else f", reference models on each side: {auc['references']:g}."
         ),
     ]
-    steps = _next(gap, auc["targets"], leaks, failed, self_test, measurable)
+    steps = _next(gap, auc["targets"], leaks, failed, self_test, measurable, recipe)
     title = f"{about}: {title}" if about else title
     return Verdict(title, tuple(sentences), tuple(steps), split)
 
@@ -161,7 +169,8 @@ def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> 
     share, ends = _percents(tpr)
     lines = [
         f"At {_percent(x)} false positives {who} finds {share} of the members, 95 %"
-        f" interval {ends}: {times}."
+        f" interval {ends}: {times}.",
+        sentence,
     ]
     if above_chance:
         share, least = (float(ppv(rate, x, PRIOR)) for rate in (tpr["value"], tpr["low"]))
@@ -169,7 +178,7 @@ def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> 
             f"Where one image in a hundred is a member, {_percent(share)} of those it accuses are"
             f" members ({_percent(least)} at the interval's lower end)."
         )
-    return [*lines, sentence]
+    return lines
 
 
 def _control(self_test) -> str:
@@ -189,8 +198,12 @@ def _unmeasured(n0: int, measurable: Sequence[float]) -> list[str]:
     return [f"Not measurable with {n0:,} non-members: false positive rates of {rates}."]
 
 
-def advice() -> pd.DataFrame:
+def advice(recipe: Recipe | None = None) -> pd.DataFrame:
     """What changing the training bought in this project's own studies, first what cost no accuracy.
+
+    Parameters:
+        recipe: of models of which a change is sought: only what was measured on networks of its
+            kind, and starts from its epochs, augmentation and defense. None: everything.
 
     Returns:
         columns change, found, price, recipe, source, read from `advice.yaml` beside this file,
@@ -199,22 +212,43 @@ def advice() -> pd.DataFrame:
     Caveat: measured on these recipes and images; no promise for others.
     """
     entries = read_yaml_file(Path(__file__).with_name("advice.yaml"))
-    return pd.DataFrame(entries).drop(columns="quotes")
+    if recipe is not None:
+        entries = [entry for entry in entries if _applies(entry["applies"], recipe)]
+    columns = ["change", "found", "price", "recipe", "source"]
+    return pd.DataFrame(entries, columns=columns)
 
 
-def measured_advice(rows: int = 2) -> list[str]:
-    """The first rows of `advice` as sentences, and where the others stand."""
-    table = advice()
-    told = [
-        f"{one.change[0].upper() + one.change[1:]}: {one.found}; price: {one.price};"
-        f" measured on {one.recipe}."
-        for one in table.head(rows).itertuples()
+def _applies(start: dict, recipe: Recipe) -> bool:
+    """Whether a recipe is one that a change starts from.
+
+    start: {model: names, epochs: at least, augment, defense}, as far as they matter.
+    """
+    if recipe.model not in start["model"] or recipe.epochs < start.get("epochs", 0):
+        return False
+    if recipe.augment != start.get("augment", recipe.augment):
+        return False
+    return "defense" not in start or recipe.defense is None
+
+
+def measured_advice(recipe: Recipe | None = None, rows: int = 2) -> list[str]:
+    """The first rows of `advice` for a recipe as sentences; one general sentence where the recipe
+    is not known, or none of the studies is on models trained like that.
+    """
+    if recipe is None:
+        return [UNKNOWN_TRAINING]
+    table = advice(recipe)
+    if table.empty:
+        return [UNKNOWN_TRAINING]
+    sentences = [
+        f"{row.change[0].upper() + row.change[1:]}: {row.found}; price: {row.price};"
+        f" measured on {row.recipe}."
+        for row in table.head(rows).itertuples()
     ]
-    rest = (
-        "These are this project's own studies, which promise nothing for yours; metrics.advice()"
-        f" lists {len(table) - rows} more, DP-SGD among them."
-    )
-    return [*told, rest]
+    return [
+        *sentences,
+        "These are this project's own studies, which promise nothing for yours; the page Results of"
+        f" the documentation lists more ({len(table)} changes fit this recipe).",
+    ]
 
 
 def _next(
@@ -224,6 +258,7 @@ def _next(
     failed: bool,
     self_test: SelfTest | None,
     measurable: Sequence[float],
+    recipe: Recipe | None,
 ) -> list[str]:
     """What would make the result safer to use, the most pressing first.
 
@@ -235,8 +270,8 @@ def _next(
     if leaks:
         fit = f"The models fit their training images better by {100 * gap:.0f} points. "
         start = fit if gap > 0.05 else ""
-        steps.append(f"{start}Compare changes of the training at equal accuracy (notebook 06).")
-        steps += measured_advice()
+        steps.append(f"{start}Compare changes of the training at equal accuracy.")
+        steps += measured_advice(recipe)
     if not leaks:
         steps.append(
             "This is no guarantee: more reference models, queries or images may find what these"

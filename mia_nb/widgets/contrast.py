@@ -139,11 +139,11 @@ def on_one_line(table: pd.DataFrame, place: dict, x: str) -> pd.DataFrame:
 
 def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
     """The long table for a reader: a row for each family, an arrow at the one chosen."""
-    view = metrics.readable(table.assign(attack=table["family"]), full=True)
+    view = metrics.readable(table.assign(attack=table["family"]), full=True, percent=True)
     view = view.drop(columns=["train / test accuracy", "gap", "flags"])
     for fpr in rates_of(table):
         if not rows_of(table, "tpr", fpr)["measurable"].any():
-            view = view.drop(columns=f"TPR at FPR {fpr:g}")
+            view = view.drop(columns=f"TPR at {100 * fpr:g} % FPR")
     for metric in ("train_acc", "test_acc", "gap"):
         rows = rows_of(table, metric).set_index("family")[["value", "low", "high"]]
         view[metric_name(metric)] = [ends(*row) for row in rows.to_numpy()]
