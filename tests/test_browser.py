@@ -433,7 +433,7 @@ def test_the_game_is_played_in_jupyterlab(server, browser, dark):
         )
         lab.click_point(page, *box)
         page.wait_for_function(f"{SENTENCE}.includes('1 of 20 accused')")
-        page.locator(".widget-checkbox input[type=checkbox]").first.check()  # submit
+        page.locator("button:has-text('submit')").first.click()
         page.wait_for_function(f"/You: \\d+ of 20 right/.test({SENTENCE})")
         page.wait_for_function(
             "document.querySelector('.js-plotly-plot')._fullLayout.shapes.length >= 20"

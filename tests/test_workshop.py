@@ -498,14 +498,14 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
 def test_after_scoring_a_line_explains_frames_and_crosses(source):
     game = workshop.game(source, guesses=(1, 2))
     told = game._styled("images")["layout"]["title"]["text"]
-    assert "tick to accuse" in told and "vermillion" not in told
+    assert "click an image to accuse it" in told and "vermillion" not in told
     game.set(score=True)
     told = game._styled("images")["layout"]["title"]["text"]
     assert (
         "Solid vermillion frame" in told
         and "dashed blue" in told
         and "cross" in told
-        and "tick" not in told
+        and "click" not in told
     )
 
 
@@ -538,6 +538,8 @@ def test_a_click_accuses_and_a_second_one_takes_it_back(source):
         assert len(game.controls["accuse"].value) == expected
     game._pointed("images", {"kind": "click", "numbers": [5]})
     assert game.set(hand=2).sentence.startswith("0 of 20")
+    assert game.controls["accuse"].layout.display == "none"  # twenty boxes would repeat the images
+    assert type(game.controls["score"]).__name__ == "ToggleButton"
 
 
 def test_attacks_in_the_game_accuse_the_ten_that_they_score_highest(source):

@@ -45,7 +45,7 @@ FRAMES = {
     False: {"color": NON_MEMBER, "width": 4, "dash": "dash"},
 }
 SURE = "How sure the model is of each image's right class"
-CLICK = 'click or tick to accuse (green frame), then tick "submit"'
+CLICK = 'click an image to accuse it (green frame), then press "submit"'
 LEGEND = (
     "Solid vermillion frame: a member; dashed blue frame: a non-member; pink cross: a wrong guess"
 )
@@ -108,7 +108,7 @@ def game(
     guesses: Sequence[int] = (),
     reveal: bool = False,
 ) -> Explorer:
-    """Tick the images that were in the training data, then submit: one's own point beside attacks
+    """Click the images that were in the training data, then submit: one's own point beside attacks
     in the ROC plane.
 
     Attacks accuse the ten images that they score highest; how they did is shown once the player has
@@ -119,7 +119,7 @@ def game(
         source: signals with images, of the cube or of `stored`
         target: the model under attack, its row number
         attacks: names of the attacks that play too
-        guesses: numbers from 1 to 20 that are ticked from the start
+        guesses: numbers from 1 to 20 that are accused from the start
         reveal: submit at once
 
     Returns:
@@ -164,9 +164,10 @@ def game(
     ticked = tuple(first[number - 1] for number in guesses)
     controls = {
         "hand": W.IntSlider(description="hand", min=1, max=DEALS, value=1, **ROW),
-        "score": W.Checkbox(description="submit", **ROW),
+        "score": W.ToggleButton(description="submit", button_style="success"),
         "accuse": Ticks("in the training data?", first, limit=2 * SIDE),
     }
+    controls["accuse"].layout.display = "none"  # clicks on the images set it
     follow = {  # another hand is played from its start
         "accuse": {"options": lambda hand: hand_of(hand).labels, "value": lambda hand: ()},
         "score": {"value": lambda hand: False},
