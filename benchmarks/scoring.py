@@ -2,6 +2,7 @@
 files, and how it grows.
 
     python benchmarks/scoring.py [--repeat 5] [--samples 50000] [--population 10000] [--quick]
+        [--only whole_pools]
 
 Peak memory is what the attack holds beyond its inputs, as NumPy reports it. Signals from files are
 scored in a process of their own; of what is resident there, pages of the files are the system's to
@@ -27,6 +28,7 @@ from scipy.special import log_expit, logsumexp
 from scipy.stats import norm
 
 from mia_nb import attacks, metrics, store
+from mia_nb.attacks.inputs import in_place
 from mia_nb.metrics.uncertainty import bootstrap
 from mia_nb.types import Scores, Signals
 
@@ -266,6 +268,46 @@ def one_target(args) -> None:
     table(["one target", "samples", "references", "time", "peak memory", "margins and masks"], rows)
 
 
+def one_by_one(name: str, signals: Signals) -> np.ndarray:
+    """The scores of every target by the attack alone, which reads its references anew for each."""
+    models = np.arange(signals.shape[0])
+    scores = []
+    for t in models:
+        target = signals.select(models=slice(t, t + 1)).hide()
+        references = in_place(signals, models[models // 2 != t // 2])
+        scores.append(ATTACKS[name](target, references))
+    return np.array(scores)
+
+
+def whole_pools(args) -> None:
+    """Every model of a pool as the target: `score` beside one target after the other.
+
+    Seconds are the process's own, once each: one after the other takes a minute in large pools.
+    """
+    rows = []
+    sizes = ((512, 5_000), (16, 1_000_000))
+    if args.quick:
+        sizes = ((16, 500),)
+    for models, samples in sizes:
+        signals = pairs(models, samples)
+        for name in ("rmia", "lira_global", "nig"):
+            begun = time.process_time()
+            expected = one_by_one(name, signals)
+            each = time.process_time() - begun
+            begun = time.process_time()
+            found = attacks.score(name, signals).value
+            shared = time.process_time() - begun
+            difference = np.abs(found - expected).max()
+            times = [f"{shared:.1f} s", f"{each:.1f} s", f"{each / shared:.1f}x"]
+            peak = peak_memory(partial(attacks.score, name, signals))
+            rows.append([name, models, samples, *times, f"{peak:.0f} MB", f"{difference:.1g}"])
+    columns = (
+        "all targets | models | samples | score | one by one | ratio | peak memory |"
+        " largest difference"
+    )
+    table(columns.split(" | "), rows)
+
+
 def from_files(args) -> None:
     """Signals as `query` writes them, scored in a fresh process."""
     rows = []
@@ -360,14 +402,24 @@ def main():
     parser = options(__doc__)
     parser.add_argument("--samples", type=int)
     parser.add_argument("--population", type=int)
+    parser.add_argument("--only", help="one question: the name of a function of this script")
     parser.add_argument("--repeat", type=int, help="interleaved rounds, of which the median counts")
     args = parser.parse_args()
     args.samples = args.samples or (2000 if args.quick else 50_000)
     args.population = args.population or (500 if args.quick else 10_000)
     args.repeat = args.repeat or (1 if args.quick else 5)
     with report("Scoring", args.quick):
-        for question in (against_textbook, one_target, from_files, with_bootstrap, growth):
-            question(args)
+        questions = (
+            against_textbook,
+            one_target,
+            whole_pools,
+            from_files,
+            with_bootstrap,
+            growth,
+        )
+        for question in questions:
+            if args.only in (None, question.__name__):
+                question(args)
 
 
 if __name__ == "__main__":

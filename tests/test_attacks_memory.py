@@ -16,7 +16,7 @@ from mia_nb import attacks, store
 from mia_nb.attacks.inputs import in_place
 from mia_nb.types import PER_MODEL, Signals
 
-MODELS, SAMPLES, QUERIES, ROOM = 64, 20_000, 4, 60e6
+MODELS, SAMPLES, QUERIES, ROOM = 64, 20_000, 4, 80e6
 BOUNDED = ("rmia", "lira_global", "lira_per_sample", "nig", "attack_r", "loss")
 CHILD = """
 import json, sys
@@ -151,7 +151,5 @@ def test_no_reference_is_lost_between_two_pools_of_one_design():
     scores = attacks.score("rmia", world, other)
     for t in range(10):
         rows = [m for m in range(10) if m // 2 != t // 2]
-        assert np.array_equal(
-            scores.value[t],
-            attacks.reference.rmia(world.select(models=[t]), other.select(models=rows)),
-        )
+        alone = attacks.reference.rmia(world.select(models=[t]), other.select(models=rows))
+        np.testing.assert_allclose(scores.value[t], alone, rtol=1e-12, atol=1e-12)

@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.attacks.margins import COMBINE, Columns, by_blocks, combine_queries
+from mia_nb.attacks.margins import COMBINE, Columns, combine_queries
+from mia_nb.attacks.summaries import (
+    Confidences,
+    Summary,
+    Worlds,
+    confidences,
+    counts,
+    worlds,
+)
 from mia_nb.checks import one_of
 from mia_nb.types import PER_MODEL, Signals
 
@@ -65,14 +73,34 @@ def per_query(
     margins otherwise.
     """
     combine = combination(attack, target.query_kind, combine)
+    margins = margins_per_query(references, attack, combine)
+    if combine == "llr":
+        return list(zip(target.margin[0], margins, strict=True))
+    return [(own(target, attack, combine), margins[0])]
+
+
+def margins_per_query(references: Signals, attack: str, combine: str | None) -> list[Columns]:
+    """Margins (M, N): one a query for combine="llr", one of reduced margins otherwise."""
+    combine = combination(attack, references.query_kind, combine)
     if one_of("combine", combine, ("llr", *COMBINE)) != "llr":
-        return [(own(target, attack, combine), theirs(references, attack, combine))]
+        return [theirs(references, attack, combine)]
     models, queries, samples = references.shape
-    margins = [
+    return [
         Columns((models, samples), lambda index, q=q: references.margin[:, q, index[-1]])
         for q in range(queries)
     ]
-    return list(zip(target.margin[0], margins, strict=True))
+
+
+def worlds_of(references: Signals, attack: str, combine: str | None) -> Worlds:
+    """The worlds of the margins of `margins_per_query`."""
+    margins = margins_per_query(references, attack, combine)
+    return worlds(margins, columns(references.member))
+
+
+def confidences_of(references: Signals, attack: str, combine: str | None) -> Confidences:
+    """The confidences behind the margins of `margins_per_query`."""
+    margins = margins_per_query(references, attack, combine)
+    return confidences(margins, columns(references.member))
 
 
 def check(
@@ -129,17 +157,22 @@ class Sides(NamedTuple):
 
 
 def sides(
-    attack: str, target: Signals, references: Signals | None, need: tuple, missing: str
+    attack: str,
+    target: Signals,
+    references: Signals | None,
+    need: tuple,
+    missing: str,
+    summary: Summary | None = None,
 ) -> Sides:
     """The sides of every sample; a missing one is refused (missing="raise") or makes the score NaN
-    ("nan").
+    ("nan"). A summary of the references has counted them already.
     """
     check(attack, target, references, needs_references=True)
     one_of("missing", missing, ("raise", "nan"))
     mask = columns(references.member)
-    n_in = by_blocks(mask.shape, lambda part: mask[:, part].sum(0)).astype(np.int64)
-    counts = {"in": n_in, "out": len(mask) - n_in}
-    usable = np.all([count > 0 for side, count in counts.items() if side in need], axis=0)
+    n_in, n_out = counts(mask) if summary is None else summary.n
+    on_side = {"in": n_in, "out": n_out}
+    usable = np.all([count > 0 for side, count in on_side.items() if side in need], axis=0)
     usable = np.broadcast_to(usable, n_in.shape)
     empty = int((~usable & ~target.population).sum())
     if empty and missing == "raise":
@@ -148,4 +181,4 @@ def sides(
             f"{attack} needs {wanted} references of every sample and {empty} of {usable.size}"
             ' samples lack one: use complementary pairs, or missing="nan" to leave them unscored'
         )
-    return Sides(mask, n_in, counts["out"], usable, usable & ~target.population)
+    return Sides(mask, n_in, n_out, usable, usable & ~target.population)

@@ -11,21 +11,23 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma, stdtr
 
-from mia_nb.arguments import Flag, Real, Whole
-from mia_nb.attacks.inputs import Sides, columns, combination, own, per_query, sides, theirs
-from mia_nb.attacks.margins import Columns, blocks, median
+from mia_nb.arguments import Anything, Flag, Real, Whole
+from mia_nb.attacks.inputs import (
+    Sides,
+    columns,
+    combination,
+    own,
+    per_query,
+    sides,
+    worlds_of,
+)
+from mia_nb.attacks.margins import blocks, median
+from mia_nb.attacks.summaries import World, worlds
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 PRIOR_CAP = 5000.0  # nig's a0 when the variances look alike
-
-
-class World(NamedTuple):
-    """The references' margins on one side of every sample, each (N,)."""
-
-    n: np.ndarray
-    mean: np.ndarray
-    ss: np.ndarray  # sum of squares around the mean
+JOINT = ("joint", "mean_sd")  # of `combine`: forms that compare vectors
 
 
 class Fit(NamedTuple):
@@ -62,21 +64,6 @@ class Fit(NamedTuple):
         return inside - outside
 
 
-def _worlds(phi: Columns, side: Sides) -> tuple[World, World]:
-    """IN and OUT world in two masked passes; a world without references has mean 0 and ss 0."""
-    count = np.maximum([side.n_in, side.n_out], 1)
-    mean, ss = np.empty((2, *count.shape))
-    for part in blocks(*phi.shape):
-        x = phi[:, part]
-        keep = side.mask[:, part].astype(np.float64)
-        for w in (0, 1):
-            mean[w, part] = np.einsum("mn,mn->n", x, keep) / count[w, part]
-            residual = (x - mean[w, part]) * keep
-            ss[w, part] = np.einsum("mn,mn->n", residual, residual)
-            keep = 1 - keep
-    return World(side.n_in, mean[0], ss[0]), World(side.n_out, mean[1], ss[1])
-
-
 @checked
 def lira(
     target: Signals,
@@ -93,6 +80,7 @@ def lira(
     rho: Real = 0.1,
     combine: str | None = None,
     missing: str = "raise",
+    summary: Anything = None,
 ) -> np.ndarray:
     """Gaussian likelihood ratio of the margin: s = log N(phi_t; m_in, v_in) - log N(phi_t; m_out,
     v_out).
@@ -115,6 +103,7 @@ def lira(
             joint: one Gaussian over the Q margins, V pooled within samples and over sides; mean_sd:
             that joint form of the queries' mean margin and log standard deviation.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+        summary: `worlds_of` the references, where they are known already; None: computed here.
 
     Source: Carlini et al. 2022. Raises ValueError for missing sides and where no sample has two
     references on a side. Caveat: with reference counts that depend on the target's membership the
@@ -124,8 +113,10 @@ def lira(
     one_of("centre", centre, ("mean", "median"))
     one_of("tail", tail, ("one_sided", "two_sided"))
     one_of("report", report, ("z", "logcdf"))
-    side = sides("lira", target, references, ("out",) if offline else ("in", "out"), missing)
-    if combination("lira", target.query_kind, combine) in ("joint", "mean_sd"):
+    need = ("out",) if offline else ("in", "out")
+    side = sides("lira", target, references, need, missing, summary)
+    combine = combination("lira", target.query_kind, combine)
+    if combine in JOINT:
         if offline:
             raise ValueError(
                 "lira: the joint forms compare both worlds; use offline=False, or combine='llr'"
@@ -140,12 +131,18 @@ def lira(
             f"LiRA has {fewest} references on a side: RMIA and Student-t LiRA are steadier below 4",
             stacklevel=2,
         )
+    if summary is None:
+        summary = worlds_of(references, "lira", combine)
     pairs = per_query(target, references, "lira", combine)
     score = np.zeros(side.usable.shape)
-    for phi_t, phi in pairs:
-        (m_in, m_out), (v_in, v_out) = _gaussians(
-            phi, side, offline, share_variance, variance, ddof, nu0, centre
+    for query, (phi_t, phi) in enumerate(pairs):
+        world_in, world_out = summary.of(query)
+        v_in, v_out = _variances(
+            world_in, world_out, side.audited, offline, share_variance, variance, ddof, nu0
         )
+        m_in, m_out = world_in.mean, world_out.mean
+        if centre == "median":
+            m_in, m_out = median(phi, side.mask), median(phi, ~side.mask)
         z = (phi_t - m_out) / np.sqrt(v_out)
         if not offline:
             score += (z**2 - (phi_t - m_in) ** 2 / v_in + np.log(v_out / v_in)) / 2
@@ -181,8 +178,11 @@ def lira_fit(
     """
     one_of("variance", variance, ("per_sample", "global", "shrunk"))
     side = sides("lira", target, references, ("in", "out"), "nan")
-    phi = theirs(references, "lira", combine)
-    means, variances = _gaussians(phi, side, False, share_variance, variance, ddof, nu0, "mean")
+    world_in, world_out = worlds_of(references, "lira", combine).of(0)
+    variances = _variances(
+        world_in, world_out, side.audited, False, share_variance, variance, ddof, nu0
+    )
+    means = (world_in.mean, world_out.mean)
     return own(target, "lira", combine), _fit(side, means, variances, (np.inf, np.inf))
 
 
@@ -205,8 +205,8 @@ def nig_fit(
     is missing.
     """
     side = sides("nig", target, references, ("in", "out"), "nan")
-    worlds = _worlds(theirs(references, "nig", combine), side)
-    centre, a, c = _nig_predictives(*worlds, side.audited, **options)
+    world_in, world_out = worlds_of(references, "nig", combine).of(0)
+    centre, a, c = _nig_predictives(world_in, world_out, side.audited, **options)
     return own(target, "nig", combine), _fit(side, centre, c, [2 * shape for shape in a])
 
 
@@ -221,24 +221,6 @@ def _fit(
     there = np.where(n > 0, 1.0, np.nan)
     freedom = np.stack([np.broadcast_to(degrees, n.shape[1:]) for degrees in freedom])
     return Fit(np.stack(centre) * there, np.sqrt(np.stack(variance)) * there, freedom, n)
-
-
-def _gaussians(
-    phi: Columns,
-    side: Sides,
-    offline: bool,
-    share: bool,
-    variance: str,
-    ddof: int,
-    nu0: float,
-    centre: str,
-) -> tuple[tuple, tuple]:
-    """((m_in, m_out), (v_in, v_out)) of every sample."""
-    worlds = _worlds(phi, side)
-    variances = _variances(*worlds, side.audited, offline, share, variance, ddof, nu0)
-    if centre == "median":
-        return (median(phi, side.mask), median(phi, ~side.mask)), variances
-    return (worlds[0].mean, worlds[1].mean), variances
 
 
 def _variances(
@@ -307,9 +289,9 @@ def _joint(
             f"lira: the joint form of {dims} signals needs {20 * dims} degrees of freedom on a side"
             f" and the references leave {free.min()}: train more pairs, or use combine='llr'"
         )
-    worlds = [_worlds(margin.then(lambda vectors, d=d: vectors[:, d]), side) for d in range(dims)]
-    m_in = np.array([world_in.mean for world_in, _ in worlds])
-    m_out = np.array([world_out.mean for _, world_out in worlds])
+    signals = [margin.then(lambda vectors, d=d: vectors[:, d]) for d in range(dims)]
+    both = worlds(signals, side.mask)
+    m_in, m_out = both.total / np.maximum(both.n, 1)[:, None]
     cross = np.zeros((dims, dims))
     for part in blocks(models * dims, samples):
         mask = side.mask[:, part][:, None]
@@ -344,6 +326,7 @@ def nig(
     combine: str | None = None,
     missing: str = "raise",
     allow_unequal: Flag = False,
+    summary: Anything = None,
 ) -> np.ndarray:
     """Bayesian variance for few references: ratio of Student-t predictives under a
     normal-inverse-gamma prior.
@@ -373,6 +356,7 @@ def nig(
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         allow_unequal: for designs, as Bernoulli, whose reference counts differ between samples but
             cannot follow the target's membership.
+        summary: `worlds_of` the references, where they are known already; None: computed here.
 
     Source: our formulation of the idea of arXiv 2603.11799. Raises ValueError for missing sides and
     when reference counts differ between samples: the scale depends on them, so counts that follow
@@ -381,7 +365,8 @@ def nig(
     if share_variance not in (True, False, "ratio"):
         raise ValueError(f"share_variance={share_variance!r} is not one of True, False, ratio")
     one_of("predictive", predictive, ("t", "normal"))
-    side = sides("nig", target, references, ("out",) if offline else ("in", "out"), missing)
+    need = ("out",) if offline else ("in", "out")
+    side = sides("nig", target, references, need, missing, summary)
     for count in (side.n_out,) if offline else (side.n_in, side.n_out):
         if not allow_unequal and np.ptp(count[side.audited]):
             raise ValueError(
@@ -389,15 +374,25 @@ def nig(
                 " design: use complementary pairs with the complementary model held out, or"
                 " allow_unequal=True if the counts cannot follow the target's membership"
             )
+    combine = combination("nig", target.query_kind, combine)
+    if summary is None:
+        summary = worlds_of(references, "nig", combine)
     pairs = per_query(target, references, "nig", combine)
     score = np.zeros(side.usable.shape)
-    for phi_t, phi in pairs:
-        worlds = _worlds(phi, side)
+    for query, (phi_t, _) in enumerate(pairs):
+        world_in, world_out = summary.of(query)
         if offline:
-            score += _nig_offline(phi_t, worlds[1], side.audited, a0, predictive)
+            score += _nig_offline(phi_t, world_out, side.audited, a0, predictive)
         else:
             score += _nig_online(
-                phi_t, *worlds, side.audited, share_variance, predictive, kappa0, a0
+                phi_t,
+                world_in,
+                world_out,
+                side.audited,
+                share_variance,
+                predictive,
+                kappa0,
+                a0,
             )
     return np.where(side.usable, score / len(pairs), np.nan)
 

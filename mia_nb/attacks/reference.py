@@ -8,13 +8,26 @@ import warnings
 
 import numpy as np
 
-from mia_nb.arguments import Flag, Real
-from mia_nb.attacks.inputs import Sides, own, per_query, sides, theirs
+from mia_nb.arguments import Anything, Flag, Real
+from mia_nb.attacks.inputs import (
+    Sides,
+    columns,
+    own,
+    per_query,
+    sides,
+    theirs,
+)
 from mia_nb.attacks.margins import Columns, blocks, by_blocks, log_mean_p_q, log_p, median
+from mia_nb.attacks.summaries import Confidences, World, Worlds, worlds
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 MAX_LOSS = 1000.0  # the largest loss of attack_r's interpolation
+READINGS = {  # of watson: what is compared, as a function of the margin
+    "loss": log_p,
+    "margin": np.asarray,
+    "confidence": lambda margin: np.exp(log_p(margin)),
+}
 
 
 def _among(side: Sides, refs: str) -> Columns:
@@ -42,6 +55,7 @@ def attack_r(
     refs: str | None = None,
     combine: str | None = None,
     missing: str = "raise",
+    summary: Anything = None,
 ) -> np.ndarray:
     """Reference attack: how the target's margin compares with the references' margins phi_k of the
     same sample, k in S.
@@ -53,6 +67,7 @@ def attack_r(
         refs: S, "all" or "out"; None: "out" for interp, else "all".
         combine: how queries are combined, a name of `combine_queries`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+        summary: `worlds_of` the references, where they are known already; None: computed here.
 
     Forms:
         shift: phi_t - mean phi_k.
@@ -68,7 +83,8 @@ def attack_r(
     one_of("form", form, ("shift", "gaussian", "interp", "lattice"))
     refs = refs or ("out" if form == "interp" else "all")
     one_of("refs", refs, ("all", "out"))
-    side = sides("attack_r", target, references, ("out",) if refs == "out" else (), missing)
+    need = ("out",) if refs == "out" else ()
+    side = sides("attack_r", target, references, need, missing, summary)
     phi_t = own(target, "attack_r", combine)
     phi = theirs(references, "attack_r", combine)
     among = _among(side, refs)
@@ -80,20 +96,31 @@ def attack_r(
             phi.shape,
             lambda part: _interpolated(-log_p(phi_t[part]), -log_p(phi[:, part]), among[:, part]),
         )
-    centre = _mean(phi, among)
+    if summary is None:
+        summary = worlds([phi], side.mask)
+    world = _among_world(summary, refs)
+    shift = phi_t - _mean_or_nan(world)
     if form == "shift":
-        return phi_t - centre
-    squares = free = 0
-    for part in blocks(*phi.shape):
-        keep = among[:, part] & side.audited[part]
-        squares += ((phi[:, part] - centre[part])[keep] ** 2).sum()
-        free += (keep.sum(0) - 1).clip(0).sum()
+        return shift
+    free = (world.n[side.audited] - 1).clip(0).sum()
     if not free:
         raise ValueError(
             'attack_r(form="gaussian") needs two references of some sample to measure a spread; use'
             ' form="shift"'
         )
-    return (phi_t - centre) / np.sqrt(squares / free)
+    return shift / np.sqrt(world.ss[side.audited].sum() / free)
+
+
+def _among_world(summary: Worlds, refs: str) -> World:
+    """Of the references that are compared with."""
+    if refs == "out":
+        return summary.of(0)[1]
+    return summary.together(0)
+
+
+def _mean_or_nan(world: World) -> np.ndarray:
+    """(N,) mean margins, NaN where there is no reference."""
+    return np.where(world.n > 0, world.mean, np.nan)
 
 
 def _interpolated(loss_t: np.ndarray, losses: np.ndarray, keep: np.ndarray) -> np.ndarray:
@@ -122,6 +149,7 @@ def watson(
     refs: str = "out",
     combine: str | None = None,
     missing: str = "raise",
+    summary: Anything = None,
 ) -> np.ndarray:
     """Difficulty calibration: s = g_t - mean_{k in OUT} g_k.
 
@@ -133,20 +161,25 @@ def watson(
         refs: "out" or "all" (with the margin that is attack_r's shift).
         combine: how queries are combined, a name of `combine_queries`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+        summary: `watson_worlds` of the references, where they are known; None: computed here.
 
     Source: Watson, Guo, Cormode, Sablayrolles 2022. Raises ValueError for samples without OUT
     reference. Warns when the ranking equals the plain loss attack's: the calibration had no effect.
     """
-    one_of("signal", signal, ("loss", "margin", "confidence"))
+    read = READINGS[one_of("signal", signal, READINGS)]
     one_of("centre", centre, ("mean", "median"))
     one_of("refs", refs, ("out", "all"))
-    side = sides("watson", target, references, ("out",) if refs == "out" else (), missing)
+    need = ("out",) if refs == "out" else ()
+    side = sides("watson", target, references, need, missing, summary)
     phi_t = own(target, "watson", combine)
-    phi = theirs(references, "watson", combine)
-    readings = {"loss": log_p, "margin": np.asarray, "confidence": lambda x: np.exp(log_p(x))}
-    read = readings[signal]
-    average = _mean if centre == "mean" else median
-    score = read(phi_t) - average(phi.then(read), _among(side, refs))
+    if centre == "median":
+        phi = theirs(references, "watson", combine)
+        average = median(phi.then(read), _among(side, refs))
+    else:
+        if summary is None:
+            summary = watson_worlds(references, combine=combine, signal=signal)
+        average = _mean_or_nan(_among_world(summary, refs))
+    score = read(phi_t) - average
     ranked = score[side.audited][np.argsort(phi_t[side.audited])]
     if len(ranked) > 2 and (np.diff(ranked) > 0).all():
         warnings.warn(
@@ -154,6 +187,15 @@ def watson(
             stacklevel=2,
         )
     return score
+
+
+def watson_worlds(
+    references: Signals, *, combine: str | None = None, signal: str = "loss"
+) -> Worlds:
+    """The worlds of what `watson` compares."""
+    read = READINGS[one_of("signal", signal, READINGS)]
+    values = theirs(references, "watson", combine).then(read)
+    return worlds([values], columns(references.member))
 
 
 @checked
@@ -170,6 +212,7 @@ def rmia(
     from_in: Flag = False,
     combine: str | None = None,
     missing: str = "raise",
+    summary: Anything = None,
 ) -> np.ndarray:
     """Robust likelihood ratio u = log p_t - log pbar against the average confidence of the
     references.
@@ -193,6 +236,7 @@ def rmia(
             0.
         combine: how queries are combined, a name of `combine_queries`; llr averages u over queries.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+        summary: `confidences_of` the references, where they are known; None: read from them.
 
     A population sample that no reference was trained on gets the offline rule with all its OUT
     references. pbar is kept as a margin, so saturated samples keep their order. Source: Zarifzadeh,
@@ -211,7 +255,7 @@ def rmia(
         need = ()
     else:
         need = ("out",)
-    side = sides("rmia", target, references, need, missing)
+    side = sides("rmia", target, references, need, missing, summary)
     if from_in and not a > 0:
         raise ValueError("rmia(from_in=True) inverts p_in = a p_out + (1 - a), which needs a > 0")
     if form != "ratio" and not target.population.any():
@@ -219,15 +263,16 @@ def rmia(
             f"rmia(form={form!r}) needs population samples that no model saw; set population > 0"
             " or use form='ratio'"
         )
-    u = np.array(
-        [
-            log_p(phi_t)
-            - log_p(_average_margin(phi, side, offline=offline, a=a, trim=trim, from_in=from_in))
-            for phi_t, phi in per_query(
-                target, references, "rmia", "llr" if form == "vote" else combine
-            )
-        ]
-    )
+    u = []
+    pairs = per_query(target, references, "rmia", "llr" if form == "vote" else combine)
+    for query, (phi_t, phi) in enumerate(pairs):
+        if summary is None:
+            margin = _average_margin(phi, side, offline=offline, a=a, trim=trim, from_in=from_in)
+            average = log_p(margin)
+        else:
+            average = _log_average(summary, query, offline=offline, a=a, from_in=from_in)
+        u.append(log_p(phi_t) - average)
+    u = np.array(u)
     u[:, ~side.usable & ~target.population] = np.nan
     if form == "vote":
         return _majority(u, target.population, np.log(gamma), strict)
@@ -237,6 +282,31 @@ def rmia(
     among = np.sort(u[target.population])
     count = np.searchsorted(among, u - np.log(gamma), side="left" if strict else "right")
     return np.where(np.isnan(u), np.nan, count / len(among))
+
+
+def _log_average(
+    summary: Confidences, query: int, *, offline: bool, a: float, from_in: bool
+) -> np.ndarray:
+    """(N,) logarithm of rmia's pbar, from the sums over the references.
+
+    pbar and 1 - pbar are computed side by side, neither as a difference, so that the logarithm is
+    accurate where pbar rounds to 1.
+    """
+    n_in, n_out = summary.n
+    with np.errstate(divide="ignore", invalid="ignore"):  # NaN where a side has no reference
+        p_in, p_out = summary.p[:, query] / summary.n
+        q_in, q_out = summary.q[:, query] / summary.n
+        p = (p_in + p_out) / 2
+        q = (q_in + q_out) / 2
+        by_out = (n_in == 0) | offline
+        if by_out.any():
+            if from_in:
+                inverted = by_out & (n_out == 0)
+                q_out = np.where(inverted, np.minimum(q_in / a, 1), q_out)
+                p_out = np.where(inverted, 1 - q_out, p_out)
+            p = np.where(by_out, ((1 + a) * p_out + 1 - a) / 2, p)
+            q = np.where(by_out, (1 + a) * q_out / 2, q)
+        return -np.log1p(q / p)
 
 
 def _average_margin(
@@ -305,6 +375,7 @@ def base(
     alpha: Real = 1.0,
     combine: str | None = None,
     missing: str = "raise",
+    summary: Anything = None,
 ) -> np.ndarray:
     """Confidence over the models' average confidence: s = log p_t - log mean_{IN + OUT} p, or log
     p_t - alpha log mean_OUT p.
@@ -316,18 +387,34 @@ def base(
         alpha: of the offline form.
         combine: how queries are combined, a name of `combine_queries`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+        summary: `confidences_of` the references, where they are known; None: read from them.
 
     Online this is `rmia` when n_in = n_out; with unequal sides `base` weighs models equally, `rmia`
     sides equally. At Q = 1 it is also the "RMIA" p_t / mean p of Guan et al. 2025, on a log scale.
     Source: Lassila et al. 2025. Raises ValueError for samples without OUT reference (offline).
     """
-    side = sides("base", target, references, ("out",) if offline else (), missing)
+    need = ("out",) if offline else ()
+    side = sides("base", target, references, need, missing, summary)
     count = np.where(side.n_out, side.n_out, np.nan) if offline else len(side.mask)
     weight_out = np.ones(side.n_out.shape) / count
     weight_in = 0 * weight_out if offline else weight_out
+    power = alpha if offline else 1
     score = np.zeros(side.n_out.shape)
     pairs = per_query(target, references, "base", combine)
-    for phi_t, phi in pairs:
-        mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out)
-        score += (log_p(phi_t) - (alpha if offline else 1) * log_p(mean_p - mean_q)) / len(pairs)
+    for query, (phi_t, phi) in enumerate(pairs):
+        if summary is None:
+            mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out)
+            average = log_p(mean_p - mean_q)
+        else:
+            average = _log_overall(summary, query, offline)
+        score += (log_p(phi_t) - power * average) / len(pairs)
     return score
+
+
+def _log_overall(summary: Confidences, query: int, offline: bool) -> np.ndarray:
+    """(N,) logarithm of base's mean p: over all references, or the OUT ones; NaN without any."""
+    side = slice(1, 2) if offline else slice(None)
+    p = summary.p[side, query].sum(0)
+    q = summary.q[side, query].sum(0)
+    with np.errstate(invalid="ignore"):
+        return -np.log1p(q / p)

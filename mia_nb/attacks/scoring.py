@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 from mia_nb.arguments import Anything, Flag, Rows, Whole
-from mia_nb.attacks.inputs import combination, in_place
+from mia_nb.attacks.inputs import combination, confidences_of, in_place, worlds_of
 from mia_nb.attacks.learned import shokri, song_mittal
-from mia_nb.attacks.likelihood import lira, nig
+from mia_nb.attacks.likelihood import JOINT, lira, nig
 from mia_nb.attacks.margins import log_p, over_queries
-from mia_nb.attacks.reference import attack_r, base, rmia, watson
+from mia_nb.attacks.reference import attack_r, base, rmia, watson, watson_worlds
 from mia_nb.attacks.registry import ATTACKS, NAMES, Attack
 from mia_nb.attacks.single import attack_p, loss, vote
+from mia_nb.attacks.smooth import lira_smooth
+from mia_nb.attacks.summaries import LARGEST_MARGIN, Summary, left_out
 from mia_nb.checks import checked, hint, instance, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
 
-IN_BLOCKS = (loss, attack_p, vote, attack_r, watson, rmia, base, lira, nig)
+IN_BLOCKS = (loss, attack_p, vote, attack_r, watson, rmia, base, lira, lira_smooth, nig)
+# what these read of their references can be merged, so all targets share the reading
+WORLDS = (attack_r, lira, lira_smooth, nig)
+CONFIDENCES = (rmia, base)
 # what two plans of queries must agree in, besides their number
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")
 LEARN_A_SPREAD = ("lira", "nig_offline")  # how their names begin
@@ -62,9 +67,10 @@ def score(
     samples lack a side (Bernoulli designs) they score NaN and the share is a flag; the attack's
     warnings are flags too, as are outputs after every time step, and targets and references on two
     scales or queried by two plans. References are read block by block where they lie, so that
-    memory beyond them does not grow with their number; shokri, song_mittal, lira_smooth,
-    rmia_tuned and functions of
-    your own get a copy. Example:
+    memory beyond them hardly grows with their number; shokri, song_mittal, rmia_tuned and functions
+    of your own get a copy. rmia, base, attack_r, watson, lira, lira_smooth and nig read the models
+    once for all targets (`summaries.left_out`), so that M models as targets of each other take
+    about M log M readings in place of M^2; trims, medians and joint forms do not. Example:
         scores = score("rmia", signals)
     """
     name, function = find(attack)
@@ -76,7 +82,8 @@ def score(
     audited = ~target.population
     targets = row_numbers("targets", targets, target.shape[0])
     plain, options = _bound(function)
-    rows, disjoint = _reference_rows(plain, target, pool, targets, keep_complement)
+    unit, held_out, disjoint = _units(plain, target, pool, targets, keep_complement)
+    rows = [np.flatnonzero(unit != number) for number in held_out]
     tolerated = {
         option: value
         # a design that leaves gaps is stamped, not refused
@@ -88,10 +95,15 @@ def score(
     value = np.empty((len(targets), audited.sum()))
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
-        for row, t, others in zip(value, targets, rows, strict=True):
-            hidden_target = target.select(models=slice(t, t + 1)).hide()
-            references = cut(others) if len(others) else None
-            row[:] = _row_of(function, name, hidden_target, references, tolerated)[audited]
+        summaries = _summaries(plain, options, target.query_kind, pool, unit, set(held_out))
+        for number, summary in summaries:
+            known = {} if summary is None else {"summary": summary}
+            for row in np.flatnonzero(held_out == number):
+                t = targets[row]
+                hidden_target = target.select(models=slice(t, t + 1)).hide()
+                references = cut(rows[row]) if len(rows[row]) else None
+                scores = _row_of(function, name, hidden_target, references, tolerated | known)
+                value[row] = scores[audited]
     designs = _designs(pool, rows)
     flags = _flags(target, pool, designs, keep_complement, _warned(raised))
     unscored = np.isnan(value).mean() if value.size else 0
@@ -216,11 +228,49 @@ def _bound(attack: Attack) -> tuple[Callable, dict]:
     return getattr(attack, "func", attack), dict(getattr(attack, "keywords", {}))
 
 
-def _reference_rows(
+def _summaries(
+    plain: Callable,
+    options: dict,
+    query_kind: str,
+    pool: Signals,
+    unit: np.ndarray,
+    held_out: set[int],
+) -> Iterator[tuple[int, Summary | None]]:
+    """Every unit of models that is held out, and what the attack reads of all others; None where it
+    reads them by itself.
+    """
+    name = getattr(plain, "__name__", "")
+    combine = combination(name, query_kind, options.get("combine"))
+    if plain in WORLDS and combine not in JOINT:
+        read = partial(worlds_of, attack=name, combine=combine)
+    elif plain in CONFIDENCES and _sums_will_do(options, pool):
+        read = partial(confidences_of, attack=name, combine=combine)
+    elif plain is watson:
+        read = partial(watson_worlds, combine=combine, signal=options.get("signal", "loss"))
+    else:
+        return iter([(number, None) for number in sorted(held_out)])
+
+    def summary_of(rows: np.ndarray) -> Summary:
+        return read(in_place(pool, rows))
+
+    return left_out(unit, held_out, summary_of)
+
+
+def _sums_will_do(options: dict, pool: Signals) -> bool:
+    """Whether these options of rmia or base read nothing but sums of probabilities, and none of
+    them is too small for float64.
+    """
+    if options.get("trim") or options.get("form") == "vote":
+        return False
+    return all(np.abs(margins).max(initial=0) <= LARGEST_MARGIN for margins in pool.margin)
+
+
+def _units(
     plain: Callable, target: Signals, pool: Signals, targets: np.ndarray, keep_complement: bool
-) -> tuple[list[np.ndarray], bool]:
-    """(for each target, the rows of the pool that may serve as its references; whether no model of
-    the pool was trained on the members of a target, or on exactly the others).
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    """(M,) number of each pool model's unit, whose models are references together or not at all;
+    for each target the unit that is none of its references, -1 if all are; and whether no model of
+    the pool was trained on the members of a target, or on exactly the others.
 
     A sample that all models saw, as all but the canaries, tells complementary models from others no
     more than a population's.
@@ -240,27 +290,28 @@ def _reference_rows(
     audited = ~(target if same_samples else pool).population
     ours = target.member[:, ~target.population]
     theirs = pool.member[:, audited]
-    rows = [np.arange(len(theirs))] * len(targets)
+    unit = np.zeros(len(theirs), int)
+    held_out = np.full(len(targets), -1)
     disjoint = True
     if ours.shape[1] == theirs.shape[1]:
         informative = ~(ours.all(0) & theirs.all(0))
-        masks = np.vstack([ours[targets], theirs])[:, informative]
+        masks = np.vstack([theirs, ours[targets]])[:, informative]
         ids = pair_ids(masks)
-        sides = masks[:, :1]
-        related = [ids[len(targets) :] == pair for pair in ids[: len(targets)]]
-        disjoint = not np.any(related)
+        disjoint = not np.isin(ids[len(theirs) :], ids[: len(theirs)]).any()
         if keep_complement:
-            same = ((sides[len(targets) :] == side).all(1) for side in sides)
-            related = [in_pair & equal for in_pair, equal in zip(related, same, strict=False)]
+            ids = 2 * ids + masks[:, :1].any(1)
         if same_samples:
-            rows = [np.flatnonzero(~in_pair) for in_pair in related]
+            numbers, unit = np.unique(ids[: len(theirs)], return_inverse=True)
+            for i, target_id in enumerate(ids[len(theirs) :]):
+                if target_id in numbers:
+                    held_out[i] = np.searchsorted(numbers, target_id)
     blind = [m for m, seen in enumerate(theirs) if seen.all() or not seen.any()]
-    if any(np.isin(blind, others).any() for others in rows):
+    if any((unit[blind] != number).any() for number in held_out):
         raise ValueError(
             f"reference models {blind} saw none or all of the audited samples: they tell nothing,"
             " leave them out"
         )
-    return rows, disjoint
+    return unit, held_out, disjoint
 
 
 def _designs(pool: Signals, rows: list[np.ndarray]) -> list[tuple[int, bool]]:
@@ -336,10 +387,10 @@ def _by_membership(
     for i, t in enumerate(targets):
         cubes = [target.correct[[t]]]
         cubes += [] if "align" in target.info else [-log_p(target.margin[[t]])]
+        sides = (target.member[t] & audited, ~target.member[t] & audited)
         for kind, cube in enumerate(cubes):
-            per_sample = over_queries(cube, target.query_kind)[0, audited]
-            for column, side in enumerate((True, False)):
-                inside = target.member[t, audited] == side
+            per_sample = over_queries(cube, target.query_kind)[0]
+            for column, inside in enumerate(sides):
                 if inside.any():
-                    out[kind, i, column] = per_sample[inside].mean()
+                    out[kind, i, column] = per_sample @ inside / np.count_nonzero(inside)
     return out[0], out[1]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.polynomial.legendre import legvander
+from numpy.polynomial.legendre import legval, legvander
 from scipy.special import digamma
 
-from mia_nb.arguments import Count
-from mia_nb.attacks.inputs import combination, own, sides
-from mia_nb.attacks.margins import combine_queries
+from mia_nb.arguments import Anything, Count
+from mia_nb.attacks.inputs import combination, own, sides, worlds_of
+from mia_nb.attacks.summaries import World
 from mia_nb.checks import checked
 from mia_nb.types import Signals
 
@@ -26,6 +26,7 @@ def lira_smooth(
     degree: Count = 6,
     combine: str | None = None,
     missing: str = "raise",
+    summary: Anything = None,
 ) -> np.ndarray:
     """Gaussian likelihood ratio whose gap and variances are learned over all samples.
 
@@ -51,6 +52,7 @@ def lira_smooth(
             one variance a side for all samples.
         combine: how queries are combined, a name of `combine_queries`; None: their mean margin.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+        summary: `worlds_of` the references, where they are known already; None: computed here.
 
     Returns:
         (N,) scores, larger = more likely a member; NaN for population samples, which no model was
@@ -64,24 +66,24 @@ def lira_smooth(
     """
     if degree > 20:
         raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
-    side = sides("lira_smooth", target, references, ("in", "out"), missing)
+    side = sides("lira_smooth", target, references, ("in", "out"), missing, summary)
     name = combination("lira_smooth", target.query_kind, combine)
     target_margin = own(target, "lira_smooth", name)
-    margins = combine_queries(references.margin, name)
-    mean_in, variance_in, free_in = _mean_and_variance(margins, references.member)
-    mean_out, variance_out, free_out = _mean_and_variance(margins, ~references.member)
-    learned = side.audited & (free_in > 0) & (free_out > 0)
+    if summary is None:
+        summary = worlds_of(references, "lira_smooth", name)
+    world_in, world_out = summary.of(0)
+    learned = side.audited & (world_in.n > 1) & (world_out.n > 1)
     if not learned.any():
         raise ValueError(
             "lira_smooth: no sample has two references on either side, so there is no variance"
             " estimate: train more pairs, or use rmia"
         )
     degree = min(degree, int(learned.sum()) // SAMPLES_A_DEGREE)
-    level = (mean_in + mean_out) / 2
+    level = (world_in.mean + world_out.mean) / 2
     smooth = _smoother(level[learned], degree)
-    gap = smooth((mean_in - mean_out)[learned])
-    log_in = smooth(_log_variance(variance_in[learned], free_in[learned]))
-    log_out = smooth(_log_variance(variance_out[learned], free_out[learned]))
+    gap = smooth((world_in.mean - world_out.mean)[learned])
+    log_in = smooth(_log_variance(world_in, learned))
+    log_out = smooth(_log_variance(world_out, learned))
 
     scored = side.usable
     distance = target_margin[scored] - level[scored]
@@ -96,19 +98,10 @@ def lira_smooth(
     return score
 
 
-def _mean_and_variance(
-    margins: np.ndarray, side: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, variance and degrees of freedom, each (N,), of the margins (M, N) where side (M, N)."""
-    count = side.sum(0)
-    mean = np.where(side, margins, 0).sum(0) / np.maximum(count, 1)
-    squares = np.where(side, (margins - mean) ** 2, 0).sum(0)
-    free = np.maximum(count - 1, 0)
-    return mean, squares / np.maximum(free, 1), free
-
-
-def _log_variance(variance: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Unbiased logarithm of variances that were estimated with `free` degrees of freedom."""
+def _log_variance(world: World, learned: np.ndarray) -> np.ndarray:
+    """Unbiased logarithms of the variances of these samples on one side."""
+    free = world.n[learned] - 1
+    variance = world.ss[learned] / free
     floor = FLOOR * (1 + variance.mean())
     bias = digamma(free / 2) - np.log(free / 2)
     return np.log(np.maximum(variance, floor)) - bias
@@ -137,7 +130,7 @@ def _smoother(
         weights = normal @ (basis.T @ values)
 
         def curve(at: np.ndarray) -> np.ndarray:
-            return legvander(position(at), degree) @ weights
+            return legval(position(at), weights)
 
         return curve
 

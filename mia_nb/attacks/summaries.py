@@ -1,0 +1,177 @@
+"""What attacks read off their references, side by side and mergeable: means, squares, confidences.
+
+Most attacks read only these, so that all targets of a pool are scored in a time that hardly grows
+faster than the number of models (`left_out`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mia_nb.attacks.margins import Columns, blocks
+
+LARGEST_MARGIN = 600.0  # whose probability, exp(-600), float64 still holds to full precision
+
+
+class World(NamedTuple):
+    """Margins of the references on one side of every sample, each (N,)."""
+
+    n: np.ndarray
+    mean: np.ndarray  # 0 without references
+    ss: np.ndarray  # sum of squares around the mean
+
+
+class Worlds(NamedTuple):
+    """Margins of references, IN in row 0 and OUT in row 1.
+
+    Sums in place of means: sums of margins that were rounded to a grid are exact in any order, and
+    so samples that tie do so whatever was merged.
+    """
+
+    n: np.ndarray  # (2, N) references
+    total: np.ndarray  # (2, Q, N)
+    ss: np.ndarray  # (2, Q, N) sums of squares around the mean
+
+    def of(self, query: int) -> tuple[World, World]:
+        """The world with every sample and the one without it, as one query shows them."""
+        return self._world(0, query), self._world(1, query)
+
+    def _world(self, side: int, query: int) -> World:
+        mean = self.total[side, query] / np.maximum(self.n[side], 1)
+        return World(self.n[side], mean, self.ss[side, query])
+
+    def together(self, query: int) -> World:
+        """The world of all references, with the sample or without it."""
+        inside = Worlds(self.n[:1], self.total[:1], self.ss[:1])
+        outside = Worlds(self.n[1:], self.total[1:], self.ss[1:])
+        return inside.merged(outside)._world(0, query)
+
+    def merged(self, other: Worlds) -> Worlds:
+        """Those of both sets of references together (Chan, Golub, LeVeque 1983).
+
+        Only what is not negative is added to squares, so nothing cancels.
+        """
+        n = self.n + other.n
+        ours, theirs = (np.maximum(count, 1)[:, None] for count in (self.n, other.n))
+        step = other.total / theirs - self.total / ours
+        weight = (self.n * other.n / np.maximum(n, 1))[:, None]
+        return Worlds(n, self.total + other.total, self.ss + other.ss + step**2 * weight)
+
+
+class Confidences(NamedTuple):
+    """Sums of the probability p that references give the label, IN in row 0 and OUT in row 1."""
+
+    n: np.ndarray  # (2, N) references
+    p: np.ndarray  # (2, Q, N)
+    q: np.ndarray  # (2, Q, N) sums of 1 - p
+
+    def merged(self, other: Confidences) -> Confidences:
+        """Those of both sets of references together."""
+        return Confidences(self.n + other.n, self.p + other.p, self.q + other.q)
+
+
+Summary = Worlds | Confidences
+
+
+def worlds(margins: Sequence[Columns], mask: Columns) -> Worlds:
+    """The worlds of margins, (M, N) a query, where the mask (M, N) is True for IN."""
+    n = counts(mask)
+    at_least_one = np.maximum(n, 1)
+    total, ss = np.empty((2, 2, len(margins), mask.shape[1]))
+    for query, phi in enumerate(margins):
+        for part in blocks(*phi.shape):
+            x = phi[:, part]
+            keep = mask[:, part].astype(np.float64)
+            for side in (0, 1):
+                added = np.einsum("mn,mn->n", x, keep)
+                residual = (x - added / at_least_one[side, part]) * keep
+                total[side, query, part] = added
+                ss[side, query, part] = np.einsum("mn,mn->n", residual, residual)
+                keep = 1 - keep
+    return Worlds(n, total, ss)
+
+
+def confidences(margins: Sequence[Columns], mask: Columns) -> Confidences:
+    """The confidences behind margins, (M, N) a query, where the mask (M, N) is True for IN.
+
+    Neither p nor 1 - p is computed as a difference, so both are accurate however small. Beyond
+    LARGEST_MARGIN they would be lost: such margins are not for sums.
+    """
+    sum_p, sum_q = np.empty((2, 2, len(margins), mask.shape[1]))
+    for query, phi in enumerate(margins):
+        for part in blocks(*phi.shape):
+            x = phi[:, part]
+            small = np.exp(-np.abs(x))
+            larger = 1 / (1 + small)
+            smaller = small * larger
+            likely = x >= 0
+            p = np.where(likely, larger, smaller)
+            q = np.where(likely, smaller, larger)
+            keep = mask[:, part].astype(np.float64)
+            for side in (0, 1):
+                sum_p[side, query, part] = np.einsum("mn,mn->n", p, keep)
+                sum_q[side, query, part] = np.einsum("mn,mn->n", q, keep)
+                keep = 1 - keep
+    return Confidences(counts(mask), sum_p, sum_q)
+
+
+def counts(mask: Columns) -> np.ndarray:
+    """(2, N) references with and without each sample, of a mask (M, N)."""
+    n_in = np.empty(mask.shape[1], np.int64)
+    for part in blocks(*mask.shape):
+        n_in[part] = np.count_nonzero(mask[:, part], axis=0)
+    return np.stack([n_in, len(mask) - n_in])
+
+
+def left_out(
+    unit: np.ndarray, wanted: set[int], summarise: Callable[[np.ndarray], Summary]
+) -> Iterator[tuple[int, Summary | None]]:
+    """For every wanted unit, its number and the summary of all models that are not in it.
+
+    Parameters:
+        unit: (M,) number of each model's unit, from 0 up without gaps: its pair.
+        wanted: numbers of units; -1 stands for a unit without models.
+        summarise: gives the summary of models, whose row numbers it takes.
+
+    Yields:
+        Pairs (number, summary), in the order of the numbers; None where no model is left.
+
+    The units are halved again and again, and each half gets the summary of the other one. So every
+    model is summarised once for every halving, log2 of the number of units times in all, and
+    nothing is subtracted: what a sum over all models less the pair's would lose where the pair's
+    terms are by far the largest. A unit's summary does not depend on which others are wanted.
+    """
+    if -1 in wanted:
+        yield -1, summarise(np.arange(len(unit)))
+    if wanted - {-1}:
+        yield from _outside(unit, wanted, summarise, 0, int(unit.max()) + 1, None)
+
+
+def _outside(
+    unit: np.ndarray,
+    wanted: set[int],
+    summarise: Callable[[np.ndarray], Summary],
+    first: int,
+    stop: int,
+    rest: Summary | None,
+) -> Iterator[tuple[int, Summary | None]]:
+    """`left_out` among the units from `first` to `stop`, where `rest` is of all other models."""
+    if stop - first == 1:
+        yield first, rest
+        return
+    middle = (first + stop) // 2
+    lower = (unit >= first) & (unit < middle)
+    upper = (unit >= middle) & (unit < stop)
+    for start, end, others in ((first, middle, upper), (middle, stop, lower)):
+        if not any(start <= number < end for number in wanted):
+            continue
+        outside = _with(rest, summarise(np.flatnonzero(others)))
+        yield from _outside(unit, wanted, summarise, start, end, outside)
+
+
+def _with(rest: Summary | None, summary: Summary) -> Summary:
+    """Both merged. The parts end with this call, so that no level of halves keeps them."""
+    return summary if rest is None else rest.merged(summary)
