@@ -280,8 +280,9 @@ def judge(
             patient's images: they are drawn as a whole. None: each sample by itself.
 
     Returns:
-        A `Verdict` for each limit, with a sentence. Where a limit on the auc or the advantage is
-        not exceeded and yet the largest scores give members away, `tail` says so: of models on one
+        A `Verdict` for each limit, with a sentence. Where a limit on the auc, the advantage or the
+        TPR at a higher rate than the smallest measurable one is not exceeded and yet the largest
+        scores give members away, `tail` says so: of models on one
         training set by a permutation test (`metrics.permutation`), of others by the TPR at the
         smallest measurable rate, whose interval lies above guessing.
 
@@ -348,12 +349,19 @@ def judge(
             alone = verdict.sentence.removeprefix(f"{limit}: ")
             sentence = f"{limit}: {OPEN}. {doubt} By the numbers alone: {alone}"
             verdict = verdict._replace(outcome=OPEN, sentence=sentence)
-        elif limit.metric in ("auc", "advantage") and verdict.outcome != EXCEEDED:
+        elif verdict.outcome != EXCEEDED and _beyond_the_limit(limit, able):
             tail = _tail(able, shared, groups, seed)
             said = f"{verdict.sentence}; but the tail gives members away: {tail}"
             verdict = verdict._replace(tail=tail, sentence=said if tail else verdict.sentence)
         verdicts.append(verdict)
     return verdicts
+
+
+def _beyond_the_limit(limit: Limit, scores: dict[str, Scores]) -> bool:
+    """Whether the tail is another question than the limit's: fewer false alarms than it allows."""
+    if limit.fpr is None:
+        return limit.metric != "epsilon"
+    return any(rate < limit.fpr for rate in _tail_rates(scores))
 
 
 def _tail_rates(scores: dict[str, Scores]) -> list[float]:

@@ -16,7 +16,9 @@ import numpy as np
 
 from mia_nb import auditing, store
 from mia_nb._files import replacing
+from mia_nb.attacks import suite
 from mia_nb.auditing.elsewhere import array_in
+from mia_nb.auditing.model_audit import MEASURED
 from mia_nb.auditing.model_outputs import outputs
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, TWINS
@@ -26,9 +28,11 @@ from mia_nb.cli.report import REPORT
 from mia_nb.cli.say import say
 from mia_nb.cli.status import lost_figures
 from mia_nb.digests import digest
+from mia_nb.metrics.pairs import units
 from mia_nb.parameters import read_yaml
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
+USUAL_ATTACKS = 6  # of a suite
 WAYS = ("model", "logits", "pool")
 BRINGS = {"logits": "outputs", "pool": "trained models"}
 OPTIONS = {"data": "dataset", "models": "num_models"}  # options whose parameter has another name
@@ -106,6 +110,7 @@ def audit(args) -> int:
     if args.weights or args.member:
         args = finished(args)
     steps = notebooks.plan(NOTEBOOK, None, parameters(args), notebooks.folders(args.notebooks))
+    refuse_limits(steps[0].parameters, args.results)
     folder = run.run("audit", steps, args.results, force=args.force)
     record = read_result(folder)
     say(record["headline"])
@@ -120,6 +125,52 @@ def audit(args) -> int:
     for lost in lost_figures(folder):  # the verdict, which the status is about, is there
         warnings.warn(lost, stacklevel=2)
     return code
+
+
+def refuse_limits(values: dict, results: str | Path) -> None:
+    """ValueError for a stated limit that these data cannot measure, before a kernel starts.
+
+    Parameters:
+        values: of the notebook's parameters.
+        results: folder of stored pools.
+
+    The notebook refuses the same once more, when it knows which of the samples were queried.
+    """
+    stated = auditing.limits(values["fail_if"])
+    if not stated:
+        return
+    attacks = len(values["attacks"]) or USUAL_ATTACKS
+    if values["logits"]:
+        facts = auditing.design(auditing.read_outputs(values["logits"]).signals)
+        attacks = len(values["attacks"]) or len(suite(facts["references"]))
+        split = facts["kind"]
+        sizes = {name: facts[name] for name in MEASURED}
+    elif values["pool"]:
+        from mia_nb import training  # brings torch
+
+        pool = training.load_pool(values["pool"], root=results)
+        member = pool.member[:, ~pool.population]
+        inside = member.sum(1)
+        split = pool.recipe.split
+        sizes = {
+            "models": len(member),
+            "units": len(np.unique(units(member))),
+            "audited": member.shape[1],
+            "members": int(inside.min()),
+            "non_members": int((member.shape[1] - inside).min()),
+        }
+    else:
+        from mia_nb import data  # brings torch
+
+        images = data.load(**values["source"])
+        recipe = values["recipe"]
+        split = recipe["split"]
+        sizes = {
+            "models": recipe["num_models"],
+            "audited": len(images.x) - recipe["population"],
+        }
+    delta = values["analysis"]["delta"]
+    auditing.refuse_unmeasurable(stated, split=split, delta=delta, attacks=attacks, **sizes)
 
 
 def finished(args) -> Namespace:
@@ -208,4 +259,7 @@ def status(record: dict) -> tuple[int, str]:
         failure = f"{names} ranks members below non-members: look at the design"
         return FAILED, f"{failure} (is `member` right?) before any verdict"
     counts = [f"{outcomes.count(kind)} {kind}" for kind in (BELOW, OPEN) if kind in outcomes]
-    return DONE, f"no stated limit exceeded at 95 % confidence: {', '.join(counts)}"
+    line = f"no stated limit exceeded at 95 % confidence: {', '.join(counts)}"
+    if any(verdict.get("tail") for verdict in record["verdicts"]):
+        line += "; but the tail gives members away"
+    return DONE, line
