@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from attack_worlds import pairs as in_pairs
 from scipy.special import softmax
 from scipy.stats import binom, norm
-from attack_worlds import pairs as in_pairs
 from worlds import bernoulli, pairs, world
 
 import mia_nb as mia
