@@ -1,5 +1,6 @@
 """The README's pictures, drawn by the project itself: python docs/pictures.py [results folder with
-the demo's pool]; `python docs/pictures.py explorers` photographs the explorers alone.
+the demo's pool]; `python docs/pictures.py explorers` photographs the explorers alone, `families`
+draws what was found of the shipped families alone.
 
 Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright.
 """
@@ -75,8 +76,32 @@ def front() -> None:
     screenshot(figures, HERE / "front.png", [900, 900], 360, below=True)
 
 
+FAMILIES = {  # family: {epochs: the shipped pool}
+    "ResNet14": {12: "resnet14-short", 24: "resnet14", 48: "resnet14-long"},
+    "RelaxLoss": {24: "relaxloss"},
+    "neural ODE": {8: "odenet"},
+    "neural SDE": {8: "sdenet"},
+    "spiking, converted, T=4": {24: "snn-converted-T4"},
+    "spiking, hybrid, T=4": {29: "snn-hybrid-T4"},
+    "DP-SGD": {12: "dp-sgd"},
+}
+
+
+def families() -> None:
+    """What RMIA finds of the shipped families against their accuracy, 8 models of each."""
+    runs: dict[str, dict] = {}
+    for family, pools in FAMILIES.items():
+        runs[family] = {}
+        for epochs, pool in pools.items():
+            signals = examples.load_example(f"cifar10/{pool}").select(models=slice(0, 8))
+            runs[family][epochs] = {"rmia": attacks.score("rmia", signals)}
+    figure = plots.frontier_lines(metrics.frontier(runs, n_resamples=0))
+    screenshot([figure], HERE / "results-families.png", [1000], 520)
+
+
 def main(root: str = "results") -> None:
     front()
+    families()
     images = data.load("digits")
     signals = query(training.train_pool(Recipe(), images, root=root), images)
     scores = {name: attacks.score(name, signals) for name in attacks.suite(7)}
@@ -253,4 +278,9 @@ def privacy(images, root: str) -> None:
 
 
 if __name__ == "__main__":
-    explorers() if sys.argv[1:] == ["explorers"] else main(*sys.argv[1:])
+    if sys.argv[1:] == ["explorers"]:
+        explorers()
+    elif sys.argv[1:] == ["families"]:
+        families()
+    else:
+        main(*sys.argv[1:])

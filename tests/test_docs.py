@@ -243,3 +243,12 @@ def test_the_examples_of_docstrings_run(name, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted and not found.failed, capsys.readouterr().out
+
+
+def test_every_interval_of_the_findings_stands_in_the_results_they_are_taken_from():
+    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    sources = [ROOT / "docs" / "results.md", ROOT / "benchmarks" / "RESULTS.md"]
+    measured = " ".join(path.read_text(encoding="utf-8") for path in sources)
+    intervals = re.findall(r"[-+]?\d?\.\d+ \[[^\]]+\]", text)
+    assert len(intervals) > 25
+    assert [one for one in intervals if one not in measured] == []

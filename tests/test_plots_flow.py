@@ -135,6 +135,9 @@ def test_frontiers_hold_the_means_of_every_checkpoint_in_order():
         in title(figure)
     )
     assert "3 pairs" in note(figure) and "up and left is bad" in note(figure)
+    copies = [table.assign(family=table["family"] + f" {i}") for i in (1, 2, 3)]
+    several = plots.frontier_lines(pd.concat(copies))
+    assert title(several).count(" ends at ") == 2 and "others lie between" in title(several)
     rates = trace(plots.frontier_lines(table, metric="tpr@0.1"), "SDENet")
     np.testing.assert_allclose(rates.y, means.loc[means["family"] == "SDENet", "tpr@0.1"])
 

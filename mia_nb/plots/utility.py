@@ -39,6 +39,7 @@ from mia_nb.types import Scores
 SHARES = ("test_acc", "gap", "train_acc")
 # of the first epoch's label and of the next ones, by turns of families: beside bars, not on them
 CORNERS = (("bottom left", "top left"), ("bottom right", "bottom right"))
+MOST_NAMED = 3  # families in a title; of more the most and the least exposed alone
 SIMILAR = 0.01  # of test accuracy: what counts as the same utility
 GAP_BARS = ("Clopper-Pearson, 95 %", "1.96 s.e. of random guessing")  # of a TPR, of an AUC
 
@@ -226,7 +227,7 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
         finite=("test_acc", metric),
     )
     figure = go.Figure()
-    parts = []
+    ends_at = {}
     for i, (family, rows) in enumerate(table.groupby("family", sort=False)):
         rows = rows.sort_values("epoch")
         colour, dash, symbol = look(i)
@@ -258,10 +259,18 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
                 " %{customdata[2]} pairs)"
             ),
         )
-        parts.append(
-            f"{family} ends at {metric_name(metric)} {last[metric]:.3f} with test accuracy"
-            f" {last['test_acc']:.1%}"
-        )
+        ends_at[family] = last
+    named = list(ends_at)
+    if len(ends_at) > MOST_NAMED:
+        by_risk = sorted(ends_at, key=lambda family: -ends_at[family][metric])
+        named = [by_risk[0], by_risk[-1]]
+    parts = [
+        f"{family} ends at {metric_name(metric)} {ends_at[family][metric]:.3f} with test accuracy"
+        f" {ends_at[family]['test_acc']:.1%}"
+        for family in named
+    ]
+    if len(ends_at) > MOST_NAMED:
+        parts.append(f"{len(ends_at) - 2} others lie between them")
     return finish(
         figure,
         clauses(*parts),
