@@ -83,6 +83,7 @@ def test_accuracy_and_loss_are_those_of_members_and_of_non_members():
     assert np.isnan(attacks.score("loss", attacks.align(world)).loss).all()
     last = attacks.score("loss", replace(world, query_kind="steps"))
     assert last.loss[0, 0] == pytest.approx(world.loss[0, 2, world.member[0]].mean())
+    assert last.accuracy[0, 0] == pytest.approx(world.correct[0, 2, world.member[0]].mean())
 
 
 def test_references_of_another_pool_lose_the_targets_mask_and_its_complement():

@@ -389,7 +389,8 @@ def _by_membership(
         cubes += [] if "align" in target.info else [-log_p(target.margin[[t]])]
         sides = (target.member[t] & audited, ~target.member[t] & audited)
         for kind, cube in enumerate(cubes):
-            per_sample = over_queries(cube, target.query_kind)[0]
+            # booleans times booleans would be "any"
+            per_sample = over_queries(cube, target.query_kind)[0].astype(np.float64)
             for column, inside in enumerate(sides):
                 if inside.any():
                     out[kind, i, column] = per_sample @ inside / np.count_nonzero(inside)
