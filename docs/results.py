@@ -1,7 +1,8 @@
 """The tables of docs/results.md at full size, from the shipped signals: python docs/results.py
 
 Replaces what stands between the markers of that page, and draws its pictures beside it (needs
-Chromium and playwright, as pictures.py). With --store FOLDER --images FILE, what
+Chromium and playwright, as pictures.py). With --claims only the claims of the papers, there and in
+docs/claims.md, in two minutes and without pictures. With --store FOLDER --images FILE, what
 benchmarks/evidence.py trained, also what needs networks: tables at equal accuracy along training,
 the claims that rest on them, and whether the shipped signals print the digits of the stored ones.
 A store may hold some of the pools: what needs others stays as it stands on the page.
@@ -24,9 +25,11 @@ import pandas as pd
 from mia_nb import data, examples, metrics, plots, querying, studies, training
 from mia_nb.attacks import NAMES, align, score
 from mia_nb.studies import Setting, setting
+from mia_nb.studies.engine import load
 from mia_nb.types import Recipe, Scores, Signals
 
 PAGE = Path(__file__).parent / "results.md"
+CLAIMS_PAGE = Path(__file__).parent / "claims.md"
 MARKS = ("<!-- {}: begin -->", "<!-- {}: end -->")
 ATTACKS = ("rmia", "nig", "lira_global", "lira_shrunk", "attack_r", "attack_p", "loss")
 FPR = (0.01, 0.001)
@@ -39,6 +42,7 @@ SPIKING = {  # pool: its place in the study of spiking networks
     "snn-direct-T4": Setting("snn", training="direct", timesteps=4),
 }
 EQUATIONS = ("resnet14", "odenet", "sdenet")
+DEFENDED = (*EQUATIONS, "dp-sgd", "relaxloss")
 CHANGES = {
     "relaxloss": "RelaxLoss",
     "dp-sgd": "DP-SGD (TinyCNN, 12 epochs, no augmentation)",
@@ -159,12 +163,12 @@ def spiking(signals: dict[str, Signals]) -> dict[Setting, Scores]:
     settings = {
         spot._replace(attack=attack): score(attack, one)
         for spot, one in own.items()
-        for attack in ("rmia", "attack_r", "attack_p")
+        for attack in ("rmia", "attack_r", "attack_r_lattice", "attack_p")
     }
     foreign = own[Setting("ann")]
     for spot, one in own.items():
         if spot.model == "snn":
-            for attack in ("rmia", "attack_r"):
+            for attack in ("rmia", "attack_r", "attack_r_lattice"):
                 there = spot._replace(attack=attack, references="ann")
                 settings[there] = score(attack, one, foreign)
                 there = spot._replace(attack=attack, references="ann, aligned")
@@ -193,9 +197,18 @@ def lengths(signals: dict[str, Signals]) -> dict[Setting, Scores]:
     }
 
 
+def defended(signals: dict[str, Signals]) -> dict[Setting, Scores]:
+    return {
+        setting(one.info, attack): score(attack, one)
+        for one in signals.values()
+        for attack in ATTACKS
+    }
+
+
 STUDIES = {  # study: its settings from signals, the pools that it takes
     "snn": (spiking, SPIKING),
     "nsde": (equations, EQUATIONS),
+    "privacy": (defended, DEFENDED),
     "recipes": (lengths, LENGTHS),
 }
 
@@ -221,6 +234,38 @@ def claims(study: str, frontier: pd.DataFrame | None = None) -> list[str]:
         lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {more} |")
     printed = beside(study, settings) if study in PAPERS else []
     return [*table("claim", "at this size", "evidence"), *lines, *printed]
+
+
+def verdicts(study: str) -> list[str]:
+    """A row per claim of a study for docs/claims.md: the paper's sentence, the rule, and what the
+    print and the shipped pools say of it.
+    """
+    settings_of, names = STUDIES[study]
+    rules = load(study)
+    here = studies.claims(study, settings_of(alike(there(names))))
+    printed = studies.claims_on_print(study)
+    lines = table(
+        "claim", "the paper's sentence", "rule", "on print", "here, as printed", "here, extended"
+    )
+    for name, claim in rules.claims.items():
+        row = printed.loc[name]
+        quote = f'"{claim.quote}" ({claim.place})' if claim.quote else "none"
+        rule = claim.sentence
+        if claim.extends:
+            rule += f" *Extended*: {claim.extends}."
+        on_print = row["verdict"]
+        if row["comparisons"]:
+            on_print += f": {row['agree']} of {row['comparisons']}, least {row['least']}"
+        cells = (
+            name,
+            quote,
+            rule,
+            on_print,
+            here.loc[name, "as_printed"],
+            here.loc[name, "verdict"],
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
@@ -399,13 +444,28 @@ def drawn(figure, name: str) -> None:
     screenshot([figure], PAGE.with_name(name), [1000], 480)
 
 
+def write_claims() -> None:
+    """The verdicts of docs/claims.md, and the claims on spiking networks of docs/results.md."""
+    page = CLAIMS_PAGE.read_text(encoding="utf-8")
+    for study in ("snn", "nsde", "privacy"):
+        page = replace(page, f"verdicts: {study}", verdicts(study))
+    CLAIMS_PAGE.write_text(page, encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    page = replace(page, "claims: snn", claims("snn"))
+    PAGE.write_text(page, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--store", help="results folder of benchmarks/evidence.py")
     parser.add_argument("--images", help="the images of that training")
+    parser.add_argument("--claims", action="store_true", help="only the claims of the papers")
     given = parser.parse_args()
+    if given.claims:
+        write_claims()
+        return
     page, frontier = PAGE.read_text(encoding="utf-8"), None
     if given.store:
         images = data.load(given.images, data_root=given.store)
@@ -428,10 +488,11 @@ def main() -> None:
         found = dict(zip(names, pair.map(measured, names), strict=True))
     all_scores, summaries = ({name: one[i] for name, one in found.items()} for i in (0, 1))
     page = replace(page, "full size", [*pools(all_scores, summaries), *changes()])
-    for study in STUDIES:
-        if study != "nsde" or frontier is not None:  # its claims are decided along training
-            page = replace(page, f"claims: {study}", claims(study, frontier))
+    page = replace(page, "claims: recipes", claims("recipes"))
+    if frontier is not None:  # its claims are decided along training
+        page = replace(page, "claims: nsde", claims("nsde", frontier))
     PAGE.write_text(page, encoding="utf-8")
+    write_claims()
     drawn(plots.shipped_roc(list(DRAWN)), "results-roc.png")
 
 

@@ -38,8 +38,10 @@ FAMILIES = {
     "direct T = 2": Setting("snn", training="direct", timesteps=2, attack="rmia"),
 }
 POPULATION = "attack_p(form='population')"
+COUNTED = "attack_r_lattice"
 ATTACKS = {name: name for name in ("attack_p", "attack_r", "rmia", "rmia_count")} | {
-    POPULATION: partial(attack_p, form="population")
+    POPULATION: partial(attack_p, form="population"),
+    COUNTED: studies.SPIKING_ATTACKS[COUNTED],
 }
 
 
@@ -195,8 +197,8 @@ def cells(pools, used) -> dict[Setting, object]:
                 spot._replace(attack=a): score(one, mine, targets=TARGETS)
                 for a, one in ATTACKS.items()
             }
-            for attack in ("attack_r", "rmia") if name != "ANN" else ():
-                foreign = score(attack, mine, networks, targets=TARGETS)
+            for attack in ("attack_r", COUNTED, "rmia") if name != "ANN" else ():
+                foreign = score(ATTACKS[attack], mine, networks, targets=TARGETS)
                 found[spot._replace(attack=attack, references="ann")] = foreign
     return found
 
@@ -251,6 +253,8 @@ def test_the_claims_are_those_of_the_same_scores(swept, cells, pools, used):
     shown = {row[0]: row[1] for row in table(swept.html("claims"))[1:]}
     assert shown == {f"{name}. {row['claim']}": row["verdict"] for name, row in truth.iterrows()}
     assert "not run" not in shown.values()
+    as_printed = {row[0]: row[2] for row in table(swept.html("claims"))[1:]}
+    assert list(as_printed.values()) == truth["as_printed"].tolist()
     lines = swept.text("evidence")
     assert all(phrase in lines for evidence in truth["evidence"] for phrase in evidence.split("; "))
     assert "RMIA on the ANN itself: ANN" in lines and "gain beyond the ANN's own" in lines

@@ -100,8 +100,26 @@ def test_without_anything_run_only_what_needs_no_run_is_said():
         "D10": "not run",
         "D14": "not established",
         "D15": "not run",
+        "D16": "not run",
+        "D17": "not run",
     }
-    assert list(table.columns) == ["claim", "verdict", "evidence", "compared", "accuracy_apart"]
+    assert table["as_printed"].to_dict() == {
+        "D8": "not run",
+        "D10": "not printed",
+        "D14": "not printed",
+        "D15": "ours",
+        "D16": "not run",
+        "D17": "not run",
+    }
+    assert list(table.columns) == [
+        "claim",
+        "as_printed",
+        "verdict",
+        "evidence",
+        "compared",
+        "accuracy_apart",
+        "as_printed_evidence",
+    ]
 
 
 def test_a_neural_sde_that_gives_away_no_more_at_a_better_accuracy_equals_dp_sgd():

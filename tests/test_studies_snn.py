@@ -261,7 +261,7 @@ def test_oddities_of_the_print_stay_with_the_number():
 def test_without_cells_every_claim_is_not_run_and_says_what_it_needs():
     claims = studies.claims("snn", {})
     assert (
-        list(claims.index) == [f"S{i}" for i in range(1, 10)]
+        list(claims.index) == [f"S{i}" for i in range(1, 11)]
         and (claims["verdict"] == "not run").all()
     )
     assert claims["evidence"].str.startswith("not run: needs").all()
@@ -611,4 +611,4 @@ def test_an_installed_package_carries_the_printed_numbers_and_no_data_set(tmp_pa
         check=True,
     )
     where, *counts = json.loads(ran.stdout)
-    assert where.startswith(str(tmp_path / "site")) and counts == [1624, 9]
+    assert where.startswith(str(tmp_path / "site")) and counts == [1624, 10]

@@ -2,6 +2,7 @@
 numbers beside ours. NumPy only.
 """
 
+from mia_nb.studies.as_printed import SPIKING_ATTACKS
 from mia_nb.studies.claims import claims, comparisons
 from mia_nb.studies.on_print import claims_on_print, factors_on_print
 from mia_nb.studies.published import against_papers, against_papers_readable
@@ -9,6 +10,7 @@ from mia_nb.studies.setting import Setting, setting
 from mia_nb.studies.tables import defense_table, recipe_facts, varied_settings
 
 __all__ = [
+    "SPIKING_ATTACKS",
     "Setting",
     "against_papers",
     "against_papers_readable",

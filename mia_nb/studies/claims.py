@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from mia_nb.arguments import Count, Delta, Level, PathLike
+from mia_nb.arguments import Count, Delta, Flag, Level, PathLike
 from mia_nb.checks import checked
 from mia_nb.metrics.uncertainty import RESAMPLES
-from mia_nb.studies.engine import COLUMNS, Study, compare, deciding, judge, load
+from mia_nb.studies.as_printed import on_no_table, printed_alone, rules_as_printed
+from mia_nb.studies.engine import COLUMNS, Study, asking, compare, deciding, judge, load
 from mia_nb.studies.matched import compared_again
+from mia_nb.studies.on_print import PAPERS
 from mia_nb.studies.privacy import below_curve
 from mia_nb.studies.setting import Setting
 from mia_nb.types import Scores
@@ -23,6 +25,7 @@ def comparisons(
     *,
     frontier: pd.DataFrame | None = None,
     delta: Delta = 1e-5,
+    as_printed: Flag = False,
     n_resamples: Count = RESAMPLES,
     level: Level = 0.95,
     seed: Count = 0,
@@ -45,6 +48,8 @@ def comparisons(
             the highest of its default levels that two pairs of both families reach. None: not
             repeated.
         delta: of the curve of epsilon 1 that D10 of "privacy" is held against, in [0, 1).
+        as_printed: the comparisons behind the verdict "as printed" of `claims`, in place of those
+            behind the extended one: of the settings and attacks of the paper's tables alone.
         n_resamples: resamples of samples behind an interval.
         level: confidence of an interval, in (0, 1).
         seed: of the resamples.
@@ -54,7 +59,9 @@ def comparisons(
         at the smallest FPR that all settings can measure), needed (decides the claim), value, low,
         high (at `level`), simultaneous_low, simultaneous_high (Bonferroni-adjusted: all comparisons
         of a part that decides nothing, or of all parts that do, jointly: level
-        1 - (1 - level) / comparisons), margin, outcome. "for": [low, high] above 0 (or within
+        1 - (1 - level) / comparisons), margin, outcome, and relative, relative_low, relative_high:
+        of two AUCs under a margin the difference as a share of the second's AUC - 1/2, with its
+        interval at `level` (elsewhere NaN). "for": [low, high] above 0 (or within
         +-margin); "against": [simultaneous_low, simultaneous_high] below 0 (or outside +-margin);
         else "open". Intervals are paired
         (`metrics.interval`): the same samples and pairs of targets in every setting; accuracies
@@ -82,7 +89,24 @@ def comparisons(
     mechanism.
     """
     found = load(study)
-    return _compared(found, deciding(found, settings), frontier, delta, n_resamples, level, seed)
+    settings = deciding(found, settings)
+    if as_printed:
+        _refuse_without_a_paper(found)
+        settings = printed_alone(found, settings)
+        found = rules_as_printed(found)
+        frontier = None
+    else:
+        found = asking(found, "extended")
+    return _compared(found, settings, frontier, delta, n_resamples, level, seed)
+
+
+def _refuse_without_a_paper(study: Study) -> None:
+    """ValueError for a study that has no printed tables."""
+    if study.name not in PAPERS:
+        raise ValueError(
+            f"study {study.name!r} has no printed tables: as_printed=True is for"
+            f" {', '.join(PAPERS)}"
+        )
 
 
 def _compared(
@@ -119,8 +143,8 @@ def claims(
     Parameters:
         study, settings, frontier, delta, n_resamples, level, seed: as in `comparisons`. For D8 of
             "privacy" pass DP-SGD trained for epsilon 8 (delta 1e-5) alone.
-        comparisons: those of the same settings, if already made; frontier, n_resamples, level and
-            seed are then theirs. None: made here.
+        comparisons: those of the same settings (not as printed), if already made; frontier,
+            n_resamples, level and seed of the extended verdict are then theirs. None: made here.
         ladders: `auditing.ladder` of a network, or {label: ladder} (`Setting.label`), for
             "privacy": those whose row 4 is DP-SGD's go into the evidence of D8, the others with a
             nominal value (row 1) into that of D14.
@@ -131,17 +155,23 @@ def claims(
         A row per claim (index "S1", "D1", "R1" ...), columns claim, verdict, evidence, compared,
         accuracy_apart (the largest difference of mean test accuracy between models that a deciding
         comparison sets against each other, in points, 1 = 1 %; NaN where it sets none but the same
-        ones). "holds": every comparison that the claim needs is for it at `level`; "does not hold":
-        one is against it with all of them taken jointly, so that many comparisons do not refute by
-        chance; "not run": nothing to compare; else "not resolved", also when what was run is for it
-        but a part that it needs is missing. What follows a verdict: " (at unequal accuracy)" where
-        risks of models more than 1 point apart are compared; " (also at equal accuracy)" where
-        every comparison that decides comes out the same in the frontier, with R where stochastic
-        models were queried less often there; " (at FPR 0.1 and above)" where smaller ones are not
-        measurable. "not at equal accuracy": it holds as the models are, but a comparison at equal
-        accuracy is against it or finds nothing left. "not resolved (design check failed)": an AUC
-        resolved below 0.5 is no absence of risk. D14 never holds: it is "not established", or does
-        not hold where the ladder says that its audit refutes the nominal value.
+        ones), and of the three published studies as_printed and as_printed_evidence: the same
+        rules on the settings and attacks of the paper's tables alone (Attack-R in the form of Guan
+        et al., queries with input dropout combined by Eq. 8, the fewest queries of a stochastic
+        network, no checkpoints), "not printed" where its tables decide nothing, "ours" for a
+        remark of this package. verdict is the extended one, on everything that was run; so are the
+        columns beside it. "holds": every comparison that the claim needs is for it at `level`;
+        "does not hold": one is against it with all of them taken jointly, so that many comparisons
+        do not refute by chance; "not run": nothing to compare; else "not resolved", also when what
+        was run is for it but a part that it needs is missing. What follows a verdict:
+        " (at unequal accuracy)" where risks of models more than 1 point apart are compared;
+        " (also at equal accuracy)" where every comparison that decides comes out the same in the
+        frontier, with R where stochastic models were queried less often there; " (at FPR 0.1 and
+        above)" where smaller ones are not measurable. "not at equal accuracy": it holds as the
+        models are, but a comparison at equal accuracy is against it or finds nothing left. "not
+        resolved (design check failed)": an AUC resolved below 0.5 is no absence of risk. D14 never
+        holds: it is "not established", or does not hold where the ladder says that its audit
+        refutes the nominal value.
 
     Raises:
         ValueError: as `comparisons` does, and for ladders that are none.
@@ -151,15 +181,33 @@ def claims(
     that were run, and not a statement on what any attack could find. No attack found that
     exceeds a curve establishes none. A claim on recipes is about these recipes on these data.
     """
-    found = load(study)
-    settings = deciding(found, settings)
+    rules = load(study)
+    settings = deciding(rules, settings)
     ladders = {"this network": ladders} if isinstance(ladders, pd.DataFrame) else ladders or {}
     for name, ladder in ladders.items():
         if lacks := [column for column in LADDER if column not in ladder]:
             raise ValueError(
                 f"the ladder of {name} lacks {', '.join(lacks)}: pass auditing.ladder(...)"
             )
+    extended = asking(rules, "extended")
+    resampling = {"n_resamples": n_resamples, "level": level, "seed": seed}
     if comparisons is None:
-        comparisons = _compared(found, settings, frontier, delta, n_resamples, level, seed)
-    context = {"frontier": frontier, "ladders": ladders, "ranks": ranks}
-    return judge(found, settings, comparisons, **context, delta=delta, level=level)
+        comparisons = _compared(extended, settings, frontier, delta, **resampling)
+    context = {"ladders": ladders, "ranks": ranks, "delta": delta, "level": level}
+    table = judge(extended, settings, comparisons, frontier=frontier, **context)
+    if rules.name not in PAPERS:
+        return table
+    printed = printed_alone(rules, settings)
+    rules = rules_as_printed(rules)
+    comparisons = _compared(rules, printed, None, delta, **resampling)
+    as_printed = judge(rules, printed, comparisons, frontier=None, **context)
+    for name, claim in rules.claims.items():
+        if on_no_table(rules, name):
+            as_printed.loc[name, "verdict"] = "not printed"
+        if claim.proved:
+            as_printed.loc[name, "verdict"] = claim.proved
+        if claim.ours:
+            as_printed.loc[name, "verdict"] = "ours"
+    table.insert(1, "as_printed", as_printed["verdict"])
+    table["as_printed_evidence"] = as_printed["evidence"]
+    return table

@@ -4,6 +4,10 @@ evidence.
 A study is a YAML file. Its `claims` hold, by name,
 
     sentence, needs     what is claimed, and what must be run to decide it
+    quote, place        the paper's own words ("…" where words are left out), and where they stand
+    extends             what the extended verdict asks for beyond the paper's comparisons
+    ours                a remark of this package, no claim of the paper
+    proved              for what the paper proves rather than measures: under which condition
     parts               without one of these the claim cannot hold
     equal               it compares risks of different models, which says less at unequal accuracy
     matched             compared again at equal "test_acc" or "gap", where checkpoints are
@@ -25,14 +29,18 @@ pair:
                         both sides have
     attacks             a list, or "each" (of several) that both sides have, one by one; "in order
                         under b": two attacks on a, the first surely stronger than the other on b
-    metric              auc, tpr (at the smallest FPR that all settings can measure), test_accuracy,
-                        gap (train minus test accuracy)
+    metric              auc, leak (auc less 1/2), tpr (at the smallest FPR that all settings can
+                        measure), test_accuracy, gap (train minus test accuracy)
     needed              false: reported, decides nothing
     above, margin       wanted above `above` (0), or within +-margin
     ratio, swap         a over b; b minus a
     minus               "chance", or "curve" (of `privacy.py`), in place of b
     instead, beyond     fields replaced in b; the same difference with fields replaced, subtracted
     tpr                 false: no TPR beside an AUC that decides
+    verdict             "as printed" or "extended": only that verdict asks for it; absent: both do
+
+Every claim has two verdicts (`as_printed`): on exactly the settings and attacks of the paper's
+tables, and on all that was run.
 """
 
 from __future__ import annotations
@@ -101,6 +109,9 @@ COLUMNS = [
     "simultaneous_high",
     "margin",
     "outcome",
+    "relative",
+    "relative_low",
+    "relative_high",
 ]
 
 
@@ -126,7 +137,8 @@ class Contrast(NamedTuple):
         return self.terms[0][1][0]
 
 
-COMPARISON = {"attack", "attacks", "swap", "instead", "beyond", *Contrast._fields} - {"terms"}
+COMPARISON = {"attack", "attacks", "swap", "instead", "beyond", "verdict", *Contrast._fields}
+COMPARISON -= {"terms"}
 
 
 class Claim(NamedTuple):
@@ -142,6 +154,11 @@ class Claim(NamedTuple):
     design_check: float = -1.0
     remarks: tuple[str, ...] = ()
     decided_by: str = ""
+    quote: str = ""
+    place: str = ""
+    extends: str = ""
+    ours: bool = False
+    proved: str = ""
 
 
 class Study(NamedTuple):
@@ -152,6 +169,7 @@ class Study(NamedTuple):
     decide: dict = {}  # noqa: RUF012 - never changed
     selections: dict = {}  # noqa: RUF012
     printed: dict = {}  # noqa: RUF012
+    name: str = ""
 
 
 def load(study: str | Path) -> Study:
@@ -174,9 +192,21 @@ def load(study: str | Path) -> Study:
             if strange := [entry for part, known in parts for entry in part if entry not in known]:
                 known = f"fields of a setting are {', '.join(Setting._fields)}"
                 raise ValueError(f"claim {name} has unknown entries {strange}; {known}")
-        return Study(**entries | {"claims": claims})
+        return Study(**entries | {"claims": claims, "name": path.stem})
     except (KeyError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
+
+
+def asking(study: Study, verdict: str) -> Study:
+    """The study with the comparisons that this verdict ("as printed" or "extended") asks for."""
+    claims = {}
+    for name, claim in study.claims.items():
+        joins = []
+        for join in claim.joins:
+            asked = [one for one in join["compare"] if one.get("verdict", verdict) == verdict]
+            joins.append(join | {"compare": asked})
+        claims[name] = claim._replace(joins=joins)
+    return study._replace(claims=claims)
 
 
 def deciding(study: Study, settings: dict) -> dict[Setting, Scores]:
@@ -329,10 +359,11 @@ def compare(
         scores = settings[one]
         drawn = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
         points = dict(zip(names(FPR), per_target_metrics(scores, FPR).T, strict=True))
-        return {name: (values, drawn[name]) for name, values in points.items()} | {
-            "test_accuracy": (scores.accuracy[:, 1], None),
-            "gap": (-np.diff(scores.accuracy)[:, 0], None),
-        }
+        found = {name: (values, drawn[name]) for name, values in points.items()}
+        found["leak"] = (points["auc"] - 0.5, drawn["auc"] - 0.5)
+        found["test_accuracy"] = (scores.accuracy[:, 1], None)
+        found["gap"] = (-np.diff(scores.accuracy)[:, 0], None)
+        return found
 
     rows = []
     for name, claim in study.claims.items():
@@ -345,6 +376,7 @@ def compare(
                 row_of(name, contrast, *_estimate(contrast, measured, scores.pair, levels))
                 # then the intervals are of samples only
                 | ({"outcome": "open"} if one_pair(scores) else {})
+                | _relative(contrast, measured, scores.pair, level)
             )
     return rows
 
@@ -386,14 +418,13 @@ def _family(contrast: Contrast) -> str:
 def _estimate(contrast: Contrast, measured: Callable, pair, levels) -> tuple:
     """(value, interval per level): paired, of the attack of largest mean on each side."""
     metric = contrast.metric
-    sides = [
-        max((measured(one)[metric] for one in side), key=lambda values: values[0].mean())
-        for _, side in contrast.terms
-    ]
+    sides = _of_strongest(contrast, measured, metric)
     if contrast.ratio:
         (a, draws_a), (b, draws_b) = sides
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.divide(a.mean(), b.mean())
+        if metric == "leak":
+            value = np.maximum(value, 0.0)  # an AUC below 1/2 counts as 1/2
         return value, *(
             ratio_interval(a, b, pair, draws_a, draws_b, confidence=level) for level in levels
         )
@@ -407,6 +438,29 @@ def _estimate(contrast: Contrast, measured: Callable, pair, levels) -> tuple:
         for parts in zip(*sides, strict=True)
     )
     return values.mean(), *(interval(values, pair, drawn, confidence=level) for level in levels)
+
+
+def _of_strongest(contrast: Contrast, measured: Callable, metric: str) -> list[tuple]:
+    """(values, resampled values) of each side: of its attack of largest mean."""
+    return [
+        max((measured(one)[metric] for one in side), key=lambda values: values[0].mean())
+        for _, side in contrast.terms
+    ]
+
+
+def _relative(contrast: Contrast, measured: Callable, pair: np.ndarray, level: float) -> dict:
+    """A difference of AUC under a margin as a share of the second side's AUC - 1/2, with its
+    interval; empty elsewhere.
+
+    Where the whole leak is 0.02, two networks are within a margin of 0.01 almost by themselves.
+    """
+    of_two = len(contrast.terms) == 2 and not contrast.ratio and not contrast.minus
+    if not (contrast.margin and contrast.metric == "auc" and of_two):
+        return {}
+    (a, draws_a), (b, draws_b) = _of_strongest(contrast, measured, "leak")
+    low, high = ratio_interval(a, b, pair, draws_a, draws_b, confidence=level)
+    share = a.mean() / b.mean() - 1 if b.mean() > 0 else np.nan
+    return {"relative": float(share), "relative_low": low - 1, "relative_high": high - 1}
 
 
 def _rate(metric: str) -> float:
@@ -461,6 +515,7 @@ def row_of(
         "simultaneous_high": simultaneous_high,
         "margin": margin,
         "outcome": outcome,
+        **dict.fromkeys(("relative", "relative_low", "relative_high"), np.nan),
     }
 
 
@@ -554,12 +609,19 @@ def _evidence(rows: pd.DataFrame) -> Iterator[str]:
             for side in ("for", "against")
         ]
         if not tpr or least["needed"]:
-            form = ".1f" if metric.startswith("ratio") else "+.3f"
+            form = ".1f" if metric.startswith("ratio of tpr") else "+.3f"
             value, low, high = (format(least[name], form) for name in ("value", "low", "high"))
             ends = f"{least['compared']} {value} [{low}, {high}]"
             texts = [*texts, f"least {ends}"] if len(group) > 1 else [ends]
         title = f"{part} {metric}" if "tpr@" in metric else part
         yield f"{metric if metric.startswith(part) else title}: {', '.join(texts)}"
+        if group["relative"].notna().any():
+            most = group.loc[group["relative"].abs().idxmax()]
+            share, low, high = (most[f"relative{end}"] for end in ("", "_low", "_high"))
+            yield (
+                f"{part}, as a share of the other side's AUC - 1/2: at most {share:+.0%}"
+                f" [{low:+.0%}, {high:+.0%}] ({most['compared']})"
+            )
 
 
 def _least(group: pd.DataFrame) -> pd.Series:

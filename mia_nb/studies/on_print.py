@@ -11,12 +11,17 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from mia_nb.checks import checked
-from mia_nb.studies.engine import TPR, Claim, Contrast, Study, contrasts, load
+from mia_nb.studies.engine import TPR, Claim, Contrast, Study, asking, contrasts, load
 from mia_nb.studies.joins import matches
 from mia_nb.studies.published import paper_results, printed_setting
 from mia_nb.studies.setting import Setting, normal
 
-PAPERS = {"snn": ("snn-uai2025", "snn-workshop2025"), "nsde": ("nsde2025",)}
+PAPERS = {
+    "snn": ("snn-uai2025", "snn-workshop2025"),
+    "nsde": ("nsde2025",),
+    "privacy": ("nsde2025",),
+}
+TABLES = {"privacy": ("XI",)}  # the only table of defenses; of the others every one
 LOWEST = "tpr@0.001"  # the smallest rate that the papers print
 GAP = {"generalization_gap": "gap"}
 ROUNDING = 1e-9
@@ -24,7 +29,7 @@ Printed = dict[Setting, dict[str, float]]
 
 
 @checked
-def claims_on_print(study: Literal["snn", "nsde"]) -> pd.DataFrame:
+def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
     """Every claim of a study, judged on its own printed numbers.
 
     Each block of the print (a data set, and in the spiking study an architecture) is compared by
@@ -33,12 +38,14 @@ def claims_on_print(study: Literal["snn", "nsde"]) -> pd.DataFrame:
     intervals: this says whether its numbers fit its sentence, not whether they are resolved.
 
     Parameters:
-        study: "snn" (Guan et al. 2025) or "nsde" (Hong, Wu, Gruber and Lee).
+        study: "snn" (Guan et al. 2025), "nsde" (Hong, Wu, Gruber and Lee), or "privacy" (the same
+            on noise, accounting and defenses: their Table XI).
 
     Returns:
         index: the claim's name; columns claim (the sentence), verdict ("holds", "holds in part:
-        ...", "does not hold" or "not printed"), comparisons, agree (how many of them are for the
-        claim) and least: the comparison that is least for it, with its block.
+        ...", "does not hold", "proved ..." or "not printed"), comparisons, agree (how many of them
+        are for the claim), least: the comparison that is least for it, with its block, quote (the
+        paper's sentence) and place (where it stands).
 
     Caveat: of rates at low FPR only those of an AUC's own comparison count, not the TPR that
     `claims` sets beside it.
@@ -47,18 +54,21 @@ def claims_on_print(study: Literal["snn", "nsde"]) -> pd.DataFrame:
         >>> claims_on_print("snn").loc["S4", "verdict"]
         'holds'
     """
-    rules = load(study)
+    rules = asking(load(study), "as printed")
     blocks = printed_blocks(study)
     rows = {}
     for name, claim in rules.claims.items():
         compared = [
             (block, contrast, value)
             for block, values in blocks.items()
-            for contrast, value in _compared(rules, claim, values)
+            for contrast, value in printed_contrasts(rules, claim, values)
         ]
-        rows[name] = {"claim": claim.sentence} | _verdict(compared)
-        if claim.matched == "gap" and rows[name]["verdict"] == "holds":
-            rows[name]["verdict"] = "holds in part: nothing is printed at an equal gap"
+        row = {"claim": claim.sentence} | _verdict(compared)
+        if claim.matched == "gap" and row["verdict"] == "holds":
+            row["verdict"] = "holds in part: nothing is printed at an equal gap"
+        if claim.proved:
+            row["verdict"] = claim.proved
+        rows[name] = row | {"quote": claim.quote, "place": claim.place}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("id")
 
 
@@ -67,6 +77,8 @@ def printed_blocks(study: str) -> dict[str, Printed]:
     blocks: dict[str, Printed] = defaultdict(lambda: defaultdict(dict))
     for paper in PAPERS[study]:
         for record in paper_results(paper):
+            if record["table"] not in TABLES.get(study, (record["table"],)):
+                continue
             architecture = record["model"].partition("-")[2] if study == "snn" else ""
             block = f"{record['dataset']} {architecture}".strip()
             one = normal(printed_setting(record))
@@ -80,7 +92,9 @@ def printed_blocks(study: str) -> dict[str, Printed]:
     return {block: dict(values) for block, values in blocks.items()}
 
 
-def _compared(rules: Study, claim: Claim, values: Printed) -> Iterator[tuple[Contrast, float]]:
+def printed_contrasts(
+    rules: Study, claim: Claim, values: Printed
+) -> Iterator[tuple[Contrast, float]]:
     """The comparisons that decide a claim in one block, with their printed values."""
     joins = [
         join | {"compare": [one for one in join["compare"] if not _needs_scores(one)]}

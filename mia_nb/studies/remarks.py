@@ -55,7 +55,7 @@ def _not_matched(rows: pd.DataFrame, *, frontier=None, **_) -> Iterator[str]:
 
 
 def _ratio_out_of_reach(rows: pd.DataFrame, **_) -> Iterator[str]:
-    for metric in rows.loc[rows["metric"].str.startswith("ratio"), "metric"].unique():
+    for metric in rows.loc[rows["metric"].str.startswith("ratio of tpr"), "metric"].unique():
         most = 1 / float(metric.rpartition("@")[2])
         if most < HUNDREDFOLD:
             yield f"at this FPR a model at chance allows ratios up to {most:.0f} only"
