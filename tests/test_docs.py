@@ -252,3 +252,30 @@ def test_every_interval_of_the_findings_stands_in_the_results_they_are_taken_fro
     intervals = re.findall(r"[-+]?\d?\.\d+ \[[^\]]+\]", text)
     assert len(intervals) > 25
     assert [one for one in intervals if one not in measured] == []
+
+
+def test_the_findings_count_the_verdicts_of_the_page_of_claims():
+    claims = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    findings = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    titles = {"snn": "spiking networks", "nsde": "neural ODEs and SDEs"}
+    for study, title in titles.items():
+        _, _, rest = claims.partition(f"verdicts: {study}: begin -->")
+        lines = re.findall(r"^\| [SD]\d.*", rest.partition("<!-- verdicts")[0], re.MULTILINE)
+        verdicts = [[cell.strip() for cell in line.strip("|").split("|")[-3:]] for line in lines]
+        on_print, as_printed, extended = zip(*verdicts, strict=True)
+
+        def count(column, *begins):
+            return sum(cell.startswith(begins) for cell in column)
+
+        whole = ("holds:", "holds (at")
+        counts = [
+            len(lines),
+            count(on_print, "holds:"),
+            count(on_print, "does not hold"),
+            count(as_printed, *whole) + as_printed.count("holds"),
+            count(as_printed, "not resolved"),
+            count(as_printed, "not run"),
+            count(extended, *whole) + extended.count("holds"),
+            count(extended, "not resolved"),
+        ]
+        assert f"| {title} | {' | '.join(map(str, counts))} |" in findings
