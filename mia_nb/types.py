@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
@@ -37,7 +38,7 @@ from mia_nb.checks import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-QUERY_KINDS = ("plain", "dropout", "augment", "noise", "steps")
+QUERY_KINDS = ("plain", "dropout", "augment", "noise", "steps", "releases")
 SPLITS = ("pairs", "bernoulli", "given")
 SCHEDULES = ("one_cycle", "cosine", "linear", "plateau", "constant")
 DTYPES = ("float32", "float64", "bfloat16")
@@ -445,6 +446,55 @@ class Signals:
         """
         rows = self.reference_rows(target, keep_complement=keep_complement)
         return self.select(models=[target]).hide(), self.select(models=rows)
+
+    @classmethod
+    def of_releases(cls, signals: Sequence[Signals]) -> Signals:
+        """Signals of several releases of the same models as signals of their own kind: each release
+        is a query.
+
+        Parameters:
+            signals: of each release, the latest last, one query each: updates of a model, or its
+                checkpoints along training (`pool.at(epoch)`). Model m has the same members in all.
+
+        Returns:
+            (M, releases, N) signals of the kind "releases". What is kept per model alone, the
+            sorted log-probabilities, and accuracies and losses that are read off these signals are
+            those of the last release. Entropies are missing where those of any release are.
+
+        Raises:
+            ValueError: for none, for several queries, and where models, members, samples or labels
+                differ between releases.
+
+        Example:
+            signals = Signals.of_releases([early, late])
+        """
+        signals = list(signals)
+        if not signals:
+            raise ValueError("no release was given: wanted the signals of one or several")
+        last = signals[-1]
+        for number, release in enumerate(signals):
+            if release.shape[1] != 1:
+                raise ValueError(
+                    f"release {number} holds {release.shape[1]} queries: wanted one query a release"
+                )
+            for name in ("labels", "population", "member"):
+                if not np.array_equal(getattr(release, name), getattr(last, name)):
+                    raise ValueError(
+                        f"release {number} and the last one differ in {name}: wanted the same"
+                        " models (of the same members, in the same order) on the same samples"
+                    )
+        cubes = {
+            name: np.concatenate([getattr(release, name) for release in signals], axis=1)
+            for name in CUBES
+        }
+        for name in ("entropy", "modified_entropy"):
+            if np.isnan(cubes[name]).any():
+                cubes[name] = np.full(cubes[name].shape, np.nan)
+        released = [
+            {name: release.info.get(name) for name in ("pool", "epoch")} for release in signals
+        ]
+        info = last.info | {"queries": len(signals), "draws": "releases", "releases": released}
+        return replace(last, **cubes, query_kind="releases", info=info)
 
     @classmethod
     def from_logits(

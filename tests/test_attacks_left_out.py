@@ -40,6 +40,7 @@ SHARED = (
     "lira_per_sample",
     "lira_offline",
     "lira_smooth",
+    "releases",
     "nig",
     "nig_offline",
 )

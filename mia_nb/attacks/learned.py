@@ -25,8 +25,8 @@ FLOOR = -50.0  # log-probabilities and margins beyond this tell a classifier not
 def _metric(signals: Signals, metric: str) -> np.ndarray:
     """(M, N) metric of every model."""
     if metric == "confidence":
-        steps = signals.query_kind == "steps"
-        return log_p(combine_queries(signals.margin, "last" if steps else "logmeanp"))
+        in_a_row = signals.query_kind in ("steps", "releases")
+        return log_p(combine_queries(signals.margin, "last" if in_a_row else "logmeanp"))
     name, sign = METRICS[metric]
     return sign * over_queries(getattr(signals, name), signals.query_kind)
 

@@ -126,8 +126,10 @@ def combine_queries(margin: Array, combine: str) -> np.ndarray:
 
 
 def over_queries(values: np.ndarray, query_kind: str) -> np.ndarray:
-    """(M, Q, N) -> (M, N): the mean over queries, or the last of the time steps."""
-    return values[:, -1] if query_kind == "steps" else values.mean(1)
+    """(M, Q, N) -> (M, N): the mean over queries, or the last of time steps or releases."""
+    if query_kind in ("steps", "releases"):
+        return values[:, -1]
+    return values.mean(1)
 
 
 @checked

@@ -12,7 +12,7 @@ from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.single import attack_p, loss, vote
-from mia_nb.attacks.smooth import lira_smooth
+from mia_nb.attacks.smooth import lira_smooth, releases
 from mia_nb.attacks.tuned import rmia_tuned
 from mia_nb.checks import checked, one_of, whole
 from mia_nb.types import QUERY_KINDS
@@ -43,6 +43,7 @@ ATTACKS: dict[str, Attack] = {
     "base": base,
     "nig": nig,
     "nig_offline": partial(nig, offline=True),
+    "releases": releases,
 }
 
 NAMES = {  # of every attack wherever people read; the key is for code
@@ -69,6 +70,7 @@ NAMES = {  # of every attack wherever people read; the key is for code
     "base": "BASE (Lassila et al.)",
     "nig": "Student-t LiRA",
     "nig_offline": "Student-t LiRA, offline",
+    "releases": "LiRA over releases",
 }
 
 SUITES = (  # from this many references a side: headline first, then what is printed beside it
@@ -117,9 +119,9 @@ def literature(k: Count, query_kind: str = "plain", queries: Whole = 1) -> dict[
 
     Returns:
         {name: attack}; without `base`, which in pairs ranks as rmia does. Without references the
-        suite is all there is. Of stochastic models ("noise") queried 4 times or more also
-        lira_joint, which reads off how much the outputs for one image vary: a member may get less
-        noise.
+        suite is all there is. Of several releases of one model also `releases`. Of stochastic
+        models ("noise") queried 4 times or more also lira_joint, which reads off how much the
+        outputs for one image vary: a member may get less noise.
 
     Example:
         names = list(literature(7, "noise", 16))
@@ -129,4 +131,5 @@ def literature(k: Count, query_kind: str = "plain", queries: Whole = 1) -> dict[
     one_of("query_kind", query_kind, QUERY_KINDS)
     others = ("attack_r", "watson", "song_mittal", "shokri", "attack_p", "vote") if k else ()
     others += ("lira_joint",) if k > 1 and query_kind == "noise" and queries >= 4 else ()
+    others += ("releases",) if k > 1 and query_kind == "releases" else ()
     return suite(k) | {name: ATTACKS[name] for name in others}

@@ -17,18 +17,30 @@ from mia_nb.attacks.margins import log_p, over_queries
 from mia_nb.attacks.reference import attack_r, base, rmia, watson, watson_worlds
 from mia_nb.attacks.registry import ATTACKS, NAMES, Attack
 from mia_nb.attacks.single import attack_p, loss, vote
-from mia_nb.attacks.smooth import lira_smooth
+from mia_nb.attacks.smooth import lira_smooth, releases
 from mia_nb.attacks.summaries import LARGEST_MARGIN, Summary, left_out
 from mia_nb.checks import checked, hint, instance, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
 
-IN_BLOCKS = (loss, attack_p, vote, attack_r, watson, rmia, base, lira, lira_smooth, nig)
+IN_BLOCKS = (
+    loss,
+    attack_p,
+    vote,
+    attack_r,
+    watson,
+    rmia,
+    base,
+    lira,
+    lira_smooth,
+    nig,
+    releases,
+)
 # what these read of their references can be merged, so all targets share the reading
 WORLDS = (attack_r, lira, lira_smooth, nig)
 CONFIDENCES = (rmia, base)
 # what two plans of queries must agree in, besides their number
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")
-LEARN_A_SPREAD = ("lira", "nig_offline")  # how their names begin
+LEARN_A_SPREAD = ("lira", "nig_offline", "releases")  # how their names begin
 FEWEST_FOR_A_SPREAD = 6  # models in pairs, which leave a target two references on each side
 UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do not say
 
@@ -241,7 +253,9 @@ def _summaries(
     """
     name = getattr(plain, "__name__", "")
     combine = combination(name, query_kind, options.get("combine"))
-    if plain in WORLDS and combine not in JOINT:
+    if plain is releases:
+        read = partial(worlds_of, attack=name, combine="llr")
+    elif plain in WORLDS and combine not in JOINT:
         read = partial(worlds_of, attack=name, combine=combine)
     elif plain in CONFIDENCES and _sums_will_do(options, pool):
         read = partial(confidences_of, attack=name, combine=combine)
@@ -364,6 +378,9 @@ def _flags(
         # outputs of spiking networks read out in two ways
         f"targets read out by {ours}, references by {theirs}: two scales; align them": scales,
         "outputs after every time step: a stronger attacker": target.query_kind == "steps",
+        "several releases of one model: an attacker who kept the earlier ones": (
+            target.query_kind == "releases"
+        ),
     }
     # references show what a target might put out only where they got the same queries
     plans = [UNSAID | signals.info | {"queries": signals.shape[1]} for signals in (target, pool)]

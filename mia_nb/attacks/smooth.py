@@ -1,4 +1,6 @@
-"""LiRA whose gap and variances are smoothed over samples: for few references."""
+"""LiRA whose gap and variances are smoothed over samples: for few references, and for several
+releases of one model.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from numpy.polynomial.legendre import legval, legvander
 from scipy.special import digamma
 
 from mia_nb.arguments import Anything, Count
-from mia_nb.attacks.inputs import combination, own, sides, worlds_of
+from mia_nb.attacks.inputs import Sides, columns, combination, own, sides, worlds_of
+from mia_nb.attacks.margins import blocks
 from mia_nb.attacks.summaries import World
 from mia_nb.checks import checked
 from mia_nb.types import Signals
@@ -96,6 +99,101 @@ def lira_smooth(
         - log_in
     ) / 2
     return score
+
+
+@checked
+def releases(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    degree: Count = 6,
+    missing: str = "raise",
+    summary: Anything = None,
+) -> np.ndarray:
+    """Gaussian likelihood ratio of the margins that several releases of one model give a sample.
+
+    Every release is trained on the same members, so each is evidence; but their margins share what
+    is common to their trainings, so the evidence does not simply add up. With a vector phi of one
+    margin a release, of the target and of every reference:
+
+        level_r = (m_in,r + m_out,r) / 2, the sample's own
+        gap_r = f_r(level), spread_r = exp(g_r(level)), smooth functions as in `lira_smooth`
+        z_r = (phi_r - level_r) / spread_r, h_r = gap_r / spread_r
+        s = h^T C^-1 z
+
+    level is the mean of level_r. C is the covariance of the references' standardised residuals,
+    pooled over samples and sides: s is log N(phi; IN) - log N(phi; OUT) of two Gaussians that
+    differ in their means alone.
+
+    Parameters:
+        target: signals of one model, a release in place of each query (`Signals.of_releases`).
+        references: signals of the other models, of the same releases, membership included.
+        degree: of the polynomials, 0 to 20, and at most one for every 10 samples.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+        summary: `worlds_of` the releases, where they are known already; None: computed here.
+
+    Returns:
+        (N,) scores, larger = more likely a member; NaN for population samples.
+
+    Raises:
+        ValueError: for missing sides, and where no sample has two references on either side.
+
+    Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: only an attacker
+    who kept the earlier releases can do this, and who trains references through all of them.
+    """
+    if degree > 20:
+        raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
+    side = sides("releases", target, references, ("in", "out"), missing, summary)
+    if summary is None:
+        summary = worlds_of(references, "releases", "llr")
+    learned = side.audited & (side.n_in > 1) & (side.n_out > 1)
+    if not learned.any():
+        raise ValueError(
+            "releases: no sample has two references on either side, so there is no variance"
+            " estimate: train more pairs, or use rmia"
+        )
+    degree = min(degree, int(learned.sum()) // SAMPLES_A_DEGREE)
+    mean_in, mean_out = summary.total / np.maximum(summary.n, 1)[:, None]
+    levels = (mean_in + mean_out) / 2
+    level = levels.mean(0)
+    smooth = _smoother(level[learned], degree)
+    gap = np.empty(levels.shape)
+    spread = np.empty(levels.shape)
+    for release in range(len(levels)):
+        world_in, world_out = summary.of(release)
+        # both sides have one variance, with a degree of freedom lost to each mean
+        both = World(world_in.n + world_out.n - 1, level, world_in.ss + world_out.ss)
+        gap[release] = smooth((world_in.mean - world_out.mean)[learned])(level)
+        spread[release] = np.exp(smooth(_log_variance(both, learned))(level) / 2)
+    shared = _covariance(references, side, mean_in, mean_out, spread, learned)
+    # releases that are copies of each other are one
+    weights = np.linalg.pinv(shared, hermitian=True) @ (gap / spread)
+    score = np.einsum("rn,rn->n", weights, (target.margin[0] - levels) / spread)
+    return np.where(side.usable, score, np.nan)
+
+
+def _covariance(
+    references: Signals,
+    side: Sides,
+    mean_in: np.ndarray,
+    mean_out: np.ndarray,
+    spread: np.ndarray,
+    learned: np.ndarray,
+) -> np.ndarray:
+    """(releases, releases) covariance of the references' margins around the means of their sides,
+    in units of the spread, each of these (releases, N), pooled over the learned samples.
+    """
+    margin = columns(references.margin)
+    number = len(spread)
+    products = np.zeros((number, number))
+    for part in blocks(len(side.mask) * number, spread.shape[1]):
+        inside = side.mask[:, part][:, None]
+        centre = np.where(inside, mean_in[:, part], mean_out[:, part])
+        residual = (margin[:, part] - centre) / spread[:, part] * learned[part]
+        residual = residual.swapaxes(0, 1).reshape(number, -1)
+        products += residual @ residual.T
+    free = (side.n_in + side.n_out - 2)[learned].sum()
+    return products / free
 
 
 def _log_variance(world: World, learned: np.ndarray) -> np.ndarray:

@@ -83,9 +83,10 @@ def variance_split(signals: Signals) -> VarianceSplit:
             "these signals hold one query: the noise shows between outputs, query with queries=16"
             " or more"
         )
-    if signals.query_kind == "steps":
+    if signals.query_kind in ("steps", "releases"):
+        what = {"steps": "time steps", "releases": "releases of a model"}[signals.query_kind]
         raise ValueError(
-            "these signals hold time steps, not repeated queries: query with queries=R and"
+            f"these signals hold {what}, not repeated queries: query with queries=R and"
             " per_step=False"
         )
     if silent:
