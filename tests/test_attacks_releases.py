@@ -83,10 +83,16 @@ def test_the_scale_of_a_release_and_a_release_that_came_twice_change_nothing():
     plain = partial(releases, degree=0)
     found, expected = (attacks.score(plain, s).value for s in (scaled, several))
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
-    twice = several.select(queries=[2, 2])
-    once = several.select(queries=[2])
-    found, expected = (attacks.score("releases", s).value for s in (twice, once))
+    twice = several.select(queries=[1, 2, 2])
+    once = several.select(queries=[1, 2])
+    found, expected = (attacks.score(plain, s).value for s in (twice, once))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_of_a_single_release_it_is_the_smoothed_lira():
+    single = world(10, 200).select(queries=[1])
+    found = attacks.score("releases", single).value
+    assert np.array_equal(found, attacks.score("lira_smooth", single).value)
 
 
 @pytest.mark.parametrize("models", [6, 8, 16])

@@ -123,7 +123,7 @@ def releases(
 
     level is the mean of level_r. C is the covariance of the references' standardised residuals,
     pooled over samples and sides: s is log N(phi; IN) - log N(phi; OUT) of two Gaussians that
-    differ in their means alone.
+    differ in their means alone. Of a single release it is `lira_smooth`.
 
     Parameters:
         target: signals of one model, a release in place of each query (`Signals.of_releases`).
@@ -143,6 +143,8 @@ def releases(
     """
     if degree > 20:
         raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
+    if target.shape[1] == 1:
+        return lira_smooth(target, references, degree=degree, missing=missing, summary=summary)
     side = sides("releases", target, references, ("in", "out"), missing, summary)
     if summary is None:
         summary = worlds_of(references, "releases", "llr")
