@@ -284,7 +284,8 @@ class Explorer:
 
     def _pictures(self) -> None:
         for name, figure in self._figures.items():
-            figure.send({"kind": "png", "name": f"{self._slug}-{name}"})
+            pool = "" if self.chooser is None else self.chooser.value
+            figure.send({"kind": "png", "name": f"{self._slug}-{name}", "pool": pool})
 
     def _pointed(self, figure: str, event: dict) -> None:
         """A hand clicked a point, drew a lasso around some, or dragged a line."""

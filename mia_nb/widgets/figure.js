@@ -87,7 +87,10 @@ async function render({model, el}) {
     if (message.kind === "png") {
       const {data, layout, offsetWidth: width, offsetHeight: height} = place;
       const paper = dark ? "#111" : "white";
-      const ink = {...layout, paper_bgcolor: paper, plot_bgcolor: paper};
+      // what a hand can do with the figure is no part of a saved picture, its pool is
+      const words = (layout.title?.text ?? "").replace(`; ${layout.meta ?? ""}`, "");
+      const title = {...layout.title, text: [words, message.pool].filter(Boolean).join("; ")};
+      const ink = {...layout, title, paper_bgcolor: paper, plot_bgcolor: paper};
       const format = {format: "png", scale: 2, width, height, filename: message.name};
       Plotly.downloadImage({data, layout: ink}, format);
     }
