@@ -125,6 +125,10 @@ def roc(scores: Scores | dict[str, Scores], *, log: bool = True, level: float = 
             than three it alone has a band
         log: logarithmic axes
         level: of the band, pointwise
+
+    Returns:
+        a plotly figure; `.write_image("roc.pdf")` saves it, as SVG or PNG too, with the extra
+        `figures` (kaleido) and a Chrome or Chromium.
     """
     return _rocs(named(scores), [log], level)
 
