@@ -197,6 +197,17 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
     assert notebooks.plan("notebooks/01_train.ipynb", None, [], where)[0].parameters["epochs"] == 16
 
 
+def test_a_preset_takes_the_steps_of_another_one_with_parameters_over_their_own(desk):
+    (desk / "notebooks/presets/larger.yaml").write_text(
+        "- {preset: small, notebook: 01_train, parameters: {epochs: 7}}\n- {preset: small}\n"
+    )
+    steps = notebooks.plan("all", "larger", [("lr", "0.3")], notebooks.folders())
+    assert [step.notebook.stem for step in steps] == ["01_train", "01_train", "03_attack"]
+    (small, _) = notebooks.plan("all", "small", [], notebooks.folders())
+    assert steps[0].parameters == {**small.parameters, "epochs": 7, "lr": 0.3}
+    assert steps[1].parameters == {**small.parameters, "lr": 0.3}
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -216,6 +227,7 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
         ("run all", "`run all` needs --preset NAME; there are: bad_name"),
         ("run no/where.ipynb", "no notebook at"),
         ("run train --preset bad_step", "wanted a list of steps"),
+        ("run train --preset self_named", "names itself among its presets"),
         ("run train --preset bad_name", "did you mean 'epochs'?"),
         ("run train --preset bad_type", "epochs='3' is text"),
         ("run all --preset bad_yaml", "is not YAML"),
@@ -229,6 +241,7 @@ def test_a_preset_gives_its_steps_and_overrides_reach_those_that_have_the_parame
 def test_bad_input_is_one_line_and_exit_2_before_anything_runs(desk, capsys, argv, says):
     presets = {
         "bad_step": "- {notebok: 01_train}",
+        "self_named": "- {preset: self_named}",
         "bad_name": "- {notebook: 01_train, parameters: {epohcs: 3}}",
         "bad_type": "- {notebook: 01_train, parameters: {epochs: '3'}}",
         "bad_yaml": "- {notebook: [",

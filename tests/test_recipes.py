@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from mia_nb import metrics, plots, studies, training
 from mia_nb.attacks import score
+from mia_nb.cli import notebooks
 from mia_nb.data import paired_membership
 from mia_nb.metrics.agreement import memorisation
 from mia_nb.training import changes, label, labels, train
@@ -49,8 +49,7 @@ def strengths(seed, samples=1000):
 
 @pytest.mark.parametrize("name", ["paper-snn", "paper-nsde"])
 def test_the_recipe_of_a_paper_is_that_of_its_preset(name):
-    steps = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
-    first = steps[0]["parameters"]
+    first = notebooks.read_preset(name, [PRESETS.parent])[0]["parameters"]
     assert {entry: first[entry] for entry in RECIPES[name]} == RECIPES[name]
     others = {"dataset", "part", "model", "model_args", "num_models", "seed", "snapshots"}
     others |= {"population"}

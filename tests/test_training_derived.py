@@ -419,6 +419,24 @@ def test_hybrid_training_goes_from_step_to_step_with_the_thresholds_of_the_first
         training.hybrid_pools(pool, images, timesteps=4, epochs=(1, 1))
 
 
+def test_the_window_of_the_surrogate_narrows_with_the_time_steps_where_widths_are_given(
+    pool, images
+):
+    options = {"timesteps": 2, "epochs": 1, "progress": False, "workers": 1, "strategy": "plain"}
+    pools = training.hybrid_pools(pool, images, **options, widths=[0.5, 1e-9])
+    given = [one.recipe.model_args["surrogate_args"] for one in pools.values()]
+    assert given == [{"width": 0.5}, {"width": 1e-9}]
+    default = training.hybrid_pools(pool, images, **options)
+    usual = default[1].state(0)
+    weights = next(name for name, value in usual.items() if value.ndim == 4)  # of a convolution
+    assert torch.equal(pools[1].state(0)[weights], usual[weights])  # 1/2 is the default
+    # no gradient passes a window of no width: only what follows the last spike goes on learning
+    assert torch.equal(pools[2].state(0)[weights], pools[1].state(0)[weights])
+    assert not torch.equal(default[2].state(0)[weights], usual[weights])
+    with pytest.raises(ValueError, match=r"widths=\[0.5\] for timesteps=2: give one for each"):
+        training.hybrid_pools(pool, images, **options, widths=[0.5])
+
+
 @pytest.mark.slow
 def test_fine_tuning_a_conversion_repairs_what_one_time_step_lost_on_digits(tmp_path):
     images = data.load("digits")

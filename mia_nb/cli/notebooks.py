@@ -27,7 +27,8 @@ from mia_nb.parameters import (
 )
 
 PACKAGE = Path(__file__).resolve().parents[1]
-KEYS = {"notebook", "parameters", "share"}  # of a preset's step
+# of a preset's step; one of another preset has all that one's steps, or those of one notebook
+KEYS = {"notebook", "parameters", "share", "preset"}
 
 
 class Step(NamedTuple):
@@ -125,28 +126,46 @@ def about(name: str, where: list[Path]) -> str:
     return " ".join(line.removeprefix("# ") for line in prose)
 
 
-def read_preset(name: str, where: list[Path]) -> list[dict]:
-    """The steps of notebooks/presets/NAME.yaml (or of a .yaml file), as written."""
+def read_preset(name: str, where: list[Path], inside: tuple[Path, ...] = ()) -> list[dict]:
+    """The steps of notebooks/presets/NAME.yaml (or of a .yaml file), as written; in place of a step
+    that names another preset that one's steps, with the parameters given here over their own.
+
+    inside: the presets that name this one, which it may not name in turn.
+    """
     path = _find_preset(name, where)
-    steps = read_yaml_file(path)
-    if isinstance(steps, list) and len(steps) > MOST_STEPS:
-        raise ValueError(f"{path} has {len(steps):,} steps; wanted {MOST_STEPS:,} at most")
-    for step in steps if isinstance(steps, list) else [None]:
-        if (
-            not isinstance(step, dict)
-            or set(step) - KEYS
-            or not isinstance(step.get("notebook"), str)
-        ):
-            raise ValueError(
-                f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs:"
-                f" 20}}}}`, found {shown(step)}"
-            )
-        if not isinstance(step.get("parameters") or {}, dict):
-            raise ValueError(
-                f"{path}: the parameters of {step['notebook']} must be `name: value` pairs"
-            )
-        positive(f"{path}: share of {step['notebook']}", step.get("share", 1))
+    if path in inside:
+        raise ValueError(f"{path} names itself among its presets: wanted another one")
+    written = read_yaml_file(path)
+    if isinstance(written, list) and len(written) > MOST_STEPS:
+        raise ValueError(f"{path} has {len(written):,} steps; wanted {MOST_STEPS:,} at most")
+    steps = []
+    for step in written if isinstance(written, list) else [None]:
+        _check_step(path, step)
+        if "preset" not in step:
+            steps.append(step)
+            continue
+        changes = step.get("parameters") or {}
+        for inner in read_preset(step["preset"], where, (*inside, path)):
+            if step.get("notebook", inner["notebook"]) == inner["notebook"]:
+                parameters = (inner.get("parameters") or {}) | changes
+                steps.append({**inner, "parameters": parameters})
     return steps
+
+
+def _check_step(path: Path, step: Any) -> None:
+    """ValueError for what is no step of a preset."""
+    names = [step.get("notebook"), step.get("preset")] if isinstance(step, dict) else []
+    named = [name for name in names if name is not None]
+    fine = named and all(isinstance(name, str) for name in named) and not set(step) - KEYS
+    if not fine:
+        raise ValueError(
+            f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs:"
+            f" 20}}}}`, found {shown(step)}"
+        )
+    who = " of ".join(named)
+    if not isinstance(step.get("parameters") or {}, dict):
+        raise ValueError(f"{path}: the parameters of {who} must be `name: value` pairs")
+    positive(f"{path}: share of {who}", step.get("share", 1))
 
 
 def given(texts: Iterable[str]) -> list[tuple[str, str]]:

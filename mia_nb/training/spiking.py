@@ -256,6 +256,7 @@ def hybrid_pools(
     augment: str | None = None,
     dtype: str | None = None,
     conversion: dict | None = None,
+    widths: Sequence[float] | None = None,
     **train: Any,
 ) -> dict[int, Pool]:
     """Hybrid training of spiking networks: conversion, then fine-tuning at T = 1, 2, ...
@@ -272,13 +273,16 @@ def hybrid_pools(
         optimizer_args: None: for SGD momentum .9 without Nesterov and weight decay, else none.
         augment, dtype: None: the network's own.
         conversion: options of `convert_pool` (per_channel, p, readout, surrogate, ...).
+        widths: half the width of the window in which the surrogate passes the gradient, in
+            thresholds, one for each T; None: as the conversion says, 1/2 by default. The code of
+            Guan et al. has 1 / (2 T): [0.5, 0.25, 0.1667, 0.125].
         train: options of `train_pool`.
 
     Returns:
         {1: Pool, 2: Pool, ..., timesteps: Pool}.
 
     Raises:
-        ValueError: as `convert_pool` and `train_pool`; or epochs do not fit timesteps.
+        ValueError: as `convert_pool` and `train_pool`; or epochs or widths do not fit timesteps.
 
     Source: Guan et al. (UAI 2025) for learning rate and epochs, their code for optimiser, schedule
     and batch.
@@ -302,6 +306,11 @@ def hybrid_pools(
             f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1,"
             " 2, ..."
         )
+    if widths is not None and len(widths) < timesteps:
+        raise ValueError(
+            f"widths={widths} for timesteps={timesteps}: give one for each of T = 1, 2, ..., or"
+            " none"
+        )
     if optimizer_args is None:
         optimizer_args = {}
         if optimizer == "sgd":
@@ -310,9 +319,12 @@ def hybrid_pools(
     last = convert_pool(pool, images, 1, fit_T=1, **{**(conversion or {}), **how})
     pools = {}
     for T, n in enumerate(epochs_of, 1):
+        network = {**last.recipe.model_args, "timesteps": T}
+        if widths is not None:
+            network["surrogate_args"] = {"width": widths[T - 1]}
         recipe = Recipe(
             model="snn",
-            model_args={**last.recipe.model_args, "timesteps": T},
+            model_args=network,
             seed=pool.recipe.seed,
             epochs=n,
             batch=batch,
