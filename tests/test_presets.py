@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from real_formats import ANY_CHECKSUM, write_all
 
+from mia_nb import _torchvision
 from mia_nb.cli import notebooks
 from mia_nb.cli.run import run
 from mia_nb.cli.status import lost_figures, read_status
@@ -23,11 +25,12 @@ from mia_nb.training.families import changes
 pytestmark = [pytest.mark.slow, pytest.mark.notebook]
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 PRESETS = sorted(path.stem for path in FOLDER.glob("presets/*.yaml"))
+RUNGS = ("paper-nsde-1", "paper-nsde-2", "paper-nsde-3")  # which are all of paper-nsde
 # the smallest size of each name, and how far apart those are that a preset tells apart: 16 and 32
 # epochs become 2 and 3
 SIZES = {
     "along": (2, 0),
-    "batch": (8, 2),
+    "batch": (20, 5),
     "control_resamples": (5, 0),
     "epochs": (2, 1),
     "held_out": (20, 0),
@@ -40,20 +43,22 @@ SIZES = {
     "population": (40, 0),
     "queries": (2, 0),
     "splits": (2, 0),
-    "steps": (2, 1),
+    "steps": (1, 1),
     "votes": (4, 0),
-    "width": (4, 4),
+    # gradients of four channels, laid channels last, end a process on some processors (torch 2.13)
+    "width": (8, 8),
 }
-# notebooks that refuse so little: too few models, canaries. One trains up to 24 families, whose
+# notebooks that refuse so little: too few models, canaries. One trains up to 25 families, whose
 # epochs may be short: no neuron has to spike there
 MORE = {
     "00_prepare": {"limit": 600},
-    "09_neural_de": {"recipe": {"batch": 30}},
+    "09_neural_de": {"recipe": {"batch": 60, "epochs": 2, "snapshots": [1]}},
     "11_worst_case": {"recipe": {"num_models": 8}, "share": 0.2},
 }
 # lists whose length is a size
 LISTS = {"batches": [512, 256], "marks": [1, 10], "quality": [1, 2], "snapshots": [1, 2]}
 IMAGES = 120
+FEWER = 60
 COLOURED = f"synthetic:classes=10,n={IMAGES + 40},size=8,channels=3,noise=1"
 
 BREAK = """
@@ -65,6 +70,12 @@ def fails(*_, **__):
 for name in {*plots.__all__} - {"verdict"}:
     setattr(plots, name, fails)
 """
+
+
+@functools.cache
+def published_files() -> str:
+    """The folder of stand-ins in the files of the published data sets."""
+    return str(write_all(Path(tempfile.mkdtemp())))
 
 
 @functools.cache
@@ -137,7 +148,7 @@ def toy(name: str, value: Any, sizes: dict[str, set]) -> Any:
 
 
 def toys(preset: str) -> list[notebooks.Step]:
-    """The steps of a preset at a small size."""
+    """The steps of a preset at a small size; those of a paper read the files of published data."""
     sizes = defaultdict(set)
     for step in notebooks.read_preset(preset, [FOLDER]):
         found("", step.get("parameters", {}), sizes)
@@ -146,6 +157,11 @@ def toys(preset: str) -> list[notebooks.Step]:
         small = toy("", step.parameters, sizes)
         for name, value in MORE.get(step.notebook.stem, {}).items():
             small[name] = small[name] | value if isinstance(value, dict) else value
+        if preset.startswith("paper"):
+            named = {"dataset": step.parameters["source"]["dataset"]}
+            small["source"] |= named | {"data_root": published_files()}
+            if not small["recipe"]["population"]:
+                small["source"]["limit"] = FEWER  # images of 32 x 32 and more
         steps.append(step._replace(parameters=small))
     return steps
 
@@ -154,7 +170,7 @@ def without_sizes(name: str, value: Any) -> Any:
     """The tree of parameters without what may differ between a preset and its toy."""
     value = named_recipes(name, value)
     if isinstance(value, dict):
-        free = {*SIZES, *LISTS, "dataset", "limit", "share"}
+        free = {*SIZES, *LISTS, "dataset", "data_root", "limit", "share"}
         return {key: without_sizes(key, one) for key, one in value.items() if key not in free}
     return [without_sizes(name, one) for one in value] if isinstance(value, list) else value
 
@@ -181,10 +197,30 @@ def test_a_toy_of_a_preset_differs_from_it_in_sizes_alone(preset):
         assert without_sizes("", step.parameters) == without_sizes("", small.parameters)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+def test_a_toy_of_a_paper_has_its_data_sets(monkeypatch):
+    cifar = _torchvision.module("torchvision.datasets.cifar")
+    monkeypatch.setattr(cifar, "check_integrity", lambda *_: True)
+    for preset in ("paper-nsde", "paper-snn"):
+        whole = [step.parameters["source"] for step in notebooks.plan("all", preset, [], [FOLDER])]
+        small = [step.parameters["source"] for step in toys(preset)]
+        for source, toy_source in zip(whole, small, strict=True):
+            assert source["dataset"] == toy_source["dataset"]
+            assert load(**toy_source).name.startswith(source["dataset"])
+
+
+def test_the_rungs_of_a_paper_are_all_of_it():
+    parts = [notebooks.plan("all", rung, [], [FOLDER]) for rung in RUNGS]
+    assert notebooks.plan("all", "paper-nsde", [], [FOLDER]) == [*parts[0], *parts[1], *parts[2]]
+
+
+@pytest.mark.parametrize("preset", sorted({*PRESETS} - {*RUNGS}))
 def test_a_preset_runs_to_its_end_with_everything_that_it_names(preset, tmp_path):
     steps = toys(preset)
-    folder = run(preset, steps, tmp_path)
+    if preset.startswith("paper"):
+        steps = [
+            step._replace(notebook=changed(step.notebook, tmp_path, ANY_CHECKSUM)) for step in steps
+        ]
+    folder = run(preset, steps, tmp_path / "results")
     record = read_status(folder)
     assert [one["status"] for one in record] == ["done"] * len(steps) and not lost_figures(folder)
     for one in record:
@@ -198,7 +234,7 @@ def test_where_every_figure_fails_no_table_is_missing(tmp_path):
     """The functions that draw raise, in copies of the notebooks; all else is as it is."""
     steps = [*toys("tour"), *toys("recipes-digits"), *toys("privacy-digits")]
     steps = list({step.notebook.stem: step for step in steps}.values())  # of each notebook once
-    broken = [one._replace(notebook=without_figures(one.notebook, tmp_path)) for one in steps]
+    broken = [one._replace(notebook=changed(one.notebook, tmp_path, BREAK)) for one in steps]
     folder = run("broken", broken, tmp_path / "results")
     record = read_status(folder)
     assert [one["status"] for one in record] == ["done"] * len(steps)
@@ -213,11 +249,11 @@ def test_where_every_figure_fails_no_table_is_missing(tmp_path):
     assert report.count("RuntimeError: cannot be drawn</pre>") >= len(lost)
 
 
-def without_figures(notebook: Path, folder: Path) -> Path:
-    """A copy of a notebook in which every function of plots raises, but for those that give text."""
+def changed(notebook: Path, folder: Path, code: str) -> Path:
+    """A copy of a notebook whose set-up also runs this code."""
     node = json.loads(notebook.read_text(encoding="utf-8"))
     (cell,) = [cell for cell in node["cells"] if cell["id"] == "set-up"]
-    cell["source"] = [*cell["source"], "\n", BREAK]
+    cell["source"] = [*cell["source"], "\n", code]
     path = folder / notebook.name
     path.write_text(json.dumps(node), encoding="utf-8")
     return path

@@ -68,6 +68,10 @@ def command(args: Namespace) -> None:
     where = notebooks.folders(args.notebooks)
     target, preset = notebooks.resolve(args.notebook, args.preset, where)
     steps = notebooks.plan(target, preset, given, where)
+    if args.estimate:
+        from mia_nb.cli import hours  # brings torch
+
+        return hours.estimate(steps)
     whole = target == "all"
     name = Path(preset).stem if whole else steps[0].notebook.stem
     about = notebooks.about(preset, where) if whole else ""

@@ -240,11 +240,7 @@ def family_pools(
 
     Caveat: the checks of derived families take fresh weights for their parents'.
     """
-    planned: list[tuple[Recipe, int | None]] = []
-    for number, family in enumerate(families):
-        planned.append(
-            _planned(family, number, planned, recipe, model_args or {}, flow or {}, finetune or {})
-        )
+    planned = planned_recipes(families, recipe, model_args or {}, flow or {}, finetune or {})
     _refuse(planned, images, root, options.get("member"))
     pools: list[Pool] = []
     for family_recipe, parent in planned:
@@ -253,6 +249,18 @@ def family_pools(
         else:
             pools.append(finetune_pool(pools[parent], family_recipe, images, **options))
     return pools
+
+
+def planned_recipes(
+    families: list[dict], recipe: Recipe, model_args: dict, flow: dict, finetune: dict
+) -> list[tuple[Recipe, int | None]]:
+    """(recipe, number of the family that it starts from or None) of each family, as `family_pools`
+    trains them.
+    """
+    planned: list[tuple[Recipe, int | None]] = []
+    for number, family in enumerate(families):
+        planned.append(_planned(family, number, planned, recipe, model_args, flow, finetune))
+    return planned
 
 
 def _planned(

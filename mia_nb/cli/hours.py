@@ -1,0 +1,161 @@
+"""How long the training takes that a preset asks for: counted steps, times the seconds of a step
+that are measured here or assumed of a card.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from mia_nb.cli.notebooks import Step, print_table
+from mia_nb.cli.say import say
+from mia_nb.training.cost import step_cost
+from mia_nb.training.execution import device_of
+from mia_nb.training.families import label, planned_recipes
+from mia_nb.training.loop import build
+from mia_nb.types import Images, Recipe
+
+# (training images, all images, channels, side, classes) of the published data sets
+PUBLISHED = {
+    "cifar10": (50_000, 60_000, 3, 32, 10),
+    "cifar100": (50_000, 60_000, 3, 32, 100),
+    "mnist": (60_000, 70_000, 1, 28, 10),
+    "fashion_mnist": (60_000, 70_000, 1, 28, 10),
+    "tiny_imagenet": (100_000, 110_000, 3, 64, 200),
+}
+# Floating-point operations a second that narrow convolutions are assumed to reach on an H100 in
+# TF32: a sixteenth of its peak of 495e12. Nothing of this has been measured.
+H100 = 30e12
+CPU_BATCH = 32  # a processor's seconds go with the images, and so small a batch takes few
+
+
+def trainings(steps: list[Step]) -> list[tuple[Recipe, Images, int]]:
+    """Every pool that these steps train, once: its recipe, a blank batch of its images, and how
+    many images a model trains on.
+    """
+    found = {}
+    for step in steps:
+        values = step.parameters
+        if values.get("pool") or "recipe" not in values or not values["recipe"]["epochs"]:
+            continue
+        dataset = values["source"]["dataset"]
+        if dataset not in PUBLISHED:
+            raise ValueError(
+                f"{step.notebook.stem} trains on {dataset}: the time is estimated for"
+                f" {', '.join(PUBLISHED)} alone"
+            )
+        official, every, channels, side, classes = PUBLISHED[dataset]
+        count = official if values["source"]["part"] == "train" else every
+        for recipe in recipes_of(step):
+            key = json.dumps([dataset, count, recipe.model_dump()], sort_keys=True)
+            samples = (min(count, values["source"]["limit"] or count) - recipe.population) // 2
+            found[key] = recipe, blank(dataset, recipe.batch, channels, side, classes), samples
+    return list(found.values())
+
+
+def blank(name: str, count: int, channels: int, side: int, classes: int) -> Images:
+    """Black images of this shape."""
+    x = torch.zeros(count, channels, side, side, dtype=torch.uint8)
+    names = tuple(map(str, range(classes)))
+    y = torch.arange(count) % classes
+    return Images(x, y, names, name, (0.5,), (0.25,))
+
+
+def recipes_of(step: Step) -> list[Recipe]:
+    """The recipes of the pools that one notebook trains."""
+    values = step.parameters
+    recipe = Recipe(**values["recipe"])
+    if "families" in values:
+        families = list(values["families"])
+        if values.get("private"):
+            families.append({**values["private"], **values["clipped"], "defense": "dp_sgd"})
+        base = recipe.replace(model_args={})
+        if "private" in values:  # whose notebook draws members by coins
+            base = base.replace(split="bernoulli")
+        network = values.get("network", recipe.model_args)
+        finetune = values.get("finetune", {})
+        of_families = [_without_epsilon(family) for family in families]
+        planned = planned_recipes(of_families, base, network, values["flow"], finetune)
+        return [one for one, _ in planned if one.epochs]
+    recipes = [recipe]
+    if "tuning" in values and values.get("spiking", "hybrid") == "hybrid":
+        recipes += _hybrid(recipe, values["timesteps"], dict(values["tuning"]))
+    if values.get("direct"):
+        recipes.append(_spiking(recipe, values["timesteps"], dict(values["direct"])))
+    return recipes
+
+
+def _without_epsilon(family: dict) -> dict:
+    """A family with any noise in place of that which reaches its epsilon: it costs the same."""
+    changes = dict(family)
+    if changes.pop("epsilon", None) is not None:
+        changes["defense_args"] = {"noise_multiplier": 1.0}
+    return changes
+
+
+def _spiking(recipe: Recipe, timesteps: int, changes: dict) -> Recipe:
+    """The recipe of a network's spiking form."""
+    base = {"base": recipe.model, "base_args": recipe.model_args, "timesteps": timesteps}
+    network = changes.pop("model_args", {}) | base
+    return recipe.replace(**changes, model="snn", model_args=network)
+
+
+def _hybrid(recipe: Recipe, timesteps: int, tuning: dict) -> list[Recipe]:
+    """The recipes of hybrid training, one for each T."""
+    epochs = tuning.pop("epochs")
+    tuning.pop("widths", None)
+    converted = {"beta": 1.0, "reset": "soft", "surrogate": "boxcar", "detach_reset": True}
+    found = []
+    for T in range(1, timesteps + 1):
+        changes = {**tuning, "epochs": epochs[T - 1], "model_args": converted}
+        found.append(_spiking(recipe, T, changes))
+    return found
+
+
+def measured(recipe: Recipe, images: Images, samples: int) -> float:
+    """Seconds of an epoch on the machine at hand, from two steps."""
+    if device_of(None).type == "cpu":
+        recipe = recipe.replace(batch=min(recipe.batch, CPU_BATCH))
+    return step_cost(recipe, images, samples=samples, repeats=1)["seconds"]
+
+
+def assumed(recipe: Recipe, images: Images, samples: int) -> float:
+    """Seconds of an epoch on one H100 as far as arithmetic says: three times the operations of the
+    answers, at `H100` a second.
+    """
+    network = build(recipe, images, 0).eval()
+    image = torch.zeros(1, *images.x.shape[1:])
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(image)
+    return 3 * counter.get_total_flops() * samples / H100
+
+
+def hours(
+    steps: list[Step], seconds: Callable[[Recipe, Images, int], float] = measured
+) -> list[tuple[str, Recipe, float]]:
+    """(data set, recipe, hours of training) of every pool that these steps train."""
+    found = []
+    for recipe, images, samples in trainings(steps):
+        taken = seconds(recipe, images, samples) * recipe.epochs * recipe.num_models / 3600
+        found.append((images.name, recipe, taken))
+    return found
+
+
+def estimate(steps: list[Step]) -> None:
+    """`mia-nb run --estimate`: a line a pool, and the sum."""
+    found = hours(steps)
+    rows = [("hours", "data set", "network", "models", "recipe")]
+    for name, recipe, taken in found:
+        args = ", ".join(f"{key} {value}" for key, value in recipe.model_args.items())
+        network = f"{recipe.model} {args}".strip()
+        rows.append((f"{taken:.2f}", name, network, str(recipe.num_models), label(recipe)))
+    print_table(rows)
+    total = sum(taken for _, _, taken in found)
+    where = device_of(None)
+    say(
+        f"about {total:,.1f} hours of training on this machine ({where}), one model after another,"
+        " from single steps; querying and attacks come on top"
+    )
