@@ -138,7 +138,8 @@ def test_no_cell_fails_warns_or_leaves_a_widget(swept):
 
 def test_every_picture_is_there_and_light(swept):
     figures = swept.figures()
-    assert set(figures) == {"answer", "heatmap-snn", "heatmap-ann", "steps", "accuracy"}
+    drawn = {"answer", "heatmap-snn", "heatmap-ann", "roc", "scatter", "steps", "accuracy"}
+    assert set(figures) == drawn
     assert all(len(json.dumps(figure)) < 100_000 for figure in figures.values())
     names = [
         trace["name"] for trace in figures["steps"]["data"] if trace.get("showlegend") is not False

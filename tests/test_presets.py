@@ -30,7 +30,7 @@ RUNGS = ("paper-nsde-1", "paper-nsde-2", "paper-nsde-3")  # which are all of pap
 # epochs become 2 and 3
 SIZES = {
     "along": (2, 0),
-    "batch": (20, 5),
+    "batch": (8, 2),
     "control_resamples": (5, 0),
     "epochs": (2, 1),
     "held_out": (20, 0),
@@ -52,7 +52,7 @@ SIZES = {
 # epochs may be short: no neuron has to spike there
 MORE = {
     "00_prepare": {"limit": 600},
-    "09_neural_de": {"recipe": {"batch": 60, "epochs": 2, "snapshots": [1]}},
+    "09_neural_de": {"recipe": {"batch": 30, "epochs": 2, "snapshots": [1]}},
     "11_worst_case": {"recipe": {"num_models": 8}, "share": 0.2},
 }
 # lists whose length is a size
@@ -160,8 +160,8 @@ def toys(preset: str) -> list[notebooks.Step]:
         if preset.startswith("paper"):
             named = {"dataset": step.parameters["source"]["dataset"]}
             small["source"] |= named | {"data_root": published_files()}
-            if not small["recipe"]["population"]:
-                small["source"]["limit"] = FEWER  # images of 32 x 32 and more
+            if step.notebook.stem == "09_neural_de":
+                small["source"]["limit"] = FEWER  # images of 28 x 28 and more
         steps.append(step._replace(parameters=small))
     return steps
 
