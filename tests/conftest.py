@@ -13,6 +13,7 @@ import pytest
 import torch
 
 LONG = (
+    "presets_papers",
     "presets",
     "browser",
     "rehearsal",
