@@ -222,9 +222,9 @@ def test_pooled_scores_of_every_attack_tell_nothing_in_a_null_world_of_pairs(mod
         try:
             scores = attacks.score(attack, signals)
         except ValueError:
-            assert name == "lira_joint" or (
-                models == 4 and ("lira" in name or name == "nig_offline")
-            )  # no answers, no variance
+            needs_a_variance = "lira" in name or name in ("nig_offline", "releases")
+            # no answers; or too few references for a variance
+            assert name == "lira_joint" or (models == 4 and needs_a_variance)
             continue
         told[name] = metrics.auc(scores.value.ravel(), scores.member.ravel())
     assert len(told) >= 8
