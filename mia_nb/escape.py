@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html as _html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -155,3 +155,15 @@ def html_table(table: pd.DataFrame, **options: object) -> str:
 
     with pd.option_context("display.html.use_mathjax", False):
         return cells(table).to_html(escape=True, **options)
+
+
+def html_facts(facts: Mapping[str, object]) -> str:
+    """Named values as a table of HTML with two columns: how a record shows itself in a notebook.
+
+    >>> html_facts({"models": 16})
+    '<table><tbody><tr><th>models</th><td>16</td></tr></tbody></table>'
+    """
+    rows = []
+    for name, value in facts.items():
+        rows.append(f"<tr><th>{html(name)}</th><td>{html(value)}</td></tr>")
+    return f"<table><tbody>{''.join(rows)}</tbody></table>"

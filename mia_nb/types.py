@@ -72,6 +72,20 @@ class Images(NamedTuple):
             f" {len(self.classes)} classes ({names}{more})"
         )
 
+    def _repr_html_(self) -> str:
+        count, channels, height, width = self.x.shape
+        facts = {
+            "data set": self.name,
+            "images": f"{count:,}",
+            "shape": f"{channels} x {height} x {width}",
+            "classes": f"{len(self.classes)}: {', '.join(map(str, self.classes[:10]))}",
+        }
+        if len(self.classes) > 10:
+            facts["classes"] += ", ..."
+        if self.canary is not None:
+            facts["canaries"] = f"{int(np.sum(self.canary)):,}"
+        return escape.html_facts(facts)
+
     @property
     def digest(self) -> str:
         """sha256 (hex) of x, y, canaries, number of classes and normalisation, as they are now.
@@ -388,6 +402,17 @@ class Signals:
             f" {known}"
         )
 
+    def _repr_html_(self) -> str:
+        models, queries, samples = self.shape
+        facts = {
+            "models": f"{models:,}",
+            "queries": f"{queries} ({self.query_kind})",
+            "samples": f"{samples:,}",
+            "set aside": f"{int(self.population.sum()):,}",
+            "membership": "hidden" if self.member is None else "known",
+        }
+        return escape.html_facts(facts)
+
     log_p = property(lambda self: -np.logaddexp(0.0, -self.margin))
     loss = property(lambda self: np.logaddexp(0.0, -self.margin))
     shape = property(lambda self: self.margin.shape, doc="(M, Q, N)")
@@ -675,6 +700,19 @@ class Scores:
         targets, samples = self.value.shape
         attack = escape.terminal(self.info.get("attack", "an attack"))
         return f"Scores: {attack} on {targets} targets, {samples:,} samples each"
+
+    def _repr_html_(self) -> str:
+        targets, samples = self.value.shape
+        facts = {
+            "attack": self.info.get("attack", "an attack"),
+            "targets": f"{targets:,}",
+            "samples each": f"{samples:,}",
+        }
+        if "k" in self.info:
+            facts["reference models on each side"] = self.info["k"]
+        if "queries" in self.info:
+            facts["queries"] = self.info["queries"]
+        return escape.html_facts(facts)
 
     def __post_init__(self):
         if self.value.shape != self.member.shape or self.value.ndim != 2:

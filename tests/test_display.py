@@ -140,6 +140,22 @@ def test_what_says_something_in_words_has_a_rich_form(name, made, shell):
     assert {"text/html", "text/markdown"} & set(bundle), bundle.keys()
 
 
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    {
+        "images": {"data set": "digits", "images": "200", "shape": "1 x 8 x 8"},
+        "pool": {"network": "tinycnn", "models": "4", "images": "200", "set aside": "0"},
+        "signals": {"models": "4", "queries": "1 (plain)", "membership": "known"},
+        "scores": {"attack": "rmia", "targets": "4", "reference models on each side": "1"},
+    }.items(),
+)
+def test_a_record_shows_what_it_holds_as_a_small_table(name, facts, made, shell):
+    markup = displayed(made[name], shell)["text/html"]
+    shown = dict(re.findall("<th>(.*?)</th><td>(.*?)</td>", markup))
+    assert {fact: shown.get(fact) for fact in facts} == facts
+    assert len(markup) < LONGEST
+
+
 def cells_of(source: str) -> list[str]:
     """Each statement of a page as a cell, as somebody types it."""
     return [ast.get_source_segment(source, node) for node in ast.parse(source).body]

@@ -85,6 +85,15 @@ def test_an_audit_of_a_finished_model_names_classes_and_groups(name):
     assert_printable(repr(found))
 
 
+@pytest.mark.parametrize("name", HOSTILE)
+def test_images_and_scores_show_names_in_a_table(name):
+    images = mia.load("digits", limit=20)._replace(name=name, classes=(name, "other"))
+    scores = mia.score("loss", world(8, 40, leak=1.0))
+    scores = dataclasses.replace(scores, info=scores.info | {"attack": name})
+    for shown in (images, scores):
+        assert_inert(shown._repr_html_(), name, frozenset({"table"}))
+
+
 @pytest.fixture
 def stored(tmp_path):
     """A results folder of a stranger: a pool and a run under hostile names."""

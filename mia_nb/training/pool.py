@@ -53,6 +53,23 @@ class Pool:
         name = escape.terminal(self.folder.path.name)
         return f"Pool {name}: {models} models{when}, {images:,} images"
 
+    def _repr_html_(self) -> str:
+        models, images = self.member.shape
+        facts = {
+            "pool": self.folder.path.name,
+            "network": self.recipe.model,
+            "models": f"{models:,}",
+            "images": f"{images:,}",
+            "set aside": f"{int(self.population.sum()):,}",
+        }
+        if self.recipe.epochs:  # a pool that starts from another's weights may have none
+            facts["epochs"] = self.recipe.epochs
+        if self.epoch is not None:
+            facts["weights of epoch"] = self.epoch
+        if self.recipe.defense is not None:
+            facts["defense"] = self.recipe.defense
+        return escape.html_facts(facts)
+
     @property
     def status(self) -> list[str]:
         """What became of each row: "trained", "diverged in epoch e", or "missing"."""
