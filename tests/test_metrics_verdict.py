@@ -131,6 +131,15 @@ def test_where_all_groups_leak_alike_one_is_named_in_at_most_the_stated_share_of
     assert told == "None of the 5 classes is clearly more exposed than the others."
 
 
+@pytest.mark.parametrize(("what", "name"), [("classes", "class 3"), ("groups", "group 3")])
+def test_a_group_whose_name_is_a_number_is_named_with_a_word(what, name):
+    scores, classes = grouped(0, planted=2.5)
+    numbers = np.unique(classes, return_inverse=True)[1]
+    table = metrics.by_group(scores, numbers, n_resamples=50)
+    sentence = largest_contribution(table, what)
+    assert sentence.startswith(f"Largest contribution: {name} (AUC 0.")
+
+
 def test_small_groups_are_marked_and_never_named():
     scores, _ = grouped(planted=0)
     groups = np.array(["many"] * 700 + ["more"] * 460 + ["few"] * 34 + ["hardly"] * 6)

@@ -255,7 +255,7 @@ def result(
         parameters: the audit notebook's; those that change nothing are left out.
         origin: what else the provenance holds: recipe, keys.
         audited: the record of `audit`, None where there is none.
-        groups: `metrics.by_group` of the strongest attack, None where there is none.
+        groups: `metrics.by_group` of the strongest attack over classes, None where there is none.
         finding: as for `headline`.
 
     Returns:
@@ -270,7 +270,7 @@ def result(
     if audited is not None:
         bound = {name: value for name, value in audited._asdict().items() if name not in UNSHOWN}
     split = pd.DataFrame() if groups is None else groups
-    told = largest_contribution(split) if len(split) else ""
+    told = largest_contribution(split, "classes") if len(split) else ""
     leaks = auc.loc["max", "low"] > 0.5 and self_test.passed and not design.get("doubt")
     first = headline(table, self_test.passed, design, finding=finding)
     record = {

@@ -134,11 +134,13 @@ def finding_words(verdict: Verdict, doubted: bool, leaks: bool | None = None) ->
     """The verdict in words, with its numbers. leaks: what decided where it was not the interval."""
     differs = verdict.low > 0.5 if leaks is None else leaks
     what = "treats train and test differently" if differs else FOUND[OPEN]
+    # the table gives each attack's interval alone, which is narrower
+    corrected = f" (corrected for {verdict.attacks} attacks)" if verdict.attacks > 1 else ""
     return (
         f"{what if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks} attacks"
         f" ({in_words(verdict.attack)}) ranks a random member above a random non-member"
-        f" with probability {verdict.value:.3f} [{verdict.low:.3f}, {verdict.high:.3f}], where"
-        f" guessing gives 0.5 ({verdict.n1:,} members, {verdict.n0:,} non-members)"
+        f" with probability {verdict.value:.3f} [{verdict.low:.3f}, {verdict.high:.3f}]{corrected},"
+        f" where guessing gives 0.5 ({verdict.n1:,} members, {verdict.n0:,} non-members)"
     )
 
 

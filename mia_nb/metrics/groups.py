@@ -123,8 +123,9 @@ def largest_contribution(table: pd.DataFrame, what: str = "classes or groups") -
     out = able[able["above_low"] > 0].sort_values("above", ascending=False)
     if out.empty:
         return f"None of the {len(able)} {what} is clearly more exposed than the others{small}."
+    kind = "class" if what == "classes" else "group"
     told = [
-        f"{escape.terminal(name)} (AUC {row['auc']:.3f}; {100 * row['above_low']:.1f} to"
+        f"{_group_name(name, kind)} (AUC {row['auc']:.3f}; {100 * row['above_low']:.1f} to"
         f" {100 * row['above_high']:.1f} points)"
         for name, row in out.head(3).iterrows()
     ]
@@ -133,6 +134,12 @@ def largest_contribution(table: pd.DataFrame, what: str = "classes or groups") -
         f"Largest contribution: {', '.join(told)}{more} above the mean of the others"
         f" (intervals adjusted for comparing {len(able)} {what}){small}."
     )
+
+
+def _group_name(name: object, kind: str) -> str:
+    """A group's name for a sentence: "class 8" where the name alone would read like a number."""
+    text = escape.terminal(name)
+    return f"{kind} {text}" if text.isdecimal() else text
 
 
 def readable_groups(table: pd.DataFrame) -> pd.DataFrame:
