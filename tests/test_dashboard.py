@@ -178,6 +178,9 @@ def test_the_page_shows_with_the_token_and_a_signal_ends_server_and_kernels(tmp_
         if when == "shown":
             text = page.read().decode()
             assert "voila" in text and "jupyter.widget-view+json" in text
+            # the explorers stand over the text, in the browser's colours
+            assert text.index("jupyter.widget-view+json") < text.index("Explore what is stored")
+            assert "@media (prefers-color-scheme: dark)" in text
         assert len(kernels(served)) == 1
         started = [pid for pid in children(served.process.pid) if alive(pid)]
         assert len(started) == 1

@@ -74,10 +74,12 @@ def _prepare(folder: Path, results: str) -> None:
         kernel_name="python3",
         language="python",
     )
+    # the explorers stand on top, where they fit a screen; the text is below them
+    notebook.cells.sort(key=lambda cell: cell.cell_type != "code")
     nbformat.write(notebook, folder / NOTEBOOK)
     # a kernel's own log warns of TCP at each visit; errors of cells are told by Voila
     write_kernel_spec(folder / "kernels" / "python3", None, ["--log-level=ERROR"])
-    _without_network(folder)
+    _put_page(folder)
     os.environ["MIA_NB_MODE"] = "live"
     os.environ["JUPYTER_PLATFORM_DIRS"] = "1"
     places = [str(folder), os.environ.get("JUPYTER_PATH")]
@@ -158,17 +160,24 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
 
 
-def _without_network(folder: Path) -> None:
-    """Voila's page asks a content network for icons that nothing here shows: put a page without
-    these links before it.
+def _put_page(folder: Path) -> None:
+    """Put Voila's page into a folder, without links to a content network for icons that nothing
+    here shows, and dark where the browser is dark.
     """
     from jupyter_core.paths import jupyter_path
 
-    places = map(Path, jupyter_path("voila", "templates", "lab", "index.html.j2"))
-    if page := next(filter(Path.is_file, places), None):
-        own = folder / "voila" / "templates" / "lab" / page.name
-        own.parent.mkdir(parents=True)
-        own.write_text(
-            re.sub(r'<link[^>]*"https://[^>]*>', "", page.read_text(encoding="utf-8")),
-            encoding="utf-8",
-        )
+    pages = map(Path, jupyter_path("voila", "templates", "lab", "index.html.j2"))
+    page = next(filter(Path.is_file, pages), None)
+    if page is None:
+        return
+    template = re.sub(r'<link[^>]*"https://[^>]*>', "", page.read_text(encoding="utf-8"))
+    themes = jupyter_path("nbconvert", "templates", "lab", "static", "theme-dark.css")
+    theme = next(filter(Path.is_file, map(Path, themes)), None)
+    if theme is not None:
+        colours = theme.read_text(encoding="utf-8")
+        style = f"<style>@media (prefers-color-scheme: dark) {{\n{colours}\n}}</style>"
+        end = "{%- endblock notebook_css -%}"
+        template = template.replace(end, f"{{% raw %}}{style}{{% endraw %}}\n{end}")
+    copy = folder / "voila" / "templates" / "lab" / page.name
+    copy.parent.mkdir(parents=True)
+    copy.write_text(template, encoding="utf-8")

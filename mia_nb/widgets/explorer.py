@@ -54,7 +54,9 @@ STYLE = """<style>
 .mia-nb-pane .widget-toggle-buttons { flex-wrap: nowrap }
 .mia-nb-pane .widget-toggle-button { padding: 0 .5rem; margin: 1px }
 .mia-nb-pane .widget-checkbox { height: auto; line-height: 1.3; flex-shrink: 0 }
-.mia-nb-pane .widget-checkbox .widget-label-basic { white-space: normal; padding: .2rem 0 }
+.mia-nb-pane .widget-checkbox .widget-label-basic {
+  white-space: normal; padding: .2rem 0; line-height: 1.3
+}
 body[data-voila] .mia-nb-pane { max-height: max(430px, calc(100vh - 217px)) !important }
 </style>"""
 NUMBERS = """<div style="width:0;min-width:100%">{}
@@ -240,7 +242,8 @@ class Explorer:
         self._message = W.HTML()
         exports = [
             self._button("CSV", "the table", self._save),
-            self._button("PNG", "every picture", self._pictures),
+            self._button("PNG", "every picture", partial(self._pictures, "png")),
+            self._button("SVG", "every picture for print", partial(self._pictures, "svg")),
         ]
         above = [self.controls[name] for name in self._wide]
         left = [c for c in self.controls.values() if c is not self.chooser and c not in above]
@@ -266,7 +269,7 @@ class Explorer:
         return W.VBox([*top, body], layout=whole)
 
     def _button(self, label: str, what: str, action: Callable) -> W.Button:
-        button = W.Button(description=label, tooltip=f"download {what}", layout={"width": "76px"})
+        button = W.Button(description=label, tooltip=f"download {what}", layout={"width": "70px"})
         button.on_click(lambda _: self._guarded(action, self.error))
         return button
 
@@ -282,10 +285,10 @@ class Explorer:
         file = {"name": f"{self._slug}.csv", "mime": "text/csv", "text": self.csv()}
         next(iter(self._figures.values())).send({"kind": "save"} | file)
 
-    def _pictures(self) -> None:
+    def _pictures(self, kind: str) -> None:
         for name, figure in self._figures.items():
             pool = "" if self.chooser is None else self.chooser.value
-            figure.send({"kind": "png", "name": f"{self._slug}-{name}", "pool": pool})
+            figure.send({"kind": kind, "name": f"{self._slug}-{name}", "pool": pool})
 
     def _pointed(self, figure: str, event: dict) -> None:
         """A hand clicked a point, drew a lasso around some, or dragged a line."""
@@ -373,7 +376,8 @@ class Explorer:
         self._message.value = ALERT.format(html.escape(self.error)) if self.error else ""
         if self.view is None or self.error:
             return
-        sentence = explained(html.escape(self.view.sentence))
+        # a number and its percent sign stay in one line
+        sentence = explained(html.escape(self.view.sentence)).replace(" %", "&nbsp;%")
         self._sentence.value = STATUS.format(html.escape(self.name), sentence)
         note = html.escape(self.view.note)
         self._numbers.value = explained(NUMBERS.format(_numbers(self.view.table), note))
@@ -501,7 +505,7 @@ class Ticks(W.VBox):
                 o in self.value,
                 description=in_words(str(o)),
                 indent=False,
-                layout={"width": "98%", "min_height": "26px"},
+                layout={"width": "98%", "min_height": "24px", "margin": "0"},
             )
             for o in self.options
         ]

@@ -165,7 +165,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         "pool": chooser("pool", found),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack"),
-        "compare": Ticks("compare with", ["loss"], ["loss"], height="112px"),
+        "compare": Ticks("compare with", ["loss"], ["loss"]),
         "threshold": steps("threshold", [("", 0.0)], 0.0),
         "prior": buttons("prior", list(PRIORS), "1/2"),
     }
