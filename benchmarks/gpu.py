@@ -97,9 +97,9 @@ def small(recipe: dict) -> dict:
     """The recipe at toy size."""
     given = recipe.get("model_args", {})
     if recipe["model"] == "snn":
-        return {**recipe, "model_args": {**given, "base_args": {"width": 4}}}
+        return {**recipe, "model_args": {**given, "base_args": {"width": 8}}}
     steps = {"steps": 2} if recipe["model"] in ("odenet", "sdenet") else {}
-    return {**recipe, "model_args": {**given, "width": 4, **steps}}
+    return {**recipe, "model_args": {**given, "width": 8, **steps}}
 
 
 def printed(value: object) -> str:

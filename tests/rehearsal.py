@@ -18,24 +18,24 @@ from mia_nb.training import clipped, execution, loop
 from mia_nb.types import Recipe
 
 SMALL = {"num_models": 2, "epochs": 2, "batch": 16, "lr": 0.05, "dtype": "float32"}
-SNN = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 2}}
+SNN = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 8}, "timesteps": 2}}
 SPIKING = {
     "model": "snn",
-    "model_args": {"base": "resnet18", "base_args": {"width": 4}, "timesteps": 4},
+    "model_args": {"base": "resnet18", "base_args": {"width": 8}, "timesteps": 4},
 }
 FLOW = {"width": 8, "steps": 2}
 FAMILIES = {  # name: (recipe, launches of a plain step at most, waits of it)
-    "tinycnn": ({"model_args": {"width": 4}}, 40, 0),
-    "resnet14": ({"model": "resnet14", "model_args": {"width": 4}}, 185, 0),
-    "resnet18": ({"model": "resnet18", "model_args": {"width": 4}}, 170, 0),
-    "vgg16": ({"model": "vgg16", "model_args": {"width": 4}}, 135, 0),
-    "bfloat16": ({"model": "resnet14", "model_args": {"width": 4}, "dtype": "bfloat16"}, 270, 0),
+    "tinycnn": ({"model_args": {"width": 8}}, 40, 0),
+    "resnet14": ({"model": "resnet14", "model_args": {"width": 8}}, 185, 0),
+    "resnet18": ({"model": "resnet18", "model_args": {"width": 8}}, 170, 0),
+    "vgg16": ({"model": "vgg16", "model_args": {"width": 8}}, 135, 0),
+    "bfloat16": ({"model": "resnet14", "model_args": {"width": 8}, "dtype": "bfloat16"}, 270, 0),
     "snn": (SNN, 85, 0),
     "snn tet": ({**SNN, "loss": "tet"}, 100, 0),
     "snn resnet18": (SPIKING, 515, 0),
     "odenet": ({"model": "odenet", "model_args": FLOW}, 180, 0),
     "sdenet": ({"model": "sdenet", "model_args": {**FLOW, "k": 0.1}}, 200, 0),
-    "replaced": ({"model": "replaced", "model_args": {"base_args": {"width": 4}}}, 600, 0),
+    "replaced": ({"model": "replaced", "model_args": {"base_args": {"width": 8}}}, 600, 0),
 }
 DEFENSES = ("l1", "l2", "early_stopping", "dropout", "label_smoothing", "mmd_mixup", "relaxloss")
 AUGMENTATIONS = ("crop", "flip", "cutout", "crop+flip+cutout")

@@ -19,8 +19,9 @@ import safetensors.torch
 import torch
 
 from mia_nb import data, models, store, training
-from mia_nb.training import execution, loop
+from mia_nb.training import execution, loop, trials
 from mia_nb.training.pool import open_pool, trace_name, weights_name
+from mia_nb.training.stacking import keeps_gradients
 from mia_nb.types import Recipe
 
 SMALL = Recipe(num_models=4, epochs=3, batch=16, lr=0.05, model_args={"width": 4})
@@ -305,6 +306,33 @@ def test_plateau_equals_torchs_scheduler():
         assert ours == pytest.approx(optimizer.param_groups[0]["lr"])
         torchs.step(history[epoch])
     assert ours < 0.1
+
+
+@pytest.mark.parametrize("way", [{"channels_last": True}, {"stacked": True}])
+def test_narrow_strided_convolutions_have_the_gradients_of_channels_first(way):
+    """Below eight channels a CPU with AVX2 would give wrong ones in channels-last order, or end."""
+    coloured = data.load("synthetic:classes=4,n=32,size=16,channels=3,seed=1")
+    recipe = Recipe(model="resnet18", model_args={"width": 4}, num_models=2, batch=16)
+    first = loop.Plan(recipe, coloured, np.ones((2, 32), bool), torch.device("cpu"))
+    index = torch.arange(16)[None]
+    changes = []
+    for plan in (first, first._replace(**way)):
+        group = loop.Group(plan, [0])
+        before = {name: value.clone() for name, value in group.weights(0).items()}
+        group.step(group.shown(index, {}), coloured.y[index], 1)
+        after = group.weights(0)
+        changes.append({name: after[name] - before[name] for name in group.trained})
+    for name, expected in changes[0].items():
+        error = (changes[1][name] - expected).norm()
+        assert error < 1e-2 * expected.norm() + 1e-5, name
+
+
+def test_a_narrow_network_is_not_compiled(images):
+    recipe = Recipe(model="resnet18", model_args={"width": 4}, batch=16)
+    plan = loop.Plan(recipe, images, np.ones((2, 160), bool), torch.device("cpu"))
+    assert "strided 1 x 1 convolutions" in trials.why_not_compiled(plan)
+    wide = recipe.replace(model_args={"width": 8})
+    assert keeps_gradients(loop.build(wide, images, 0))
 
 
 def test_loss_traces_hold_the_members_losses_and_nothing_else(images, tmp_path):

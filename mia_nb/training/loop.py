@@ -28,7 +28,7 @@ from mia_nb.arguments import Whole
 from mia_nb.checks import checked
 from mia_nb.models import fast
 from mia_nb.training.muon import Muon
-from mia_nb.training.stacking import Stacking
+from mia_nb.training.stacking import Stacking, keeps_gradients
 from mia_nb.types import Images, Recipe
 
 OPTIMIZERS = {
@@ -281,11 +281,13 @@ class Group:
     """
 
     def __init__(self, plan: Plan, ids: list[int]):
-        self.plan = plan
         self.ids = ids
         recipe = plan.recipe
         images = plan.images
         modules = [begin(recipe, images, m, plan.start).to(plan.device).train() for m in ids]
+        if plan.device.type == "cpu" and not keeps_gradients(modules[0]):
+            plan = plan._replace(channels_last=False)
+        self.plan = plan
         if plan.start is None:
             for model, module in zip(ids, modules, strict=True):
                 self.whiten(module, model)
@@ -364,7 +366,9 @@ class Group:
             alone = {name: value[0] for name, value in draws.items()}
             losses, minimised = of_model(self.params, None, x[0], y[0], alone)
             return losses[None], minimised[None]
-        with Stacking(self.generators, channels_last=self.plan.device.type == "cpu"):
+        # convolutions of several models are grouped, whose gradients are right
+        right = len(self.ids) > 1 or keeps_gradients(self.module)
+        with Stacking(self.generators, channels_last=right and self.plan.device.type == "cpu"):
             # other draws are refused: one for the whole group would make a model depend on its
             # companions
             return vmap(of_model, randomness="error")(self.params, self.buffers, x, y, draws)

@@ -17,6 +17,7 @@ from mia_nb.training import loop
 from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.compiled import CompiledGroup, forget, reason
 from mia_nb.training.loop import DTYPES, OPTIMIZERS, Group, Plan
+from mia_nb.training.stacking import keeps_gradients
 from mia_nb.types import Images, Recipe
 
 # what a fine-tuned spiking pool may have otherwise than its parent
@@ -253,6 +254,8 @@ def why_not_compiled(plan: Plan) -> str | None:
     try:
         with loop.random_state_kept(plan.device):
             fast = CompiledGroup(trial, rows)
+            if plan.device.type == "cpu" and not keeps_gradients(fast.module):
+                return "a CPU may lose gradients of its strided 1 x 1 convolutions of < 8 channels"
             eager = Group(trial._replace(compiled=False), rows)
             return _difference(fast, [eager], 2, recipe.batch, "compiled")
     except Exception as error:  # whatever the compiler does not support
