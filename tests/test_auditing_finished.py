@@ -874,7 +874,7 @@ def test_two_audits_at_once_of_weights_of_one_name_each_judge_their_own(tmp_path
     def headline(process):
         out, err = process.communicate()
         assert process.returncode in (0, 1), err
-        return next(line for line in out.splitlines() if "AUC" in line)
+        return next(line for line in out.splitlines() if line.startswith("The finished model"))
 
     alone = [headline(start(folder, f"alone_{folder}")) for folder in "ab"]
     assert alone[0] != alone[1]

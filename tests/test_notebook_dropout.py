@@ -313,7 +313,7 @@ def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder,
     ]
     stepwise = [info for info in infos if info.get("mask_scope") == "step"]
     assert len(stepwise) == 2 and all(info["timesteps"] == 1 for info in stepwise)
-    shown = {row[0][:2]: row[1] for row in table(run.html("claims"))[1:]}
+    shown = {row[0].split(".")[0]: row[1] for row in table(run.html("claims"))[1:]}
     assert {name for name, verdict in shown.items() if verdict == "not run"} == {
         "S1",
         "S2",

@@ -51,7 +51,7 @@ SIZES = {
 MORE = {
     "00_prepare": {"limit": 600},
     "09_neural_de": {
-        "recipe": {"batch": 30, "epochs": 2, "snapshots": [1], "num_models": 4},
+        "recipe": {"batch": 30, "epochs": 2, "snapshots": [1]},
         "along": 1,
     },
     "11_worst_case": {"recipe": {"num_models": 8}, "share": 0.2},
