@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 import mia_nb
 from mia_nb import auditing, metrics, store
@@ -91,20 +91,23 @@ def test_the_populations_threshold_has_the_false_positives_it_was_set_for():
 
 
 @pytest.mark.slow
-def test_of_200_worlds_each_a_null_and_a_leak_are_told_at_the_stated_error_rates():
-    worlds, leak, n = 200, 0.5, 200
-    truth = {0.0: 0.5, leak: norm.cdf(leak / np.sqrt(2))}
-    for planted_leak, auc in truth.items():
+def test_of_many_worlds_each_a_null_and_a_leak_are_told_at_the_stated_error_rates():
+    """As many as a test can take: benchmarks/audits.py counts 400."""
+    n = 200
+    for leak, worlds in ((0.0, 100), (0.5, 50)):
+        auc = norm.cdf(leak / np.sqrt(2))
         outcomes, covered = [], 0
         for seed in range(worlds):
-            found = quick(*planted(planted_leak, n, seed), n_resamples=100)
-            outcomes.append(found.verdict.outcome)
-            low, high = metrics.by_attack(found.table, "auc").loc["loss", ["low", "high"]]
+            audit = quick(*planted(leak, n, seed), n_resamples=100)
+            outcomes.append(audit.verdict.outcome)
+            low, high = metrics.by_attack(audit.table, "auc").loc["loss", ["low", "high"]]
             covered += low <= auc <= high
-        said = outcomes.count("exceeded")
-        print(f"leak {planted_leak}: AUC {auc:.3f} covered in {covered}, leak said in {said}")
-        assert covered >= 180  # 190 expected; a true 95 % stays above in 99.8 % of runs
-        assert said <= 12 if planted_leak == 0 else said >= 170
+        exceeded = outcomes.count("exceeded")
+        assert covered >= binom.ppf(0.001, worlds, 0.95)
+        if leak == 0:
+            assert exceeded <= binom.ppf(0.999, worlds, 0.025)
+        else:
+            assert exceeded >= 0.85 * worlds
 
 
 def test_a_shift_of_the_inputs_is_said_before_any_number():

@@ -40,6 +40,7 @@ SIZES = {
     "num_models": (6, 6),
     "population": (40, 0),
     "queries": (2, 0),
+    "samples": (1, 0),
     "splits": (2, 0),
     "steps": (1, 1),
     "votes": (4, 0),
