@@ -321,7 +321,7 @@ def _tiny_parts(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, lis
 def _fetch_tiny(archive: Path, download: bool):
     if not download:
         raise ValueError(
-            f"tiny_imagenet is not in {archive.parent}: allow it with download=true (237 MB), or"
+            f"tiny_imagenet is not in {archive.parent}: allow it with download=True (237 MB), or"
             f" put {archive.name} there"
         )
     from torch.hub import download_url_to_file

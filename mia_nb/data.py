@@ -338,7 +338,7 @@ def _torchvision(
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{kind} could not be downloaded into {root}: {reason}") from error
         raise ValueError(
-            f"{kind} is not in {root}, or not intact: allow it with download=true ({megabytes} MB)"
+            f"{kind} is not in {root}, or not intact: allow it with download=True ({megabytes} MB)"
         ) from error
     x, y = (
         np.concatenate([np.asarray(getattr(part, name)) for part in parts])

@@ -153,6 +153,8 @@ def _refusal(kind: type[Record], first: dict, values: dict) -> str:
     if name not in kind.model_fields:
         known = ", ".join(kind.model_fields)
         close = hint(name, kind.model_fields)
+        if f"num_{name}" in kind.model_fields:  # models, as other calls name their number
+            close = f"; did you mean 'num_{name}'?"
         return f"a {kind.__name__.lower()} has no {name!r}{close}; it has {known}"
     wanted = kind.model_fields[name].description
     value = values[name]

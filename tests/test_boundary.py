@@ -148,6 +148,7 @@ RECIPES = [
     ("Recipe(parent='')", "parent='': wanted the key"),
     ("Recipe(parent=3)", "parent=3: wanted"),
     ("Recipe(epoch=3)", "a recipe has no 'epoch'; did you mean 'epochs'?"),
+    ("Recipe(models=8)", "a recipe has no 'models'; did you mean 'num_models'?"),
     ("Recipe.from_json({'epochs': 3, 'colour': 1})", "a recipe has no 'colour'"),
     ("Recipe.from_json([1])", "recipe=[1]: wanted dict"),
     ("TINY.replace(lr='fast')", "lr='fast': wanted"),

@@ -282,7 +282,7 @@ def test_an_npz_as_keras_stores_mnist_is_read_in_its_two_parts(tmp_path):
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist", "fashion_mnist", "tiny_imagenet"])
 def test_a_missing_data_set_is_not_downloaded_without_permission(name, tmp_path):
-    with pytest.raises(ValueError, match="download=true") as error:
+    with pytest.raises(ValueError, match="download=True") as error:
         data.load(name, data_root=tmp_path)
     assert str(tmp_path) in one_line(error) and not any(tmp_path.iterdir())
 

@@ -497,7 +497,10 @@ def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = False) 
             view[f"TPR at FPR {x:g}"] = _texts(rows, _cell)
     if full:
         view = view.join(_conditions(table, auc))
-    return view.rename(index=NAMES | {"max": "strongest attack (picked afterwards)"})
+    names = [name for name in view.index if name != "max"]
+    # rows may also be families of models, under one attack each
+    kind = "attack" if set(names) & set(NAMES) else "of these"
+    return view.rename(index=NAMES | {"max": f"strongest {kind} (picked afterwards)"})
 
 
 def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:

@@ -193,10 +193,11 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
             )
     count = len(scores[best].targets)
     whose = "" if len(scores) <= BANDS else f" of {best}"
+    band = "wider of Clopper-Pearson and Student t" if count > 1 else "Clopper-Pearson"
     note = clauses(
         f"mean of {count} targets" if count > 1 else "one target: training randomness not covered",
         "thresholds set with hindsight (oracle)",
-        f"band{whose}: {level:.0%}, pointwise, wider of Clopper-Pearson and Student t",
+        f"band{whose}: {level:.0%}, pointwise, {band}",
     )
     return finish(
         figure,

@@ -219,7 +219,13 @@ def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> 
         why = "no images are stored with these signals"
         return pictures.empty(f"{why}; {ranks}: {', '.join(words)}".replace("<br>", " "))
     return with_layout(
-        pictures.sheet(source.images[own], words, numbers, f"{ranks} of the list", chosen=sample),
+        pictures.sheet(
+            source.images[own],
+            words,
+            numbers,
+            f"{ranks} of the list, with number and label",
+            chosen=sample,
+        ),
         meta="click one",
     )
 

@@ -386,7 +386,7 @@ def truths(world: Evidence, audited, member, column: int) -> dict:
         high = int((others >= ratio[column]).sum())
         low, top = metrics.clopper_pearson(high, len(others))
         cell = f"{high:,} of {len(others):,} [{low:.2%}, {top:.2%}]"
-    return {"non-members as high": cell, "members": "yes" if member[column] else "no"}
+    return {"non-members as high": cell, "member": "yes" if member[column] else "no"}
 
 
 def note(source: Source, world: Evidence, k: int, attack: str) -> str:
