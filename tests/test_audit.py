@@ -8,6 +8,7 @@ import json
 import math
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from argparse import Namespace
 from dataclasses import replace
 
@@ -520,6 +521,36 @@ def test_the_status_is_three_only_for_what_is_established_and_one_where_nothing_
         record["verdicts"] = [{"outcome": one} for one in outcomes]
         record["self_test"] = {"self_test_passed": passed, "inverted": inverted}
         assert command.status(record)[0] == code, (outcomes, passed, inverted)
+
+
+def test_limits_become_junit_tests_that_fail_where_they_are_exceeded():
+    outcomes = {
+        "auc>0.6": "exceeded",
+        "tpr@0.1>0.5": "not exceeded",
+        "epsilon>1": "not established",
+    }
+    record = {
+        "self_test": {"self_test_passed": True, "inverted": []},
+        "verdicts": [
+            {"limit": limit, "outcome": outcome, "sentence": f"<{limit}> \x1b: {outcome}"}
+            for limit, outcome in outcomes.items()
+        ],
+    }
+    suite = ElementTree.fromstring(command.junit(record))
+    counts = {name: suite.get(name) for name in ("tests", "failures", "skipped")}
+    assert counts == {"tests": "4", "failures": "1", "skipped": "1"}
+    inside = {case.get("name"): [kind.tag for kind in case] for case in suite}
+    assert inside == {
+        "the audit itself": [],
+        "auc>0.6": ["failure"],
+        "tpr@0.1>0.5": [],
+        "epsilon>1": ["skipped"],
+    }
+    assert suite.find(".//failure").get("message") == r"<auc>0.6> \x1b: exceeded"
+    record["verdicts"] = record["verdicts"][1:]
+    record["self_test"]["self_test_passed"] = False
+    failed = ElementTree.fromstring(command.junit(record)).find(".//testcase[failure]")
+    assert failed.get("name") == "the audit itself"
 
 
 # --------------------------------------------------------------------------------------------------

@@ -14,12 +14,14 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from nbconvert.filters import markdown2html
 from scipy.stats import binom, norm
 
 import mia_nb
@@ -165,6 +167,18 @@ def test_the_page_holds_headline_limits_picture_and_tables_and_asks_nothing_of_t
     assert "default-src 'none'" in page and not re.search(r'(src|href)="http', page)
     assert path.stat().st_size < 5e6
     assert len(leaky.plot().data) > 4
+
+
+def test_a_model_card_says_what_the_audit_found_and_holds_a_row_an_attack(leaky):
+    card = leaky.model_card(["auc>0.6"])
+    page = markdown2html(card)
+    assert "Membership inference" in page.partition("</h2>")[0] and page.count("<p>") == 2
+    text = unescape(re.sub("<[^>]+>", "", page))
+    (limit,) = leaky.limits(["auc>0.6"])
+    assert leaky.headline in text and limit.sentence in text
+    attacks = leaky.views()["attacks"]
+    assert page.count("<tr>") == 1 + len(attacks)
+    assert all(name in text and attacks.loc[name, "AUC"] in text for name in attacks.index)
 
 
 def test_outputs_alone_are_audited_as_the_model_that_gave_them(leaky, tmp_path):

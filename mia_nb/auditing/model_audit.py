@@ -112,6 +112,19 @@ class ModelAudit(NamedTuple):
         """
         return mia_nb.report.audit_page(self, out, self.limits(fail_if))
 
+    def model_card(self, fail_if: Sequence[str] = ()) -> str:
+        """A section for a model card, in Markdown: the headline, each limit, a table of attacks.
+
+        fail_if: limits to be judged.
+        """
+        found = [self.headline, *(verdict.sentence for verdict in self.limits(fail_if))]
+        paragraphs = [escape.markdown(sentence) for sentence in found]
+        table = escape.cells(self.views()["attacks"], escape.markdown)
+        rows = [["attack", *table.columns], ["---"] * (1 + table.shape[1])]
+        rows += [[name, *cells] for name, cells in zip(table.index, table.to_numpy(), strict=True)]
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        return "\n\n".join(["## Membership inference", *paragraphs, "\n".join(lines)]) + "\n"
+
     def views(self) -> dict[str, pd.DataFrame]:
         """The tables below the text, by title."""
         attacks = readable(self.table[self.table["attack"] != "max"], percent=True)

@@ -9,12 +9,13 @@ import os
 import re
 import sys
 import warnings
+import xml.etree.ElementTree as ElementTree
 from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 
-from mia_nb import auditing, store
+from mia_nb import auditing, escape, store
 from mia_nb._files import replacing
 from mia_nb.attacks import suite
 from mia_nb.auditing.elsewhere import array_in
@@ -32,6 +33,7 @@ from mia_nb.metrics.pairs import units
 from mia_nb.parameters import read_yaml
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
+JUNIT = "junit.xml"
 USUAL_ATTACKS = 6  # of a suite
 WAYS = ("model", "logits", "pool")
 BRINGS = {"logits": "outputs", "pool": "trained models"}
@@ -120,7 +122,11 @@ def audit(args) -> int:
     say(line, *record.get("advice", []))
     if args.weights:
         say(TWINS)
-    for file in (REPORT, RESULT):
+    files = [REPORT, RESULT]
+    if record["verdicts"]:
+        folder.write_bytes(JUNIT, junit(record))
+        files.append(JUNIT)
+    for file in files:
         say(f"  {os.path.relpath(folder.path / file)}")
     for lost in lost_figures(folder):  # the verdict, which the status is about, is there
         warnings.warn(lost, stacklevel=2)
@@ -263,3 +269,29 @@ def status(record: dict) -> tuple[int, str]:
     if any(verdict.get("tail") for verdict in record["verdicts"]):
         line += "; but the tail gives members away"
     return DONE, line
+
+
+def junit(record: dict) -> bytes:
+    """The limits of a result as JUnit XML, which build servers show as tests.
+
+    An exceeded limit is a failure, one that could not be decided is skipped. Where nothing vouches
+    for the numbers (status 1) a test of the audit itself fails.
+    """
+    code, line = status(record)
+    failures = {} if code != FAILED else {"the audit itself": line}
+    skipped = {}
+    for verdict in record["verdicts"]:
+        if verdict["outcome"] == EXCEEDED:
+            failures[verdict["limit"]] = verdict["sentence"]
+        elif verdict["outcome"] == OPEN:
+            skipped[verdict["limit"]] = verdict["sentence"]
+    names = dict.fromkeys(["the audit itself", *(one["limit"] for one in record["verdicts"])])
+    counts = {"tests": len(names), "failures": len(failures), "skipped": len(skipped)}
+    texts = {name: str(count) for name, count in counts.items()}
+    suite = ElementTree.Element("testsuite", name="mia-nb audit", **texts)
+    for name in names:
+        case = ElementTree.SubElement(suite, "testcase", classname="mia_nb.audit", name=name)
+        for kind, sentences in (("failure", failures), ("skipped", skipped)):
+            if name in sentences:
+                ElementTree.SubElement(case, kind, message=escape.terminal(sentences[name]))
+    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
