@@ -40,7 +40,6 @@ SIZES = {
     "num_models": (6, 6),
     "population": (40, 0),
     "queries": (2, 0),
-    "samples": (1, 0),
     "splits": (2, 0),
     "steps": (1, 1),
     "votes": (4, 0),
@@ -59,6 +58,7 @@ MORE = {
 }
 # lists whose length is a size
 LISTS = {"batches": [512, 256], "marks": [1, 10], "quality": [1, 2], "snapshots": [1, 2]}
+ONE_DRAW = {"samples": 1}  # of a random surrogate gradient
 IMAGES = 120
 FEWER = 60
 COLOURED = f"synthetic:classes=10,n={IMAGES + 40},size=8,channels=3,noise=1"
@@ -127,6 +127,8 @@ def toy(name: str, value: Any, sizes: dict[str, set]) -> Any:
     value = named_recipes(name, value)
     if isinstance(value, list):
         return LISTS[name] if name in LISTS else [toy(name, one, sizes) for one in value]
+    if name == "surrogate_args":
+        return value | ONE_DRAW
     if isinstance(value, dict):
         small = {key: toy(key, one, sizes) for key, one in value.items()}
         # networks are wide, and equations have many steps, unless these say else
@@ -173,6 +175,8 @@ def without_sizes(name: str, value: Any) -> Any:
     value = named_recipes(name, value)
     if isinstance(value, dict):
         free = {*SIZES, *LISTS, "dataset", "data_root", "limit", "share"}
+        if name == "surrogate_args":
+            free |= ONE_DRAW.keys()
         return {key: without_sizes(key, one) for key, one in value.items() if key not in free}
     return [without_sizes(name, one) for one in value] if isinstance(value, list) else value
 
