@@ -271,7 +271,7 @@ def _part(anchor: str, path: Path, content: bytes) -> Part:
         title=title or path.stem,
         question=question,
         failed_figures=failed_figures,
-        verdict=_html([v4.new_code_cell(outputs=verdict)]).strip(),
+        verdict=_as_prose(_html([v4.new_code_cell(outputs=verdict)])).strip(),
         verdict_is_headline=any(_is_among(cell, headline_cells) for cell in verdict_cells),
         headline=_as_prose(_html([v4.new_code_cell(outputs=headline)])),
         picture=_html([v4.new_code_cell(outputs=picture)]),

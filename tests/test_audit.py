@@ -776,7 +776,7 @@ def test_a_class_mix_is_no_leak_whatever_the_file_declares(models, info):
     assert "By the numbers alone: exceeded; auc" in found.sentence
     table = metrics.summary({"loss": score("loss", signals)}, n_resamples=50)
     said = auditing.headline(table, True, auditing.design(signals) | facts)
-    assert said.startswith(facts["doubt"]) and "loss, tells the two sides apart: " in said
+    assert said.startswith(facts["doubt"]) and "loss threshold, tells the two sides apart: " in said
     checks = {"self_test_passed": True, "inverted": []}
     record = {"verdicts": [found._asdict()], "design": facts, "self_test": checks}
     assert command.status(record)[0] == 1

@@ -104,10 +104,12 @@ def test_a_planted_leak_exits_with_three_again_at_once_and_its_result_is_what_th
     roles = {"verdict", "headline"}
     tagged = [cell for cell in notebook["cells"] if roles & {*cell["metadata"].get("tags", [])}]
     first = "".join(tagged[0]["outputs"][0]["text"]).splitlines()[0]
-    assert len(tagged) == 2 and first.startswith("The strongest of 6 attacks, nig, tells members")
+    assert len(tagged) == 2 and first.startswith(
+        "The strongest of 6 attacks, Student-t LiRA, tells members"
+    )
     assert (
         result["headline"]
-        == f"{first} None of the 4 classes or groups is clearly more exposed than the others."
+        == f"{first} None of the 4 classes is clearly more exposed than the others."
     )
     headings = re.findall(
         r"^## (.*)$", "\n".join("".join(cell["source"]) for cell in notebook["cells"]), re.MULTILINE

@@ -20,3 +20,8 @@ addEventListener("DOMContentLoaded", () => {
   for (const place of document.querySelectorAll(".output, .md-typeset__scrollwrap"))
     if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
 });
+
+/* the theme's search is a dialog without a name */
+addEventListener("DOMContentLoaded", () => {
+  document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
+});

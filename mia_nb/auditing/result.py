@@ -16,6 +16,7 @@ import pandas as pd
 
 from mia_nb import __version__
 from mia_nb.arguments import Anything, Flag
+from mia_nb.attacks import in_words
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.auditing.vulnerable import in_pairs
 from mia_nb.checks import checked
@@ -172,7 +173,7 @@ def headline(
     sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
     test = "passed" if self_test_passed else "FAILED: do not quote these numbers"
     strongest = (
-        f"The strongest of {len(auc) - 1} attacks, {top.name}, {says}: AUC"
+        f"The strongest of {len(auc) - 1} attacks, {in_words(top.name)}, {says}: AUC"
         f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}."
     )
     sentences = (
