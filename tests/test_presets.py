@@ -57,7 +57,14 @@ MORE = {
     "11_worst_case": {"recipe": {"num_models": 8}, "share": 0.2},
 }
 # lists whose length is a size
-LISTS = {"batches": [512, 256], "marks": [1, 10], "quality": [1, 2], "snapshots": [1, 2]}
+LISTS = {
+    "batches": [512, 256],
+    "marks": [1, 10],
+    "plan": [0.02, 2],
+    "quality": [1, 2],
+    "rates": [0.02, 0.05],
+    "snapshots": [1, 2],
+}
 ONE_DRAW = {"samples": 1}  # of a random surrogate gradient
 IMAGES = 120
 FEWER = 60
