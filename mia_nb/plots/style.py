@@ -19,7 +19,8 @@ NON_MEMBER = "#0072B2"
 GREY = "#767676"  # text in it has a contrast of 4.5 on white, and on black
 # Okabe-Ito without black and yellow
 LINES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#999999")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+# the last two are shorter than plotly's long dashes, of which a legend has room for one
+DASHES = ("solid", "dash", "dot", "dashdot", "12px,3px", "12px,3px,3px,3px")
 MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
 SMALL = {"size": 11, "color": GREY}
 THIN = {"color": GREY, "width": 1}
