@@ -61,6 +61,41 @@ def test_a_claim_of_which_a_part_is_not_printed_holds_in_part():
     assert verdict == "holds in part: nothing is printed at an equal gap"
 
 
+def test_a_cell_that_one_table_misprints_counts_as_most_tables_print_it():
+    """LiRA on the SDENet of CIFAR-10: .625 in Table III, .525 in VIII and XII."""
+    block = printed_blocks("nsde")["cifar10"]
+    printed = {
+        metrics["auc"]
+        for one, metrics in block.items()
+        if (one.model, one.k, one.T, one.steps, one.blocks) == ("sdenet", 0.5, 1, 16, 1)
+        and one.attack == "lira_global"
+        and one.method == "stoch_rk4"
+    }
+    assert printed == {0.525}
+    table_3 = [
+        record["value"]
+        for record in paper_results("nsde2025", "III")
+        if (record["dataset"], record["attack"], record["metric"]) == ("cifar10", "lira", "auc")
+        and record["model"].startswith("sdenet")
+    ]
+    assert table_3 == [0.625]
+    assert claims_on_print("nsde").loc["D6", "verdict"] == "holds"
+
+
+def test_two_tables_print_one_row_of_ordinary_networks():
+    """Guan et al. print the same AUCs for ResNet18 (Table 2) and VGG-16 (Table 3)."""
+    rows = [
+        [
+            record["value"]
+            for record in paper_results("snn-uai2025", table)
+            if (record["dataset"], record["model"][:3], record["metric"])
+            == ("cifar10", "ann", "auc")
+        ]
+        for table in ("2", "3")
+    ]
+    assert rows == [[0.5661, 0.5949, 0.6384]] * 2
+
+
 @pytest.mark.parametrize("study", ["snn", "nsde", "privacy"])
 def test_the_page_shows_what_is_computed(study):
     page = PAGE.read_text()

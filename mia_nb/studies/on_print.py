@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
+from statistics import median_low
 from typing import Literal, NamedTuple
 
 import pandas as pd
@@ -73,8 +74,11 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
 
 
 def printed_blocks(study: str) -> dict[str, Printed]:
-    """{block of the print: {setting: {metric: value}}}; accuracies stand with every attack."""
-    blocks: dict[str, Printed] = defaultdict(lambda: defaultdict(dict))
+    """{block of the print: {setting: {metric: value}}}; accuracies stand with every attack.
+
+    Of a cell that several tables print the median counts, so that one misprint decides nothing.
+    """
+    cells: dict[tuple[str, Setting, str], list[float]] = defaultdict(list)
     for paper in PAPERS[study]:
         for record in paper_results(paper):
             if record["table"] not in TABLES.get(study, (record["table"],)):
@@ -83,7 +87,10 @@ def printed_blocks(study: str) -> dict[str, Printed]:
             block = f"{record['dataset']} {architecture}".strip()
             one = normal(printed_setting(record))
             metric = GAP.get(record["metric"], record["metric"])
-            blocks[block][one].setdefault(metric, record["value"])
+            cells[block, one, metric].append(record["value"])
+    blocks: dict[str, Printed] = defaultdict(lambda: defaultdict(dict))
+    for (block, one, metric), printed in cells.items():
+        blocks[block][one][metric] = median_low(printed)
     for values in blocks.values():
         for one, metrics in values.items():
             of_models = values.get(one._replace(attack=""), {})
@@ -184,6 +191,9 @@ NODE = {"table": "I", "model": "odenet-16-32-64"}
 NSDE = {"table": "III", "model": "sdenet-16-32-64"}
 RESNET = {"table": "I", "model": "resnet14"}
 ALL = ("cifar10", "cifar100", "fashion-mnist", "tiny-imagenet")
+HEURISTIC = {"table": "XI", "defense": ("l1", "l2", "mmd-mixup", "memguard")}
+NOISY = {"table": "XI", "sigma": 2.0}
+LIRA = ("lira",)
 LOW_RATES = ("tpr@0.001", "tpr@0.01")
 FACTORS = (
     Factor("NODEs: 1.3 to 4 times less than ResNet-14, CIFAR-10", 1.3, 4, RESNET, NODE, ALL[:1]),
@@ -191,13 +201,24 @@ FACTORS = (
     Factor("NODEs: at most 2 times less on the two others", 1, 2, RESNET, NODE, ALL[2:]),
     Factor("NSDEs: 1.8 to 10 times less than NODEs", 1.8, 10, NODE | {"table": "III"}, NSDE, ALL),
     Factor(
-        "NSDEs: 2 to 5 times less than heuristic defenses",
+        "NSDEs: 4 to 10 times less than NODEs (Section 5.1)",
+        4,
+        10,
+        NODE | {"table": "III"},
+        NSDE,
+        ALL,
+    ),
+    Factor(
+        "NSDEs: 2 to 5 times less than heuristic defenses", 2, 5, HEURISTIC, NOISY, ALL[:1], LIRA
+    ),
+    Factor(
+        "NSDEs: 2 to 8 times less than heuristic defenses (Section 5.1)",
         2,
-        5,
-        {"table": "XI", "defense": ("l1", "l2", "mmd-mixup", "memguard")},
-        {"table": "XI", "sigma": 2.0},
+        8,
+        HEURISTIC,
+        NOISY,
         ALL[:1],
-        ("lira",),
+        LIRA,
     ),
     Factor(
         "an NSDE block in place of the last group: more than 10 times less than ResNet-14",
@@ -206,7 +227,7 @@ FACTORS = (
         RESNET,
         {"table": "VII"},
         ALL,
-        ("lira",),
+        LIRA,
     ),
 )
 
