@@ -196,12 +196,17 @@ def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browse
 
 @pytest.mark.parametrize("name", ["quickstart.ipynb", "03_attack.ipynb"])  # others: with the tour
 def test_a_notebook_of_the_demo_shows_its_figures_in_jupyterlab(demo, name, server, browser):
-    stored = stored_figures(demo.path / name)
+    shows(demo.path / name, server, browser)
+
+
+def shows(notebook: Path, server: lab.Server, browser) -> None:
+    """A stored notebook is drawn."""
+    stored = stored_figures(notebook)
     assert stored > 0
     (server.root / "shown").mkdir(exist_ok=True)
-    shutil.copy(demo.path / name, server.root / "shown")
+    shutil.copy(notebook, server.root / "shown")
     with lab.fresh_page(browser) as (page, external, errors):
-        lab.open_notebook(page, server, f"shown/{name}")
+        lab.open_notebook(page, server, f"shown/{notebook.name}")
         lab.wait_for_figures(page, stored)
         assert (external, errors) == ([], [])
 
@@ -223,12 +228,19 @@ def shows_and_reruns(notebook: Path, server: lab.Server, browser) -> None:
         assert (external, errors) == ([], [])
 
 
+# that a kernel of JupyterLab does what papermill's did is seen on three: little, much, an explorer
+RERUN = ("01_train.ipynb", "05_nsde_privacy.ipynb", "08_explore.ipynb")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names_of("tour"))
 def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(
     tour, name, server, browser
 ):
-    shows_and_reruns(tour.path / name, server, browser)
+    if name in RERUN:
+        shows_and_reruns(tour.path / name, server, browser)
+    else:
+        shows(tour.path / name, server, browser)
 
 
 MOVED = {  # tab: which of its sliders to move, by keyboard alone

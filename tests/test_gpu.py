@@ -51,7 +51,8 @@ def test_a_pool_in_float64_is_the_cpus_to_eight_digits(images, tmp_path, strateg
 def test_bf16_trains_to_the_accuracy_of_float32(images, tmp_path):
     accuracies = []
     for dtype in ("float32", "bfloat16"):
-        recipe = Recipe(**{**RECIPE.to_json(), "dtype": dtype, "epochs": 10})
+        shorter = {"num_models": 2, "batch": 32, "epochs": 6}
+        recipe = Recipe(**{**RECIPE.to_json(), **shorter, "dtype": dtype})
         pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
         signals = query(pool, images, device="cuda", progress=False)
         accuracies.append(signals.correct[:, 0][~signals.member].mean())
@@ -88,8 +89,9 @@ def test_spiking_networks_train_on_the_gpu(images, tmp_path):
         **{
             **RECIPE.to_json(),
             "model": "snn",
-            "model_args": {"base": "tinycnn", "timesteps": 2},
-            "epochs": 10,
+            "model_args": {"base": "tinycnn", "base_args": {"width": 8}, "timesteps": 2},
+            "num_models": 2,
+            "epochs": 8,
         }
     )
     pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
@@ -105,6 +107,7 @@ def test_networks_of_equations_train_stacked_and_answer_with_noise_on_the_gpu(im
             "model": "sdenet",
             "model_args": args,
             "num_models": 2,
+            "batch": 32,
             "epochs": 6,
             "snapshots": [2],
         }
@@ -126,14 +129,15 @@ def test_networks_of_equations_train_stacked_and_answer_with_noise_on_the_gpu(im
         np.testing.assert_array_equal(again.margin, signals.margin)
 
 
-def test_a_librarys_sde_solver_answers_on_the_gpu_and_a_step_tells_its_peak(images, tmp_path):
+def test_a_librarys_sde_solver_answers_on_the_gpu_and_a_step_tells_its_peak(tmp_path):
+    images = data.load("synthetic:classes=4,n=80,size=8,channels=3,seed=1")
     recipe = Recipe(
         **{
             **RECIPE.to_json(),
             "model": "sdenet",
-            "model_args": {"width": 4, "steps": 2, "method": "srk"},
+            "model_args": {"width": 4, "steps": 1, "method": "srk"},
             "num_models": 2,
-            "batch": 64,
+            "batch": 40,
             "epochs": 1,
         }
     )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
@@ -46,6 +47,8 @@ def test_a_part_of_the_plan_for_a_gpu_runs_at_toy_size(part, tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads((tmp_path / f"part{part}.json").read_text())
     assert found["rows"] and found["left"] == [] and "problems" not in found
+    numbers = [cell for row in found["rows"] for cell in row.values() if isinstance(cell, float)]
+    assert numbers and np.isfinite(numbers).all()
     assert (tmp_path / f"part{part}.md").read_text().startswith(f"**Part {part}**")
     assert_it_travels(tmp_path)
 
