@@ -308,6 +308,30 @@ def whole_pools(args) -> None:
     table(columns.split(" | "), rows)
 
 
+def chosen_temperatures(args) -> None:
+    """`rmia_tuned` of every model of a pool: `score` beside a few targets by themselves, whose
+    seconds are multiplied. Seconds are the process's own, once each.
+    """
+    rows = []
+    sizes = ((16, 50_000), (64, 5_000), (128, 5_000), (256, 5_000))
+    if args.quick:
+        sizes = ((8, 200),)
+    for models, samples in sizes:
+        signals = pairs(models, samples)
+        begun = time.process_time()
+        found = attacks.score("rmia_tuned", signals).value
+        shared = time.process_time() - begun
+        targets = range(0, models, models // 4)
+        begun = time.process_time()
+        expected = [attacks.ATTACKS["rmia_tuned"](*signals.hold_out(t)) for t in targets]
+        each = (time.process_time() - begun) * models / len(targets)
+        difference = np.abs(found[targets] - expected).max()
+        times = [f"{shared:.1f} s", f"{each:.0f} s", f"{each / shared:.1f}x"]
+        rows.append([models, samples, *times, f"{difference:.1g}"])
+    columns = "models | samples | score | one by one, of 4 targets | ratio | largest difference"
+    table(columns.split(" | "), rows)
+
+
 def from_files(args) -> None:
     """Signals as `query` writes them, scored in a fresh process."""
     rows = []
@@ -413,6 +437,7 @@ def main():
             against_textbook,
             one_target,
             whole_pools,
+            chosen_temperatures,
             from_files,
             with_bootstrap,
             growth,

@@ -13,9 +13,11 @@ from numpy.polynomial import polynomial
 from scipy.stats import norm, rankdata
 
 from mia_nb import attacks
+from mia_nb.attacks import tuned
+from mia_nb.attacks.inputs import confidences_of
 from mia_nb.attacks.reference import rmia
 from mia_nb.attacks.smooth import lira_smooth
-from mia_nb.attacks.tuned import rmia_tuned
+from mia_nb.attacks.tuned import _area_and_log_rate, rmia_tuned
 from mia_nb.types import Signals
 
 
@@ -141,7 +143,7 @@ def test_of_one_temperature_it_is_rmia_on_margins_divided_by_it(temperature):
     target, references = gaussian(8, 200, population=30).hold_out(0)
     cooled = [replace(s, margin=s.margin / temperature) for s in (target, references)]
     found = rmia_tuned(target, references, temperatures=(temperature,))
-    assert np.array_equal(found, rmia(*cooled))
+    np.testing.assert_allclose(found, rmia(*cooled), **CLOSE)
 
 
 def test_where_easy_samples_leak_a_higher_temperature_is_chosen_and_finds_more():
@@ -167,17 +169,65 @@ def test_where_nothing_is_gained_it_is_rmia():
     )
 
 
-def test_a_pseudo_target_never_has_its_complement_among_its_references(monkeypatch):
-    held = []
-    plain = Signals.hold_out
-    target, references = gaussian(12, 100).hold_out(3)
-    monkeypatch.setattr(Signals, "hold_out", lambda s, row: held.append((s, row)) or plain(s, row))
-    rmia_tuned(target, references, pseudo=6)
-    assert len(held) == 6
-    for known, row in held:
-        others = plain(known, row)[1].member
-        assert len(others) == 8
-        assert not (others != known.member[row]).all(1).any()
+def slow_choice(references: Signals, seed: int = 0) -> float:
+    """Pseudo-target by pseudo-target, each on copies of the references that its pair leaves."""
+    rng = np.random.default_rng(seed)
+    temperatures = (1.0, 1.5, 2.0, 3.0)
+    pseudo_targets = rng.permutation(references.shape[0])[:8]
+    samples = rng.permutation(np.flatnonzero(~references.population))[: 200_000 // 8]
+    known = references.select(samples=np.sort(samples))
+    measured = []
+    for row in pseudo_targets:
+        pseudo_target, others = known.hold_out(int(row))
+        for temperature in temperatures:
+            cooled = [replace(s, margin=s.margin / temperature) for s in (pseudo_target, others)]
+            score = rmia(*cooled, missing="nan")
+            measured.append(_area_and_log_rate(score, known.member[row]))
+    measured = np.array(measured).reshape(len(pseudo_targets), len(temperatures), 2)
+    lead = measured - measured[:, :1]
+    error = lead.std(0, ddof=1) / np.sqrt(len(lead))
+    best = 0
+    for column in range(len(temperatures)):
+        clear = (lead[:, column].mean(0) > error[column]).all()
+        if clear and lead[:, column, 1].mean() > lead[:, best, 1].mean():
+            best = column
+    return temperatures[best]
+
+
+@pytest.mark.parametrize("design", ["pairs", "shuffled pairs", "Bernoulli", "margins of 1000 nats"])
+def test_all_targets_of_a_pool_get_the_temperature_that_a_slow_twin_chooses_for_each(design):
+    world = saturated(10, 300, easy_gap=0.3, hard_gap=0.2)
+    if design == "shuffled pairs":
+        world = world.select(models=np.random.default_rng(2).permutation(10))
+    if design == "Bernoulli":
+        member = np.random.default_rng(1).random((10, 300)) < 0.5
+        world = replace(world, member=member)
+    if design == "margins of 1000 nats":
+        world = replace(world, margin=400 * world.margin)
+    found = attacks.score("rmia_tuned", world).value
+    chosen = []
+    for t in range(0, 10, 2):
+        target, references = world.hold_out(t)
+        chosen.append(slow_choice(references))
+        cooled = [replace(s, margin=s.margin / chosen[-1]) for s in (target, references)]
+        expected = rmia(*cooled, missing="nan")
+        np.testing.assert_allclose(found[t], expected, rtol=1e-10, atol=1e-10)
+    if design == "pairs":
+        assert set(chosen) == {1, 3}
+
+
+@pytest.mark.parametrize("models", [8, 32])
+def test_reading_for_a_choice_is_not_quadratic_in_the_number_of_models(monkeypatch, models):
+    reads = []
+
+    def counted(pool, *args):
+        reads.append(len(pool.margin))
+        return confidences_of(pool, *args)
+
+    monkeypatch.setattr(tuned, "confidences_of", counted)
+    attacks.score("rmia_tuned", gaussian(models, 50))
+    # at 4 temperatures, for at most 16 models that play the target and once for the scores
+    assert sum(reads) <= 4 * (16 + 1) * np.log2(models / 2) * models
 
 
 def test_a_seed_repeats_the_choice_and_another_target_membership_does_not_change_it():

@@ -27,6 +27,7 @@ SHARED = (
     "rmia",
     "rmia_offline",
     "rmia_count",
+    "rmia_tuned",
     partial(rmia, offline=True, from_in=True),
     partial(rmia, combine="llr"),
     "base",

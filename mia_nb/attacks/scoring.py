@@ -19,6 +19,7 @@ from mia_nb.attacks.registry import ATTACKS, NAMES, Attack
 from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.attacks.smooth import lira_smooth, releases
 from mia_nb.attacks.summaries import LARGEST_MARGIN, Summary, left_out
+from mia_nb.attacks.tuned import Tuned, rmia_tuned, tuned_outside
 from mia_nb.checks import checked, hint, instance, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
 
@@ -34,10 +35,12 @@ IN_BLOCKS = (
     lira_smooth,
     nig,
     releases,
+    rmia_tuned,
 )
 # what these read of their references can be merged, so all targets share the reading
 WORLDS = (attack_r, lira, lira_smooth, nig)
 CONFIDENCES = (rmia, base)
+OF_THE_CHOICE = ("temperatures", "pseudo", "max_rows", "combine", "seed")  # rmia_tuned's options
 # what two plans of queries must agree in, besides their number
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")
 LEARN_A_SPREAD = ("lira", "nig_offline", "releases")  # how their names begin
@@ -79,10 +82,11 @@ def score(
     samples lack a side (Bernoulli designs) they score NaN and the share is a flag; the attack's
     warnings are flags too, as are outputs after every time step, and targets and references on two
     scales or queried by two plans. References are read block by block where they lie, so that
-    memory beyond them hardly grows with their number; shokri, song_mittal, rmia_tuned and functions
-    of your own get a copy. rmia, base, attack_r, watson, lira, lira_smooth and nig read the models
-    once for all targets (`summaries.left_out`), so that M models as targets of each other take
-    about M log M readings in place of M^2; trims, medians and joint forms do not. Example:
+    memory beyond them hardly grows with their number; shokri, song_mittal and functions of your own
+    get a copy, rmia_tuned one of the samples it chooses on. rmia, rmia_tuned, base, attack_r,
+    watson, lira, lira_smooth and nig read the models once for all targets (`summaries.left_out`),
+    so that M models as targets of each other take about M log M readings in place of M^2; trims,
+    medians and joint forms do not. Example:
         scores = score("rmia", signals)
     """
     name, function = find(attack)
@@ -247,10 +251,13 @@ def _summaries(
     pool: Signals,
     unit: np.ndarray,
     held_out: set[int],
-) -> Iterator[tuple[int, Summary | None]]:
+) -> Iterator[tuple[int, Summary | Tuned | None]]:
     """Every unit of models that is held out, and what the attack reads of all others; None where it
     reads them by itself.
     """
+    if plain is rmia_tuned:
+        choice = {name: value for name, value in options.items() if name in OF_THE_CHOICE}
+        return tuned_outside(pool, unit, held_out, **choice)
     name = getattr(plain, "__name__", "")
     combine = combination(name, query_kind, options.get("combine"))
     if plain is releases:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.arguments import Count, Positive, Several
-from mia_nb.attacks.inputs import sides
+from mia_nb.arguments import Anything, Array, Count, Positive, Several
+from mia_nb.attacks.inputs import confidences_of, in_place, margins_per_query, sides
+from mia_nb.attacks.margins import Columns
 from mia_nb.attacks.reference import rmia
+from mia_nb.attacks.summaries import LARGEST_MARGIN, Confidences, left_out
 from mia_nb.checks import checked
-from mia_nb.types import Signals
+from mia_nb.types import Signals, pair_ids
 
 TEMPERATURES = (1.0, 1.5, 2.0, 3.0)
 LOWEST_RATE = 0.001  # of the false positive rates that count in the choice
 FEWEST_FALSE = 10  # non-members above the lowest threshold: fewer are noise
 RATES = 20
+
+
+class Tuned(NamedTuple):
+    """What `rmia_tuned` reads of the references of a target."""
+
+    temperature: float
+    confidences: Confidences | None  # at this temperature; None where margins are too large to sum
 
 
 @checked
@@ -30,6 +40,7 @@ def rmia_tuned(
     combine: str | None = None,
     missing: str = "raise",
     seed: Count = 0,
+    summary: Anything = None,
 ) -> np.ndarray:
     """`rmia` on margins divided by a temperature, which is chosen without looking at the target.
 
@@ -51,6 +62,7 @@ def rmia_tuned(
         combine: how queries are combined, as in `rmia`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         seed: of the choice of pseudo-targets and samples.
+        summary: `Tuned` of the references, where it is known; None: chosen here.
 
     Returns:
         (N,) scores of `rmia` at the temperature chosen; at the first one, if that one is the best
@@ -63,50 +75,186 @@ def rmia_tuned(
     for every target; choosing it on the references is ours. Caveat: with hardly trained networks
     differences between temperatures are not resolved, and this is plain RMIA.
     """
+    if summary is None:
+        sides("rmia_tuned", target, references, ("in", "out"), missing)
+        everyone = np.zeros(references.shape[0], int)
+        options = {"temperatures": temperatures, "pseudo": pseudo, "max_rows": max_rows}
+        options |= {"combine": combine, "seed": seed}
+        _, summary = next(tuned_outside(references, everyone, {-1}, **options))
+    else:
+        sides("rmia_tuned", target, references, ("in", "out"), missing, summary.confidences)
+    return rmia(
+        _cooled(target, summary.temperature),
+        _cooled(references, summary.temperature),
+        combine=combine,
+        missing=missing,
+        summary=summary.confidences,
+    )
+
+
+@checked
+def tuned_outside(
+    pool: Signals,
+    unit: Array,
+    wanted: Anything,
+    *,
+    temperatures: Sequence[float] = TEMPERATURES,
+    pseudo: Several = 8,
+    max_rows: Positive = 200_000,
+    combine: str | None = None,
+    seed: Count = 0,
+) -> Iterator[tuple[int, Tuned]]:
+    """For every wanted unit, its number and what `rmia_tuned` reads of all models outside it.
+
+    Parameters:
+        pool: signals of all models, membership included.
+        unit: (M,) number of each model's unit, as in `summaries.left_out`.
+        wanted: set of numbers of units; -1 stands for a unit without models.
+        temperatures, pseudo, max_rows, combine, seed: as in `rmia_tuned`.
+
+    Returns:
+        an iterator of pairs (number, `Tuned`), in no particular order.
+
+    Raises:
+        ValueError: for options out of their range.
+
+    A seed draws the same few places among the references of every unit, so that few models play
+    the target, and for each of them all units share the reading of the others: M models take about
+    M log M readings, not M^2.
+    """
     if not temperatures or not all(0 < one < np.inf for one in temperatures):
         raise ValueError(f"temperatures={temperatures!r}: wanted one or several numbers above 0")
-    sides("rmia_tuned", target, references, ("in", "out"), missing)
-    best = _best_temperature(references, temperatures, pseudo, max_rows, combine, seed)
-    return rmia(_cooled(target, best), _cooled(references, best), combine=combine, missing=missing)
+    sums = _sums_will_do(pool, min(temperatures))
+    chosen = {}
+    outside = {number: np.flatnonzero(unit != number) for number in wanted}
+    for count in {len(rows) for rows in outside.values()}:
+        rng = np.random.default_rng(seed)
+        places = rng.permutation(count)[:pseudo]
+        samples = rng.permutation(np.flatnonzero(~pool.population))[: max_rows // pseudo]
+        playing = {number: rows[places] for number, rows in outside.items() if len(rows) == count}
+        known = pool.select(samples=np.sort(samples))
+        chosen |= _best_temperatures(
+            known, unit, _pairs(pool), playing, temperatures, combine, sums
+        )
+    return _at_their_temperatures(pool, unit, chosen, combine, sums)
+
+
+def _at_their_temperatures(
+    pool: Signals, unit: np.ndarray, chosen: dict[int, float], combine: str | None, sums: bool
+) -> Iterator[tuple[int, Tuned]]:
+    """The pairs of `tuned_outside`, given the temperature of each unit."""
+    for temperature in sorted(set(chosen.values())):
+        numbers = {number for number, best in chosen.items() if best == temperature}
+        cooled = _cooled(in_place(pool, np.arange(len(unit))), temperature)
+        everyone = np.ones(len(unit), bool)
+        outside = _confidences_outside(cooled, unit, numbers, everyone, combine, sums)
+        for number, confidences in outside:
+            yield number, Tuned(temperature, confidences)
+
+
+def _sums_will_do(pool: Signals, temperature: float) -> bool:
+    """Whether no margin over this temperature is so large that float64 cannot hold its
+    probability.
+    """
+    largest = LARGEST_MARGIN * temperature
+    return all(np.abs(margins).max(initial=0) <= largest for margins in pool.margin)
+
+
+def _pairs(pool: Signals) -> np.ndarray:
+    """(M,) number of each model's pair: what is held out where it plays the target."""
+    informative = ~(pool.population | pool.member.all(0))
+    return pair_ids(pool.member[:, informative])
 
 
 def _cooled(signals: Signals, temperature: float) -> Signals:
-    return replace(signals, margin=signals.margin / temperature)
+    margin = signals.margin
+    if isinstance(margin, Columns):
+        return replace(signals, margin=margin.then(lambda block: block / temperature))
+    return replace(signals, margin=margin / temperature)
 
 
-def _best_temperature(
-    references: Signals,
-    temperatures: Sequence[float],
-    pseudo: int,
-    max_rows: int,
+def _combined(signals: Signals, combine: str | None) -> Signals:
+    """The signals with queries combined as `rmia` combines them, so that this is done once."""
+    margins = margins_per_query(signals, "rmia", combine)
+    combined = np.stack([phi[:, :] for phi in margins], axis=1)
+    return replace(signals.select(queries=slice(len(margins))), margin=combined)
+
+
+def _confidences_outside(
+    pool: Signals,
+    unit: np.ndarray,
+    wanted: set[int],
+    kept: np.ndarray,
     combine: str | None,
-    seed: int,
-) -> float:
-    """The temperature at which these references' own members are found best."""
+    sums: bool,
+) -> Iterator[tuple[int, Confidences | None]]:
+    """For every wanted unit, its number and the confidences of all models outside it, of those that
+    are `kept` (M,) bool; None where no model is left, or without sums.
+    """
+    if not sums:
+        return iter([(number, None) for number in wanted])
+
+    def read(rows: np.ndarray) -> Confidences:
+        return confidences_of(in_place(pool, rows[kept[rows]]), "rmia", combine)
+
+    return left_out(unit, wanted, read)
+
+
+def _best_temperatures(
+    known: Signals,
+    unit: np.ndarray,
+    pair: np.ndarray,
+    playing: dict[int, np.ndarray],
+    temperatures: Sequence[float],
+    combine: str | None,
+    sums: bool,
+) -> dict[int, float]:
+    """For every unit, the temperature at which models outside it find each other's members best.
+
+    known: the samples to choose on; pair (M,): numbers of what is held out where a model plays the
+    target; playing: the models that do, for each unit.
+    """
+    units_of: dict[int, set[int]] = {}  # of each model that plays the target
+    for number, rows in playing.items():
+        for row in rows.tolist():
+            units_of.setdefault(row, set()).add(number)
+    # for every unit, and model that plays the target: (AUC, mean log rate) at each temperature
+    measured: dict[int, dict[int, list]] = {number: {} for number in playing}
+    for temperature in temperatures:
+        cooled = _combined(_cooled(known, temperature), combine)
+        for row, numbers in units_of.items():
+            pseudo_target = cooled.select(models=slice(row, row + 1)).hide()
+            kept = pair != pair[row]
+            outside = _confidences_outside(cooled, unit, numbers, kept, combine, sums)
+            for number, confidences in outside:
+                others = np.flatnonzero(kept & (unit != number))
+                if not len(others):
+                    continue
+                score = rmia(
+                    pseudo_target,
+                    in_place(cooled, others),
+                    combine=combine,
+                    missing="nan",
+                    summary=confidences,
+                )
+                found = _area_and_log_rate(score, known.member[row])
+                measured[number].setdefault(row, []).append(found)
+    return {
+        number: _clearly_best(np.array([*by_row.values()]), temperatures)
+        for number, by_row in measured.items()
+    }
+
+
+def _clearly_best(measured: np.ndarray, temperatures: Sequence[float]) -> float:
+    """The temperature of the largest mean log rate among those that lead over the first; the first
+    if none does.
+
+    measured: (pseudo-targets, temperatures, 2) AUC and mean log rate, NaN where not measurable.
+    """
     first = temperatures[0]
-    rng = np.random.default_rng(seed)
-    audited = np.flatnonzero(~references.population)
-    pseudo_targets = rng.permutation(references.shape[0])[:pseudo]
-    samples = rng.permutation(audited)[: max_rows // pseudo]
-    known = references.select(samples=np.sort(samples))
-    measured = []  # a pair (AUC, mean log rate) for every temperature and pseudo-target
-    for row in pseudo_targets:
-        pseudo_target, others = known.hold_out(int(row))
-        if not others.shape[0]:
-            continue
-        member = known.member[row]
-        measured.append([])
-        for temperature in temperatures:
-            score = rmia(
-                _cooled(pseudo_target, temperature),
-                _cooled(others, temperature),
-                combine=combine,
-                missing="nan",
-            )
-            measured[-1].append(_area_and_log_rate(score, member))
-    if not measured:
+    if not len(measured):
         return first
-    lead = np.array(measured) - np.array(measured)[:, :1]
+    lead = measured - measured[:, :1]
     lead = lead[np.isfinite(lead).all((1, 2))]
     if len(lead) < 2:
         return first
