@@ -35,6 +35,7 @@ PAGES = {  # pages that lie elsewhere in the repository: where they are on the s
     "benchmarks/RESULTS.md": "measured.md",
     "data/README.md": "data.md",
     "notebooks/workshop": "tutorials/index.md",
+    "notebooks/README.md": "tutorials/index.md",
 }
 LINK = re.compile(r"(\]\(|(?:src|href)=\")([^)\s#\"]+)(?=[)\s#\"])")
 INTERVAL = re.compile(r"(?<=\d) (\[[-+\d.]+,) (?=[-+\d.]+\])")

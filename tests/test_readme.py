@@ -82,6 +82,14 @@ def test_the_readme_is_short():
     assert len(TEXTS["README.md"].split()) <= 480
 
 
+def test_the_list_of_notebooks_has_each_of_them_and_its_pictures_exist():
+    folder = ROOT / "notebooks"
+    targets = re.findall(r"\]\(([^)#]+)\)", (folder / "README.md").read_text())
+    books = {path.relative_to(folder).as_posix() for path in folder.glob("**/[!.]*.ipynb")}
+    assert books <= {*targets}
+    assert [target for target in targets if not (folder / target).exists()] == []
+
+
 AUDITS = [
     line
     for text in TEXTS.values()
