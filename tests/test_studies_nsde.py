@@ -53,7 +53,7 @@ REPLACED = FlowCell("replaced", k=0.5, queries=16)
 MORE_BLOCKS = [SDENET._replace(blocks=blocks, queries=64) for blocks in (2, 3)]
 EVERYTHING = [RESNET, *ODENETS, *VARIANTS, *ASKED, *NOISES, *SWEEP, LARGE, REPLACED, *MORE_BLOCKS]
 VERDICTS = ["D1", "D2", "D3", "D4", "D5", "D6", "D7", "D9", "D11", "D12", "D13"]
-VERDICTS += ["D18", "D19", "D20", "D21"]
+VERDICTS += ["D18", "D19", "D20", "D21", "D22"]
 
 
 def design(targets=8, samples=400, seed=0):
@@ -258,6 +258,17 @@ def test_the_form_of_an_attack_that_was_run_is_the_one_that_is_placed():
     assert set(ran["attack"]) == {"lira_global", "rmia", "loss", "song_mittal"}
     assert ran.query("attack == 'lira_global'")["note"].str.contains("ours: lira_per_sample").all()
     assert set(PRINTED_ATTACKS) == {r["attack"] for r in published.paper_results()} - {None}
+
+
+def test_beside_an_sdenet_without_noise_stands_the_network_of_its_own_scheme():
+    """Without noise it is an ODENet; of two the one by a Runge-Kutta scheme, as the study's is."""
+    by_rk4 = ODENET._replace(method="rk4")
+    for order in ([ODENET, by_rk4], [by_rk4, ODENET]):
+        cells = study(as_claimed, settings=order, samples=100)
+        table = studies.against_papers("nsde", cells, tables=("V",), n_resamples=2)
+        placed = table[table["ours"].notna()]
+        assert set(placed["setting"]) == {"SDENet sigma=0, stoch_rk4"}
+        assert placed["note"].str.contains("ours is ODENet, rk4").all()
 
 
 def test_what_is_odd_about_a_printed_number_stays_with_it():

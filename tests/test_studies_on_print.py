@@ -96,6 +96,54 @@ def test_two_tables_print_one_row_of_ordinary_networks():
     assert rows == [[0.5661, 0.5949, 0.6384]] * 2
 
 
+def test_a_network_without_noise_is_less_exposed_than_both_neural_odes_on_print():
+    """TPR at 0.1 % of the strongest attack, RMIA: .0091 against .0193 and .0272 on CIFAR-10 (Tables
+    V, III), .0204 against .0541 and .0291 on CIFAR-100."""
+    claim = claims_on_print("nsde").loc["D22"]
+    assert (claim["verdict"], claim["agree"], claim["comparisons"]) == ("holds", 4, 4)
+    assert claim["least"].startswith("cifar100: ODENet-64, ") and claim["least"].endswith("+0.0087")
+
+
+def test_two_blocks_of_table_xii_print_two_results_of_one_setting():
+    """k = 0.3 over 16 steps; the second one's AUC and accuracy are those of k = 0.6."""
+    printed = {}
+    for record in paper_results("nsde2025", "XII"):
+        about = record["setting"]
+        if (about["s"], about["T"]) == (16, 1):
+            printed[about["k"], about["impact"], record["metric"]] = record["value"]
+    auc_and_accuracy = [
+        (printed[k, block, "auc"], printed[k, block, "accuracy"])
+        for k, block in ((0.3, "k"), (0.3, "stochasticity"), (0.6, "stochasticity"))
+    ]
+    assert auc_and_accuracy == [(0.53, 0.5129), (0.516, 0.5202), (0.516, 0.5202)]
+    assert "has an AUC of .530 and an attack accuracy of 51.29 %" in PAGE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "without_noise", "ordinary"),
+    [("cifar10", 0.559, 0.617), ("cifar100", 0.676, 0.792)],
+)
+def test_the_print_has_two_results_of_a_network_without_noise(dataset, without_noise, ordinary):
+    """An SDENet of sigma 0 (Table V) and an ODENet by RK4 (Table IX): LiRA's AUC."""
+    block = printed_blocks("nsde")[dataset]
+    sde = Setting("sdenet", method="stoch_rk4", attack="lira_global")
+    ode = Setting("odenet", method="rk4", attack="lira_global")
+    assert (block[sde]["auc"], block[ode]["auc"]) == (without_noise, ordinary)
+    assert all(f"{auc:.3f}"[1:] in PAGE.read_text() for auc in (without_noise, ordinary))
+
+
+@pytest.mark.parametrize(("attack", "rises"), [("rmia", 11), ("attack_r", 11), ("attack_p", 7)])
+def test_input_dropout_strengthens_two_printed_attacks_everywhere(attack, rises):
+    gains = []
+    for values in printed_blocks("snn").values():
+        for one, metrics in values.items():
+            if one.model == "snn" and one.references == "own" and one.input_dropout:
+                plain = values.get(one._replace(input_dropout=False), {})
+                if one.attack == attack and plain:
+                    gains.append(metrics["auc"] - plain["auc"])
+    assert (sum(gain > 0 for gain in gains), len(gains)) == (rises, 11)
+
+
 @pytest.mark.parametrize("study", ["snn", "nsde", "privacy"])
 def test_the_page_shows_what_is_computed(study):
     page = PAGE.read_text()

@@ -189,6 +189,7 @@ class Factor(NamedTuple):
 
 NODE = {"table": "I", "model": "odenet-16-32-64"}
 NSDE = {"table": "III", "model": "sdenet-16-32-64"}
+ODENET_64 = {"table": "V", "model": "odenet-64"}
 RESNET = {"table": "I", "model": "resnet14"}
 ALL = ("cifar10", "cifar100", "fashion-mnist", "tiny-imagenet")
 HEURISTIC = {"table": "XI", "defense": ("l1", "l2", "mmd-mixup", "memguard")}
@@ -199,6 +200,15 @@ FACTORS = (
     Factor("NODEs: 1.3 to 4 times less than ResNet-14, CIFAR-10", 1.3, 4, RESNET, NODE, ALL[:1]),
     Factor("NODEs: 1.6 to 2.6 times less, CIFAR-100", 1.6, 2.6, RESNET, NODE, ALL[1:2]),
     Factor("NODEs: at most 2 times less on the two others", 1, 2, RESNET, NODE, ALL[2:]),
+    Factor(
+        "ODENet-64: 2.5 to 6 times less than ResNet-14 (Appendix C)",
+        2.5,
+        6,
+        RESNET,
+        ODENET_64,
+        ALL[:2],
+        LIRA,
+    ),
     Factor("NSDEs: 1.8 to 10 times less than NODEs", 1.8, 10, NODE | {"table": "III"}, NSDE, ALL),
     Factor(
         "NSDEs: 4 to 10 times less than NODEs (Section 5.1)",

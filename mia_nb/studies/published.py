@@ -61,6 +61,7 @@ PRINTED_DEFENSES = {  # in training, of the output
 # what was rounded
 PRINTED_K = {0.71: math.sqrt(0.5), 0.35: math.sqrt(0.125), 0.18: math.sqrt(0.03125), 0.13: 0.125}
 PRINTED_SCHEME = "stochastic RK4"
+OF_PRINTED_SCHEME = ("stoch_rk4", "rk4")  # without noise these are one
 NEAR = 0.055  # printed sigmas have one decimal
 EQUATION = ("model", "blocks", "method", "augment", "k", "steps", "T", "sigma", "noise_sd")
 PRINTED_ACCURACY = {
@@ -179,7 +180,8 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
     channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense and
     sigma alone), with noise on and the fewest queries, whose number is not printed; neither are
     the steps of the ODENets, which form of LiRA was run, and how DP-SGD was tuned. SDENets are
-    placed whatever their scheme, settings with a variant or with aligned references nowhere.
+    placed whatever their scheme, those of the printed one first, settings with a variant or with
+    aligned references nowhere.
     The printed Attack-R counts references (4, so five levels), hence its zeros at low FPR; where
     "attack_r_lattice" was run, which counts them too, it stands beside it, else our "attack_r".
     MemGuard's TPR of 0 is an effect of ties. Seconds and megabytes are of one machine, batch
@@ -272,7 +274,9 @@ def _placed(settings: dict, wanted: Setting, record: dict) -> Setting | None:
 
     def order(one: Setting) -> tuple:
         attack = attacks.index(one.attack) if attacks else 0
-        return one.model != wanted.model, *_apart(one, wanted, record), one.queries, attack
+        other_scheme = wanted.method == "stoch_rk4" and one.method not in OF_PRINTED_SCHEME
+        apart = _apart(one, wanted, record)
+        return one.model != wanted.model, *apart, other_scheme, one.queries, attack
 
     return min(found, key=order, default=None)
 
