@@ -4,6 +4,7 @@ presets of a paper have all that it printed.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from functools import cache
@@ -95,25 +96,142 @@ def test_an_estimate_times_steps_and_runs_nothing(tmp_path, monkeypatch, capsys)
     assert "the time is estimated for cifar10, cifar100" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_every_number_of_the_study_of_equations_has_a_network_in_its_preset():
-    networks = {}
+@cache
+def networks(notebook: str) -> dict[str, dict]:
+    """{data set as printed: {setting: (pool, hours of its training)}} of the study of equations."""
+    of_data: dict[str, dict] = {}
     for step in steps("paper-nsde"):
+        if step.notebook.stem != notebook:
+            continue
         name = step.parameters["source"]["dataset"]
-        of_data = networks.setdefault(NAMES.get(name, name), {})
-        for recipe, images, _ in hours.trainings([step]):
-            flow = neural_de.describe(build(recipe, images, 0))
+        trained = of_data.setdefault(NAMES.get(name, name), {})
+        for _, recipe, taken in hours.hours([step], assumed):
+            flow = neural_de.describe(build(recipe, BLANK[name], 0))
             info = {"model": recipe.model, "flow": flow, "defense": recipe.defense}
             outputs = step.parameters.get("outputs", []) if not recipe.defense else []
             for output in ["", *outputs]:
                 for words in published.PRINTED_ATTACKS.values():
                     one = setting({**info, "output": output}, words[0])
-                    of_data[one] = None
-    missing = []
-    for record in published.paper_results("nsde2025"):
-        if record["table"] == "VI":
-            continue
+                    trained.setdefault(one, (recipe.model_dump_json(), taken))
+    return of_data
+
+
+BLANK = {name: hours.blank(name, 1, *shape) for name, (_, _, *shape) in hours.PUBLISHED.items()}
+
+
+@cache
+def pools_of(table: str, dataset: str) -> tuple[dict[str, float], list[str]]:
+    """{pool: its hours} of the pools that a printed table rests on, and what has none."""
+    trained = networks("06_defenses" if table == "XI" else "09_neural_de").get(dataset, {})
+    taken, missing = {}, []
+    for record in published.paper_results("nsde2025", table):
         wanted = published.printed_setting(record)
-        if published._placed(networks[record["dataset"]], wanted, record) is None:
-            missing.append((record["table"], record["dataset"], wanted.label))
-    assert not missing
+        if record["dataset"] == dataset:
+            one = published._placed(trained, wanted, record)
+            if one is None:
+                missing.append(wanted.label)
+            else:
+                pool, of_pool = trained[one]
+                taken[pool] = of_pool
+    return taken, missing
+
+
+@pytest.mark.slow
+def test_every_number_of_the_study_of_equations_has_a_network_in_its_preset():
+    printed = {(one["table"], one["dataset"]) for one in published.paper_results("nsde2025")}
+    for table, dataset in printed:
+        if table != "VI":
+            assert not pools_of(table, dataset)[1], (table, dataset)
+
+
+def page_rows(first: str, columns: int) -> list[list[str]]:
+    """The cells of those rows of the page that begin so."""
+    text = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
+    rows = []
+    for line in text.splitlines():
+        if line.startswith(first):
+            rows.append([cell.strip() for cell in line[1:-1].split("|")])
+    assert rows and all(len(row) == columns for row in rows)
+    return rows
+
+
+def test_the_headers_of_presets_say_the_hours_of_the_page():
+    new = {row[0].strip("`"): round(float(row[3])) for row in page_rows("| `paper-", 4)}
+    for preset, hours_of_rung in new.items():
+        text = (ROOT / "notebooks" / "presets" / f"{preset}.yaml").read_text(encoding="utf-8")
+        header = " ".join(line.strip("# ") for line in text.partition("\n\n")[0].splitlines())
+        assert re.findall(r"about (\d+) hours on one H100", header) == [str(hours_of_rung)]
+        assert not re.search(r"about a (day|week)|weeks on", header)
+    text = (ROOT / "notebooks" / "presets" / "paper-nsde.yaml").read_text(encoding="utf-8")
+    header = " ".join(line.strip("# ") for line in text.partition("\n\n")[0].splitlines())
+    assert re.findall(r"about (\d+) hours on one H100", header) == [str(new[one]) for one in RUNGS]
+
+
+def tables_of_page() -> list[tuple[str, list[str], str, str, str, str]]:
+    """(paper, tables, data set, numbers, filled today, hours) of each row of the page."""
+    papers = {"NSDE": "nsde2025", "SNN": "snn-uai2025", "workshop": "snn-workshop2025"}
+    rows = []
+    for word, paper in papers.items():
+        for cells in page_rows(f"| {word} ", 6):
+            tables, data, numbers, today, _, taken = cells
+            named = tables.partition(";")[0].removeprefix(word).strip().split(", ")
+            name = data.lower().replace("cifar-", "cifar")
+            rows.append((paper, named, name, numbers, today, taken))
+    return rows
+
+
+def test_the_page_counts_every_printed_number_once():
+    counted = 0
+    for paper, tables, data, numbers, *_ in tables_of_page():
+        records = [one for one in published.paper_results(paper) if one["table"] in tables]
+        of_data = [one for one in records if data in ("any", one["dataset"])]
+        assert len(of_data) == int(numbers or 0)
+        counted += len(of_data)
+    assert counted == len(published.paper_results())
+
+
+@pytest.mark.slow
+def test_the_page_says_how_long_the_pools_of_a_table_take():
+    for paper, tables, data, _, _, taken in tables_of_page():
+        if paper == "nsde2025" and data != "any" and not tables[0].startswith("Figure"):
+            pools = {}
+            for table in tables:
+                pools |= pools_of(table, data)[0]
+            assert float(taken) == pytest.approx(sum(pools.values()), abs=0.06)
+    given = {"SNN 2": [("dataset", "cifar10")], "SNN 3": [("model", "vgg16")]}
+    for first, changes in given.items():
+        every = sum(one for *_, one in hours.hours(steps("paper-snn", changes), assumed))
+        assert float(page_rows(f"| {first}", 6)[0][-1]) == pytest.approx(every, abs=0.06)
+
+
+@pytest.mark.slow
+def test_the_page_counts_the_numbers_that_the_shipped_pools_stand_beside():
+    """Which printed settings they are; what attacks find there is of no account."""
+    spec = importlib.util.spec_from_file_location("results", ROOT / "docs" / "results.py")
+    results = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(results)
+    shipped = {
+        "nsde2025": [
+            setting(one.info, attack)
+            for one in results.there(results.DEFENDED).values()
+            for attack in results.ATTACKS
+        ]
+    }
+    spiking = [
+        one._replace(attack=attack, references=references)
+        for one in results.SPIKING.values()
+        for attack in ("rmia", "attack_r", "attack_r_lattice", "attack_p")
+        for references in ("own", "ann")
+        if references == "own" or (one.model == "snn" and attack != "attack_p")
+    ]
+    shipped |= {"snn-uai2025": spiking, "snn-workshop2025": spiking}
+    for paper, tables, data, _, today, _ in tables_of_page():
+        filled = 0
+        for record in published.paper_results(paper):
+            here = record["table"] in tables and record["dataset"] == data == "cifar10"
+            if here and "vgg" not in record["model"]:
+                wanted = published.printed_setting(record)
+                filled += (
+                    published._placed(dict.fromkeys(shipped[paper]), wanted, record) is not None
+                )
+        assert filled == int(today or 0), (paper, tables, data)
