@@ -346,9 +346,15 @@ def test_sentences_say_where_only_auc_decides():
     )
     deciding = table[table["needed"]].groupby("claim")["metric"].agg(set)
     sentences = studies.claims("snn", {})["claim"]
-    for name in ("S1", "S2", "S3", "S4", "S5", "S6"):
+    for name in ("S1", "S2", "S4", "S5", "S6"):
         assert deciding[name] == {"auc"} and sentences[name].endswith("(in AUC).")
-    assert deciding["S7"] == {"auc"} and "(AUC within 0.01)" in sentences["S7"]
+    strongest = {
+        "S3": "(in AUC of the strongest attack)",
+        "S7": "(AUC of the strongest attack within",
+    }
+    for name, words in strongest.items():
+        assert deciding[name] == {"auc"} and words in sentences[name]
+    assert "the AUC of the strongest attack" in sentences["S8"]
     assert not sentences[["S8", "S9"]].str.contains("(in AUC)", regex=False).any()
 
 
