@@ -45,6 +45,7 @@ td tfoot th thead tr u ul var
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
 NAN = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
 PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # of interest while it runs
+COLOURED = {"limits", "exceeded", "not-exceeded", "not-established"}  # classes in report.css
 NEXT_STEP = "Next: "  # how a verdict's sentences on what to do begin
 PRINTED = re.compile(r'<pre class="stdout">(.*?)</pre>', re.DOTALL)
 DRAW = (TEMPLATES / "report" / "report.js").read_text(encoding="utf-8")
@@ -141,6 +142,7 @@ def audit_page(audit: ModelAudit, out: str | Path, limits: Sequence[Verdict] = (
     """
     import jinja2
 
+    from mia_nb.auditing.gate import LimitsTable
     from mia_nb.auditing.result import provenance
     from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN
 
@@ -149,7 +151,6 @@ def audit_page(audit: ModelAudit, out: str | Path, limits: Sequence[Verdict] = (
         OPEN: "Not shown to give members away",
         BELOW: "Members rank below non-members",
     }
-    result_of = {EXCEEDED: "EXCEEDED", OPEN: "NOT ESTABLISHED", BELOW: "PASS"}
     figure = audit.plot()
     facts = provenance({})
     environment = jinja2.Environment(
@@ -159,16 +160,7 @@ def audit_page(audit: ModelAudit, out: str | Path, limits: Sequence[Verdict] = (
         title="Audit of one finished model",
         outcome="Nothing can be concluded" if audit.doubt else title_of[audit.verdict.outcome],
         headline=audit.headline,
-        limits=[
-            {
-                "text": verdict.limit,
-                "value": f"{verdict.value:.3f}",
-                "interval": f"{verdict.low:.3f} to {verdict.high:.3f}",
-                "result": result_of[verdict.outcome],
-                "kind": verdict.outcome.replace(" ", "-"),
-            }
-            for verdict in limits
-        ],
+        limits=LimitsTable(limits)._repr_html_() if limits else "",
         figure=json.loads(figure.to_json()),
         figure_title=_figure_title(figure.to_dict()),
         height=figure.layout.height or 450,
@@ -251,7 +243,7 @@ def _part(anchor: str, path: Path, content: bytes) -> Part:
     verdict = [
         output
         for output in _outputs(verdict_cells)
-        if "data" not in output or "text/markdown" in output["data"]
+        if "data" not in output or "text/markdown" in output["data"] or _is_table(output)
     ]
     headline = [
         output
@@ -456,6 +448,8 @@ def _is_harmless(tag: str, name: str, value: str) -> bool:
         return is_inline or name in ("alt", "width", "height")
     if tag in ("td", "th"):
         return name in ("colspan", "rowspan")
+    if tag in ("table", "tr"):  # colours of a table of limits
+        return name == "class" and value in COLOURED
     return (tag, name) == ("abbr", "title")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -20,9 +21,9 @@ from scipy.stats import binom, norm
 from worlds import bernoulli, pairs, world
 
 import mia_nb as mia
-from mia_nb import auditing, metrics, store
+from mia_nb import auditing, metrics, report, store
 from mia_nb.attacks import score
-from mia_nb.auditing.gate import at_others, fewest
+from mia_nb.auditing.gate import Verdict, at_others, fewest
 from mia_nb.auditing.result import MAKING, QUERYING, provenance, strict
 from mia_nb.auditing.shift import class_mix, copies
 from mia_nb.cli import audit as command
@@ -32,6 +33,7 @@ from mia_nb.parameters import Source, read_parameters
 from mia_nb.types import Query, Recipe, Scores, Signals
 
 ONE = auditing.limits
+JUDGED = (2, 100, 100, 4, "")  # attacks, members, non-members, targets, sentence
 
 
 def scores(value, member, pair=None) -> Scores:
@@ -521,6 +523,31 @@ def test_the_status_is_three_only_for_what_is_established_and_one_where_nothing_
         record["verdicts"] = [{"outcome": one} for one in outcomes]
         record["self_test"] = {"self_test_passed": passed, "inverted": inverted}
         assert command.status(record)[0] == code, (outcomes, passed, inverted)
+
+
+def test_limits_are_shown_with_what_was_measured_in_words_and_colour():
+    nan = float("nan")
+    found = [
+        Verdict("tpr@0.01>0.05", "exceeded", "tpr@0.01", 0.05, 0.108, 0.072, 0.14, "rmia", *JUDGED),
+        Verdict("auc>0.6", "not exceeded", "auc", 0.6, 0.55, 0.53, 0.57, "lira", *JUDGED),
+        Verdict("auc>0.7", "not exceeded", "auc", 0.7, 0.55, 0.53, 0.57, "<b>", *JUDGED, tail="so"),
+        Verdict("epsilon>1", "not established", "epsilon", 1, 0.5, 0.5, nan, "loss", *JUDGED),
+        Verdict("auc>0.8", "not established", "auc", 0.8, nan, nan, nan, "", *JUDGED),
+    ]
+    table = auditing.LimitsTable(found)
+    shown = [list(row.values())[1:] for row in table.rows]
+    assert shown == [
+        ["10.8 %", "7.2 %, 14 %", "RMIA", "EXCEEDED"],
+        ["0.550", "0.530, 0.570", "LiRA", "PASS"],
+        ["0.550", "0.530, 0.570", "<b>", "PASS, but the tail leaks"],
+        ["0.500", "0.500 or more", "loss threshold", "NOT ESTABLISHED"],
+        ["not measurable", "not measurable", "", "NOT ESTABLISHED"],
+    ]
+    assert len(repr(table).splitlines()) == 6
+    page = table._repr_html_()
+    kinds = [verdict.outcome.replace(" ", "-") for verdict in found]
+    assert re.findall('<tr class="(.*?)">', page) == kinds and "<b>" not in page
+    assert report._clean(page) == page  # what a report takes out of a notebook leaves the colours
 
 
 def test_limits_become_junit_tests_that_fail_where_they_are_exceeded():

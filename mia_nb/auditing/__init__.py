@@ -5,7 +5,7 @@ samples, canaries. NumPy only.
 from mia_nb.auditing.canaries import canary_arrays, canary_member, canary_rates
 from mia_nb.auditing.elsewhere import collect, plan
 from mia_nb.auditing.finished import audit_model, audit_outputs
-from mia_nb.auditing.gate import judge, limits, refuse_unmeasurable
+from mia_nb.auditing.gate import LimitsTable, judge, limits, refuse_unmeasurable
 from mia_nb.auditing.ladder import ladder
 from mia_nb.auditing.one_run import audit, score_split
 from mia_nb.auditing.outputs import read_outputs
@@ -15,6 +15,7 @@ from mia_nb.auditing.stability import stability
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
 
 __all__ = [
+    "LimitsTable",
     "audit",
     "audit_model",
     "audit_outputs",

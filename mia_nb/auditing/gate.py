@@ -50,6 +50,7 @@ UNDECLARED = (
     " split=bernoulli"
 )
 ENDS = ["value", "low", "high"]
+RESULT = {EXCEEDED: "EXCEEDED", BELOW: "PASS", OPEN: "NOT ESTABLISHED"}
 LOOSE = 4  # pairs up to which intervals miss too often, since targets are each other's references
 
 
@@ -95,6 +96,67 @@ class Verdict(NamedTuple):
 
     def _repr_markdown_(self) -> str:
         return escape.markdown(self.sentence)
+
+
+class LimitsTable:
+    """Stated limits beside what was measured, each with its result in a word, for people to read.
+
+    `rows` holds one dictionary a limit: limit, measured, 95 % interval, strongest attack, result.
+    A notebook shows them as a table, a terminal as lines.
+
+    >>> from mia_nb.auditing import LimitsTable
+    >>> from mia_nb.auditing.gate import Verdict
+    >>> found = Verdict("auc>0.6", "exceeded", "auc", 0.6, 0.7, 0.65, 0.75, "rmia", 2, 9, 9, 4, "")
+    >>> print(LimitsTable([found]))
+      limit measured 95 % interval strongest attack   result
+    auc>0.6    0.700  0.650, 0.750             RMIA EXCEEDED
+    """
+
+    def __init__(self, verdicts: Sequence[Verdict]) -> None:
+        """Verdicts as `judge` gives them."""
+        self.verdicts = list(verdicts)
+        self.rows = [_row(verdict) for verdict in self.verdicts]
+
+    def __repr__(self) -> str:
+        import pandas as pd
+
+        return escape.lines(pd.DataFrame(self.rows).to_string(index=False))
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{escape.html(name)}</th>" for name in self.rows[0])
+        lines = []
+        for verdict, row in zip(self.verdicts, self.rows, strict=True):
+            cells = [f"<td>{escape.html(cell)}</td>" for cell in row.values()]
+            cells[-1] = f"<td><strong>{escape.html(row['result'])}</strong></td>"
+            kind = verdict.outcome.replace(" ", "-")
+            lines.append(f'<tr class="{kind}">{"".join(cells)}</tr>')
+        body = "".join(lines)
+        return f'<table class="limits"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _row(verdict: Verdict) -> dict[str, str]:
+    """One line of the table; rates are percentages, other measures have three decimals."""
+
+    def shown(value: float) -> str:
+        if math.isnan(value):
+            return "not measurable"
+        if verdict.metric.startswith("tpr"):
+            return percent(value)
+        return f"{value:.3f}"
+
+    interval = f"{shown(verdict.low)}, {shown(verdict.high)}"
+    if math.isnan(verdict.high):
+        interval = "not measurable" if math.isnan(verdict.low) else f"{shown(verdict.low)} or more"
+    result = RESULT[verdict.outcome]
+    if verdict.tail and verdict.outcome == BELOW:
+        result += ", but the tail leaks"
+    return {
+        "limit": verdict.limit,
+        "measured": shown(verdict.value),
+        "95 % interval": interval,
+        "strongest attack": in_words(verdict.attack) if verdict.attack else "",
+        "result": result,
+    }
 
 
 @checked
