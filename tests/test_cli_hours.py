@@ -111,8 +111,8 @@ def networks(notebook: str) -> dict[str, dict]:
             outputs = step.parameters.get("outputs", []) if not recipe.defense else []
             for output in ["", *outputs]:
                 for words in published.PRINTED_ATTACKS.values():
-                    one = setting({**info, "output": output}, words[0])
-                    trained.setdefault(one, (recipe.model_dump_json(), taken))
+                    network = setting({**info, "output": output}, words[0])
+                    trained.setdefault(network, (recipe.model_dump_json(), taken))
     return of_data
 
 
@@ -127,21 +127,23 @@ def pools_of(table: str, dataset: str) -> tuple[dict[str, float], list[str]]:
     for record in published.paper_results("nsde2025", table):
         wanted = published.printed_setting(record)
         if record["dataset"] == dataset:
-            one = published._placed(trained, wanted, record)
-            if one is None:
+            network = published._placed(trained, wanted, record)
+            if network is None:
                 missing.append(wanted.label)
             else:
-                pool, of_pool = trained[one]
+                pool, of_pool = trained[network]
                 taken[pool] = of_pool
     return taken, missing
 
 
 @pytest.mark.slow
 def test_every_number_of_the_study_of_equations_has_a_network_in_its_preset():
-    printed = {(one["table"], one["dataset"]) for one in published.paper_results("nsde2025")}
+    records = published.paper_results("nsde2025")
+    printed = {(record["table"], record["dataset"]) for record in records}
     for table, dataset in printed:
         if table != "VI":
-            assert not pools_of(table, dataset)[1], (table, dataset)
+            missing = pools_of(table, dataset)[1]
+            assert not missing, (table, dataset)
 
 
 def page_rows(first: str, columns: int) -> list[list[str]]:
@@ -164,7 +166,9 @@ def test_the_headers_of_presets_say_the_hours_of_the_page():
         assert not re.search(r"about a (day|week)|weeks on", header)
     text = (ROOT / "notebooks" / "presets" / "paper-nsde.yaml").read_text(encoding="utf-8")
     header = " ".join(line.strip("# ") for line in text.partition("\n\n")[0].splitlines())
-    assert re.findall(r"about (\d+) hours on one H100", header) == [str(new[one]) for one in RUNGS]
+    assert re.findall(r"about (\d+) hours on one H100", header) == [
+        str(new[rung]) for rung in RUNGS
+    ]
 
 
 def tables_of_page() -> list[tuple[str, list[str], str, str, str, str]]:
@@ -183,10 +187,13 @@ def tables_of_page() -> list[tuple[str, list[str], str, str, str, str]]:
 def test_the_page_counts_every_printed_number_once():
     counted = 0
     for paper, tables, data, numbers, *_ in tables_of_page():
-        records = [one for one in published.paper_results(paper) if one["table"] in tables]
-        of_data = [one for one in records if data in ("any", one["dataset"])]
-        assert len(of_data) == int(numbers or 0)
-        counted += len(of_data)
+        printed = [
+            record
+            for record in published.paper_results(paper)
+            if record["table"] in tables and data in ("any", record["dataset"])
+        ]
+        assert len(printed) == int(numbers or 0)
+        counted += len(printed)
     assert counted == len(published.paper_results())
 
 
@@ -200,8 +207,10 @@ def test_the_page_says_how_long_the_pools_of_a_table_take():
             assert float(taken) == pytest.approx(sum(pools.values()), abs=0.06)
     given = {"SNN 2": [("dataset", "cifar10")], "SNN 3": [("model", "vgg16")]}
     for first, changes in given.items():
-        every = sum(one for *_, one in hours.hours(steps("paper-snn", changes), assumed))
-        assert float(page_rows(f"| {first}", 6)[0][-1]) == pytest.approx(every, abs=0.06)
+        trained = hours.hours(steps("paper-snn", changes), assumed)
+        taken = sum(of_pool for *_, of_pool in trained)
+        cells = page_rows(f"| {first}", 6)[0]
+        assert float(cells[-1]) == pytest.approx(taken, abs=0.06)
 
 
 @pytest.mark.slow
@@ -212,17 +221,17 @@ def test_the_page_counts_the_numbers_that_the_shipped_pools_stand_beside():
     spec.loader.exec_module(results)
     shipped = {
         "nsde2025": [
-            setting(one.info, attack)
-            for one in results.there(results.DEFENDED).values()
+            setting(signals.info, attack)
+            for signals in results.there(results.DEFENDED).values()
             for attack in results.ATTACKS
         ]
     }
     spiking = [
-        one._replace(attack=attack, references=references)
-        for one in results.SPIKING.values()
+        network._replace(attack=attack, references=references)
+        for network in results.SPIKING.values()
         for attack in ("rmia", "attack_r", "attack_r_lattice", "attack_p")
         for references in ("own", "ann")
-        if references == "own" or (one.model == "snn" and attack != "attack_p")
+        if references == "own" or (network.model == "snn" and attack != "attack_p")
     ]
     shipped |= {"snn-uai2025": spiking, "snn-workshop2025": spiking}
     for paper, tables, data, _, today, _ in tables_of_page():

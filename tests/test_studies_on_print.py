@@ -136,10 +136,10 @@ def test_the_print_has_two_results_of_a_network_without_noise(dataset, without_n
 def test_input_dropout_strengthens_two_printed_attacks_everywhere(attack, rises):
     gains = []
     for values in printed_blocks("snn").values():
-        for one, metrics in values.items():
-            if one.model == "snn" and one.references == "own" and one.input_dropout:
-                plain = values.get(one._replace(input_dropout=False), {})
-                if one.attack == attack and plain:
+        for run, metrics in values.items():
+            if run.model == "snn" and run.references == "own" and run.input_dropout:
+                plain = values.get(run._replace(input_dropout=False), {})
+                if run.attack == attack and plain:
                     gains.append(metrics["auc"] - plain["auc"])
     assert (sum(gain > 0 for gain in gains), len(gains)) == (rises, 11)
 
