@@ -1,22 +1,26 @@
 """How often the 95 % intervals of `metrics.intervals` hold the truth, in simulated worlds whose
 truth is known.
 
-    python benchmarks/coverage.py [--worlds 200] [--only heavy,ties]
+    python benchmarks/coverage.py [--worlds 200] [--only "heavy tails,ties"] [--targets 4,8,16]
+        [--sides 500,2000]
 
 Wanted: 0.93 or more everywhere, and no more than 0.99 where the interval could be narrower. 200
-worlds know a coverage of 0.95 to +-0.03. One column compares with what intervals were before: the
-widest of the percentiles of a bootstrap over samples and pairs at once, Clopper-Pearson for a
-single target (TPR) and Student's t over 2 to 4 pairs.
+worlds know a coverage of 0.95 to +-0.03. One column compares with a narrower rule that would seem
+right (`pooled`). A second table says how narrow any rule could be (`narrowest`).
 """
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
-from common import head, options, report, row
-from scipy.stats import norm
+from common import head, options, report, row, table
+from scipy import sparse
+from scipy.optimize import linprog
+from scipy.stats import chi2, norm, t
 
 from mia_nb import metrics
-from mia_nb.metrics.uncertainty import bootstrap, interval, per_target_metrics
+from mia_nb.metrics.uncertainty import _variances, bootstrap, half_width, per_target_metrics
 from mia_nb.types import Scores
 
 FPR = (0.01,)
@@ -33,6 +37,13 @@ WORLDS = {
     ),
     "targets that differ": lambda v, m, w: v + (SHIFT + 0.25 * w["pair"]) * m,
     "targets that differ log-normally": lambda v, m, w: v + 0.6 * np.exp(0.5 * w["pair"]) * m,
+    "targets that differ with heavy tails": lambda v, m, w: (
+        v + (SHIFT + 0.15 * t.ppf(norm.cdf(w["pair"]), 3)) * m
+    ),
+    "mirrored pairs that differ": lambda v, m, w: (
+        np.where(np.arange(len(v))[:, None] % 2, -np.roll(v, 1, 0), v)
+        + (SHIFT + 0.25 * w["pair"]) * m
+    ),
     "null": lambda v, m, w: v,
 }
 
@@ -56,43 +67,81 @@ def truth(name: str) -> dict[str, float]:
     return dict(zip(("auc", "advantage", "tpr@0.01"), values, strict=True))
 
 
-def before(scores: Scores, rows, sampled: dict, name: str) -> tuple[float, float]:
-    """The interval of earlier versions."""
-    pairs, unit = np.unique(scores.pair, return_inverse=True)
-    rng, draws = np.random.default_rng(1), len(sampled[name])
-    weight = rng.multinomial(len(pairs), np.full(len(pairs), 1 / len(pairs)), draws)[:, unit] / len(
-        unit
-    )
-    both = (sampled[name] * weight).sum(1)
-    found = [np.quantile(both, [0.025, 0.975])]
-    if name != "auc":
-        exact = metrics.clopper_pearson(rows[f"{name}_tp"], rows["n1"])
-        found.append([end.mean() for end in exact])
-    if len(pairs) < 5:
-        found.append(interval(rows[name], scores.pair))
-    return tuple(np.clip(max(found, key=lambda ends: ends[1] - ends[0]), 0, 1))
+def pooled(scores: Scores, values: np.ndarray, drawn: np.ndarray) -> tuple[float, float]:
+    """An interval of the mean of values (targets,) that gives Student's t to what samples do not
+    explain alone: t^2 (B + V), where V is the variance by samples, B what pairs vary beyond theirs,
+    with (P - 1) ((B + V) / A)^2 degrees of freedom (Satterthwaite 1946) for P pairs that vary by A.
+    """
+    over_pairs, pairs, shared, by_samples = _variances(values, scores.pair, drawn)
+    beyond = max(over_pairs - (by_samples - shared), 0)
+    whole = beyond + by_samples
+    free = (pairs - 1) * (whole / max(over_pairs, 1e-6 * whole)) ** 2
+    half = t.isf(0.025, free) * np.sqrt(whole)
+    return values.mean() - half, values.mean() + half
 
 
 def covered(name: str, targets: int, side: int, worlds: int, draws: int) -> list[str]:
-    """Cells of one row: coverage and mean width of both metrics, now and before."""
-    wanted, found = truth(name), {"auc": [], "tpr@0.01": []}
+    """Cells of one row: coverage and mean width of both metrics, as it is and pooled."""
+    wanted = truth(name)
+    kept = {"auc": [], "tpr@0.01": []}
     for seed in range(worlds):
-        scores = world(
-            name, targets, 2 * side, np.random.default_rng([seed, targets, side, *name.encode()])
-        )
-        rows, sampled = (
-            metrics.per_target(scores, FPR),
-            bootstrap(scores, FPR, n_resamples=draws, seed=seed),
-        )
+        rng = np.random.default_rng([seed, targets, side, *name.encode()])
+        scores = world(name, targets, 2 * side, rng)
+        rows = metrics.per_target(scores, FPR)
+        sampled = bootstrap(scores, FPR, n_resamples=draws, seed=seed)
         now = metrics.intervals(scores, FPR, sampled=sampled)
-        for metric, kept in found.items():
-            ends = np.array(
-                [now.loc[metric, ["low", "high"]], before(scores, rows, sampled, metric)], float
-            )
+        for metric, found in kept.items():
+            narrower = pooled(scores, rows[metric].to_numpy(), sampled[metric])
+            ends = np.array([now.loc[metric, ["low", "high"]], narrower], float)
             inside = (ends[:, 0] <= wanted[metric]) & (wanted[metric] <= ends[:, 1])
-            kept.append([inside, ends[:, 1] - ends[:, 0]])
-    means = [np.mean(kept, axis=0).T for kept in found.values()]
+            found.append([inside, ends[:, 1] - ends[:, 0]])
+    means = [np.mean(found, axis=0).T for found in kept.values()]
     return [f"{inside:.3f} ({width:.4f})" for both in means for inside, width in both]
+
+
+def narrowest(pairs: int, least: float, cells: int) -> list[str]:
+    """A row: how wide intervals are where pairs differ by their samples alone, as the package makes
+    them and at the least, and how often the package's and the pooled ones cover.
+
+    A rule sees the variance x between pairs, in units of what samples explain, which is known. If
+    pairs truly vary by 1 + r of these units, x is (1 + r) chi2_d / d with d = P - 1, and an interval
+    of half-width h covers with probability 2 Phi(h / sqrt(1 + r)) - 1. Over x and h on a grid, the
+    rule h(x), which may toss coins, of least mean width at r = 0 that covers `least` at every r is a
+    linear programme.
+    """
+    free = pairs - 1
+    z = norm.isf(0.025)
+    edges = np.concatenate([[0], np.geomspace(1e-4, 2e4, cells)])
+    x = np.sqrt(np.maximum(edges[:-1], 1e-5) * edges[1:])
+    halves = np.concatenate([np.geomspace(1, 60, 110), np.geomspace(63, 2e4, 30)])
+    ratios = np.concatenate([[0, 0.1, 0.2, 0.4], np.geomspace(0.6, 1000, 24)])
+    share = np.diff([chi2.cdf(edges * free / (1 + r), free) for r in ratios], axis=1)
+    beyond = [chi2.sf(edges[-1] * free / (1 + r), free) for r in ratios]
+    covers = 2 * norm.cdf(halves / np.sqrt(1 + ratios)[:, None]) - 1
+    by_ratio = share[:, :, None] * covers[:, None, :]
+    found = linprog(
+        np.outer(share[0], halves).ravel(),
+        A_ub=-by_ratio.reshape(len(ratios), -1),
+        b_ub=np.array(beyond) - least,
+        A_eq=sparse.kron(sparse.eye(cells), np.ones((1, len(halves)))),
+        b_eq=np.ones(cells),
+        method="highs",
+    )
+    now = half_width(x / pairs, pairs, 0, 1 / pairs) * np.sqrt(pairs)
+    whole = np.maximum(x, 1)
+    satterthwaite = t.isf(0.025, free * (whole / x) ** 2) * np.sqrt(whole)
+    lowest = []
+    for rule in (now, satterthwaite):
+        inside = 2 * norm.cdf(rule / np.sqrt(1 + ratios)[:, None]) - 1
+        lowest.append((share * inside).sum(1) + beyond)
+    return [
+        f"{2 * pairs}",
+        f"{least:.2f}",
+        f"{share[0] @ now / z:.2f}",
+        f"{found.fun / z:.2f}",
+        f"{share[0] @ satterthwaite / z:.2f}",
+        *(f"{values.min():.3f} to {values.max():.3f}" for values in lowest),
+    ]
 
 
 def main() -> None:
@@ -100,16 +149,23 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=200)
     parser.add_argument("--draws", type=int, default=200, help="resamples behind each interval")
     parser.add_argument("--only", default=",".join(WORLDS), help="worlds, separated by commas")
+    parser.add_argument("--targets", default="4,8,16", help="numbers of targets, even")
+    parser.add_argument("--sides", default="500,2000", help="numbers of members of a target")
     given = parser.parse_args()
-    sizes = [(4, 100)] if given.quick else [(t, n) for t in (4, 8, 16) for n in (500, 2000)]
+    sizes = [(4, 100)]
+    bounds = [(4, 0.95)]
+    if not given.quick:
+        counts = [int(count) for count in given.targets.split(",")]
+        sizes = [*product(counts, [int(side) for side in given.sides.split(",")])]
+        bounds = [*product((4, 6, 8, 16), (0.95, 0.93))]
     heads = [
         "world",
         "targets",
         "samples a side",
         "AUC",
-        "AUC before",
+        "AUC pooled",
         "TPR at 1 %",
-        "TPR at 1 % before",
+        "TPR at 1 % pooled",
     ]
     with report("Coverage (mean width) of nominal 95 % intervals", given.quick):
         head(heads)
@@ -119,6 +175,13 @@ def main() -> None:
                     name, targets, side, 4 if given.quick else given.worlds, given.draws
                 )
                 row([name, str(targets), f"{side:,}", *cells])
+        print("\nMean widths in units of what samples alone need, where they alone matter.\n")
+        columns = (
+            "targets | least coverage wanted | width | narrowest possible | pooled | coverage over"
+            " all r | pooled: coverage over all r"
+        )
+        rows = [narrowest(count // 2, least, 40 if given.quick else 100) for count, least in bounds]
+        table(columns.split(" | "), rows)
 
 
 if __name__ == "__main__":

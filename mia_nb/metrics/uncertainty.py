@@ -15,7 +15,9 @@ Student's t and the lower bound are for few pairs. A bootstrap over pairs and sa
 V_both three times (Owen 2007), and with few pairs sees too little of how models differ.
 `benchmarks/coverage.py` shows how often the truth is covered. Caveat: targets are each other's
 references, which moves them together where there are few: over 3 pairs t is therefore taken at half
-the error.
+the error. Two pairs give wide intervals, and have to: of all rules that see how pairs vary and
+cover 95 % however much they differ, none is more than 5 % narrower where they do not differ (4, 8
+and 16 targets; `benchmarks/RESULTS.md`, 26 November 2026).
 """
 
 from __future__ import annotations
