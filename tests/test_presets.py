@@ -133,7 +133,8 @@ def toy(name: str, value: Any, sizes: dict[str, set]) -> Any:
     """The tree with small sizes, of which different ones stay different; all else as it was."""
     value = named_recipes(name, value)
     if isinstance(value, list):
-        return LISTS[name] if name in LISTS else [toy(name, one, sizes) for one in value]
+        short = name in LISTS and value  # an empty list is a choice, and no length
+        return LISTS[name] if short else [toy(name, one, sizes) for one in value]
     if name == "surrogate_args":
         return value | ONE_DRAW
     if isinstance(value, dict):
@@ -172,7 +173,7 @@ def toys(preset: str) -> list[notebooks.Step]:
             named = {"dataset": step.parameters["source"]["dataset"]}
             small["source"] |= named | {"data_root": published_files()}
             if step.notebook.stem == "09_neural_de":
-                small["source"]["limit"] = FEWER  # images of 28 x 28 and more
+                small["source"]["limit"] = FEWER  # of up to 25 families
         steps.append(step._replace(parameters=small))
     return steps
 
