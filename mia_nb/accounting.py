@@ -834,5 +834,7 @@ def _check(several: tuple[str, ...] = (), **given: Any) -> None:
             fine = number = False
         if not (fine and number):
             shown = " ".join((repr(value) if isinstance(value, str) else str(value)).split())
-            kind = "" if number else "numbers, " if many else "one number, "
+            kind = ""
+            if not number:
+                kind = "numbers, " if many else "one number, "
             raise ValueError(f"{name}={shown[:60]}: wanted {kind}{wanted}")

@@ -31,7 +31,9 @@ DEEP = 12
 MANY = 100_000
 LARGE = 2**63
 SHORT = reprlib.Repr()
-SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 60, 60
+SHORT.maxlevel = 3
+SHORT.maxstring = 60
+SHORT.maxother = 60
 
 
 def shown(value: Any) -> str:

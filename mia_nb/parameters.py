@@ -429,10 +429,8 @@ def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
         kinds = known[name].kinds if name in known else ()
     else:
         annotation = RECORDS[record].model_fields[name].annotation
-        kinds = tuple(
-            "str" if kind is str else "None" if kind is type(None) else "other"
-            for kind in get_args(annotation) or (annotation,)
-        )
+        names = {str: "str", type(None): "None"}
+        kinds = tuple(names.get(kind, "other") for kind in get_args(annotation) or (annotation,))
     if text == "None" and "None" in kinds:
         return None
     value = read_yaml(text, f"{name}={text}")

@@ -251,7 +251,8 @@ def refuse_unmeasurable(
     """
     coins = split in ("bernoulli", "coins")
     side = fewest(audited, split)
-    units = (models if coins else models // 2) if units is None else units
+    if units is None:
+        units = models if coins else models // 2
     for limit in stated:
         if limit.metric != "epsilon":
             n0 = side if non_members is None else non_members

@@ -18,7 +18,9 @@ from mia_nb.types import Scores
 if TYPE_CHECKING:
     from mia_nb.auditing.gate import Verdict
 
-EXCEEDED, BELOW, OPEN = "exceeded", "not exceeded", "not established"
+EXCEEDED = "exceeded"
+BELOW = "not exceeded"
+OPEN = "not established"
 RATE = 0.1  # false positive rate of the threshold that the population sets
 VARIES = (
     f"{LOOK} the model's output for a sample differs when it is queried again or among others: put"

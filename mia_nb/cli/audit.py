@@ -94,7 +94,9 @@ def parameters(args) -> list[tuple[str, str]]:
 def _listed(text: str) -> list:
     """The limits of `-p fail_if=...`: a YAML list, or one limit."""
     value = read_yaml(text, f"fail_if={text}")
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
 
 
 def plan(args) -> None:

@@ -289,8 +289,16 @@ def _next(
 def _percent(share: float, more: int = 0) -> str:
     """24 %, 2.4 %, 0.24 %: two digits, three near the whole, and `more`."""
     value = 100 * share
-    digits = more + (0 if 10 <= value < 99 or value == 100 else 1 if value >= 1 else 2)
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".") + " %" if digits else f"{value:.0f} %"
+    if 10 <= value < 99 or value == 100:
+        digits = more
+    elif value >= 1:
+        digits = more + 1
+    else:
+        digits = more + 2
+    text = f"{value:.{digits}f}"
+    if digits:
+        text = text.rstrip("0").rstrip(".")
+    return f"{text} %"
 
 
 def _percents(row: pd.Series) -> tuple[str, str]:

@@ -406,7 +406,9 @@ class FlowNet(nn.Module):
             "atol": atol,
             "adjoint": adjoint,
         }
-        self.layout, self.blocks, self.norm = layout, blocks, norm
+        self.layout = layout
+        self.blocks = blocks
+        self.norm = norm
         first = width if layout == "16-32-64" else 2 * width
         self.stem = nn.Sequential(
             nn.Conv2d(in_channels, first, 3, 2, 1, bias=False), _norm(norm, first), nn.ReLU()

@@ -546,18 +546,20 @@ class _Counting(fx.Interpreter):
         self, net: fx.GraphModule, found: dict[str, Histogram], per_channel: bool, bins: int
     ) -> None:
         super().__init__(net)
-        self.found, self.per_channel, self.bins = found, per_channel, bins
+        self.found = found
+        self.per_channel = per_channel
+        self.bins = bins
 
     def call_module(self, target: str, args: tuple, kwargs: dict[str, Any]) -> Tensor:
         if not isinstance(self.fetch_attr(target), Spike):
             return super().call_module(target, args, kwargs)
         z = torch.relu(args[0])
-        grouped = (
-            z.transpose(0, 1).flatten(1) if self.per_channel and z.ndim > 1 else z.reshape(1, -1)
-        )
-        self.found[target] = self.found.get(target, Histogram.empty(len(grouped), self.bins)).add(
-            grouped
-        )
+        if self.per_channel and z.ndim > 1:
+            grouped = z.transpose(0, 1).flatten(1)
+        else:
+            grouped = z.reshape(1, -1)
+        histogram = self.found.get(target) or Histogram.empty(len(grouped), self.bins)
+        self.found[target] = histogram.add(grouped)
         return z
 
 

@@ -309,6 +309,9 @@ def _add_rows(
                 marker={"symbol": "triangle-right", "size": 13, "color": colour},
                 **quiet | {"y": [y]},
             )
+        size = 8
+        if placed:
+            size = 12 if name else 20
         position = "middle right"
         if arrow:
             position = "top center" if placed else "top right"
@@ -321,7 +324,7 @@ def _add_rows(
             marker={
                 "symbol": "line-ns",
                 "opacity": float(placed),  # one not seen holds words off their arrow
-                "size": (12 if name else 20) if placed else 8,
+                "size": size,
                 "line": {"width": 4, "color": colour},
             },
             text=[f" {row['shown']}"],

@@ -32,9 +32,14 @@ def _same_samples(*, ranks: pd.DataFrame | None, **_) -> dict:
         return {}
     against = (ranks["high"] < ALIKE).any()
     sure = (ranks["low"] > ALIKE).all()
+    verdict = "not resolved"
+    if against:
+        verdict = "does not hold"
+    elif sure:
+        verdict = "holds"
     records = ranks.to_dict("records")
     return {
-        "verdict": "does not hold" if against else "holds" if sure else "not resolved",
+        "verdict": verdict,
         "evidence": "; ".join(RANKS.format(**each) for each in records),
         "compared": "; ".join("{first} and {second}".format(**each) for each in records),
     }

@@ -316,11 +316,13 @@ def strongest(settings, *networks: Setting) -> list[tuple[Setting, ...]]:
         for name in STOCHASTIC_ONLY
         if name in attacks and name not in common and any(noisy) and run[name] == noisy
     ]
-    sides = [[*common, *(own if random else [])] if common else [] for random in noisy]
-    return [
-        tuple(one._replace(attack=name) for name in side)
-        for one, side in zip(networks, sides, strict=True)
-    ]
+    sides = []
+    for network in networks:
+        names = [*common, *own] if network.stochastic else common
+        if not common:
+            names = []
+        sides.append(tuple(network._replace(attack=name) for name in names))
+    return sides
 
 
 def worst_case(side: tuple, other: tuple) -> str:

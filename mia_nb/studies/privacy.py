@@ -52,7 +52,11 @@ def _least_room(
     value, low, high, simultaneous_low, simultaneous_high = rooms[row]
     above = (rooms[:, 4] < 0).any()
     below = (rooms[:, 1] > 0).all()
-    outcome = "against" if above else "for" if below else "open"
+    outcome = "open"
+    if above:
+        outcome = "against"
+    elif below:
+        outcome = "for"
     record = row_of(name, contrast, value, (low, high), (simultaneous_low, simultaneous_high))
     return record | {"outcome": "open" if one_pair(scores) else outcome}
 

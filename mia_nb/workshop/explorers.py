@@ -53,7 +53,9 @@ from mia_nb.workshop.measures import (
     with_interval,
 )
 
-RACE, NULL, LATTICE = "Budget race", "Is it real?", "The lattice"
+RACE = "Budget race"
+NULL = "Is it real?"
+LATTICE = "The lattice"
 FIGHT, LEAK = "A fair fight", "Two gradients"
 HELD, LEFT = "pair held out", "leave one out"
 DESIGNS = {
