@@ -174,6 +174,8 @@ def toys(preset: str) -> list[notebooks.Step]:
             small["source"] |= named | {"data_root": published_files()}
             if step.notebook.stem == "09_neural_de":
                 small["source"]["limit"] = FEWER  # of up to 25 families
+            if small["recipe"]["snapshots"]:
+                small["recipe"]["snapshots"] = [1]  # and the last epoch
         steps.append(step._replace(parameters=small))
     return steps
 
