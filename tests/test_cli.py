@@ -458,6 +458,16 @@ def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("installed", [False, True])
+def test_doctor_says_what_makes_every_kernel_start_slowly(installed, monkeypatch):
+    from mia_nb.cli import doctor
+
+    monkeypatch.setattr(
+        doctor.importlib.util, "find_spec", lambda name: object() if installed else None
+    )
+    assert ("pip uninstall rfc3987-syntax" in doctor._packages()) == installed
+
+
 def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):
     steps = notebooks.plan("train", None, [], notebooks.folders())
     recipe = runner._recipe(steps)

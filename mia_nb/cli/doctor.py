@@ -5,6 +5,7 @@ was?
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import platform
 import shutil
 import sys
@@ -57,7 +58,14 @@ def examine(args: Namespace) -> int:
 
 
 def _packages() -> str:
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    if importlib.util.find_spec("rfc3987_syntax") is None:
+        return versions
+    # jsonschema 4.25 and later import it, and it compiles 38 grammars that nothing here needs
+    return (
+        f"{versions}\n{'':<12} each kernel starts 1 to 3 s faster without the package"
+        " rfc3987-syntax: pip uninstall rfc3987-syntax"
+    )
 
 
 def _devices() -> str:
