@@ -45,7 +45,7 @@ td tfoot th thead tr u ul var
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
 NAN = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
 PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # of interest while it runs
-COLOURED = {"limits", "exceeded", "not-exceeded", "not-established"}  # classes in report.css
+COLOURED = {"limits", "exceeded", "not-exceeded"}  # classes in report.css
 NEXT_STEP = "Next: "  # how a verdict's sentences on what to do begin
 PRINTED = re.compile(r'<pre class="stdout">(.*?)</pre>', re.DOTALL)
 DRAW = (TEMPLATES / "report" / "report.js").read_text(encoding="utf-8")
@@ -160,7 +160,7 @@ def audit_page(audit: ModelAudit, out: str | Path, limits: Sequence[Verdict] = (
         title="Audit of one finished model",
         outcome="Nothing can be concluded" if audit.doubt else title_of[audit.verdict.outcome],
         headline=audit.headline,
-        limits=LimitsTable(limits)._repr_html_() if limits else "",
+        limits=LimitsTable(limits)._repr_html_(),
         figure=json.loads(figure.to_json()),
         figure_title=_figure_title(figure.to_dict()),
         height=figure.layout.height or 450,

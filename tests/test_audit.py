@@ -545,8 +545,10 @@ def test_limits_are_shown_with_what_was_measured_in_words_and_colour():
     ]
     assert len(repr(table).splitlines()) == 6
     page = table._repr_html_()
-    kinds = [verdict.outcome.replace(" ", "-") for verdict in found]
-    assert re.findall('<tr class="(.*?)">', page) == kinds and "<b>" not in page
+    assert re.findall('<tr class="(.*?)">', page) == ["exceeded", "not-exceeded"]
+    assert page.count("<tr>") == 1 + 3 and "<b>" not in page  # the head, and what is not plain
+    nothing = auditing.LimitsTable([])
+    assert (nothing._repr_html_(), repr(nothing)) == ("", "no limit was stated")
     assert report._clean(page) == page  # what a report takes out of a notebook leaves the colours
 
 

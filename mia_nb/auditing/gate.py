@@ -51,6 +51,7 @@ UNDECLARED = (
 )
 ENDS = ["value", "low", "high"]
 RESULT = {EXCEEDED: "EXCEEDED", BELOW: "PASS", OPEN: "NOT ESTABLISHED"}
+COLOURS = {EXCEEDED: "exceeded", BELOW: "not-exceeded"}  # classes in report.css
 LOOSE = 4  # pairs up to which intervals miss too often, since targets are each other's references
 
 
@@ -102,7 +103,8 @@ class LimitsTable:
     """Stated limits beside what was measured, each with its result in a word, for people to read.
 
     `rows` holds one dictionary a limit: limit, measured, 95 % interval, strongest attack, result.
-    A notebook shows them as a table, a terminal as lines.
+    A notebook shows them as a table, a terminal as lines; in a report decided ones are coloured,
+    but for a limit that is kept while the tail leaks.
 
     >>> from mia_nb.auditing import LimitsTable
     >>> from mia_nb.auditing.gate import Verdict
@@ -120,16 +122,21 @@ class LimitsTable:
     def __repr__(self) -> str:
         import pandas as pd
 
+        if not self.rows:
+            return "no limit was stated"
         return escape.lines(pd.DataFrame(self.rows).to_string(index=False))
 
     def _repr_html_(self) -> str:
+        if not self.rows:
+            return ""
         heads = "".join(f"<th>{escape.html(name)}</th>" for name in self.rows[0])
         lines = []
         for verdict, row in zip(self.verdicts, self.rows, strict=True):
             cells = [f"<td>{escape.html(cell)}</td>" for cell in row.values()]
             cells[-1] = f"<td><strong>{escape.html(row['result'])}</strong></td>"
-            kind = verdict.outcome.replace(" ", "-")
-            lines.append(f'<tr class="{kind}">{"".join(cells)}</tr>')
+            colour = "" if verdict.tail else COLOURS.get(verdict.outcome, "")
+            opening = f'<tr class="{colour}">' if colour else "<tr>"
+            lines.append(f"{opening}{''.join(cells)}</tr>")
         body = "".join(lines)
         return f'<table class="limits"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
 

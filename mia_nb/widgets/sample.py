@@ -139,7 +139,8 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
             **({"lasso": who} if len(lasso) else {}),
         }
         sentence = f"Sample {sample} ({about}): {words}"
-        sentence += f"; is a {'member' if trained else 'non-member'}" if truth else ""
+        if truth:
+            sentence += f"; is a {'member' if trained else 'non-member'}"
         remarks_below = note(source, world, k, attack)
         long = margins_of_models(source, sample, target if not truth else None)
         return View(sentence, figures, pd.DataFrame([row]), remarks_below, long)
