@@ -458,14 +458,22 @@ def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("installed", [False, True])
-def test_doctor_says_what_makes_every_kernel_start_slowly(installed, monkeypatch):
+@pytest.mark.parametrize(
+    ("version", "installed", "slow"),
+    [
+        ("4.24.0", True, False),
+        ("4.26.0", False, False),
+        ("4.26.0", True, True),
+        ("5.0", True, True),
+    ],
+)
+def test_doctor_says_what_makes_every_kernel_start_slowly(version, installed, slow, monkeypatch):
     from mia_nb.cli import doctor
 
-    monkeypatch.setattr(
-        doctor.importlib.util, "find_spec", lambda name: object() if installed else None
-    )
-    assert ("pip uninstall rfc3987-syntax" in doctor._packages()) == installed
+    found = object() if installed else None
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: version)
+    assert ("pip uninstall rfc3987-syntax" in doctor._packages()) == slow
 
 
 def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):
