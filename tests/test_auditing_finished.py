@@ -181,6 +181,22 @@ def test_a_model_card_says_what_the_audit_found_and_holds_a_row_an_attack(leaky)
     assert all(name in text and attacks.loc[name, "AUC"] in text for name in attacks.index)
 
 
+def test_metrics_are_finite_numbers_of_the_table_by_names_that_trackers_take(leaky):
+    numbers = leaky.metrics()
+    assert numbers.pop("p") == leaky.verdict.p
+    assert all(type(number) is float and np.isfinite(number) for number in numbers.values())
+    # what MLflow allows in a name
+    assert all(re.fullmatch(r"[\w./-]+", name, re.ASCII) for name in numbers)
+    auc = metrics.by_attack(leaky.table, "auc").loc["loss"]
+    assert [numbers[f"loss/auc{end}"] for end in ("", "_low", "_high")] == [
+        auc["value"],
+        auc["low"],
+        auc["high"],
+    ]
+    # 200 non-members cannot tell a rate at 0.1 % false positives
+    assert "loss/tpr_at_0.1" in numbers and "loss/tpr_at_0.001" not in numbers
+
+
 def test_outputs_alone_are_audited_as_the_model_that_gave_them(leaky, tmp_path):
     logits, (x1, y1), (x0, y0) = planted(1.5)
     arrays = {"logits": logits(np.concatenate([x1, x0]))[None], "labels": np.concatenate([y1, y0])}

@@ -4,6 +4,8 @@ are readings of the same result.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -124,6 +126,26 @@ class ModelAudit(NamedTuple):
         rows += [[name, *cells] for name, cells in zip(table.index, table.to_numpy(), strict=True)]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n\n".join(["## Membership inference", *paragraphs, "\n".join(lines)]) + "\n"
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers by name, as `mlflow.log_metrics` and `wandb.log` take them.
+
+        Returns:
+            p (of the permutation test) and, for each attack, `rmia/auc`, `rmia/tpr_at_0.01` and
+            `rmia/advantage`, each with the ends of its interval, `rmia/auc_low` and
+            `rmia/auc_high`. What could not be measured is left out.
+        """
+        numbers = {"p": float(self.verdict.p)}
+        told = self.table["measurable"] & self.table["metric"].isin(["auc", "tpr", "advantage"])
+        for row in self.table[told].to_dict("records"):
+            attack = re.sub(r"[^\w.-]+", "_", str(row["attack"]))
+            name = f"{attack}/{row['metric']}"
+            if row["metric"] == "tpr":
+                name += f"_at_{row['fpr']:g}"
+            numbers[name] = row["value"]
+            numbers[f"{name}_low"] = row["low"]
+            numbers[f"{name}_high"] = row["high"]
+        return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
     def views(self) -> dict[str, pd.DataFrame]:
         """The tables below the text, by title."""
