@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import io
 import json
 import math
@@ -19,7 +20,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -35,6 +36,32 @@ USUAL = re.compile(
 RECENT = 2 * 10**9
 # manifests as last read: (stamp, bytes, what they list, what was said of them)
 _READ: dict[Path, tuple] = {}
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """No garbage is collected inside: for what descends as deep as a foreign text is nested.
+
+    At the end of the stack the finalizer of any object, of whoever's, would fail for want of it.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a text that may come from anywhere says as JSON; ValueError for what is none, and for
+    what is nested too deep.
+    """
+    try:
+        with without_collection():
+            return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
 
 
 def is_plain(name) -> bool:
@@ -160,11 +187,11 @@ def _entry(line: bytes) -> tuple[str, str | None] | None:
     if usual := USUAL.fullmatch(line):
         return usual[1].decode(), usual[2] and usual[2].decode()
     try:
-        entry = json.loads(line)
+        entry = parse_json(line)
         name = entry["file"]
         sha = entry["sha256"]
         return (name, sha) if is_plain(name) and (sha is None or SHA256.fullmatch(sha)) else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return None
 
 

@@ -34,6 +34,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mia_nb._files import without_collection
+
 if TYPE_CHECKING:
     import pandas
     import scipy.sparse
@@ -160,8 +162,9 @@ class _Writer:
     def hex(self, contents: tuple) -> str:
         try:
             self.put("contents", len(contents))
-            for content in contents:
-                self.write(content)
+            with without_collection():
+                for content in contents:
+                    self.write(content)
         except RecursionError:
             raise ValueError(f"{self.where()} is nested too deeply to be compared") from None
         return self.sha.hexdigest()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import io
-import json
 import re
 import tokenize
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_arg
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from mia_nb._files import parse_json, without_collection
 from mia_nb.checks import LARGE, hint, plain, shown
 from mia_nb.types import Query, Recipe, Record, Whole
 
@@ -198,7 +198,8 @@ def read_yaml(text: str, where: str) -> Any:
     if len(text) > LONGEST_YAML:
         raise ValueError(f"{start} is {len(text):,} characters of YAML; wanted {LONGEST_YAML:,}")
     try:
-        return yaml.load(text, Loader=_yaml_loader())
+        with without_collection():
+            return yaml.load(text, Loader=_yaml_loader())
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{start} is not YAML ({reason[:300]}); quote it") from error
@@ -286,7 +287,7 @@ def refuse_values(path: Path, values: Mapping[str, Any]) -> None:
 
     Raises ValueError, which begins with the notebook's name, for what they refuse.
     """
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = parse_json(path.read_text(encoding="utf-8"))["cells"]
     checks = [cell["source"] for cell in cells if cell.get("id", "").startswith("checks")]
     records = {name: kind(**values[name]) for name, kind in RECORDS.items() if name in values}
     try:
@@ -303,7 +304,7 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     one whose id is `advanced`; {} where none is tagged.
     """
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        cells = parse_json(path.read_text(encoding="utf-8"))["cells"]
         tagged = [
             cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])
         ]
@@ -324,7 +325,8 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
             f"{path}: the parameters cell has {len(source):,} characters; wanted fewer"
         )
     try:
-        nodes = ast.parse(source).body
+        with without_collection():
+            nodes = ast.parse(source).body
     except SyntaxError as error:
         raise ValueError(f"{path}: the parameters cell is not Python: {error}") from error
     except (ValueError, RecursionError, MemoryError) as error:  # NUL; nested absurdly
@@ -338,7 +340,8 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
             (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
             target = None if isinstance(node, ast.AugAssign) else target
             name = target.id
-            default = ast.literal_eval(node.value)
+            with without_collection():
+                default = ast.literal_eval(node.value)
         except (AttributeError, TypeError, ValueError, RecursionError, MemoryError) as error:
             line = (ast.get_source_segment(source, node) or "")[:120]
             raise ValueError(

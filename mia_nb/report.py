@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mia_nb import escape
-from mia_nb._files import replacing
+from mia_nb._files import replacing, without_collection
 from mia_nb._glossary import explained, glossary
 
 if TYPE_CHECKING:
@@ -355,7 +355,8 @@ def _cells(path: Path, content: bytes) -> list[dict]:
     import nbformat
 
     try:
-        notebook = nbformat.reads(content.decode(), as_version=4)
+        with without_collection():
+            notebook = nbformat.reads(content.decode(), as_version=4)
         nbformat.validate(notebook)
     except Exception as error:  # whatever stands there, and deep in libraries
         reason = str(error).strip().partition("\n")[0][:160]

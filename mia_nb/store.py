@@ -60,6 +60,7 @@ from mia_nb._files import (
     listed,
     no_link,
     open_file,
+    parse_json,
     scratch_name,
 )
 from mia_nb.arguments import PathLike
@@ -330,8 +331,8 @@ class Folder:
         """What was written as JSON; with entries (name=type) a record that has these."""
         data = self.read_bytes(name)
         try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(data)
+        except ValueError as error:
             raise self.corrupt(name, error) from error
         if not entries:
             return value

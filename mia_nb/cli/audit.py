@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from mia_nb import auditing, escape, store
-from mia_nb._files import replacing
+from mia_nb._files import parse_json, replacing
 from mia_nb.attacks import suite
 from mia_nb.auditing.elsewhere import array_in
 from mia_nb.auditing.model_audit import MEASURED
@@ -231,7 +231,7 @@ def read_result(folder: store.Folder) -> dict:
     not there yet.
     """
     source = f"{NOTEBOOK}.ipynb"
-    cells = json.loads(folder.read_bytes(source))["cells"]
+    cells = parse_json(folder.read_bytes(source))["cells"]
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
     records = [data[MIME] for data in outputs if MIME in data]
     if not records:

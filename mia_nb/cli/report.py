@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -13,7 +12,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from mia_nb import __version__, escape, store
-from mia_nb._files import replacing
+from mia_nb._files import parse_json, replacing
 from mia_nb.cli.say import say, short
 from mia_nb.cli.status import read_status
 
@@ -37,7 +36,7 @@ def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
     verdicts = []
     for file in folder.files():
         if file.endswith(".ipynb"):
-            verdicts += _verdicts(json.loads(folder.read_bytes(file))["cells"])
+            verdicts += _verdicts(parse_json(folder.read_bytes(file))["cells"])
     if not verdicts:
         return []
     _, text = min(verdicts, key=lambda verdict: verdict[0])  # as on top of the report

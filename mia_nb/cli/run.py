@@ -8,7 +8,6 @@ import contextlib
 import errno
 import importlib.metadata
 import importlib.util
-import json
 import logging
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 import filelock
 
 from mia_nb import __version__, escape, store
+from mia_nb._files import parse_json
 from mia_nb.cli import notebooks
 from mia_nb.cli.notebooks import PACKAGE, Step
 from mia_nb.cli.progress import ANSI, Overall, Progress
@@ -398,7 +398,7 @@ def _recipe(steps: list[Step], results: Path | None = None) -> dict:
             with contextlib.suppress(ValueError):
                 pool = store.find(str(values["pool"]), results, "pool")
                 stamps["pool"] = digest(pool.files())
-        cells = json.loads(step.notebook.read_text(encoding="utf-8"))["cells"]
+        cells = parse_json(step.notebook.read_text(encoding="utf-8"))["cells"]
         code = [[cell["cell_type"], "".join(cell["source"])] for cell in cells]
         entries.append(
             {

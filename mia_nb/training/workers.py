@@ -30,7 +30,7 @@ from joblib import Parallel, delayed, effective_n_jobs, parallel_config
 from joblib.externals.loky import get_reusable_executor
 
 from mia_nb import __version__, models
-from mia_nb._files import replacing
+from mia_nb._files import parse_json, replacing
 from mia_nb.checks import one_of, whole
 from mia_nb.store import Folder
 from mia_nb.training.execution import (
@@ -374,7 +374,7 @@ def passed_on(reports: Path, progress: Progress) -> Iterator[None]:
         for path in sorted(reports.glob("part_*")):
             # it may be gone by now
             with contextlib.suppress(OSError, ValueError):
-                rows, epoch, loss = json.loads(path.read_text())
+                rows, epoch, loss = parse_json(path.read_text())
                 progress(rows, epoch, loss)
 
     def watch() -> None:

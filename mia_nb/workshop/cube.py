@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from mia_nb import store
-from mia_nb._files import replacing
+from mia_nb._files import parse_json, replacing
 from mia_nb.examples import examples, load_example, thumbnails
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source, Thumbnails, label, sources
@@ -131,7 +131,7 @@ def open_cube(results: str | Path = "results") -> Cube:
     if not path.is_file():
         return cube
     try:
-        roles = dict(json.loads(path.read_text(encoding="utf-8"))["roles"])
+        roles = dict(parse_json(path.read_text(encoding="utf-8"))["roles"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); {BUILD}") from error
     for role, keys in roles.items():
