@@ -197,7 +197,7 @@ def test_what_a_users_model_does_in_training_is_kept_whatever_the_strategy(image
 
 @pytest.mark.slow
 def test_a_model_that_prints_does_not_disturb_its_helpers(images, tmp_path):
-    recipe = Recipe(**{**MLP.to_json(), "model": "toys:talkative", "num_models": 12, "epochs": 200})
+    recipe = Recipe(**{**MLP.to_json(), "model": "toys:talkative", "num_models": 12, "epochs": 10})
     assert train(recipe, images, tmp_path, workers=2, strategy="plain").status == ["trained"] * 12
 
 
@@ -574,65 +574,68 @@ def test_dropout_noise_depends_on_the_row_alone(images, tmp_path):
     assert all(torch.equal(small.state(1)[k], v) for k, v in large.state(1).items())
 
 
-SCRIPT = """
-import sys
+LONGER = SMALL.replace(epochs=30)
+PAIRS = "stacked:2"  # two groups of models, one for each of two workers
+SCRIPT = f"""
+import json, sys
 sys.path.insert(0, sys.argv[2])
-from mia_nb import data, models, training
+from mia_nb import data, training
 from mia_nb.types import Recipe
 images = data.load("synthetic:classes=4,n=160,size=8,channels=1,seed=1")
-recipe = Recipe(num_models=4, epochs=30, batch=16, lr=0.05, model_args={"width": 4})
-training.train_pool(recipe, images, root=sys.argv[1], workers=2, checkpoint=0, progress=False)
+recipe = Recipe(**json.loads(sys.argv[3]))
+training.train_pool(recipe, images, root=sys.argv[1], workers=2, strategy="{PAIRS}", checkpoint=0,
+                    progress=False)
 """
 
 
 def start(root):
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(root), str(Path(__file__).parent)])
+    recipe = json.dumps(LONGER.to_json())
+    command = [sys.executable, "-c", SCRIPT, str(root), str(Path(__file__).parent), recipe]
+    return subprocess.Popen(command)
+
+
+@pytest.fixture(scope="module")
+def never_killed(images, tmp_path_factory):
+    """Digests of what this process alone makes of the script's pool."""
+    pool = train(LONGER, images, tmp_path_factory.mktemp("never_killed"), strategy=PAIRS)
+    return digests(pool.folder.path)
 
 
 @pytest.mark.slow
-def test_a_pool_killed_five_times_ends_with_the_bytes_of_one_never_killed(tmp_path):
-    assert start(tmp_path / "whole").wait() == 0
-    rng, kills = random.Random(0), 0
+def test_a_pool_killed_twice_with_its_workers_ends_with_the_bytes_of_one_never_killed(
+    images, tmp_path, never_killed
+):
+    rng = random.Random(0)
 
     def written():
-        return sum(
-            path.read_bytes().count(b"\n")
-            for path in (tmp_path / "killed").glob("pool-*/manifest.jsonl")
-        )
+        manifests = tmp_path.glob("pool-*/manifest.jsonl")
+        return sum(path.read_bytes().count(b"\n") for path in manifests)
 
-    for _ in range(5):
+    for _ in range(2):
         enough = written() + rng.randint(1, 20)
-        process = start(tmp_path / "killed")
+        process = start(tmp_path)
         while process.poll() is None and written() < enough:
             time.sleep(0.001)
-        if process.poll() is None:
-            helpers = psutil.Process(process.pid).children()
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-            assert not psutil.wait_procs(helpers, timeout=30)[1], "a helper outlived its parent"
+        assert process.poll() is None, "it ended before it was killed"
+        helpers = psutil.Process(process.pid).children()
+        os.kill(process.pid, signal.SIGKILL)
+        assert not psutil.wait_procs(helpers, timeout=30)[1], "a helper outlived its parent"
         process.wait()
-    assert kills == 5
-    assert start(tmp_path / "killed").wait() == 0
-    whole, killed = (
-        next(root.glob("pool-*")) for root in (tmp_path / "whole", tmp_path / "killed")
-    )
+    killed = train(LONGER, images, tmp_path, strategy=PAIRS).folder.path
     for scratch in killed.glob(
         ".tmp-*.safetensors"
     ):  # of a write that was killed; swept in an hour
         scratch.unlink()
-    assert digests(killed) == digests(whole)
+    assert digests(killed) == never_killed
     assert not list(killed.glob("part_*")) and not list(killed.glob(".tmp-progress-*"))
 
 
 @pytest.mark.slow
-def test_two_runs_of_one_pool_share_the_work_and_train_no_model_twice(tmp_path):
-    assert start(tmp_path / "alone").wait() == 0
-    both = [start(tmp_path / "shared") for _ in range(2)]
+def test_two_runs_of_one_pool_share_the_work_and_train_no_model_twice(tmp_path, never_killed):
+    both = [start(tmp_path) for _ in range(2)]
     assert [p.wait() for p in both] == [0, 0]
-    alone, shared = (
-        next(root.glob("pool-*")) for root in (tmp_path / "alone", tmp_path / "shared")
-    )
-    assert digests(shared) == digests(alone)
+    (shared,) = tmp_path.glob("pool-*")
+    assert digests(shared) == never_killed
     lines = (shared / "manifest.jsonl").read_text()
     assert [lines.count(f'"{weights_name(m)}"') for m in range(4)] == [1] * 4
     assert [lines.count(f'"{trace_name(m)}"') for m in range(4)] == [1] * 4

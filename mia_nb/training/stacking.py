@@ -7,7 +7,7 @@ times as long for TinyCNN on a CPU (8 models, batch 32, one thread). Its own rul
 one tensor for the whole stack: a model would depend on its companions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,24 +16,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 
-def loses_gradients(channels: int, kernel: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether a CPU may give an ungrouped convolution wrong gradients in channels-last order.
+def keeps_gradients(network: nn.Module) -> bool:
+    """Whether a CPU gives a network right gradients in channels-last order, and compiled, since the
+    compiler chooses that order by itself.
 
     oneDNN's AVX2 kernel for strided convolutions of 1 x 1 writes past its buffer where there are
     fewer than eight input channels (oneDNN's issue 6035, torch 2.13): gradients were wrong by their
     own size, or the process ended.
     """
-    return channels < 8 and max(kernel) == 1 and max(stride) > 1
-
-
-def keeps_gradients(network: nn.Module) -> bool:
-    """Whether a CPU gives a network right gradients in channels-last order, and compiled, since the
-    compiler chooses that order by itself.
-    """
     for module in network.modules():
         if not isinstance(module, nn.Conv2d) or module.groups > 1:
             continue
-        if loses_gradients(module.in_channels, module.kernel_size, module.stride):
+        if module.in_channels < 8 and max(module.kernel_size) == 1 and max(module.stride) > 1:
             return False
     return True
 
