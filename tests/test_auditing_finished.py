@@ -28,6 +28,7 @@ import mia_nb
 from mia_nb import auditing, metrics, store
 from mia_nb.auditing import finished
 from mia_nb.auditing.model_outputs import outputs
+from mia_nb.auditing.samples import both_sides
 from mia_nb.auditing.sentences import TWINS, VARIES
 from mia_nb.auditing.twins import retrained_models
 from mia_nb.cli import main, stored
@@ -96,7 +97,7 @@ def test_the_populations_threshold_has_the_false_positives_it_was_set_for():
 def test_of_many_worlds_each_a_null_and_a_leak_are_told_at_the_stated_error_rates():
     """As many as a test can take: benchmarks/audits.py counts 400."""
     n = 200
-    for leak, worlds in ((0.0, 100), (0.5, 50)):
+    for leak, worlds in ((0.0, 60), (0.5, 25)):
         auc = norm.cdf(leak / np.sqrt(2))
         outcomes, covered = [], 0
         for seed in range(worlds):
@@ -426,9 +427,15 @@ def test_a_killed_run_goes_on_with_the_model_that_was_missing(tmp_path):
     assert stored.status(folder) == "done"
     assert np.array_equal(twins.margin, found.twins.signals.margin)
     (folder.path / "logits_001.npy").write_bytes(b"damaged")
-    quick(model, train, test, **options)
+    x, y = joined(train, test)
+
+    def again(seed):
+        query = partial(outputs, x=x)
+        return [*retrained_models(stopping, x, y, 4, tmp_path, seed, query, "stopping")]
+
+    again(0)
     assert called[5:] == [1]
-    quick(model, train, test, **options, seed=1)
+    again(1)
     assert called[6:] == [1, 2, 3, 4] and len(store.folders(tmp_path)) == 2
 
 
@@ -442,9 +449,18 @@ def calls_in(folder):
     return called, lambda: [path.name.split("-", 1)[1] for path in sorted(folder.iterdir())]
 
 
+def joined(train, test):
+    """Inputs and labels of both sides."""
+    return [np.concatenate(part) for part in zip(train, test, strict=True)]
+
+
+def twins_of(retrain, x, y, root):
+    """(mask, logits) of four twins: the part of an audit that trains and keeps them."""
+    return [*retrained_models(retrain, x, y, 4, root, 0, lambda model: outputs(model, x))]
+
+
 def test_another_training_function_or_other_bound_arguments_are_another_result(tmp_path):
-    train, test = numbered(20)
-    x, y = (np.concatenate(part) for part in zip(train, test, strict=True))
+    x, y = joined(*numbered(20))
     called, calls = calls_in(tmp_path / "calls")
 
     def bound(images, labels, seed, power):
@@ -461,8 +477,7 @@ def test_another_training_function_or_other_bound_arguments_are_another_result(t
     ]
     root = tmp_path / "results"
     for count, way in enumerate(ways, 1):
-        made = list(retrained_models(way, x, y, 4, root, 0, lambda model: outputs(model, x)))
-        assert len(made) == 4 and len(store.folders(root)) == min(count, 3)
+        assert len(twins_of(way, x, y, root)) == 4 and len(store.folders(root)) == min(count, 3)
     assert calls() == ["1"] * 4 + ["2"] * 4
 
 
@@ -470,7 +485,7 @@ WEIGHTS = {"C": 1.0}
 
 
 def test_twins_of_another_closure_global_object_or_class_are_trained_anew(tmp_path):
-    train, test = numbered(20)
+    x, y = joined(*numbered(20))
     called, calls = calls_in(tmp_path / "calls")
 
     def closure(C):
@@ -494,7 +509,7 @@ def test_twins_of_another_closure_global_object_or_class_are_trained_anew(tmp_pa
 
     def counted(retrain):
         before = len(calls())
-        quick(memorising(*train, 9), train, test, retrain=retrain, models=4, root=tmp_path / "r")
+        twins_of(retrain, x, y, tmp_path / "r")
         return len(calls()) - before
 
     assert [counted(closure(C)) for C in (1, 2, 1)] == [4, 4, 0]
@@ -541,14 +556,8 @@ def test_twins_of_data_that_differ_where_nothing_is_printed_are_trained_anew(tmp
     counts = []
     for change in (0, 1, 0):
         x = samples(change)
-        quick(
-            model(9),
-            (x[:20], y[:20]),
-            (x[20:], y[20:]),
-            retrain=retrain,
-            models=4,
-            root=tmp_path / "results",
-        )
+        both = both_sides((x[:20], y[:20]), (x[20:], y[20:]))[0]
+        twins_of(retrain, both, y, tmp_path / "results")
         counts.append(len(calls()))
     assert counts == [4, 8, 8]
 
@@ -879,7 +888,9 @@ def test_weights_of_one_name_share_no_file_and_a_link_in_its_place_is_not_writte
 
 
 @pytest.mark.slow
-def test_two_audits_at_once_of_weights_of_one_name_each_judge_their_own(tmp_path, monkeypatch):
+def test_two_audits_at_once_of_weights_of_one_name_each_judge_their_own(
+    tmp_path, monkeypatch, capsys
+):
     from mia_nb import data, models
 
     monkeypatch.chdir(tmp_path)
@@ -897,22 +908,30 @@ def test_two_audits_at_once_of_weights_of_one_name_each_judge_their_own(tmp_path
             optimizer.step()
         torch.save(net.state_dict(), f"{folder}/model.pt")
 
-    def start(folder, results):
-        words = ["--weights", f"{folder}/model.pt", "--model", "tinycnn", "--data", "digits"]
-        words += ["--member", "member.npy", "--results", results]
-        words += ["-p", "n_resamples=50", "-p", "control_resamples=5"]
-        command = [sys.executable, "-m", "mia_nb.cli", "audit", *words]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def command(folder, results):
+        words = ["audit", "--weights", f"{folder}/model.pt", "--model", "tinycnn"]
+        words += ["--data", "digits", "--member", "member.npy", "--results", results]
+        return [*words, "-p", "n_resamples=50", "-p", "control_resamples=5"]
 
-    def headline(process):
-        out, err = process.communicate()
-        assert process.returncode in (0, 1), err
+    def start(folder, results):
+        words = [sys.executable, "-m", "mia_nb.cli", *command(folder, results)]
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def headline(out):
         return next(line for line in out.splitlines() if line.startswith("The finished model"))
 
-    alone = [headline(start(folder, f"alone_{folder}")) for folder in "ab"]
+    def ended(process):
+        out, err = process.communicate()
+        assert process.returncode in (0, 1), err
+        return headline(out)
+
+    alone = []
+    for folder in "ab":
+        assert main(command(folder, f"alone_{folder}")) in (0, 1)
+        alone.append(headline(capsys.readouterr().out))
     assert alone[0] != alone[1]
     at_once = [start(folder, "both") for folder in "ab"]
-    assert [headline(process) for process in at_once] == alone
+    assert [ended(process) for process in at_once] == alone
 
 
 # --------------------------------------------------------------------------------------------------

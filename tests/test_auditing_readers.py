@@ -23,14 +23,17 @@ from sklearn.svm import LinearSVC
 import mia_nb as mia
 from mia_nb.auditing import collect, read_outputs
 from mia_nb.auditing.elsewhere import array_in
+from mia_nb.auditing.model_outputs import outputs
 from mia_nb.auditing.readers import (
     logits_of,
+    named_classes,
     numbers_of,
     numpy_of,
     sample_of,
     table_in,
     without_extremes,
 )
+from mia_nb.auditing.samples import both_sides
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 8)).astype(np.float32), np.arange(200) % 2
@@ -155,8 +158,20 @@ def test_labels_of_an_estimator_are_numbered_as_its_classes(kind, estimator, for
     model = clone(estimator).fit(X[:100], named[:100])
     plain = clone(estimator).fit(X[:100], Y[:100])
     parts = [(X[part], form(named[part])) for part in (slice(100), slice(100, 200))]
-    found = mia.audit(model, *parts, n_resamples=20)
-    np.testing.assert_allclose(found.signals.margin, audit(plain).signals.margin)
+    known = named_classes(model)
+    x, y, member = both_sides(*parts, known)
+    np.testing.assert_array_equal(y, Y)
+    np.testing.assert_array_equal(member, np.arange(200) < 100)
+    np.testing.assert_allclose(outputs(model, x, known=known), outputs(plain, X))
+
+
+@pytest.mark.parametrize("kind", ["words", "whole floats", "truth"])
+def test_an_audit_names_the_classes_of_an_estimator(kind):
+    named = np.array(LABELS[kind])[Y]
+    found = audit(LogisticRegression().fit(X[:100], named[:100]), y=named)
+    plain = outputs(LogisticRegression().fit(X[:100], Y[:100]), X)
+    margin = np.where(Y == 1, 1, -1) * (plain[:, 1] - plain[:, 0])
+    np.testing.assert_allclose(found.signals.margin[0, 0], margin)
     assert [*found.by_class.index] == ([*map(str, LABELS[kind])] if kind != "truth" else ["0", "1"])
 
 
@@ -289,9 +304,10 @@ def test_items_of_every_usual_form_are_the_same_samples(form, loader):
     parts = [Items(FORMS[form], slice(0, 100)), Items(FORMS[form], slice(100, 200))]
     if loader:
         parts = [torch.utils.data.DataLoader(part, 16, shuffle=True) for part in parts]
-    model = lambda x: 3 * x[:, :2]  # noqa: E731
-    audited = mia.audit(model, *parts, n_resamples=20)
-    np.testing.assert_array_equal(audited.signals.margin, audit(model).signals.margin)
+    x, y, member = both_sides(*parts)
+    np.testing.assert_array_equal(x, X)
+    np.testing.assert_array_equal(y, Y)
+    np.testing.assert_array_equal(member, np.arange(200) < 100)
 
 
 @pytest.mark.parametrize(
