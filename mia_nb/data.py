@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 
 from mia_nb import _autoaugment, checks
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
-from mia_nb.arguments import Array, Count, Flag, PathLike, Positive, Whole
+from mia_nb.arguments import Array, Count, Flag, PathLike, Positive, Real, Whole
 from mia_nb.checks import checked, hint, mask, shown
 from mia_nb.types import AUGMENTATIONS, Images
 
@@ -39,6 +39,10 @@ KERAS = {  # names of arrays as Keras stores MNIST: as MedMNIST does
     "x_test": "test_images",
     "y_test": "test_labels",
 }
+# rows and columns, in pixels, between which an event camera moves at even speed: a triangle
+SACCADES = ((0, 0), (2, 1), (0, 2), (0, 0))
+MOMENTS = 4  # of a frame of events at which pixels are compared with their last event
+FLOOR = 0.05  # added to intensities of 0 to 1, whose logarithm is taken
 DARK = 16  # float images that are nowhere brighter, of 255, were probably meant otherwise
 MOST_ENTRIES = 2**31  # of all masks of a pool
 
@@ -81,7 +85,8 @@ def load(
       times.
     * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or
       (N, 1), optional val_* and test_* (all are concatenated, in that order), optional `classes`
-      (K,) of names; or in that of Keras' mnist.npz: x_train, y_train, x_test, y_test.
+      (K,) of names; or in that of Keras' mnist.npz: x_train, y_train, x_test, y_test. Images of
+      five axes (N, T, C, H, W) are frames of an event camera, as `from_arrays` takes them.
       Floats within 0..1 are multiplied by 255, other floats must lie within 0..255; both are
       rounded.
     * "synthetic:classes=10,n=2000,size=32,channels=3,seed=0,noise=0.25": one smooth random pattern
@@ -157,12 +162,13 @@ def from_arrays(
 
     Parameters:
         x: pixels (N, C, H, W), 1 to 4 channels: uint8, integers within 0..255, floats within 0..1
-            (multiplied by 255) or within 0..255; rounded.
+            (multiplied by 255) or within 0..255; rounded. Or T frames of an event camera (N, T, C,
+            H, W): whole numbers of events within 0..255, or booleans.
         y: class numbers from 0, (N,) or (N, 1).
         classes: a name for each class; None: their numbers.
         name: of the data set, for messages and reports.
         mean, std: per channel of x / 255; None: measured on all images (a constant channel gets std
-            1); (0,) and (1,): the model normalises.
+            1); (0,) and (1,): the model normalises. All frames of a sample share them.
         canary: (N,) booleans, which images are canaries; None for none.
 
     Returns:
@@ -175,18 +181,25 @@ def from_arrays(
     Example: `from_arrays(x, y, classes=["cat", "dog"])`.
     """
     x = np.asarray(x)
+    frames = 1
+    if x.ndim == 5:
+        x = _counts(x, name)
+        frames = x.shape[1]
+        x = x.reshape(-1, *x.shape[2:])  # each frame as an image
     if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not x.size:
         raise ValueError(
-            f"{name}: images have shape {x.shape}; wanted (N, C, H, W) with 1 to 4 channels"
+            f"{name}: images have shape {x.shape}; wanted (N, C, H, W) with 1 to 4 channels, or"
+            " frames of events (N, T, C, H, W)"
         )
     # a copy: what becomes of the caller's array changes no images
     x = torch.from_numpy(np.array(_as_uint8(x, name), order="C"))
+    samples = len(x) // frames
     if classes is not None and not isinstance(classes, Sequence | np.ndarray):
         raise ValueError(
             f"{name}: classes={shown(classes)}; wanted a list of names, in the order of the class"
             " numbers"
         )
-    y, classes = _labels(y, len(x), classes, name)
+    y, classes = _labels(y, samples, classes, name)
     _warn_of_twins(classes, name)
     given = f"mean={shown(mean)}, std={shown(std)}"
     if (mean is None) != (std is None):
@@ -201,7 +214,30 @@ def from_arrays(
         raise ValueError(f"{name}: {given}; wanted {wanted}")
     if canary is not None:
         canary = mask(f"{name}: canary", canary, y.shape)
-    return Images(x, torch.from_numpy(y), classes, name, mean, std, canary)
+    if frames > 1:
+        channels, height, width = x.shape[1:]
+        x = x.reshape(samples, frames * channels, height, width)
+        if len(mean) > 1:  # a single one serves all channels of all frames
+            mean = mean * frames
+            std = std * frames
+    return Images(x, torch.from_numpy(y), classes, name, mean, std, canary, frames)
+
+
+def _counts(x: np.ndarray, name: str) -> np.ndarray:
+    """Frames of events (N, T, C, H, W) as whole numbers; ValueError for what counts no events."""
+    if not x.size or not 1 <= x.shape[2] <= 4:
+        raise ValueError(
+            f"{name}: frames of events have shape {x.shape}; wanted (N, T, C, H, W) with 1 to 4"
+            " channels"
+        )
+    if x.dtype == bool:
+        return x.astype(np.uint8)
+    if not np.issubdtype(x.dtype, np.integer):
+        raise ValueError(
+            f"{name}: frames of events are {x.dtype}; wanted whole numbers of events within"
+            " 0..255, or booleans"
+        )
+    return x
 
 
 def _warn(text: str) -> None:
@@ -310,6 +346,103 @@ def _measure(x: Tensor) -> tuple[list[float], list[float]]:
         mean.append(total / (255 * pixels))
         std.append(math.sqrt(variance) or 1.0)
     return mean, std
+
+
+# --------------------------------------------------------------------------------------------------
+# event cameras
+
+
+@checked
+def events_from_images(
+    images: Images,
+    *,
+    frames: Positive = 12,
+    threshold: Real = 0.2,
+    path: Sequence[Sequence[float]] = SACCADES,
+) -> Images:
+    """What an event camera would record of still images before which it moves; nothing is drawn by
+    chance.
+
+    A pixel fires as often as the logarithm of its intensity has changed by `threshold` since its
+    last event: ON where it grew brighter, OFF where it grew darker.
+
+    Parameters:
+        images: one frame each; of several channels their mean is what the camera sees.
+        frames: T, into which the recording is cut.
+        threshold: change of log(x / 255 + 0.05) that an event stands for, above 0.
+        path: (P, 2) rows and columns in pixels of the corners that the camera visits, each leg in
+            the same time. The default is a triangle: three saccades, as N-MNIST was recorded.
+
+    Returns:
+        `Images` of T frames of two channels, counts of ON and of OFF events, in the order of
+        `images` and with their labels, classes and canaries; the name ends with "-events".
+
+    Raises:
+        ValueError: for images that are frames already, a threshold not above 0, a path of fewer
+            than two corners, and where a pixel fires more than 255 times in a frame.
+
+    Source: Orchard et al., Converting static image datasets to spiking neuromorphic datasets using
+        saccades, Frontiers in Neuroscience 9, 2015.
+
+    Caveat: a noiseless model of a camera. It is not a substitute for a recording.
+
+    Example: `events_from_images(load("digits", limit=400), frames=8)`.
+    """
+    if images.frames > 1:
+        raise ValueError(f"{images.name}: these are {images.frames} frames already; wanted images")
+    if not 0 < threshold < math.inf:
+        raise ValueError(f"threshold={threshold}: wanted a finite number above 0")
+    corners = np.asarray(path, float)
+    if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 2:
+        raise ValueError(
+            f"path has shape {corners.shape}; wanted (P, 2), rows and columns of two corners"
+            " or more"
+        )
+    if not np.isfinite(corners).all():
+        raise ValueError("path holds NaN or infinite positions; wanted pixels")
+    scene = images.x.cpu().double().mean(1).numpy() / 255
+    moments = np.linspace(0, len(corners) - 1, frames * MOMENTS + 1)
+    rows, columns = (np.interp(moments, np.arange(len(corners)), at) for at in corners.T)
+    last_event = _seen(scene, rows[0], columns[0])
+    counts = np.zeros((len(scene), frames, 2, *scene.shape[1:]))
+    for moment in range(1, len(moments)):
+        change = _seen(scene, rows[moment], columns[moment]) - last_event
+        # levels are rounded, so that a change of exactly one threshold is one event everywhere
+        fired = np.sign(change) * np.floor(np.abs(change) / threshold + 1e-4)
+        last_event += fired * threshold
+        frame = counts[:, (moment - 1) // MOMENTS]
+        frame[:, 0] += np.maximum(fired, 0)
+        frame[:, 1] += np.maximum(-fired, 0)
+    if counts.max() > 255:
+        raise ValueError(
+            f"threshold={threshold}: a pixel fires {counts.max():.0f} times in one of {frames}"
+            " frames; wanted 255 at most: raise the threshold or take more frames"
+        )
+    return from_arrays(
+        counts.astype(np.uint8),
+        images.y.cpu().numpy(),
+        classes=images.classes,
+        name=f"{images.name}-events",
+        canary=images.canary,
+    )
+
+
+def _seen(scene: np.ndarray, down: float, right: float) -> np.ndarray:
+    """Log intensities (N, H, W) of a scene from a camera that has moved down and right by so many
+    pixels; beyond its border the scene goes on as there.
+    """
+    top = math.floor(down)
+    left = math.floor(right)
+    row_weights = (1 - (down - top), down - top)
+    column_weights = (1 - (right - left), right - left)
+    height, width = scene.shape[1:]
+    intensity = np.zeros_like(scene)
+    for row, row_weight in enumerate(row_weights):
+        rows = np.clip(np.arange(height) + top + row, 0, height - 1)
+        for column, column_weight in enumerate(column_weights):
+            columns = np.clip(np.arange(width) + left + column, 0, width - 1)
+            intensity += row_weight * column_weight * scene[:, rows][:, :, columns]
+    return np.log(intensity + FLOOR).round(6)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -422,10 +555,12 @@ def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]
     each = ", ".join(f"{p} {s}" for p, s in zip(parts, shapes, strict=True))
     if len(set(shapes)) > 1:
         raise ValueError(f"{path.name}: image shapes differ between {each}")
-    if len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and shapes[0][2] > 4):
+    events = len(shapes[0]) == 4
+    still = len(shapes[0]) == 2 or (len(shapes[0]) == 3 and shapes[0][2] <= 4)
+    if not events and not still:
         raise ValueError(
-            f"{path.name}: "
-            f"images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4"
+            f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C)"
+            " with C <= 4, or frames of events (N, T, C, H, W)"
         )
     for part, x, y in zip(parts, images, labels, strict=True):
         if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
@@ -433,11 +568,15 @@ def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]
                 f"{path.name}: {part}_labels have shape {y.shape}; wanted one class number for each"
                 f" of {len(x)} images"
             )
+    if events:
+        images = [_counts(part, path.name) for part in images]
     # else 0..1 and 0..255 would be told apart on all of them together
     if len({part.dtype for part in images}) > 1:
         images = [_as_uint8(part, path.name) for part in images]
     images = np.concatenate(images) if len(images) > 1 else images[0]
-    x = _channels_first(_as_uint8(images, path.name))
+    x = _as_uint8(images, path.name)
+    if not events:
+        x = _channels_first(x)
     y, classes = _labels(
         np.concatenate([y.reshape(-1) for y in labels]), len(x), arrays.get("classes"), path.name
     )
@@ -476,6 +615,7 @@ def check_images(images: Images) -> Images:
     x = images.x
     y = images.y
     channels = images.x.shape[1] if images.x.ndim == 4 else 0
+    frames = images.frames
     name = shown(images.name)
     if x.ndim != 4 or x.dtype != torch.uint8:
         raise ValueError(
@@ -489,6 +629,11 @@ def check_images(images: Images) -> Images:
         raise ValueError(
             f"{name}: labels run from {int(y.min())} to {int(y.max())}; wanted 0 to"
             f" {len(images.classes) - 1}, a number of each of {len(images.classes)} classes"
+        )
+    if type(frames) is not int or frames < 1 or channels % frames:
+        raise ValueError(
+            f"{name}: frames={shown(frames)}; wanted a whole number of which {channels} channels"
+            " are a multiple"
         )
     _check_scale(images.mean, images.std, channels)
     return images

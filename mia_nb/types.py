@@ -52,9 +52,13 @@ Whole = Annotated[
 
 
 class Images(NamedTuple):
-    """Labelled images as one uint8 tensor, and how a model's input is made of them."""
+    """Labelled images as one uint8 tensor, and how a model's input is made of them.
 
-    x: Tensor  # (N, C, H, W) uint8
+    A sample of an event camera is T frames of counts, which lie one after the other along the
+    channels.
+    """
+
+    x: Tensor  # (N, T * C, H, W) uint8
     y: Tensor  # (N,) int64
     classes: tuple[str, ...]
     name: str
@@ -62,22 +66,34 @@ class Images(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     canary: np.ndarray | None = None  # (N,) bool
+    frames: int = 1  # T
+
+    @property
+    def channels(self) -> int:
+        """C, the channels of an image, or of one frame of events."""
+        return self.x.shape[1] // self.frames
 
     def __repr__(self) -> str:
-        count, channels, height, width = self.x.shape
+        count, _, height, width = self.x.shape
+        size = f"{self.channels}x{height}x{width}"
+        if self.frames > 1:
+            size = f"{self.frames} frames of {size}"
         names = escape.terminal(", ".join(map(str, self.classes[:10])))
         more = ", ..." if len(self.classes) > 10 else ""
         return (
-            f"Images {escape.terminal(self.name)}: {count:,} of {channels}x{height}x{width} pixels,"
+            f"Images {escape.terminal(self.name)}: {count:,} of {size} pixels,"
             f" {len(self.classes)} classes ({names}{more})"
         )
 
     def _repr_html_(self) -> str:
-        count, channels, height, width = self.x.shape
+        count, _, height, width = self.x.shape
+        shape = f"{self.channels} x {height} x {width}"
+        if self.frames > 1:
+            shape = f"{self.frames} frames of {shape}"
         facts = {
             "data set": self.name,
             "images": f"{count:,}",
-            "shape": f"{channels} x {height} x {width}",
+            "shape": shape,
             "classes": f"{len(self.classes)}: {', '.join(map(str, self.classes[:10]))}",
         }
         if len(self.classes) > 10:
@@ -88,14 +104,17 @@ class Images(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """sha256 (hex) of x, y, canaries, number of classes and normalisation, as they are now.
+        """sha256 (hex) of x, y, canaries, number of classes, normalisation and, where there are
+        several, the number of frames, as they are now.
 
         Results are kept under it. It is computed each time, at about a gigabyte a second.
         """
         x, y = (values.detach().cpu().contiguous().numpy() for values in (self.x, self.y))
         scale = [[float(value) for value in values] for values in (self.mean, self.std)]
-        about = json.dumps([list(x.shape), len(self.classes), *scale])
-        sha = hashlib.sha256(about.encode())
+        about = [list(x.shape), len(self.classes), *scale]
+        if self.frames > 1:
+            about.append(self.frames)
+        sha = hashlib.sha256(json.dumps(about).encode())
         sha.update(memoryview(x.reshape(-1).view(np.uint8)))
         sha.update(y.astype("<i8").tobytes())
         if self.canary is not None:

@@ -1089,6 +1089,124 @@ def test_from_arrays_takes_tensors_and_refuses_wrong_normalisation():
 # normalisation, augmentation
 
 
+# --------------------------------------------------------------------------------------------------
+# frames of events
+
+
+def frames_of(images):
+    """Frames (N, T, C, H, W) of images whose channels hold them."""
+    return images.x.unflatten(1, (images.frames, images.channels)).numpy()
+
+
+def test_frames_of_events_lie_along_the_channels_and_share_one_normalisation():
+    counts = np.random.default_rng(0).integers(0, 4, (6, 5, 2, 8, 7))
+    images = data.from_arrays(counts, np.arange(6) % 2)
+    assert (images.frames, images.channels, images.x.shape) == (5, 2, (6, 10, 8, 7))
+    np.testing.assert_array_equal(frames_of(images), counts)
+    np.testing.assert_allclose(images.mean, np.tile(counts.mean((0, 1, 3, 4)) / 255, 5))
+    np.testing.assert_allclose(images.std, np.tile(counts.std((0, 1, 3, 4)) / 255, 5))
+    assert "6 of 5 frames of 2x8x7 pixels" in repr(images)
+    assert "5 frames of 2 x 8 x 7" in images._repr_html_()
+    assert data.check_images(images) is images
+
+
+def test_the_number_of_frames_is_in_the_digest_and_one_frame_is_an_image():
+    counts = np.random.default_rng(0).integers(0, 4, (6, 4, 1, 8, 8), dtype=np.uint8)
+    y = np.arange(6) % 2
+    four = data.from_arrays(counts, y, mean=(0,), std=(1,))
+    two = data.from_arrays(counts.reshape(6, 2, 2, 8, 8), y, mean=(0,), std=(1,))
+    image = data.from_arrays(counts[:, 0], y, mean=(0,), std=(1,))
+    first_frame = data.from_arrays(counts[:, :1], y, mean=(0,), std=(1,))
+    assert torch.equal(four.x, two.x) and four.digest != two.digest
+    assert first_frame.digest == image.digest
+
+
+@pytest.mark.parametrize(
+    "x, says",
+    [
+        (np.zeros((4, 3, 2, 8, 8)), "frames of events are float64; wanted whole numbers"),
+        (np.zeros((4, 3, 5, 8, 8), int), "frames of events have shape (4, 3, 5, 8, 8); wanted"),
+        (np.zeros((4, 0, 2, 8, 8), int), "frames of events have shape (4, 0, 2, 8, 8); wanted"),
+        (np.full((4, 3, 2, 8, 8), 256), "pixels run from 256 to 256; wanted 0..255"),
+    ],
+)
+def test_what_counts_no_events_is_refused_in_one_line(x, says):
+    with pytest.raises(ValueError) as error:
+        data.from_arrays(x, [0, 1, 0, 1])
+    assert says in one_line(error)
+
+
+def test_a_number_of_frames_that_the_channels_are_no_multiple_of_is_refused():
+    images = data.from_arrays(np.zeros((4, 3, 2, 8, 8), int), [0, 1, 0, 1])
+    with pytest.raises(ValueError, match="frames=4; wanted a whole number of which 6 channels"):
+        data.check_images(images._replace(frames=4))
+
+
+def test_an_npz_of_frames_is_read_as_its_arrays(tmp_path):
+    fired = np.random.default_rng(0).integers(0, 2, (6, 3, 2, 8, 8)).astype(bool)
+    labels = np.arange(6) % 2
+    path = save(
+        tmp_path,
+        train_images=fired[:4],
+        train_labels=labels[:4],
+        test_images=fired[4:],
+        test_labels=labels[4:],
+    )
+    images = data.load(path)
+    assert images.digest == data.from_arrays(fired, labels).digest
+    np.testing.assert_array_equal(frames_of(data.load(path, part="test")), fired[4:])
+
+
+def edge(dark, bright, side=8):
+    """An image that is dark on the left and bright on the right, as two samples."""
+    x = np.full((2, 1, side, side), dark, np.uint8)
+    x[..., side // 2 :] = bright
+    return data.from_arrays(x, [0, 1])
+
+
+def test_a_camera_that_stands_still_records_nothing():
+    events = data.events_from_images(data.load("digits", limit=20), path=[(0, 0), (0, 0)])
+    assert int(events.x.sum()) == 0
+
+
+def test_a_brightness_step_of_k_thresholds_is_k_events_of_the_pixels_that_it_passes():
+    step = math.log((200 / 255 + 0.05) / (20 / 255 + 0.05))
+    for k in (1, 2, 5):
+        options = {"frames": 3, "threshold": step / k, "path": [(0, 0), (0, 1)]}
+        counts = frames_of(data.events_from_images(edge(20, 200), **options)).sum(1)
+        expected = np.zeros((8, 8))
+        expected[:, 3] = k  # the camera moves right, so the column left of the edge grows bright
+        np.testing.assert_array_equal(counts[0, 0], expected)
+        assert counts[:, 1].sum() == 0
+        back = frames_of(data.events_from_images(edge(200, 20), **options)).sum(1)
+        np.testing.assert_array_equal(back[0, 1], expected)
+        assert back[:, 0].sum() == 0
+
+
+def test_on_a_closed_path_every_pixel_grows_as_often_bright_as_dark():
+    digits = data.load("digits", limit=50)
+    events = data.events_from_images(digits, frames=6)
+    on, off = frames_of(events).sum(1).swapaxes(0, 1)
+    np.testing.assert_array_equal(on, off)
+    assert on.any((1, 2)).all()
+    assert events.digest == data.events_from_images(digits, frames=6).digest
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"threshold": 0}, "threshold=0"),
+        ({"threshold": 1e-3}, "pixel fires"),
+        ({"path": [(0, 0)]}, "path has shape (1, 2)"),
+        ({"path": [(0, 0), (0, math.nan)]}, "path holds NaN"),
+    ],
+)
+def test_a_camera_that_cannot_be_is_refused_in_one_line(options, says):
+    with pytest.raises(ValueError) as error:
+        data.events_from_images(edge(0, 255), frames=2, **options)
+    assert says in one_line(error)
+
+
 def test_normalise_is_the_textbook_formula_in_every_dtype():
     x = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(2, 3, 16, 16)
     mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

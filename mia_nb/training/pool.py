@@ -330,13 +330,24 @@ class Pool:
             canary = self.folder.read_array("canary.npy", "b", (len(x),))
         lists = {name: tuple(about[name]) for name in ("classes", "mean", "std")}
         try:
-            return check_images(Images(x=x, y=y, canary=canary, name=about["name"], **lists))
+            return check_images(
+                Images(
+                    x=x,
+                    y=y,
+                    canary=canary,
+                    name=about["name"],
+                    frames=about.get("frames", 1),
+                    **lists,
+                )
+            )
         except (TypeError, ValueError) as error:
             raise self.folder.corrupt("images.json", error) from error
 
     @property
     def images_record(self) -> dict:
-        """What is recorded of its images besides their pixels: classes, name, digest, mean, std."""
+        """What is recorded of its images besides their pixels: classes, name, digest, mean, std,
+        and `frames` where there are several.
+        """
         return self.folder.read_json("images.json", classes=list, name=str, mean=list, std=list)
 
     def is_about(self, images: Images) -> bool:

@@ -446,6 +446,8 @@ def write_inputs(pool: Pool, images: Images) -> None:
     if all(folder.intact(name) for name in [*arrays, "images.json"]):
         return  # nothing to write, and so nothing to lock
     about = {name: getattr(images, name) for name in ("classes", "name", "digest", "mean", "std")}
+    if images.frames > 1:
+        about["frames"] = images.frames
     with folder.lock():
         for name, array in arrays.items():
             if not folder.intact(name):
