@@ -133,6 +133,12 @@ def query(
 
 def _check_size(pool: Pool, images: Images) -> None:
     """ValueError for images of another size than those that the pool was trained on."""
+    frames = pool.images_record.get("frames", 1)
+    if images.frames != frames:
+        raise ValueError(
+            f"images of frames={images.frames}; the pool was trained on frames={frames}: load them"
+            " with the same number of frames"
+        )
     shape = tuple(images.x.shape[1:])
     trained = pool.folder.map_array("images.npy", "u", (None, None, None, None)).shape[1:]
     if shape != trained:
@@ -559,7 +565,8 @@ def _logits(
             x = _augmented(x, options["augment"], sizes, seeds)
         x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
         if options["input_dropout"]:
-            x = x * _masks(x, options["input_dropout"], sizes, seeds, mask_steps)
+            p = options["input_dropout"]
+            x = x * _masks(x, p, sizes, seeds, mask_steps, images.frames)
         if options["noise"]:
             seeds = [(options["seed"], model, q, block) for block in blocks]
             logits.append(_noisy(run, x, sizes, seeds))
@@ -591,16 +598,29 @@ def _sent(parts: list[Tensor], axis: int, x: Tensor) -> Tensor:
 
 
 def _masks(
-    x: Tensor, p: float, sizes: list[int], seeds: list[tuple], steps: int | None = None
+    x: Tensor,
+    p: float,
+    sizes: list[int],
+    seeds: list[tuple],
+    steps: int | None = None,
+    frames: int = 1,
 ) -> Tensor:
     """1[u > p] per element, with `steps` (steps, B, ...): one for each time step; drawn on the CPU,
     whatever the device.
+
+    Frames of events are time steps already: without `steps` all of them get the same mask, with
+    them each its own, and masks come as (B, frames * C, H, W).
     """
+    channels = x.shape[1] // frames
     parts = []
     for size, words in zip(sizes, seeds, strict=True):
         generator = torch.Generator().manual_seed(mix(*words, "mask"))
-        parts.append(torch.rand(steps or 1, size, *x.shape[1:], generator=generator) > p)
+        shape = (steps or 1, size, channels, *x.shape[2:])
+        parts.append(torch.rand(shape, generator=generator) > p)
     masks = _sent(parts, 1, x).to(x.dtype)
+    if frames > 1:
+        masks = masks.expand(frames, *masks.shape[1:])
+        return masks.transpose(0, 1).flatten(1, 2)
     return masks if steps else masks[0]
 
 

@@ -70,6 +70,7 @@ def build(
     dtype: torch.dtype = torch.float32,
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
+    frames: int = 1,
 ) -> nn.Module:
     """A freshly initialised module, images (B, in_channels, H, W) -> logits (B, num_classes).
 
@@ -80,13 +81,16 @@ def build(
         model_args: its options. A builder of your own also gets those of in_channels, num_classes,
             size = (H, W), mean and std that its signature names; builders of torchvision.models get
             num_classes as they come.
-        in_channels: channels of an image.
+        in_channels: channels of an image, those of all frames where it has several.
         num_classes: how many logits there are.
         size: of the images, a number or (H, W).
         seed: the weights depend on it only: torch's global generator is set for the call and left
             as it was found.
         dtype: the module is built in float32, then cast.
         mean, std: of the normalisation that the input went through.
+        frames: of events, which lie one after the other along the channels (`Images.frames`); a
+            builder that names it gets it where there are several. Spiking networks see one at each
+            step, others all of them as channels of one image.
 
     Raises:
         ValueError: of one line for an unknown name, a builder that is none or cannot be imported or
@@ -123,6 +127,8 @@ def build(
         "mean": tuple(mean),
         "std": tuple(std),
     }
+    if frames > 1:
+        given["frames"] = frames
     if str(getattr(builder, "__module__", None)).partition(".")[0] == "torchvision":
         known = {*known, "num_classes"}
     args = {name: value for name, value in given.items() if name in known} | args

@@ -85,8 +85,10 @@ class InTime(nn.Module):
         mean: Sequence[float],
         std: Sequence[float],
         time_axis: int,
+        frames: int,
     ) -> None:
         super().__init__()
+        self.frames = whole("frames", frames)
         self.time_axis = time_axis
         _check_time_axis(time_axis)
         one_of("readout", readout, READOUTS)
@@ -110,6 +112,8 @@ class InTime(nn.Module):
         """(T, B, ...) inputs, or None where the images themselves are shown at every step."""
         if x.ndim == 5:
             return _time_first(x, self.timesteps, self.time_axis)
+        if self.frames > 1:
+            return _time_first(x.unflatten(1, (self.frames, -1)), self.timesteps, 1)
         return _encoded(x, self.timesteps, self.encode, self.encode_args, self.mean, self.std)
 
     def forward(self, x: Tensor, per_step: bool = False) -> Tensor:
@@ -136,6 +140,8 @@ class SNN(InTime):
             [0, 1].
         time_axis: of events: 0 as they are (T, B, C, H, W), or 1 where samples come first,
             (B, T, C, H, W), as loaders of event data and audits give them. It may be set later too.
+        frames: T where the input is (B, T * C, H, W), frames of events one after the other as in
+            `Images`; 1 for images.
         fold: False runs step by step (the same outputs in eval mode; batch norm statistics per
             step in train mode).
 
@@ -156,9 +162,10 @@ class SNN(InTime):
         mean: Sequence[float] = (0.0,),
         std: Sequence[float] = (1.0,),
         time_axis: int = 0,
+        frames: int = 1,
         fold: bool = True,
     ) -> None:
-        super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis)
+        super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis, frames)
         self.net, self.sites = (net, None) if places.traced(net) else places.trace(net, None)
         self.fold, self.report = fold, None
 
@@ -311,7 +318,7 @@ class Stepwise(InTime):
             the order of the queries.
         timesteps: T, from 1.
         output: the entry of a tuple that the logits are.
-        readout, encode, encode_args, mean, std, time_axis: as in `SNN`.
+        readout, encode, encode_args, mean, std, time_axis, frames: as in `SNN`.
 
     Every state tensor of every snntorch neuron of this network is dropped. Other modules are
     cleared by what they have of reset(), reset_state(), reset_states(), reset_mem() and
@@ -338,8 +345,9 @@ class Stepwise(InTime):
         mean: Sequence[float] = (0.0,),
         std: Sequence[float] = (1.0,),
         time_axis: int = 0,
+        frames: int = 1,
     ) -> None:
-        super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis)
+        super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis, frames)
         _listed_weakly(net)
         self.net, self.output = net, output
         self.fault: str | None = None  # found on the first batch
@@ -764,6 +772,7 @@ def network(
     timesteps: int = 4,
     calibration: dict | None = None,
     pool: str = "keep",
+    frames: int = 1,
     **options: Any,
 ) -> SNN:
     """The builder behind `models.build("snn", {"base": ..., "timesteps": ...})`: `spiking` of a
@@ -778,8 +787,27 @@ def network(
         calibration: how a converted pool's thresholds were fitted (`training.convert_pool`):
             neurons are then those of conversion, and the thresholds come with the weights.
         pool: "keep", or "avg" to replace max-pooling.
+        frames: of events in the images, as for `models.build`; several are shown one at each step.
         **options: those of `spiking`.
+
+    Raises:
+        ValueError: for frames of another number than timesteps, and for frames that are encoded.
     """
+    if frames > 1:
+        if timesteps != frames:
+            raise ValueError(
+                f"timesteps={timesteps}: the images are {frames} frames of events, one for each"
+                f" step; take timesteps={frames}"
+            )
+        encode = options.get("encode", "constant")
+        if encode != "constant":
+            raise ValueError(
+                f"encode={encode!r} makes events of images, and these are {frames} frames of events"
+                " already: leave it out"
+            )
+        in_channels //= frames
+        mean = mean[:in_channels]
+        std = std[:in_channels]
     plain = models.build(
         base,
         base_args,
@@ -792,7 +820,7 @@ def network(
     )
     if calibration is not None:
         options = {**CONVERTED, **options}
-    return spiking(plain, timesteps, pool=pool, mean=mean, std=std, **options)
+    return spiking(plain, timesteps, pool=pool, mean=mean, std=std, frames=frames, **options)
 
 
 def retime(snn: SNN, timesteps: int) -> SNN:

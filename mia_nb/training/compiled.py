@@ -89,6 +89,7 @@ def function_of(group: Group) -> Callable:
     settings = {name: getattr(recipe, name) for name in MATTERS}
     shapes = [
         list(plan.images.x.shape[1:]),
+        plan.images.frames,
         len(plan.images.classes),
         len(group.ids) if plan.stacked else 1,
     ]

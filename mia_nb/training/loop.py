@@ -677,6 +677,7 @@ def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
         seed=mix(recipe.seed if fresh else None, model, "init"),
         mean=images.mean,
         std=images.std,
+        frames=images.frames,
     )
     return defenses.adapt(module, recipe.defense, recipe.defense_args)
 

@@ -96,7 +96,7 @@ def convert_pool(
 
     Caveat: a bfloat16 pool is calibrated in float32, of which its activations are roundings.
     """
-    _plain(pool)
+    _plain(pool, images)
     at_the_end(pool)
     if fit_T is None:
         fit_T = timesteps
@@ -161,8 +161,13 @@ def convert_pool(
     return announce(derived, progress, f"converted in {time.perf_counter() - begun:.1f} s")
 
 
-def _plain(pool: Pool) -> None:
-    """ValueError for a pool of spiking networks."""
+def _plain(pool: Pool, images: Images) -> None:
+    """ValueError for a pool of spiking networks, and for frames of events."""
+    if images.frames > 1:
+        raise ValueError(
+            "a conversion shows one image at every step, and these are"
+            f' {images.frames} frames of events: train spiking networks directly, model="snn"'
+        )
     if pool.recipe.model == "snn":
         raise ValueError(
             f"pool {pool.folder.path.name} spikes already: for other timesteps train a"
@@ -379,7 +384,7 @@ def conversion_quality(
     Raises:
         ValueError: as `convert_pool`.
     """
-    _plain(pool)
+    _plain(pool, images)
     check_parent(pool, images)
     models = row_numbers("models", models, len(pool.member)).tolist()
     timesteps = [whole("timesteps", T) for T in timesteps]

@@ -58,6 +58,11 @@ def check(plan: Plan, set_aside: int, parent: Parent | None = None) -> None:
     _check_defense(recipe, set_aside, parent)
     _check_spiking(recipe, parent)
     _check_batch(plan)
+    if images.frames > 1 and "autoaugment" in recipe.augment:
+        raise ValueError(
+            f"augment={recipe.augment!r}: AutoAugment changes colours, and these are"
+            f" {images.frames} frames of events; take another augmentation"
+        )
     if recipe.augment != "none":
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
     try:
