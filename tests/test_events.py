@@ -1,15 +1,21 @@
-"""Pools of frames of events: networks see the frames in their order, whatever trains them; queries
-mask them; what shows images one at every step is refused.
+"""Frames of events: networks see them in their order, whatever trains them; queries mask them;
+audits take them; pictures sum them; what shows one image at every step refuses them.
 """
 
+from argparse import Namespace
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from mia_nb import data, models, query, training
+from mia_nb import auditing, data, models, plots, query, training
+from mia_nb.cli.audit import finished
+from mia_nb.plots.marks import as_pictures
 from mia_nb.querying import BLOCK
 from mia_nb.training.loop import mix
-from mia_nb.types import Recipe
+from mia_nb.types import Recipe, Signals
+from mia_nb.widgets.stored import sources
 
 FRAMES = 3
 ARGS = {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": FRAMES, "theta": 0.3}
@@ -148,3 +154,63 @@ def test_queries_step_by_step_end_with_the_plain_answer(pool, images):
 def test_images_of_another_number_of_frames_are_refused(pool, images):
     with pytest.raises(ValueError, match="frames=1; the pool was trained on frames=3"):
         query(pool, images._replace(frames=1), progress=False)
+
+
+def test_a_picture_of_frames_sums_them_and_shows_on_yellow_and_off_blue():
+    counts = np.zeros((2, 3, 2, 4, 5), np.uint8)
+    counts[0, :, 0, 1, 2] = 2  # six ON events
+    counts[0, 1, 1, 3, 4] = 3  # three OFF events
+    shown = as_pictures(counts.reshape(2, 6, 4, 5), frames=3)
+    expected = np.zeros((2, 3, 4, 5), np.uint8)
+    expected[0, :2, 1, 2] = 255
+    expected[0, 2, 3, 4] = 127
+    np.testing.assert_array_equal(shown, expected)
+    np.testing.assert_array_equal(as_pictures(counts[0].reshape(6, 4, 5), frames=3), expected[0])
+    grey = np.random.default_rng(0).integers(0, 256, (2, 1, 4, 5), dtype=np.uint8)
+    assert as_pictures(grey) is grey
+
+
+def test_explorers_and_sheets_show_frames_as_one_picture(pool, images, root):
+    query(pool, images, progress=False)
+    stored = sources(root, pool=pool.key, shipped=False)
+    expected = as_pictures(images.x.numpy(), FRAMES)
+    np.testing.assert_array_equal(stored[0].images[np.arange(4)], expected[:4])
+    sheet = plots.images(images.x[:4], list("abcd"), pool.member[0, :4], frames=FRAMES)
+    other = plots.images(expected[:4], list("abcd"), pool.member[0, :4])
+    assert sheet.to_json() == other.to_json()
+
+
+def test_a_finished_network_is_audited_on_frames_with_samples_first(pool, images):
+    module = pool.model(0)
+    x = shown(images).unflatten(1, (FRAMES, -1))
+    seen = torch.from_numpy(pool.member[0])
+    module.time_axis = 1
+    sides = [(x[side], images.y[side]) for side in (seen, ~seen)]
+    audited = auditing.audit_model(module, *sides, n_resamples=20)
+    folded = [(part.flatten(1, 2), y) for part, y in sides]
+    again = auditing.audit_model(module, *folded, n_resamples=20)
+    pd.testing.assert_frame_equal(audited.table, again.table)
+
+
+def test_weights_of_a_spiking_network_are_audited_on_an_npz_of_frames(tmp_path):
+    images = data.events_from_images(data.load("digits", limit=40), frames=4)
+    counts = images.x.unflatten(1, (4, 2)).numpy()
+    np.savez(tmp_path / "events.npz", train_images=counts, train_labels=images.y.numpy())
+    size = {"in_channels": 8, "num_classes": 10, "size": 8, "seed": 0, "frames": 4}
+    module = models.build("snn", **size).eval()
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(4)  # an untrained network spikes too little to tell samples apart
+    torch.save(module.state_dict(), tmp_path / "net.pt")
+    np.save(tmp_path / "member.npy", np.arange(40) < 20)
+    options = {"model": "snn", "weights": str(tmp_path / "net.pt"), "results": str(tmp_path)}
+    options |= {"data": str(tmp_path / "events.npz"), "member": str(tmp_path / "member.npy")}
+    given = finished(Namespace(**options))
+    outputs = auditing.read_outputs(given.logits)
+    assert outputs.frames == 4
+    np.testing.assert_array_equal(outputs.images, images.x.numpy())
+    with torch.no_grad():
+        x = data.normalise(images.x, images.mean, images.std)
+        logits = module(as_events(x, images)).numpy()
+    expected = Signals.from_logits(logits[None], images.y.numpy()).margin
+    np.testing.assert_allclose(outputs.signals.margin, expected, rtol=1e-4, atol=1e-5)

@@ -178,7 +178,9 @@ def audit_model(
     arrays = {"logits": query(model)[None], "labels": y, "member": member[None]}
     arrays |= {} if classes is None else {"classes": np.asarray(classes, str)}
     # what is wrong with the outputs is said before anything is trained
-    signals, _, names, _ = outputs_from(arrays, "finished", "")
+    checked_outputs = outputs_from(arrays, "finished", "")
+    signals = checked_outputs.signals
+    names = checked_outputs.classes
     part = slice(max(min(batch, len(x)) // 2, 1))
     close = np.isclose(
         query(model, x=rows_of(table, part)), arrays["logits"][0, part], rtol=0.01, atol=0.01

@@ -47,13 +47,14 @@ FEWEST = 2  # members, and non-members, of a model
 
 class Outputs(NamedTuple):
     """What a file of outputs held: `images` (N, C, H, W) uint8 or None, names of `classes`, sha256
-    of the file.
+    of the file. Of frames of events there are `frames`, one after the other along the channels.
     """
 
     signals: Signals
     images: np.ndarray | None
     classes: tuple[str, ...]
     digest: str
+    frames: int = 1
 
 
 @checked
@@ -76,7 +77,8 @@ def read_outputs(path: PathLike) -> Outputs:
         draws: optional text, what Q holds: dropout, augment, steps or noise (the default).
         split: optional text, how chance alone drew the members: pairs (complementary halves),
             bernoulli (independent fair coins) or random (any draw that looked at no sample).
-        images: optional (N, H, W), (N, H, W, C) or (N, C, H, W) uint8, shown beside what is found.
+        images: optional (N, H, W), (N, H, W, C), (N, C, H, W) or frames of events (N, T, C, H, W)
+            uint8, shown beside what is found.
 
     `member` may come from complementary halves, coins, or any masks that were drawn at random: only
     then do non-members show what a member would have looked like outside.
@@ -161,7 +163,8 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
         logits, labels, member, population=population, query_kind=query_kind, info=info
     )
     _check_masks(signals)
-    return Outputs(signals, _images(arrays.get("images"), len(labels)), names, digest)
+    images, frames = _images(arrays.get("images"), len(labels))
+    return Outputs(signals, images, names, digest, frames)
 
 
 def _labels(labels: np.ndarray) -> np.ndarray:
@@ -416,11 +419,19 @@ def _split(declared, member: np.ndarray) -> str:
     return kind
 
 
-def _images(x, samples: int) -> np.ndarray | None:
+def _images(x: np.ndarray | None, samples: int) -> tuple[np.ndarray | None, int]:
+    """Images (N, C, H, W), and the number of frames of events that their channels hold."""
     if x is None:
-        return None
-    fits = x.dtype == np.uint8 and x.ndim in (3, 4) and len(x) == samples
-    wanted = "wanted uint8 (N, H, W), (N, H, W, C) or (N, C, H, W)"
+        return None, 1
+    fits = x.dtype == np.uint8 and x.ndim in (3, 4, 5) and len(x) == samples
+    wanted = "wanted uint8 (N, H, W), (N, H, W, C), (N, C, H, W) or frames (N, T, C, H, W)"
+    if fits and x.ndim == 5:
+        frames = x.shape[1]
+        if not frames or not 1 <= x.shape[2] <= 3:
+            raise ValueError(
+                f"frames have shape {x.shape}; wanted (N, T, C, H, W), 1 to 3 channels"
+            )
+        return np.ascontiguousarray(x).reshape(samples, -1, *x.shape[3:]), frames
     if not fits:
         raise ValueError(f"images are {x.dtype} {x.shape}; {wanted}, N = {samples}")
     if x.ndim == 3:
@@ -429,4 +440,4 @@ def _images(x, samples: int) -> np.ndarray | None:
         x = x.transpose(0, 3, 1, 2)
     if x.shape[1] not in (1, 3):
         raise ValueError(f"images have {x.shape[1]} channels; wanted 1 or 3")
-    return np.ascontiguousarray(x)
+    return np.ascontiguousarray(x), 1

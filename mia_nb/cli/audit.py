@@ -199,7 +199,11 @@ def finished(args) -> Namespace:
 
     sys.path.insert(0, os.getcwd())  # as a notebook's kernel finds a builder
     images = data.load(args.data)
-    shape = {"in_channels": images.x.shape[1], "size": tuple(images.x.shape[2:])}
+    shape = {
+        "in_channels": images.x.shape[1],
+        "size": tuple(images.x.shape[2:]),
+        "frames": images.frames,
+    }
     scale = {"mean": images.mean, "std": images.std}
     module = models.build(args.model, num_classes=len(images.classes), seed=0, **shape, **scale)
     try:
@@ -208,11 +212,14 @@ def finished(args) -> Namespace:
         raise ValueError(f"--weights do not fit {args.model}: {error}") from error
     module.register_forward_pre_hook(lambda _, given: data.normalise(given[0], **scale))
     x = images.x.numpy()
+    pictures = x
+    if images.frames > 1:
+        pictures = x.reshape(len(x), images.frames, -1, *x.shape[2:])
     member = array_in("member", args.member)
     arrays = {
         "logits": outputs(module, x)[None],
         "labels": images.y.numpy(),
-        "images": x,
+        "images": pictures,
         "member": mask(f"--member {args.member}", member, (len(x),))[None],
     }
     arrays["classes"] = np.array(images.classes, str)

@@ -159,6 +159,27 @@ def rgb(image: np.ndarray) -> np.ndarray:
     return np.moveaxis(np.broadcast_to(image, (3, *np.shape(image)[1:])), 0, 2)
 
 
+def as_pictures(x: np.ndarray, frames: int = 1) -> np.ndarray:
+    """Samples as images of one channel or three; those are returned as they are.
+
+    Parameters:
+        x: (..., frames * C, H, W) uint8.
+        frames: of events, summed over time; the pixel of a sample with most events is brightest.
+
+    Returns:
+        (..., 1 or 3, H, W) uint8. Of two channels, ON and OFF events, the first is yellow and the
+        second blue.
+    """
+    x = np.asarray(x)
+    if frames > 1:
+        counts = x.reshape(*x.shape[:-3], frames, -1, *x.shape[-2:]).sum(-4, dtype=np.int64)
+        most = counts.max((-3, -2, -1), keepdims=True)
+        x = (255 * counts // np.maximum(most, 1)).astype(np.uint8)
+    if x.shape[-3] == 2:
+        x = x[..., [0, 0, 1], :, :]
+    return x
+
+
 def png(pixels: np.ndarray) -> str:
     """Pixels (H, W, 3 or 4) as the address of an image inside a page."""
     stream = io.BytesIO()

@@ -18,8 +18,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from mia_nb.metrics.agreement import rank_correlation
+from mia_nb.plots.marks import as_pictures, png, rgb, step_counts
 from mia_nb.plots.marks import bins as equal_bins
-from mia_nb.plots.marks import png, rgb, step_counts
 from mia_nb.plots.style import (
     BELOW,
     GREY,
@@ -281,7 +281,12 @@ def sample_traces(
 
 
 def images(
-    x: np.ndarray, captions: Sequence[str], member: np.ndarray, *, columns: int = 10
+    x: np.ndarray,
+    captions: Sequence[str],
+    member: np.ndarray,
+    *,
+    columns: int = 10,
+    frames: int = 1,
 ) -> go.Figure:
     """A sheet of images, each in a frame of its membership's colour over a caption with its mark.
 
@@ -290,12 +295,15 @@ def images(
         captions: n of them
         member: (n,) bool
         columns: images in a row
+        frames: of events in the channels (`Images.frames`), which are shown summed over time: ON
+            yellow, OFF blue
     """
+    x = as_pictures(x, frames)
     member = np.asarray(member, bool)
     words = [f"{'◇●'[int(inside)]} {text}" for inside, text in zip(member, captions, strict=True)]
     sentence = f"● {member.sum()} members (vermillion) and ◇ {(~member).sum()} non-members (blue)"
-    frames = [MEMBER if inside else NON_MEMBER for inside in member]
-    return go.Figure(sheet(x, words, np.arange(len(x)), sentence, columns=columns, frames=frames))
+    edges = [MEMBER if inside else NON_MEMBER for inside in member]
+    return go.Figure(sheet(x, words, np.arange(len(x)), sentence, columns=columns, frames=edges))
 
 
 def sheet(

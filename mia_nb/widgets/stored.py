@@ -14,6 +14,7 @@ import numpy as np
 from mia_nb import attacks, escape, store
 from mia_nb.checks import shown, whole
 from mia_nb.examples import PREFIX, examples, load_example, thumbnails
+from mia_nb.plots.marks import as_pictures
 from mia_nb.types import Scores, Signals
 
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
@@ -117,8 +118,8 @@ class Source:
 
     @cached_property
     def images(self) -> np.ndarray | None:
-        """Row by row (C, H, W) uint8, in the order of the signals; None where none are stored or
-        they are of others.
+        """Row by row (C, H, W) uint8, in the order of the signals, frames of events summed over
+        time; None where none are stored or they are of others.
         """
         if self._images is not None or self.pool is None or not self.pool.has("images.npy"):
             return self._images
@@ -126,7 +127,8 @@ class Source:
         x = self.pool.map_array("images.npy", "u", (None, None, None, None))
         if not len(self.samples) == len(self.signals.labels) <= len(x):
             return None
-        return _Chosen(x, self._samples_of(len(x)))
+        frames = self.pool.read_json("images.json").get("frames", 1)
+        return _Chosen(x, self._samples_of(len(x)), frames)
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -243,13 +245,15 @@ class Source:
 
 
 class _Chosen:
-    """x[samples], row by row."""
+    """x[samples], row by row, as pictures."""
 
-    def __init__(self, x: np.ndarray, samples: np.ndarray):
-        self.x, self.samples = x, samples
+    def __init__(self, x: np.ndarray, samples: np.ndarray, frames: int):
+        self.x = x
+        self.samples = samples
+        self.frames = frames
 
     def __getitem__(self, index: int | np.ndarray) -> np.ndarray:
-        return np.asarray(self.x[self.samples[index]])
+        return as_pictures(self.x[self.samples[index]], self.frames)
 
 
 class Thumbnails:
