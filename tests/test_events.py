@@ -11,6 +11,7 @@ import torch
 
 from mia_nb import auditing, data, models, plots, query, training
 from mia_nb.cli.audit import finished
+from mia_nb.models import snn
 from mia_nb.plots.marks import as_pictures
 from mia_nb.querying import BLOCK
 from mia_nb.training.loop import mix
@@ -90,6 +91,16 @@ def test_a_builder_that_names_frames_gets_their_number():
     module = models.build("snn", {"timesteps": 3}, frames=3, **size)
     assert module.frames == 3
     assert next(module.parameters()).shape[1] == 2
+
+
+def test_a_stepwise_network_is_called_once_for_each_frame(images):
+    layers = torch.nn.Flatten(), torch.nn.Linear(2 * 8 * 8, 10, dtype=torch.float64)
+    net = torch.nn.Sequential(*layers)
+    x = shown(images)
+    with torch.no_grad():
+        steps = snn.Stepwise(net, FRAMES, frames=FRAMES)(x, per_step=True)
+        expected = torch.stack([net(frame) for frame in as_events(x, images)])
+    assert torch.equal(steps, expected)
 
 
 @pytest.mark.parametrize(

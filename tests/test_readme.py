@@ -26,7 +26,12 @@ CODE = {
 }
 PAGES = [name for name, blocks in CODE.items() if blocks]
 ALONE = {"docs/scaling.md", "docs/howto/batch.md"}  # start processes that import the main module
-SLOW = {*ALONE, "docs/howto/equations.md", "docs/howto/spiking.md"}
+SLOW = {
+    *ALONE,
+    "docs/howto/equations.md",
+    "docs/howto/event-data.md",
+    "docs/howto/spiking.md",
+}
 
 
 @pytest.fixture
