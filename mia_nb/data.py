@@ -392,6 +392,44 @@ def events_from_images(
         raise ValueError(f"{images.name}: these are {images.frames} frames already; wanted images")
     if not 0 < threshold < math.inf:
         raise ValueError(f"threshold={threshold}: wanted a finite number above 0")
+    samples, _, height, width = images.x.shape
+    size = samples * height * width * (2 * frames + 8 * 8)  # counts, and eight arrays of doubles
+    check_budget(f"events of {samples:,} images in {frames} frames", size)
+    scene = images.x.cpu().double().mean(1).numpy() / 255
+    rows, columns = _positions(path, frames * MOMENTS + 1)
+    last_event = _seen(scene, rows[0], columns[0])
+    counts = np.zeros((len(scene), frames, 2, *scene.shape[1:]), np.uint8)
+    for frame in range(frames):
+        on = np.zeros_like(scene)
+        off = np.zeros_like(scene)
+        for moment in range(frame * MOMENTS + 1, (frame + 1) * MOMENTS + 1):
+            change = _seen(scene, rows[moment], columns[moment]) - last_event
+            # so that rounding costs no event where a change is exactly one threshold
+            fired = np.sign(change) * np.floor(np.abs(change) / threshold + 1e-4)
+            last_event += fired * threshold
+            on += np.maximum(fired, 0)
+            off += np.maximum(-fired, 0)
+        most = max(on.max(), off.max())
+        if most > 255:
+            raise ValueError(
+                f"threshold={threshold}: a pixel fires {most:.0f} times in frame {frame} of"
+                f" {frames}; wanted 255 at most: raise the threshold or take more frames"
+            )
+        counts[:, frame, 0] = on
+        counts[:, frame, 1] = off
+    return from_arrays(
+        counts,
+        images.y.cpu().numpy(),
+        classes=images.classes,
+        name=f"{images.name}-events",
+        canary=images.canary,
+    )
+
+
+def _positions(path: Sequence[Sequence[float]], moments: int) -> np.ndarray:
+    """(2, moments) rows and columns of a camera that visits the corners of a path, each leg in the
+    same time.
+    """
     corners = np.asarray(path, float)
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 2:
         raise ValueError(
@@ -400,31 +438,8 @@ def events_from_images(
         )
     if not np.isfinite(corners).all():
         raise ValueError("path holds NaN or infinite positions; wanted pixels")
-    scene = images.x.cpu().double().mean(1).numpy() / 255
-    moments = np.linspace(0, len(corners) - 1, frames * MOMENTS + 1)
-    rows, columns = (np.interp(moments, np.arange(len(corners)), at) for at in corners.T)
-    last_event = _seen(scene, rows[0], columns[0])
-    counts = np.zeros((len(scene), frames, 2, *scene.shape[1:]))
-    for moment in range(1, len(moments)):
-        change = _seen(scene, rows[moment], columns[moment]) - last_event
-        # levels are rounded, so that a change of exactly one threshold is one event everywhere
-        fired = np.sign(change) * np.floor(np.abs(change) / threshold + 1e-4)
-        last_event += fired * threshold
-        frame = counts[:, (moment - 1) // MOMENTS]
-        frame[:, 0] += np.maximum(fired, 0)
-        frame[:, 1] += np.maximum(-fired, 0)
-    if counts.max() > 255:
-        raise ValueError(
-            f"threshold={threshold}: a pixel fires {counts.max():.0f} times in one of {frames}"
-            " frames; wanted 255 at most: raise the threshold or take more frames"
-        )
-    return from_arrays(
-        counts.astype(np.uint8),
-        images.y.cpu().numpy(),
-        classes=images.classes,
-        name=f"{images.name}-events",
-        canary=images.canary,
-    )
+    times = np.linspace(0, len(corners) - 1, moments)
+    return np.stack([np.interp(times, np.arange(len(corners)), at) for at in corners.T])
 
 
 def _seen(scene: np.ndarray, down: float, right: float) -> np.ndarray:
