@@ -170,14 +170,24 @@ def tpr_at(score: Numbers, member: Mask, fpr: Fraction) -> TprAt:
     return tpr_at_counts(*counts(score, member)[:2], fpr)
 
 
+def _allowed(fp: np.ndarray, fpr: float) -> int:
+    """How many false positives a rate allows."""
+    return int(np.floor(fpr * int(fp[-1]) + 1e-9))
+
+
+def vertex_at(tp: np.ndarray, fp: np.ndarray, fpr: float) -> int:
+    """The vertex of the largest TPR at this FPR or less: the first, of fewest false positives."""
+    last = int(np.searchsorted(fp, _allowed(fp, fpr), side="right")) - 1
+    return int(np.searchsorted(tp, tp[last], side="left"))
+
+
 def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
     """`tpr_at` from the counts of `counts`."""
     fraction("fpr", fpr)
     n1 = int(tp[-1])
     n0 = int(fp[-1])
-    allowed = int(np.floor(fpr * n0 + 1e-9))
-    last = int(np.searchsorted(fp, allowed, side="right")) - 1
-    best = int(np.searchsorted(tp, tp[last], side="left"))  # same TPR, fewest false positives
+    allowed = _allowed(fp, fpr)
+    best = vertex_at(tp, fp, fpr)
     low, high = clopper_pearson(tp[best], n1)
     return TprAt(
         fpr=float(fpr),

@@ -173,12 +173,23 @@ class Study(NamedTuple):
 
 
 def load(study: str | Path) -> Study:
-    """The study of this name, or of a YAML file at this path."""
-    own = str(study).endswith(".yaml")
-    path = Path(study) if own else Path(__file__).with_name(f"{study}.yaml")
+    """The study of this name, which is read once, or of a YAML file at this path, which is read
+    each time: it may be edited meanwhile.
+    """
+    if str(study).endswith(".yaml"):
+        path = Path(study)
+        read = _read_study
+    else:
+        path = Path(__file__).with_name(f"{study}.yaml")
+        read = _shipped
     if not path.is_file():
         known = sorted(file.stem for file in Path(__file__).parent.glob("*.yaml"))
         raise ValueError(f"no study {str(study)!r}: wanted a YAML file or one of {known}")
+    return read(path)
+
+
+def _read_study(path: Path) -> Study:
+    """The study of a YAML file; ValueError of one line where it is none."""
     entries = read_yaml_file(path)
     try:
         claims = {name: Claim(**claim) for name, claim in entries["claims"].items()}
@@ -195,6 +206,9 @@ def load(study: str | Path) -> Study:
         return Study(**entries | {"claims": claims, "name": path.stem})
     except (KeyError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
+
+
+_shipped = cache(_read_study)  # a third of a second each, and nothing changes what was read
 
 
 def asking(study: Study, verdict: str) -> Study:
