@@ -12,7 +12,9 @@ import pytest
 
 HERE = Path(__file__).parent
 TOOL = Path(os.environ.get("MIA_NB_FAKECUDA", HERE.parent.parent / "shared" / "tools"))
-EAGER = "not compiled"  # torch.compile is beyond the pretence
+# torch.compile is beyond the pretence; that training reaches an accuracy is the processor's doing
+# here, and rehearsal.py trains these families, plain and stacked, in bfloat16 too
+EAGER = "not compiled and not train"
 
 pytestmark = [
     pytest.mark.slow,
