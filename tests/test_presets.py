@@ -213,17 +213,132 @@ def test_a_toy_of_a_preset_differs_from_it_in_sizes_alone(preset):
         assert without_sizes("", step.parameters) == without_sizes("", small.parameters)
 
 
-# those of the papers have a file of their own; these run in test_kept.py, test_browser.py and
-# test_notebook_workshop.py, where what they leave is looked at as well
+# these run in test_kept.py, test_browser.py and test_notebook_workshop.py, where what they leave is
+# looked at as well
 ELSEWHERE = {"demo", "tour", "workshop", "workshop-electives"}
+PAPERS = ["paper-nsde", "paper-snn"]  # whose rungs are parts of them
+# digits before CIFAR-10: of two presets that name the same, the second runs what it names anew
 OTHERS = [
-    preset for preset in PRESETS if not preset.startswith("paper") and preset not in ELSEWHERE
+    preset
+    for preset in reversed(PRESETS)
+    if not preset.startswith("paper") and preset not in ELSEWHERE
 ]
+RUN = [*OTHERS, *PAPERS]  # the papers: in test_presets_papers.py
+
+
+def words(value: Any, path: tuple = ()) -> set[tuple]:
+    """What a tree of parameters names: its entries, and their values where these are no numbers but
+    words, switches, or nothing at all (k = 0 is another network than k = 0.5).
+    """
+    if isinstance(value, dict) and value:
+        return set().union(*(words(inner, (*path, key)) for key, inner in value.items()))
+    if isinstance(value, list) and value:
+        return set().union(*(words(item, path) for item in value))
+    if isinstance(value, bool | str) or not value:
+        return {(*path, repr(value))}
+    return {path}
+
+
+def kind_of(family: dict, parameters: dict) -> frozenset:
+    """What tells a family's code from another's: all that it names but numbers that any family may
+    have. The arguments of equations, and how replaced networks are fine-tuned, are parameters of
+    the whole step.
+    """
+    arguments = dict(family.get("model_args", {}))
+    if "replace" in family:
+        family = parameters["finetune"] | family
+    if family.get("model") in FLOWS or "replace" in family:
+        arguments = parameters["flow"] | arguments
+    numbers = {("lr",)} | {("model_args", name) for name in ("blocks", "k", "steps", "T", "width")}
+    return frozenset(words(family | {"model_args": arguments}) - numbers)
+
+
+@functools.cache
+def known_kinds(notebook: str, preset: str) -> frozenset:
+    """The kinds of family that toys of the presets before this one run in a notebook."""
+    kinds = set()
+    for earlier in RUN[: RUN.index(preset)]:
+        for step in toys(earlier):
+            if step.notebook.stem == notebook:
+                families = step.parameters.get("families", [])
+                kinds |= {kind_of(family, step.parameters) for family in families}
+    return frozenset(kinds)
+
+
+def of_new_kinds(step: notebooks.Step, known: frozenset) -> list[dict]:
+    """A step's first family, the first of each kind that is not known, and those that these start
+    from, which they name by their numbers.
+    """
+    families = step.parameters["families"]
+    kinds = [kind_of(family, step.parameters) for family in families]
+    chosen = {0}
+    for number, kind in enumerate(kinds):
+        if kind not in known and kind not in kinds[:number]:
+            chosen.add(number)
+    for number in list(chosen):
+        start = families[number].get("replace", families[number].get("weights_of", number))
+        chosen.add(start)
+    places = sorted(chosen)
+    kept = []
+    for number in places:
+        family = dict(families[number])
+        for word in ("weights_of", "replace"):
+            if word in family:
+                family[word] = places.index(family[word])
+        kept.append(family)
+    return kept
+
+
+def named_by(step: notebooks.Step) -> set:
+    """What a step names, its families as wholes, without its data set."""
+    named = dict(step.parameters)
+    kinds = {kind_of(family, step.parameters) for family in named.pop("families", [])}
+    if kinds:
+        named |= {"flow": {}, "finetune": {}}  # of its families
+    named["source"] = {**named["source"], "dataset": "", "part": ""}
+    named["analysis"] = {**named["analysis"], "stands_for": ""}
+    return words(named) | kinds
+
+
+def shortened(preset: str) -> list[notebooks.Step]:
+    """The toy of a preset with families of new kinds, without steps that name nothing which the
+    others of the same notebook, or presets before it, do not: they differ in data sets and numbers.
+    """
+    short = []
+    for step in toys(preset):
+        if "families" in step.parameters:
+            families = of_new_kinds(step, known_kinds(step.notebook.stem, preset))
+            step = step._replace(parameters=step.parameters | {"families": families})
+        short.append(step)
+    kept = list(short)
+    for step in short:
+        others = [other for other in kept if other is not step and other.notebook == step.notebook]
+        known = known_kinds(step.notebook.stem, preset)
+        if named_by(step) <= known.union(*map(named_by, others)):
+            kept.remove(step)
+    return kept
+
+
+@pytest.mark.parametrize("preset", RUN)
+def test_what_runs_of_a_preset_has_every_notebook_and_all_that_it_names(preset):
+    every = toys(preset)
+    short = shortened(preset)
+    assert {step.notebook for step in short} == {step.notebook for step in every}
+    for step in every:
+        run = [other for other in short if other.notebook == step.notebook]
+        known = known_kinds(step.notebook.stem, preset)
+        assert named_by(step) <= known.union(*map(named_by, run))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    """Where the presets leave their pools, which the notebooks without figures take."""
+    return tmp_path_factory.mktemp("presets") / "results"
 
 
 @pytest.mark.parametrize("preset", OTHERS)
-def test_a_preset_runs_to_its_end_with_everything_that_it_names(preset, tmp_path):
-    assert_runs(preset, toys(preset), tmp_path)
+def test_a_preset_runs_to_its_end_with_everything_that_it_names(preset, results):
+    assert_runs(preset, shortened(preset), results)
 
 
 def assert_runs(preset: str, steps: list[notebooks.Step], root: Path) -> None:
@@ -238,17 +353,22 @@ def assert_runs(preset: str, steps: list[notebooks.Step], root: Path) -> None:
     assert folder.intact("report.html")
 
 
-def test_where_every_figure_fails_no_table_is_missing(tmp_path):
+def test_where_every_figure_fails_no_table_is_missing(results, tmp_path):
     """The functions that draw raise, in copies of the notebooks; all else is as it is."""
-    steps = [*toys("tour"), *toys("recipes-digits"), *toys("privacy-digits")]
-    steps = list({step.notebook.stem: step for step in steps}.values())  # of each notebook once
-    broken = [
-        one._replace(
-            notebook=changed(one.notebook, tmp_path, BREAK), parameters=fewer(one.parameters)
+    steps = {}  # of each notebook one
+    for preset in OTHERS:
+        for step in shortened(preset):
+            steps.setdefault(step.notebook.stem, step)
+    for step in toys("tour"):
+        steps.setdefault(step.notebook.stem, step)
+    broken = []
+    for step in steps.values():
+        broken.append(
+            step._replace(
+                notebook=changed(step.notebook, tmp_path, BREAK), parameters=fewer(step.parameters)
+            )
         )
-        for one in steps
-    ]
-    folder = run("broken", broken, tmp_path / "results")
+    folder = run("broken", broken, results)
     record = read_status(folder)
     assert [one["status"] for one in record] == ["done"] * len(steps)
     lost = {line.partition(": ")[0] for line in lost_figures(folder)}
@@ -263,12 +383,11 @@ def test_where_every_figure_fails_no_table_is_missing(tmp_path):
 
 
 def fewer(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters with three families and two attacks at most: as many tables and figures."""
-    most = {"families": 3, "attacks": 2, "outputs": 1}
-    return {
-        name: value[: most[name]] if name in most and isinstance(value, list) else value
-        for name, value in parameters.items()
-    }
+    """The parameters with two attacks at most: as many tables and figures of the same pools."""
+    few = dict(parameters)
+    if "attacks" in few:
+        few["attacks"] = few["attacks"][:2]
+    return few
 
 
 def changed(notebook: Path, folder: Path, code: str) -> Path:
