@@ -74,8 +74,8 @@ NAMES = {  # of every attack wherever people read; the key is for code
 }
 
 SUITES = (  # from this many references a side: headline first, then what is printed beside it
-    (32, ("lira_per_sample", "nig", "rmia")),
-    (16, ("nig", "rmia", "lira_shrunk")),
+    (32, ("lira_smooth", "rmia", "nig", "lira_per_sample")),
+    (16, ("lira_smooth", "rmia", "nig", "lira_shrunk")),
     (5, ("rmia", "nig", "lira_global", "lira_shrunk")),
     (2, ("rmia", "nig", "lira_global", "attack_r")),
     (1, ("rmia", "watson", "nig")),
