@@ -252,6 +252,7 @@ def archives() -> dict[str, tuple]:
             x / 255,
             x[..., None],
             np.stack([x] * 3, 3),
+            x[:, None, None],  # a frame of events
         ],
         "train_labels": [y.astype(">i4"), y[:, None], y.astype("f4")],
         "classes": [list("abc")],
@@ -272,7 +273,8 @@ def archives() -> dict[str, tuple]:
             x[:0],
             x[:-1],
             x.reshape(30, 64),
-            x[:, None, None],
+            x[:, None, None, None],
+            x[:, None, None] / 255,
             np.stack([x] * 7, 3),
             x[:, :0],
             x[0, 0, 0],

@@ -188,7 +188,7 @@ def _per_model(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> np
     axes of logits or member are in another order.
     """
     samples = len(labels)
-    models = len(logits)
+    models = logits.shape[0] if logits.ndim else 0
     came = f"logits have shape {logits.shape}"
     alone = logits.ndim == 2 and models == samples
     advice = "; of one model pass logits[None] and member[None]" if alone else ""
