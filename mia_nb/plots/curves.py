@@ -20,7 +20,7 @@ from mia_nb import attacks, metrics
 from mia_nb.accounting import gaussian_mu, tradeoff
 from mia_nb.checks import checked
 from mia_nb.examples import load_example
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, thin
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, Roc, area, counts, thin
 from mia_nb.metrics.tables import by_attack, rates_of
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots import marks
@@ -172,8 +172,9 @@ def _shorten(trace: go.Scatter) -> None:
 
 
 def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figure:
+    counted = {name: _counted(attack) for name, attack in scores.items()}
     panels = [
-        {name: mean_roc(attack, log, level) for name, attack in scores.items()} for log in views
+        {name: _averaged(rocs, log, level) for name, rocs in counted.items()} for log in views
     ]
     sentence, order = _ranked(panels[-1])
     best = order[0]
@@ -240,32 +241,55 @@ def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
     Parameters:
         level: of the band, pointwise
     """
-    pairs = targets(scores)
-    n1 = min(int(m.sum()) for _, m in pairs)
-    n0s = [int((~m).sum()) for _, m in pairs]
-    rocs = [(metrics.roc(*pair), n) for pair, n in zip(pairs, n0s, strict=True)]
-    counts = np.unique(np.concatenate([np.rint(thin(r, n).fpr * n) for r, n in rocs]))
-    fpr = counts[counts <= min(n0s)] / min(n0s)
+    return _averaged(_counted(scores), log, level)
+
+
+class _Counted(NamedTuple):
+    """The ROC of every target, counted once for all views of it."""
+
+    rocs: list[tuple[Roc, int]]  # and the number of its non-members
+    n1: int  # the fewest members
+    auc: float  # averaged over targets
+    pair: np.ndarray  # (targets,)
+
+
+def _counted(scores: Scores) -> _Counted:
+    rocs = []
+    members = []
+    areas = []
+    for score, member in targets(scores):
+        tp, fp, threshold = counts(score, member)
+        rocs.append((Roc(fp / fp[-1], tp / tp[-1], threshold), int(fp[-1])))
+        members.append(int(tp[-1]))
+        areas.append(area(tp, fp))
+    return _Counted(rocs, min(members), float(np.mean(areas)), scores.pair)
+
+
+def _averaged(counted: _Counted, log: bool, level: float) -> Curve:
+    rocs, n1, auc, pair = counted
+    n0 = min(n for _, n in rocs)
+    false_positives = np.unique(np.concatenate([np.rint(thin(r, n).fpr * n) for r, n in rocs]))
+    fpr = false_positives[false_positives <= n0] / n0
     if log:
         last = (np.searchsorted(r.fpr * n, np.floor(fpr * n + 1e-9) + 0.5) - 1 for r, n in rocs)
         rows = np.array([r.tpr[at] for (r, _), at in zip(rocs, last, strict=True)])
     else:
         # at a vertical rise np.interp gives its upper end
         rows = np.array([np.interp(fpr, r.fpr, r.tpr) for r, _ in rocs])
-    lines = np.array([fpr, rows.mean(0), *band(rows, scores.pair, n1, level)])
+    lines = np.array([fpr, rows.mean(0), *band(rows, pair, n1, level)])
     floors = [r.fpr[r.fpr > 0][0] for r, _ in rocs]
     if log:  # below the ties of any target the mean is no rate that all of them reach
         lines = lines[
-            :, (lines[:2] > 0).all(axis=0) & ~((fpr < max(floors)) & (max(floors) > 10 / min(n0s)))
+            :, (lines[:2] > 0).all(axis=0) & ~((fpr < max(floors)) & (max(floors) > 10 / n0))
         ]
         lines[2] = np.maximum(lines[2], 1 / n1)
     else:
         lines = np.pad(lines, ((0, 0), (1, 0)))
     return Curve(
         *lines,
-        float(np.mean([metrics.auc(*pair) for pair in pairs])),
+        auc,
         n1,
-        min(n0s),
+        n0,
         float(np.mean(floors)),
     )
 
