@@ -86,6 +86,16 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     return int(number)
 
 
+def frames_of(value: Any, channels: int) -> int:
+    """A number of frames of events that so many channels hold; ValueError for what is none."""
+    if type(value) is not int or value < 1 or channels % value:
+        raise ValueError(
+            f"frames={shown(value)}; wanted a whole number of which {channels} channels are a"
+            " multiple"
+        )
+    return value
+
+
 def reals(name: str, value: Any) -> np.ndarray:
     """The value as float64, if it holds nothing but real numbers; ValueError if not."""
     found = np.asarray(value)
@@ -224,6 +234,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @cache  # built at the first call: it costs milliseconds, which an import should not
     def validator() -> Callable:
+        """What pydantic makes of the signature: it gives the arguments back as they may be used."""
         from pydantic import ConfigDict, validate_call
 
         def passed_on(*args: Any, **options: Any) -> tuple[tuple, dict]:

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from mia_nb import _autoaugment, checks
 from mia_nb._image_files import check_budget, class_folders, npz_arrays, tiny_imagenet
 from mia_nb.arguments import Array, Count, Flag, PathLike, Positive, Real, Whole
-from mia_nb.checks import checked, hint, mask, shown
+from mia_nb.checks import checked, frames_of, hint, mask, shown
 from mia_nb.types import AUGMENTATIONS, Images
 
 PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses them
@@ -630,7 +630,6 @@ def check_images(images: Images) -> Images:
     x = images.x
     y = images.y
     channels = images.x.shape[1] if images.x.ndim == 4 else 0
-    frames = images.frames
     name = shown(images.name)
     if x.ndim != 4 or x.dtype != torch.uint8:
         raise ValueError(
@@ -645,11 +644,10 @@ def check_images(images: Images) -> Images:
             f"{name}: labels run from {int(y.min())} to {int(y.max())}; wanted 0 to"
             f" {len(images.classes) - 1}, a number of each of {len(images.classes)} classes"
         )
-    if type(frames) is not int or frames < 1 or channels % frames:
-        raise ValueError(
-            f"{name}: frames={shown(frames)}; wanted a whole number of which {channels} channels"
-            " are a multiple"
-        )
+    try:
+        frames_of(images.frames, channels)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
     _check_scale(images.mean, images.std, channels)
     return images
 

@@ -265,6 +265,7 @@ class _Writer:
             self.trail.pop()
 
     def write_array(self, array: np.ndarray | np.generic) -> None:
+        """Kind, type, shape and values, whatever the order in memory."""
         kind = type(array)
         if isinstance(array, np.generic):
             self.put("scalar")
@@ -341,6 +342,7 @@ class _Writer:
         return True
 
     def write_function(self, function: types.FunctionType) -> None:
+        """The name of an installed function; of any other its code and what it refers to."""
         home = str(function.__globals__.get("__name__"))
         from_package = installed(home)
         if from_package and _reachable(home, function.__code__.co_qualname) is function:
@@ -435,6 +437,7 @@ class _Writer:
                 self.write_module(value, attributes, (*passed, module))
 
     def write_class(self, kind: type) -> None:
+        """The name of an installed class; of any other its bases and attributes."""
         home, name = kind.__module__, kind.__qualname__
         if installed(home) and _reachable(home, name) is kind:
             self.put("installed class", home, name, self.version(home))

@@ -232,6 +232,7 @@ def _yaml_loader() -> type:
         yaml_constructors: ClassVar[dict] = {}
 
         def mapping(self, node):
+            """A mapping whose names are text and come once."""
             if not isinstance(node, yaml.MappingNode):
                 problem = f"{shown(node.value)} is no map"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)

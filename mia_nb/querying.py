@@ -453,6 +453,7 @@ def _outputs(
         batch = BLOCK  # its steps or its noise are those of all images of a batch together
 
     def logits_of(images: Images) -> np.ndarray:
+        """(Q, N, K) answers to these images, query by query."""
         query = partial(
             _logits, run, images, model, options=options, dtype=dtype, steps=timesteps(module)
         )

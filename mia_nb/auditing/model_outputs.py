@@ -70,6 +70,7 @@ def _queried(model, device, known: list | None = None) -> Iterator[Callable]:
     steps = [count for count in counts if isinstance(count, int) and count > 1]
 
     def query(x):
+        """What the module answers, on its device and in the type of its weights."""
         x = torch.as_tensor(x, device=weight.device)
         x = x.to(weight.dtype) if x.is_floating_point() else x
         # as many samples as time steps: a network that takes the first axis of events for time

@@ -149,6 +149,7 @@ def _steinke(m, r, v, delta, alpha) -> float:
     finds the largest."""
 
     def excess(epsilon):
+        """The p-value of these guesses at this epsilon, less alpha."""
         wrong = expit(-epsilon)
 
         def at_least(j):

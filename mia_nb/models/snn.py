@@ -211,6 +211,7 @@ class _Step(fx.Interpreter):
         self.mem = mem
 
     def run_node(self, node: fx.Node) -> Any:
+        """One operation; at a site, the spikes from the potential that the last step left."""
         if node.op != "call_module" or not isinstance(spike := self.fetch_attr(node.target), Spike):
             return super().run_node(node)
         x = self.fetch_args_kwargs_from_env(node)[0][0]
@@ -559,6 +560,7 @@ class _Counting(fx.Interpreter):
         self.bins = bins
 
     def call_module(self, target: str, args: tuple, kwargs: dict[str, Any]) -> Tensor:
+        """What a module returns; at a site, the ReLU of its input, which is counted."""
         if not isinstance(self.fetch_attr(target), Spike):
             return super().call_module(target, args, kwargs)
         z = torch.relu(args[0])

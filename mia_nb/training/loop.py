@@ -406,6 +406,7 @@ class Group:
         augments = self.augments(epoch, steps * batch, "held_out augment")
 
         def at(step: int) -> dict[str, Tensor]:
+            """The images, labels and draws of one step."""
             cut = slice(step * batch, (step + 1) * batch)
             index = numbers[:, step]
             augment = {name: value[:, cut].flatten(0, 1) for name, value in augments.items()}

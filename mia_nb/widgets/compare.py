@@ -246,6 +246,7 @@ def settings_explorer(
         return [chosen] if chosen.reference is None else [chosen, chosen.reference]
 
     def draw(pool, target, attack, **values) -> View:
+        """The settings side by side, their difference, and a metric along one setting."""
         family = found[pool]
         shown = shown_of(pool, **values)
         tables = {outputs: measured.table(outputs, attack, target) for outputs in shown}

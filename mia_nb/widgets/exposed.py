@@ -97,6 +97,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
         return max(1, -(-len(listed(found[pool], attack, kind, outputs, canary)) // PAGE))
 
     def draw(pool, attack, kind, outputs, page, sample, test, canary) -> View:
+        """One page of the ranking, and where the chosen sample stands in it."""
         source = found[pool]
         filters = (kind, outputs, canary)
         ranked = ranking(source, attack)

@@ -67,6 +67,7 @@ def ladder(
         return auditing.audit(splits[network], delta=delta, attempts=attempts)
 
     def draw(network: str, noise: float, steps: float, delta: float, accountant: str) -> None:
+        """Show the figure and the table of these settings."""
         as_trained = noise == steps == 1
         audited = None
         if as_trained and network in splits:

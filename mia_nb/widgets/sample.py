@@ -112,6 +112,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         return int(source.numbers[np.nanargmax(apart) if np.isfinite(apart).any() else 0])
 
     def draw(pool, target, attack, sample, k, variance, truth, subset) -> View:
+        """The two worlds of the sample, and where it lies among all others."""
         source = found[pool]
         kind = VARIANCES[variance][0]
         (x, y, member), column = plane(source, target, attack), source.column(sample)

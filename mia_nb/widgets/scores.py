@@ -94,6 +94,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         return min(one.grid(), key=lambda threshold: abs(one(threshold)[1] - at))
 
     def draw(pool, target, attack, compare, threshold, prior) -> View:
+        """Scores of both sides, the ROC, and what this threshold costs."""
         which = (pool, attack, target)
         one = chosen(*which)
         area = auc(*which)

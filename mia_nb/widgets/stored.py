@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mia_nb import attacks, escape, store
-from mia_nb.checks import shown, whole
+from mia_nb.checks import frames_of, shown, whole
 from mia_nb.examples import PREFIX, examples, load_example, thumbnails
 from mia_nb.plots.marks import as_pictures
 from mia_nb.types import Scores, Signals
@@ -127,7 +127,11 @@ class Source:
         x = self.pool.map_array("images.npy", "u", (None, None, None, None))
         if not len(self.samples) == len(self.signals.labels) <= len(x):
             return None
-        frames = self.pool.read_json("images.json").get("frames", 1)
+        record = self.pool.read_json("images.json", classes=list)
+        try:
+            frames = frames_of(record.get("frames", 1), x.shape[1])
+        except ValueError as error:
+            raise self.pool.corrupt("images.json", error) from error
         return _Chosen(x, self._samples_of(len(x)), frames)
 
     @cached_property

@@ -67,6 +67,7 @@ class Tabs:
         tab = W.Tab([W.VBox() for _ in titles], titles=titles, layout=W.Layout(margin="0"))
 
         def opened(change: dict) -> None:
+            """Make the explorer of a tab that is opened for the first time."""
             number = change["new"]
             if number is None:
                 return

@@ -93,6 +93,7 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
     every = race_table(source.signals, budgets=budgets)
 
     def draw(metric: str, shown: tuple[str, ...]) -> View:
+        """The metric of each attack against the number of references."""
         if not shown:
             raise ValueError("tick one attack or more")
         table = every[(every["metric"] == metric) & every["attack"].isin(shown)]
@@ -156,6 +157,7 @@ def null(
         )
 
     def draw(attack: str, design: str, models: int) -> View:
+        """The real AUC among those of worlds dealt anew."""
         whole = source.signals
         signals = whole if models == most else whole.select(models=slice(0, models))
         real, drawn = redrawn(
@@ -222,6 +224,7 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
         )
 
     def draw(references: int) -> View:
+        """The values that scores take with so many references, and the ROC."""
         scores = lattice_scores(source, references)
         key = f"TPR at {rate:.0%}"
         rows = [_tied(name, of_attack, rate, key) for name, of_attack in scores.items()]
@@ -288,6 +291,7 @@ def fight(sources: Sequence[Source]) -> Explorer:
         return plain(figure.update_layout(title_text=title))
 
     def draw(shown: tuple[str, ...], accuracy: float) -> View:
+        """The curves of the families, read at this accuracy."""
         if not shown:
             raise ValueError("tick one family or more")
         families = list(dict.fromkeys((names[0], *shown)))
@@ -382,6 +386,7 @@ def leak(source: Source) -> Explorer:
         return message(LEAK, WITHOUT_IMAGES.format(source.label))
 
     def draw(image: int, sigma: float) -> View:
+        """The image beside what the gradient of one step gives away of it."""
         column = pictured(source)[image]
         x = np.asarray(source.images[column], float) / 255
         label = source.signals.labels[column]

@@ -141,6 +141,7 @@ def game(
         return sheet(x, below, NUMBERS, SURE, columns=COLUMNS)
 
     def draw(hand: int, accuse: tuple[str, ...], score: bool) -> View:
+        """The hand as it is accused, and once it is submitted its point beside the attacks."""
         columns, member, _ = hand_of(hand)
         mine = np.isin(hand_of(hand).labels, accuse)
         framed = _framed(images(hand), mine, member if score else None)
