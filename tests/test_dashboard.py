@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from jupyter_client import BlockingKernelClient
 
 from mia_nb.cli import main
 
@@ -170,6 +171,31 @@ def alive(pid: int) -> bool:
     return False
 
 
+SLOW = """
+import time
+def slow(comm, message):
+    print("begun", flush=True)
+    time.sleep(60)
+get_ipython().kernel.comm_manager.register_target("slow", slow)
+"""
+
+
+def keep_busy(connection: Path) -> None:
+    """Have a kernel at work on a control, which the server interrupts when it ends."""
+    client = BlockingKernelClient(connection_file=str(connection))
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        client.wait_for_ready(30)
+        client.execute_interactive(SLOW, timeout=30, output_hook=lambda message: None)
+        opening = {"comm_id": "a", "target_name": "slow", "data": {}}
+        client.shell_channel.send(client.session.msg("comm_open", opening))
+        while client.get_iopub_msg(timeout=30)["content"].get("text") != "begun\n":
+            pass
+    finally:
+        client.stop_channels()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", ["shown", pytest.param("being made", marks=pytest.mark.slow)])
 def test_the_page_shows_with_the_token_and_a_signal_ends_server_and_kernels(tmp_path, number, when):
@@ -184,6 +210,8 @@ def test_the_page_shows_with_the_token_and_a_signal_ends_server_and_kernels(tmp_
         assert len(kernels(served)) == 1
         started = [pid for pid in children(served.process.pid) if alive(pid)]
         assert len(started) == 1
+        if when == "shown":
+            keep_busy(next((tmp_path / "runtime").glob("kernel-*.json")))
         served.process.send_signal(number)
         assert served.process.wait(20) == 0
         deadline = time.monotonic() + 10

@@ -67,6 +67,8 @@ def _prepare(folder: Path, results: str) -> None:
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook
 
+    from mia_nb.cli.kernels import QUIET
+
     original = notebooks.find_notebook(Path(NOTEBOOK).stem, notebooks.folders())
     notebook = parameterize_notebook(
         load_notebook_node(str(original)),
@@ -77,8 +79,7 @@ def _prepare(folder: Path, results: str) -> None:
     # the explorers stand on top, where they fit a screen; the text is below them
     notebook.cells.sort(key=lambda cell: cell.cell_type != "code")
     nbformat.write(notebook, folder / NOTEBOOK)
-    # a kernel's own log warns of TCP at each visit; errors of cells are told by Voila
-    write_kernel_spec(folder / "kernels" / "python3", None, ["--log-level=ERROR"])
+    write_kernel_spec(folder / "kernels" / "python3", None, QUIET)
     _put_page(folder)
     os.environ["MIA_NB_MODE"] = "live"
     os.environ["JUPYTER_PLATFORM_DIRS"] = "1"

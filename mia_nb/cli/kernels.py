@@ -25,6 +25,12 @@ from mia_nb.cli.notebooks import PACKAGE
 FORKING = "mia-nb-fork"
 INSTALLED = entry_points(group="jupyter_client.kernel_provisioners", name=FORKING)
 LAUNCHER = "ipykernel_launcher"
+# a kernel's own log warns of TCP at each start and complains when interrupted, and tornado's says
+# at times that a kernel which ends flushed a closed socket; errors of cells go to neither
+QUIET = [
+    "--log-level=CRITICAL",
+    "--IPKernelApp.logging_config={'loggers': {'tornado.general': {'level': 'CRITICAL'}}}",
+]
 MODULES = (  # that are imported once for all kernels
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
@@ -58,8 +64,6 @@ class BatchKernels(AsyncKernelManager):
     inherited warning filters.
     """
 
-    # a kernel's own log warns of TCP at each start and complains when interrupted, and tornado's
-    # says at times that a kernel which ends flushed a closed socket; errors of cells go to neither
     kernel_spec = KernelSpec(
         argv=[
             sys.executable,
@@ -67,8 +71,7 @@ class BatchKernels(AsyncKernelManager):
             LAUNCHER,
             "-f",
             "{connection_file}",
-            "--log-level=CRITICAL",
-            "--IPKernelApp.logging_config={'loggers': {'tornado.general': {'level': 'CRITICAL'}}}",
+            *QUIET,
         ],
         display_name="Python 3 (ipykernel)",
         language="python",
