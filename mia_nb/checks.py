@@ -9,6 +9,7 @@ import inspect
 import itertools
 import math
 import os
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, wraps
@@ -253,7 +254,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        values = signature.bind(*args, **options).arguments  # or a TypeError in Python's own words
+        try:
+            values = signature.bind(*args, **options).arguments
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}: {error}{_meaning(function, error)}") from None
         try:
             args, options = validator()(*args, **options)
         except ValueError as error:
@@ -263,6 +267,19 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **options)
 
     return call
+
+
+def _meaning(function: Callable, error: TypeError) -> str:
+    """What the docstring says of the argument that is missing: " (references a side)"."""
+    name = re.search(r"missing a required argument: '(\w+)'", str(error))
+    if name is None:
+        return ""
+    entry = rf"^( +){name[1]}: (.+(?:\n\1 +.+)*)"
+    found = re.search(entry, function.__doc__ or "", re.MULTILINE)
+    if found is None:
+        return ""
+    words = " ".join(found[2].split()).partition(". ")[0].removesuffix(".")
+    return f" ({words})"
 
 
 def _by_instance(hint: Any) -> Any:

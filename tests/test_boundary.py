@@ -659,3 +659,9 @@ def test_false_positive_rates_may_be_a_list_an_array_or_none_at_all():
         curve.rates([0.1, np.float64(0.2)]) == curve.rates(np.array([0.1, 0.2])) == (0.1, 0.2)
         and curve.rates(()) == ()
     )
+
+
+def test_a_call_without_an_argument_is_told_what_the_argument_is():
+    words = r"^suite: missing a required argument: 'k' \(references a side, k IN and k OUT\)$"
+    with pytest.raises(TypeError, match=words):
+        attacks.suite()
