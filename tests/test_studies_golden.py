@@ -24,39 +24,29 @@ DIGITS = "%.7g"
 
 def snn():
     for world, settings in worlds.snn_worlds().items():
-        yield (
-            world,
-            studies.claims("snn", settings, n_resamples=worlds.DRAWS),
-            studies.comparisons("snn", settings, n_resamples=worlds.DRAWS),
-        )
+        compared = studies.comparisons("snn", settings, n_resamples=worlds.DRAWS)
+        options = {"comparisons": compared, "n_resamples": worlds.DRAWS}
+        yield world, studies.claims("snn", settings, **options), compared
 
 
 def flow():
     for world, (settings, frontier) in worlds.flow_worlds().items():
         options = {"frontier": frontier, "n_resamples": worlds.DRAWS}
-        yield (
-            world,
-            studies.claims("nsde", settings, **options),
-            studies.comparisons("nsde", settings, **options),
-        )
+        compared = studies.comparisons("nsde", settings, **options)
+        yield world, studies.claims("nsde", settings, comparisons=compared, **options), compared
 
 
 def privacy():
     for world, (settings, ladders) in worlds.privacy_worlds().items():
-        yield (
-            world,
-            studies.claims("privacy", settings, ladders=ladders, n_resamples=worlds.DRAWS),
-            studies.comparisons("privacy", settings, n_resamples=worlds.DRAWS),
-        )
+        compared = studies.comparisons("privacy", settings, n_resamples=worlds.DRAWS)
+        options = {"comparisons": compared, "n_resamples": worlds.DRAWS}
+        yield world, studies.claims("privacy", settings, ladders=ladders, **options), compared
 
 
 def recipes():
     for world, settings in worlds.recipe_worlds().items():
-        yield (
-            world,
-            studies.claims("recipes", settings, n_resamples=worlds.DRAWS),
-            studies.comparisons("recipes", settings, n_resamples=worlds.DRAWS),
-        )
+        compared = studies.comparisons("recipes", settings, n_resamples=worlds.DRAWS)
+        yield world, studies.claims("recipes", settings, comparisons=compared), compared
 
 
 def printed():

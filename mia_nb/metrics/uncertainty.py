@@ -446,14 +446,30 @@ def interval(
         raise ValueError(
             f"values {values.shape} and pair {pair.shape}: wanted one pair's number for each target"
         )
+    return intervals_at([confidence], values, pair, sampled, free=free)[0]
+
+
+def intervals_at(
+    levels: Sequence[float],
+    values: np.ndarray,
+    pair: np.ndarray,
+    sampled: np.ndarray | None = None,
+    *,
+    free: int | None = None,
+) -> list[tuple]:
+    """`interval` at several confidences, for which the variances are computed once."""
     over, pairs, shared, samples = _variances(values, pair, sampled)
-    if pairs > 1:
-        half = half_width(over, pairs, shared, samples, confidence=confidence)
-    else:
-        quantile = (1 + confidence) / 2
-        times = ndtri(quantile) if free is None else stdtrit(max(free, 1), quantile)
-        half = np.nan * over if sampled is None else times * np.sqrt(samples)
-    return values.mean(0) - half, values.mean(0) + half
+    middle = values.mean(0)
+    ends = []
+    for level in levels:
+        if pairs > 1:
+            half = half_width(over, pairs, shared, samples, confidence=level)
+        else:
+            quantile = (1 + level) / 2
+            times = ndtri(quantile) if free is None else stdtrit(max(free, 1), quantile)
+            half = np.nan * over if sampled is None else times * np.sqrt(samples)
+        ends.append((middle - half, middle + half))
+    return ends
 
 
 def ratio_interval(

@@ -8,7 +8,16 @@ from mia_nb.arguments import Count, Delta, Flag, Level, PathLike
 from mia_nb.checks import checked
 from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.studies.as_printed import on_no_table, printed_alone, rules_as_printed
-from mia_nb.studies.engine import COLUMNS, Study, asking, compare, deciding, judge, load
+from mia_nb.studies.engine import (
+    COLUMNS,
+    Study,
+    asking,
+    compare,
+    deciding,
+    judge,
+    load,
+    measuring,
+)
 from mia_nb.studies.matched import compared_again
 from mia_nb.studies.on_print import PAPERS
 from mia_nb.studies.privacy import below_curve
@@ -97,7 +106,7 @@ def comparisons(
         frontier = None
     else:
         found = asking(found, "extended")
-    return _compared(found, settings, frontier, delta, n_resamples, level, seed)
+    return _compared(found, settings, measuring(n_resamples, seed), frontier, delta, level)
 
 
 def _refuse_without_a_paper(study: Study) -> None:
@@ -110,9 +119,9 @@ def _refuse_without_a_paper(study: Study) -> None:
 
 
 def _compared(
-    study: Study, settings: dict[Setting, Scores], frontier, delta, n_resamples, level, seed
+    study: Study, settings: dict[Setting, Scores], measured, frontier, delta, level
 ) -> pd.DataFrame:
-    rows = compare(study, settings, n_resamples=n_resamples, level=level, seed=seed)
+    rows = compare(study, settings, measured, level=level)
     rows += below_curve(study, settings, delta, level)
     fewer = {}
     if frontier is not None:
@@ -190,16 +199,16 @@ def claims(
                 f"the ladder of {name} lacks {', '.join(lacks)}: pass auditing.ladder(...)"
             )
     extended = asking(rules, "extended")
-    resampling = {"n_resamples": n_resamples, "level": level, "seed": seed}
+    measured = measuring(n_resamples, seed)
     if comparisons is None:
-        comparisons = _compared(extended, settings, frontier, delta, **resampling)
+        comparisons = _compared(extended, settings, measured, frontier, delta, level)
     context = {"ladders": ladders, "ranks": ranks, "delta": delta, "level": level}
     table = judge(extended, settings, comparisons, frontier=frontier, **context)
     if rules.name not in PAPERS:
         return table
     printed = printed_alone(rules, settings)
     rules = rules_as_printed(rules)
-    comparisons = _compared(rules, printed, None, delta, **resampling)
+    comparisons = _compared(rules, printed, measured, None, delta, level)
     as_printed = judge(rules, printed, comparisons, frontier=None, **context)
     for name, claim in rules.claims.items():
         if on_no_table(rules, name):

@@ -63,6 +63,7 @@ from mia_nb.metrics.uncertainty import (
     FPR,
     bootstrap,
     interval,
+    intervals_at,
     names,
     per_target_metrics,
     ratio_interval,
@@ -350,29 +351,13 @@ def worst_case(side: tuple, other: tuple) -> str:
     return " against ".join(dict.fromkeys(words))
 
 
-def compare(
-    study: Study,
-    settings: dict[Setting, Scores],
-    *,
-    n_resamples: int,
-    level: float,
-    seed: int,
-) -> list[dict]:
-    """One row per comparison that the study's claims rest on, as far as it was run, with `COLUMNS`.
-
-    settings: of `deciding`. Intervals are those of `metrics.interval` (of a ratio
-    `ratio_interval`), paired: the same samples and pairs in every setting. Those of accuracies and
-    gaps cover pairs alone. What is compared with a curve is left out. ValueError when targets were
-    trained on different masks.
+def measuring(n_resamples: int, seed: int) -> Callable[[Scores], dict]:
+    """A function of scores: {metric: (values of the targets, their resampled values or None)}. It
+    resamples the same scores once, however many comparisons and verdicts ask for them.
     """
-    _same_masks(settings)
-    n0 = min((smallest(one)[1] for one in settings.values()), default=0)
-    tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
 
     @cache
-    def measured(one: Setting) -> dict:
-        """{metric: (values of the targets, their resampled values or None)}"""
-        scores = settings[one]
+    def measured(scores: Scores) -> dict:
         drawn = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
         points = dict(zip(names(FPR), per_target_metrics(scores, FPR).T, strict=True))
         found = {name: (values, drawn[name]) for name, values in points.items()}
@@ -380,6 +365,31 @@ def compare(
         found["test_accuracy"] = (scores.accuracy[:, 1], None)
         found["gap"] = (-np.diff(scores.accuracy)[:, 0], None)
         return found
+
+    return measured
+
+
+def compare(
+    study: Study,
+    settings: dict[Setting, Scores],
+    measured: Callable[[Scores], dict],
+    *,
+    level: float,
+) -> list[dict]:
+    """One row per comparison that the study's claims rest on, as far as it was run, with `COLUMNS`.
+
+    settings: of `deciding`; measured: of `measuring`. Intervals are those of `metrics.interval` (of
+    a ratio `ratio_interval`), paired: the same samples and pairs in every setting. Those of
+    accuracies and gaps cover pairs alone. What is compared with a curve is left out. ValueError
+    when targets were trained on different masks.
+    """
+    _same_masks(settings)
+    n0 = min((smallest(one)[1] for one in settings.values()), default=0)
+    tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
+
+    def of(one: Setting) -> dict:
+        """What was measured of a setting."""
+        return measured(settings[one])
 
     rows = []
     for name, claim in study.claims.items():
@@ -389,10 +399,10 @@ def compare(
             levels = (level, 1 - (1 - level) / jointly[_family(contrast)])
             scores = settings[contrast.first]
             rows.append(
-                row_of(name, contrast, *_estimate(contrast, measured, scores.pair, levels))
+                row_of(name, contrast, *_estimate(contrast, of, scores.pair, levels))
                 # then the intervals are of samples only
                 | ({"outcome": "open"} if one_pair(scores) else {})
-                | _relative(contrast, measured, scores.pair, level)
+                | _relative(contrast, of, scores.pair, level)
             )
     return rows
 
@@ -431,10 +441,10 @@ def _family(contrast: Contrast) -> str:
     return "needed" if contrast.needed else f"{contrast.part}, {contrast.metric}"
 
 
-def _estimate(contrast: Contrast, measured: Callable, pair, levels) -> tuple:
+def _estimate(contrast: Contrast, of: Callable, pair, levels) -> tuple:
     """(value, interval per level): paired, of the attack of largest mean on each side."""
     metric = contrast.metric
-    sides = _of_strongest(contrast, measured, metric)
+    sides = _of_strongest(contrast, of, metric)
     if contrast.ratio:
         (a, draws_a), (b, draws_b) = sides
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -453,18 +463,18 @@ def _estimate(contrast: Contrast, measured: Callable, pair, levels) -> tuple:
         else sum(w * part for w, part in zip(weights, parts, strict=True)) - minus
         for parts in zip(*sides, strict=True)
     )
-    return values.mean(), *(interval(values, pair, drawn, confidence=level) for level in levels)
+    return values.mean(), *intervals_at(levels, values, pair, drawn)
 
 
-def _of_strongest(contrast: Contrast, measured: Callable, metric: str) -> list[tuple]:
+def _of_strongest(contrast: Contrast, of: Callable, metric: str) -> list[tuple]:
     """(values, resampled values) of each side: of its attack of largest mean."""
     return [
-        max((measured(one)[metric] for one in side), key=lambda values: values[0].mean())
+        max((of(one)[metric] for one in side), key=lambda values: values[0].mean())
         for _, side in contrast.terms
     ]
 
 
-def _relative(contrast: Contrast, measured: Callable, pair: np.ndarray, level: float) -> dict:
+def _relative(contrast: Contrast, of: Callable, pair: np.ndarray, level: float) -> dict:
     """A difference of AUC under a margin as a share of the second side's AUC - 1/2, with its
     interval; empty elsewhere.
 
@@ -473,7 +483,7 @@ def _relative(contrast: Contrast, measured: Callable, pair: np.ndarray, level: f
     of_two = len(contrast.terms) == 2 and not contrast.ratio and not contrast.minus
     if not (contrast.margin and contrast.metric == "auc" and of_two):
         return {}
-    (a, draws_a), (b, draws_b) = _of_strongest(contrast, measured, "leak")
+    (a, draws_a), (b, draws_b) = _of_strongest(contrast, of, "leak")
     low, high = ratio_interval(a, b, pair, draws_a, draws_b, confidence=level)
     share = a.mean() / b.mean() - 1 if b.mean() > 0 else np.nan
     return {"relative": float(share), "relative_low": low - 1, "relative_high": high - 1}
@@ -644,9 +654,9 @@ def _least(group: pd.DataFrame) -> pd.Series:
     """First those that are not for the claim: of these, or of all, the smallest difference; under
     a margin the largest in size; a difference that is no number where all are none.
     """
-    size = group["value"].where(group["margin"] == 0, -group["value"].abs())
-    order = pd.DataFrame({"for": group["outcome"] == "for", "size": size})
-    return group.loc[order.sort_values(["for", "size"]).index[0]]
+    value = group["value"].to_numpy()
+    size = np.where(group["margin"] == 0, value, -abs(value))
+    return group.iloc[np.lexsort((size, group["outcome"] == "for"))[0]]
 
 
 def _accuracy(wanted: list[Contrast], settings: dict[Setting, Scores]) -> dict[str, np.ndarray]:
