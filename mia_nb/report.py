@@ -144,13 +144,20 @@ def audit_page(audit: ModelAudit, out: str | Path, limits: Sequence[Verdict] = (
 
     from mia_nb.auditing.gate import LimitsTable
     from mia_nb.auditing.result import provenance
-    from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN
+    from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, next_steps
 
     title_of = {
         EXCEEDED: "Members are given away",
         OPEN: "Not shown to give members away",
         BELOW: "Members rank below non-members",
     }
+    steps = next_steps(
+        audit.verdict.outcome,
+        doubt=audit.doubt,
+        passed=audit.self_test.passed,
+        retrained=len(audit.signals.member) > 1,
+        verdicts=limits,
+    )
     figure = audit.plot()
     facts = provenance({})
     environment = jinja2.Environment(
@@ -161,6 +168,7 @@ def audit_page(audit: ModelAudit, out: str | Path, limits: Sequence[Verdict] = (
         outcome="Nothing can be concluded" if audit.doubt else title_of[audit.verdict.outcome],
         headline=audit.headline,
         limits=LimitsTable(limits)._repr_html_(),
+        steps=steps,
         figure=json.loads(figure.to_json()),
         figure_title=_figure_title(figure.to_dict()),
         height=figure.layout.height or 450,

@@ -26,7 +26,7 @@ from scipy.stats import binom, norm
 
 import mia_nb
 from mia_nb import auditing, metrics, store
-from mia_nb.auditing import finished
+from mia_nb.auditing import finished, sentences
 from mia_nb.auditing.model_outputs import outputs
 from mia_nb.auditing.samples import both_sides
 from mia_nb.auditing.sentences import TWINS, VARIES
@@ -168,6 +168,34 @@ def test_the_page_holds_headline_limits_picture_and_tables_and_asks_nothing_of_t
     assert "default-src 'none'" in page and not re.search(r'(src|href)="http', page)
     assert path.stat().st_size < 5e6
     assert len(leaky.plot().data) > 4
+
+
+@pytest.mark.parametrize(
+    ("leak", "shift", "step"),
+    [
+        (1.5, 0, sentences.WEIGH),
+        (0.0, 0, sentences.RETRAIN),
+        (1.5, 2, sentences.COMPARABLE),
+    ],
+)
+def test_the_page_says_above_its_picture_what_to_do_next(leak, shift, step, tmp_path):
+    logits, (x1, y1), (x0, y0) = planted(leak)
+    x0[:, 1] += shift
+    page = quick(logits, (x1, y1), (x0, y0)).report(tmp_path / "audit.html").read_text()
+    above, _, _ = page.partition('class="plot"')
+    steps = re.findall(r"<li>(.*?)</li>", above.partition("What to do next")[2])
+    assert unescape(steps[0]) == step
+
+
+def test_what_could_not_be_decided_and_a_failed_control_come_before_other_steps(leaky):
+    largest = metrics.by_attack(leaky.table, "auc").loc["max", "value"]
+    (undecided,) = leaky.limits([f"auc>{largest:.3f}"])
+    first, *more = sentences.next_steps("exceeded", verdicts=[undecided], retrained=True)
+    assert first == f"Audit more samples: {undecided.limit} could not be decided."
+    assert more[0] == sentences.WEIGH and sentences.RETRAIN not in more
+    assert sentences.next_steps("exceeded", passed=False) == [sentences.NO_CONTROL]
+    assert sentences.next_steps("not exceeded") == [sentences.SWAPPED]
+    assert sentences.next_steps("not established", retrained=True) == [sentences.NO_GUARANTEE]
 
 
 def test_a_model_card_says_what_the_audit_found_and_holds_a_row_an_attack(leaky):

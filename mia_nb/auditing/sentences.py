@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,8 @@ from mia_nb.metrics import clopper_pearson, tpr_at
 from mia_nb.metrics.permutation import LEVEL, Evidence
 from mia_nb.metrics.tables import by_attack
 from mia_nb.metrics.uncertainty import measurable_rates, scored, tied_floor
-from mia_nb.types import Scores
+from mia_nb.metrics.verdict import measured_advice
+from mia_nb.types import Recipe, Scores
 
 if TYPE_CHECKING:
     from mia_nb.auditing.gate import Verdict
@@ -40,6 +42,66 @@ TWINS = (
     " models are far stronger; and what another training run would give. Finding little here"
     " proves nothing: a stronger attack may succeed."
 )
+
+NO_CONTROL = (
+    "Find out first why attacks succeed where there is nothing to find; use no number until then."
+)
+COMPARABLE = (
+    "Take train and test from one source, drawn at random, or train models on random halves of both"
+    " (retrain=), and audit again: until then no number here is about membership."
+)
+SWAPPED = "Check whether train and test are swapped, and audit again."
+WEIGH = (
+    "Before the model is released, decide who may query it: its outputs alone tell members from"
+    " others."
+)
+RETRAIN = (
+    "Train models like it on random halves of the same samples (mia.audit with retrain=, or mia-nb"
+    " audit --model): attacks that compare them are far stronger, and show which samples are"
+    " exposed."
+)
+NO_GUARANTEE = (
+    "Take this for no guarantee: more models, queries or samples may find what these attacks"
+    " missed."
+)
+
+
+def next_steps(
+    outcome: str,
+    *,
+    doubt: str = "",
+    passed: bool = True,
+    retrained: bool = False,
+    verdicts: Sequence[Verdict] = (),
+    recipe: Recipe | None = None,
+) -> list[str]:
+    """What to do after an audit, the most pressing first.
+
+    Parameters:
+        outcome: of the verdict on guessing: exceeded, not exceeded or not established.
+        doubt: why nothing can be concluded, "" without.
+        passed: whether the negative control did.
+        retrained: whether there were models on random halves of the same samples.
+        verdicts: on the limits that were stated.
+        recipe: by which the models were trained, where it is known: what is advised fits it.
+    """
+    if not passed:
+        return [NO_CONTROL]
+    if doubt:
+        return [COMPARABLE]
+    if outcome == BELOW:
+        return [SWAPPED]
+    steps = []
+    undecided = [verdict.limit for verdict in verdicts if verdict.outcome == OPEN]
+    if undecided:
+        steps.append(f"Audit more samples: {', '.join(undecided)} could not be decided.")
+    if outcome == EXCEEDED:
+        steps += [WEIGH, *measured_advice(recipe)]
+    if not retrained:
+        steps.append(RETRAIN)
+    elif outcome == OPEN:
+        steps.append(NO_GUARANTEE)
+    return steps
 
 
 def percent(share: float) -> str:

@@ -244,11 +244,10 @@ def measured_advice(recipe: Recipe | None = None, rows: int = 2) -> list[str]:
         f" measured on {row.recipe}."
         for row in table.head(rows).itertuples()
     ]
-    return [
-        *sentences,
-        "These are this project's own studies, which promise nothing for yours; the page Results of"
-        f" the documentation lists more ({len(table)} changes fit this recipe).",
-    ]
+    promise = "These are this project's own studies, which promise nothing for yours"
+    if len(table) > rows:
+        promise += f"; the page Results of the documentation lists all {len(table)} that fit"
+    return [*sentences, f"{promise}."]
 
 
 def _next(
