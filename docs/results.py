@@ -1,8 +1,8 @@
 """The tables of docs/results.md at full size, from the shipped signals: python docs/results.py
 
 Replaces what stands between the markers of that page, and draws its pictures beside it (needs
-Chromium and playwright, as pictures.py). With --claims only the claims of the papers, there and in
-docs/claims.md, in two minutes and without pictures. With --store FOLDER --images FILE, what
+Chromium and playwright, as pictures.py); the claims of the papers stand in docs/claims.md. With
+--claims only these, in two minutes and without pictures. With --store FOLDER --images FILE, what
 benchmarks/evidence.py trained, also what needs networks: tables at equal accuracy along training,
 the claims that rest on them, and whether the shipped signals print the digits of the stored ones.
 A store may hold some of the pools: what needs others stays as it stands on the page.
@@ -444,15 +444,18 @@ def drawn(figure, name: str) -> None:
     screenshot([figure], PAGE.with_name(name), [1000], 480)
 
 
-def write_claims() -> None:
-    """The verdicts of docs/claims.md, and the claims on spiking networks of docs/results.md."""
+def write_claims(frontier: pd.DataFrame | None = None) -> None:
+    """docs/claims.md: verdicts, and the evidence of those that the shipped pools decide. frontier:
+    along training, without which claims on differential equations stay as they stand there.
+    """
     page = CLAIMS_PAGE.read_text(encoding="utf-8")
     for study in ("snn", "nsde", "privacy"):
         page = replace(page, f"verdicts: {study}", verdicts(study))
+    for study in ("snn", "recipes"):
+        page = replace(page, f"claims: {study}", claims(study))
+    if frontier is not None:
+        page = replace(page, "claims: nsde", claims("nsde", frontier))
     CLAIMS_PAGE.write_text(page, encoding="utf-8")
-    page = PAGE.read_text(encoding="utf-8")
-    page = replace(page, "claims: snn", claims("snn"))
-    PAGE.write_text(page, encoding="utf-8")
 
 
 def main() -> None:
@@ -488,11 +491,8 @@ def main() -> None:
         found = dict(zip(names, pair.map(measured, names), strict=True))
     all_scores, summaries = ({name: one[i] for name, one in found.items()} for i in (0, 1))
     page = replace(page, "full size", [*pools(all_scores, summaries), *changes()])
-    page = replace(page, "claims: recipes", claims("recipes"))
-    if frontier is not None:  # its claims are decided along training
-        page = replace(page, "claims: nsde", claims("nsde", frontier))
     PAGE.write_text(page, encoding="utf-8")
-    write_claims()
+    write_claims(frontier)
     drawn(plots.shipped_roc(list(DRAWN)), "results-roc.png")
 
 

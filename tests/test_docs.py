@@ -7,6 +7,7 @@ import doctest
 import html
 import importlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -252,6 +253,45 @@ def test_every_interval_of_the_findings_stands_in_the_results_they_are_taken_fro
     intervals = re.findall(r"[-+]?\d?\.\d+ \[[^\]]+\]", text)
     assert len(intervals) > 25
     assert [one for one in intervals if one not in measured] == []
+
+
+def rows_of(page: str, caption: str) -> list[list[str]]:
+    """The cells of the first table after a line, without its head."""
+    lines = page.partition(caption)[2].splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("|---"))
+    body = itertools.takewhile(lambda line: line.startswith("|"), lines[start + 1 :])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]
+
+
+def test_the_summary_on_top_of_the_results_says_what_the_tables_below_it_hold():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("## In short")
+    short, _, below = rest.partition("\n## ")
+    sentences = re.split(r"^\d\. ", short, flags=re.MULTILINE)
+    assert len(sentences) == 6
+    pools = {row[0]: [row[2], row[3], row[5]] for row in rows_of(below, "<!-- full size: begin")}
+    on_top = rows_of(short, "\n5. ")
+    assert len(on_top) > 5 and all(cells == pools[name] for name, *cells in on_top)
+    intervals = re.findall(r"[-+]?\d?\.\d+ \[[^\]]+\]", short)
+    assert len(intervals) > 15 and [one for one in intervals if one not in below] == []
+
+    leads = rows_of(below, "Which attack leads")
+    led = [cells[1] for cells in leads if cells[1].startswith("RMIA over")]
+    sure = [sum("RMIA over" in c[n] and "not resolved" not in c[n] for c in leads) for n in (1, 2)]
+    assert (
+        f"in AUC on {len(led)} of {len(leads)} pools of networks, resolved on {sure[0]}; at one"
+        f" false positive in a thousand its lead is resolved on {sure[1]}." in sentences[2]
+    )
+    changes = {name: (right, area) for name, right, area, _ in rows_of(below, "What RMIA finds")}
+    said = [changes["twice as many epochs"], changes["RelaxLoss"]]
+    said.append(next(found for name, found in changes.items() if name.startswith("DP-SGD")))
+    for sentence, (right, area) in zip(sentences[3:4] + sentences[5:] * 2, said, strict=True):
+        assert f"{right} points" in sentence and area in sentence
+    others = [row for row in rows_of(below, "Networks at their end") if row[0].startswith("snn")]
+    gaps = [row[4] for row in others]
+    gaps += [row[3] for row in rows_of(below, "At equal test accuracy along training")]
+    values = [float(gap.split()[0]) for gap in gaps]
+    assert f"{min(values):+.3f} to {max(values):+.3f}" in sentences[4]
 
 
 def test_the_findings_count_the_verdicts_of_the_page_of_claims():
