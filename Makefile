@@ -45,8 +45,9 @@ lint: setup
 bench: setup
 	$(RUN)/python benchmarks/run.py
 
-pictures: setup
+pictures: setup  ## the README's pictures, and those that notebooks are stored with
 	$(RUN)/python docs/pictures.py
+	$(RUN)/python docs/stored.py
 
 docs: setup  ## build/site: the documentation, for reading offline; notebooks executed where results/ has a run of them
 	$(RUN)/python docs/site.py

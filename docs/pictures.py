@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, Playwright, sync_playwright
 
 from mia_nb import (
     accounting,
@@ -31,6 +31,13 @@ from mia_nb import (
 from mia_nb.types import Recipe
 
 HERE = Path(__file__).parent
+
+
+def launched(playwright: Playwright) -> Browser:
+    return playwright.chromium.launch(
+        executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
+        args=["--no-sandbox", "--disable-gpu"],
+    )
 
 
 def screenshot(
@@ -56,10 +63,7 @@ def screenshot(
     )
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         (Path(folder) / "page.html").write_text(page_text)
-        browser = playwright.chromium.launch(
-            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
-            args=["--no-sandbox", "--disable-gpu"],
-        )
+        browser = launched(playwright)
         page = browser.new_page(viewport=size, device_scale_factor=1.5)
         page.goto(f"file://{folder}/page.html")
         page.wait_for_function(f"document.querySelectorAll('.main-svg').length >= {len(figures)}")
@@ -127,10 +131,7 @@ def explorers(port: int = 8844) -> None:
             text=True,
         )
         address = served.stdout.readline().split()[0]  # with its token
-        browser = playwright.chromium.launch(
-            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
-            args=["--no-sandbox", "--disable-gpu"],
-        )
+        browser = launched(playwright)
         try:
             page = browser.new_page(viewport=size)
             page.goto(address, timeout=120_000)

@@ -3,7 +3,8 @@
 
 This folder's pages, README and the like, the notebooks, and a reference made from docstrings
 without importing what they stand in. Links between files of the repository become links between
-pages. A notebook is shown executed where a run left it in the results and its cells are today's.
+pages. A notebook is shown executed where a run left it in the results and its cells are today's,
+elsewhere with the outputs that it is stored with.
 """
 
 from __future__ import annotations
@@ -227,6 +228,11 @@ def executed(path: Path, results: Path) -> Path | None:
     return next((copy for copy in copies if sources(cells_of(copy)) == today), None)
 
 
+def keeps(path: Path) -> bool:
+    """Whether a notebook is stored with outputs."""
+    return any(cell.get("outputs") for cell in cells_of(path))
+
+
 def tutorial(path: Path, copy: Path | None, page: str) -> str:
     """A notebook as Markdown, without the paths of the machine that it ran on."""
     source = path.relative_to(ROOT).as_posix()
@@ -238,7 +244,9 @@ def tutorial(path: Path, copy: Path | None, page: str) -> str:
         elif text:
             parts += [code(text), *map(shown, joined(cell["outputs"]))]
     title, _, lead = parts[0].partition("\n")
-    about = "as the last run left it" if copy else "run it for its outputs"
+    about = "as the last run left it" if copy else "run it for more of its outputs"
+    if not copy and not keeps(path):
+        about = "run it for its outputs"
     parts[:1] = [title, f"*The notebook `{source}`: {about}.*", lead.strip()]
     if any('class="figure"' in part for part in parts):
         up = posixpath.relpath("assets/plotly.js", posixpath.dirname(page))
@@ -279,9 +287,8 @@ def shown(output: dict) -> str:
         place = f'<div class="figure" style="height:{height:.0f}px"></div>'
         return f'{place}\n<script type="application/json">{record}</script>'
     if "image/png" in data:
-        return (
-            f'<img alt="picture" src="data:image/png;base64,{text_of(data["image/png"]).strip()}">'
-        )
+        alt = html.escape(text_of(data.get("text/plain", "picture")))
+        return f'<img alt="{alt}" src="data:image/png;base64,{text_of(data["image/png"]).strip()}">'
     if "text/html" in data:
         markup = re.sub(r"<(script|style)\b.*?</\1\s*>", "", text_of(data["text/html"]), flags=re.S)
         return f'<div class="output">{bleach.clean(markup, tags=TAGS, strip=True)}</div>'
@@ -311,10 +318,13 @@ def pages(results: Path) -> dict[str, str]:
     made |= {page: tutorial(path, copies[path], page) for path, page in notebooks().items()}
     used = [copy for copy in copies.values() if copy]
     runs = ", ".join(sorted({copy.parent.name for copy in used}))
+    stored = sum(keeps(path) for path, copy in copies.items() if not copy)
     print(
         f"{len(used)} of {len(copies)} notebooks shown executed, from {runs}"
         if used
-        else f"notebooks shown without outputs: {results} has no run of them (make demo leaves one)"
+        else f"no notebook shown executed: {results} has no run of them (make demo leaves one)",
+        f"{stored} with the outputs that they are stored with",
+        sep="; ",
     )
     return made | reference()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import re
+import runpy
 import symtable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,9 +17,13 @@ from mia_nb.cli import notebooks
 from mia_nb.report import is_figure
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+stored = SimpleNamespace(**runpy.run_path(str(FOLDER.parent / "docs" / "stored.py")))
 NOTEBOOKS = sorted(FOLDER.rglob("*.ipynb"))
 PRESETS = sorted(FOLDER.glob("presets/*.yaml"))
 ABSOLUTE = re.compile(r"""["'](/(?!/)\w|~/|[A-Za-z]:\\)""")
+PLACE = re.compile(
+    r"/(home|root|tmp|Users|work|private|var)/|[A-Z]:\\\\Users|<IPython|0x[0-9a-f]{6}"
+)
 DRAWS = re.compile(
     r"\bplots\.(?!verdict\b)\w+\("
     r"|\b(widgets\.(explore|scores|sample|ladder|latency|noise|exposed)|mia\.(roc|histogram)"
@@ -44,10 +50,55 @@ def test_there_are_notebooks_and_presets():
     assert NOTEBOOKS and PRESETS
 
 
-def test_a_notebook_is_stripped(notebook):
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
-    assert set(notebook["metadata"]) <= {"kernelspec", "language_info"}
-    assert all(set(cell["metadata"]) <= {"tags", "jupyter"} for cell in notebook["cells"])
+def test_a_notebook_is_stripped_but_for_the_cells_that_keep_their_output(notebook):
+    for cell in notebook["cells"]:
+        assert bool(cell.get("outputs")) == stored.is_kept(cell), cell["id"]
+        assert not cell.get("execution_count") and set(cell["metadata"]) <= {"tags", "jupyter"}
+    kept = {stored.MADE_FROM} if any(map(stored.is_kept, notebook["cells"])) else set()
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info"} | kept
+
+
+@pytest.mark.parametrize("path", stored.books(), ids=lambda path: path.stem)
+def test_stored_outputs_were_made_from_the_code_and_the_signals_of_today(path):
+    book = json.loads(path.read_text(encoding="utf-8"))
+    assert book["metadata"][stored.MADE_FROM] == stored.made_from(book), (
+        f"its outputs are out of date: {stored.REFRESH} {path.relative_to(FOLDER.parent)}"
+    )
+
+
+@pytest.mark.parametrize("path", stored.books(), ids=lambda path: path.stem)
+def test_stored_outputs_are_words_and_small_pictures_and_name_no_place(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    for output in outputs:
+        data = output.get("data", {})
+        assert set(data) <= {"image/png", "text/html", "text/markdown", "text/plain"}
+        assert len(data.get("image/png", "")) < 80_000
+        assert output.keys().isdisjoint({"execution_count"}) and not output.get("metadata")
+    words = json.dumps([{**o, "data": {**o.get("data", {}), "image/png": ""}} for o in outputs])
+    assert not PLACE.search(words), PLACE.search(words)
+
+
+@pytest.mark.slow
+@pytest.mark.notebook
+@pytest.mark.parametrize("path", stored.books(), ids=lambda path: path.stem)
+def test_stored_outputs_say_what_a_run_says_today(path):
+    shown = stored.run(path)
+    for cell in filter(stored.is_kept, json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        assert stored.words(cell["outputs"]) == stored.words(shown[cell["id"]]), (
+            f"its outputs are out of date: {stored.REFRESH} {path.relative_to(FOLDER.parent)}"
+        )
+
+
+def test_all_stored_outputs_stay_below_two_megabytes():
+    assert sum(path.stat().st_size for path in NOTEBOOKS) < 2.4e6
+
+
+@pytest.mark.parametrize("path", FOLDER.glob("workshop/*.ipynb"), ids=lambda path: path.stem)
+def test_no_cell_that_asks_or_checks_keeps_its_output(path):
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        asks = {"question", "exercise", "check"} & set(cell["metadata"].get("tags", []))
+        assert not asks or not cell["outputs"]
 
 
 def test_a_notebook_asks_for_the_kernel_python3(notebook):
@@ -164,3 +215,4 @@ def test_the_form_tests_find_what_they_look_for():
         and not ABSOLUTE.search("a / b")
         and not ABSOLUTE.search("'results/x'")
     )
+    assert PLACE.search("saved in /home/me/x")
