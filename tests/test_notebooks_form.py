@@ -72,7 +72,9 @@ def test_stored_outputs_are_words_and_small_pictures_and_name_no_place(path):
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     for output in outputs:
         data = output.get("data", {})
-        assert set(data) <= {"image/png", "text/html", "text/markdown", "text/plain"}
+        assert set(data) <= {"image/png", "text/html", "text/markdown", "text/plain"}, (
+            f"as JupyterLab saved it: {stored.REFRESH} {path.relative_to(FOLDER.parent)}"
+        )
         assert len(data.get("image/png", "")) < 80_000
         assert output.keys().isdisjoint({"execution_count"}) and not output.get("metadata")
     words = json.dumps([{**o, "data": {**o.get("data", {}), "image/png": ""}} for o in outputs])
