@@ -242,8 +242,8 @@ def test_force_waits_for_nobody_who_trains_now(images, tmp_path):
 
 
 def test_the_same_recipe_gives_the_same_bytes(images, tmp_path):
-    one = train(SMALL, images, tmp_path / "one", workers=2)
-    two = train(SMALL, images, tmp_path / "two", workers=2)
+    one = train(SMALL, images, tmp_path / "one")  # by workers: in test_training_workers.py
+    two = train(SMALL, images, tmp_path / "two")
     assert one.key == two.key and digests(one.folder.path) == digests(two.folder.path)
 
 
