@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -436,18 +437,30 @@ def _traded(risks: pd.DataFrame, accuracy: pd.Series, base: str | None, risk_nam
     least = others.idxmin()
     if base is None:
         at = f"test accuracy {accuracy[least]:.1%}"
-        return f"{least} leaks least: {risk_name} {risk[least]:.3f} at {at}"
+        return f"{_shortest(least, risk.index)} leaks least: {risk_name} {risk[least]:.3f} at {at}"
     sentence = f"{base} undefended: {risk_name} {risk[base]:.3f} at {accuracy[base]:.1%}"
+    named = {name: _shortest(name, risk.index).removeprefix(f"{base}, ") for name in risk.index}
     if least != base:
-        price = f"{100 * (accuracy[least] - accuracy[base]):+.1f} points of accuracy"
-        sentence += f"; least: {least}, {risk[least]:.3f} for {price}"
+        points = 100 * (accuracy[least] - accuracy[base])
+        price = f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accurate"
+        sentence += f"; {named[least]} leaks least: {risk[least]:.3f}, {price}"
     near = others[accuracy[others.index] >= accuracy[base] - SIMILAR].drop(base, errors="ignore")
     if near.empty:
         return f"{sentence}; every defense in training costs more than a point of accuracy"
     best = near.idxmin()
     if best == least:
-        return f"{sentence}, and no more than a point less accurate"
-    return f"{sentence}; at most a point less accurate: {best}, {risk[best]:.3f}"
+        return sentence
+    return f"{sentence}; at most a point less accurate: {named[best]}, {risk[best]:.3f}"
+
+
+def _shortest(name: str, names: Iterable[str]) -> str:
+    """As many of a name's parts as it takes to tell it from the others: no options of a defense."""
+    parts = name.split(", ")
+    for count in range(1, len(parts)):
+        short = ", ".join(parts[:count])
+        if sum(f"{other}, ".startswith(f"{short}, ") for other in names) == 1:
+            return short
+    return name
 
 
 def costs(table: pd.DataFrame) -> go.Figure:
