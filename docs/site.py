@@ -33,7 +33,7 @@ PAGES = {  # pages that lie elsewhere in the repository: where they are on the s
     "CHANGELOG.md": "changelog.md",
     "LICENSE": "license.md",
     "CITATION.cff": "citation.md",
-    "benchmarks/RESULTS.md": "measured.md",
+    "benchmarks/RESULTS.md": "benchmarks.md",
     "data/README.md": "data.md",
     "notebooks/workshop": "tutorials/index.md",
     "notebooks/README.md": "tutorials/index.md",
@@ -340,7 +340,7 @@ def settings(build: Path) -> dict:
     alone.sort(key=lambda entry: next(iter(entry))[0].isdigit())
     for section in config["nav"]:
         if "Tutorials" in section:
-            section["Tutorials"] += [*alone, {"Workshop": parts}]
+            section["Tutorials"] += [*alone, {"Workshop": ["workshop.md", *parts]}]
         if "Reference" in section:
             section["Reference"] += [f"reference/{room}.md" for room in rooms()]
     python = config["plugins"][-1]["mkdocstrings"]["handlers"]["python"]

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -162,6 +163,24 @@ def test_the_site_has_every_page_and_no_dead_link(site):
             if not target.is_file() or (at.fragment and unquote(at.fragment) not in anchors):
                 dead.append(f"{path.relative_to(site[0].resolve())}: {link}")
     assert not dead
+
+
+@needs_docs
+@pytest.mark.slow
+def test_no_two_pages_of_the_menu_have_one_name_and_none_stands_in_it_twice(site):
+    def entries(nav: list) -> Iterator[tuple[str, str]]:
+        for entry in nav:
+            for name, rest in entry.items() if isinstance(entry, dict) else [("", entry)]:
+                yield from entries(rest) if isinstance(rest, list) else [(name, rest)]
+
+    build = site[0].parent
+    menu = list(entries(yaml.safe_load((build / "mkdocs.yml").read_text())["nav"]))
+    heads = {page: (build / "pages" / page).read_text() for _, page in menu}
+    names = [name or re.search(r"^# (.+)$", heads[page], re.MULTILINE)[1] for name, page in menu]
+    assert len(heads) == len(menu) and len({name.lower() for name in names}) == len(names)
+    assert sum("results" in name.lower().split() for name in names) == 1
+    places = [page for _, page in menu]
+    assert places[places.index("workshop.md") + 1] == "tutorials/workshop/00_introduction.md"
 
 
 @needs_docs
