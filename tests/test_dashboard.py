@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import lab
 import pytest
 from jupyter_client import BlockingKernelClient
 
@@ -225,6 +226,36 @@ def test_the_page_shows_with_the_token_and_a_signal_ends_server_and_kernels(tmp_
         assert lines[0] == f"{served.address} (stop with Ctrl-C)"
         if when == "shown":
             assert len(lines) == 1
+
+
+SCROLLED = """[...document.querySelectorAll('.mia-nb-pane')].filter(pane => pane.offsetParent
+    && getComputedStyle(pane).overflowY != 'visible'
+    && pane.scrollHeight > pane.clientHeight + 2).length"""
+LOWEST = """Math.max(...[...document.querySelectorAll('.js-plotly-plot')]
+    .map(plot => plot.getBoundingClientRect().bottom))"""
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_pictures_of_an_explorer_fit_a_small_screen_and_nothing_scrolls_in_a_box_of_its_own(
+    tmp_path,
+):
+    lab.skip_without_browser()
+    with (
+        dashboard(tmp_path, "--port", "0") as served,
+        lab.chromium() as browser,
+        lab.fresh_page(browser) as (page, _, errors),
+    ):
+        page.set_viewport_size({"width": 1366, "height": 768})
+        page.goto(served.address, timeout=120_000)
+        for title, pictures in (("Scores and ROC", 2), ("One sample", 4), ("Vulnerable", 4)):
+            page.locator(".lm-TabBar-tab", has_text=title).click(timeout=120_000)
+            page.wait_for_function(f"{lab.DRAWN} >= {pictures}", timeout=90_000)
+            for width in (1366, 1020):
+                page.set_viewport_size({"width": width, "height": 768})
+                page.wait_for_timeout(500)
+                assert page.evaluate(SCROLLED) == 0 and page.evaluate(LOWEST) < 768
+        assert errors == []
 
 
 @pytest.mark.slow

@@ -250,6 +250,14 @@ def test_scatter_points_are_the_scores_of_their_sample():
     assert "correlation 1.00" in plots.scatter(x, y).layout.title.text
 
 
+def test_a_histogram_says_over_how_many_targets_it_counts_and_tells_both_groups_anywhere():
+    scores = attacks.score("loss", world(6, 300, leak=1.0))
+    pooled, alone = (plots.histogram(scores, target=target) for target in (None, 0))
+    assert all(re.search(r"\([\d,]+ of 6 targets\)$", trace.name) for trace in pooled.data)
+    assert all(re.search(r"\([\d,]+\)$", trace.name) for trace in alone.data)
+    assert pooled.layout.hovermode == "x"
+
+
 def test_scatter_refuses_pools_with_other_members():
     with pytest.raises(ValueError, match="other members"):
         plots.scatter(gaussian_scores(seed=0), gaussian_scores(seed=1))

@@ -336,8 +336,9 @@ def sheet(
     width = factor * x.shape[3]
     # room for captions
     gap = max(height, width) // 8 + 2
+    lines = 1 + max((caption.count("<br>") for caption in captions), default=0)
     across = width + width // 3
-    pitch = height + height // 2 + gap
+    pitch = height + lines * height // 2 + gap
     rows = -(-len(x) // columns)
     canvas = np.zeros((rows * pitch, columns * across, 4), np.uint8)
     place = np.arange(len(x))

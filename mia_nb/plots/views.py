@@ -70,6 +70,7 @@ def histogram(
             "ticktext": [f"{100 * rate:g}" for rate in RATES],
         }
     edges = _edges(value[np.isfinite(value)], bins)
+    pooled = f" of {len(pairs)} targets" if len(pairs) > 1 else ""
     figure = go.Figure()
     for group, mask in ((NON_MEMBERS, ~member), (MEMBERS, member)):
         marks.add_shares(
@@ -77,7 +78,7 @@ def histogram(
             np.clip(value[mask], edges[0], edges[-1]),
             edges,
             group,
-            name=f"{group.name} ({mask.sum():,})",
+            name=f"{group.name} ({mask.sum():,}{pooled})",
             hovertemplate="%{customdata} samples, %{y:.2%}",
         )
     above = np.mean([metrics.auc(*pair) for pair in pairs])
@@ -88,6 +89,7 @@ def histogram(
         f" ({who})",
         "share of each group per bin; the outermost bins hold the tails",
         height=400,
+        hovermode="x",
         xaxis=axis,
         yaxis={"title": "share of group", "tickformat": "~%"},
     )

@@ -36,13 +36,8 @@ QUESTION = '<div style="line-height:1.3;opacity:.8"><i>{}</i></div>'
 ALERT = '<div role="alert" style="border-left:4px solid #D55E00;padding:.2rem .6rem">{}</div>'
 STATUS = """<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">
 <b>{}</b>: {}</div>"""
-# a wide table scrolls in its column, it does not widen it
-# beside each other on one screen: what is longer scrolls in its own column
-PANE = {
-    "min_width": "0",
-    "max_height": "max(430px, calc(100vh - 275px))",
-    "overflow": "hidden auto",
-}
+# beside each other; what is longer than a screen scrolls with the page, not in a box of its own
+PANE = {"min_width": "0", "overflow": "visible"}
 # side by side where wide
 GRID = {"grid_template_columns": "repeat(auto-fit, minmax(min(100%, 300px), 1fr))", "width": "100%"}
 STYLE = """<style>
@@ -57,16 +52,19 @@ STYLE = """<style>
 .mia-nb-pane .widget-checkbox .widget-label-basic {
   white-space: normal; padding: .2rem 0; line-height: 1.3
 }
-body[data-voila] .mia-nb-pane { max-height: max(430px, calc(100vh - 217px)) !important }
+.mia-nb-pane ::-webkit-scrollbar { width: 10px; height: 10px }
+.mia-nb-pane ::-webkit-scrollbar-thumb { background: #8888; border-radius: 5px }
 </style>"""
-NUMBERS = """<div style="width:0;min-width:100%">{}
-<div style="opacity:.75;line-height:1.4;margin-top:.5rem">{}</div></div>"""
+# a wide table scrolls in its column, it does not widen it
+NUMBERS = '<div style="width:0;min-width:100%">{}</div>'
+NOTE = '<div style="width:0;min-width:100%;opacity:.75;line-height:1.4">{}</div>'
 SCROLLED = """<style>
 .mia-nb th, .mia-nb td { text-align: left; vertical-align: top; line-height: 1.5;
   padding: .1rem .9rem .1rem 0 }
 </style><div class="mia-nb" style="overflow-x:auto">"""
-FLOWING = '<div style="display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;line-height:1.3">{}</div>'
-CELL = '<div><div style="opacity:.7">{}</div><div>{}</div></div>'
+PAIRS = """<div style="display:grid;grid-template-columns:auto auto;gap:.1rem .7rem;
+line-height:1.3">{}</div>"""
+PAIR = '<div style="opacity:.75">{}</div><div>{}</div>'
 
 
 def show_live(widget: W.Widget, text: str) -> None:
@@ -239,6 +237,7 @@ class Explorer:
             figure.observe(lambda change, name=name: self._pointed(name, change["new"]), "event")
         self._sentence = W.HTML()
         self._numbers = W.HTML()
+        self._note = W.HTML()
         self._message = W.HTML()
         exports = [
             self._button("CSV", "the table", self._save),
@@ -255,6 +254,7 @@ class Explorer:
         # a table that is not there yet may come with many rows
         short = self.view is None or (self.view.table is not None and len(self.view.table) == 1)
         (left if short else right).append(self._numbers)
+        right.append(self._note)
         pane = partial(W.VBox, _dom_classes=["mia-nb-pane"])
         whole = W.Layout(width="100%")
         self._tell()
@@ -379,8 +379,8 @@ class Explorer:
         # a number and its percent sign stay in one line
         sentence = explained(html.escape(self.view.sentence)).replace(" %", "&nbsp;%")
         self._sentence.value = STATUS.format(html.escape(self.name), sentence)
-        note = html.escape(self.view.note)
-        self._numbers.value = explained(NUMBERS.format(_numbers(self.view.table), note))
+        self._numbers.value = explained(NUMBERS.format(_numbers(self.view.table)))
+        self._note.value = explained(NOTE.format(html.escape(self.view.note)))
         for name, figure in self._figures.items():
             figure.layout.display = None if name in self.view.figures else "none"
             if name in self.view.figures:
@@ -459,13 +459,11 @@ def _inert(cell):
 
 
 def _numbers(table: pd.DataFrame | None) -> str:
-    """For a narrow column: one row as labels over values that flow, more as a table that
-    scrolls.
-    """
+    """For a narrow column: one row as labels beside values, more as a table that scrolls."""
     if table is None or len(table) != 1:
         return f"{SCROLLED}{_table(table)}</div>"
     cells = [(html.escape(str(n)), html.escape(str(v))) for n, v in table.iloc[0].items()]
-    return FLOWING.format("".join(CELL.format(*cell) for cell in cells))
+    return PAIRS.format("".join(PAIR.format(*cell) for cell in cells))
 
 
 class Ticks(W.VBox):
