@@ -41,6 +41,7 @@ TITLE = "Scores and ROC"
 QUESTION = "Where would you put the threshold, and what does it cost?"
 PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 BOTH = "numbers and star: one threshold for all targets; the curve: a threshold for each"
+BAND = "the interval is that of the curve's band, which is wider than a table's"
 STEPS = 150  # positions of the threshold
 LINED = {"legend": {"x": 0, "y": 1, "yanchor": "top"}, "meta": "drag the line"}
 
@@ -111,7 +112,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             "below resolution: fewer than ten false positives": fpr * size[1].min() < 10,
         }
         row = {
-            "threshold": f"{threshold:.4g}",
+            "threshold (score)": f"{threshold:.4g}",
             "TPR": ends(tpr, low, high, ".4f"),
             "FPR": f"{fpr:.4f}",
             f"PPV at prior {prior}": shown(ppv, ".3f"),
@@ -158,7 +159,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             remarks(texts),
             figures,
             pd.DataFrame([row]),
-            remarks({ORACLE: True, BOTH: target == ALL}, one.info["flags"]),
+            remarks({ORACLE: True, BOTH: target == ALL, BAND: True}, one.info["flags"]),
             pd.DataFrame([measured]),
         )
 
@@ -240,12 +241,12 @@ class Rates:
 
     def grid(self) -> list[float]:
         """Thresholds from accusing all to accusing none, even steps of the normal quantile of the
-        false-positive rate.
+        false-positive rate, and those of the rates in tables.
         """
         inside = np.concatenate(self.inside)
         outside = np.concatenate(self.outside)
         few = max(-ndtri(1 / min(len(s) for s in self.outside)), 0)
-        fpr = [1, *ndtr(-np.linspace(-2, few, STEPS))]
+        fpr = [1, *metrics.uncertainty.FPR, *ndtr(-np.linspace(-2, few, STEPS))]
         thresholds = np.quantile(outside, 1 - np.array(fpr), method="higher")
         top = np.nextafter(max(outside.max(), inside.max()), np.inf)
         return sorted({float(t) for t in (*thresholds, top) if np.isfinite(t)})
