@@ -4,7 +4,6 @@ that go on after a kill, and errors of one line.
 
 from __future__ import annotations
 
-import doctest
 import hashlib
 import json
 import os
@@ -964,11 +963,6 @@ def test_two_audits_at_once_of_weights_of_one_name_each_judge_their_own(
 
 # --------------------------------------------------------------------------------------------------
 # examples
-
-
-def test_the_example_of_the_docstring_runs(capfd):
-    found = doctest.testmod(finished)
-    assert found.attempted > 4 and found.failed == 0, capfd.readouterr().out
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
