@@ -8,8 +8,9 @@ import contextlib
 import math
 import os
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,17 @@ from tqdm.auto import tqdm
 from mia_nb import data, defenses, store
 from mia_nb.arguments import Flag, Positive, Rows
 from mia_nb.checks import checked, row_numbers
-from mia_nb.models import BASES, FLOWS, architecture, neural_de, recording, snn, timesteps
+from mia_nb.models import (
+    BASES,
+    FLOWS,
+    architecture,
+    evaluating,
+    neural_de,
+    recording,
+    snn,
+    timesteps,
+)
+from mia_nb.models.recording import Operations
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import BACKENDS, BlownUp, Draws
 from mia_nb.training.execution import cores, device_of
@@ -39,6 +50,8 @@ DROPOUT = (
     nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )
+# pJ of one operation in 32 bits, 45 nm (Horowitz 2014)
+ENERGIES = {"multiply_accumulates": 4.6, "accumulates": 0.9}
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
 VALUES = 2**17  # pixels queried together: small operations mostly wait for each other
 
@@ -66,7 +79,7 @@ def query(
         progress: whether a bar is shown.
         force: whether stored signals are made anew.
         options: fields of `types.Query`: queries, input_dropout, mask_scope, augment, noise,
-            per_step, temperature, output, output_args, limit, seed.
+            per_step, temperature, activity, output, output_args, limit, seed.
 
     Options:
         input_dropout p: x_q = x * 1[u > p] per element, after normalisation, unscaled, the same
@@ -83,6 +96,9 @@ def query(
             entry t the output after the first t, the last the plain query's; "instant": step t
             alone. That is a stronger attacker, to whom the service gives its output step by step.
             Spikes on a few images are kept beside it.
+        activity: spiking networks only, of one plain query: the signals also hold what the layers
+            did meanwhile (`models.recording.activity`) and the answers after each time step. That
+            is what somebody sees who measures the device on which the network runs.
         output: a defense of `defenses.OUTPUTS` between attacker and models.
         limit: only so many of the audited images, a fixed random choice, and as many of the
             population; never those that only a training defense saw (`pool.held_out`).
@@ -165,6 +181,8 @@ def _settings(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple
     query_kind = _source(plan, noise and not (_noise_of_blocks_alone(pool) and changed))
     if plan.mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], plan)
+    if plan.activity:
+        _check_activity(pool, rows[0], plan, query_kind)
     augment = pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"
     settings = {
         "queries": plan.queries,
@@ -177,6 +195,7 @@ def _settings(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple
         **_given(
             per_step="cumulative" if per_step is True else per_step,
             mask_scope=plan.mask_scope if plan.input_dropout else "query",
+            activity=plan.activity,
             limit=plan.limit,
             epoch=pool.epoch,
             output=plan.output,
@@ -272,6 +291,21 @@ def _check_steps(pool: Pool, model: int, plan: Query) -> None:
         )
 
 
+def _check_activity(pool: Pool, model: int, plan: Query, query_kind: str) -> None:
+    """Refuse to look into what does not spike, or spikes anew at every call."""
+    module = pool.model(model)
+    if not isinstance(module, snn.SNN) or module.stochastic:
+        raise ValueError(
+            "activity=True looks at the layers of a spiking network (models.snn.SNN) that does the"
+            f" same at every call; {pool.recipe.model} is none: use activity=False"
+        )
+    if query_kind != "plain" or plan.output is not None:
+        raise ValueError(
+            f"activity=True with {plan.output or query_kind}: who measures the device sees one"
+            " plain query; leave the other option out"
+        )
+
+
 def _given(**options: Any) -> dict:
     """Options that few queries have, written down only where they matter: other keys stay as they
     are.
@@ -356,12 +390,17 @@ def _query_models(
         modules.put(module)
     labels = images.y.cpu().numpy()
     family = _family(pool, module)
+    looking = options.get("activity", False)
+    named = {"activity": _activity_names(module)} if looking else {}
 
     def query_model(m: int) -> None:
         module = modules.get()
         try:
             pool.fill(module, m)
             logits = _outputs(module, on_device, m, options, pool.recipe.dtype, batch)
+            activity = None
+            if looking:
+                activity = _activity(module, on_device, options, pool.recipe.dtype, batch)
         except BlownUp as error:
             raise ValueError(f"model {m}: {error}") from error
         finally:
@@ -372,7 +411,7 @@ def _query_models(
             )
         except ValueError as error:
             raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
-        store.keep_partial(folder, m, signals)
+        store.keep_partial(folder, m, replace(signals, info=named, activity=activity))
 
     with (
         threads(1 if side_by_side > 1 else torch.get_num_threads()),
@@ -393,7 +432,14 @@ def _query_models(
             executor.shutdown(cancel_futures=True)
             raise
     design = {"labels": labels, "member": member[rows], "population": population}
-    info = {"draws": query_kind, "pool": pool.key, **family, "dataset": images.name, **options}
+    info = {
+        "draws": query_kind,
+        "pool": pool.key,
+        **family,
+        "dataset": images.name,
+        **options,
+        **named,
+    }
     store.join_partial(folder, rows, design, info, chosen)
 
 
@@ -477,6 +523,31 @@ def _outputs(
         x = torch.randint(0, 256, images.x.shape, generator=generator, dtype=torch.uint8)
         random = logits_of(images._replace(x=x.to(images.x.device)))
     return defenses.change_output(output, logits_of(images), random, **options["output_args"])
+
+
+def _activity_names(module: snn.SNN) -> list[str]:
+    """The columns of `_activity`."""
+    steps = [f"answer {step}" for step in range(1, module.timesteps)]
+    return [*steps, *recording.activity_names(module)]
+
+
+def _activity(module: snn.SNN, images: Images, options: dict, dtype: str, batch: int) -> np.ndarray:
+    """(1, N, F) float32 of what one network does besides its final answer: the margins of its
+    answers after the first 1 to T - 1 steps, and the activity of its layers.
+    """
+    answers, layers = [], []
+    part = max(1, batch // module.timesteps)
+    with torch.inference_mode():
+        for x in images.x.split(part):
+            x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
+            steps, layer = recording.activity(module, x)
+            answers.append(cumulative(steps.double(), module.readout))
+            layers.append(layer)
+    logits = torch.cat(answers, 1).cpu().numpy()
+    labels = images.y.cpu().numpy()
+    answered = Signals.from_logits(logits[None], labels, temperature=options["temperature"])
+    parts = [answered.margin[0, :-1].T, torch.cat(layers).cpu()]
+    return np.concatenate(parts, axis=1).astype(np.float32)[None]
 
 
 def _prepare(module: nn.Module, noise: bool | None) -> nn.Module:
@@ -770,25 +841,83 @@ def firing_rates(
 
     Caveat: it makes no claim about energy.
     """
-    chosen = device_of(device)
-    shown = np.arange(len(images.y))
-    if pool.is_about(images):
-        shown = np.flatnonzero(~pool.population)
     tables = []
-    for m in row_numbers("models", models, len(pool.member)).tolist():
-        module = pool.model(m)
+    for m, module, batches in _shown(pool, images, models, limit, batch, device):
         if not isinstance(module, snn.SNN):
             raise ValueError(
                 f"firing rates are those of spiking networks (models.snn.SNN); {pool.recipe.model}"
                 " is none"
             )
-        parts = torch.from_numpy(shown[:limit]).to(images.x.device).split(batch)
-        dtype = DTYPES[pool.recipe.dtype]
+        tables.append(snn.firing_rates(module, batches).assign(model=m))
+    table = pd.concat(tables, ignore_index=True)
+    return table[["model", *table.columns.drop("model")]]
+
+
+@checked
+def operations(
+    pool: Pool,
+    images: Images,
+    *,
+    models: Rows | None = None,
+    limit: Positive = 2000,
+    batch: Positive = BLOCK,
+    device: str | None = None,
+) -> pd.DataFrame:
+    """What the networks of a pool compute for one image, ordinary and spiking ones alike.
+
+    Parameters:
+        pool: of any networks.
+        images: to show; of the pool's own only audited ones are.
+        models: rows of the pool; None: all.
+        limit: at most so many images, the first ones.
+        batch: images in one forward pass.
+        device: None: the best there is.
+
+    Returns:
+        A row per model: `model`, `multiply_accumulates` and `accumulates` an image, of its
+        convolutions and linear layers as `models.recording.Operations` counts them, and
+        `energy_nj`, what they take at 4.6 and 0.9 pJ each.
+
+    Source: the energies are those of 32-bit arithmetic in 45 nm (Horowitz 2014), as is usual in
+    papers on spiking networks. Caveat: memory, which takes most of a chip's energy, is not counted.
+    """
+    rows = []
+    for m, module, batches in _shown(pool, images, models, limit, batch, device):
+        seen = 0
+        total = dict.fromkeys(ENERGIES, 0.0)
+        for x in batches:
+            with evaluating(module), torch.inference_mode(), Operations(module, len(x)) as done:
+                module(x)
+            seen += len(x)
+            total["multiply_accumulates"] += done.multiply_accumulates * len(x)
+            total["accumulates"] += float(done.accumulates.sum())
+        mean = {name: count / seen for name, count in total.items()}
+        energy = sum(ENERGIES[name] * count for name, count in mean.items()) / 1000
+        rows.append({"model": m, **mean, "energy_nj": energy})
+    return pd.DataFrame(rows)
+
+
+def _shown(
+    pool: Pool,
+    images: Images,
+    models: Rows | None,
+    limit: int,
+    batch: int,
+    device: str | None,
+) -> Iterator[tuple[int, nn.Module, Iterator[Tensor]]]:
+    """(row, network, batches of normalised images) of these models; of the pool's own images only
+    audited ones.
+    """
+    chosen = device_of(device)
+    shown = np.arange(len(images.y))
+    if pool.is_about(images):
+        shown = np.flatnonzero(~pool.population)
+    parts = torch.from_numpy(shown[:limit]).to(images.x.device).split(batch)
+    dtype = DTYPES[pool.recipe.dtype]
+    for m in row_numbers("models", models, len(pool.member)).tolist():
         batches = (
             data.normalise(images.x[part].to(chosen), images.mean, images.std, dtype)
             for part in parts
         )
         with threads(useful_threads(batch * images.x[0].numel())):
-            tables.append(snn.firing_rates(module.to(chosen), batches).assign(model=m))
-    table = pd.concat(tables, ignore_index=True)
-    return table[["model", *table.columns.drop("model")]]
+            yield m, pool.model(m).to(chosen), batches

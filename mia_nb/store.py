@@ -75,11 +75,14 @@ except ImportError:  # Windows
 KINDS = ("pool", "signals", "run")
 LONGEST_NAME = 255  # bytes of a name in a path, on any usual file system
 OUTPUTS = (*CUBES, "top_log_p")  # a row for each model
+OPTIONAL = ("member", "samples", "activity")
 DESIGN = ("labels", "member", "population")
 FINISHED = "margin.npy"  # the last file of signals to be there
-# kinds of type and axes (models, queries, samples, top classes, chosen) of each field of signals
+# kinds of type and axes (models, queries, samples, top classes, what is seen, chosen) of each field
+# of signals
 FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {
     "top_log_p": ("f", "MNT"),
+    "activity": ("f", "MNF"),
     "correct": ("b", "MQN"),
     "labels": ("iu", "N"),
     "member": ("b", "MN"),
@@ -677,7 +680,7 @@ def load_signals(folder: Folder) -> Signals:
     for name, (kinds, axes) in FORMS.items():
         array = arrays.setdefault(name, None)
         if array is None:
-            if name not in ("member", "samples"):
+            if name not in OPTIONAL:
                 raise folder.corrupt("info.json", f"{name} is not among its fields")
             continue
         fits = array.ndim == len(axes) and all(
@@ -688,7 +691,20 @@ def load_signals(folder: Folder) -> Signals:
             text = f"it holds {array.shape} {array.dtype}, which does not fit the others"
             raise folder.corrupt(f"{name}.npy", text)
     arrays.pop("samples")
+    _check_activity(folder, info, arrays["activity"])
     return Signals(**arrays, query_kind=info.pop("draws"), info=info)
+
+
+def _check_activity(folder: Folder, info: dict, activity: np.ndarray | None) -> None:
+    """Corrupt unless every column of the activity has its name."""
+    names = info.get("activity")
+    if activity is None and names is None:
+        return
+    if activity is None:
+        raise folder.corrupt("info.json", "it names an activity that is not there")
+    words = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not words or len(names) != activity.shape[2]:
+        raise folder.corrupt("info.json", "activity: wanted a name for each column")
 
 
 def load_samples(folder: Folder) -> np.ndarray | None:
@@ -720,7 +736,10 @@ def keep_partial(folder: Folder, model: int, signals: Signals) -> None:
     path = _partial_file(folder, model)
     with _all_or_nothing(temporary, path):
         with open(temporary, "xb") as file:
-            np.savez(file, allow_pickle=False, **{name: getattr(signals, name) for name in OUTPUTS})
+            outputs = {name: getattr(signals, name) for name in OUTPUTS}
+            if signals.activity is not None:
+                outputs["activity"] = signals.activity
+            np.savez(file, allow_pickle=False, **outputs)
         os.replace(temporary, path)
 
 
@@ -734,7 +753,8 @@ def kept_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
     try:
         with open_file(_partial_file(folder, model)) as file:
             kept = arrays_in(file.read())  # its checksums are read too
-            return {name: kept[name] for name in OUTPUTS}
+            names = (*OUTPUTS, "activity") if "activity" in kept else OUTPUTS
+            return {name: kept[name] for name in names}
     except Exception:  # whatever is wrong with it, the model is queried again
         return None
 
@@ -767,12 +787,14 @@ def join_partial(
     folder.remove(*(name for name in (FINISHED, *absent) if name in recorded))
     for name, value in beside.items():
         folder.write_array(f"{name}.npy", value)
-    folder.write_json("info.json", {**info, "fields": [*OUTPUTS, *beside]})
+    activity = ["activity"] if "activity" in info else []
+    names = [*OUTPUTS, *activity]
+    folder.write_json("info.json", {**info, "fields": [*names, *beside]})
     with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
         append = {}
         for model in models:
             outputs = kept_partial(folder, model)
-            for name in OUTPUTS:
+            for name in names:
                 rows = outputs[name]
                 if name not in append:
                     shape = (len(models), *rows.shape[1:])

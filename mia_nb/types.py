@@ -322,6 +322,9 @@ class Query(Record):
     temperature: float = Field(
         1.0, gt=0, description="a finite number above 0, by which logits are divided"
     )
+    activity: bool = Field(
+        False, description="true or false: look at what spiking networks do besides answering"
+    )
     output: str | None = Field(
         None, min_length=1, description="the name of a defense of the output, or None"
     )
@@ -350,6 +353,8 @@ class Signals:
         modified_entropy: (M, Q, N), as entropy, but large where it is confident and wrong.
         correct: (M, Q, N) bool.
         top_log_p: (M, N, 10 or fewer) float32, the largest log-probabilities, sorted, query mean.
+        activity: (M, N, F) float32, what spiking networks did besides answering, which
+            info["activity"] names; None where nobody looked.
         info: how the models were queried; entries of `query`'s options and of the pool.
 
     Raises ValueError for arrays whose shapes do not fit together, and for margins that are not
@@ -367,6 +372,7 @@ class Signals:
     correct: np.ndarray
     top_log_p: np.ndarray
     info: dict
+    activity: np.ndarray | None = None
 
     def __post_init__(self):
         shape = self.margin.shape
@@ -374,6 +380,11 @@ class Signals:
             raise ValueError(f"margin has shape {shape}; wanted (models, queries, samples)")
         wanted = dict.fromkeys(CUBES, shape) | dict.fromkeys(("labels", "population"), shape[2:])
         wanted |= {"member": (shape[0], shape[2])}
+        if self.activity is not None:
+            names = self.info.get("activity")
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise ValueError(f'info["activity"] is {shown(names)}; wanted a name a column')
+            wanted |= {"activity": (shape[0], shape[2], len(names))}
         for name, fitting in wanted.items():
             value = getattr(self, name)
             if value is not None and value.shape != fitting:
@@ -390,7 +401,7 @@ class Signals:
         """ValueError where a number is missing: an attack would take it for a sample without a
         reference, or sort it among the others. Entropies may be missing as a whole (all NaN).
         """
-        for name in (*CUBES[:3], "top_log_p"):
+        for name in (*CUBES[:3], "top_log_p", "activity"):
             array = getattr(self, name)
             # attacks read blocks of what was checked
             if not isinstance(array, np.ndarray) or not array.size:
@@ -407,8 +418,8 @@ class Signals:
                 continue
             model = next(m for m, count in enumerate(counts) if count)
             where = np.argwhere(odd(array[model]))[0]
-            # the last axis is that of samples, but in top_log_p that of classes
-            sample = where[0] if name == "top_log_p" else where[-1]
+            # the last axis is that of samples, but not in arrays without queries
+            sample = where[0] if name in ("top_log_p", "activity") else where[-1]
             raise ValueError(
                 f"{name} of model {model} is {array[(model, *where)]} for sample {sample}, the"
                 f" first of {missing:,} missing among {array.size:,} values: wanted finite numbers;"
@@ -458,7 +469,9 @@ class Signals:
         cut = {name: getattr(self, name)[m][:, q][:, :, n] for name in CUBES}
         cut |= {name: getattr(self, name)[n] for name in ("labels", "population")}
         member = None if self.member is None else self.member[m][:, n]
-        return replace(self, **cut, member=member, top_log_p=self.top_log_p[m][:, n])
+        activity = None if self.activity is None else self.activity[m][:, n]
+        top_log_p = self.top_log_p[m][:, n]
+        return replace(self, **cut, member=member, top_log_p=top_log_p, activity=activity)
 
     def hide(self) -> Signals:
         """The same with membership hidden from the attacker (member = None)."""
@@ -540,7 +553,7 @@ class Signals:
             {name: release.info.get(name) for name in ("pool", "epoch")} for release in signals
         ]
         info = last.info | {"queries": len(signals), "draws": "releases", "releases": released}
-        return replace(last, **cubes, query_kind="releases", info=info)
+        return replace(last, **cubes, query_kind="releases", info=info, activity=None)
 
     @classmethod
     def from_logits(

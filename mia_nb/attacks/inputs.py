@@ -63,7 +63,10 @@ def in_place(pool: Signals, rows: np.ndarray) -> Signals:
         shape = (len(rows), *array.shape[1:])
         return Columns(shape, lambda index: array[index][rows], array.dtype)
 
-    return replace(pool, **{name: chosen(getattr(pool, name)) for name in PER_MODEL})
+    arrays = {name: getattr(pool, name) for name in PER_MODEL}
+    if pool.activity is not None:
+        arrays["activity"] = pool.activity
+    return replace(pool, **{name: chosen(array) for name, array in arrays.items()})
 
 
 def per_query(

@@ -13,6 +13,7 @@ from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.attacks.smooth import lira_smooth, releases
+from mia_nb.attacks.spikes import spikes
 from mia_nb.attacks.tuned import rmia_tuned
 from mia_nb.checks import checked, one_of, whole
 from mia_nb.types import QUERY_KINDS
@@ -44,6 +45,7 @@ ATTACKS: dict[str, Attack] = {
     "nig": nig,
     "nig_offline": partial(nig, offline=True),
     "releases": releases,
+    "spikes": spikes,
 }
 
 NAMES = {  # of every attack wherever people read; the key is for code
@@ -71,6 +73,7 @@ NAMES = {  # of every attack wherever people read; the key is for code
     "nig": "Student-t LiRA",
     "nig_offline": "Student-t LiRA, offline",
     "releases": "LiRA over releases",
+    "spikes": "LiRA over spikes",
 }
 
 SUITES = (  # from this many references a side: headline first, then what is printed beside it

@@ -43,7 +43,7 @@ CONFIDENCES = (rmia, base)
 OF_THE_CHOICE = ("temperatures", "pseudo", "max_rows", "combine", "seed")  # rmia_tuned's options
 # what two plans of queries must agree in, besides their number
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")
-LEARN_A_SPREAD = ("lira", "nig_offline", "releases")  # how their names begin
+LEARN_A_SPREAD = ("lira", "nig_offline", "releases", "spikes")  # how their names begin
 FEWEST_FOR_A_SPREAD = 6  # models in pairs, which leave a target two references on each side
 UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do not say
 

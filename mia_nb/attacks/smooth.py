@@ -5,6 +5,7 @@ releases of one model.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial.legendre import legval, legvander
@@ -12,8 +13,8 @@ from scipy.special import digamma
 
 from mia_nb.arguments import Anything, Count
 from mia_nb.attacks.inputs import Sides, columns, combination, own, sides, worlds_of
-from mia_nb.attacks.margins import blocks
-from mia_nb.attacks.summaries import World
+from mia_nb.attacks.margins import Columns, blocks
+from mia_nb.attacks.summaries import World, Worlds
 from mia_nb.checks import checked
 from mia_nb.types import Signals
 
@@ -141,57 +142,91 @@ def releases(
     Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: only an attacker
     who kept the earlier releases can do this, and who trains references through all of them.
     """
-    if degree > 20:
-        raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
     if target.shape[1] == 1:
         return lira_smooth(target, references, degree=degree, missing=missing, summary=summary)
     side = sides("releases", target, references, ("in", "out"), missing, summary)
     if summary is None:
         summary = worlds_of(references, "releases", "llr")
+    theirs = columns(references.margin)
+    found = standardised("releases", target.margin[0], theirs, side, summary, degree)
+    # releases that are copies of each other are one
+    weights = np.linalg.pinv(found.shared, hermitian=True) @ found.gap
+    return np.where(side.usable, np.einsum("rn,rn->n", weights, found.own), np.nan)
+
+
+class Standardised(NamedTuple):
+    """R numbers a sample, relative to the sample's own level and in units of their spread."""
+
+    own: np.ndarray  # (R, N) of the target
+    gap: np.ndarray  # (R, N) between members and others, a smooth function of the level
+    shared: np.ndarray  # (R, R) covariance of the references' residuals
+    learned: np.ndarray  # (N,) bool: the samples that gap and spread were learned on
+    degree: int  # of the polynomials
+
+
+def standardised(
+    attack: str,
+    own: np.ndarray,
+    theirs: Columns,
+    side: Sides,
+    summary: Worlds,
+    degree: int,
+    *,
+    leading: int | None = None,
+) -> Standardised:
+    """What a likelihood ratio of several numbers a sample is made of; equations in `releases`.
+
+    Parameters:
+        attack: the name in error messages.
+        own: (R, N) numbers of the target.
+        theirs: (M, R, N) numbers of the references.
+        side: of the references.
+        summary: the worlds of `theirs`, a query for each of the R.
+        degree: of the polynomials, 0 to 20, and at most one for every 10 samples.
+        leading: how many of the R, from the first on, make the level of a sample; None: all.
+    """
+    if degree > 20:
+        raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
     learned = side.audited & (side.n_in > 1) & (side.n_out > 1)
     if not learned.any():
         raise ValueError(
-            "releases: no sample has two references on either side, so there is no variance"
+            f"{attack}: no sample has two references on either side, so there is no variance"
             " estimate: train more pairs, or use rmia"
         )
     degree = min(degree, int(learned.sum()) // SAMPLES_A_DEGREE)
     mean_in, mean_out = summary.total / np.maximum(summary.n, 1)[:, None]
     levels = (mean_in + mean_out) / 2
-    level = levels.mean(0)
+    level = levels[:leading].mean(0)
     smooth = _smoother(level[learned], degree)
     gap = np.empty(levels.shape)
     spread = np.empty(levels.shape)
-    for release in range(len(levels)):
-        world_in, world_out = summary.of(release)
+    for number in range(len(levels)):
+        world_in, world_out = summary.of(number)
         # both sides have one variance, with a degree of freedom lost to each mean
         both = World(world_in.n + world_out.n - 1, level, world_in.ss + world_out.ss)
-        gap[release] = smooth((world_in.mean - world_out.mean)[learned])(level)
-        spread[release] = np.exp(smooth(_log_variance(both, learned))(level) / 2)
-    shared = _covariance(references, side, mean_in, mean_out, spread, learned)
-    # releases that are copies of each other are one
-    weights = np.linalg.pinv(shared, hermitian=True) @ (gap / spread)
-    score = np.einsum("rn,rn->n", weights, (target.margin[0] - levels) / spread)
-    return np.where(side.usable, score, np.nan)
+        gap[number] = smooth((world_in.mean - world_out.mean)[learned])(level)
+        spread[number] = np.exp(smooth(_log_variance(both, learned))(level) / 2)
+    shared = _covariance(theirs, side, mean_in, mean_out, spread, learned)
+    return Standardised((own - levels) / spread, gap / spread, shared, learned, degree)
 
 
 def _covariance(
-    references: Signals,
+    theirs: Columns,
     side: Sides,
     mean_in: np.ndarray,
     mean_out: np.ndarray,
     spread: np.ndarray,
     learned: np.ndarray,
 ) -> np.ndarray:
-    """(releases, releases) covariance of the references' margins around the means of their sides,
-    in units of the spread, each of these (releases, N), pooled over the learned samples.
+    """(R, R) covariance of the references' numbers around the means of their sides, in units of the
+    spread, each of these (R, N), pooled over the learned samples.
     """
-    margin = columns(references.margin)
     number = len(spread)
     products = np.zeros((number, number))
     for part in blocks(len(side.mask) * number, spread.shape[1]):
         inside = side.mask[:, part][:, None]
         centre = np.where(inside, mean_in[:, part], mean_out[:, part])
-        residual = (margin[:, part] - centre) / spread[:, part] * learned[part]
+        residual = (theirs[:, part] - centre) / spread[:, part] * learned[part]
         residual = residual.swapaxes(0, 1).reshape(number, -1)
         products += residual @ residual.T
     free = (side.n_in + side.n_out - 2)[learned].sum()

@@ -223,7 +223,11 @@ def _silenced(signals: Signals, row: int) -> Signals:
         for name in ("margin", "entropy", "modified_entropy")
     }
     top = np.broadcast_to(one.top_log_p.mean(1, keepdims=True), one.top_log_p.shape)
-    return replace(one, **cubes, correct=np.ones_like(one.correct), top_log_p=top)
+    activity = one.activity
+    if activity is not None:
+        activity = np.broadcast_to(activity.mean(1, keepdims=True), activity.shape)
+    correct = np.ones_like(one.correct)
+    return replace(one, **cubes, correct=correct, top_log_p=top, activity=activity)
 
 
 def _mean_auc(signals: Signals, attack, units: np.ndarray, targets=None) -> float:
@@ -259,6 +263,11 @@ def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, rng) -> list[
         ),
         labels=signals.labels,
     )
+    if signals.activity is not None:
+        mean, spread = signals.activity.mean(0), signals.activity.std(0)
+        mean[audited], spread[audited] = mean[dealt], spread[dealt]
+        noise = rng.standard_normal(signals.activity.shape)
+        null = replace(null, activity=mean + spread * noise)
     # one per pair; coins share their references, and gain no more
     error = _null_error(signals) / np.sqrt(max(len(units) / 2, 1))
     worlds = [

@@ -1,0 +1,132 @@
+"""An attacker who sees a spiking network at work, not only its answers."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from mia_nb.arguments import Anything, Count
+from mia_nb.attacks.inputs import Sides, columns, sides
+from mia_nb.attacks.margins import Columns
+from mia_nb.attacks.smooth import FLOOR, Standardised, lira_smooth, standardised
+from mia_nb.attacks.summaries import worlds
+from mia_nb.checks import checked, one_of
+from mia_nb.types import Signals
+
+SMALLEST = 1e-6  # eigenvalue, in units of the largest, below which columns are copies
+SEEN = {  # by whom: the columns of `Signals.activity`, by the first word of their names
+    "answers": ("answer",),
+    "power": ("accumulates",),
+    "counts": ("count",),
+    "times": ("first",),
+    "membranes": ("rest", "charge"),
+}
+
+
+@checked
+def spikes(
+    target: Signals,
+    references: Signals | None = None,
+    *,
+    see: Anything = "all",
+    degree: Count = 6,
+    missing: str = "raise",
+) -> np.ndarray:
+    """Likelihood ratio of the margin, and of what the layers did meanwhile given the margin.
+
+    The numbers x_0 to x_F of a sample are its margin and the columns of the network's activity that
+    this attacker sees. The likelihood of all of them is that of the margin times that of the others
+    given the margin. The first is `lira_smooth`; for the second every number is taken relative to
+    the sample's own level and in units of its spread, z_r, with the gap h_r between members and
+    others and the covariance C of the references' residuals, all as in `releases`:
+
+        s = lira_smooth + d^T S^-1 e
+        slope_r = C_r0 / C_00, S = C_rr' - slope_r C_0r'
+        e_r = z_r - slope_r z_0, what the margin does not say of x_r
+        d_r = q_r (h_r - slope_r h_0), how much of that is due to membership
+
+    Activity may tell nothing that the margin does not. So d_r is shrunk by q_r, the share of its
+    size that is not noise (the positive part of James and Stein's estimate): where nothing is left
+    the score is that of `lira_smooth`, and the difference between the two is what activity adds.
+
+    Parameters:
+        target: signals of one spiking network, queried with activity=True.
+        references: signals of others, queried likewise, membership included.
+        see: what the attacker measures, one or several of
+
+            answers    the output after each time step, as a service that streams it
+            power      accumulate operations of the whole query: a power meter
+            counts     spikes of each layer: activity counters, a probe a core
+            times      when neurons of each layer spike first: a trace of events on the bus
+            membranes  potentials after the last step: whoever reads the chip's memory
+
+            or "all".
+        degree: of the polynomials, 0 to 20, and at most one for every 10 samples.
+        missing: "raise" for samples that lack a side, "nan" to leave them unscored.
+
+    Returns:
+        (N,) scores, larger = more likely a member; NaN for population samples. Signals without
+        activity are scored by `lira_smooth`, with a warning.
+
+    Raises:
+        ValueError: for missing sides, activity of other columns, and where no sample has two
+            references on either side.
+
+    Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: activity is a
+    summary of each layer, so that nothing found here is no evidence about single neurons. Example:
+        scores = score("spikes", query(pool, images, activity=True))
+    """
+    if target.activity is None or references is None or references.activity is None:
+        warnings.warn(
+            "spikes: no activity in these signals, so the margins alone were read: query spiking"
+            " networks with activity=True",
+            stacklevel=2,
+        )
+        return lira_smooth(target, references, degree=degree, missing=missing)
+    side = sides("spikes", target, references, ("in", "out"), missing)
+    names = target.info["activity"]
+    if references.info["activity"] != names:
+        raise ValueError(
+            f"spikes: target ({len(names)} columns of activity) and references"
+            f" ({len(references.info['activity'])}) show other columns: query both alike"
+        )
+    score = lira_smooth(target, references, degree=degree, missing=missing)
+    shown = _seen(names, see)
+    if not shown:
+        return score
+    own = np.concatenate([target.margin[0], target.activity[0][:, shown].T])
+    beside = np.asarray(references.activity[:, :, shown], dtype=np.float64)
+    theirs = np.concatenate([references.margin, beside.swapaxes(1, 2)], axis=1)
+    every = columns(theirs)
+    numbers = [
+        Columns(every.shape, lambda index, row=row: theirs[:, row, index[-1]])
+        for row in range(theirs.shape[1])
+    ]
+    summary = worlds(numbers, side.mask)
+    found = standardised("spikes", own, every, side, summary, degree, leading=1)
+    return score + _added(found, side)
+
+
+def _added(found: Standardised, side: Sides) -> np.ndarray:
+    """(N,) log-likelihood ratio of the activity given the margin, d^T S^-1 e."""
+    slopes = found.shared[1:, 0] / found.shared[0, 0]
+    rest = found.shared[1:, 1:] - np.outer(slopes, found.shared[0, 1:])
+    unit = np.sqrt(np.maximum(np.diag(rest), FLOOR))[:, None]
+    own = (found.own[1:] - slopes[:, None] * found.own[0]) / unit
+    gap = (found.gap[1:] - slopes[:, None] * found.gap[0]) / unit
+    learned = found.learned
+    a_gap = (1 / side.n_in[learned] + 1 / side.n_out[learned]).mean()
+    noise = a_gap * (found.degree + 1) / learned.sum()
+    size = (gap[:, learned] ** 2).mean(1)
+    gap *= np.maximum(1 - noise / np.maximum(size, FLOOR), 0)[:, None]
+    # columns that are copies of each other are one
+    weights = np.linalg.pinv(rest / unit / unit.T, rcond=SMALLEST, hermitian=True) @ gap
+    return np.einsum("rn,rn->n", weights, own)
+
+
+def _seen(names: list[str], see: str | list[str] | tuple[str, ...]) -> list[int]:
+    """The numbers of the columns that this attacker sees; ValueError for an unknown word."""
+    words = list(SEEN) if see == "all" else [see] if isinstance(see, str) else list(see)
+    first = [word for one in words for word in SEEN[one_of("see", one, (*SEEN, "all"))]]
+    return [number for number, name in enumerate(names) if name.split()[0] in first]
