@@ -166,12 +166,18 @@ def docstring_cells() -> list[str]:
     return [example.source for example in examples if example.exc_msg is None]
 
 
+@pytest.fixture(scope="module")
+def readers_folder(tmp_path_factory):
+    """Where pages leave their results, which the second mode takes."""
+    return tmp_path_factory.mktemp("reader")
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("page", ["README.md", "docstring"])
 def test_each_line_of_readme_and_docstring_is_run_and_displayed(
-    page, mode, shell, monkeypatch, tmp_path
+    page, mode, shell, monkeypatch, readers_folder
 ):
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(readers_folder)
     monkeypatch.setenv("MIA_NB_MODE", mode)
     if page == "README.md":
         names = readers_own()
