@@ -517,13 +517,15 @@ def test_a_batch_in_chunks_takes_the_step_of_the_whole(images):
 
 
 def test_batches_are_poisson_draws_at_the_rate_and_number_that_are_accounted_for(images, tmp_path):
-    recipe = MLP.replace(epochs=30, defense="dp_sgd", defense_args=CLIPPED)
+    recipe = MLP.replace(epochs=30, snapshots=[3], defense="dp_sgd", defense_args=CLIPPED)
     pool = train(recipe, images, tmp_path)
     members = int(pool.member.sum(1).mean())
     assert pool.sampling == {"sample_rate": 16 / members, "steps": 30 * (members // 16)}
+    assert pool.at(3).sampling["steps"] == 3 * (members // 16)
     sizes = []
+    training_of_first = group_of(pool, images).training
     for epoch in range(30):
-        coins = loop.generator(group_of(pool, images).training, epoch, "order")
+        coins = loop.generator(training_of_first, epoch, "order")
         drawn = torch.rand(members // 16, members, generator=coins) < 16 / members
         sizes += drawn.sum(1).tolist()
         seen = np.isfinite(pool.trace(0)[epoch]) & pool.member[0]
@@ -532,8 +534,6 @@ def test_batches_are_poisson_draws_at_the_rate_and_number_that_are_accounted_for
         )
     expected = members * (16 / members) * (1 - 16 / members)
     assert len(set(sizes)) > 5 and abs(np.mean(sizes) - 16) < 4 * np.sqrt(expected / len(sizes))
-    early = recipe.replace(snapshots=[3])
-    assert train(early, images, tmp_path).at(3).sampling["steps"] == 3 * (members // 16)
 
 
 def test_batch_norm_becomes_group_norm_before_anything_is_trained_and_keys_stay_the_networks_own(
