@@ -16,6 +16,7 @@ from mia_nb import attacks, metrics
 from mia_nb.attacks.smooth import lira_smooth
 from mia_nb.attacks.spikes import SEEN, spikes
 from mia_nb.types import Signals
+from mia_nb.widgets.stored import Source, queried
 
 COVARIANCE = np.array([[1.0, 0.6, 0.1], [0.6, 2.0, 0.3], [0.1, 0.3, 0.5]])
 GAPS = np.array([0.5, 0.6, -0.3])
@@ -198,3 +199,12 @@ def test_what_the_attack_cannot_work_with_is_refused():
         attacks.score(partial(spikes, see="heat"), one)
     with pytest.raises(ValueError, match="no sample has two references"):
         attacks.score("spikes", world(4, 50))
+
+
+def test_explorers_offer_the_attack_where_there_is_activity():
+    seen, bare = world(8, 100), gaussian(8, 100)
+    offered = {name: Source(name, one).attacks() for name, one in (("a", seen), ("b", bare))}
+    assert offered["a"] == [*offered["b"], "spikes"]
+    found = Source("a", seen).scores("spikes").value
+    np.testing.assert_array_equal(found, attacks.score("spikes", seen).value)
+    assert queried(seen.info) == ["with activity"] and queried(bare.info) == []

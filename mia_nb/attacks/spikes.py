@@ -129,4 +129,4 @@ def _seen(names: list[str], see: str | list[str] | tuple[str, ...]) -> list[int]
     """The numbers of the columns that this attacker sees; ValueError for an unknown word."""
     words = list(SEEN) if see == "all" else [see] if isinstance(see, str) else list(see)
     first = [word for one in words for word in SEEN[one_of("see", one, (*SEEN, "all"))]]
-    return [number for number, name in enumerate(names) if name.split()[0] in first]
+    return [number for number, name in enumerate(names) if name.split(" ")[0] in first]

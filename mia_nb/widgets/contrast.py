@@ -23,7 +23,7 @@ UNPAIRED = "other members or images: not paired"
 TIED = 0.01  # share of scores that equal another's and are worth a word
 ABSENT = "-"
 # of info: which results these are, not how they were made
-IDENTITY = ("pool", "models", "key", "family", "recipe", "classes", "images", "example")
+IDENTITY = ("pool", "models", "key", "family", "recipe", "classes", "images", "example", "activity")
 
 
 def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:

@@ -204,7 +204,8 @@ class Source:
         k = self.scores("loss").info["k"]
         queries = self.signals.margin.shape[1]
         names = attacks.literature(k, self.signals.query_kind, queries)
-        return [name for name in names if name not in TRAINED_ATTACKS]
+        usual = [name for name in names if name not in TRAINED_ATTACKS]
+        return [*usual, "spikes"] if self.signals.activity is not None and k > 1 else usual
 
     def trace(self, model: int) -> np.ndarray | None:
         """(E, N) natural logarithms of training losses of one model, NaN where it did not train;
@@ -422,6 +423,8 @@ def queried(info: dict) -> list[str]:
     count = info.get("queries", 1)
     if count > 1:
         words.append(f"{count} queries")
+    if info.get("activity"):
+        words.append("with activity")
     return words
 
 
