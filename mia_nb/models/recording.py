@@ -119,7 +119,8 @@ class Operations:
 
     Attributes: multiply_accumulates, a number a sample; accumulates (samples,).
 
-    Caveat: norms, pooling and the neurons' own updates are not counted, as is usual.
+    Caveat: norms, pooling and the neurons' own updates are not counted, as is usual; frames of
+    events enter the first layer as images do, whose zeros are counted too.
     """
 
     def __init__(self, network: nn.Module, samples: int) -> None:
