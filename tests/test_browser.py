@@ -124,10 +124,6 @@ def tour(tmp_path_factory) -> store.Folder:
     return small_run(tmp_path_factory.mktemp("tour"), "tour", small)
 
 
-def names_of(preset: str) -> list[str]:
-    return [step.notebook.name for step in plan("all", preset, [], [NOTEBOOKS])]
-
-
 def cells_of(notebook: Path) -> list[dict]:
     return json.loads(notebook.read_text())["cells"]
 
@@ -178,23 +174,35 @@ def test_a_report_opened_from_disk_without_network_draws_every_figure(tmp_path, 
         assert (external, errors) == ([], [])
 
 
-def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browser):
-    count = sum(
-        stored_figures(demo.path / file) for file in demo.files() if file.endswith(".ipynb")
-    )
+@contextlib.contextmanager
+def report_of(folder: store.Folder, browser):
+    """The page of a run's report, on which every figure of its notebooks is drawn in the end."""
+    notebooks = [file for file in folder.files() if file.endswith(".ipynb")]
     with lab.fresh_page(browser, offline=True) as (page, external, errors):
-        report = demo.path / "report.html"
-        assert report.stat().st_size < LARGEST_REPORT
-        page.goto(report.as_uri())
-        lab.wait_for_figures(page, len([file for file in demo.files() if file.endswith(".ipynb")]))
-        assert 300 < len(page.inner_text("body").split()) <= VISIBLE_WORDS
-        assert page.evaluate("document.querySelector('#verdict').offsetHeight") < 900
+        page.goto((folder.path / "report.html").as_uri())
+        lab.wait_for_figures(page, len(notebooks))
+        yield page
         page.evaluate(UNFOLD)
-        lab.wait_for_figures(page, count)
+        lab.wait_for_figures(page, sum(stored_figures(folder.path / file) for file in notebooks))
         assert (external, errors) == ([], [])
 
 
-@pytest.mark.parametrize("name", ["quickstart.ipynb", "03_attack.ipynb"])  # others: with the tour
+def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browser):
+    assert (demo.path / "report.html").stat().st_size < LARGEST_REPORT
+    with report_of(demo, browser) as page:
+        assert 300 < len(page.inner_text("body").split()) <= VISIBLE_WORDS
+        assert page.evaluate("document.querySelector('#verdict').offsetHeight") < 900
+
+
+@pytest.mark.slow
+def test_the_report_of_the_tour_draws_every_figure_of_its_notebooks(tour, browser):
+    notebooks = [step.notebook.name for step in plan("all", "tour", [], [NOTEBOOKS])]
+    assert all(stored_figures(tour.path / name) for name in notebooks)
+    with report_of(tour, browser):
+        pass
+
+
+@pytest.mark.parametrize("name", ["quickstart.ipynb", "03_attack.ipynb"])
 def test_a_notebook_of_the_demo_shows_its_figures_in_jupyterlab(demo, name, server, browser):
     shows(demo.path / name, server, browser)
 
@@ -229,19 +237,13 @@ def shows_and_reruns(notebook: Path, server: lab.Server, browser) -> None:
 
 
 # that a kernel of JupyterLab does what papermill's did is seen on a notebook that trains, one that
-# reads what is stored, and the explorers
-RERUN = ("01_train.ipynb", "03_attack.ipynb", "08_explore.ipynb")
-
-
+# reads what is stored, and the explorers; that the figures of all others can be drawn, in the report
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names_of("tour"))
+@pytest.mark.parametrize("name", ["01_train.ipynb", "03_attack.ipynb", "08_explore.ipynb"])
 def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(
     tour, name, server, browser
 ):
-    if name in RERUN:
-        shows_and_reruns(tour.path / name, server, browser)
-    else:
-        shows(tour.path / name, server, browser)
+    shows_and_reruns(tour.path / name, server, browser)
 
 
 MOVED = {  # tab: which of its sliders to move, by keyboard alone
