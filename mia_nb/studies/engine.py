@@ -358,6 +358,7 @@ def measuring(n_resamples: int, seed: int) -> Callable[[Scores], dict]:
 
     @cache
     def measured(scores: Scores) -> dict:
+        """What was measured of scores, resampled."""
         drawn = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
         points = dict(zip(names(FPR), per_target_metrics(scores, FPR).T, strict=True))
         found = {name: (values, drawn[name]) for name, values in points.items()}
