@@ -74,9 +74,19 @@ SMALL = FAST | {
 }
 FAMILY = SMALL | {"num_models": 8}  # of one skeleton, to be compared at equal accuracy
 FLOW = {"base": "fast", "base_args": {"width": 32}, "steps": 4}  # its last group as an equation
+
+
+def spiking(timesteps: int) -> dict:
+    """Recipe of the skeleton as a spiking network that is trained from the start."""
+    network = {"base": "fast", "base_args": {"width": 32}, "timesteps": timesteps}
+    return FAMILY | {"model": "snn", "model_args": network}
+
+
 POOLS = {  # name: recipe of a pool that is trained from nothing
     "fast": FAST,
     "fast-small": SMALL,
+    "fast-eight": FAMILY,  # its first eight models, as the parent of spiking networks
+    "fast-short": FAMILY | {"epochs": 4, "snapshots": [1, 2, 3]},
     "fast-long": FAMILY | {"epochs": 16, "snapshots": [4, 8, 10, 12, 14]},
     # the mean loss of a batch ends at .54: a target of .5 was never reached, and changed nothing
     "fast-relaxloss": FAMILY | {"defense": "relaxloss", "defense_args": {"target": 0.8}},
@@ -84,6 +94,8 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
     "fast-mixup": FAMILY | {"defense": "mmd_mixup"},
     "fast-ode": FAMILY | {"model": "replaced", "model_args": FLOW | {"k": 0.0}},
     "fast-sde": FAMILY | {"model": "replaced", "model_args": FLOW | {"k": 0.35}},  # sigma 0.7
+    "fast-direct-T1": spiking(1),
+    "fast-direct-T4": spiking(4),
     "resnet14": ORDINARY,
     "relaxloss": ORDINARY
     | {
@@ -126,8 +138,10 @@ def tuned(timesteps: int):
 
 
 DERIVED = {  # name: (the pool it is made from, how)
-    "fast-converted-T4": ("fast-small", lambda pool, images: convert_pool(pool, images, 4)),
-    "fast-hybrid-T1": ("fast-small", tuned(1)),
+    "fast-converted-T4": ("fast-eight", lambda pool, images: convert_pool(pool, images, 4)),
+    "fast-hybrid-T1": ("fast-eight", tuned(1)),
+    "fast-hybrid-T2": ("fast-eight", tuned(2)),
+    "fast-hybrid-T4": ("fast-eight", tuned(4)),
     "snn-converted-T4": ("resnet14", lambda pool, images: convert_pool(pool, images, 4)),
     "snn-hybrid-T1": ("resnet14", tuned(1)),
     "snn-hybrid-T4": ("resnet14", tuned(4)),
