@@ -20,13 +20,16 @@ from pathlib import Path
 import lab
 import plotly.graph_objects as go
 import pytest
+from contrast import least_contrast_of_lines
 from nbformat import v4
 from test_display import cells_of as statements_of
 from test_readme import CODE
 from test_report import executed, figure
 
 from mia_nb import store
+from mia_nb.attacks import ATTACKS
 from mia_nb.cli.notebooks import plan
+from mia_nb.plots import style
 from mia_nb.report import PLOTLY, export
 
 pytestmark = pytest.mark.browser
@@ -172,6 +175,23 @@ def test_a_report_opened_from_disk_without_network_draws_every_figure(tmp_path, 
         )
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert (external, errors) == ([], [])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_line_of_every_attack_is_seen_on_the_paper_of_a_report(tmp_path, browser, dark):
+    curves = go.Figure()
+    for name, look in style.looks(ATTACKS).items():
+        line = {"color": look.colour, "dash": look.dash}
+        curves.add_scatter(x=[0, 1], y=[0, 1], mode="lines", name=name, line=line)
+    curves = v4.new_output("display_data", {PLOTLY: json.loads(curves.to_json())})
+    out = export([executed(tmp_path / "a.ipynb", curves)], tmp_path / "report.html")
+    with lab.fresh_page(browser, offline=True, dark=dark) as (page, _, _):
+        page.goto(out.as_uri())
+        lab.wait_for_figures(page, 1)
+        assert page.evaluate(
+            "document.querySelectorAll('.scatterlayer path.js-line').length"
+        ) == len(ATTACKS)
+        assert least_contrast_of_lines(page, 0) >= 4.5
 
 
 @contextlib.contextmanager
@@ -357,6 +377,7 @@ def test_the_threshold_moves_by_keyboard_and_paints_in_time_at_fifty_thousand_sa
         errors,
         notebook,
     ):
+        assert least_contrast_of_lines(page, 1) >= 4.5
         moves_and_saves(page, notebook, 600)  # 110 ms on two quiet cores; room for a busy machine
         assert (external, errors) == ([], [])
 

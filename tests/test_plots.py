@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import subprocess
 import sys
@@ -11,11 +13,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from contrast import contrast, linear
 from scipy.stats import norm
 from worlds import world
 
 from mia_nb import attacks, metrics, plots
-from mia_nb.attacks import NAMES
+from mia_nb.attacks import ATTACKS
 from mia_nb.plots import curves, marks, style
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.plots.views import rank_among
@@ -498,19 +501,38 @@ def test_an_attack_has_one_colour_whatever_stands_beside_it():
     gaps = plots.gap_against_risk({name: scores[name] for name in ("loss", "rmia")})
     colours |= {trace.marker.color for trace in gaps.data if trace.name == "RMIA"}
     assert len(colours) == 1
-    keys = list(NAMES)
-    assert len({style.looks(keys)[key][:2] for key in keys}) == len(keys)
-    most = style.looks(style.FIRST_ATTACKS).values()
-    assert len({one.colour for one in most}) == len(most)
 
 
-def test_text_has_the_contrast_that_readers_need():
-    """Relative luminance and contrast by WCAG 2.1: 4.5 to 1 for text."""
-    channels = np.array([int(style.GREY[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    luminance = linear @ [0.2126, 0.7152, 0.0722]
-    assert 1.05 / (luminance + 0.05) >= 4.5
-    assert (luminance + 0.05) / 0.05 >= 4.5
+def test_every_attack_has_a_look_of_its_own_which_no_neighbour_changes():
+    alone = {key: style.looks([key])[key] for key in ATTACKS}
+    assert len({look[:2] for look in alone.values()}) == len(ATTACKS)
+    assert len({(look.colour, look.symbol) for look in alone.values()}) == len(ATTACKS)
+    beside = style.looks(["mine", *ATTACKS, "yours"])
+    assert {key: beside[key] for key in ATTACKS} == alone
+    assert len({look[:2] for look in beside.values()}) == len(ATTACKS) + 2
+    for k in range(40):
+        suite = [alone[key].colour for key in attacks.suite(k)]
+        assert len(set(suite)) == len(suite)
+
+
+def channels(colour):
+    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+
+
+@pytest.mark.parametrize("colour", (style.GREY, *style.LINES))
+def test_text_and_lines_have_the_contrast_that_readers_need(colour):
+    assert contrast(channels(colour), np.ones(3)) >= 4.5
+    assert contrast(channels(colour), np.zeros(3)) >= 4.5
+
+
+def test_colours_of_lines_are_told_apart():
+    """CIE 1976: lightness and two chromatic axes, in which a difference of 2.3 is just seen."""
+    to_xyz = [[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]]
+    lab = []
+    for colour in style.LINES:
+        x, y, z = np.cbrt(to_xyz @ linear(channels(colour)) / [0.9505, 1, 1.0888])
+        lab.append((116 * y - 16, 500 * (x - y), 200 * (y - z)))
+    assert min(math.dist(*pair) for pair in itertools.combinations(lab, 2)) > 30
 
 
 def test_the_staircase_of_log_axes_is_the_best_vertex_within_the_false_positives():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -17,15 +18,29 @@ from mia_nb.types import Scores
 MEMBER = "#D55E00"
 NON_MEMBER = "#0072B2"
 GREY = "#767676"  # text in it has a contrast of 4.5 on white, and on black
-# Okabe-Ito without black and yellow
-LINES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#999999")
-# the last two are shorter than plotly's long dashes, of which a legend has room for one
-DASHES = ("solid", "dash", "dot", "dashdot", "12px,3px", "12px,3px,3px,3px")
+# green, magenta, orange, blue, red, purple, olive, teal: each with the contrast of that grey
+LINES = ("#008A01", "#D8219B", "#BA5D00", "#007EB2", "#E1273D", "#7A62D4", "#847500", "#008478")
+# five dashes, so that forty series differ in colour or dash; the last is shorter than plotly's long
+# dashes, of which a legend has room for one
+DASHES = ("solid", "dash", "dot", "dashdot", "12px,3px")
 MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
 SMALL = {"size": 11, "color": GREY}
 THIN = {"color": GREY, "width": 1}
-# seven colours: attacks that often stand in one picture come first and differ in theirs
-FIRST_ATTACKS = ("rmia", "nig", "lira_global", "attack_r", "lira_shrunk", "watson", "loss")
+# attacks that often stand in one picture come first: those of one suite differ in colour
+FIRST_ATTACKS = (
+    "rmia",
+    "nig",
+    "lira_global",
+    "attack_r",
+    "lira_shrunk",
+    "watson",
+    "loss",
+    "correctness",
+    "attack_p",
+    "vote",
+    "lira_smooth",
+    "lira_per_sample",
+)
 DOTTED = THIN | {"dash": "dot"}
 # a legend below leaves a notebook's width to the picture; it makes its own room, however many rows
 BELOW = {"orientation": "h", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"}
@@ -93,8 +108,8 @@ def look(i: int) -> Look:
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """The look of each of several series: an attack looks the same in every figure; where not all
-    of them are attacks, a series looks as its place says.
+    """The look of each of several series: an attack looks the same in every figure, whatever stands
+    beside it; other series get the first looks that are left.
 
     Parameters:
         names: of the series; an attack's key, or its name in words
@@ -102,10 +117,12 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     names = list(names)
     others = [key for key in NAMES if key not in FIRST_ATTACKS]
     place = {in_words(key): i for i, key in enumerate([*FIRST_ATTACKS, *others])}
-    words = [in_words(name) for name in names]
-    if set(words) <= set(place):
-        return {name: look(place[word]) for name, word in zip(names, words, strict=True)}
-    return {name: look(i) for i, name in enumerate(names)}
+    places = [place.get(in_words(name)) for name in names]
+    left = (i for i in itertools.count() if i not in places)
+    styles = {}
+    for name, at in zip(names, places, strict=True):
+        styles[name] = look(next(left) if at is None else at)
+    return styles
 
 
 def finish(
