@@ -6,7 +6,8 @@ Logarithms are natural, Phi is the normal cdf. Kinds of numbers live here that a
 `epsilon` speaks about DP-SGD (clipped per-sample gradients, Gaussian noise, Poisson batches) and is
 a nominal number for anything else; `theorem_epsilon` and `corollary_epsilon` are a paper's
 formulas; `release_mu` bounds what one output tells about the queried input, and says nothing about
-training; `response_epsilon` is about one label that is randomised.
+training; `response_epsilon` is about one label that is randomised; `stored_epsilon` is about one
+record of which a noisy state and a randomised label were drawn once and stored.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ WANTED = {  # {argument: (what holds for it, in words)}
     "one_sided": (np.isfinite, "a finite number from -lipschitz to lipschitz"),
 }
 MAY_BE_INFINITE = {"epsilon", "mu"}
+RELATIONS = ("replace", "add/remove")  # of neighbouring sets of stored records
 
 
 def epsilon(
@@ -616,6 +618,111 @@ def response_epsilon(*, keep: float, classes: int) -> float:
     if keep < 1 / classes:
         raise ValueError(f"keep={keep} of {classes} classes: wanted {WANTED['keep'][1]}")
     return math.inf if keep == 1 else max(0.0, math.log1p(float((keep * classes - 1) / (1 - keep))))
+
+
+def stored_epsilon(
+    *, mu: float, keep: float, classes: int, delta: float, relation: str = "replace"
+) -> float:
+    """Epsilon at delta of one stored record: a state with a Gaussian trade-off and a label by
+    randomised response, both drawn once, taken together exactly.
+
+    Parameters:
+        mu: of the states of neighbouring records (`release_mu` with Delta = 2 clip; where a record
+            is added or removed, Delta = clip), from 0.
+        keep: probability of the true label, from 1 / classes to 1, as in `response_epsilon`.
+        classes: how many labels there are, from 2.
+        delta: from 0 to below 1.
+        relation: "replace": one record becomes another one. "add/remove": one record takes the
+            place of an empty slot, whose state is 0 before the noise and whose label is uniform.
+
+    With the loss l of the label (ln of its two probabilities' ratio), which is independent of that
+    of the state, delta(epsilon) = E[gaussian_delta(mu, epsilon - l)]; for "add/remove" the larger
+    of both directions.
+
+    Returns:
+        Epsilon, rounded up by bisection; at most gaussian_epsilon(mu, delta) + the label's own.
+        Infinite where mu is infinite, keep is 1, or delta is 0 and mu is not.
+
+    Raises:
+        ValueError: for numbers out of range and an unknown relation.
+
+    Source: the hockey-stick divergence of a product (Dong, Roth and Su, arXiv 1905.02383; Zhu, Dong
+    and Wang, arXiv 2106.08567).
+
+    Caveat: what it stands on is in `training.proved`.
+    """
+    _check(mu=mu, classes=classes, keep=keep, delta=delta)
+    one_of("relation", relation, RELATIONS)
+    label = response_epsilon(keep=keep, classes=classes)
+    if math.isinf(label) or math.isinf(mu) or (delta == 0 and mu > 0):
+        return math.inf
+    directions = _label_losses(keep, int(classes), relation)
+    if mu == 0 and delta == 0:
+        return max(max(losses[chances > 0]) for chances, losses in directions)
+
+    def enough(epsilon: float) -> bool:
+        return all(
+            chances @ _signed_delta(mu, epsilon - losses) <= delta for chances, losses in directions
+        )
+
+    low, high = 0.0, float(gaussian_epsilon(mu, delta)) + label
+    if enough(low):
+        return low
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def stored_mu(
+    *, epsilon: float, keep: float, classes: int, delta: float, relation: str = "replace"
+) -> float:
+    """The largest mu of a stored state that stays within `epsilon` together with its label: the
+    inverse of `stored_epsilon` in mu, rounded down.
+
+    Parameters:
+        epsilon: the target, finite and above 0.
+        keep, classes, delta, relation: as for `stored_epsilon`.
+
+    Returns:
+        mu; 0 where the label alone takes all of epsilon.
+
+    Raises:
+        ValueError: as `stored_epsilon`; for a target that is not finite and above 0, and delta 0.
+    """
+    _check(epsilon=epsilon)
+    if not 0 < epsilon < math.inf or delta == 0:
+        raise ValueError(f"epsilon={epsilon} at delta={delta}: wanted both above 0, say 8 and 1e-5")
+    rest = {"keep": keep, "classes": classes, "delta": delta, "relation": relation}
+    low, high = 0.0, float(gaussian_mu(epsilon, delta))
+    if stored_epsilon(mu=low, **rest) > epsilon:
+        return low
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        fits = stored_epsilon(mu=middle, **rest) <= epsilon
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _label_losses(keep: float, classes: int, relation: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(probabilities, ln of the ratios) of a randomised label, a pair for each direction."""
+    other = (1 - keep) / (classes - 1)
+    if relation == "replace":  # symmetric; a third label is as probable for both
+        loss = response_epsilon(keep=keep, classes=classes)
+        chances = np.array([keep, other, (classes - 2) * other])
+        return [(chances, np.array([loss, -loss, 0.0]))]
+    losses = np.log(classes * np.array([keep, other]))
+    added = np.array([keep, 1 - keep])
+    removed = np.array([1 / classes, 1 - 1 / classes])
+    return [(added, losses), (removed, -losses)]
+
+
+def _signed_delta(mu: float, epsilon: np.ndarray) -> np.ndarray:
+    """`gaussian_delta` where epsilon may be negative."""
+    if mu == 0:
+        return np.maximum(-np.expm1(epsilon), 0)
+    with np.errstate(all="ignore"):
+        return np.exp(_log_delta(mu, epsilon))
 
 
 def tradeoff(

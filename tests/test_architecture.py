@@ -21,7 +21,7 @@ ROOMS = [
     *mia_nb.ROOMS[1:],
     "cli",
 ]
-LAPTOP = ROOMS[ROOMS.index("examples") :]
+LAPTOP = ["accounting", *ROOMS[ROOMS.index("examples") :]]
 HEAVY = {"torch", "sklearn", "scipy.stats"}  # seconds of start-up that few functions need
 INSIDE = {
     "_glossary": "plots",

@@ -90,7 +90,9 @@ def ladder(
             randomised response (`accounting.response_epsilon`; inf: as it is), and only that
             trained on: gaussian_epsilon(mu of row 3 for so many releases, delta) + label_epsilon,
             for one record *replaced* (basic composition; Dwork and Roth 2014). With fresh noise in
-            every epoch the epochs are releases.
+            every epoch the epochs are releases. With "keep" and "classes" of the labels the two are
+            composed exactly (`accounting.stored_epsilon`), and "relation" may be "add/remove" where
+            empty slots hide how many records there are; `training.proved(pool).stored` gives all.
         audited: the record of `audit` or `one_run`.
         accountant: prv, rdp or gdp.
         sampling: of row 1's batches, poisson or uniform.
@@ -117,7 +119,7 @@ def ladder(
         ("dp_sgd", dp_sgd, ("noise_multiplier", "sample_rate", "steps"), ("trials",)),
         ("lipschitz", lipschitz, (), ("certified", "local", "distance")),
         ("release", release, release_clip, ("clip", "queries", "one_sided")),
-        ("stored", stored, ("releases", "label_epsilon"), ()),
+        ("stored", stored, ("releases", "label_epsilon"), ("keep", "classes", "relation")),
     ):
         if given is not None:
             _complete(name, given, wanted, optional)
@@ -393,21 +395,33 @@ def _stored(flow, bounds, stored, delta) -> dict:
     if missing:
         method = f"stored features, without {', '.join(missing)}"
         return _row(INFINITE, REPLACED, epsilon=math.inf, claim=None, method=method)
-    mu, constants = _mu(flow, bounds, clip, releases)
+    relation = stored.get("relation", "replace")
+    one_of("relation", relation, accounting.RELATIONS)
+    added = relation == "add/remove"
+    exact = {name: stored.get(name) for name in ("keep", "classes")}
+    if added and None in exact.values():
+        raise ValueError("stored relation='add/remove' wants keep and classes of the labels")
+    # a record is as far as clip from the empty slot that it takes, and 2 clip from another record
+    mu, constants = _mu(flow, bounds, clip / 2 if added else clip, releases)
     epsilon = accounting.gaussian_epsilon(mu, delta) + labels
+    composition = ""
+    if None not in exact.values():
+        epsilon = accounting.stored_epsilon(mu=mu, delta=delta, relation=relation, **exact)
+        composition = ", composed exactly"
     return _row(
         number(epsilon, up=True),
-        REPLACED,
+        RECORD if added else REPLACED,
         epsilon=epsilon,
-        claim=None,
+        claim=epsilon if added else None,
         method=(
             f"stored features, exact Gaussian formula, mu = {mu:.4g}, {constants}, {releases:,}"
-            f" releases, labels by randomised response of epsilon {labels:.4g}"
+            f" releases, labels by randomised response of epsilon {labels:.4g}{composition}"
         ),
         remarks={
             "assumes stem and drift frozen and trained on public data alone, noise drawn once a"
             " release and kept secret, no batch norm in train mode, nothing else that reads the"
-            " records; releases of all models that are shown count": True
+            " records; releases of all models that are shown count": True,
+            "empty slots hide the number of records": added,
         },
     )
 

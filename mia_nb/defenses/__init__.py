@@ -78,6 +78,8 @@ DEFENSES = {
         {"noise_multiplier": 1.0, "max_grad_norm": 1.0},
         module=lambda module, **_: dp_sgd.fitting(module),
     ),
+    # noisy states and randomised labels, drawn once: made by training.train_private alone
+    "stored": Defense({"keep": 0.9, "slots": 0, "releases": 1}),
 }
 BELOW = {"smoothing": 1}  # ends of what an option may be
 POSITIVE = ("bandwidth",)

@@ -35,6 +35,7 @@ MODELS = {
     "sdenet": "mia_nb.models.neural_de:FlowNet",
     "snn": "mia_nb.models.snn:network",
     "replaced": "mia_nb.models.neural_de:replaced",
+    "bottleneck": "mia_nb.models.bottleneck:Bottleneck",
 }
 FORMS = {  # what a name stands for where one class serves several; model_args come after it
     "odenet64": {"layout": "64"},
@@ -43,9 +44,9 @@ FORMS = {  # what a name stands for where one class serves several; model_args c
     "hbnode": {"layout": "64", "order": 2, "damped": True},
     "sdenet": {"k": 0.5},
 }
-FLOWS = ("odenet", "replaced", *FORMS)  # networks of differential equations
+FLOWS = ("odenet", "replaced", "bottleneck", *FORMS)  # networks of differential equations
 # models made of another one, model_args["base"], and which by default
-BASES = {"snn": "tinycnn", "replaced": "resnet14"}
+BASES = {"snn": "tinycnn", "replaced": "resnet14", "bottleneck": "tinycnn"}
 PLACES = {place.partition(":")[0] for place in MODELS.values()}
 LIBRARIES = ("torchvision", "snntorch")  # whose networks any recipe may name
 # modules of which this process, and those that it starts, take networks of stored pools; names

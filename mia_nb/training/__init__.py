@@ -6,6 +6,7 @@ from mia_nb.training.cost import step_cost
 from mia_nb.training.families import changes, family_pools, label, labels
 from mia_nb.training.loop import sampling
 from mia_nb.training.pool import load_pool
+from mia_nb.training.private_sde import proved, train_private
 from mia_nb.training.sensitivity import sensitivity
 from mia_nb.training.spiking import conversion_quality, convert_pool, hybrid_pools
 from mia_nb.training.train import train_pool
@@ -19,8 +20,10 @@ __all__ = [
     "label",
     "labels",
     "load_pool",
+    "proved",
     "sampling",
     "sensitivity",
     "step_cost",
     "train_pool",
+    "train_private",
 ]

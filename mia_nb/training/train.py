@@ -37,6 +37,7 @@ MADE = (
     "diverged",
     "stopped",
     "conversion",
+    "stored",
     "execution.json",
 )
 # what, with the seed, draws the members of a pool
@@ -383,9 +384,12 @@ def place(
     population: np.ndarray,
     root: PathLike,
     parent: Pool | None,
+    **further: str,
 ) -> Pool:
-    """The pool of a recipe where it lies or would lie; nothing is written."""
-    extra = {"builder": models.source(recipe.model, recipe.model_args)}
+    """The pool of a recipe where it lies or would lie; nothing is written. What else determines its
+    models is named in `further`.
+    """
+    extra = {"builder": models.source(recipe.model, recipe.model_args), **further}
     if parent is not None:
         extra["parent_weights"] = weights_digest(parent.folder, recipe.num_models)
     settings = recipe.to_json()

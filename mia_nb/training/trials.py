@@ -93,6 +93,11 @@ def _check_defense(recipe: Recipe, set_aside: int, parent: Parent | None) -> Non
     """
     if recipe.defense is None:
         return
+    if recipe.defense == "stored":
+        raise ValueError(
+            "defense stored wants a network that was trained on public images: take"
+            " training.train_private"
+        )
     defense = defenses.find(recipe.defense)
     wanted = recipe.defense_args.get("held_out", 0)
     if defense.held_out and not 1 <= wanted <= set_aside:
