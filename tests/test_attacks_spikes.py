@@ -74,6 +74,9 @@ def test_with_one_gap_and_one_variance_for_all_samples_it_is_the_formula_in_loop
     target, references = one.hold_out(3)
     shown = np.concatenate([one.margin.swapaxes(1, 2), one.activity], axis=2).astype(float)
     rows = one.reference_rows(3)
+    usual = shown[rows].mean(0)
+    for model in (3, *rows):  # what a network does alike on all samples is no evidence on any
+        shown[model, :, 1:] -= (shown[model] - usual).mean(0)[1:]
     residuals, gaps, levels, variances = [], [], [], []
     for sample in range(60):
         inside = one.member[rows, sample]
@@ -113,6 +116,24 @@ def test_activity_that_tells_nothing_more_is_left_out():
     assert mean_auc(found) == pytest.approx(mean_auc(alone), abs=0.002)
     for one, other in zip(found.value, alone.value, strict=True):
         assert np.corrcoef(one, other)[0, 1] > 0.99
+
+
+def test_what_a_network_does_on_all_samples_alike_is_no_evidence_on_any():
+    """Layers that spike more in one network than in another, each by far more than its samples
+    differ: 30 such columns, of which the references show too few draws to learn their covariance.
+    """
+    rng = np.random.default_rng(0)
+    told = world(16, 3000)
+    noise = rng.normal(size=(16, 3000, 30))
+    habits = 10 * rng.normal(size=(16, 1, 30))
+    several = replace(
+        told,
+        activity=(noise + habits).astype(np.float32),
+        info=told.info | {"activity": [f"count spike{layer}" for layer in range(30)]},
+    )
+    alone = attacks.score("lira_smooth", told)
+    found = attacks.score("spikes", several)
+    assert mean_auc(found) == pytest.approx(mean_auc(alone), abs=0.003)
 
 
 @pytest.mark.parametrize("models", [6, 16])

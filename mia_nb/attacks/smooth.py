@@ -84,7 +84,7 @@ def lira_smooth(
         )
     degree = min(degree, int(learned.sum()) // SAMPLES_A_DEGREE)
     level = (world_in.mean + world_out.mean) / 2
-    smooth = _smoother(level[learned], degree)
+    smooth = smoother(level[learned], degree)
     gap = smooth((world_in.mean - world_out.mean)[learned])
     log_in = smooth(_log_variance(world_in, learned))
     log_out = smooth(_log_variance(world_out, learned))
@@ -197,7 +197,7 @@ def standardised(
     mean_in, mean_out = summary.total / np.maximum(summary.n, 1)[:, None]
     levels = (mean_in + mean_out) / 2
     level = levels[:leading].mean(0)
-    smooth = _smoother(level[learned], degree)
+    smooth = smoother(level[learned], degree)
     gap = np.empty(levels.shape)
     spread = np.empty(levels.shape)
     for number in range(len(levels)):
@@ -242,7 +242,7 @@ def _log_variance(world: World, learned: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(variance, floor)) - bias
 
 
-def _smoother(
+def smoother(
     level: np.ndarray, degree: int
 ) -> Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]:
     """What regresses values (n,) at these levels (n,), and gives the regression as a function of

@@ -9,7 +9,14 @@ import numpy as np
 from mia_nb.arguments import Anything, Count
 from mia_nb.attacks.inputs import Sides, columns, sides
 from mia_nb.attacks.margins import Columns
-from mia_nb.attacks.smooth import FLOOR, Standardised, lira_smooth, standardised
+from mia_nb.attacks.smooth import (
+    FLOOR,
+    SAMPLES_A_DEGREE,
+    Standardised,
+    lira_smooth,
+    smoother,
+    standardised,
+)
 from mia_nb.attacks.summaries import worlds
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
@@ -39,7 +46,9 @@ def spikes(
     this attacker sees. The likelihood of all of them is that of the margin times that of the others
     given the margin. The first is `lira_smooth`; for the second every number is taken relative to
     the sample's own level and in units of its spread, z_r, with the gap h_r between members and
-    others and the covariance C of the references' residuals, all as in `releases`:
+    others and the covariance C of the references' residuals, all as in `releases`. Before, each
+    network's activity loses what that network does differently on all samples of a level alike:
+    the references are too few to show how such habits lie along with each other.
 
         s = lira_smooth + d^T S^-1 e
         slope_r = C_r0 / C_00, S = C_rr' - slope_r C_0r'
@@ -74,8 +83,8 @@ def spikes(
             references on either side.
 
     Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: activity is a
-    summary of each layer, so that nothing found here is no evidence about single neurons. Of many
-    columns that tell nothing the shrinkage leaves some noise: look at few kinds too. Example:
+    summary of each layer, so that nothing found here is no evidence about single neurons. Habits
+    are learned on all audited samples, of which about half should be members. Example:
         scores = score("spikes", query(pool, images, activity=True))
     """
     if target.activity is None or references is None or references.activity is None:
@@ -96,9 +105,10 @@ def spikes(
     shown = _seen(names, see)
     if not shown:
         return score
-    own = np.concatenate([target.margin[0], target.activity[0][:, shown].T])
-    beside = np.asarray(references.activity[:, :, shown], dtype=np.float64)
-    theirs = np.concatenate([references.margin, beside.swapaxes(1, 2)], axis=1)
+    theirs = references.activity[:, :, shown].swapaxes(1, 2)
+    activity = _without_habits(target.activity[0][:, shown].T, theirs, references, side, degree)
+    own = np.concatenate([target.margin[0], activity[0]])
+    theirs = np.concatenate([references.margin, activity[1:]], axis=1)
     every = columns(theirs)
     numbers = [
         Columns(every.shape, lambda index, row=row: theirs[:, row, index[-1]])
@@ -107,6 +117,23 @@ def spikes(
     summary = worlds(numbers, side.mask)
     found = standardised("spikes", own, every, side, summary, degree, leading=1)
     return score + _added(found, side)
+
+
+def _without_habits(
+    own: np.ndarray, theirs: np.ndarray, references: Signals, side: Sides, degree: int
+) -> np.ndarray:
+    """(1 + M, R, N) activity of target and references, less what each of them does differently on
+    all samples of a level alike: that says nothing about any of them.
+    """
+    margin = np.mean(references.margin[:, 0], axis=0)
+    audited = side.audited
+    smooth = smoother(margin[audited], min(degree, int(audited.sum()) // SAMPLES_A_DEGREE))
+    usual = theirs.mean(0, dtype=float)
+    left = np.empty((1 + len(theirs), *own.shape))
+    for row, one in enumerate((own, *theirs)):
+        for number, unlike in enumerate(one - usual):
+            left[row, number] = one[number] - smooth(unlike[audited])(margin)
+    return left
 
 
 def _added(found: Standardised, side: Sides) -> np.ndarray:
