@@ -262,11 +262,16 @@ def _in_place(
     """`multistep` bit by bit where nobody wants a gradient: a third of the passes over memory."""
     out = _room(x, x.dtype)
     mem = torch.empty_like(x[0], dtype=theta.dtype).copy_(u0)
-    for x_t, spk in zip(x, out, strict=True):
+    # kernels that mix dtypes are slow: spikes narrower than the potential are rounded at the end
+    wide = torch.empty_like(mem) if out.dtype != mem.dtype else None
+    for x_t, out_t in zip(x, out, strict=True):
+        spk = out_t if wide is None else wide
         (mem if beta == 1 else mem.mul_(beta)).add_(x_t)
         torch.ge(mem, theta, out=spk)
         mem.addcmul_(theta if reset == "soft" else mem, spk, value=-1)
         spk.mul_(amplitude)
+        if wide is not None:
+            out_t.copy_(wide)
     return out
 
 
