@@ -311,7 +311,11 @@ def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(demo, server
                 # which starts at its left end
                 page.keyboard.press("ArrowRight" if title == "Latency" else "ArrowLeft")
             elif title == "Run comparison":
-                page.locator("input[type=checkbox]:visible").nth(2).click()
+                add = page.locator(".widget-combobox:visible", has_text="add")
+                add.locator("input").fill(
+                    add.locator("option").nth(2).evaluate("option => option.value")
+                )
+                page.keyboard.press("Enter")
             else:
                 page.locator("input[type=number]:visible").fill("7")
                 page.keyboard.press("Enter")

@@ -228,16 +228,20 @@ def test_the_page_shows_with_the_token_and_a_signal_ends_server_and_kernels(tmp_
             assert len(lines) == 1
 
 
-SCROLLED = """[...document.querySelectorAll('.mia-nb-pane')].filter(pane => pane.offsetParent
-    && getComputedStyle(pane).overflowY != 'visible'
-    && pane.scrollHeight > pane.clientHeight + 2).length"""
+SCROLLED = """[...document.querySelectorAll('.mia-nb-pane, .mia-nb-pane *')].filter(
+    place => place.offsetParent && !place.closest('.js-plotly-plot')
+    && ['auto', 'scroll'].includes(getComputedStyle(place).overflowY)
+    && place.scrollHeight > place.clientHeight + 2).map(place => place.className)"""
 LOWEST = """Math.max(...[...document.querySelectorAll('.js-plotly-plot')]
-    .map(plot => plot.getBoundingClientRect().bottom))"""
+    .filter(plot => plot.offsetParent).map(plot => plot.getBoundingClientRect().bottom))"""
+# the first row of a table, or the first number of a list of them
+FIRST_NUMBERS = """[...document.querySelectorAll('.mia-nb tbody tr:first-child, .mia-nb-numbers div')]
+    .filter(row => row.offsetParent)[0].getBoundingClientRect().bottom"""
 
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_pictures_of_an_explorer_fit_a_small_screen_and_nothing_scrolls_in_a_box_of_its_own(
+def test_pictures_and_first_numbers_of_explorers_fit_a_small_screen_and_no_box_scrolls(
     tmp_path,
 ):
     lab.skip_without_browser()
@@ -248,13 +252,21 @@ def test_the_pictures_of_an_explorer_fit_a_small_screen_and_nothing_scrolls_in_a
     ):
         page.set_viewport_size({"width": 1366, "height": 768})
         page.goto(served.address, timeout=120_000)
-        for title, pictures in (("Scores and ROC", 2), ("One sample", 4), ("Vulnerable", 4)):
+        for title, pictures, widths in (
+            ("Scores and ROC", 2, (1366, 1020)),
+            ("One sample", 4, (1366, 1020)),
+            ("Vulnerable", 4, (1366, 1020)),
+            ("Latency", 3, (1366,)),
+            ("Run comparison", 2, (1366,)),
+        ):
             page.locator(".lm-TabBar-tab", has_text=title).click(timeout=120_000)
             page.wait_for_function(f"{lab.DRAWN} >= {pictures}", timeout=90_000)
-            for width in (1366, 1020):
+            for width in widths:
                 page.set_viewport_size({"width": width, "height": 768})
                 page.wait_for_timeout(500)
-                assert page.evaluate(SCROLLED) == 0 and page.evaluate(LOWEST) < 768
+                assert page.evaluate(SCROLLED) == []
+                assert page.evaluate(LOWEST) < 768
+                assert page.evaluate(FIRST_NUMBERS) < 768
         assert errors == []
 
 

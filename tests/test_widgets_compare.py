@@ -35,7 +35,7 @@ from mia_nb import attacks, metrics
 from mia_nb.types import Scores
 from mia_nb.widgets import Source, compare, dropout, latency, noise
 from mia_nb.widgets.compare import DRAWS, KEPT
-from mia_nb.widgets.contrast import UNPAIRED, differences, settings_of
+from mia_nb.widgets.contrast import UNPAIRED, differences, settings_of, short_names
 from mia_nb.widgets.families import by_time
 
 
@@ -83,6 +83,15 @@ def rows_of(explorer, metric):
 
 
 # --- what is measured -----------------------------------------------------------------------------
+
+
+def test_names_beside_each_other_say_what_they_differ_in():
+    short = short_names(["digits, TinyCNN, 8 epochs", "digits, ResNet14, 8 epochs"])
+    assert list(short.values()) == ["TinyCNN", "ResNet14"]
+    # nothing would be left of the first
+    names = ["digits, TinyCNN", "digits, TinyCNN, dropout 0.02"]
+    assert short_names(names) == dict(zip(names, names, strict=True))
+    assert short_names(names[:1]) == {names[0]: names[0]}
 
 
 def test_the_auc_after_t_steps_is_that_of_a_world_whose_leak_at_t_is_known(late):

@@ -189,6 +189,24 @@ def test_ticks_keep_the_newest_when_more_than_their_limit_are_ticked():
     assert ticks.value == ("b",) and [box.description for box in ticks.box.children] == ["b", "d"]
 
 
+def test_of_a_long_list_what_is_ticked_has_a_box_and_others_are_found_by_typing():
+    names = [f"network {i}" for i in range(30)]
+    ticks = Ticks("beside it", names, names[:1], limit=2)
+
+    def boxes():
+        return [box.description for box in ticks.box.children]
+
+    assert boxes() == ["network 0"] and list(ticks.more.options) == names
+    ticks.more.value = "network 7"
+    ticks.more.value = "net"  # while it is typed
+    assert ticks.value == ("network 0", "network 7") and boxes() == ["network 0", "network 7"]
+    ticks.box.children[0].value = False
+    assert ticks.value == ("network 7",) and boxes() == ["network 7"]
+    ticks.options = names[5:10]
+    assert ticks.value == ("network 7",) and boxes() == names[5:10]
+    assert [box.value for box in ticks.box.children] == [False, False, True, False, False]
+
+
 def test_a_drag_is_followed_at_its_first_step_and_caught_up_at_its_end():
     import asyncio
 

@@ -22,6 +22,7 @@ from mia_nb.widgets.contrast import (
     on_one_line,
     sentence,
     setting_text,
+    short_names,
 )
 from mia_nb.widgets.explorer import (
     END,
@@ -33,17 +34,21 @@ from mia_nb.widgets.explorer import (
     message,
     remarks,
     steps,
+    with_layout,
     with_line,
     worded,
 )
 from mia_nb.widgets.families import Family, Outputs, query_call, same_images
-from mia_nb.widgets.pictures import side_by_side
+from mia_nb.widgets.pictures import INSIDE, side_by_side
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, only
 
 DRAWS = 200  # of the bootstrap
 KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
 LOOKS = 256  # tables and pictures at once
 BESIDE = 3  # results beside the first
+# with the first rows of the table they fit a screen of 768 pixels
+HEIGHTS = {"curve": 260, "roc": 260, "histogram": 165}
+OF_RESULTS = {"histogram": 200, "roc": 260}  # the same for results, whose names are long
 METRICS = [
     ("AUC", ("auc", None)),
     ("TPR at 0.1 % FPR", ("tpr", 0.001)),
@@ -261,6 +266,7 @@ def settings_explorer(
             references = [tables[outputs] for outputs in shown[1:]]
             family_table = measured.family_table(pool, attack, target)
             lines = curve(family_table, references, axes, x, values["show"], attack)
+            figures["histogram"] = with_layout(figures["histogram"], legend=INSIDE)
             figures["curve"] = with_line(lines, place[x]) if is_number(place[x]) else lines
             long = pd.concat([family_table, *references], ignore_index=True)
             texts = numbers(on_one_line(long, place, x), shown[0])
@@ -269,6 +275,7 @@ def settings_explorer(
             long = pd.concat(tables.values(), ignore_index=True)
             texts = numbers(long, shown[0]).merge(changed, on="family").drop(columns="")
             # a column for each result: there may be many settings
+            texts["family"] = list(short_names(texts["family"]).values())
             texts = texts.set_index("family").T.rename_axis(None, axis=1).reset_index(names="")
             # a summary has the number of queries already
             new = [column for column in changed if column == "family" or column not in long]
@@ -293,8 +300,6 @@ def settings_explorer(
             controls[name] = steps(words, [first[number]], first[number])
             follow[name] = offered_settings(found, tuple(axes), number)
     else:
-        others = tuple(found)[1:]
-        controls["beside"] = Ticks("beside it", others, others[:1], limit=BESIDE, height="250px")
         follow["beside"] = {
             "options": lambda pool: all_but(found, pool),
             "value": lambda pool, beside: all_but(beside, pool) or all_but(found, pool)[:1],
@@ -305,6 +310,9 @@ def settings_explorer(
     follow["target"] = {"options": lambda **values: offered_targets(shown_of(**values))}
     if axes:
         controls["show"] = dropdown("show", METRICS, METRICS[0][1])
+    else:
+        others = tuple(found)[1:]
+        controls["beside"] = Ticks("beside it", others, others[:1], limit=BESIDE)
     if len(axes) > 1:
         options = [(words, name) for name, words in axes.items()]
         controls["along"] = dropdown("against", options, along or options[0][1])
@@ -318,10 +326,11 @@ def settings_explorer(
         controls,
         draw,
         question=question,
-        rows=[["curve", "histogram"], ["roc"]] if axes else [["histogram"], ["roc"]],
+        rows=[["curve", "roc"], ["histogram"]] if axes else [["histogram"], ["roc"]],
         follow=follow,
         pools={name: family.sources for name, family in found.items()},
-        heights={"curve": 215, "histogram": 215, "roc": 275},
+        heights=HEIGHTS if axes else OF_RESULTS,
+        shares={"roc": 2},
         clicks={"curve": clicked},
     )
 
@@ -361,7 +370,8 @@ class Measurements:
         return metrics.difference(scores, reference_scores, (), n_resamples=DRAWS).loc["auc"]
 
     def _pictures(self, shown: tuple[Outputs, ...], attack: str, target: int | str) -> dict:
-        scores = {outputs.name: self._of(outputs, attack, target) for outputs in shown}
+        short = short_names(outputs.name for outputs in shown)
+        scores = {short[outputs.name]: self._of(outputs, attack, target) for outputs in shown}
         return side_by_side(scores, attack)
 
     def _family_table(self, pool: str, attack: str, target: int | str) -> pd.DataFrame:

@@ -37,6 +37,18 @@ def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:
     return "auc", None
 
 
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Names by what they differ in: parts between commas that all of them have are left out, but
+    where nothing would be left of one.
+    """
+    parts = {name: name.split(", ") for name in names}
+    shared = set.intersection(*map(set, parts.values()))
+    short = {}
+    for name, words in parts.items():
+        short[name] = ", ".join(word for word in words if word not in shared)
+    return short if all(short.values()) else {name: name for name in parts}
+
+
 def sentence(
     tables: dict[Outputs, pd.DataFrame], changes: dict[Outputs, pd.Series | None], attack: str
 ) -> str:
@@ -44,6 +56,7 @@ def sentence(
     ordinary network: ...; the difference: AUC +0.004 [...], paired; n0 = 898"
     """
     metric, fpr = headline(list(tables.values()))
+    short = short_names(outputs.name for outputs in tables)
     parts = []
     for outputs, table in tables.items():
         row = rows_of(table, metric, fpr).iloc[0]
@@ -57,11 +70,12 @@ def sentence(
             name = attacks.in_words(attack)
             at = f" of members at {100 * fpr:g} % false positives" if fpr is not None else ""
             words = f"{name} {'has' if fpr is None else 'finds'} {words}{at}"
-        parts.append(f"{outputs.name}: {words}")
+        parts.append(f"{short[outputs.name]}: {words}")
     for outputs, change in changes.items():
         who = "the difference"
         if len(changes) > 1:
-            who = f"{outputs.name} minus {outputs.reference.name}"
+            reference = outputs.reference.name
+            who = f"{short[outputs.name]} minus {short.get(reference, reference)}"
         if change is None:
             parts.append(f"{who}: {UNPAIRED}")
             continue

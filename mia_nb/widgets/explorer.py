@@ -38,8 +38,8 @@ STATUS = """<div role="status" aria-live="polite" style="font-size:15px;line-hei
 <b>{}</b>: {}</div>"""
 # beside each other; what is longer than a screen scrolls with the page, not in a box of its own
 PANE = {"min_width": "0", "overflow": "visible"}
-# side by side where wide
-GRID = {"grid_template_columns": "repeat(auto-fit, minmax(min(100%, 300px), 1fr))", "width": "100%"}
+ROW_OF_FIGURES = {"flex_flow": "row wrap", "width": "100%"}
+NARROW = 300  # pixels of a figure, below which it gets a row of its own
 STYLE = """<style>
 .jupyter-widget-tab > .lm-TabBar > .lm-TabBar-content { flex-wrap: wrap }
 .jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab {
@@ -62,8 +62,8 @@ SCROLLED = """<style>
 .mia-nb th, .mia-nb td { text-align: left; vertical-align: top; line-height: 1.5;
   padding: .1rem .9rem .1rem 0 }
 </style><div class="mia-nb" style="overflow-x:auto">"""
-PAIRS = """<div style="display:grid;grid-template-columns:auto auto;gap:.1rem .7rem;
-line-height:1.3">{}</div>"""
+PAIRS = """<div class="mia-nb-numbers" style="display:grid;
+grid-template-columns:auto auto;gap:.1rem .7rem;line-height:1.3">{}</div>"""
 PAIR = '<div style="opacity:.75">{}</div><div>{}</div>'
 
 
@@ -112,6 +112,7 @@ class Explorer:
         pools: {name: sources}: what the first control chooses from; it stands on top, in full
             width
         heights: {figure: pixels} on a page; a report keeps the figure's own
+        shares: {figure: how many times as wide as another one in its row}
         wide: names of controls that stand above the pictures, as wide as they are
         state: {name: value}: further arguments of `draw` that no control holds
         clicks: {figure: what takes the customdata of a clicked point}: the name of a control or
@@ -131,6 +132,7 @@ class Explorer:
         follow: dict[str, dict[str, Callable]] | None = None,
         pools: dict[str, Any] | None = None,
         heights: dict[str, int] | None = None,
+        shares: dict[str, int] | None = None,
         wide: Sequence[str] = (),
         state: dict[str, Any] | None = None,
         clicks: dict[str, str | Callable] | None = None,
@@ -145,6 +147,7 @@ class Explorer:
         self._follow = follow or {}
         self.pools = pools or {}
         self._heights = heights or {}
+        self._shares = shares or {}
         self._wide = wide
         self.state = dict(state or {})
         self.chooser = next(iter(controls.values())) if self.pools else None
@@ -235,6 +238,8 @@ class Explorer:
         }
         for name, figure in self._figures.items():
             figure.observe(lambda change, name=name: self._pointed(name, change["new"]), "event")
+            share = self._shares.get(name, 1)
+            figure.layout = {"flex": f"{share} 1 {share * NARROW}px", "min_width": "0"}
         self._sentence = W.HTML()
         self._numbers = W.HTML()
         self._note = W.HTML()
@@ -249,7 +254,7 @@ class Explorer:
         left.append(W.HBox(exports if self.rows else []))
         right = [
             *above,
-            *(W.GridBox([self._figures[n] for n in row], layout=GRID) for row in self.rows),
+            *(W.HBox([self._figures[n] for n in row], layout=ROW_OF_FIGURES) for row in self.rows),
         ]
         # a table that is not there yet may come with many rows
         short = self.view is None or (self.view.table is not None and len(self.view.table) == 1)
@@ -469,18 +474,19 @@ def _numbers(table: pd.DataFrame | None) -> str:
 class Ticks(W.VBox):
     """Tick boxes; `value` is the tuple of what is ticked.
 
-    At most `limit` at once: the first ticked goes.
+    At most `limit` at once: the first ticked goes. Of a long list only what is ticked has a box;
+    others are found by typing.
     """
 
     value = traitlets.Tuple()
     options = traitlets.Tuple()
 
-    def __init__(
-        self, description: str, options=(), value=(), *, limit: int = 4, height: str = "auto"
-    ):
+    def __init__(self, description: str, options=(), value=(), *, limit: int = 4):
         self.limit = limit
-        self.box = W.VBox(layout=W.Layout(width="100%", max_height=height, overflow="auto"))
-        super().__init__([W.Label(description), self.box], layout=W.Layout(width="100%"))
+        self.box = W.VBox(layout=W.Layout(width="100%"))
+        self.more = searched("add", ())
+        self.more.observe(self._added, "value")
+        super().__init__([W.Label(description), self.more, self.box], layout={"width": "100%"})
         self.observe(self._build, "options")
         self.observe(self._show, "value")
         self.options = tuple(options)
@@ -497,19 +503,35 @@ class Ticks(W.VBox):
         """What is ticked, in words."""
         return ", ".join(in_words(str(value)) for value in self.value)
 
+    @property
+    def _is_long(self) -> bool:
+        return len(self.options) >= LONG_LIST
+
     def _build(self, _) -> None:
-        self.box.children = [
-            W.Checkbox(
-                o in self.value,
-                description=in_words(str(o)),
+        self.value = tuple(v for v in self.value if v in self.options)
+        self.more.layout.display = None if self._is_long else "none"
+        self.more.options = [in_words(str(option)) for option in self.options]
+        self._put_boxes(self.value if self._is_long else self.options)
+
+    def _put_boxes(self, options: tuple) -> None:
+        self._boxes = {}
+        for option in options:
+            self._boxes[option] = W.Checkbox(
+                option in self.value,
+                description=in_words(str(option)),
                 indent=False,
                 layout={"width": "98%", "min_height": "24px", "margin": "0"},
             )
-            for o in self.options
-        ]
-        for box, option in zip(self.box.children, self.options, strict=True):
-            box.observe(lambda change, option=option: self._ticked(option, change["new"]), "value")
-        self.value = tuple(v for v in self.value if v in self.options)
+            self._boxes[option].observe(
+                lambda change, option=option: self._ticked(option, change["new"]), "value"
+            )
+        self.box.children = tuple(self._boxes.values())
+
+    def _added(self, change: dict) -> None:
+        """A hand chose a name of the long list."""
+        if change["new"] in self.more.options:
+            self._ticked(self.options[self.more.options.index(change["new"])], True)
+            self.more.value = ""
 
     def _ticked(self, option, on: bool) -> None:
         if on != (option in self.value):  # else a box follows the value
@@ -517,7 +539,9 @@ class Ticks(W.VBox):
             self.value = (*others, option)[-self.limit :] if on else others
 
     def _show(self, _) -> None:
-        for box, option in zip(self.box.children, self.options, strict=True):
+        if self._is_long:
+            self._put_boxes(self.value)
+        for option, box in self._boxes.items():
             box.value = option in self.value
 
 
@@ -536,13 +560,18 @@ def chooser(description: str, names: Iterable[str]) -> W.Dropdown | W.Combobox:
     names = tuple(names)
     if len(names) < LONG_LIST:
         return dropdown(description, names, names[0])
+    return searched(description, names, names[0], ensure_option=True)
+
+
+def searched(description: str, names: Iterable[str], value: str = "", **options) -> W.Combobox:
+    """A control that chooses one of many names, which are found by typing."""
     return dropdown(
         description,
-        names,
-        names[0],
+        tuple(names),
+        value,
         kind=W.Combobox,
-        ensure_option=True,
         placeholder="type a part of a name, or clear the field for all",
+        **options,
     )
 
 

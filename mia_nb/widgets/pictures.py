@@ -8,6 +8,7 @@ from mia_nb.types import Scores
 from mia_nb.widgets.explorer import plain, with_layout, with_title
 
 BINS = 60  # of a histogram of half the width
+INSIDE = {"x": 0, "y": 1, "yanchor": "top"}  # a legend where histograms of scores are low
 ORACLE = "thresholds set with hindsight (oracle)"
 NOT_MEASURABLE = "n/m"
 
@@ -33,8 +34,8 @@ def histograms(scores: dict[str, Scores], title: str) -> dict:
             first = figure
             traces.append(non_members | {"name": "non-members"})
         else:
-            colour = look(number - 1).colour
-            line = {"shape": "hv", "color": colour, "dash": look(number).dash, "width": 2}
+            colour, dash, _ = look(number)  # as in the ROC beside it
+            line = {"shape": "hv", "color": colour, "dash": dash, "width": 2}
             members |= {"line": line, "fill": "none"}
         traces.append(members)
     return with_title(with_layout(first | {"data": traces}, legend=BELOW, height=330), title)

@@ -34,7 +34,7 @@ from mia_nb.widgets.explorer import (
     with_title,
     worded,
 )
-from mia_nb.widgets.pictures import ORACLE, ends, ranked, shown
+from mia_nb.widgets.pictures import INSIDE, ORACLE, ends, ranked, shown
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, only
 
 TITLE = "Scores and ROC"
@@ -43,7 +43,7 @@ PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 BOTH = "numbers and star: one threshold for all targets; the curve: a threshold for each"
 BAND = "the interval is that of the curve's band, which is wider than a table's"
 STEPS = 150  # positions of the threshold
-LINED = {"legend": {"x": 0, "y": 1, "yanchor": "top"}, "meta": "drag the line"}
+LINED = {"legend": INSIDE, "meta": "drag the line"}
 
 
 def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float = 0.1) -> Explorer:
