@@ -1,13 +1,15 @@
-"""What an explorer costs at 50,000 samples x 16 models: the kernel's share of an update, bytes
-sent, time to painted pixels.
+"""What an explorer costs at 50,000 samples x 16 models: what a kernel does before its first
+picture, the kernel's share of an update, bytes sent, time to painted pixels.
 
 python benchmarks/explorers.py; the last column needs Chromium and playwright.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -48,6 +50,36 @@ MOVE = """async ([label]) => {
   }
   return drawn === before ? null : last - start;
 }"""
+
+
+FIRST = f"""
+import json, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+seconds, start = {{}}, time.process_time()
+def lap(name):
+    global start
+    seconds[name], start = time.process_time() - start, time.process_time()
+from mia_nb import widgets
+lap("import")
+found = widgets.sources("no such folder")
+lap("sources")
+_ = widgets.explore(found)._widget()
+lap("first explorer")
+print(json.dumps(seconds))
+"""
+
+
+def first_picture(repeats: int) -> dict[str, float]:
+    """Median CPU seconds of what comes before the first picture of `mia-nb explore`, on the
+    signals that come with the package.
+    """
+    runs = []
+    for _ in range(repeats):
+        done = subprocess.run(
+            [sys.executable, "-c", FIRST], capture_output=True, text=True, check=True
+        )
+        runs.append(json.loads(done.stdout))
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
 
 def kernel(call: str, control: str, made: str, moves: int) -> tuple[float, float]:
@@ -106,6 +138,8 @@ def main() -> None:
             except ImportError:
                 paint = "no browser"
             rows.append([name, f"{took:.0f}", f"{sent:.0f}", paint])
+        seconds = first_picture(1 if args.quick else 5)
+        table(["before the first picture", "CPU, s"], [[n, f"{s:.2f}"] for n, s in seconds.items()])
         table(
             ["explorer, control moved", "kernel, ms", "figures sent, kB", "key to painted, ms"],
             rows,

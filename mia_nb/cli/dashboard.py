@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NOTEBOOK = "08_explore.ipynb"
 ADDRESS = f"/voila/render/{NOTEBOOK}"
 GRACE = 5  # seconds that a page which is being made has for ending
+# JupyterLab's extensions that explorers do not need, and which a page would wait for
+UNUSED = ["jupyterlab-plotly", "jupyterlab_pygments", "@voila-dashboards/jupyterlab-preview"]
 # what a page may ask of its kernel: to move controls, and not to execute code
 MESSAGES = [
     "comm_open",
@@ -122,7 +124,11 @@ def _serve(folder: Path, port: int, open_browser: bool) -> None:
         IdentityProvider={"token": token},
         MappingKernelManager=kernels,
         KernelSpecManager={"kernel_dirs": [str(folder / "kernels")], "ensure_native_kernel": False},
-        VoilaConfiguration={"show_tracebacks": False, "prelaunch_hook": _give_cookie},
+        VoilaConfiguration={
+            "show_tracebacks": False,
+            "prelaunch_hook": _give_cookie,
+            "extension_denylist": UNUSED,
+        },
     )
     # of Voila's static files, which are behind the token like everything else
     warnings.filterwarnings("ignore", "Extension endpoints")

@@ -62,6 +62,8 @@ def histogram(
     value, member = (np.concatenate(part) for part in zip(*pairs, strict=True))
     axis: dict = {"title": "score (larger = more likely a member)"}
     if one_of("scale", scale, ("score", "rank")) == "rank":
+        order = np.argsort(value)  # sorted scores are found among others ten times faster
+        value, member = value[order], member[order]
         value = rank_among(value[~member])(value)
         axis = {
             "title": "FPR of a threshold here, % (right: more suspicious)",
