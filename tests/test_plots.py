@@ -19,7 +19,7 @@ from worlds import world
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.attacks import ATTACKS
-from mia_nb.plots import curves, marks, style
+from mia_nb.plots import curves, marks, samples, style
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.plots.views import rank_among
 from mia_nb.types import Scores
@@ -408,6 +408,22 @@ def test_a_sheet_shows_the_pixels_between_frames_of_the_membership_colour():
         255,
     )
     assert [a.text for a in figure.layout.annotations] == ["● a", "◇ b", "● c"]
+
+
+@pytest.mark.parametrize("channels", range(1, 6))
+def test_images_of_any_number_of_channels_are_drawn_and_say_what_is_left_out(channels):
+    x = np.random.default_rng(0).integers(0, 256, (2, channels, 8, 8), dtype=np.uint8)
+    said = f"channels 1 to 3 of {channels}"
+    titles = [
+        samples.sheet(x, ["a", "b"], [0, 1], "two")["layout"]["title"]["text"],
+        samples.picture(x[0], "one")["layout"]["title"]["text"],
+        plots.images(x, ["a", "b"], np.array([True, False])).layout.title.text,
+    ]
+    assert [said in title for title in titles] == [channels > 3] * 3
+    pixels = marks.rgb(x[0])
+    assert pixels.shape == (8, 8, 3)
+    if channels > 2:
+        np.testing.assert_array_equal(pixels, np.moveaxis(x[0, :3], 0, 2))
 
 
 def every_figure(scores: dict[str, Scores]) -> dict[str, go.Figure]:

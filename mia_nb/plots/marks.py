@@ -155,20 +155,28 @@ def add_shares(
 
 
 def rgb(image: np.ndarray) -> np.ndarray:
-    """An image (1 or 3, H, W) as pixels (H, W, 3)."""
-    return np.moveaxis(np.broadcast_to(image, (3, *np.shape(image)[1:])), 0, 2)
+    """An image (C, H, W) as pixels (H, W, 3): one channel is grey, two are events, of more than
+    three the first three are shown (`shown_channels` says so).
+    """
+    image = as_pictures(image)[:3]
+    return np.moveaxis(np.broadcast_to(image, (3, *image.shape[1:])), 0, 2)
+
+
+def shown_channels(channels: int) -> str:
+    """What a picture of so many channels leaves out, "" for nothing."""
+    return f"channels 1 to 3 of {channels}" if channels > 3 else ""
 
 
 def as_pictures(x: np.ndarray, frames: int = 1) -> np.ndarray:
-    """Samples as images of one channel or three; those are returned as they are.
+    """Samples as images: of one frame, and not of two channels. Others are returned as they are.
 
     Parameters:
         x: (..., frames * C, H, W) uint8.
         frames: of events, summed over time; the pixel of a sample with most events is brightest.
 
     Returns:
-        (..., 1 or 3, H, W) uint8. Of two channels, ON and OFF events, the first is yellow and the
-        second blue.
+        (..., C, H, W) uint8. Two channels, ON and OFF events, become three: the first is yellow,
+        the second blue.
     """
     x = np.asarray(x)
     if frames > 1:

@@ -18,7 +18,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from mia_nb.metrics.agreement import rank_correlation
-from mia_nb.plots.marks import as_pictures, png, rgb, step_counts
+from mia_nb.plots.marks import as_pictures, png, rgb, shown_channels, step_counts
 from mia_nb.plots.marks import bins as equal_bins
 from mia_nb.plots.style import (
     BELOW,
@@ -28,6 +28,7 @@ from mia_nb.plots.style import (
     MEMBERS,
     NON_MEMBER,
     NON_MEMBERS,
+    clauses,
     finish,
     translucent,
 )
@@ -119,11 +120,13 @@ def score_points(
 
 
 def picture(x: np.ndarray, sentence: str, *, height: int = 330) -> dict:
-    """One image (C, H, W) uint8, large, every pixel a square."""
+    """One image (C, H, W) uint8, large, every pixel a square; of more than three channels the
+    first three.
+    """
     pixels = _enlarged(rgb(x), max(1, LARGE // max(np.shape(x)[1:])))
     return _figure(
         [{"type": "image", "source": png(pixels), "hoverinfo": "skip"}],
-        sentence,
+        clauses(sentence, shown_channels(len(x))),
         height=height,
         **_plane(*pixels.shape[:2]),
     )
@@ -317,7 +320,8 @@ def sheet(
     frames: Sequence[str] | None = None,
     note: str = "",
 ) -> dict:
-    """A sheet of images over their captions, as one picture; a click gives a sample's number.
+    """A sheet of images over their captions, as one picture; a click gives a sample's number. Of
+    more than three channels the first three are shown, and the title says so.
 
     Parameters:
         x: (n, C, H, W) uint8
@@ -386,6 +390,7 @@ def sheet(
         "shapes": outlines,
     }
     layout = pointer | _plane(*canvas.shape[:2])
+    sentence = clauses(sentence, shown_channels(x.shape[1]))
     return _figure(data, sentence, note, height=86 + 118 * rows, wrap=WIDE, **layout)
 
 

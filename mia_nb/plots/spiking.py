@@ -368,8 +368,8 @@ def _add_membranes(
 
 
 def _add_image(figure: go.Figure, image: np.ndarray) -> None:
-    if image.ndim != 3 or image.shape[0] not in (1, 3) or image.dtype != np.uint8:
-        raise ValueError(f"image {image.shape} {image.dtype}: wanted (1 or 3, H, W) uint8")
+    if image.ndim != 3 or image.dtype != np.uint8:
+        raise ValueError(f"image {image.shape} {image.dtype}: wanted (C, H, W) uint8")
     # to 192 pixels: enlarged here, as browsers would blur a small one
     times = -(-192 // max(image.shape[1:]))
     source = png(rgb(image).repeat(times, 0).repeat(times, 1))
