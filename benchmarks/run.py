@@ -27,6 +27,7 @@ QUESTIONS = {
     "coverage": ["--quick"],
     "audits": ["--quick"],
     "explorers": ["--quick"],
+    "private_sde": ["--quick"],
 }
 
 

@@ -1,6 +1,6 @@
 """The README's pictures, drawn by the project itself: python docs/pictures.py [results folder with
 the demo's pool]; `python docs/pictures.py explorers` photographs the explorers alone, `families`
-draws what was found of the shipped families alone.
+draws what was found of the shipped families alone, `stored` what stored states cost.
 
 Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright.
 """
@@ -8,12 +8,14 @@ Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pandas as pd
+import plotly.graph_objects as go
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
 from mia_nb import (
@@ -28,6 +30,7 @@ from mia_nb import (
     studies,
     training,
 )
+from mia_nb.plots import style
 from mia_nb.types import Recipe
 
 HERE = Path(__file__).parent
@@ -101,6 +104,39 @@ def families() -> None:
             runs[family][epochs] = {"rmia": attacks.score("rmia", signals)}
     figure = plots.frontier_lines(metrics.frontier(runs, n_resamples=0))
     screenshot([figure], HERE / "results-families.png", [1000], 520)
+
+
+STORED = "stored states (`benchmarks/private_sde.py`)"  # a section of benchmarks/RESULTS.md
+ROW = r"\| (\d) \| ([^|]+) \| ([\d.]+) ± ([\d.]+) %"  # epsilon, way, accuracy, half its interval
+
+
+def stored() -> None:
+    """Accuracy of three ways to train a head at equal epsilon, on two data sets, as measured."""
+    text = (HERE.parent / "benchmarks" / "RESULTS.md").read_text()
+    section = text.partition(STORED)[2].partition("\n## ")[0]
+    _, *tables = section.split("| epsilon | way |")
+    figures = []
+    for name, table in zip(("digits", "CIFAR-10"), tables, strict=True):
+        rows = pd.DataFrame(re.findall(ROW, table), columns=["epsilon", "way", "value", "half"])
+        numbers = rows[["epsilon", "value", "half"]].astype(float)
+        figure = go.Figure()
+        for i, way in enumerate(rows["way"].unique()):
+            part = numbers[rows["way"] == way]
+            look = style.look(i)
+            figure.add_scatter(
+                x=part["epsilon"],
+                y=part["value"],
+                error_y={"array": part["half"], "thickness": 1.2},
+                name=way,
+                line={"color": look.colour, "dash": look.dash},
+                marker={"symbol": look.symbol, "size": 8},
+            )
+        figure.update_xaxes(type="log", tickvals=[1, 2, 4, 8], title="epsilon at delta 1e-5")
+        figure.update_yaxes(title="accuracy, %", range=[0, 102])
+        note = "one record added or removed; 8 models, 95 % intervals"
+        legend = {"orientation": "h", "y": -0.22}
+        figures.append(style.finish(figure, f"{name}: heads at equal epsilon", note, legend=legend))
+    screenshot(figures, HERE / "private-sde.png", [560, 560], 460)
 
 
 def main(root: str = "results") -> None:
@@ -283,5 +319,7 @@ if __name__ == "__main__":
         explorers()
     elif sys.argv[1:] == ["families"]:
         families()
+    elif sys.argv[1:] == ["stored"]:
+        stored()
     else:
         main(*sys.argv[1:])

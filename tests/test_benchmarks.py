@@ -32,6 +32,7 @@ TABLES = {  # what a script's tables must say, and how many there are at least
     "explorers": (["figures sent"], 1),
     "coverage": (["TPR at 1 %", "heavy tails"], 1),
     "audits": (["mean loss", "5 % wholly exposed"], 1),
+    "private_sde": (["stored states of the SDE", "clipping off"], 2),
 }
 
 

@@ -50,7 +50,7 @@ from mia_nb.training.work import share, threads
 from mia_nb.types import Images, Recipe
 
 HELD_OUT = 10  # one public image in so many is left out of the backbone's training
-LABELS = 0.5  # share of epsilon that the labels get, by a sweep on public images
+LABELS = 0.65  # share of epsilon that the labels get, by a sweep on public images
 BATCH = 500  # images that pass through the backbone together
 DECAY = 1e-3  # of the head's weights, on states of unit variance
 ITERATIONS = 200  # of L-BFGS at most
