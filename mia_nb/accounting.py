@@ -308,9 +308,7 @@ def gdp_mu(
     """mu of the Gaussian that DP-SGD's trade-off function tends to.
 
     Parameters:
-        noise_multiplier: standard deviation of the noise / clipping norm, 0 or from 1e-6 to 1e9.
-        sample_rate: expected batch / records, above 0 and at most 1.
-        steps: optimiser steps taken, from 1.
+        noise_multiplier, sample_rate, steps: as in `epsilon`.
         sampling: with n = noise_multiplier and c = sample_rate sqrt(steps),
             "poisson": mu = c sqrt(exp(1/n^2) - 1) (Bu, Dong, Long and Su, arXiv 1911.11607);
             "uniform": mu = sqrt(2) c sqrt(exp(1/n^2) Phi(3/(2n)) + 3 Phi(-1/(2n)) - 2) (Dong, Roth

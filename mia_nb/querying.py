@@ -867,11 +867,7 @@ def operations(
 
     Parameters:
         pool: of any networks.
-        images: to show; of the pool's own only audited ones are.
-        models: rows of the pool; None: all.
-        limit: at most so many images, the first ones.
-        batch: images in one forward pass.
-        device: None: the best there is.
+        images, models, limit, batch, device: as in `firing_rates`.
 
     Returns:
         A row per model: `model`, `multiply_accumulates` and `accumulates` an image, of its

@@ -155,9 +155,7 @@ def query_curve(
             functools.partial; with combine="mean_sd", which needs R >= 2, R = 1 is left out.
         references: another pool; None: the other models of `signals`.
         queries: numbers R; the first R queries of targets and of references are used, R <= Q.
-        fpr: false positive rates in [0, 1] at which the TPR is read.
-        n_resamples: resamples of the samples' bootstrap.
-        seed: of the bootstrap.
+        fpr, n_resamples, seed: as in `metrics.summary`.
 
     Returns:
         the long table, a row per R (the last inf) and metric (auc; tpr, a row per fpr): columns R,

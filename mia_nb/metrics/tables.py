@@ -145,9 +145,7 @@ def intervals(
 
     Parameters:
         scores: of one attack.
-        fpr: false positive rates in [0, 1] at which the TPR is read.
-        n_resamples: resamples of the samples' bootstrap.
-        seed: of the bootstrap.
+        fpr, n_resamples, seed: as in `metrics.summary`.
         sampled: resamples of `metrics.uncertainty.bootstrap`, if already made.
         confidence: in (0, 1).
         groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images;

@@ -619,9 +619,7 @@ def difference(
     Parameters:
         a: scores of one attack, or of one family.
         b: of another attack on the same pool, or of a family trained on the same masks.
-        fpr: false positive rates in [0, 1] at which the TPR is read.
-        n_resamples: resamples of the samples' bootstrap.
-        seed: of the bootstrap.
+        fpr, n_resamples, seed: as in `metrics.summary`.
         confidence: in (0, 1).
 
     Returns:

@@ -179,9 +179,7 @@ def replace_pool(
     training goes on by `recipe`.
 
     Parameters:
-        pool: at the end of its training.
-        recipe: of the training that follows.
-        images: the pool's own.
+        pool, recipe, images: as in `finetune_pool`.
         freeze: train only the block and the head.
         block: options of `models.neural_de.FlowBlock` (by default k = .5, 16 steps, T = 1: sigma
             2).
