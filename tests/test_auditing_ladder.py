@@ -260,6 +260,27 @@ def test_the_printed_sum_covers_the_exact_delta_of_feature_and_label_together(cl
     assert 0.2 * DELTA < exact <= DELTA
 
 
+def test_where_empty_slots_hide_a_record_the_row_is_about_adding_one_and_an_audit_can_refute_it():
+    label = {"keep": 0.6, "classes": 5}
+    stored = {
+        "releases": 1,
+        "label_epsilon": accounting.response_epsilon(**label),
+        "relation": "add/remove",
+        **label,
+    }
+    row = rows(flow=CLIPPED, stored=stored, audited=audited(8)).loc[4]
+    mu = 0.5 / 2  # clip over the standard deviation of all noise
+    exact = accounting.stored_epsilon(mu=mu, delta=DELTA, relation="add/remove", **label)
+    assert row["epsilon"] == pytest.approx(exact) and "composed exactly" in row["method"]
+    assert row["relation"] == "add/remove one record"
+    assert row["verdict"] == "refuted at 95 % by row 5"
+    below = rows(flow=CLIPPED, stored=stored, audited=audited(0.1)).loc[4]
+    assert "refuted" not in below["verdict"] and "not tested" not in below["verdict"]
+    # one record replaced by another is twice as far
+    twice = rows(flow=CLIPPED, stored=stored | {"relation": "replace"}, audited=audited(8)).loc[4]
+    assert twice["epsilon"] > exact and twice["verdict"].startswith("not tested")
+
+
 @pytest.mark.parametrize(
     ("change", "missing"),
     [
@@ -296,6 +317,17 @@ def test_stored_features_without_one_of_the_conditions_have_no_finite_guarantee(
             "trials=0",
         ),
         ({"stored": {"releases": 1}}, "stored lacks label_epsilon"),
+        (
+            {
+                "flow": CLIPPED,
+                "stored": {"releases": 1, "label_epsilon": 1, "relation": "add/remove"},
+            },
+            "wants keep and classes",
+        ),
+        (
+            {"flow": CLIPPED, "stored": {"releases": 1, "label_epsilon": 1, "relation": "swap"}},
+            "relation='swap'",
+        ),
         (
             {
                 "stored": {"releases": 1, "label_epsilon": 1},

@@ -172,6 +172,12 @@ def test_a_trained_drift_stretches_states_by_no_more_than_its_certified_constant
     assert 0 < ratio <= drift.certified_lipschitz((1, 1)) <= 1 + 1e-6
 
 
+def test_a_bottleneck_wants_features_before_a_linear_head():
+    args = {"base": "toys:mlp"}
+    with pytest.raises(ValueError, match="has no linear `head`"):
+        models.build("bottleneck", args, in_channels=1, num_classes=2, size=(8, 8), seed=0)
+
+
 def test_a_randomised_label_is_true_as_often_as_it_should_be():
     coins = np.random.default_rng(0)
     labels = np.full(200_000, 3)
@@ -404,15 +410,22 @@ def largest_state(network, public) -> torch.Tensor:
 
 
 def audited(pool, canary):
-    """The audit of one canary that a coin put into each model, by the states that were stored."""
+    """The audit of one canary that a coin put into each model, by what was stored: the likelihood
+    ratio of a slot that holds it, noise taken as Gaussian.
+    """
     network = pool.model(0)
     with torch.no_grad():
         shown = data.normalise(canary, pool.images().mean, pool.images().std, torch.float32)
-        direction = network.flow.entering(network.embed(shown)).flatten().numpy()
+        embedded = network.embed(shown)
+        filled, empty = network.flow(torch.cat([embedded, 0 * embedded])).flatten(1).numpy()
+    keep = pool.recipe.defense_args["keep"]
     scores = np.empty(len(pool.member))
     for m in range(len(scores)):
-        states = pool.folder.read_arrays(private_sde.stored_name(m))["states"]
-        scores[m] = (states @ direction).mean(0).sum()
+        kept = pool.folder.read_arrays(private_sde.stored_name(m))
+        gain = (kept["states"] - empty) ** 2 - (kept["states"] - filled) ** 2
+        of_label = np.log(np.where(kept["labels"] == 1, keep, (1 - keep) / 4))
+        of_slot = gain.sum((0, 2)) / (2 * network.flow.noise_sd**2) + of_label
+        scores[m] = np.logaddexp.reduce(of_slot)
     return one_run(scores, pool.member[:, 1], delta=DELTA)
 
 
@@ -420,7 +433,7 @@ def audited(pool, canary):
 def test_an_audit_stays_below_the_proof_and_finds_two_planted_errors(world, tmp_path):
     public, private = world
     args = {**NETWORK, "clip": 0.1}
-    recipe = RECIPE.replace(model_args=args)
+    recipe = RECIPE.replace(model_args=args, epochs=10, batch=32)
     first = training.train_private(recipe, private, public, root=tmp_path, progress=False)
     canary = largest_state(first.model(0), public)
     # one record that all have, the canary, one that none has
