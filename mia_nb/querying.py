@@ -385,7 +385,7 @@ def _query_models(
     modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
     for _ in range(side_by_side):
         module = pool.model(rows[0]).to(device)
-        if (on_gpu or timesteps(module)) and _named(pool):  # others may view
+        if _named(pool):  # others may view
             module.to(memory_format=torch.channels_last)
         modules.put(module)
     labels = images.y.cpu().numpy()
