@@ -1,5 +1,4 @@
-"""Attacks for few references against RMIA and LiRA, on every pool that comes with the package and
-on those in benchmarks/families.
+"""Attacks for few references against RMIA and LiRA, on every pool that comes with the package.
 
     python benchmarks/attacks.py [--confidence 0.95] [--quick] [--releases]
 
@@ -16,23 +15,15 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from common import ROOT, options, report, table
+from common import options, report, table
 
 import mia_nb as mia
 from mia_nb import attacks, examples, metrics
 from mia_nb.types import Signals
 
-CHOSEN_ON = ("resnet14", "resnet14-long", "snn-hybrid-T4", "odenet")
+CHOSEN_ON = ("resnet14", "resnet14-long", "odenet")
 COMPARED = {"rmia_tuned": ("rmia", "lira"), "lira_smooth": ("rmia", "lira")}
 RATES = (0.001, 0.01)
-
-
-def pools() -> dict[str, str]:
-    """{pool: name of the example}."""
-    shipped = {name.partition("/")[2]: name for name in examples.examples()}
-    examples.PLACES = (*examples.PLACES, ROOT / "benchmarks")
-    ours = {name.partition("/")[2]: name for name in examples.examples("families")}
-    return shipped | ours
 
 
 def main() -> None:
@@ -42,7 +33,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.releases:
         return against_the_last_release(args)
-    names = pools()
+    names = {name.partition("/")[2]: name for name in examples.examples()}
     if args.quick:
         names = dict(list(names.items())[-1:])
     metrics_shown = ["auc", *(f"tpr@{rate:g}" for rate in RATES)]

@@ -40,19 +40,6 @@ ORDINARY = {
 EQUATION = {"num_models": 8, "epochs": 8, "snapshots": [2, 4, 6]}
 
 
-def direct(timesteps: int) -> dict:
-    """Recipe of spiking networks that are trained from the start."""
-    return ORDINARY | {
-        "num_models": 8,
-        "snapshots": [],
-        "model": "snn",
-        "model_args": {"base": "resnet14", "base_args": {"width": 16}, "timesteps": timesteps},
-        "epochs": 8,
-        "lr": 2e-3,
-        "optimizer": "adam",
-    }
-
-
 FAST = {  # the skeleton of the families at comparable accuracy
     "model": "fast",
     "model_args": {"width": 64},
@@ -124,8 +111,6 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
     "sdenet": ORDINARY
     | EQUATION
     | {"model": "sdenet", "model_args": {"width": 16, "steps": 8, "k": 0.25}},  # sigma 0.71
-    "snn-direct-T1": direct(1),
-    "snn-direct-T4": direct(4),
     "resnet14-short": ORDINARY | {"epochs": 12, "num_models": 8, "snapshots": []},
     "resnet14-long": ORDINARY | {"epochs": 48, "num_models": 8, "snapshots": []},
 }
@@ -142,10 +127,9 @@ DERIVED = {  # name: (the pool it is made from, how)
     "fast-hybrid-T1": ("fast-eight", tuned(1)),
     "fast-hybrid-T2": ("fast-eight", tuned(2)),
     "fast-hybrid-T4": ("fast-eight", tuned(4)),
-    "snn-converted-T4": ("resnet14", lambda pool, images: convert_pool(pool, images, 4)),
-    "snn-hybrid-T1": ("resnet14", tuned(1)),
-    "snn-hybrid-T4": ("resnet14", tuned(4)),
 }
+# of all pools they would be over 25 MB
+ENTROPIES = {"resnet14": examples.LOGARITHMS, "fast-small": ("modified_entropy",)}
 LISTS = ("rmia", "nig", "lira_global", "attack_r")  # attacks whose lists have pictures
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 KNOWN = [*POOLS, *DERIVED]
@@ -187,9 +171,7 @@ def ship(name: str, pool, images, place: Path) -> None:
     """Query a pool and put its signals beside the others that travel with the package."""
     begun = time.perf_counter()
     signals = querying.query(pool, images)
-    whole = name == "resnet14"  # of all pools it would be over 25 MB
-    names = examples.LOGARITHMS if whole else ("modified_entropy",)
-    examples.write(place, name, signals, about(pool, signals, images), names)
+    examples.write(place, name, signals, about(pool, signals, images), ENTROPIES.get(name, ()))
     size = sum(path.stat().st_size for path in place.iterdir()) / 1e6
     print(
         f"{name}: shipped, {size:.1f} MB in all, {time.perf_counter() - begun:,.0f} s", flush=True

@@ -85,11 +85,8 @@ FAMILIES = {
 FAST = evidence.ORDINARY | {"snapshots": [], **training.changes("fast")}
 POOLS = evidence.POOLS | {
     "resnet18": FAST | {"model": "resnet18", "model_args": {}, "batch": 512, "lr": 0.2},
-    "snn-direct-T4": FAST
-    | spiking(base="resnet14")
-    | {"num_models": 8, "lr": 0.002, "optimizer": "adam"},
 }
-SHIPPED = ("resnet18", "snn-direct-T4", "snn-hybrid-T4", "odenet", "sdenet")
+SHIPPED = ("resnet18", "fast", "fast-hybrid-T4", "odenet", "sdenet")
 SMALL = {"num_models": 4, "epochs": 1, "snapshots": [], "batch": 16}
 
 

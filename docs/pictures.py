@@ -83,13 +83,15 @@ def front() -> None:
     screenshot(figures, HERE / "front.png", [900, 900], 360, below=True)
 
 
-FAMILIES = {  # family: {epochs: the shipped pool}
+FAMILIES = {  # family: {epochs, or time steps: the shipped pool}
+    "fast network": {8: "fast-small"},
+    "label smoothing": {8: "fast-smoothing"},
+    "RelaxLoss": {8: "fast-relaxloss"},
+    "spiking, converted": {4: "fast-converted-T4"},
+    "spiking, hybrid": {1: "fast-hybrid-T1", 2: "fast-hybrid-T2"},
     "ResNet14": {12: "resnet14-short", 24: "resnet14", 48: "resnet14-long"},
-    "RelaxLoss": {24: "relaxloss"},
-    "neural ODE": {8: "odenet"},
-    "neural SDE": {8: "sdenet"},
-    "spiking, converted, T=4": {24: "snn-converted-T4"},
-    "spiking, hybrid, T=4": {29: "snn-hybrid-T4"},
+    "ODENet": {8: "odenet"},
+    "SDENet": {8: "sdenet"},
     "DP-SGD": {12: "dp-sgd"},
 }
 

@@ -14,6 +14,7 @@ import argparse
 import math
 import resource
 import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -24,8 +25,11 @@ import pandas as pd
 
 from mia_nb import data, examples, metrics, plots, querying, studies, training
 from mia_nb.attacks import NAMES, align, score
+from mia_nb.store import folders
 from mia_nb.studies import Setting, setting
+from mia_nb.studies.as_printed import EQ_8
 from mia_nb.studies.engine import load
+from mia_nb.training.pool import Pool
 from mia_nb.types import Recipe, Scores, Signals
 
 PAGE = Path(__file__).parent / "results.md"
@@ -34,24 +38,48 @@ MARKS = ("<!-- {}: begin -->", "<!-- {}: end -->")
 ATTACKS = ("rmia", "nig", "lira_global", "lira_shrunk", "attack_r", "attack_p", "loss")
 FPR = (0.01, 0.001)
 SPIKING = {  # pool: its place in the study of spiking networks
-    "resnet14": Setting("ann"),
-    "snn-converted-T4": Setting("snn", training="convert", timesteps=4),
-    "snn-hybrid-T1": Setting("snn", training="hybrid", timesteps=1),
-    "snn-hybrid-T4": Setting("snn", training="hybrid", timesteps=4),
-    "snn-direct-T1": Setting("snn", training="direct", timesteps=1),
-    "snn-direct-T4": Setting("snn", training="direct", timesteps=4),
+    "fast-small": Setting("ann"),
+    "fast-converted-T4": Setting("snn", training="convert", timesteps=4),
+    "fast-hybrid-T1": Setting("snn", training="hybrid", timesteps=1),
+    "fast-hybrid-T2": Setting("snn", training="hybrid", timesteps=2),
+    "fast-hybrid-T4": Setting("snn", training="hybrid", timesteps=4),
+    "fast-direct-T1": Setting("snn", training="direct", timesteps=1),
+    "fast-direct-T4": Setting("snn", training="direct", timesteps=4),
 }
 EQUATIONS = ("resnet14", "odenet", "sdenet")
 DEFENDED = (*EQUATIONS, "dp-sgd", "relaxloss")
-CHANGES = {
-    "relaxloss": "RelaxLoss",
-    "dp-sgd": "DP-SGD (TinyCNN, 12 epochs, no augmentation)",
-    "resnet14-short": "half as many epochs",
-    "resnet14-long": "twice as many epochs",
+CHANGES = {  # of a training, beside the network that was trained without
+    "resnet14": {
+        "relaxloss": "RelaxLoss",
+        "dp-sgd": "DP-SGD (TinyCNN, 12 epochs, no augmentation)",
+        "resnet14-short": "half as many epochs",
+        "resnet14-long": "twice as many epochs",
+    },
+    "fast-small": {
+        "fast-smoothing": "label smoothing of 0.2",
+        "fast-relaxloss": "RelaxLoss, target 0.8",
+        "fast-mixup": "mixup with MMD",
+        "fast-ode": "last group a neural ODE",
+        "fast-sde": "last group a neural SDE, sigma 0.7",
+        "fast-short": "half as many epochs",
+        "fast-long": "twice as many epochs",
+    },
+}
+ALONG = {  # networks and their families that were kept along training
+    "resnet14": ("odenet", "sdenet"),
+    "fast-small": ("fast-ode", "fast-sde"),
+}
+LABELS = {
+    "fast-small": "fast network",
+    "fast-ode": "last group a neural ODE",
+    "fast-sde": "last group a neural SDE, sigma 0.7",
 }
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
-MASKED = {"resnet14": (0.01, 0.05), "snn-hybrid-T1": (0.01,)}  # 0.01: the share in the paper's code
-DRAWN = ("resnet14-long", "resnet14", "resnet14-short", "odenet", "snn-hybrid-T4", "dp-sgd")
+OURS = {"snn": "fast network of width 32", "nsde": "ResNet14 of width 16"}
+DROPPED = 0.01  # share of the values set to zero, as in the spiking study's code
+MASKED = ("fast-small", "fast-hybrid-T1")
+WITH_DROPOUT = ("S4", "S5", "S10")  # claims about input dropout
+DRAWN = ("fast-small", "fast-relaxloss", "resnet14", "fast-converted-T4", "odenet", "dp-sgd")
 ENDS = ["value", "low", "high"]
 SWIFT = ("rmia", "nig", "loss")  # along training
 # a forked process would wait for the threads that loading a pool has started here
@@ -136,11 +164,11 @@ def pools(all_scores: dict, summaries: dict[str, pd.DataFrame]) -> list[str]:
         count, pool = len(all_scores[name]["rmia"].targets), name.removeprefix("cifar10/")
         models = f"{count} ({count // 2 - 1})"
         lines.append(f"| {pool} | {models} | {right} | {rates(summary, 'rmia')} | {control} |")
-    first = next(iter(summaries))
-    lines += ["", f"Every attack on `{first}`:"]
-    lines += table("attack", "AUC", "TPR at 1 % FPR, %", "TPR at 0.1 % FPR, %")
-    for attack in dict.fromkeys(summaries[first]["attack"]):
-        lines.append(f"| {NAMES[attack]} | {rates(summaries[first], attack)} |")
+    for name in (f"cifar10/{network}" for network in CHANGES):
+        lines += ["", f"Every attack on `{name}`:"]
+        lines += table("attack", "AUC", "TPR at 1 % FPR, %", "TPR at 0.1 % FPR, %")
+        for attack in dict.fromkeys(summaries[name]["attack"]):
+            lines.append(f"| {NAMES[attack]} | {rates(summaries[name], attack)} |")
     lines += ["", "Which attack leads, and by how much (paired difference to the second):"]
     lines += table("pool", "in AUC", "in TPR at 0.1 % FPR, points")
     for name, summary in summaries.items():
@@ -159,21 +187,32 @@ def alike(signals: dict[str, Signals]) -> dict[str, Signals]:
 
 
 def spiking(signals: dict[str, Signals]) -> dict[Setting, Scores]:
-    own = {SPIKING[name]: one for name, one in signals.items()}
+    return attacked({SPIKING[name]: one for name, one in signals.items()})
+
+
+def attacked(own: dict[Setting, Signals]) -> dict[Setting, Scores]:
+    """The spiking study's attacks, by each network's own kind and by ordinary references."""
+    attacks = ("rmia", "attack_r", "attack_r_lattice", "attack_p")
     settings = {
-        spot._replace(attack=attack): score(attack, one)
+        spot._replace(attack=attack): scored(attack, spot, one)
         for spot, one in own.items()
-        for attack in ("rmia", "attack_r", "attack_r_lattice", "attack_p")
+        for attack in attacks
     }
-    foreign = own[Setting("ann")]
     for spot, one in own.items():
         if spot.model == "snn":
-            for attack in ("rmia", "attack_r", "attack_r_lattice"):
+            foreign = own[spot._replace(model="ann", training="", timesteps=0)]
+            for attack in attacks[:-1]:
                 there = spot._replace(attack=attack, references="ann")
-                settings[there] = score(attack, one, foreign)
+                settings[there] = scored(attack, spot, one, foreign)
                 there = spot._replace(attack=attack, references="ann, aligned")
-                settings[there] = score(attack, align(one), align(foreign))
+                settings[there] = scored(attack, spot, align(one), align(foreign))
     return settings
+
+
+def scored(attack: str, spot: Setting, *signals: Signals) -> Scores:
+    """Scores of an attack; the study's own Attack-R combines masked queries by its Eq. 8."""
+    study = spot.input_dropout and attack == "attack_r_lattice"
+    return score(attack, *signals, **({"combine": EQ_8} if study else {}))
 
 
 def equations(signals: dict[str, Signals]) -> dict[Setting, Scores]:
@@ -227,27 +266,39 @@ def claims(study: str, frontier: pd.DataFrame | None = None) -> list[str]:
     settings_of, names = STUDIES[study]
     settings = settings_of(alike(there(names)))
     along = {} if frontier is None else {"frontier": frontier}
-    found, lines = studies.claims(study, settings, **along), []
+    lines = evidence(studies.claims(study, settings, **along))
+    printed = beside(study, settings) if study in PAPERS else []
+    return [*lines, *printed]
+
+
+def evidence(found: pd.DataFrame) -> list[str]:
+    """A table of the claims that were run, with what they rest on."""
+    lines = []
     for number, row in found[found["verdict"] != "not run"].iterrows():
         first, _, rest = row["evidence"].replace("|", "/").partition("; ")
         more = f"<details><summary>{first}</summary>{rest}</details>" if rest else first
         lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {more} |")
-    printed = beside(study, settings) if study in PAPERS else []
-    return [*table("claim", "at this size", "evidence"), *lines, *printed]
+    return [*table("claim", "at this size", "evidence"), *lines]
 
 
-def verdicts(study: str) -> list[str]:
+def verdicts(study: str, page: str, dropout: pd.DataFrame | None) -> list[str]:
     """A row per claim of a study for docs/claims.md: the paper's sentence, the rule, and what the
-    print and the shipped pools say of it.
+    print and the shipped pools say of it; of claims about input dropout what `dropout` says, or
+    the row that stands on the page.
     """
     settings_of, names = STUDIES[study]
     rules = load(study)
     here = studies.claims(study, settings_of(alike(there(names))))
+    if dropout is not None:
+        here.update(dropout)
     printed = studies.claims_on_print(study)
     lines = table(
         "claim", "the paper's sentence", "rule", "on print", "here, as printed", "here, extended"
     )
     for name, claim in rules.claims.items():
+        if name in WITH_DROPOUT and dropout is None:
+            lines += [line for line in page.splitlines() if line.startswith(f"| {name} |")]
+            continue
         row = printed.loc[name]
         quote = f'"{claim.quote}" ({claim.place})' if claim.quote else "none"
         rule = claim.sentence
@@ -270,7 +321,7 @@ def verdicts(study: str) -> list[str]:
 
 def beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
     """What the study's paper printed, ours beside it."""
-    ours = studies.against_papers(study, settings, ours="ResNet14 of width 16, 25,000 members")
+    ours = studies.against_papers(study, settings, ours=f"{OURS[study]}, 25,000 members")
     measured = ours[ours["ours"].notna()]
     if not len(measured):
         return []
@@ -288,50 +339,57 @@ def beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
     return [*lines, *table(*rows.columns), *(f"| {' | '.join(row)} |" for row in cells)]
 
 
-def changes() -> list[str]:
-    """What changes of the training leave to find, beside ResNet14 of the same masks."""
-    signals = alike(there(("resnet14", *CHANGES)))
+def changes(network: str) -> list[str]:
+    """What changes of the training leave to find, beside this network of the same masks."""
+    signals = alike(there((network, *CHANGES[network])))
     found = {name: score("rmia", one) for name, one in signals.items()}
-    plain, rows = found.pop("resnet14"), []
+    plain, rows = found.pop(network), []
     for name, one in found.items():
         right = f"{100 * (one.accuracy - plain.accuracy)[:, 1].mean():+.1f}"
         cells = [right, *gaps(one, plain, 0.001)]
-        rows.append(f"| {CHANGES[name]} | {' | '.join(cells)} |")
-    head = ["", "What RMIA finds, beside ResNet14 of the same masks, 8 models each:"]
+        rows.append(f"| {CHANGES[network][name]} | {' | '.join(cells)} |")
+    head = ["", f"What RMIA finds, beside `{network}` of the same masks, 8 models each:"]
     columns = ("change", "test accuracy, points", "AUC", "TPR at 0.1 % FPR, points")
     return [*head, *table(*columns), *rows] if rows else []
 
 
+def trained(name: str, store: str) -> Pool | None:
+    """The pool in a store of which a shipped one has the signals, or its first eight models."""
+    info = examples.load_example(f"cifar10/{name}").info
+    with suppress(ValueError):
+        return training.load_pool(info["pool"], root=store)
+    eight = Recipe.from_json(info["recipe"]).replace(num_models=8)
+    for folder in folders(store, "pool"):
+        pool = training.load_pool(folder.path.name, root=store)
+        if pool.recipe == eight:
+            return pool
+    return None
+
+
 def stored(store: str) -> list[str]:
-    """The shipped pools that the store holds with all their models."""
-    known, found = there((*SPIKING, *EQUATIONS, *CHANGES)), []
-    for name, one in known.items():
-        with suppress(ValueError):
-            training.load_pool(one.info["pool"], root=store)
-            found.append(name)
-    return found
+    """The shipped pools that the store holds with all their models, or the first eight."""
+    names = (*SPIKING, *EQUATIONS, *CHANGES["resnet14"], *CHANGES["fast-small"])
+    return [name for name in there(names) if trained(name, store)]
 
 
 def along(store: str, images, names) -> pd.DataFrame:
     """The frontier of pools that have snapshots: the first 8 models at every epoch kept."""
     runs = {}
-    for one in (one.select(models=range(8)) for one in there(names).values()):
-        pool = training.load_pool(one.info["pool"], root=store)
-        options = {"models": range(len(one.margin)), "progress": False}
-        then = {n: querying.query(pool.at(n), images, **options) for n in pool.recipe.snapshots}
-        family = setting(one.info, "rmia", study="nsde").label
-        runs[family] = {
-            epoch: {word: score(word, signals) for word in SWIFT}
-            for epoch, signals in (then | {pool.recipe.epochs: one}).items()
-        }
+    for name, one in there(names).items():
+        pool = trained(name, store)
+        family = LABELS.get(name) or setting(one.info, "rmia", study="nsde").label
+        runs[family] = {}
+        for epoch in (*pool.recipe.snapshots, pool.recipe.epochs):
+            signals = querying.query(pool.at(epoch), images, models=range(8), progress=False)
+            runs[family][epoch] = {word: score(word, signals) for word in SWIFT}
     return metrics.frontier(runs, FPR)
 
 
-def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
+def at_equal_accuracy(frontier: pd.DataFrame, picture: str) -> list[str]:
     """What was found on families where, along training, they were equally accurate."""
     first, *others = frontier["family"].unique()
-    picture = "AUC against test accuracy along training, networks and differential equations"
-    lines = ["", f"![{picture}](results-equations.png)"]
+    words = "AUC against test accuracy along training, networks and differential equations"
+    lines = ["", f"![{words}]({picture})"]
     lines += ["", f"At equal test accuracy along training, against {first}, paired:"]
     lines += table("family", "test accuracy, %", "AUC", f"AUC minus {first}'s", "pairs")
     for name in others:
@@ -347,14 +405,13 @@ def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
     return lines
 
 
-def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
+def stopped_earlier(frontier: pd.DataFrame, others: Iterable[str]) -> list[str]:
     """What was found on the undefended networks where, along training, they were as accurate as
     another pool is at its end: by RMIA, 8 models each, paired.
     """
     first = frontier["family"].iloc[0]
     network, rows = frontier[frontier["family"] == first], []
     each = [one for _, one in network.groupby("pair")]
-    others = [name for name in (*SPIKING, *CHANGES) if name != "resnet14"]
     for name, one in alike(there(others)).items():
         scores = score("rmia", one)
         summary = metrics.summary({"rmia": scores}, FPR)
@@ -380,25 +437,33 @@ def stopped_earlier(frontier: pd.DataFrame) -> list[str]:
     return [*lines, *table(*columns), *rows]
 
 
-def masked(store: str, images) -> list[str]:
-    """What ten queries with some values of the image set to zero find, of 8 models and 20,000
-    images each.
+def dropped(store: str, images, names) -> dict[Setting, Signals]:
+    """Spiking networks and the ones they came from, queried plainly and ten times with some values
+    of the images set to zero: 8 models and 5,000 images each.
     """
+    options = {"models": range(8), "limit": 5_000, "progress": False}
+    found = {}
+    for name in names:
+        ask = partial(querying.query, trained(name, store), images, **options)
+        found[SPIKING[name]] = ask()
+        masked = ask(queries=10, input_dropout=DROPPED)
+        found[SPIKING[name]._replace(input_dropout=True)] = masked
+    return found
+
+
+def masked(signals: dict[Setting, Signals]) -> list[str]:
+    """What input dropout changes of what RMIA finds."""
     lines = [
         "",
-        "RMIA with ten queries of masked images (input dropout), against one plain query, of the"
-        " first 8 models and 20,000 images:",
+        f"RMIA with ten queries of which {100 * DROPPED:g} % of the values are set to zero (input"
+        " dropout), against one plain query, of the first 8 models and 5,000 images:",
     ]
-    lines += table("pool", "share set to zero", "AUC", "AUC, difference", "TPR at 1 % FPR, points")
-    for name, shares in MASKED.items():
-        key = examples.load_example(f"cifar10/{name}").info["pool"]
-        pool, options = training.load_pool(key, root=store), {"limit": 20_000, "progress": False}
-        queried = partial(querying.query, pool, images, models=range(8), **options)
-        plain = score("rmia", queried())
-        for share in shares:
-            found = score("rmia", queried(queries=10, input_dropout=share))
-            area = auc_text(metrics.summary({"rmia": found}, FPR), "rmia")
-            lines.append(f"| {name} | {share} | {area} | {' | '.join(gaps(found, plain, 0.01))} |")
+    lines += table("network", "AUC", "AUC, difference", "TPR at 1 % FPR, points")
+    for spot in (spot for spot in signals if spot.input_dropout):
+        found, plain = (score("rmia", signals[spot._replace(input_dropout=b)]) for b in (1, 0))
+        area = auc_text(metrics.summary({"rmia": found}, FPR), "rmia")
+        name = spot._replace(input_dropout=False).where
+        lines.append(f"| {name} | {area} | {' | '.join(gaps(found, plain, 0.01))} |")
     return lines
 
 
@@ -444,13 +509,16 @@ def drawn(figure, name: str) -> None:
     screenshot([figure], PAGE.with_name(name), [1000], 480)
 
 
-def write_claims(frontier: pd.DataFrame | None = None) -> None:
+def write_claims(frontier: pd.DataFrame | None = None, dropout: pd.DataFrame | None = None) -> None:
     """docs/claims.md: verdicts, and the evidence of those that the shipped pools decide. frontier:
-    along training, without which claims on differential equations stay as they stand there.
+    along training, without which claims on differential equations stay as they stand there;
+    dropout: claims about masked images, which stay too.
     """
     page = CLAIMS_PAGE.read_text(encoding="utf-8")
     for study in ("snn", "nsde", "privacy"):
-        page = replace(page, f"verdicts: {study}", verdicts(study))
+        page = replace(page, f"verdicts: {study}", verdicts(study, page, dropout))
+    if dropout is not None:
+        page = replace(page, "claims: dropout", evidence(dropout))
     for study in ("snn", "recipes"):
         page = replace(page, f"claims: {study}", claims(study))
     if frontier is not None:
@@ -469,30 +537,44 @@ def main() -> None:
     if given.claims:
         write_claims()
         return
-    page, frontier = PAGE.read_text(encoding="utf-8"), None
+    page = PAGE.read_text(encoding="utf-8")
+    frontier = dropout = None
     if given.store:
         images = data.load(given.images, data_root=given.store)
         compared = partial(round_trip, store=given.store, path=given.images)
         kept = stored(given.store)
+        # fast-small is there as its first eight models, trained again on another machine
+        shipped = [f"cifar10/{name}" for name in kept if name != "fast-small"]
         with PAIR() as pair:
-            for line in pair.map(compared, [f"cifar10/{name}" for name in kept]):
+            for line in pair.map(compared, shipped):
                 print(line, flush=True)
-        if "resnet14" in kept:
-            found = along(given.store, images, [name for name in EQUATIONS if name in kept])
-            page = replace(page, "stopped earlier", stopped_earlier(found))
-        if {*kept}.issuperset(EQUATIONS):
-            frontier = found
-            page = replace(page, "equal accuracy", at_equal_accuracy(frontier))
-            drawn(plots.frontier_lines(frontier), "results-equations.png")
-        if {*kept}.issuperset(MASKED):
-            page = replace(page, "masked images", masked(given.store, images))
+        for network, families in ALONG.items():
+            if network not in kept:
+                continue
+            found = along(given.store, images, [n for n in (network, *families) if n in kept])
+            others = [name for name in CHANGES[network] if name not in families]
+            if network == "fast-small":
+                others += [name for name in SPIKING if name != network]
+            lines = stopped_earlier(found, others)
+            page = replace(page, f"stopped earlier: {network}", lines)
+            if {*kept}.issuperset(families):
+                frontier = found if network == "resnet14" else None
+                picture = f"results-equations-{network}.png"
+                lines = at_equal_accuracy(found, picture)
+                page = replace(page, f"equal accuracy: {network}", lines)
+                drawn(plots.frontier_lines(found), picture)
+        if "fast-hybrid-T1" in kept:
+            asked = dropped(given.store, images, [name for name in MASKED if name in kept])
+            page = replace(page, "masked images", masked(asked))
+            dropout = studies.claims("snn", attacked(asked)).loc[list(WITH_DROPOUT)]
     names = list(examples.examples())
     with PAIR() as pair:
         found = dict(zip(names, pair.map(measured, names), strict=True))
     all_scores, summaries = ({name: one[i] for name, one in found.items()} for i in (0, 1))
-    page = replace(page, "full size", [*pools(all_scores, summaries), *changes()])
+    found = [line for network in CHANGES for line in changes(network)]
+    page = replace(page, "full size", [*pools(all_scores, summaries), *found])
     PAGE.write_text(page, encoding="utf-8")
-    write_claims(frontier)
+    write_claims(frontier, dropout)
     drawn(plots.shipped_roc(list(DRAWN)), "results-roc.png")
 
 

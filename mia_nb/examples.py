@@ -29,6 +29,7 @@ FORMAT = 2
 PREFIX = "example:"  # before a name, where the key of a pool may stand too
 TILES = 20  # thumbnails in a row of images.png
 LOGARITHMS = ("entropy", "modified_entropy")
+PICTURED = "resnet14"  # whose most exposed images are those that have thumbnails
 
 
 @checked
@@ -41,8 +42,8 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
     Returns: signals of 16 or 8 models in complementary pairs, one query, 50,000 samples; `info`
     holds the recipe. Raises ValueError for an unknown name and for a file that was altered.
     Caveats: margins are rounded to 16 bits; the sorted log-probabilities that the attack `shokri`
-    needs are not shipped, and entropies only of resnet14 (elsewhere NaN; the modified ones are
-    there).
+    needs are not shipped, entropies only of resnet14, and modified ones only of some pools
+    (elsewhere NaN).
 
     Example:
         >>> signals = load_example("cifar10/resnet14")
@@ -76,7 +77,8 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
 
 def examples(dataset: str = "cifar10") -> dict[str, dict]:
     """What is shipped: name of each pool, for `load_example`, and how it was made (recipe, seconds,
-    accuracies, versions); pools without a defense first, of these the largest.
+    accuracies, versions); pools without a defense first, of these the largest, and of these the one
+    whose most exposed images have thumbnails.
 
     Example:
         >>> "cifar10/resnet14" in examples()
@@ -86,7 +88,7 @@ def examples(dataset: str = "cifar10") -> dict[str, dict]:
 
     def place(name: str) -> tuple:
         recipe = pools[name]["info"].get("recipe", {})
-        return bool(recipe.get("defense")), -recipe.get("num_models", 0), name
+        return bool(recipe.get("defense")), -recipe.get("num_models", 0), name != PICTURED, name
 
     return {f"{dataset}/{name}": pools[name] for name in sorted(pools, key=place)}
 

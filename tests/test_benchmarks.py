@@ -28,7 +28,7 @@ TABLES = {  # what a script's tables must say, and how many there are at least
     "querying": (["plain loop, images/s", "cached answer"], 1),
     "scoring": (["rmia", "lira", "exponent"], 3),
     "startup": (["import mia_nb.attacks", "mia-nb --help"], 2),
-    "gpu": (["% of bf16 peak", "stacked:2", "querying, ours", "snn-hybrid-T4", "rmia"], 6),
+    "gpu": (["% of bf16 peak", "stacked:2", "querying, ours", "fast-hybrid-T4", "rmia"], 6),
     "explorers": (["figures sent"], 1),
     "coverage": (["TPR at 1 %", "heavy tails"], 1),
     "audits": (["mean loss", "5 % wholly exposed"], 1),

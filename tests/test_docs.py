@@ -310,9 +310,7 @@ def test_the_summary_on_top_of_the_results_says_what_the_tables_below_it_hold():
     said.append(next(found for name, found in changes.items() if name.startswith("DP-SGD")))
     for sentence, (right, area) in zip(sentences[3:4] + sentences[5:] * 2, said, strict=True):
         assert f"{right} points" in sentence and area in sentence
-    others = [row for row in rows_of(below, "Networks at their end") if row[0].startswith("snn")]
-    gaps = [row[4] for row in others]
-    gaps += [row[3] for row in rows_of(below, "At equal test accuracy along training")]
+    gaps = [row[4] for row in rows_of(below, "Networks at their end")]
     values = [float(gap.split()[0]) for gap in gaps]
     assert f"{min(values):+.3f} to {max(values):+.3f}" in sentences[4]
 

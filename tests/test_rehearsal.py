@@ -42,7 +42,7 @@ def test_a_part_of_the_plan_for_a_gpu_runs_at_toy_size(part, tmp_path):
     start = f"import fakecuda, runpy; fakecuda.install(); runpy.run_path({str(script)!r}, None, '__main__')"
     command = [sys.executable, "-c", start, "--toy", "--part", str(part), "--out", str(tmp_path)]
     if part == 5:  # hybrid training to one time step in place of four takes half as long
-        command += ["--pools", "resnet18", "snn-direct-T4", "snn-hybrid-T1", "odenet", "sdenet"]
+        command += ["--pools", "resnet18", "fast", "fast-hybrid-T1", "odenet", "sdenet"]
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": PATH}, capture_output=True, text=True
     )

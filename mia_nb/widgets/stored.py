@@ -27,6 +27,7 @@ NAMES = {
     "mnist": "MNIST",
     "fashion_mnist": "Fashion-MNIST",
     "tinycnn": "TinyCNN",
+    "fast": "fast network",
     "resnet14": "ResNet14",
     "resnet18": "ResNet18",
     "vgg16": "VGG16",
