@@ -84,7 +84,7 @@ def front() -> None:
 
 
 FAMILIES = {  # family: {epochs, or time steps: the shipped pool}
-    "fast network": {8: "fast-small"},
+    "fast network": {4: "fast-short", 8: "fast-small"},
     "label smoothing": {8: "fast-smoothing"},
     "RelaxLoss": {8: "fast-relaxloss"},
     "spiking, converted": {4: "fast-converted-T4"},
