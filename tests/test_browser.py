@@ -311,8 +311,11 @@ def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(demo, server
                 # which starts at its left end
                 page.keyboard.press("ArrowRight" if title == "Latency" else "ArrowLeft")
             elif title == "Run comparison":
-                # of a long list only what is ticked has a box
-                page.locator("input[type=checkbox]:visible").last.click()
+                add = page.locator(".widget-text:visible", has_text="add")
+                add.locator("input").fill(
+                    add.locator("option").nth(2).evaluate("option => option.value")
+                )
+                page.keyboard.press("Enter")
             else:
                 page.locator("input[type=number]:visible").fill("7")
                 page.keyboard.press("Enter")
