@@ -31,7 +31,6 @@ from mia_nb.training.loop import mix
 from mia_nb.training.pool import (
     Pool,
     complete_pool,
-    open_pool,
     trace_name,
     weights_digest,
     weights_name,
@@ -40,6 +39,7 @@ from mia_nb.training.pool import (
 from mia_nb.training.train import (
     announce,
     complete,
+    is_whole,
     membership,
     place,
     rows_to_make,
@@ -309,14 +309,9 @@ def _certified(network: Bottleneck) -> float:
 
 def _made(pool: Pool, backbone: Pool, images: Images, progress: bool, force: bool) -> Pool:
     """The pool with its missing models made."""
-    folder = pool.folder
-    rows = range(len(pool.member))
     unfinished = partial(_unfinished, pool)
-    if folder.has("recipe.json"):
-        write_inputs(pool, images)
-        open_pool(folder)  # what cannot be read again is refused before anything is removed
-        if not force and not unfinished(rows):
-            return announce(pool, progress, "cached")
+    if is_whole(pool, images, force, unfinished):
+        return announce(pool, progress, "cached")
     write_inputs(pool, images)
     todo = rows_to_make(pool, force, unfinished)
     begun = time.perf_counter()
@@ -330,7 +325,7 @@ def _made(pool: Pool, backbone: Pool, images: Images, progress: bool, force: boo
             _make(pool, images, unit[0], state, embedded)
             bar.update()
 
-        share(folder, [[m] for m in rows], unfinished, make)
+        share(pool.folder, [[m] for m in range(len(pool.member))], unfinished, make)
     return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
 
 

@@ -26,7 +26,6 @@ from mia_nb.training.execution import cores, device_of, execution
 from mia_nb.training.loop import DTYPES, generator
 from mia_nb.training.pool import (
     Pool,
-    open_pool,
     report_name,
     trace_name,
     weights_name,
@@ -37,6 +36,7 @@ from mia_nb.training.train import (
     at_the_end,
     check_parent,
     finetune_pool,
+    is_whole,
     place,
     rows_to_make,
     write_inputs,
@@ -134,11 +134,8 @@ def convert_pool(
     folder = derived.folder
     rows = range(len(pool.member))
     unfinished = partial(_unfinished, derived)
-    if folder.has("recipe.json"):
-        write_inputs(derived, images)
-        open_pool(folder)  # what cannot be read again is refused before anything is removed
-        if not force and not unfinished(rows):
-            return announce(derived, progress, "cached")
+    if is_whole(derived, images, force, unfinished):
+        return announce(derived, progress, "cached")
     models.check_width(loop.build(recipe, images, 0), images)
     # every model is checked when it is converted, the first before anything is written
     encode = args.get("encode", "constant")

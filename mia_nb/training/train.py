@@ -271,6 +271,22 @@ def check_network(given: Recipe, defense: str | None, what: str) -> None:
         )
 
 
+def is_whole(
+    pool: Pool,
+    images: Images,
+    force: bool,
+    unfinished: Callable[[Iterable[int]], list[int]],
+) -> bool:
+    """Whether nothing of a pool is to be made; what is there and cannot be read again is refused
+    before anything is removed.
+    """
+    if not pool.folder.has("recipe.json"):
+        return False
+    write_inputs(pool, images)
+    open_pool(pool.folder)
+    return not force and not unfinished(range(len(pool.member)))
+
+
 def rows_to_make(
     pool: Pool, force: bool, unfinished: Callable[[Iterable[int]], list[int]]
 ) -> list[int]:
