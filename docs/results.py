@@ -360,9 +360,10 @@ def trained(name: str, store: str) -> Pool | None:
         return training.load_pool(info["pool"], root=store)
     eight = Recipe.from_json(info["recipe"]).replace(num_models=8)
     for folder in folders(store, "pool"):
-        pool = training.load_pool(folder.path.name, root=store)
-        if pool.recipe == eight:
-            return pool
+        with suppress(ValueError):  # of pools that are not finished
+            pool = training.load_pool(folder.path.name, root=store)
+            if pool.recipe == eight:
+                return pool
     return None
 
 

@@ -18,9 +18,8 @@ from ipywidgets import widget_serialization
 from mia_nb.plots.style import GREY
 
 LIBRARY = "export default {render() {}};"
-PACKED = (
-    5  # gzip's level: 1 % larger than at 9 in half of the time, for which a first picture waits
-)
+# gzip's level: 1 % larger than at 9 in half of the time, for which a first picture waits
+PACKED = 5
 
 
 def script(name: str) -> str:
