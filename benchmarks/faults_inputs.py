@@ -76,6 +76,7 @@ FINE = {  # which scraps an argument of this kind may accept; all others are to 
     "mapping": "mapping",
     "info": "mapping zero empty",
     "snapshots": "list",
+    "prefix": "digits",  # with which a key may begin
 }
 # slow; folders of that name
 LEFT_OUT = {"n_resamples": "huge", "n_resamples0": "huge", "root": "text digits empty"}
@@ -211,8 +212,9 @@ def recipes(w: World, rng) -> Iterator[tuple]:
 ARGUMENTS = {  # kind: the arguments that are of it, whatever the function
     "thing": (
         "recipe images pool scores signals target references a b values runs stated texts attacks"
-        " prefix x y labels logits population attack info"
+        " x y labels logits population attack info"
     ),
+    "prefix": "prefix",
     "vector": "score",
     "mask": "member",
     "list": "canary",

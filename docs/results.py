@@ -27,7 +27,6 @@ from mia_nb import data, examples, metrics, plots, querying, studies, training
 from mia_nb.attacks import NAMES, align, score
 from mia_nb.store import folders
 from mia_nb.studies import Setting, setting
-from mia_nb.studies.as_printed import EQ_8
 from mia_nb.studies.engine import load
 from mia_nb.training.pool import Pool
 from mia_nb.types import Recipe, Scores, Signals
@@ -42,9 +41,6 @@ SPIKING = {  # pool: its place in the study of spiking networks
     "fast-converted-T4": Setting("snn", training="convert", timesteps=4),
     "fast-hybrid-T1": Setting("snn", training="hybrid", timesteps=1),
     "fast-hybrid-T2": Setting("snn", training="hybrid", timesteps=2),
-    "fast-hybrid-T4": Setting("snn", training="hybrid", timesteps=4),
-    "fast-direct-T1": Setting("snn", training="direct", timesteps=1),
-    "fast-direct-T4": Setting("snn", training="direct", timesteps=4),
 }
 EQUATIONS = ("resnet14", "odenet", "sdenet")
 DEFENDED = (*EQUATIONS, "dp-sgd", "relaxloss")
@@ -58,27 +54,14 @@ CHANGES = {  # of a training, beside the network that was trained without
     "fast-small": {
         "fast-smoothing": "label smoothing of 0.2",
         "fast-relaxloss": "RelaxLoss, target 0.8",
-        "fast-mixup": "mixup with MMD",
-        "fast-ode": "last group a neural ODE",
-        "fast-sde": "last group a neural SDE, sigma 0.7",
         "fast-short": "half as many epochs",
-        "fast-long": "twice as many epochs",
     },
 }
-ALONG = {  # networks and their families that were kept along training
-    "resnet14": ("odenet", "sdenet"),
-    "fast-small": ("fast-ode", "fast-sde"),
-}
-LABELS = {
-    "fast-small": "fast network",
-    "fast-ode": "last group a neural ODE",
-    "fast-sde": "last group a neural SDE, sigma 0.7",
-}
+LABELS = {"fast-small": "fast network"}  # which no study names
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
 OURS = {"snn": "fast network of width 32", "nsde": "ResNet14 of width 16"}
 DROPPED = 0.01  # share of the values set to zero, as in the spiking study's code
 MASKED = ("fast-small", "fast-hybrid-T1")
-WITH_DROPOUT = ("S4", "S5", "S10")  # claims about input dropout
 DRAWN = ("fast-small", "fast-relaxloss", "resnet14", "fast-converted-T4", "odenet", "dp-sgd")
 ENDS = ["value", "low", "high"]
 SWIFT = ("rmia", "nig", "loss")  # along training
@@ -187,32 +170,21 @@ def alike(signals: dict[str, Signals]) -> dict[str, Signals]:
 
 
 def spiking(signals: dict[str, Signals]) -> dict[Setting, Scores]:
-    return attacked({SPIKING[name]: one for name, one in signals.items()})
-
-
-def attacked(own: dict[Setting, Signals]) -> dict[Setting, Scores]:
-    """The spiking study's attacks, by each network's own kind and by ordinary references."""
-    attacks = ("rmia", "attack_r", "attack_r_lattice", "attack_p")
+    own = {SPIKING[name]: one for name, one in signals.items()}
     settings = {
-        spot._replace(attack=attack): scored(attack, spot, one)
+        spot._replace(attack=attack): score(attack, one)
         for spot, one in own.items()
-        for attack in attacks
+        for attack in ("rmia", "attack_r", "attack_r_lattice", "attack_p")
     }
+    foreign = own[Setting("ann")]
     for spot, one in own.items():
         if spot.model == "snn":
-            foreign = own[spot._replace(model="ann", training="", timesteps=0)]
-            for attack in attacks[:-1]:
+            for attack in ("rmia", "attack_r", "attack_r_lattice"):
                 there = spot._replace(attack=attack, references="ann")
-                settings[there] = scored(attack, spot, one, foreign)
+                settings[there] = score(attack, one, foreign)
                 there = spot._replace(attack=attack, references="ann, aligned")
-                settings[there] = scored(attack, spot, align(one), align(foreign))
+                settings[there] = score(attack, align(one), align(foreign))
     return settings
-
-
-def scored(attack: str, spot: Setting, *signals: Signals) -> Scores:
-    """Scores of an attack; the study's own Attack-R combines masked queries by its Eq. 8."""
-    study = spot.input_dropout and attack == "attack_r_lattice"
-    return score(attack, *signals, **({"combine": EQ_8} if study else {}))
 
 
 def equations(signals: dict[str, Signals]) -> dict[Setting, Scores]:
@@ -266,39 +238,27 @@ def claims(study: str, frontier: pd.DataFrame | None = None) -> list[str]:
     settings_of, names = STUDIES[study]
     settings = settings_of(alike(there(names)))
     along = {} if frontier is None else {"frontier": frontier}
-    lines = evidence(studies.claims(study, settings, **along))
-    printed = beside(study, settings) if study in PAPERS else []
-    return [*lines, *printed]
-
-
-def evidence(found: pd.DataFrame) -> list[str]:
-    """A table of the claims that were run, with what they rest on."""
-    lines = []
+    found, lines = studies.claims(study, settings, **along), []
     for number, row in found[found["verdict"] != "not run"].iterrows():
         first, _, rest = row["evidence"].replace("|", "/").partition("; ")
         more = f"<details><summary>{first}</summary>{rest}</details>" if rest else first
         lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {more} |")
-    return [*table("claim", "at this size", "evidence"), *lines]
+    printed = beside(study, settings) if study in PAPERS else []
+    return [*table("claim", "at this size", "evidence"), *lines, *printed]
 
 
-def verdicts(study: str, page: str, dropout: pd.DataFrame | None) -> list[str]:
+def verdicts(study: str) -> list[str]:
     """A row per claim of a study for docs/claims.md: the paper's sentence, the rule, and what the
-    print and the shipped pools say of it; of claims about input dropout what `dropout` says, or
-    the row that stands on the page.
+    print and the shipped pools say of it.
     """
     settings_of, names = STUDIES[study]
     rules = load(study)
     here = studies.claims(study, settings_of(alike(there(names))))
-    if dropout is not None:
-        here.update(dropout)
     printed = studies.claims_on_print(study)
     lines = table(
         "claim", "the paper's sentence", "rule", "on print", "here, as printed", "here, extended"
     )
     for name, claim in rules.claims.items():
-        if name in WITH_DROPOUT and dropout is None:
-            lines += [line for line in page.splitlines() if line.startswith(f"| {name} |")]
-            continue
         row = printed.loc[name]
         quote = f'"{claim.quote}" ({claim.place})' if claim.quote else "none"
         rule = claim.sentence
@@ -386,11 +346,11 @@ def along(store: str, images, names) -> pd.DataFrame:
     return metrics.frontier(runs, FPR)
 
 
-def at_equal_accuracy(frontier: pd.DataFrame, picture: str) -> list[str]:
+def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
     """What was found on families where, along training, they were equally accurate."""
     first, *others = frontier["family"].unique()
-    words = "AUC against test accuracy along training, networks and differential equations"
-    lines = ["", f"![{words}]({picture})"]
+    picture = "AUC against test accuracy along training, networks and differential equations"
+    lines = ["", f"![{picture}](results-equations.png)"]
     lines += ["", f"At equal test accuracy along training, against {first}, paired:"]
     lines += table("family", "test accuracy, %", "AUC", f"AUC minus {first}'s", "pairs")
     for name in others:
@@ -456,32 +416,22 @@ def stopped_earlier(
     return [*lines, *table(*columns), *rows]
 
 
-def dropped(store: str, images, names) -> dict[Setting, Signals]:
-    """Spiking networks and the ones they came from, queried plainly and ten times with some values
-    of the images set to zero: 8 models and 5,000 images each.
+def masked(store: str, images) -> list[str]:
+    """What ten queries with some values of the image set to zero find, of 8 models and 5,000
+    images each.
     """
-    options = {"models": range(8), "limit": 5_000, "progress": False}
-    found = {}
-    for name in names:
-        ask = partial(querying.query, trained(name, store), images, **options)
-        found[SPIKING[name]] = ask()
-        masked = ask(queries=10, input_dropout=DROPPED)
-        found[SPIKING[name]._replace(input_dropout=True)] = masked
-    return found
-
-
-def masked(signals: dict[Setting, Signals]) -> list[str]:
-    """What input dropout changes of what RMIA finds."""
     lines = [
         "",
         f"RMIA with ten queries of which {100 * DROPPED:g} % of the values are set to zero (input"
         " dropout), against one plain query, of the first 8 models and 5,000 images:",
     ]
-    lines += table("network", "AUC", "AUC, difference", "TPR at 1 % FPR, points")
-    for spot in (spot for spot in signals if spot.input_dropout):
-        found, plain = (score("rmia", signals[spot._replace(input_dropout=b)]) for b in (1, 0))
+    lines += table("pool", "AUC", "AUC, difference", "TPR at 1 % FPR, points")
+    options = {"models": range(8), "limit": 5_000, "progress": False}
+    for name in MASKED:
+        queried = partial(querying.query, trained(name, store), images, **options)
+        plain = score("rmia", queried())
+        found = score("rmia", queried(queries=10, input_dropout=DROPPED))
         area = auc_text(metrics.summary({"rmia": found}, FPR), "rmia")
-        name = spot._replace(input_dropout=False).where
         lines.append(f"| {name} | {area} | {' | '.join(gaps(found, plain, 0.01))} |")
     return lines
 
@@ -528,16 +478,13 @@ def drawn(figure, name: str) -> None:
     screenshot([figure], PAGE.with_name(name), [1000], 480)
 
 
-def write_claims(frontier: pd.DataFrame | None = None, dropout: pd.DataFrame | None = None) -> None:
+def write_claims(frontier: pd.DataFrame | None = None) -> None:
     """docs/claims.md: verdicts, and the evidence of those that the shipped pools decide. frontier:
-    along training, without which claims on differential equations stay as they stand there;
-    dropout: claims about masked images, which stay too.
+    along training, without which claims on differential equations stay as they stand there.
     """
     page = CLAIMS_PAGE.read_text(encoding="utf-8")
     for study in ("snn", "nsde", "privacy"):
-        page = replace(page, f"verdicts: {study}", verdicts(study, page, dropout))
-    if dropout is not None:
-        page = replace(page, "claims: dropout", evidence(dropout))
+        page = replace(page, f"verdicts: {study}", verdicts(study))
     for study in ("snn", "recipes"):
         page = replace(page, f"claims: {study}", claims(study))
     if frontier is not None:
@@ -557,7 +504,7 @@ def main() -> None:
         write_claims()
         return
     page = PAGE.read_text(encoding="utf-8")
-    frontier = dropout = None
+    frontier = None
     if given.store:
         images = data.load(given.images, data_root=given.store)
         compared = partial(round_trip, store=given.store, path=given.images)
@@ -567,25 +514,21 @@ def main() -> None:
         with PAIR() as pair:
             for line in pair.map(compared, shipped):
                 print(line, flush=True)
-        for network, families in ALONG.items():
-            if network not in kept:
-                continue
-            found = along(given.store, images, [n for n in (network, *families) if n in kept])
-            others = [name for name in CHANGES[network] if name not in families]
-            if network == "fast-small":
-                others += [name for name in SPIKING if name != network]
+        if "fast-small" in kept:
+            found = along(given.store, images, ["fast-small"])
+            others = [*CHANGES["fast-small"], *list(SPIKING)[1:]]
             lines = stopped_earlier(found, others)
-            page = replace(page, f"stopped earlier: {network}", lines)
-            if {*kept}.issuperset(families):
-                frontier = found if network == "resnet14" else None
-                picture = f"results-equations-{network}.png"
-                lines = at_equal_accuracy(found, picture)
-                page = replace(page, f"equal accuracy: {network}", lines)
-                drawn(plots.frontier_lines(found), picture)
-        if "fast-hybrid-T1" in kept:
-            asked = dropped(given.store, images, [name for name in MASKED if name in kept])
-            page = replace(page, "masked images", masked(asked))
-            dropout = studies.claims("snn", attacked(asked)).loc[list(WITH_DROPOUT)]
+            page = replace(page, "stopped earlier: fast-small", lines)
+        if "resnet14" in kept:
+            found = along(given.store, images, [name for name in EQUATIONS if name in kept])
+            lines = stopped_earlier(found, CHANGES["resnet14"])
+            page = replace(page, "stopped earlier: resnet14", lines)
+        if {*kept}.issuperset(EQUATIONS):
+            frontier = found
+            page = replace(page, "equal accuracy", at_equal_accuracy(frontier))
+            drawn(plots.frontier_lines(frontier), "results-equations.png")
+        if {*kept}.issuperset(MASKED):
+            page = replace(page, "masked images", masked(given.store, images))
     names = list(examples.examples())
     with PAIR() as pair:
         found = dict(zip(names, pair.map(measured, names), strict=True))
@@ -594,7 +537,7 @@ def main() -> None:
     page = replace(page, "full size", [*pools(all_scores, summaries), *found])
     page = replace(page, "trained for less", trained_for_less())
     PAGE.write_text(page, encoding="utf-8")
-    write_claims(frontier, dropout)
+    write_claims(frontier)
     drawn(plots.shipped_roc(list(DRAWN)), "results-roc.png")
 
 
