@@ -73,6 +73,10 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
     "fast": FAST,
     "fast-small": SMALL,
     "fast-eight": FAMILY,  # its first eight models, as the parent of spiking networks
+    # whole trainings, as fair rivals of less accurate families
+    "fast-1-epoch": FAMILY | {"epochs": 1, "snapshots": []},
+    "fast-2-epochs": FAMILY | {"epochs": 2, "snapshots": [1]},
+    "fast-3-epochs": FAMILY | {"epochs": 3, "snapshots": [1, 2]},
     "fast-short": FAMILY | {"epochs": 4, "snapshots": [1, 2, 3]},
     "fast-long": FAMILY | {"epochs": 16, "snapshots": [4, 8, 10, 12, 14]},
     # the mean loss of a batch ends at .54: a target of .5 was never reached, and changed nothing
