@@ -27,6 +27,7 @@ from mia_nb import data, examples, metrics, plots, querying, studies, training
 from mia_nb.attacks import NAMES, align, score
 from mia_nb.store import folders
 from mia_nb.studies import Setting, setting
+from mia_nb.studies.as_printed import EQ_8
 from mia_nb.studies.engine import load
 from mia_nb.training.pool import Pool
 from mia_nb.types import Recipe, Scores, Signals
@@ -41,7 +42,15 @@ SPIKING = {  # pool: its place in the study of spiking networks
     "fast-converted-T4": Setting("snn", training="convert", timesteps=4),
     "fast-hybrid-T1": Setting("snn", training="hybrid", timesteps=1),
     "fast-hybrid-T2": Setting("snn", training="hybrid", timesteps=2),
+    "fast-hybrid-T4": Setting("snn", training="hybrid", timesteps=4),
+    "fast-direct-T1": Setting("snn", training="direct", timesteps=1),
 }
+# the fast network by whole trainings, and what differs from it in more than the length of training
+WHOLE = ("fast-1-epoch", "fast-2-epochs", "fast-3-epochs", "fast-short", "fast-small", "fast-long")
+OTHERS = (
+    *(f"fast-{change}" for change in ("relaxloss", "smoothing", "mixup", "ode", "sde")),
+    *list(SPIKING)[1:],
+)
 EQUATIONS = ("resnet14", "odenet", "sdenet")
 DEFENDED = (*EQUATIONS, "dp-sgd", "relaxloss")
 CHANGES = {  # of a training, beside the network that was trained without
@@ -54,14 +63,17 @@ CHANGES = {  # of a training, beside the network that was trained without
     "fast-small": {
         "fast-smoothing": "label smoothing of 0.2",
         "fast-relaxloss": "RelaxLoss, target 0.8",
+        "fast-mixup": "mixup with MMD",
         "fast-short": "half as many epochs",
+        "fast-long": "twice as many epochs",
     },
 }
 LABELS = {"fast-small": "fast network"}  # which no study names
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
 OURS = {"snn": "fast network of width 32", "nsde": "ResNet14 of width 16"}
 DROPPED = 0.01  # share of the values set to zero, as in the spiking study's code
-MASKED = ("fast-small", "fast-hybrid-T1")
+MASKED = ("fast-small", "fast-hybrid-T1", "fast-hybrid-T2")
+MASKED_IMAGES = 10_000
 DRAWN = ("fast-small", "fast-relaxloss", "resnet14", "fast-converted-T4", "odenet", "dp-sgd")
 ENDS = ["value", "low", "high"]
 SWIFT = ("rmia", "nig", "loss")  # along training
@@ -367,17 +379,16 @@ def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
 
 
 def trained_for_less() -> list[str]:
-    """What was found on defended networks at their end, and between the ends of two trainings of
-    the undefended one, of 4 and of 8 epochs.
+    """What was found on other families at their end, and between the ends of whole trainings of
+    the fast network that were shorter or longer.
     """
-    ends = alike(there(("fast-short", "fast-small")))
-    runs = {
-        epochs: {"rmia": score("rmia", ends[name])}
-        for epochs, name in ((4, "fast-short"), (8, "fast-small"))
-    }
-    frontier = metrics.frontier({LABELS["fast-small"]: runs}, FPR)
-    where = "between the ends of its trainings of 4 and 8 epochs, on the line where"
-    return stopped_earlier(frontier, ("fast-relaxloss", "fast-smoothing"), where)
+    runs = {}
+    for one in alike(there(WHOLE)).values():
+        runs[Recipe.from_json(one.info["recipe"]).epochs] = {"rmia": score("rmia", one)}
+    frontier = metrics.frontier({LABELS["fast-small"]: dict(sorted(runs.items()))}, FPR)
+    epochs = ", ".join(map(str, sorted(runs)))
+    where = f"on the line between the ends of its trainings of {epochs} epochs, where"
+    return stopped_earlier(frontier, OTHERS, where)
 
 
 def stopped_earlier(
@@ -416,23 +427,56 @@ def stopped_earlier(
     return [*lines, *table(*columns), *rows]
 
 
-def masked(store: str, images) -> list[str]:
-    """What ten queries with some values of the image set to zero find, of 8 models and 5,000
-    images each.
-    """
+def masked_signals(store: str, images) -> dict[str, tuple[Signals, Signals]]:
+    """By pool, answers of 8 models to one plain query and to ten with some values set to zero."""
+    options = {"models": range(8), "limit": MASKED_IMAGES, "progress": False}
+    found = {}
+    for name in MASKED:
+        queried = partial(querying.query, trained(name, store), images, **options)
+        found[name] = queried(), queried(queries=10, input_dropout=DROPPED)
+    return found
+
+
+def masked(answers: dict[str, tuple[Signals, Signals]]) -> list[str]:
+    """What RMIA finds by ten queries with input dropout, beside one plain query."""
     lines = [
         "",
         f"RMIA with ten queries of which {100 * DROPPED:g} % of the values are set to zero (input"
-        " dropout), against one plain query, of the first 8 models and 5,000 images:",
+        f" dropout), against one plain query, of the first 8 models and {MASKED_IMAGES:,} images:",
     ]
     lines += table("pool", "AUC", "AUC, difference", "TPR at 1 % FPR, points")
-    options = {"models": range(8), "limit": 5_000, "progress": False}
-    for name in MASKED:
-        queried = partial(querying.query, trained(name, store), images, **options)
-        plain = score("rmia", queried())
-        found = score("rmia", queried(queries=10, input_dropout=DROPPED))
+    for name, (plain, damaged) in answers.items():
+        found = score("rmia", damaged)
         area = auc_text(metrics.summary({"rmia": found}, FPR), "rmia")
-        lines.append(f"| {name} | {area} | {' | '.join(gaps(found, plain, 0.01))} |")
+        differences = " | ".join(gaps(found, score("rmia", plain), 0.01))
+        lines.append(f"| {name} | {area} | {differences} |")
+    return lines
+
+
+def masked_claims(answers: dict[str, tuple[Signals, Signals]]) -> list[str]:
+    """The spiking study's claims about input dropout, on the pools that were queried with it."""
+    settings, ordinary = {}, answers["fast-small"]
+    attacks = {
+        "rmia": partial(score, "rmia"),
+        "attack_r": partial(score, "attack_r"),
+        "attack_r_lattice": partial(score, "attack_r_lattice", combine=EQ_8),
+        "attack_p": partial(score, "attack_p"),
+    }
+    for name, both in answers.items():
+        for dropped, target, foreign in zip((False, True), both, ordinary, strict=True):
+            spot = SPIKING[name]._replace(input_dropout=dropped)
+            for attack, scored in attacks.items():
+                settings[spot._replace(attack=attack)] = scored(target)
+                if spot.model == "snn" and attack != "attack_p":
+                    there = spot._replace(attack=attack, references="ann")
+                    settings[there] = scored(target, foreign)
+    verdicts = studies.claims("snn", settings)
+    lines = table("claim", "as printed", "extended", "evidence")
+    for number in ("S3", "S4", "S5", "S10"):
+        row = verdicts.loc[number]
+        evidence = row["evidence"].replace("|", "/")
+        cells = number, row["as_printed"], row["verdict"], evidence
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -528,7 +572,11 @@ def main() -> None:
             page = replace(page, "equal accuracy", at_equal_accuracy(frontier))
             drawn(plots.frontier_lines(frontier), "results-equations.png")
         if {*kept}.issuperset(MASKED):
-            page = replace(page, "masked images", masked(given.store, images))
+            answers = masked_signals(given.store, images)
+            page = replace(page, "masked images", masked(answers))
+            claimed = CLAIMS_PAGE.read_text(encoding="utf-8")
+            claimed = replace(claimed, "claims: input dropout", masked_claims(answers))
+            CLAIMS_PAGE.write_text(claimed, encoding="utf-8")
     names = list(examples.examples())
     with PAIR() as pair:
         found = dict(zip(names, pair.map(measured, names), strict=True))
