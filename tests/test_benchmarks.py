@@ -51,7 +51,17 @@ def test_every_script_is_a_question_of_the_run():
     scripts = {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("faults")}
     assert (
         scripts
-        - {"run", "common", "ordinary", "evidence", "workshop", "attacks", "references", "spikes"}
+        - {
+            "run",
+            "common",
+            "ordinary",
+            "evidence",
+            "shadows",
+            "workshop",
+            "attacks",
+            "references",
+            "spikes",
+        }
         == set(run.QUESTIONS)
         == set(TABLES)
     )
