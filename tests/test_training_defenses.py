@@ -217,6 +217,12 @@ def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
         ({"defense": "dp_sgd", "schedule": "plateau"}, "looks at the training loss"),
         ({"defense": "dp_sgd", "defense_args": {"max_grad_norm": 0.0}}, "positive norm"),
         (
+            {"defense": "dp_sgd", "defense_args": {"multiplicity": 4}, "augment": "none"},
+            "multiplicity=4 without augmentation",
+        ),
+        ({"defense": "dp_sgd", "defense_args": {"multiplicity": 0}}, "multiplicity=0"),
+        ({"defense": "dp_sgd", "defense_args": {"average": 1.0}}, "average=1.0"),
+        (
             {"defense": "dp_sgd", "defense_args": {"noise_multiplier": float("inf")}},
             "is not finite",
         ),
@@ -382,6 +388,89 @@ def test_a_clipped_step_sums_gradients_of_single_samples_each_cut_to_the_norm(im
         torch.testing.assert_close(
             p.detach(), before[name] - 0.3 * expected[name] / 16, rtol=1e-5, atol=1e-9
         )
+
+
+def test_copies_of_an_image_are_clipped_as_one_record(images):
+    """A step on three copies of each of five images, against autograd record by record."""
+    recipe = CNN.replace(augment="crop+flip")
+    options = {"noise_multiplier": 0.0, "max_grad_norm": 0.5, "multiplicity": 3}
+    one = group(images, recipe=recipe, **options)
+    one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
+    x, y = batch(one, 15)
+    y = y[::3].repeat_interleave(3)
+    before = {name: p.detach().clone() for name, p in one.params.items()}
+    expected = {name: torch.zeros_like(p) for name, p in one.params.items()}
+    alone = group(images, recipe=recipe, **options)
+    for record in range(5):
+        copies = slice(3 * record, 3 * record + 3)
+        loss = F.cross_entropy(alone.clipped.hooked(x[copies]), y[copies])
+        grads = torch.autograd.grad(loss, list(alone.params.values()))
+        norm = float(torch.sqrt(sum(g.square().sum() for g in grads)))
+        for (name, total), g in zip(expected.items(), grads, strict=True):
+            expected[name] = total + g * min(1.0, 0.5 / norm)
+    one.clipped.chunk = 6  # two records at a time
+    losses = clipped_step(one, x, y, 0.3)
+    assert losses.shape == (15,)
+    for name, p in one.params.items():
+        torch.testing.assert_close(
+            p.detach(), before[name] - 0.3 * expected[name] / 16, rtol=1e-5, atol=1e-9
+        )
+
+
+def test_an_epoch_shows_every_drawn_image_in_as_many_augmented_copies(images):
+    recipe = CNN.replace(augment="crop+flip")
+    single, triple = (group(images, recipe=recipe, multiplicity=k) for k in (1, 3))
+    assert single.training != triple.training  # the same noise could be taken out of the two
+    order, sizes = triple.order(0)
+    assert len(order[0]) == sum(sizes) and all(size % 3 == 0 for size in sizes)
+    assert (order.view(-1, 3) == order.view(-1, 3)[:, :1]).all()
+    shown = triple.shown(order[0], {n: v[0] for n, v in triple.augments(0, sum(sizes)).items()})
+    copies = shown.view(-1, 3, *shown.shape[1:])
+    assert (copies[:, 0] != copies[:, 1]).flatten(1).any(1).float().mean() > 0.9
+    _, losses = triple.epoch(0, [])
+    assert losses.shape == order.shape
+
+
+def test_weights_are_averaged_as_a_loop_over_the_steps_does(images, monkeypatch):
+    plain, averaged = group(images), group(images, average=0.9)
+    assert plain.training == averaged.training
+    weights, taken = {}, 0
+    original = plain.clipped.step
+
+    def step(*args):
+        nonlocal taken
+        losses = original(*args)
+        taken += 1
+        decay = min(0.9, taken / (taken + 10))
+        for name, p in plain.params.items():
+            now = p.detach().clone()
+            weights[name] = decay * weights[name] + (1 - decay) * now if name in weights else now
+        return losses
+
+    monkeypatch.setattr(plain.clipped, "step", step)
+    for epoch in range(2):
+        plain.epoch(epoch, [])
+        averaged.epoch(epoch, [])
+    assert taken > 4
+    kept = averaged.weights(0)
+    for name, p in plain.params.items():
+        torch.testing.assert_close(averaged.params[name], p)
+        torch.testing.assert_close(kept[name], weights[name], rtol=1e-12, atol=1e-14)
+        assert not torch.equal(kept[name], p.detach())
+
+
+def test_an_averaged_training_goes_on_as_if_it_had_not_been_interrupted(images):
+    recipe = CNN.replace(augment="crop+flip")
+    whole, first, second = (
+        group(images, recipe=recipe, average=0.9, multiplicity=2) for _ in range(3)
+    )
+    for epoch in range(2):
+        whole.epoch(epoch, [])
+    first.epoch(0, [])
+    second.load(first.state())
+    second.epoch(1, [])
+    for name, tensor in whole.weights(0).items():
+        assert torch.equal(second.weights(0)[name], tensor)
 
 
 def flat(group):

@@ -75,14 +75,14 @@ DEFENSES = {
     ),
     "relaxloss": Defense({"target": 0.5}, objectives.relaxloss, logits=True),
     "dp_sgd": Defense(
-        {"noise_multiplier": 1.0, "max_grad_norm": 1.0},
+        {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "multiplicity": 1, "average": 0.0},
         module=lambda module, **_: dp_sgd.fitting(module),
     ),
     # noisy states and randomised labels, drawn once: made by training.train_private alone
     "stored": Defense({"keep": 0.9, "slots": 0, "releases": 1}),
 }
-BELOW = {"smoothing": 1}  # ends of what an option may be
-POSITIVE = ("bandwidth",)
+BELOW = {"smoothing": 1, "average": 1}  # ends of what an option may be
+POSITIVE = ("bandwidth", "multiplicity")
 
 
 def find(name: str) -> Defense:

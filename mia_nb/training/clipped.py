@@ -20,24 +20,32 @@ class ClippedGroup(Group):
     def __init__(self, plan: Plan, ids: list[int]):
         # channels first: Opacus' gradients per sample of a convolution assume it without a check
         super().__init__(plan._replace(stacked=False, channels_last=False), ids)
-        options = {"batch": plan.recipe.batch, **plan.recipe.defense_args}
-        self.clipped = Clipped(self.module, self.optimizer, **options)
+        options = dict(plan.recipe.defense_args)
+        self.average = options.pop("average")  # of the weights, takes no part in the steps
+        self.multiplicity = options["multiplicity"]
+        self.clipped = Clipped(self.module, self.optimizer, batch=plan.recipe.batch, **options)
+        self.taken = 0  # steps
         settings = plan.recipe.to_json()
         del settings["num_models"], settings["snapshots"]
+        if self.multiplicity == 1:  # as before there were copies
+            del options["multiplicity"]
+        settings["defense_args"] = options
         row = np.packbits(plan.member[ids[0]]).tobytes()
         # another training must have other noise and other batches, or the noise of two trainings
         # could be taken out
         self.training = store.content_key(settings | {"row": ids[0]}, plan.images.digest, row)
 
     def order(self, epoch: int) -> tuple[Tensor, list[int]]:
-        """An epoch's Poisson batches one after another, (1, drawn) sample numbers, and their
-        sizes.
+        """An epoch's Poisson batches one after another, (1, drawn) sample numbers, each as often as
+        an image has copies, and their sizes.
         """
         members = torch.from_numpy(np.flatnonzero(self.plan.member[self.ids[0]]))
         coins = generator(self.training, epoch, "order")
         rate = self.plan.recipe.batch / expected_members(self.plan.recipe, self.plan.member)
         drawn = torch.rand(self.plan.steps, len(members), generator=coins) < rate
-        return members.expand(drawn.shape)[drawn][None], drawn.sum(1).tolist()
+        numbers = members.expand(drawn.shape)[drawn].repeat_interleave(self.multiplicity)
+        self.taken = epoch * self.plan.steps
+        return numbers[None], (self.multiplicity * drawn.sum(1)).tolist()
 
     def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
         """Start an epoch's noise, that of the steps included."""
@@ -49,7 +57,9 @@ class ClippedGroup(Group):
     def step(
         self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None
     ) -> Tensor:
-        """One step on a Poisson batch (1, B, C, H, W), maybe empty; the detached losses (1, B)."""
+        """One step on a Poisson batch (1, B, C, H, W), copies of an image one after another, maybe
+        empty; the detached losses (1, B).
+        """
 
         def losses_of(hooked: nn.Module, rows: slice) -> Tensor:
             forward = partial(logits_of, self.plan, hooked)
@@ -59,7 +69,23 @@ class ClippedGroup(Group):
             return defenses.objectives.plain(step)[0]
 
         self.optimizer.param_groups[0]["lr"] = lr
-        return self.clipped.step(x[0], losses_of, self.noise)[None]
+        losses = self.clipped.step(x[0], losses_of, self.noise)
+        if self.average:
+            self.keep_average()
+        return losses[None]
+
+    def keep_average(self) -> None:
+        """Move the weights that are kept towards those of now; in the first steps faster, as what
+        they started from is noise.
+        """
+        self.taken += 1
+        decay = min(self.average, self.taken / (self.taken + 10))
+        for name, tensor in (self.params | self.buffers).items():
+            now = tensor.detach()
+            if name in self.kept and now.is_floating_point():
+                self.kept[name].lerp_(now, 1 - decay)
+            else:
+                self.kept[name] = now.clone()
 
 
 def group_of(plan: Plan, ids: list[int]) -> Group:

@@ -312,7 +312,7 @@ class Group:
         # then
         self.best = torch.full((len(ids),), math.inf)
         self.stopped = torch.zeros(len(ids), dtype=torch.int64)
-        self.kept: dict[str, Tensor] = {}
+        self.kept: dict[str, Tensor] = {}  # under dp_sgd the average, where one is kept
 
     def new_optimizer(self, lr: float | Tensor) -> torch.optim.Optimizer:
         """The recipe's optimiser of this group's parameters."""
@@ -577,7 +577,7 @@ class Group:
 
     def weights(self, slot: int) -> dict[str, Tensor]:
         """State dictionary of one model, on the CPU; with early stopping that of its best epoch so
-        far.
+        far, under dp_sgd the average where one is kept.
         """
         tensors = self.module.state_dict(keep_vars=True)
         # by identity, as tied weights have several names and one tensor

@@ -212,7 +212,7 @@ def _finish(
         lr = learning_rate(recipe, first / max(recipe.epochs, 1), history[:first])
         folder.write_json(diverged_name(m), {"epoch": first + 1, "lr": lr})
         return
-    if group.kept:
+    if recipe.defense == "early_stopping":
         best = {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])}
         folder.write_json(stopped_name(m), best)
     write_weights(folder, weights_name(m), weights)
