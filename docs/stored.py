@@ -24,7 +24,7 @@ KEEP = "keep_output"  # the tag, as nbstripout knows it
 MADE_FROM = "outputs_made_from"  # the digest, in the notebook's metadata
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDTH, HEIGHT = 900, 450  # of a figure that names none
-COLOURS = 128  # of a picture: a figure has few
+COLOURS = 256  # of a picture: with fewer light grey turns green
 REFRESH = "python docs/stored.py"
 
 
@@ -124,7 +124,9 @@ def chromium() -> Iterator[Callable[[dict], bytes]]:
             page.wait_for_timeout(500)  # images within it
             shot = Image.open(io.BytesIO(page.locator("#figure").screenshot())).convert("RGB")
             packed = io.BytesIO()
-            few = shot.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+            few = shot.quantize(
+                COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE
+            )
             few.save(packed, "PNG", optimize=True)
             return packed.getvalue()
 

@@ -129,13 +129,20 @@ def page(
     )
 
 
-def audit_page(audit: ModelAudit, out: str | Path, limits: Sequence[Verdict] = ()) -> Path:
+def audit_page(
+    audit: ModelAudit,
+    out: str | Path,
+    limits: Sequence[Verdict] = (),
+    *,
+    name: str = "one finished model",
+) -> Path:
     """Write the audit of one finished model as one page that asks nothing of the network.
 
     Parameters:
         audit: of `mia_nb.audit`.
         out: the file.
         limits: what `ModelAudit.limits` says of limits that were stated.
+        name: what was audited, for the page's title.
 
     Returns:
         its path.
@@ -164,7 +171,7 @@ def audit_page(audit: ModelAudit, out: str | Path, limits: Sequence[Verdict] = (
         loader=jinja2.FileSystemLoader(TEMPLATES / "report"), autoescape=True
     )
     page = environment.get_template("audit.html.j2").render(
-        title="Audit of one finished model",
+        title=f"Audit of {name}",
         outcome="Nothing can be concluded" if audit.doubt else title_of[audit.verdict.outcome],
         headline=audit.headline,
         limits=LimitsTable(limits)._repr_html_(),

@@ -86,7 +86,7 @@ def test_a_model_without_a_leak_is_not_accused_and_not_acquitted():
 def test_the_populations_threshold_has_the_false_positives_it_was_set_for():
     logits, train, test = planted(1.0, n=4000)
     found = quick(logits, train, test, n_resamples=2)
-    accused = re.search(r"accuses ([\d.]+)% .* members and ([\d.]+)%", found.text)
+    accused = re.search(r"accuses ([\d.]+) % .* members and ([\d.]+) %", found.text)
     tpr = norm.sf(norm.isf(0.1) - 1.0)
     assert float(accused[1]) == pytest.approx(100 * tpr, abs=4)
     assert float(accused[2]) == pytest.approx(10, abs=3)
@@ -163,7 +163,7 @@ def test_the_page_holds_headline_limits_picture_and_tables_and_asks_nothing_of_t
     path = leaky.report(tmp_path / "audit.html", fail_if=["auc>0.6"])
     page = path.read_text()
     assert "Members are given away" in page and "EXCEEDED" in page and "auc&gt;0.6" in page
-    assert page.count('class="figure"') == 1 and "<h2>attacks</h2>" in page
+    assert page.count('class="figure"') == 1 and "<h2>Attacks</h2>" in page
     assert "default-src 'none'" in page and not re.search(r'(src|href)="http', page)
     assert path.stat().st_size < 5e6
     assert len(leaky.plot().data) > 4

@@ -478,6 +478,14 @@ def test_a_rocs_title_and_order_follow_what_is_found_at_the_rate_it_states_not_t
     sentence, order = curves._ranked(few)
     assert sentence.startswith("area: AUC 0.700; n0 = 50 is too few")
     assert order == ["area", "early"]
+    # no attack has a threshold of 1 % false positives or fewer: 10 % is the lowest rate to speak of
+    tied = {
+        name: curve._replace(fpr=np.array([0.05, 0.1, 1.0]), n0=9000, floor=0.05)
+        for name, curve in (("area", area), ("early", early))
+    }
+    assert curves._ranked(tied)[0].startswith("early finds 30.0 % of members at 10 %")
+    coarse = {"rule": early._replace(fpr=np.array([0.6, 0.8, 1.0]), n0=9000, floor=0.6)}
+    assert curves._ranked(coarse)[0].endswith("its tied scores allow no FPR below 60 %")
 
 
 @pytest.mark.parametrize("draw", [curves.roc, curves.roc_pair])

@@ -107,12 +107,19 @@ class ModelAudit(NamedTuple):
         """The attacks' ROC curves, on the right on logarithmic axes."""
         return mia_nb.plots.roc_pair(self.scores)
 
-    def report(self, out: str | Path = "audit.html", fail_if: Sequence[str] = ()) -> Path:
+    def report(
+        self,
+        out: str | Path = "audit.html",
+        fail_if: Sequence[str] = (),
+        *,
+        name: str = "one finished model",
+    ) -> Path:
         """Write one page that needs no network: the verdict, limits, picture and tables.
 
-        out: the file. fail_if: limits to be judged. Returns its path.
+        out: the file. fail_if: limits to be judged. name: what was audited, for the title. Returns
+        its path.
         """
-        return mia_nb.report.audit_page(self, out, self.limits(fail_if))
+        return mia_nb.report.audit_page(self, out, self.limits(fail_if), name=name)
 
     def model_card(self, fail_if: Sequence[str] = ()) -> str:
         """A section for a model card, in Markdown: the headline, each limit, a table of attacks.

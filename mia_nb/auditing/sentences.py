@@ -12,7 +12,7 @@ from mia_nb.attacks import in_words
 from mia_nb.auditing.outputs import LOOK
 from mia_nb.metrics import clopper_pearson, tpr_at
 from mia_nb.metrics.permutation import LEVEL, Evidence
-from mia_nb.metrics.tables import by_attack
+from mia_nb.metrics.tables import by_attack, percent_interval
 from mia_nb.metrics.uncertainty import measurable_rates, scored, tied_floor
 from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Recipe, Scores
@@ -181,16 +181,17 @@ def threshold_words(called: np.ndarray, member: np.ndarray) -> str:
     if not called.any():
         return (
             f"Of {half:,} other test samples too many tie for the largest score, or they are too"
-            f" few, for a threshold of {RATE:.0%} false positives: at that rate nobody is accused."
+            f" few, for a threshold of {percent(RATE)} false positives: at that rate nobody is"
+            " accused."
         )
     rates = []
     for side in (member, ~member):
         low, high = clopper_pearson(called[side].sum(), side.sum())
-        rates.append(f"{called[side].mean():.1%} [{low:.1%}, {high:.1%}]")
+        rates.append(percent_interval(called[side].mean(), low, high))
     return (
-        f"With a threshold that {half:,} other test samples set for {RATE:.0%} false positives, the"
-        f" loss threshold accuses {rates[0]} of members and {rates[1]} of test samples (each"
-        " half of the test samples sets it for the other)."
+        f"With a threshold that {half:,} other test samples set for {percent(RATE)} false"
+        f" positives, the loss threshold accuses {rates[0]} of members and {rates[1]} of test"
+        " samples (each half of the test samples sets it for the other)."
     )
 
 
@@ -212,7 +213,8 @@ def rate_words(scores: Scores, table: pd.DataFrame, attack: str) -> str:
     """The TPR of an attack at the smallest false positive rate that can be measured."""
     if not (rates := measurable_rates(scores)):
         return (
-            f"What share is found at {RATE:.0%} false positives takes 100 non-members to measure."
+            f"What share is found at {percent(RATE)} false positives takes 100 non-members to"
+            " measure."
         )
     name = in_words(attack)
     rate = rates[0]
@@ -221,10 +223,10 @@ def rate_words(scores: Scores, table: pd.DataFrame, attack: str) -> str:
         at = tpr_at(*scored(scores, 0), floor)
         return (
             f"Scores tie: the smallest rate of false positives that {name} can have is"
-            f" {percent(floor)} ({at.fp:,} of {at.n0:,}), at which it finds {at.tpr:.1%}"
-            f" [{at.low:.1%}, {at.high:.1%}] of members; no smaller rate exists."
+            f" {percent(floor)} ({at.fp:,} of {at.n0:,}), at which it finds"
+            f" {percent_interval(at.tpr, at.low, at.high)} of members; no smaller rate exists."
         )
     return (
-        f"At {percent(rate)} false positives {name} finds {tpr:.1%} of members"
-        f" [{low:.1%}, {high:.1%}]; guessing finds {percent(rate)}."
+        f"At {percent(rate)} false positives {name} finds {percent_interval(tpr, low, high)}"
+        f" of members; guessing finds {percent(rate)}."
     )

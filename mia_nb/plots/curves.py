@@ -210,20 +210,26 @@ def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figu
 
 def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
     """(what the first attack finds, in words, the attacks as they stand from top to bottom there):
-    by TPR at the lowest usual FPR that the non-members resolve, without such a rate by AUC.
+    by TPR at the lowest usual FPR that the non-members resolve and ties allow, without such a rate
+    by AUC.
     """
     n0 = min(curve.n0 for curve in curves.values())
     for fpr in (0.001, 0.01, 0.1):
-        if math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES:
-            tpr = {name: _reached(curve, fpr) for name, curve in curves.items()}
-            order = sorted(curves, key=lambda name: (tpr[name], curves[name].auc), reverse=True)
-            best = order[0]
+        resolved = math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES
+        if not resolved:
+            continue
+        tpr = {name: _reached(curve, fpr) for name, curve in curves.items()}
+        order = sorted(curves, key=lambda name: (tpr[name], curves[name].auc), reverse=True)
+        best = order[0]
+        if tpr[best] > 0 or curves[best].floor <= fpr:
             return f"{_finds(best, tpr[best], fpr)}, n0 = {curves[best].n0:,}", order
     order = sorted(curves, key=lambda name: curves[name].auc, reverse=True)
     best = order[0]
     curve = curves[best]
-    few = f"n0 = {curve.n0:,} is too few for a rate at a low FPR"
-    return f"{best}: AUC {curve.auc:.3f}; {few}", order
+    reason = f"n0 = {curve.n0:,} is too few for a rate at a low FPR"
+    if resolved:  # 10 %, the last
+        reason = f"its tied scores allow no FPR below {100 * curve.floor:.0f} %"
+    return f"{best}: AUC {curve.auc:.3f}; {reason}", order
 
 
 def _reached(curve: Curve, fpr: float) -> float:

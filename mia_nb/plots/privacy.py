@@ -204,13 +204,9 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
             align="left",
         )
     labels = first.drop_duplicates("row")
-    several = [
-        f"{name}: {_claimed(table)}" if name else _claimed(table).replace("claimed", "Claimed", 1)
-        for name, table in tables.items()
-    ]
     return finish(
         figure,
-        clauses(*several),
+        _sentence(tables),
         clauses(
             f"delta {listed(f'{delta:g}' for delta in every['delta'].unique())}",
             _relations(tables),
@@ -234,6 +230,23 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
     )
 
 
+def _sentence(tables: dict[str, pd.DataFrame]) -> str:
+    """What was claimed, proved and audited of one network; of several, which claims are refuted:
+    their numbers stand in the picture.
+    """
+    if len(tables) == 1:
+        sentence = _claimed(next(iter(tables.values())))
+        return sentence.replace("claimed", "Claimed", 1)
+    refuted = []
+    for name, table in tables.items():
+        if claims := _refuted(table):
+            refuted.append(f"{name}: {listed(claims)}")
+    return clauses(
+        f"What is claimed, proved and audited of {len(tables)} networks",
+        refuted and f"refuted by the audit: {', '.join(refuted)}",
+    )
+
+
 def _claimed(table: pd.DataFrame) -> str:
     """Claimed, proved and audited, in the words of the ladder; refuted is what its verdicts call
     so.
@@ -245,12 +258,18 @@ def _claimed(table: pd.DataFrame) -> str:
         f"proved: {stated.get(4, 'none')}",
         f"audited: {stated[5]}" if 5 in stated else "not audited",
     ]
-    refuted = [
+    refuted = " and ".join(_refuted(table))
+    return " - ".join(parts) + (f", which refutes {refuted}" if refuted else "")
+
+
+def _refuted(table: pd.DataFrame) -> list[str]:
+    """The claims that the ladder's verdicts call refuted."""
+    rows = table.drop_duplicates("row").set_index("row")
+    return [
         claim
         for row, claim in REFUTABLE.items()
         if str(rows.loc[row].get("verdict", "")).startswith("refuted at")
     ]
-    return " - ".join(parts) + (f", which refutes {' and '.join(refuted)}" if refuted else "")
 
 
 def _relations(tables: dict[str, pd.DataFrame]) -> str:
