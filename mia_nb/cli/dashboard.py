@@ -28,6 +28,16 @@ ADDRESS = f"/voila/render/{NOTEBOOK}"
 GRACE = 5  # seconds that a page which is being made has for ending
 # JupyterLab's extensions that explorers do not need, and which a page would wait for
 UNUSED = ["jupyterlab-plotly", "jupyterlab_pygments", "@voila-dashboards/jupyterlab-preview"]
+# of Voila's page: what puts its script, below the cells, and where the cells begin
+SCRIPT = "{{ voila_setup_labextensions(resources.base_url, resources.labextensions) }}"
+CELLS = "{%- for cell in cell_generator(nb, kernel_id) -%}"
+EARLY = """<script async src="{{ page_config['fullStaticUrl'] | e }}/{{ main_js }}"></script>
+<script async src="{{ resources.base_url }}voila/templates/lab/static/plotly.js"></script>"""
+# plotly.js where `widgets/figure.js` looks for it before it unpacks that of the kernel
+PLOTLY = """(globalThis.__mia_nb ??= {{}}).plotly = (module => {{
+((module, exports, define) => {{{program}}})(module, module.exports);
+return module.exports;
+}})({{exports: {{}}}});"""
 # what a page may ask of its kernel: to move controls, and not to execute code
 MESSAGES = [
     "comm_open",
@@ -169,7 +179,8 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 def _put_page(folder: Path) -> None:
     """Put Voila's page into a folder, without links to a content network for icons that nothing
-    here shows, and dark where the browser is dark.
+    here shows, dark where the browser is dark, and with its scripts above the cells: the browser
+    reads them while the kernel works.
     """
     from jupyter_core.paths import jupyter_path
 
@@ -186,5 +197,17 @@ def _put_page(folder: Path) -> None:
         end = "{%- endblock notebook_css -%}"
         template = template.replace(end, f"{{% raw %}}{style}{{% endraw %}}\n{end}")
     copy = folder / "voila" / "templates" / "lab" / page.name
-    copy.parent.mkdir(parents=True)
+    static = copy.parent / "static"
+    static.mkdir(parents=True)
+    if template.count(SCRIPT) == template.count(CELLS) == 1:  # else Voila has changed its page
+        template = template.replace(SCRIPT, "").replace(CELLS, f"{EARLY}\n{CELLS}")
+        (static / "plotly.js").write_text(PLOTLY.format(program=_program()), encoding="utf-8")
     copy.write_text(template, encoding="utf-8")
+
+
+def _program() -> str:
+    """plotly.js and what figures add to it, read without importing either package."""
+    plotly = importlib.util.find_spec("plotly")
+    library = Path(plotly.origin).parent / "package_data" / "plotly.min.js"
+    addition = Path(__file__).parents[1] / "widgets" / "dressed.js"
+    return f"{library.read_text(encoding='utf-8')};\n{addition.read_text(encoding='utf-8')}"
