@@ -18,9 +18,15 @@ module.exports.dressed = (layout, place) => {
     const words = handle.closest(".widget-slider")?.querySelector(".widget-label")?.textContent;
     handle.setAttribute("aria-label", words || "value");
   }
-  const named = title => typeof title === "string" ? {text: title} : title;
+  // an upright title has no room for all its words beside a low picture
+  const low = (layout.height ?? 400) < 220;
+  const named = title => typeof title === "string" ? {text: title} : {...title};
   const axes = Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name)).map(
-    ([name, axis]) => [name, {...axis, title: {...named(axis.title), font: {size: 11}}}]);
+    ([name, axis]) => {
+      const title = named(axis.title);
+      if (low && name[0] === "y") title.text = title.text?.split(" of ")[0];
+      return [name, {...axis, title: {...title, font: {size: 11}}}];
+    });
   return {
     ...layout, ...Object.fromEntries(axes), autosize: true,
     legend: {...layout.legend, font: {size: 12}},
