@@ -41,8 +41,10 @@ DEFENSES = {
     "relaxloss": "RelaxLoss",
     "hamp": "HAMP",
 }
-# what the study prints of the options of a defense; which confidence MemGuard shows says nothing
+# what the study prints of the options of a defense; which confidence MemGuard shows says nothing,
+# nor do options of DP-SGD that are off
 PRINTED_OPTIONS = {
+    "dp_sgd": {"multiplicity": 1, "average": 0.0},
     "memguard": {"confidence": 0.5},
     "mmd_mixup": {"weight": 5e-4},
     "l2": {"weight": 1e-5},
