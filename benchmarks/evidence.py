@@ -135,6 +135,7 @@ DERIVED = {  # name: (the pool it is made from, how)
 # of all pools they would be over 25 MB
 ENTROPIES = {"resnet14": examples.LOGARITHMS, "fast-small": ("modified_entropy",)}
 LISTS = ("rmia", "nig", "lira_global", "attack_r")  # attacks whose lists have pictures
+COUNTED = 512  # images on which operations are counted
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 KNOWN = [*POOLS, *DERIVED]
 
@@ -151,6 +152,17 @@ def _accuracies(correct: np.ndarray, chosen: np.ndarray) -> list[float]:
     return [round(float(c[m].mean()), 4) for c, m in zip(correct, chosen, strict=True)]
 
 
+def work(pool, images) -> dict:
+    """What each network of a pool computes for an image; of derived ones, the recipe of the pool
+    where their chain of parents began.
+    """
+    counted = querying.operations(pool, images, limit=COUNTED).drop(columns="model")
+    record = {"operations": {name: counted[name].round().tolist() for name in counted}}
+    if pool.recipe.parent is not None:
+        record["made_from"] = pool.ancestor.recipe.to_json()
+    return record
+
+
 def about(pool, signals, images) -> dict:
     """What the manifest of the shipped signals records of a pool."""
     correct, member = signals.correct[:, 0], signals.member
@@ -162,6 +174,7 @@ def about(pool, signals, images) -> dict:
             "pool": pool.key,
             "images": images.digest,
             "classes": CLASSES.split(),
+            **work(pool, images),
         },
         "train_accuracy": _accuracies(correct, member),
         "test_accuracy": _accuracies(correct, ~member),

@@ -174,3 +174,19 @@ def test_shipped_thumbnails_are_images_of_many_samples():
 def test_the_shipped_folder_is_small_enough_for_a_wheel():
     place = examples.PLACES[0] / "cifar10"
     assert sum(path.stat().st_size for path in place.iterdir()) < 25e6
+
+
+def test_of_every_shipped_spiking_pool_operations_are_known_and_are_fewer_than_the_networks():
+    shipped = {name: about["info"] for name, about in examples.examples().items()}
+    ordinary = shipped["cifar10/fast-small"]["operations"]
+    spiking = {name: info for name, info in shipped.items() if info.get("timesteps")}
+    assert len(spiking) >= 3
+    for name, info in spiking.items():
+        counted = {word: np.array(counts) for word, counts in info["operations"].items()}
+        models = len(examples.load_example(name).margin)
+        assert all(len(counts) == models for counts in counted.values())
+        energy = 4.6 * counted["multiply_accumulates"] + 0.9 * counted["accumulates"]
+        np.testing.assert_allclose(counted["energy_nj"], energy / 1000, atol=1)
+        assert counted["energy_nj"].max() < ordinary["energy_nj"][0] / 2
+        if info["recipe"]["parent"]:
+            assert info["made_from"]["model"] == info["base"]

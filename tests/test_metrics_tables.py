@@ -306,3 +306,33 @@ def test_targets_without_a_score_are_refused_by_the_attacks_name():
     fields = ("value", "member", "targets", "pair", "accuracy", "loss")
     with pytest.raises(ValueError, match="loss has no target"):
         metrics.summary({"loss": Scores(*(getattr(scores, name)[:0] for name in fields), {})})
+
+
+def test_operations_are_rows_of_the_table_with_intervals_over_the_pairs_of_targets():
+    scores = pool(0.7, targets=4)
+    few = replace(scores, **{n: getattr(scores, n)[1:] for n in ("value", "member")})
+    few = replace(few, targets=scores.targets[1:], pair=scores.pair[1:])
+    few = replace(few, accuracy=scores.accuracy[1:], loss=scores.loss[1:])
+    counted = pd.DataFrame(
+        {
+            "model": range(4),
+            "multiply_accumulates": 10.0,
+            "accumulates": [0.0, 100.0, 200.0, 300.0],
+            "energy_nj": [0.0, 3000.0, 5000.0, 9000.0],
+        }
+    )
+    table = metrics.summary({"loss": scores}, fpr=(0.1,), n_resamples=20)
+    long = metrics.with_operations(table, scores, counted)
+    pd.testing.assert_frame_equal(long.iloc[: len(table)], table)
+    energy = metrics.by_attack(long, "energy_uj").loc["loss"]
+    # the pairs' means are 1.5 and 7: Student's t with one degree of freedom is 12.71 wide
+    assert energy["value"] == 4.25 and energy["pairs"] == 2
+    assert energy["high"] - energy["value"] == pytest.approx(12.706 * 2.75, rel=1e-3)
+    assert metrics.by_attack(long, "multiply_accumulates").loc["loss", "high"] == 10
+    # of some targets those count that were attacked, by their number in the pool
+    three = metrics.summary({"loss": few}, fpr=(0.1,), n_resamples=20)
+    lists = {name: counted[name].tolist() for name in counted}
+    rows = metrics.by_attack(metrics.with_operations(three, few, lists), "accumulates")
+    assert rows.loc["loss", ["value", "smallest", "largest"]].tolist() == [200, 100, 300]
+    with pytest.raises(ValueError, match=r"operations of 3 models.* 4 or more were attacked"):
+        metrics.with_operations(table, scores, counted[:3])

@@ -110,7 +110,7 @@ def test_an_attacker_at_t_scores_the_answer_at_t_alone_and_the_last_is_the_plain
     for t in (1, 2, 3):
         alone = replace(cube.select(queries=[t - 1]), query_kind="plain")
         for attack in ("loss", "rmia", "nig"):
-            scores = family.outputs[(t,)].scores(attack)
+            scores = family.outputs["direct", t].scores(attack)
             np.testing.assert_array_equal(scores.value, attacks.score(attack, alone).value)
             assert scores.info["flags"] == []
 
@@ -258,6 +258,54 @@ def test_a_click_on_a_point_sets_every_setting_of_it(sweep):
     assert clicked(2) == (0.02, 4)
     assert clicked() == (0.02, 4) and not sweep.error  # the level of the reference
     assert sweep.set(p=0.1).sentence.startswith("p = 0.1, 4 queries: ")
+
+
+ENERGIES = {1: 7e3, 2: 12e3, 0: 132e3}  # of networks with so many time steps, nJ
+
+
+def costly(timesteps, spread=100.0, **info):
+    """Outputs of networks that take about as much energy, each pair of models a little more."""
+    energies = ENERGIES[timesteps] + spread * (np.arange(8) // 2)
+    operations = dict.fromkeys(("multiply_accumulates", "accumulates"), [1e6] * 8)
+    info |= {"operations": operations | {"energy_nj": energies.tolist()}}
+    about = {"timesteps": timesteps, "base": "toy"} if timesteps else {"family": "toy"}
+    signals = answers([0.8 - timesteps / 5], steady, query_kind="plain", **about, **info)
+    return source("spiking" if timesteps else "network", signals)
+
+
+def test_every_metric_stands_against_energy_where_the_reference_has_its_place_too():
+    explorer = latency([costly(1), costly(2), costly(0)])
+    assert dict(explorer.controls["along"].options) == {
+        "steps t": "t",
+        "energy for an image, µJ": "energy",
+    }
+    explorer.set(attack="loss", t=2, along="energy")
+    points = {}
+    for trace in explorer.view.figures["curve"]["data"]:
+        if trace.get("mode", "").startswith("lines+markers"):
+            points[trace["name"]] = (array(trace["x"]), trace.get("customdata"))
+    energies, numbers = points["direct"]
+    np.testing.assert_allclose(energies, [7.15, 12.2], rtol=0.02)  # lines stand a little apart
+    assert list(array(numbers)) == [0, 1]
+    assert points["ordinary network"][1] is None  # a click on it chooses nothing
+    np.testing.assert_allclose(points["ordinary network"][0], 132, rtol=0.02)
+    row = rows_of(explorer, "energy_uj").loc["with T = 1"]
+    # Student's t, three degrees of freedom: pairs take 7.0, 7.1, 7.2 and 7.3
+    half = 3.182 * np.std([7.0, 7.1, 7.2, 7.3], ddof=1) / 2
+    assert row["value"] == pytest.approx(7.15)
+    assert (row["high"] - row["low"]) / 2 == pytest.approx(half, rel=1e-3)
+    assert (
+        explorer.view.table["energy for an image, µJ"].str.startswith(("7.15", "12.2", "132")).all()
+    )
+    explorer._pointed("curve", {"kind": "click", "numbers": [0]})
+    assert explorer.values["t"] == 1
+
+
+def test_energy_is_offered_only_where_that_of_every_network_is_known():
+    unknown = costly(0)
+    del unknown.info["operations"]
+    explorer = latency([costly(1), costly(2), unknown])
+    assert dict(explorer.controls["along"].options) == {"steps t": "t"}
 
 
 @pytest.mark.parametrize(

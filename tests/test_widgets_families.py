@@ -38,8 +38,8 @@ def test_the_ordinary_network_has_the_same_members_and_the_same_architecture():
     other_base = source("wide", changed(plain.signals, info={"family": "wide"}))
     (alone,) = by_time([steps, other_members, other_base]).values()
     (both,) = by_time([steps, other_members, plain, other_base]).values()
-    assert alone.outputs[(1,)].reference is None
-    assert both.outputs[(1,)].reference.source is plain
+    assert alone.outputs["direct", 1].reference is None
+    assert both.outputs["direct", 1].reference.source is plain
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,10 @@ def test_stored_pools_that_differ_in_t_alone_are_one_family_beside_their_parent(
     families = by_time(found)
     shipped = [name for name in families if name.startswith("CIFAR-10")]
     endings = sorted(name.partition(", T = ")[2] for name in shipped)
-    assert endings == ["1, 2, hybrid"]
+    assert endings == ["1, 2, 4, converted and hybrid"]
+    # the network that they were made from is shipped with eight others, and beside later ones
+    reference = families[shipped[0]].outputs["hybrid", 1].reference.source
+    assert reference.info["example"] == "cifar10/fast-small" and len(reference.signals.margin) == 8
     families = {name: family for name, family in families.items() if name.startswith(SPIKING)}
     assert list(families) == [
         f"{SPIKING}, T = 2, converted, step by step",
@@ -73,12 +76,12 @@ def test_stored_pools_that_differ_in_t_alone_are_one_family_beside_their_parent(
         f"{SPIKING}, T = 1, 2, converted, dropout 0.1, 2 queries",
     ]
     for name, family in families.items():
-        ordinary = family.outputs[(1,)].reference
+        ordinary = family.outputs["converted", 1].reference
         # and not the twin, trained on the same members later
         assert ordinary.source.info["pool"] == network.key
         assert ordinary.source.info["draws"] == ("dropout" if "dropout" in name else "plain")
         assert ("same dropout" in ordinary.name) == ("dropout" in name)
-        keys = [family.outputs[(t,)].source.info["pool"] for t in (1, 2)]
+        keys = [family.outputs["converted", t].source.info["pool"] for t in (1, 2)]
         if "step by step" in name:
             assert keys == [converted[2].key] * 2
         else:

@@ -5,6 +5,7 @@ from mia_nb.metrics.curve import auc, clopper_pearson, ppv, roc, tpr_at
 from mia_nb.metrics.frontier import frontier, matched
 from mia_nb.metrics.groups import by_group, readable_groups
 from mia_nb.metrics.null import self_test
+from mia_nb.metrics.operations import with_operations
 from mia_nb.metrics.protocol import choose
 from mia_nb.metrics.queries import query_curve, variance_split
 from mia_nb.metrics.tables import (
@@ -46,4 +47,5 @@ __all__ = [
     "tpr_at",
     "variance_split",
     "verdict",
+    "with_operations",
 ]

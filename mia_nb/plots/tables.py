@@ -11,6 +11,7 @@ METRIC_NAMES = {
     "train_loss": "training loss",
     "gap": "train accuracy - test accuracy",
     "auc": "AUC",
+    "energy_uj": "energy for an image (µJ)",
 }
 
 

@@ -5,6 +5,7 @@ setting. `latency`, `dropout`, `noise` and `compare` open it on their own axes.
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from mia_nb import attacks, metrics
@@ -13,6 +14,8 @@ from mia_nb.metrics.queries import UNAVERAGED
 from mia_nb.types import Scores
 from mia_nb.widgets import families
 from mia_nb.widgets.contrast import (
+    ENERGY,
+    ENERGY_WORDS,
     all_but,
     change_rows,
     curve,
@@ -61,8 +64,8 @@ MORE_RATES = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05
 
 
 def latency(sources: Sequence[Source]) -> Explorer:
-    """What one output after t time steps gives away, beside the ordinary network that the spiking
-    one came from.
+    """What one output after t time steps gives away, and what it costs, beside the ordinary network
+    that the spiking one came from.
 
     Parameters:
         sources: what to find the networks in, as `sources` gives them
@@ -72,14 +75,15 @@ def latency(sources: Sequence[Source]) -> Explorer:
         shows, `csv()` exports it. Without sources a message that says what to run.
 
     Networks: every spiking pool that was queried step by step (query(..., per_step=True); t: the
-    readout of the first t steps, or step t alone), and every set of spiking pools with the same
-    members and recipe that differ in T (t: their T). The ordinary network has the same members and
+    readout of the first t steps, or step t alone), and every set of spiking pools of one
+    architecture with the same members (t: their T). The ordinary network has the same members and
     was queried in the same way, input dropout included; a parent comes before any other of the same
     architecture. Intervals are those of `mia.summary`, the difference of AUC is paired
-    (`metrics.difference`).
+    (`metrics.difference`). Where operations are known, as of the signals that come with the
+    package, every metric also stands against the energy of the arithmetic for one image.
 
     Caveat: networks that differ in accuracy compare unfairly; an attacker who is shown the outputs
-        of all steps has more than one.
+        of all steps has more than one. Memory, which takes most of a chip's energy, is not counted.
     """
     nothing = (
         "no spiking network is stored that was queried at several time steps; make some with:"
@@ -94,9 +98,10 @@ def latency(sources: Sequence[Source]) -> Explorer:
         "Latency",
         "Does an attacker learn more from more time steps?",
         families.by_time(list_of_sources(sources)),
-        {"t": "steps t"},
+        {"way": "made", "t": "steps t"},
         nothing=nothing,
         start=lambda family: tuple(family.outputs)[(len(family.outputs) - 1) // 2],
+        against=("t", ENERGY),
         missing=missing,
     )
 
@@ -147,6 +152,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         {"p": "p", "queries": "queries Q"},
         nothing=nothing,
         start=lambda family: (min(family.outputs)[0], END),
+        against=("p", "queries"),
         missing=missing,
     )
 
@@ -183,7 +189,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
         nothing="no model with noise was queried twice yet; make some with:"
         " mia-nb run 09_neural_de --preset tour",
         start=lambda family: (next(iter(family.outputs))[0], END),
-        along="outputs",
+        against=("outputs", "sigma"),
         missing=missing,
     )
 
@@ -222,7 +228,7 @@ def settings_explorer(
     *,
     nothing: str,
     start: Callable[[Family], tuple] | None = None,
-    along: str = "",
+    against: Sequence[str] = (),
     missing: Callable[[Family, Outputs], dict[str, bool]] | None = None,
 ) -> Explorer:
     """The explorer of families of outputs.
@@ -235,7 +241,8 @@ def settings_explorer(
             the outputs of a family have no order, and are ticked
         nothing: what to say where nothing was found
         start: the settings shown first
-        along: the setting on the horizontal axis at first; "": the first of the axes
+        against: what may stand on the horizontal axis, the first at first: settings, and "energy"
+            where that of all outputs is known
         missing: remarks on what is not stored, and whether they hold, of a family and what is shown
     """
     if not found:
@@ -262,12 +269,15 @@ def settings_explorer(
         figures = dict(measured.pictures(tuple(shown), attack, target))
         if axes:
             place = {name: values[name] for name in axes}
-            x = values.get("along", next(iter(axes)))
-            references = [tables[outputs] for outputs in shown[1:]]
+            x = values["along"]
+            references = []
+            for outputs in shown[1:]:
+                references.append(tables[outputs].assign(energy=measured.energy(outputs)))
             family_table = measured.family_table(pool, attack, target)
             lines = curve(family_table, references, axes, x, values["show"], attack)
             figures["histogram"] = with_layout(figures["histogram"], legend=INSIDE)
-            figures["curve"] = with_line(lines, place[x]) if is_number(place[x]) else lines
+            at = place.get(x, measured.energy(shown[0]))
+            figures["curve"] = with_line(lines, at) if is_number(at) else lines
             long = pd.concat([family_table, *references], ignore_index=True)
             texts = numbers(on_one_line(long, place, x), shown[0])
         else:
@@ -313,9 +323,15 @@ def settings_explorer(
     else:
         others = tuple(found)[1:]
         controls["beside"] = Ticks("beside it", others, others[:1], limit=BESIDE)
-    if len(axes) > 1:
-        options = [(words, name) for name, words in axes.items()]
-        controls["along"] = dropdown("against", options, along or options[0][1])
+    if axes:
+        controls["along"] = dropdown("against")
+        follow["along"] = {
+            "options": lambda pool: [
+                (axes.get(name, ENERGY_WORDS), name)
+                for name in against
+                if name != ENERGY or measured.all_energies(found[pool])
+            ]
+        }
 
     def clicked(number: int, values: dict) -> dict:
         place = tuple(found[values["pool"]].outputs)[number]
@@ -347,6 +363,21 @@ class Measurements:
         self.pictures = lru_cache(LOOKS)(self._pictures)
         self.family_table = lru_cache(KEPT)(self._family_table)
 
+    def energy(self, outputs: Outputs) -> float | None:
+        """Microjoules of the arithmetic for one image, to three figures, the mean over models; None
+        where it is not known.
+        """
+        counted = outputs.source.info.get("operations")
+        if counted is None or outputs.queries is not None:
+            return None
+        return float(f"{np.mean(counted['energy_nj']) / 1000:.3g}")
+
+    def all_energies(self, family: Family) -> bool:
+        """Whether the energy of every output of a family, and of its references, is known."""
+        every = [*family.outputs.values()]
+        every += [outputs.reference for outputs in every if outputs.reference is not None]
+        return all(self.energy(outputs) is not None for outputs in every)
+
     def _of(self, outputs: Outputs, attack: str, target: int | str) -> Scores:
         return only(self.scores(outputs, attack), target)
 
@@ -354,6 +385,8 @@ class Measurements:
         """The rows of `mia.summary`, under the name of the outputs."""
         scores = self._of(outputs, attack, target)
         table = metrics.summary({attack: scores}, n_resamples=DRAWS)
+        if self.energy(outputs) is not None:
+            table = metrics.with_operations(table, scores, outputs.source.info["operations"])
         table = table[table["attack"] == attack].reset_index(drop=True)
         table.insert(0, "family", outputs.name)
         return table
@@ -379,6 +412,7 @@ class Measurements:
         tables = []
         for place, outputs in self.found[pool].outputs.items():
             settings = dict(zip(self.axes, place, strict=True))
+            settings[ENERGY] = self.energy(outputs)
             tables.append(self.table(outputs, attack, target).assign(**settings))
         return pd.concat(tables, ignore_index=True)
 

@@ -18,12 +18,17 @@ from mia_nb.widgets.stored import Source
 
 APART = 0.01  # of test accuracy: more is another utility
 POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE}"
-LOGARITHMIC = ("t", "queries", "outputs")
+LOGARITHMIC = ("t", "queries", "outputs", "energy")
+ENERGY = "energy"  # no setting but a measured quantity that may stand on the horizontal axis
+ENERGY_WORDS = "energy for an image, µJ"
 UNPAIRED = "other members or images: not paired"
 TIED = 0.01  # share of scores that equal another's and are worth a word
 ABSENT = "-"
 # of info: which results these are, not how they were made
-IDENTITY = ("pool", "models", "key", "family", "recipe", "classes", "images", "example", "activity")
+IDENTITY = (
+    *("pool", "models", "key", "family", "recipe", "classes", "images", "example", "activity"),
+    *("operations", "made_from"),
+)
 
 
 def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:
@@ -106,28 +111,34 @@ def curve(
     attack: str,
 ) -> dict:
     """A metric against a setting, a line for each value of the other setting; the reference's level
-    is dashed.
+    is dashed. Against energy, where the reference has its place too, points say their last setting.
     """
     rows = rows_of(table, *show)
     others = all_but(axes, x)
     names = [""] * len(rows)
     if others:
-        names = [f"{axes[others[0]]} = {setting_text(value)}" for value in rows[others[0]]]
+        names = [_line_name(axes[others[0]], value) for value in rows[others[0]]]
+    rows = rows.assign(line=names)
     levels = None
     if references:
         levels = rows_of(pd.concat(references), *show)
         levels = levels.assign(line=levels["family"])
+    drawn = rows
+    if x == ENERGY:
+        drawn = pd.concat([rows, levels])
+        levels = None
+    x_title = axes.get(x, ENERGY_WORDS)
     metric = metric_name(*show) if show[1] else metric_name(show[0])
     sizes = f"{rows['targets'].iloc[0]} targets, n0 = {rows['n0'].min():,}"
     figure = plots.lines(
-        rows.assign(line=names),
+        drawn,
         x,
         levels=levels,
         log=x in LOGARITHMIC,
         shares=show[0] != "auc",
-        x_title=axes[x],
+        x_title=x_title,
         y_title=metric,
-        title=f"{metric} of {attacks.in_words(attack)} against {axes[x]}",
+        title=f"{metric} of {attacks.in_words(attack)} against {x_title}",
         caption=f"bars and bands 95 %; {sizes}",
         height=440,
     ).update_layout(meta="click a point")
@@ -135,18 +146,32 @@ def curve(
     places = {}
     for number, (line, value) in enumerate(zip(names, rows[x], strict=True)):
         places[line, value] = number
+    last = next(reversed(axes))
     for trace in figure.data:
-        if trace.customdata is not None:
-            trace.text = [setting_text(value) for value in trace.customdata]
-            trace.customdata = [places[trace.name or "", value] for value in trace.customdata]
-            trace.hovertemplate = trace.hovertemplate.replace("%{customdata}", "%{text}")
+        if trace.customdata is None:
+            continue
+        chosen = [places.get((trace.name or "", value)) for value in trace.customdata]
+        trace.text = [setting_text(value) for value in trace.customdata]
+        trace.hovertemplate = trace.hovertemplate.replace("%{customdata}", "%{text}")
+        trace.customdata = None if None in chosen else chosen
+        if x == ENERGY and trace.customdata is not None:
+            settings = rows[last].iloc[chosen]
+            trace.text = [f"{last} = {setting_text(value)}" for value in settings]
+            trace.update(mode="lines+markers+text", textposition="middle right")
     return plain(figure)
 
 
+def _line_name(setting: str, value: object) -> str:
+    """What a line is called: words say themselves what they are, numbers of what."""
+    return value if isinstance(value, str) else f"{setting} = {setting_text(value)}"
+
+
 def on_one_line(table: pd.DataFrame, place: dict, x: str) -> pd.DataFrame:
-    """The rows that share all settings but x with this place, and those of references."""
+    """The rows that share all settings but x with this place, and those of references; against
+    what is measured, all rows.
+    """
     for name, value in place.items():
-        if name != x:
+        if x in place and name != x:
             table = table[table[x].isna() | (table[name] == value)]
     return table
 
@@ -161,6 +186,11 @@ def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
     for metric in ("train_acc", "test_acc", "gap"):
         rows = rows_of(table, metric).set_index("family")[["value", "low", "high"]]
         view[metric_name(metric)] = [ends(*row) for row in rows.to_numpy()]
+    if (table["metric"] == "energy_uj").any():
+        rows = rows_of(table, "energy_uj").set_index("family").reindex(view.index)
+        view[ENERGY_WORDS] = [
+            ends(*row, ".3g") for row in rows[["value", "low", "high"]].to_numpy()
+        ]
     view = view.rename_axis("family").reset_index()
     view.insert(0, "", [POINTER if name == chosen.name else "" for name in view["family"]])
     return view

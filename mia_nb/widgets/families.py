@@ -13,7 +13,7 @@ import numpy as np
 from mia_nb import attacks, store
 from mia_nb.digests import digest
 from mia_nb.types import Scores
-from mia_nb.widgets.stored import Source, label, queried, trained, unique
+from mia_nb.widgets.stored import Source, label, queried, trained, unique, way
 
 # how outputs are queried where nothing is said
 USUAL = {"input_dropout": 0.0, "queries": 1, "temperature": 1.0} | dict.fromkeys(
@@ -60,29 +60,30 @@ class Family(NamedTuple):
 
 
 def by_time(sources: Sequence[Source]) -> dict[str, Family]:
-    """Spiking networks by their time steps, (t,), beside the ordinary network.
+    """Spiking networks by how they were made and their time steps, (way, t), beside the ordinary
+    network.
 
     One family for every source with an output per time step (t: the steps so far, or step t
-    alone), and one for every set of spiking pools that have members, recipe and parent's parent in
-    common and were queried in the same way, but differ in T (t: their T); of two with equal T the
-    newest.
+    alone), and one for every set of spiking pools of one architecture that have their members in
+    common and were queried in the same way (t: their T). Of two that differ in T alone, and have
+    the same, the newest; ways that differ in more are numbered.
     """
     pools = _pools_beside(sources)
     stepwise = [source for source in sources if query_kind(source) == "steps"]
     single = [source for source in sources if query_kind(source) != "steps"]
     families: list[tuple[str, Family]] = []
     for source in stepwise:
-        families.append(_step_by_step(source, _ordinary_outputs(source, single, pools)))
-    groups: dict[tuple, dict[int, Source]] = {}
+        families.append(_step_by_step(source, _ordinary_outputs([source], single, pools)))
+    groups: dict[tuple, dict[str, dict[int, Source]]] = {}
     for source in single:
         if source.info.get("timesteps"):
-            group = groups.setdefault((*alike(source), _training(source, pools)), {})
-            group[source.info["timesteps"]] = source
-    for group in groups.values():
-        if len(group) > 1:
-            rising = dict(sorted(group.items()))
-            last = next(reversed(rising.values()))
-            families.append(_of_each_t(rising, _ordinary_outputs(last, single, pools)))
+            ways = groups.setdefault((*alike(source), _architecture(source)), {})
+            ways.setdefault(_training(source, pools), {})[source.info["timesteps"]] = source
+    for ways in groups.values():
+        rising = [dict(sorted(one.items())) for one in ways.values()]
+        members = [source for one in rising for source in one.values()]
+        if len(members) > 1:
+            families.append(_of_each_t(rising, _ordinary_outputs(members, single, pools)))
     return unique(families)
 
 
@@ -95,7 +96,7 @@ def _step_by_step(source: Source, reference: Outputs | None) -> tuple[str, Famil
         name = f"after {t} of {count} steps" if t < count else f"after all {count} steps"
         if alone:
             name = f"in step {t} alone"
-        outputs[(t,)] = Outputs(name, source, (t - 1,), True, reference)
+        outputs[way(source.recipe), t] = Outputs(name, source, (t - 1,), True, reference)
     name = f"{_network_name(source, count)}, step by step"
     if alone:
         caption = "an attacker who is given the output of step t alone"
@@ -104,15 +105,20 @@ def _step_by_step(source: Source, reference: Outputs | None) -> tuple[str, Famil
     return name, Family(outputs, caption)
 
 
-def _of_each_t(group: dict[int, Source], reference: Outputs | None) -> tuple[str, Family]:
-    """Networks of different T: their name, and the family."""
-    first = next(iter(group.values()))
-    name = _network_name(first, ", ".join(map(str, group)))
+def _of_each_t(ways: Sequence[dict[int, Source]], reference: Outputs | None) -> tuple[str, Family]:
+    """Networks of different T, in several ways: their name, and the family."""
+    named = unique((way(next(iter(group.values())).recipe), group) for group in ways)
+    every = sorted({timesteps for group in ways for timesteps in group})
+    first = next(iter(ways[0].values()))
+    name = _network_name(first, ", ".join(map(str, every)))
     if first.recipe:
+        name = name.replace(f", {way(first.recipe)}", f", {' and '.join(named)}", 1)
         name = ", ".join([name, *queried(first.info)])
     outputs = {}
-    for timesteps, source in group.items():
-        outputs[(timesteps,)] = Outputs(f"with T = {timesteps}", source, reference=reference)
+    for made, group in named.items():
+        for timesteps, source in group.items():
+            text = f"with T = {timesteps}" if len(named) == 1 else f"{made}, T = {timesteps}"
+            outputs[made, timesteps] = Outputs(text, source, reference=reference)
     return name, Family(outputs, "each T is a network of its own, with the same members")
 
 
@@ -124,10 +130,13 @@ def _network_name(source: Source, timesteps: int | str) -> str:
 
 
 def _ordinary_outputs(
-    spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]
+    spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
 ) -> Outputs | None:
-    """The ordinary network beside a spiking one, if its outputs are stored."""
-    source = ordinary(spiking, sources, pools)
+    """The ordinary network beside these spiking ones, if its outputs are stored: one that any of
+    them was made from, before others of the same architecture.
+    """
+    source = next(filter(None, (ancestor(one, sources, pools) for one in spiking)), None)
+    source = source or ordinary(spiking[-1], sources)
     if source is None:
         return None
     masked = ", same dropout" if source.info.get("input_dropout") else ""
@@ -337,6 +346,14 @@ def alike(source: Source, *, but: Iterable[str] = ()) -> tuple:
     return *place, json.dumps(without(how, *but), sort_keys=True)
 
 
+def _architecture(source: Source) -> str:
+    """The network that spikes, and with what masks it was queried; of unknown ones the name."""
+    if not source.recipe:
+        return source.label
+    args = source.recipe.get("model_args", {}).get("base_args")
+    return json.dumps([source.info.get("base"), args, source.info.get("mask_scope")])
+
+
 def _training(source: Source, pools: dict[str, store.Folder]) -> str:
     """How a pool was trained but for its number of time steps."""
     recipe = without(source.recipe, "epochs", "model_args", "parent")
@@ -376,21 +393,45 @@ def ancestors(source: Source, pools: dict[str, store.Folder]) -> list[str]:
     return keys
 
 
-def ordinary(
+def ancestor(
     spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]
 ) -> Source | None:
-    """The network without time that was queried in the same way: an ancestor, or the newest of the
-    same architecture.
+    """The network that a spiking one was made from, queried in the same way; of shipped ones, whose
+    parents are not stored, the first models of its recipe.
+    """
+    keys = ancestors(spiking, pools)
+    made_from = without(spiking.info.get("made_from") or {}, "num_models")
+    for source in reversed(sources):
+        if source.info.get("timesteps"):
+            continue
+        if source.info.get("pool") in keys and alike(source) == alike(spiking):
+            return source
+        if made_from and without(source.recipe, "num_models") == made_from:
+            first = _first_models(source, len(spiking.signals.margin))
+            if alike(first) == alike(spiking):
+                return first
+    return None
+
+
+def _first_models(source: Source, count: int) -> Source:
+    """The source as if it had no more models than so many, and no more references."""
+    signals = source.signals
+    if len(signals.margin) == count:
+        return source
+    signals = signals.select(models=slice(0, count))
+    return Source(source.label, signals, info=source.info, classes=source.classes)
+
+
+def ordinary(spiking: Source, sources: Sequence[Source]) -> Source | None:
+    """The newest network without time and of the same architecture that was queried in the same
+    way.
     """
     like = alike(spiking)
-    fitting = [s for s in sources if not s.info.get("timesteps") and alike(s) == like]
-    keys = ancestors(spiking, pools)
-    parents = [source for source in fitting if source.info.get("pool") in keys]
-    if parents:
-        return parents[-1]
     base = spiking.info.get("base")
-    for source in reversed(fitting):
+    for source in reversed(sources):
         same = base is None or source.info.get("family") in (base, None)
-        if same and not source.recipe.get("defense"):
+        if not same or source.info.get("timesteps") or source.recipe.get("defense"):
+            continue
+        if alike(source) == like:
             return source
     return None

@@ -393,17 +393,21 @@ def trained(info: dict, recipe: dict) -> str:
     """The networks in words: "digits, TinyCNN as spiking network, T = 1, hybrid (d5ec)"."""
     network = " ".join(NAMES.get(word, word) for word in info.get("family", "?").split())
     if "base" in info and info.get("timesteps"):
-        way = "direct"
-        if recipe.get("parent"):
-            way = "hybrid" if recipe.get("epochs") else "converted"
         base = NAMES.get(info["base"], info["base"])
-        network = f"{base} as spiking network, T = {info['timesteps']}, {way}"
+        network = f"{base} as spiking network, T = {info['timesteps']}, {way(recipe)}"
     words = []
     for key in (info.get("dataset"), network, recipe.get("defense")):
         if key:
             words.append(NAMES.get(key, key))
     key = f" ({info['pool'][:4]})" if info.get("pool") else ""
     return ", ".join(words) + key
+
+
+def way(recipe: dict) -> str:
+    """How spiking networks were made."""
+    if not recipe.get("parent"):
+        return "direct"
+    return "hybrid" if recipe.get("epochs") else "converted"
 
 
 def queried(info: dict) -> list[str]:
