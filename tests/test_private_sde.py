@@ -250,6 +250,28 @@ def test_models_have_noise_of_their_own_and_another_seed_has_other_noise(pool, w
             assert abs(np.corrcoef(first[:size], second[:size])[0, 1]) < 0.1
 
 
+def test_behind_another_public_network_the_same_recipe_has_other_noise(world, tmp_path):
+    public, private = world
+    recipe = RECIPE.replace(num_models=2, model_args={**NETWORK, "k": 0.5})
+    found = []
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        scale = {"mean": public.mean, "std": public.std}
+        other = data.from_arrays(public.x[half], public.y[half], **scale)
+        options = {"epsilon": None, "root": tmp_path, "progress": False}
+        pool = training.train_private(recipe, private, other, **options)
+        kept = pool.folder.read_arrays(private_sde.stored_name(0))
+        network = pool.model(0)
+        with torch.no_grad():
+            embedded = private_sde._embedded(network, private)[pool.member[0]]
+            quiet = network.flow(embedded).flatten(1).numpy()
+        found.append((kept["states"][0], kept["labels"], quiet))
+    (states, labels, quiet), (others, other_labels, other_quiet) = found
+    assert (labels == other_labels).mean() < 0.5
+    # with the same noise, differences of what is stored would be those of what went in
+    nearest = [np.linalg.norm(states - others - step, axis=1).min() for step in quiet - other_quiet]
+    assert np.median(nearest) > 0.5
+
+
 def test_no_attack_finds_members_where_states_are_noise_and_labels_are_coins(world, root):
     public, private = world
     recipe = RECIPE.replace(split="bernoulli", num_models=8)

@@ -399,8 +399,10 @@ def _drawn(
     settings = pool.recipe.to_json()
     del settings["num_models"]
     row = np.packbits(pool.member[model]).tobytes()
-    # another training has other noise, or the noise of two could be taken out
-    training = store.content_key(settings | {"row": model}, images.digest, row)
+    # another training, or one behind another public network, has other noise: that of two could be
+    # taken out, and what they spend would not add up
+    settings |= {"row": model, "backbone": pool.record["backbone_weights"]}
+    training = store.content_key(settings, images.digest, row)
     noise = torch.Generator().manual_seed(mix(training, "states"))
     neural_de.set_noise(network, True)
     states = torch.stack([network.flow(h, noise).flatten(1) for _ in range(args["releases"])])
