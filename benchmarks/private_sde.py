@@ -12,7 +12,7 @@ the same states, without noise in them. All heads are linear. Below: what canari
 stored states, and two errors planted there. Digits by default; --fast takes a pool of FastNets on
 CIFAR-10, whose first network was trained on its members, and 10,000 each of these and of the
 others. --sweep chooses the labels' share of epsilon and the rate of the sums on public images alone.
-With --classes digits 0 to 4 are public and 5 to 9 private: the public network never saw their kind.
+With --classes digits 0 to 4 are public and records of 5 to 9 are trained on: the public network never saw their kind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REDRAWN = 300  # epochs with noise of their own
 CLIMBS = 100  # steps to an image with a large state
 SMALL = {"base_args": {"width": 16}, "channels": 16, "steps": 4, "k": 0.1}
 FAST = {"base": "fast", "base_args": {"width": 32}, "channels": 16, "steps": 4, "k": 0.1}
-PUBLIC_CLASSES = 5  # with --classes; the others are private
+PUBLIC_CLASSES = 5  # with --classes; the other classes hold the records
 IMAGES = 10_000  # public ones of CIFAR-10, and private ones
 
 

@@ -28,7 +28,6 @@ from mia_nb import data, examples, metrics, plots, querying, studies, training
 from mia_nb.attacks import NAMES, align, score
 from mia_nb.store import folders
 from mia_nb.studies import Setting, setting
-from mia_nb.studies.as_printed import EQ_8
 from mia_nb.studies.engine import load
 from mia_nb.training.pool import Pool
 from mia_nb.types import Recipe, Scores, Signals
@@ -518,20 +517,16 @@ def masked(answers: dict[str, tuple[Signals, Signals]]) -> list[str]:
 def masked_claims(answers: dict[str, tuple[Signals, Signals]]) -> list[str]:
     """The spiking study's claims about input dropout, on the pools that were queried with it."""
     settings, ordinary = {}, answers["fast-small"]
-    attacks = {
-        "rmia": partial(score, "rmia"),
-        "attack_r": partial(score, "attack_r"),
-        "attack_r_lattice": partial(score, "attack_r_lattice", combine=EQ_8),
-        "attack_p": partial(score, "attack_p"),
-    }
+    attacks = {name: name for name in ("rmia", "attack_r", "attack_p")}
+    attacks["attack_r_lattice"] = studies.SPIKING_ATTACKS["attack_r_lattice"]  # by Eq. 8
     for name, both in answers.items():
         for dropped, target, foreign in zip((False, True), both, ordinary, strict=True):
             spot = SPIKING[name]._replace(input_dropout=dropped)
-            for attack, scored in attacks.items():
-                settings[spot._replace(attack=attack)] = scored(target)
+            for attack, how in attacks.items():
+                settings[spot._replace(attack=attack)] = score(how, target)
                 if spot.model == "snn" and attack != "attack_p":
                     there = spot._replace(attack=attack, references="ann")
-                    settings[there] = scored(target, foreign)
+                    settings[there] = score(how, target, foreign)
     verdicts = studies.claims("snn", settings)
     lines = table("claim", "as printed", "extended", "evidence")
     for number in ("S3", "S4", "S5", "S10"):
