@@ -270,7 +270,7 @@ MOVED = {  # tab: which of its sliders to move, by keyboard alone
     "Scores and ROC": 0,
     "One sample, two worlds": 0,
     "Vulnerable samples": None,
-    "Latency": 0,
+    "Latency": 1,
     "Dropout": 1,
     "Noise is not privacy": 1,
     "Run comparison": None,
