@@ -42,8 +42,6 @@ SPIKING = {  # pool: its place in the study of spiking networks
     "fast-converted-T4": Setting("snn", training="convert", timesteps=4),
     "fast-hybrid-T1": Setting("snn", training="hybrid", timesteps=1),
     "fast-hybrid-T2": Setting("snn", training="hybrid", timesteps=2),
-    "fast-hybrid-T4": Setting("snn", training="hybrid", timesteps=4),
-    "fast-direct-T1": Setting("snn", training="direct", timesteps=1),
 }
 # the fast network by whole trainings, and what differs from it in more than the length of training
 WHOLE = ("fast-1-epoch", "fast-2-epochs", "fast-3-epochs", "fast-short", "fast-small", "fast-long")
