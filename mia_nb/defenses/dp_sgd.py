@@ -14,10 +14,10 @@ generators, in floating point. The statement is about weights: a pool's folder a
 of single members, which nothing protects. Not accounted for: normalisation measured on the images,
 stopping at a loss that is not finite, choosing among several trainings.
 
-Two options make the network more accurate and cost no epsilon (De and others 2022,
-arXiv 2204.13650). `multiplicity`: an image that is drawn takes part in the step in so many
-augmented copies, whose mean gradient is clipped as that of one record. `average`: what is kept is a
-moving average of the weights after each step, which looks at nothing else.
+Two options cost no epsilon; with them De and others (2022, arXiv 2204.13650) reach more accuracy.
+`multiplicity`: an image that is drawn takes part in the step in so many augmented copies, whose
+mean gradient is clipped as that of one record. `average`: what is kept is a moving average of the
+weights after each step, which looks at nothing else.
 """
 
 from __future__ import annotations
