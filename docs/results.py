@@ -628,10 +628,7 @@ def main() -> None:
             drawn(plots.frontier_lines(frontier), "results-equations.png")
         if {*kept}.issuperset(MASKED):
             answers = masked_signals(given.store, images)
-            page = replace(page, "masked images", masked(answers))
-            claimed = CLAIMS_PAGE.read_text(encoding="utf-8")
-            claimed = replace(claimed, "claims: input dropout", masked_claims(answers))
-            CLAIMS_PAGE.write_text(claimed, encoding="utf-8")
+            page = replace(page, "masked images", [*masked(answers), *masked_claims(answers)])
     names = list(examples.examples())
     with PAIR() as pair:
         found = dict(zip(names, pair.map(measured, names), strict=True))
