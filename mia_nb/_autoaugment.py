@@ -31,10 +31,10 @@ def operations() -> tuple:
     Sign 0 takes the magnitude negative where an operation has two directions.
     """
     pairs = [(name, magnitude) for policy in policies() for name, _, magnitude in policy]
-    found = [None]
+    drawn_operations = [None]
     for name, magnitude in dict.fromkeys(pairs):
-        found += [(name, magnitude, 0), (name, magnitude, 1)]
-    return tuple(found)
+        drawn_operations += [(name, magnitude, 0), (name, magnitude, 1)]
+    return tuple(drawn_operations)
 
 
 def draw(batch: int, generator: torch.Generator) -> Tensor:

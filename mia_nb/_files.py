@@ -170,14 +170,14 @@ def arrays_in(data: bytes) -> dict[str, np.ndarray]:
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         inside = archive.infolist()
-        if any(one.compress_type for one in inside) or sum(one.file_size for one in inside) > len(
-            data
-        ):
+        if any(entry.compress_type for entry in inside) or sum(
+            entry.file_size for entry in inside
+        ) > len(data):
             raise ValueError("it would unpack to more than it is")
-        names = [one.filename.removesuffix(".npy") for one in inside]
+        names = [entry.filename.removesuffix(".npy") for entry in inside]
         if len({*names}) < len(names):
             raise ValueError("it holds two arrays of one name")
-        return {n: array_in(archive.read(one)) for n, one in zip(names, inside, strict=True)}
+        return {n: array_in(archive.read(entry)) for n, entry in zip(names, inside, strict=True)}
 
 
 def _entry(line: bytes) -> tuple[str, str | None] | None:
@@ -201,7 +201,7 @@ def listed(path: Path) -> dict[str, str]:
     Lines that are no records are skipped, and said once. Only what was appended since the last call
     is parsed.
     """
-    stamp, before, files, said = _READ.get(path, (None, b"", {}, ""))
+    stamp, before, files, last_message = _READ.get(path, (None, b"", {}, ""))
     try:
         with open_file(path) as file:
             stat = os.fstat(file.fileno())
@@ -226,17 +226,22 @@ def listed(path: Path) -> dict[str, str]:
             bad.append(number)
     if bad:
         which = ", ".join(map(str, bad[:5])) + ", ..." * (len(bad) > 5)
-        what = (
+        description = (
             "1 line is no record and is"
             if len(bad) == 1
             else f"{len(bad)} lines are no records and are"
         )
-        told = f"{path}: {what} skipped ({which}); what was listed there is made again"
-        if told != said:
-            print(told, file=sys.stderr)
-        said = told
+        message = f"{path}: {description} skipped ({which}); what was listed there is made again"
+        if message != last_message:
+            print(message, file=sys.stderr)
+        last_message = message
     if len(_READ) > 100:
         _READ.clear()
     settled = time.time_ns() - stat.st_mtime_ns > RECENT
-    _READ[path] = now if settled else None, data if data.endswith(b"\n") else b"", files, said
+    _READ[path] = (
+        now if settled else None,
+        data if data.endswith(b"\n") else b"",
+        files,
+        last_message,
+    )
     return files

@@ -39,7 +39,7 @@ def explained(markup: str, terms: dict[str, str] | None = None) -> str:
         pieces = MARKUP.split(markup)  # text, then markup, by turns
         where = next((i for i in range(0, len(pieces), 2) if mention.search(pieces[i])), None)
         if where is not None:
-            said = f'<abbr title="{html.escape(terms.pop(term))}">'
-            pieces[where] = mention.sub(rf"{said}\g<0></abbr>", pieces[where], count=1)
+            opening_tag = f'<abbr title="{html.escape(terms.pop(term))}">'
+            pieces[where] = mention.sub(rf"{opening_tag}\g<0></abbr>", pieces[where], count=1)
             markup = "".join(pieces)
     return markup

@@ -126,11 +126,13 @@ def _array_bytes(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
     except Exception as error:
         raise ValueError(f"{entry.filename} is no array: {_line(error)}") from error
     claimed = math.prod(shape) * dtype.itemsize
-    there = entry.file_size - head.tell()
+    actual = entry.file_size - head.tell()
     if dtype.hasobject:
         raise ValueError(f"{entry.filename} holds Python objects, which could run code when read")
-    if min(shape, default=0) < 0 or claimed != there:
-        raise ValueError(f"{entry.filename} claims {claimed:,} bytes in {shape}, and has {there:,}")
+    if min(shape, default=0) < 0 or claimed != actual:
+        raise ValueError(
+            f"{entry.filename} claims {claimed:,} bytes in {shape}, and has {actual:,}"
+        )
     return claimed
 
 
@@ -165,11 +167,11 @@ def class_folders(
     odd: list[str] = []
     for label, folder in enumerate(folders):
         try:
-            found, others = _images_in(path, folder)
+            image_files, others = _images_in(path, folder)
         except OSError as error:
             raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
         odd += others
-        if not found and all(map(_is_deeper, others)):
+        if not image_files and all(map(_is_deeper, others)):
             deeper = any((path / folder).glob("*/"))
             fix = (
                 f"it holds folders: is the data set {path / folder}?"
@@ -180,8 +182,8 @@ def class_folders(
                 f"class folder {path / folder} holds no images (.jpg, .png and all else that Pillow"
                 f" reads); {fix}"
             )
-        stamp += found
-        labels += [label] * len(found)
+        stamp += image_files
+        labels += [label] * len(image_files)
     if odd:
         raise ValueError(_left_out(path, odd))
     names = [name for name, *_ in stamp]
@@ -222,7 +224,7 @@ def _images_in(path: Path, folder: str) -> tuple[list[tuple], list[str]]:
     left out), images in folders of this folder among the latter.
     """
     known = _readable()
-    found = []
+    image_files = []
     odd = []
     with os.scandir(path / folder) as entries:
         for entry in entries:
@@ -230,10 +232,10 @@ def _images_in(path: Path, folder: str) -> tuple[list[tuple], list[str]]:
             if entry.is_dir():
                 odd += _deeper(path, name, known)
             elif entry.name[0] != "." and _suffix(entry.name) in known:
-                found.append((name, *_size_and_time(entry.stat())))
+                image_files.append((name, *_size_and_time(entry.stat())))
             elif not _beside(entry.name):
                 odd.append(name)
-    return sorted(found), odd
+    return sorted(image_files), odd
 
 
 def _deeper(path: Path, folder: str, known: Collection[str]) -> list[str]:
@@ -260,15 +262,15 @@ def _is_deeper(name: str) -> bool:
 def _left_out(path: Path, odd: list[str]) -> str:
     """Why a folder is refused of which files would be left out."""
     first = min(odd, key=lambda name: (_is_deeper(name), name))
-    said = first if first.isprintable() else ascii(first)
+    printable = first if first.isprintable() else ascii(first)
     kind = _suffix(first)
     many = f"{len(odd):,} files that are" if len(odd) > 1 else "a file that is"
-    one = ", the first" if len(odd) > 1 else ":"
+    which = ", the first" if len(odd) > 1 else ":"
     fix = "move it out of the class folders"
     if _is_deeper(first):
         return (
-            f"{path} holds {many} in no class folder itself but deeper{one} {said}: wanted"
-            f" {path}/<class>/<image files>; move images up, or {fix}"
+            f"{path} holds {many} in no class folder itself but deeper{which} {printable}:"
+            f" wanted {path}/<class>/<image files>; move images up, or {fix}"
         )
     if kind in (".heic", ".heif"):
         fix = "register Pillow's plugin (pillow-heif), convert it to .png, or " + fix
@@ -276,7 +278,7 @@ def _left_out(path: Path, odd: list[str]) -> str:
         fix = "give it the suffix of its format if it is an image, else " + fix
     else:
         fix = f"convert it to .png if it is an image, else {fix}"
-    return f"{path} holds {many} no image that the installed Pillow reads{one} {said}; {fix}"
+    return f"{path} holds {many} no image that the installed Pillow reads{which} {printable}; {fix}"
 
 
 def tiny_imagenet(
@@ -375,7 +377,7 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
     """
     from PIL import Image, UnidentifiedImageError
 
-    said = name if name.isprintable() else ascii(name)
+    printable = name if name.isprintable() else ascii(name)
     kinds = _formats(name)
     try:
         with read(name) as file, Image.open(file, formats=kinds) as image:
@@ -385,12 +387,14 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         most = f"{Image.MAX_IMAGE_PIXELS / 1e6:.0f} million"
         advice = "scale it down, or leave it out"
-        raise ValueError(f"{said} has more than {most} pixels: {advice}") from error
+        raise ValueError(f"{printable} has more than {most} pixels: {advice}") from error
     except UnidentifiedImageError as error:
         known = ", ".join(kinds)
-        raise ValueError(f"{said} cannot be read as an image: it is none of {known}") from error
+        raise ValueError(
+            f"{printable} cannot be read as an image: it is none of {known}"
+        ) from error
     except Exception as error:  # Pillow's plugins raise many kinds
-        raise ValueError(f"{said} cannot be read as an 8-bit image: {_line(error)}") from error
+        raise ValueError(f"{printable} cannot be read as an 8-bit image: {_line(error)}") from error
 
 
 def _decode(

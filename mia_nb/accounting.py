@@ -219,20 +219,20 @@ def aimed(families: Sequence[dict], recipe: Recipe, *, members: int, delta: floa
         ValueError: for an epsilon without dp_sgd or beside a noise multiplier, and as
             `noise_multiplier` does.
     """
-    found = []
+    aimed_families = []
     for number, family in enumerate(families):
         wanted = "wanted a mapping of changes to the recipe, e.g. {model: odenet}"
         if not isinstance(family, dict):
             raise ValueError(f"family {number} is {family!r}: {wanted}")
         family = dict(family)
         if (target := family.pop("epsilon", None)) is not None:
-            given = family.get("defense_args") or {}
+            defense_args = family.get("defense_args") or {}
             if family.get("defense") != "dp_sgd":
                 raise ValueError(
                     f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise"
                     " it would set"
                 )
-            if "noise_multiplier" in given:
+            if "noise_multiplier" in defense_args:
                 raise ValueError(
                     f"family {number} names an epsilon and a noise_multiplier, of which one"
                     " follows: name one"
@@ -243,9 +243,9 @@ def aimed(families: Sequence[dict], recipe: Recipe, *, members: int, delta: floa
             rate = batch / members
             steps = epochs * (members // batch)
             noise = noise_multiplier(epsilon=target, sample_rate=rate, steps=steps, delta=delta)
-            family["defense_args"] = {**given, "noise_multiplier": noise}
-        found.append(family)
-    return found
+            family["defense_args"] = {**defense_args, "noise_multiplier": noise}
+        aimed_families.append(family)
+    return aimed_families
 
 
 def over_epochs(
@@ -289,10 +289,15 @@ def over_epochs(
     rows = []
     for epoch in np.ravel(epochs):
         steps = int(epoch) * math.ceil(samples / batch)
-        for one in np.ravel(delta).tolist():
+        for single_delta in np.ravel(delta).tolist():
             for accountant in [accountants] if isinstance(accountants, str) else accountants:
                 form = sampling if accountant == "gdp" else "poisson"
-                facts = {"steps": steps, "delta": one, "accountant": accountant, "sampling": form}
+                facts = {
+                    "steps": steps,
+                    "delta": single_delta,
+                    "accountant": accountant,
+                    "sampling": form,
+                }
                 spent = epsilon(
                     noise_multiplier=noise_multiplier, sample_rate=batch / samples, **facts
                 )

@@ -99,23 +99,23 @@ def frames_of(value: Any, channels: int) -> int:
 
 def reals(name: str, value: Any) -> np.ndarray:
     """The value as float64, if it holds nothing but real numbers; ValueError if not."""
-    found = np.asarray(value)
-    if found.dtype.kind not in "biuf" or isinstance(value, np.ma.MaskedArray):
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf" or isinstance(value, np.ma.MaskedArray):
         raise ValueError(f"{name}={shown(value)}: wanted numbers")
-    return found.astype(np.float64, copy=False)
+    return array.astype(np.float64, copy=False)
 
 
 def counted(name: str, value: Any, least: int = 0) -> np.ndarray:
     """The value as float64, if it holds nothing but whole numbers from `least` up; ValueError if
     not. What arithmetic rounded, as in 0.07 * 100, is the whole number beside it.
     """
-    found = reals(name, value)
-    near = np.rint(found)
+    array = reals(name, value)
+    near = np.rint(array)
     # NaN and infinity fail the comparison
     with np.errstate(invalid="ignore"):
-        fits = (np.abs(found - near) <= 1e-9 * np.maximum(near, 1)) & (near >= least)
+        fits = (np.abs(array - near) <= 1e-9 * np.maximum(near, 1)) & (near >= least)
     if not fits.all():
-        first = found[~fits].ravel()[0] if found.ndim else found
+        first = array[~fits].ravel()[0] if array.ndim else array
         raise ValueError(
             f"{name}={shown(value)}: wanted whole numbers from {least} up, and {first:g} is none:"
             " of a rate pass its hits and trials"
@@ -125,8 +125,8 @@ def counted(name: str, value: Any, least: int = 0) -> np.ndarray:
 
 def positive(name: str, value: Any, *, zero: bool = False) -> Any:
     """The value, if it is one finite number above 0, or 0 where that will do; ValueError if not."""
-    found = reals(name, value)
-    if found.ndim or not (0 < found < np.inf or (zero and found == 0)):
+    number = reals(name, value)
+    if number.ndim or not (0 < number < np.inf or (zero and number == 0)):
         raise ValueError(
             f"{name}={shown(value)}: wanted a finite number {'from 0 up' if zero else 'above 0'}"
         )
@@ -137,10 +137,10 @@ def fraction(name: str, value: Any, ends: str = "[]", *, many: bool = False) -> 
     """The value, if it lies in [0, 1], without 0 or 1 where `ends` is "(]", "[)" or "()";
     ValueError if not.
     """
-    found = reals(name, value)
-    above = found > 0 if ends[0] == "(" else found >= 0
-    below = found < 1 if ends[1] == ")" else found <= 1
-    if (found.ndim and not many) or not (above & below).all():
+    numbers = reals(name, value)
+    above = numbers > 0 if ends[0] == "(" else numbers >= 0
+    below = numbers < 1 if ends[1] == ")" else numbers <= 1
+    if (numbers.ndim and not many) or not (above & below).all():
         wanted = f"{'fractions' if many else 'a fraction'} in {ends[0]}0, 1{ends[1]}"
         raise ValueError(f"{name}={shown(value)}: wanted {wanted}; 95 % is 0.95")
     return value
@@ -150,21 +150,21 @@ def mask(name: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndar
     """The value as booleans, if it holds booleans or the whole numbers 0 and 1, in this shape;
     ValueError if not.
     """
-    found = np.asarray(value)
+    array = np.asarray(value)
     if (
-        found.size
-        and found.dtype != bool
-        and (found.dtype.kind not in "iu" or not np.isin(found, (0, 1)).all())
+        array.size
+        and array.dtype != bool
+        and (array.dtype.kind not in "iu" or not np.isin(array, (0, 1)).all())
     ):
-        what = (
-            f"numbers from {found.min()} to {found.max()}"
-            if found.dtype.kind in "iuf"
+        contents = (
+            f"numbers from {array.min()} to {array.max()}"
+            if array.dtype.kind in "iuf"
             else shown(value)
         )
-        raise ValueError(f"{name} holds {what}: wanted booleans, or the whole numbers 0 and 1")
-    if shape is not None and found.shape != shape:
-        raise ValueError(f"{name} has shape {found.shape}; wanted {shape}")
-    return found.astype(bool, copy=False)
+        raise ValueError(f"{name} holds {contents}: wanted booleans, or the whole numbers 0 and 1")
+    if shape is not None and array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}; wanted {shape}")
+    return array.astype(bool, copy=False)
 
 
 def row_numbers(name: str, value: Any, count: int) -> np.ndarray:
@@ -173,10 +173,10 @@ def row_numbers(name: str, value: Any, count: int) -> np.ndarray:
     """
     if value is None:
         return np.arange(count)
-    found = np.atleast_1d(np.asarray(list(value) if isinstance(value, Iterable) else value))
-    if found.dtype.kind not in "iu" or found.ndim != 1 or ((found < 0) | (found >= count)).any():
+    rows = np.atleast_1d(np.asarray(list(value) if isinstance(value, Iterable) else value))
+    if rows.dtype.kind not in "iu" or rows.ndim != 1 or ((rows < 0) | (rows >= count)).any():
         raise ValueError(f"{name}={shown(value)}: wanted some of the rows 0..{count - 1}")
-    return found.astype(int)
+    return rows.astype(int)
 
 
 def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> Any:
@@ -215,8 +215,8 @@ def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> A
 
 def real(name: str, value: Any) -> Any:
     """The value, if it is one real number, infinite or not; ValueError if not."""
-    found = reals(name, value)
-    if found.ndim or np.isnan(found) or found.dtype == bool:
+    number = reals(name, value)
+    if number.ndim or np.isnan(number) or number.dtype == bool:
         raise ValueError(f"{name}={shown(value)}: wanted a number")
     return value
 
@@ -275,10 +275,10 @@ def _meaning(function: Callable, error: TypeError) -> str:
     if name is None:
         return ""
     entry = rf"^( +){name[1]}: (.+(?:\n\1 +.+)*)"
-    found = re.search(entry, function.__doc__ or "", re.MULTILINE)
-    if found is None:
+    entry_text = re.search(entry, function.__doc__ or "", re.MULTILINE)
+    if entry_text is None:
         return ""
-    words = " ".join(found[2].split()).partition(". ")[0].removesuffix(".")
+    words = " ".join(entry_text[2].split()).partition(". ")[0].removesuffix(".")
     return f" ({words})"
 
 

@@ -242,9 +242,9 @@ def _counts(x: np.ndarray, name: str) -> np.ndarray:
 
 def _warn(text: str) -> None:
     """A UserWarning at the line that called this module."""
-    own = (__file__, checks.__file__)
+    own_files = (__file__, checks.__file__)
     frames = enumerate(inspect.stack(0), 1)
-    warnings.warn(text, stacklevel=next(i for i, at in frames if at.filename not in own))
+    warnings.warn(text, stacklevel=next(i for i, at in frames if at.filename not in own_files))
 
 
 def _warn_of_twins(classes: tuple[str, ...], name: str) -> None:
@@ -325,7 +325,7 @@ def _labels(
     if count < 2:
         raise ValueError(f"{name}: all labels are of one class; a classifier needs two or more")
     names = range(count) if classes is None else classes
-    return y, tuple(one.decode() if isinstance(one, bytes) else str(one) for one in names)
+    return y, tuple(label.decode() if isinstance(label, bytes) else str(label) for label in names)
 
 
 def _measure(x: Tensor) -> tuple[list[float], list[float]]:
@@ -514,14 +514,14 @@ def _synthetic(options: str):
     noise they memorise.
     """
     values = dict(SYNTHETIC)
-    given = set()
+    seen_keys = set()
     for part in filter(None, options.split(",")):
         key, _, value = part.partition("=")
         if key not in values:
             raise ValueError(f"synthetic has no option {key!r}; known: {', '.join(SYNTHETIC)}")
-        if key in given:
+        if key in seen_keys:
             raise ValueError(f"synthetic: {key} was given twice; give it once")
-        given.add(key)
+        seen_keys.add(key)
         if not value.isascii():
             raise ValueError(f"synthetic: {key}={value!r}; wanted digits 0 to 9")
         try:
@@ -567,9 +567,9 @@ def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]
         parts = parts[:1] if part == "train" else parts[1:]
     images, labels = ([arrays[f"{part}_{what}"] for part in parts] for what in ("images", "labels"))
     shapes = [array.shape[1:] for array in images]
-    each = ", ".join(f"{p} {s}" for p, s in zip(parts, shapes, strict=True))
+    shapes_by_part = ", ".join(f"{p} {s}" for p, s in zip(parts, shapes, strict=True))
     if len(set(shapes)) > 1:
-        raise ValueError(f"{path.name}: image shapes differ between {each}")
+        raise ValueError(f"{path.name}: image shapes differ between {shapes_by_part}")
     events = len(shapes[0]) == 4
     still = len(shapes[0]) == 2 or (len(shapes[0]) == 3 and shapes[0][2] <= 4)
     if not events and not still:

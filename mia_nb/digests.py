@@ -714,10 +714,10 @@ def _names(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
 
 def _reachable(home: str, name: str) -> object:
     """What stands in a module under a dotted name; None where nothing does."""
-    found: object = sys.modules.get(home)
+    value: object = sys.modules.get(home)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 def _made_by_python(kind: type) -> bool:

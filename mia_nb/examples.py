@@ -127,8 +127,8 @@ def write(
         "member": np.packbits(signals.member, axis=1),
     }
     if (place / "design.npz").exists():
-        there = _arrays(place, record, "design.npz")
-        if not all(np.array_equal(there[n][: len(design[n])], design[n]) for n in design):
+        stored = _arrays(place, record, "design.npz")
+        if not all(np.array_equal(stored[n][: len(design[n])], design[n]) for n in design):
             raise ValueError(f"{pool} has other labels or members than the pools in {place}")
     else:
         _write(place, record, "design.npz", design)
@@ -181,15 +181,15 @@ def _put(place: Path, record: dict, name: str, content: bytes) -> None:
 
 
 def _place(dataset: str) -> Path:
-    found = [place / dataset for place in PLACES if (place / dataset / "manifest.json").is_file()]
-    if not found:
+    folders = [place / dataset for place in PLACES if (place / dataset / "manifest.json").is_file()]
+    if not folders:
         raise ValueError(
             f"the folder of the example data set, {PLACES[-1] / dataset}, is missing;"
             " install mia_nb again, or run from a checkout"
             if dataset == "cifar10"
             else f"no example data set {dataset!r}; there is cifar10"
         )
-    return found[0]
+    return folders[0]
 
 
 def _record(place: Path) -> dict:

@@ -309,8 +309,8 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
         tagged = [
             cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])
         ]
-        few = [cell for cell in cells if cell.get("id") == "advanced"]
-        source = "\n".join("".join(cell["source"]) for cell in tagged + few)
+        advanced = [cell for cell in cells if cell.get("id") == "advanced"]
+        source = "\n".join("".join(cell["source"]) for cell in tagged + advanced)
     except FOREIGN as error:
         reason = f"{type(error).__name__}: {str(error)[:120]}"
         raise ValueError(f"{path} is not a notebook ({reason})") from error
@@ -335,7 +335,7 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
         raise ValueError(f"{path}: the parameters cell cannot be read ({reason})") from None
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    found = {}
+    parameters = {}
     for node in nodes:
         try:
             (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -349,8 +349,8 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
                 f"{path}: `{line}` in the parameters cell: wanted `name: type = literal  # help`"
             ) from error
         kinds = _kinds(getattr(node, "annotation", None), default)
-        found[name] = Parameter(name, default, kinds, comments.get(node.end_lineno, ""))
-    return found
+        parameters[name] = Parameter(name, default, kinds, comments.get(node.end_lineno, ""))
+    return parameters
 
 
 def _kinds(annotation: ast.expr | None, default: Any) -> tuple[str, ...]:
@@ -420,7 +420,12 @@ def complete(
 def record_of(name: str, records: Iterable[str]) -> str | None:
     """The first of these records that has a field of this name, None where none has."""
     return next(
-        (one for one in RECORDS if one in records and name in RECORDS[one].model_fields), None
+        (
+            record
+            for record in RECORDS
+            if record in records and name in RECORDS[record].model_fields
+        ),
+        None,
     )
 
 
@@ -445,14 +450,16 @@ def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
 
 def changed(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
     """What of these values is not the notebook's own; of a record the entries alone."""
-    own = complete(known, [])
-    found = {}
+    defaults = complete(known, [])
+    changes = {}
     for name, value in values.items():
-        if name in RECORDS and value != own[name]:
-            found[name] = {field: one for field, one in value.items() if one != own[name][field]}
-        elif value != own[name]:
-            found[name] = value
-    return found
+        if name in RECORDS and value != defaults[name]:
+            changes[name] = {
+                field: entry for field, entry in value.items() if entry != defaults[name][field]
+            }
+        elif value != defaults[name]:
+            changes[name] = value
+    return changes
 
 
 def described(known: Mapping[str, Parameter]) -> list[tuple[str, str, str, str]]:
@@ -460,14 +467,19 @@ def described(known: Mapping[str, Parameter]) -> list[tuple[str, str, str, str]]
     notebook's own defaults.
     """
     rows = []
-    own = complete(known, [])
+    defaults = complete(known, [])
     for name, (_, default, kinds, text) in known.items():
         if not text and (record := record_of(name, RECORDS)):
             text = RECORDS[record].model_fields[name].description
         rows.append((name, " | ".join(kinds) or "any", repr(default), text))
         fields = RECORDS[name].model_fields if name in RECORDS else {}
         rows += [
-            (f"  {field}", _type_of(about.annotation), repr(own[name][field]), about.description)
+            (
+                f"  {field}",
+                _type_of(about.annotation),
+                repr(defaults[name][field]),
+                about.description,
+            )
             for field, about in fields.items()
         ]
     return rows
@@ -496,7 +508,7 @@ def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
             injected = [node.targets[0].id for node in nodes]
         elif re.match(r"\w+: [\w |]+ = ", source):
             declared |= parse(source, Path("this notebook"))
-    known, given = {}, []
+    known, read = {}, []
     for name, kind in namespace.get("__annotations__", {}).items():
         if name in namespace:
             kinds = tuple(getattr(kind, "__name__", str(kind)).split(" | "))
@@ -504,8 +516,8 @@ def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
     for name in dict.fromkeys([*known, *injected]):
         value = dict(namespace[name]) if name in RECORDS else namespace[name]
         text = isinstance(value, str) and "str" not in getattr(known.get(name), "kinds", ())
-        given.append((name, read_text(known, name, value) if text or value == "null" else value))
-    return complete(known, given)
+        read.append((name, read_text(known, name, value) if text or value == "null" else value))
+    return complete(known, read)
 
 
 def _as(kind: str, value: Any) -> Any:

@@ -643,7 +643,7 @@ def _logits(
             seeds = [(options["seed"], model, q, block) for block in blocks]
             logits.append(_noisy(run, x, sizes, seeds))
         else:
-            logits += [run(few) for few in x.split(part, -4)]
+            logits += [run(rows) for rows in x.split(part, -4)]
     return torch.cat(logits, -2).double()
 
 

@@ -320,7 +320,7 @@ def _as_prose(markup: str) -> str:
 def _contents(markup: str) -> str:
     """What a fold holds: `2 tables, 1 picture and text`."""
     counts = {"table": markup.count("<table"), "picture": markup.count('class="plot"')}
-    words = [f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items() if count]
+    words = [f"{count} {noun}{'s' * (count > 1)}" for noun, count in counts.items() if count]
     return f"{', '.join(words)} and text" if words else "text"
 
 

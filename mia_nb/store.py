@@ -319,15 +319,16 @@ class Folder:
         should not.
         """
         if reason is None:
-            what = (
+            damage = (
                 "is missing, truncated or altered (checksum differs); run the step that made it"
                 " again, or"
             )
         else:
             text = " ".join(str(reason).split())[:200] or type(reason).__name__
-            what = f"is not what it should be though its checksum is right ({text});"
+            damage = f"is not what it should be though its checksum is right ({text});"
         return Corrupt(
-            f"{self.path / name} {what} remove the folder with: mia-nb clean {self.path.name}", name
+            f"{self.path / name} {damage} remove the folder with: mia-nb clean {self.path.name}",
+            name,
         )
 
     def read_json(self, name: str, /, **entries: type) -> Any:
@@ -377,7 +378,7 @@ class Folder:
             raise self.corrupt(name, error) from error
         wanted = array.shape if shape is None else shape
         fits = len(wanted) == array.ndim and all(
-            size in (None, found) for size, found in zip(wanted, array.shape, strict=True)
+            size in (None, length) for size, length in zip(wanted, array.shape, strict=True)
         )
         if not fits or (kinds and array.dtype.kind not in kinds):
             raise self.corrupt(name, f"it holds {array.shape} {array.dtype}")

@@ -37,13 +37,13 @@ def combination(attack: str, query_kind: str, combine: str | None = None) -> str
     return usual if combine is None else combine
 
 
-def own(target: Signals, attack: str, combine: str | None) -> np.ndarray:
+def target_margin(target: Signals, attack: str, combine: str | None) -> np.ndarray:
     """(N,) margins of the target after query combination."""
     combine = one_of("combine", combination(attack, target.query_kind, combine), COMBINE)
     return combine_queries(target.margin, combine)[0]
 
 
-def theirs(references: Signals, attack: str, combine: str | None) -> Columns:
+def reference_margins(references: Signals, attack: str, combine: str | None) -> Columns:
     """(M, N) margins of the references after query combination, which never exist at once."""
     combine = one_of("combine", combination(attack, references.query_kind, combine), COMBINE)
     return columns(references.margin).then(lambda margin: combine_queries(margin, combine))
@@ -79,14 +79,14 @@ def per_query(
     margins = margins_per_query(references, attack, combine)
     if combine == "llr":
         return list(zip(target.margin[0], margins, strict=True))
-    return [(own(target, attack, combine), margins[0])]
+    return [(target_margin(target, attack, combine), margins[0])]
 
 
 def margins_per_query(references: Signals, attack: str, combine: str | None) -> list[Columns]:
     """Margins (M, N): one a query for combine="llr", one of reduced margins otherwise."""
     combine = combination(attack, references.query_kind, combine)
     if one_of("combine", combine, ("llr", *COMBINE)) != "llr":
-        return [theirs(references, attack, combine)]
+        return [reference_margins(references, attack, combine)]
     models, queries, samples = references.shape
     return [
         Columns((models, samples), lambda index, q=q: references.margin[:, q, index[-1]])

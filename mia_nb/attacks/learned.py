@@ -82,10 +82,10 @@ def song_mittal(
     if thin.any():
         tau[thin] = _threshold(values, member)
         if per_class:
-            few = len(np.unique(target.labels[thin]))
+            thin_count = len(np.unique(target.labels[thin]))
             warnings.warn(
-                f"song_mittal: {few} classes with under {fewest} reference rows take the global"
-                " threshold",
+                f"song_mittal: {thin_count} classes with under {fewest} reference rows take the"
+                " global threshold",
                 stacklevel=2,
             )
     return value - tau

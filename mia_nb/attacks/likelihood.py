@@ -16,9 +16,9 @@ from mia_nb.attacks.inputs import (
     Sides,
     columns,
     combination,
-    own,
     per_query,
     sides,
+    target_margin,
     worlds_of,
 )
 from mia_nb.attacks.margins import blocks, median
@@ -183,7 +183,7 @@ def lira_fit(
         world_in, world_out, side.audited, False, share_variance, variance, ddof, nu0
     )
     means = (world_in.mean, world_out.mean)
-    return own(target, "lira", combine), _fit(side, means, variances, (np.inf, np.inf))
+    return target_margin(target, "lira", combine), _fit(side, means, variances, (np.inf, np.inf))
 
 
 def nig_fit(
@@ -207,7 +207,7 @@ def nig_fit(
     side = sides("nig", target, references, ("in", "out"), "nan")
     world_in, world_out = worlds_of(references, "nig", combine).of(0)
     centre, a, c = _nig_predictives(world_in, world_out, side.audited, **options)
-    return own(target, "nig", combine), _fit(side, centre, c, [2 * shape for shape in a])
+    return target_margin(target, "nig", combine), _fit(side, centre, c, [2 * shape for shape in a])
 
 
 def _fit(
@@ -218,9 +218,14 @@ def _fit(
 ) -> Fit:
     """The fit of both sides, of each (N,); NaN where a side has no references."""
     n = np.stack([side.n_in, side.n_out])
-    there = np.where(n > 0, 1.0, np.nan)
+    present = np.where(n > 0, 1.0, np.nan)
     freedom = np.stack([np.broadcast_to(degrees, n.shape[1:]) for degrees in freedom])
-    return Fit(np.stack(centre) * there, np.sqrt(np.stack(variance)) * there, freedom, n)
+    return Fit(
+        np.stack(centre) * present,
+        np.sqrt(np.stack(variance)) * present,
+        freedom,
+        n,
+    )
 
 
 def _variances(

@@ -12,10 +12,10 @@ from mia_nb.arguments import Anything, Flag, Real
 from mia_nb.attacks.inputs import (
     Sides,
     columns,
-    own,
     per_query,
+    reference_margins,
     sides,
-    theirs,
+    target_margin,
 )
 from mia_nb.attacks.margins import Columns, blocks, by_blocks, log_mean_p_q, log_p, median
 from mia_nb.attacks.summaries import Confidences, World, Worlds, worlds
@@ -85,8 +85,8 @@ def attack_r(
     one_of("refs", refs, ("all", "out"))
     need = ("out",) if refs == "out" else ()
     side = sides("attack_r", target, references, need, missing, summary)
-    phi_t = own(target, "attack_r", combine)
-    phi = theirs(references, "attack_r", combine)
+    phi_t = target_margin(target, "attack_r", combine)
+    phi = reference_margins(references, "attack_r", combine)
     among = _among(side, refs)
     if form == "lattice":
         below = Columns(phi.shape, lambda index: (phi_t[index[-1]] >= phi[index]).astype(float))
@@ -171,9 +171,9 @@ def watson(
     one_of("refs", refs, ("out", "all"))
     need = ("out",) if refs == "out" else ()
     side = sides("watson", target, references, need, missing, summary)
-    phi_t = own(target, "watson", combine)
+    phi_t = target_margin(target, "watson", combine)
     if centre == "median":
-        phi = theirs(references, "watson", combine)
+        phi = reference_margins(references, "watson", combine)
         average = median(phi.then(read), _among(side, refs))
     else:
         if summary is None:
@@ -194,7 +194,7 @@ def watson_worlds(
 ) -> Worlds:
     """The worlds of what `watson` compares."""
     read = READINGS[one_of("signal", signal, READINGS)]
-    values = theirs(references, "watson", combine).then(read)
+    values = reference_margins(references, "watson", combine).then(read)
     return worlds([values], columns(references.member))
 
 

@@ -309,24 +309,24 @@ def _units(
             " learn from other samples)"
         )
     audited = ~(target if same_samples else pool).population
-    ours = target.member[:, ~target.population]
-    theirs = pool.member[:, audited]
-    unit = np.zeros(len(theirs), int)
+    target_masks = target.member[:, ~target.population]
+    reference_masks = pool.member[:, audited]
+    unit = np.zeros(len(reference_masks), int)
     held_out = np.full(len(targets), -1)
     disjoint = True
-    if ours.shape[1] == theirs.shape[1]:
-        informative = ~(ours.all(0) & theirs.all(0))
-        masks = np.vstack([theirs, ours[targets]])[:, informative]
+    if target_masks.shape[1] == reference_masks.shape[1]:
+        informative = ~(target_masks.all(0) & reference_masks.all(0))
+        masks = np.vstack([reference_masks, target_masks[targets]])[:, informative]
         ids = pair_ids(masks)
-        disjoint = not np.isin(ids[len(theirs) :], ids[: len(theirs)]).any()
+        disjoint = not np.isin(ids[len(reference_masks) :], ids[: len(reference_masks)]).any()
         if keep_complement:
             ids = 2 * ids + masks[:, :1].any(1)
         if same_samples:
-            numbers, unit = np.unique(ids[: len(theirs)], return_inverse=True)
-            for i, target_id in enumerate(ids[len(theirs) :]):
+            numbers, unit = np.unique(ids[: len(reference_masks)], return_inverse=True)
+            for i, target_id in enumerate(ids[len(reference_masks) :]):
                 if target_id in numbers:
                     held_out[i] = np.searchsorted(numbers, target_id)
-    blind = [m for m, seen in enumerate(theirs) if seen.all() or not seen.any()]
+    blind = [m for m, seen in enumerate(reference_masks) if seen.all() or not seen.any()]
     if any((unit[blind] != number).any() for number in held_out):
         raise ValueError(
             f"reference models {blind} saw none or all of the audited samples: they tell nothing,"
@@ -375,30 +375,37 @@ def _flags(
     uneven = any(differ for _, differ in designs)
     # Bernoulli, or other samples: counts vary, but not with one target's membership
     varied = np.ptp(_models_in(pool)[~pool.population])
-    ours, theirs = (signals.info.get("readout") for signals in (target, pool))
-    scales = None not in (ours, theirs) and ours != theirs and "align" not in target.info
-    flags = {
-        "complementary model kept: the design leaks membership": keep_complement,
-        "balanced design without pairs: reference counts leak membership": (
-            uneven and not varied and not keep_complement
-        ),
-        # outputs of spiking networks read out in two ways
-        f"targets read out by {ours}, references by {theirs}: two scales; align them": scales,
-        "outputs after every time step: a stronger attacker": target.query_kind == "steps",
-        "several releases of one model: an attacker who kept the earlier ones": (
-            target.query_kind == "releases"
-        ),
-    }
-    # references show what a target might put out only where they got the same queries
-    plans = [UNSAID | signals.info | {"queries": signals.shape[1]} for signals in (target, pool)]
-    for name in ("queries", *PLAN):
-        ours, theirs = (plan.get(name) for plan in plans)
-        both = all(name in plan for plan in plans)
-        flags[f"targets queried with {name} {ours}, references with {theirs}: not one plan"] = (
-            both and (ours or None) != (theirs or None)  # None, False and 0 all say no
+    flags = []
+    if keep_complement:
+        flags.append("complementary model kept: the design leaks membership")
+    if uneven and not varied and not keep_complement:
+        flags.append("balanced design without pairs: reference counts leak membership")
+    # outputs of spiking networks read out in two ways
+    target_readout = target.info.get("readout")
+    pool_readout = pool.info.get("readout")
+    both_known = None not in (target_readout, pool_readout)
+    if both_known and target_readout != pool_readout and "align" not in target.info:
+        flags.append(
+            f"targets read out by {target_readout}, references by {pool_readout}: two scales;"
+            " align them"
         )
-    apply = [flag for flag, applies in flags.items() if applies]
-    return list(dict.fromkeys([*apply, *warned]))
+    if target.query_kind == "steps":
+        flags.append("outputs after every time step: a stronger attacker")
+    if target.query_kind == "releases":
+        flags.append("several releases of one model: an attacker who kept the earlier ones")
+    # references show what a target might put out only where they got the same queries
+    target_plan = UNSAID | target.info | {"queries": target.shape[1]}
+    pool_plan = UNSAID | pool.info | {"queries": pool.shape[1]}
+    for name in ("queries", *PLAN):
+        if name not in target_plan or name not in pool_plan:
+            continue
+        asked = target_plan[name]
+        answered = pool_plan[name]
+        if (asked or None) != (answered or None):  # None, False and 0 all say no
+            flags.append(
+                f"targets queried with {name} {asked}, references with {answered}: not one plan"
+            )
+    return list(dict.fromkeys([*flags, *warned]))
 
 
 def _by_membership(

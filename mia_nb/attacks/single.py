@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mia_nb.arguments import Flag, Real
-from mia_nb.attacks.inputs import check, columns, own, sides, theirs
+from mia_nb.attacks.inputs import check, columns, reference_margins, sides, target_margin
 from mia_nb.attacks.margins import blocks, by_blocks, log_p
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
@@ -37,11 +37,11 @@ def loss(
     """
     check("loss", target, references, needs_references=threshold == "reference_train_mean")
     one_of("signal", signal, ("margin", "loss"))
-    phi = own(target, "loss", combine)
+    phi = target_margin(target, "loss", combine)
     if threshold is None:
         return phi.astype(np.float64) if signal == "margin" else log_p(phi)
     if threshold == "reference_train_mean":
-        margins = theirs(references, "loss", combine)
+        margins = reference_margins(references, "loss", combine)
         mask = columns(references.member)
         total = sum(
             np.array([log_p(margins[:, at][mask[:, at]]).sum(), mask[:, at].sum()])
@@ -79,7 +79,7 @@ def attack_p(
     """
     check("attack_p", target, references)
     one_of("form", form, ("continuous", "population"))
-    phi = own(target, "attack_p", combine)
+    phi = target_margin(target, "attack_p", combine)
     if form == "continuous":
         return phi.astype(np.float64)
     among = target.population

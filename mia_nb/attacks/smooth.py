@@ -12,7 +12,7 @@ from numpy.polynomial.legendre import legval, legvander
 from scipy.special import digamma
 
 from mia_nb.arguments import Anything, Count
-from mia_nb.attacks.inputs import Sides, columns, combination, own, sides, worlds_of
+from mia_nb.attacks.inputs import Sides, columns, combination, sides, target_margin, worlds_of
 from mia_nb.attacks.margins import Columns, blocks
 from mia_nb.attacks.summaries import World, Worlds
 from mia_nb.checks import checked
@@ -72,7 +72,7 @@ def lira_smooth(
         raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
     side = sides("lira_smooth", target, references, ("in", "out"), missing, summary)
     name = combination("lira_smooth", target.query_kind, combine)
-    target_margin = own(target, "lira_smooth", name)
+    phi_t = target_margin(target, "lira_smooth", name)
     if summary is None:
         summary = worlds_of(references, "lira_smooth", name)
     world_in, world_out = summary.of(0)
@@ -90,7 +90,7 @@ def lira_smooth(
     log_out = smooth(_log_variance(world_out, learned))
 
     scored = side.usable
-    distance = target_margin[scored] - level[scored]
+    distance = phi_t[scored] - level[scored]
     gap, log_in, log_out = (curve(level[scored]) for curve in (gap, log_in, log_out))
     score = np.full(side.usable.shape, np.nan)
     score[scored] = (
@@ -147,17 +147,17 @@ def releases(
     side = sides("releases", target, references, ("in", "out"), missing, summary)
     if summary is None:
         summary = worlds_of(references, "releases", "llr")
-    theirs = columns(references.margin)
-    found = standardised("releases", target.margin[0], theirs, side, summary, degree)
+    reference_columns = columns(references.margin)
+    parts = standardised("releases", target.margin[0], reference_columns, side, summary, degree)
     # releases that are copies of each other are one
-    weights = np.linalg.pinv(found.shared, hermitian=True) @ found.gap
-    return np.where(side.usable, np.einsum("rn,rn->n", weights, found.own), np.nan)
+    weights = np.linalg.pinv(parts.shared, hermitian=True) @ parts.gap
+    return np.where(side.usable, np.einsum("rn,rn->n", weights, parts.target), np.nan)
 
 
 class Standardised(NamedTuple):
     """R numbers a sample, relative to the sample's own level and in units of their spread."""
 
-    own: np.ndarray  # (R, N) of the target
+    target: np.ndarray  # (R, N)
     gap: np.ndarray  # (R, N) between members and others, a smooth function of the level
     shared: np.ndarray  # (R, R) covariance of the references' residuals
     learned: np.ndarray  # (N,) bool: the samples that gap and spread were learned on
@@ -166,8 +166,8 @@ class Standardised(NamedTuple):
 
 def standardised(
     attack: str,
-    own: np.ndarray,
-    theirs: Columns,
+    target_columns: np.ndarray,
+    reference_columns: Columns,
     side: Sides,
     summary: Worlds,
     degree: int,
@@ -178,10 +178,10 @@ def standardised(
 
     Parameters:
         attack: the name in error messages.
-        own: (R, N) numbers of the target.
-        theirs: (M, R, N) numbers of the references.
+        target_columns: (R, N) numbers of the target.
+        reference_columns: (M, R, N) numbers of the references.
         side: of the references.
-        summary: the worlds of `theirs`, a query for each of the R.
+        summary: the worlds of `reference_columns`, a query for each of the R.
         degree: of the polynomials, 0 to 20, and at most one for every 10 samples.
         leading: how many of the R, from the first on, make the level of a sample; None: all.
     """
@@ -206,12 +206,12 @@ def standardised(
         both = World(world_in.n + world_out.n - 1, level, world_in.ss + world_out.ss)
         gap[number] = smooth((world_in.mean - world_out.mean)[learned])(level)
         spread[number] = np.exp(smooth(_log_variance(both, learned))(level) / 2)
-    shared = _covariance(theirs, side, mean_in, mean_out, spread, learned)
-    return Standardised((own - levels) / spread, gap / spread, shared, learned, degree)
+    shared = _covariance(reference_columns, side, mean_in, mean_out, spread, learned)
+    return Standardised((target_columns - levels) / spread, gap / spread, shared, learned, degree)
 
 
 def _covariance(
-    theirs: Columns,
+    reference_columns: Columns,
     side: Sides,
     mean_in: np.ndarray,
     mean_out: np.ndarray,
@@ -226,7 +226,7 @@ def _covariance(
     for part in blocks(len(side.mask) * number, spread.shape[1]):
         inside = side.mask[:, part][:, None]
         centre = np.where(inside, mean_in[:, part], mean_out[:, part])
-        residual = (theirs[:, part] - centre) / spread[:, part] * learned[part]
+        residual = (reference_columns[:, part] - centre) / spread[:, part] * learned[part]
         residual = residual.swapaxes(0, 1).reshape(number, -1)
         products += residual @ residual.T
     free = (side.n_in + side.n_out - 2)[learned].sum()

@@ -102,25 +102,31 @@ def spikes(
             f" ({len(references.info['activity'])}) show other columns: query both alike"
         )
     score = lira_smooth(target, references, degree=degree, missing=missing)
-    shown = _seen(names, see)
+    shown = _columns_seen(names, see)
     if not shown:
         return score
-    theirs = references.activity[:, :, shown].swapaxes(1, 2)
-    activity = _without_habits(target.activity[0][:, shown].T, theirs, references, side, degree)
-    own = np.concatenate([target.margin[0], activity[0]])
-    theirs = np.concatenate([references.margin, activity[1:]], axis=1)
-    every = columns(theirs)
+    reference_columns = references.activity[:, :, shown].swapaxes(1, 2)
+    activity = _without_habits(
+        target.activity[0][:, shown].T, reference_columns, references, side, degree
+    )
+    target_columns = np.concatenate([target.margin[0], activity[0]])
+    reference_columns = np.concatenate([references.margin, activity[1:]], axis=1)
+    every = columns(reference_columns)
     numbers = [
-        Columns(every.shape, lambda index, row=row: theirs[:, row, index[-1]])
-        for row in range(theirs.shape[1])
+        Columns(every.shape, lambda index, row=row: reference_columns[:, row, index[-1]])
+        for row in range(reference_columns.shape[1])
     ]
     summary = worlds(numbers, side.mask)
-    found = standardised("spikes", own, every, side, summary, degree, leading=1)
-    return score + _added(found, side)
+    parts = standardised("spikes", target_columns, every, side, summary, degree, leading=1)
+    return score + _added(parts, side)
 
 
 def _without_habits(
-    own: np.ndarray, theirs: np.ndarray, references: Signals, side: Sides, degree: int
+    target_activity: np.ndarray,
+    reference_activity: np.ndarray,
+    references: Signals,
+    side: Sides,
+    degree: int,
 ) -> np.ndarray:
     """(1 + M, R, N) activity of target and references, less what each of them does differently on
     all samples of a level alike: that says nothing about any of them.
@@ -128,35 +134,40 @@ def _without_habits(
     margin = np.mean(references.margin[:, 0], axis=0)
     audited = side.audited
     smooth = smoother(margin[audited], min(degree, int(audited.sum()) // SAMPLES_A_DEGREE))
-    usual = theirs.mean(0, dtype=float)
-    left = np.empty((1 + len(theirs), *own.shape))
-    for row, one in enumerate((own, *theirs)):
-        for number, unlike in enumerate(one - usual):
-            left[row, number] = one[number] - smooth(unlike[audited])(margin)
-    return left
+    usual = reference_activity.mean(0, dtype=float)
+    without_usual = np.empty((1 + len(reference_activity), *target_activity.shape))
+    for row, activity in enumerate((target_activity, *reference_activity)):
+        for number, unlike in enumerate(activity - usual):
+            without_usual[row, number] = activity[number] - smooth(unlike[audited])(margin)
+    return without_usual
 
 
-def _added(found: Standardised, side: Sides) -> np.ndarray:
+def _added(parts: Standardised, side: Sides) -> np.ndarray:
     """(N,) log-likelihood ratio of the activity given the margin, d^T S^-1 e."""
-    slopes = found.shared[1:, 0] / found.shared[0, 0]
-    rest = found.shared[1:, 1:] - np.outer(slopes, found.shared[0, 1:])
+    slopes = parts.shared[1:, 0] / parts.shared[0, 0]
+    rest = parts.shared[1:, 1:] - np.outer(slopes, parts.shared[0, 1:])
     unit = np.sqrt(np.maximum(np.diag(rest), FLOOR))[:, None]
-    own = (found.own[1:] - slopes[:, None] * found.own[0]) / unit
-    gap = (found.gap[1:] - slopes[:, None] * found.gap[0]) / unit
-    learned = found.learned
+    target_columns = (parts.target[1:] - slopes[:, None] * parts.target[0]) / unit
+    gap = (parts.gap[1:] - slopes[:, None] * parts.gap[0]) / unit
+    learned = parts.learned
     a_gap = (1 / side.n_in[learned] + 1 / side.n_out[learned]).mean()
-    noise = a_gap * (found.degree + 1) / learned.sum()
+    noise = a_gap * (parts.degree + 1) / learned.sum()
     size = (gap[:, learned] ** 2).mean(1)
     gap *= np.maximum(1 - noise / np.maximum(size, FLOOR), 0)[:, None]
     # columns that are copies of each other are one
     weights = np.linalg.pinv(rest / unit / unit.T, rcond=SMALLEST, hermitian=True) @ gap
-    return np.einsum("rn,rn->n", weights, own)
+    return np.einsum("rn,rn->n", weights, target_columns)
 
 
-def _seen(names: list[str], see: str | list[str] | tuple[str, ...]) -> list[int]:
+def _columns_seen(names: list[str], see: str | list[str] | tuple[str, ...]) -> list[int]:
     """The numbers of the columns that this attacker sees; ValueError for an unknown word."""
-    words = [see] if isinstance(see, str) else list(see)
     if see == "all":
-        words = list(SEEN)
-    first = [word for one in words for word in SEEN[one_of("see", one, (*SEEN, "all"))]]
-    return [number for number, name in enumerate(names) if name.split(" ")[0] in first]
+        attackers = list(SEEN)
+    elif isinstance(see, str):
+        attackers = [see]
+    else:
+        attackers = see
+    measures: list[str] = []
+    for attacker in attackers:
+        measures += SEEN[one_of("see", attacker, (*SEEN, "all"))]
+    return [number for number, name in enumerate(names) if name.split(" ")[0] in measures]

@@ -55,8 +55,9 @@ class Worlds(NamedTuple):
         Only what is not negative is added to squares, so nothing cancels.
         """
         n = self.n + other.n
-        ours, theirs = (np.maximum(count, 1)[:, None] for count in (self.n, other.n))
-        step = other.total / theirs - self.total / ours
+        own_count = np.maximum(self.n, 1)[:, None]
+        other_count = np.maximum(other.n, 1)[:, None]
+        step = other.total / other_count - self.total / own_count
         weight = (self.n * other.n / np.maximum(n, 1))[:, None]
         return Worlds(n, self.total + other.total, self.ss + other.ss + step**2 * weight)
 

@@ -122,7 +122,7 @@ def tuned_outside(
     the target, and for each of them all units share the reading of the others: M models take about
     M log M readings, not M^2.
     """
-    if not temperatures or not all(0 < one < np.inf for one in temperatures):
+    if not temperatures or not all(0 < temperature < np.inf for temperature in temperatures):
         raise ValueError(f"temperatures={temperatures!r}: wanted one or several numbers above 0")
     sums = _sums_will_do(pool, min(temperatures))
     chosen = {}
@@ -237,8 +237,8 @@ def _best_temperatures(
                     missing="nan",
                     summary=confidences,
                 )
-                found = _area_and_log_rate(score, known.member[row])
-                measured[number].setdefault(row, []).append(found)
+                area_and_rate = _area_and_log_rate(score, known.member[row])
+                measured[number].setdefault(row, []).append(area_and_rate)
     return {
         number: _clearly_best(np.array([*by_row.values()]), temperatures)
         for number, by_row in measured.items()

@@ -74,12 +74,12 @@ def resampling_units(
         return Units(None, "", doubt)
     length, correlation = block_length(score, labels, member, seed=seed)
     if length == 1:
-        told = (
+        warning_text = (
             "Most groups have samples on both sides: samples are dealt out anew, not groups."
             if groups is not None
             else INDEPENDENT
         )
-        return Units(None, told)
+        return Units(None, warning_text)
     blocks = _blocks(member, length)
     alike = (
         "Neighbouring samples are alike: in the order given, the losses of samples that follow each"
@@ -105,18 +105,20 @@ def block_length(
     five correlations is lost in the noise.
     """
     sequences = _residuals(score, labels, member)
-    total = sum(float(one @ one) for one in sequences)
+    total = sum(float(sequence @ sequence) for sequence in sequences)
     if total == 0 or min(map(len, sequences)) <= LAGS + 1:
         return 1, 0.0
     rng = np.random.default_rng(seed)
-    observed = _likeness([one[None] for one in sequences])[0]
-    drawn = sum(_shuffled_likeness(one, rng) for one in sequences)
+    observed = _likeness([sequence[None] for sequence in sequences])[0]
+    drawn = sum(_shuffled_likeness(sequence, rng) for sequence in sequences)
     if (1 + (drawn >= observed).sum()) / (1 + SHUFFLES) > ALIKE:
         return 1, 0.0
     longest = max(2, min(map(len, sequences)) // 2)
     shares = np.zeros(longest + LAGS)  # correlation at each lag
     for lag in range(1, len(shares)):
-        shares[lag] = sum(float(one[:-lag] @ one[lag:]) for one in sequences if len(one) > lag)
+        shares[lag] = sum(
+            float(sequence[:-lag] @ sequence[lag:]) for sequence in sequences if len(sequence) > lag
+        )
     shares /= total
     noise = 2 / np.sqrt(LAGS * sum(map(len, sequences)))
     means = np.convolve(shares[1:], np.ones(LAGS) / LAGS, mode="valid")  # from each lag on
@@ -214,15 +216,15 @@ def _nearest(queries: np.ndarray, features: np.ndarray) -> np.ndarray:
     neighbour of itself.
     """
     square = np.einsum("nd,nd->n", features, features)
-    found = np.empty(len(queries), int)
+    nearest = np.empty(len(queries), int)
     step = max(1, (1 << 23) // len(features))
     for start in range(0, len(queries), step):
         part = queries[start : start + step]
         distance = square - 2 * part @ features.T
         rows = np.arange(len(part))
         distance[rows, start + rows] = np.inf
-        found[start : start + step] = distance.argmin(1)
-    return found
+        nearest[start : start + step] = distance.argmin(1)
+    return nearest
 
 
 def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) -> np.ndarray:
@@ -233,8 +235,8 @@ def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) ->
         loss = -log_p[side]
         _, unit = np.unique(number[side], return_inverse=True)
         residual = np.bincount(unit, loss - loss.mean())
-        few = len(residual) / max(len(residual) - 1, 1)
-        variance += few * float(residual @ residual) / len(loss) ** 2
+        small_sample = len(residual) / max(len(residual) - 1, 1)
+        variance += small_sample * float(residual @ residual) / len(loss) ** 2
         means.append(loss.mean())
     gap = means[1] - means[0]
     half = 1.96 * np.sqrt(variance)

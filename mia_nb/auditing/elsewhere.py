@@ -11,7 +11,7 @@ from mia_nb._files import replacing
 from mia_nb._image_files import npz_arrays
 from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
 from mia_nb.auditing.outputs import outputs_from
-from mia_nb.auditing.readers import SEPARATORS, numpy_of, said, table_in
+from mia_nb.auditing.readers import SEPARATORS, in_one_line, numpy_of, table_in
 from mia_nb.checks import checked, mask
 
 
@@ -64,18 +64,18 @@ def collect(
     if isinstance(plan, str | os.PathLike):
         masks = npz_arrays(Path(plan), ("member", "split"))[0]
     member = mask("member of the plan", masks.get("member", ()))
-    given = [array_in("logits", one) for one in logits]
-    shapes = {one.shape for one in given}
+    of_models = [array_in("logits", of_model) for of_model in logits]
+    shapes = {of_model.shape for of_model in of_models}
     if member.ndim != 2:
         raise ValueError(f"the plan has masks of shape {member.shape}; wanted (models, samples)")
-    if len(given) != len(member):
+    if len(of_models) != len(member):
         raise ValueError(
-            f"there are logits of {len(given)} models and {len(member)} masks; wanted one of each,"
-            " in the order of the plan"
+            f"there are logits of {len(of_models)} models and {len(member)} masks; wanted one"
+            " of each, in the order of the plan"
         )
     if len(shapes) > 1:
         raise ValueError(f"the models' logits have shapes {sorted(shapes)}; wanted one shape")
-    arrays = masks | {"logits": np.stack(given), "labels": array_in("labels", labels)}
+    arrays = masks | {"logits": np.stack(of_models), "labels": array_in("labels", labels)}
     outputs_from(arrays, "collected", "")
     return _written(out, arrays)
 
@@ -89,23 +89,23 @@ def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
     return path
 
 
-def array_in(name: str, given) -> np.ndarray:
+def array_in(name: str, source) -> np.ndarray:
     """An array as it is given, or the one in a .npy, or under this name in an .npz, or in a .csv or
     .tsv (`readers.table_in`).
     """
-    if not isinstance(given, str | os.PathLike):
-        return numpy_of(given)
-    wanted = f"{given}: wanted .npy, or .npz, .csv or .tsv with {name}"
-    if not Path(given).is_file():  # reading a pipe would wait for ever
+    if not isinstance(source, str | os.PathLike):
+        return numpy_of(source)
+    wanted = f"{source}: wanted .npy, or .npz, .csv or .tsv with {name}"
+    if not Path(source).is_file():  # reading a pipe would wait for ever
         raise ValueError(f"{wanted}; there is no such file")
-    if Path(given).suffix.lower() in SEPARATORS:
-        arrays = table_in(given)
+    if Path(source).suffix.lower() in SEPARATORS:
+        arrays = table_in(source)
         if name not in arrays:
             held = "a column of numbers for each class" if name == "logits" else "a line of names"
             raise ValueError(f"{wanted}; there is no such column: wanted {held}")
         return arrays[name]
     try:
-        there = np.load(given, allow_pickle=False)
-        return there if isinstance(there, np.ndarray) else there[name]
+        loaded = np.load(source, allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else loaded[name]
     except Exception as error:
-        raise ValueError(f"{wanted} ({said(error, 120)})") from error
+        raise ValueError(f"{wanted} ({in_one_line(error, 120)})") from error

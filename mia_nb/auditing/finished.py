@@ -186,13 +186,13 @@ def audit_model(
         query(model, x=rows_of(table, part)), arrays["logits"][0, part], rtol=0.01, atol=0.01
     )
     untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
-    told = list(signals.info["remarks"])
+    remarks = list(signals.info["remarks"])
     if on_both_sides := copies(x, y, member):
-        told.append(on_both_sides)
+        remarks.append(on_both_sides)
     if not close.all():
-        told.append(VARIES)
+        remarks.append(VARIES)
     if untested:
-        told.append(UNTESTED)
+        remarks.append(UNTESTED)
     doubt = "" if shift.passed or untested else f"{DOUBT}: {shift.note}."
     units = resampling_units(
         signals.margin[0].mean(0),
@@ -205,15 +205,15 @@ def audit_model(
     doubt = doubt or units.doubt
     judged = partial(_judged, names=names, groups=groups, n_resamples=n_resamples, seed=seed)
     if references:
-        given = given_references(references, len(y), query)
-        found = _compared(arrays, given, judged, doubt, units)
+        pairs = given_references(references, len(y), query)
+        audit = _compared(arrays, pairs, judged, doubt, units)
     elif retrain:
-        given = table if wants_columns(model) else x
-        others = retrained_models(retrain, given, y, models, Path(root), seed, query, key)
-        found = _compared(arrays, others, judged, doubt, units, models)
+        inputs = table if wants_columns(model) else x
+        twins = retrained_models(retrain, inputs, y, models, Path(root), seed, query, key)
+        audit = _compared(arrays, twins, judged, doubt, units, models)
     else:
-        found = _alone(signals, judged, doubt, seed, units)
-    return _with_remarks(found, told, shift)
+        audit = _alone(signals, judged, doubt, seed, units)
+    return _with_remarks(audit, remarks, shift)
 
 
 @checked
@@ -258,9 +258,9 @@ def audit_outputs(
         signals.margin[0].mean(0), signals.labels, member, groups=groups, x=images, seed=seed
     )
     judged = partial(_judged, names=held.classes, groups=groups, n_resamples=n_resamples, seed=seed)
-    found = _alone(signals, judged, facts["doubt"] or units.doubt, seed, units)
+    audit = _alone(signals, judged, facts["doubt"] or units.doubt, seed, units)
     remarks = [*facts["remarks"], *filter(None, [facts["assumed"]])]
-    return _with_remarks(found, remarks, shift)
+    return _with_remarks(audit, remarks, shift)
 
 
 def _labels_of_groups(groups, shape: tuple[int]) -> np.ndarray | None:
@@ -275,23 +275,23 @@ def _labels_of_groups(groups, shape: tuple[int]) -> np.ndarray | None:
     return groups
 
 
-def _with_remarks(found: ModelAudit, remarks: list[str], shift: ShiftGuard | None) -> ModelAudit:
+def _with_remarks(audit: ModelAudit, remarks: list[str], shift: ShiftGuard | None) -> ModelAudit:
     """The audit with what is to be read before its numbers, and what may be done after them."""
-    views = {"classes": found.by_class, "groups": found.by_group}
-    split = [largest_contribution(t, what) for what, t in views.items() if t is not None]
-    lines = [*remarks, found.text, *filter(None, split)]
-    if found.verdict.outcome == EXCEEDED:
+    views = {"classes": audit.by_class, "groups": audit.by_group}
+    split = [largest_contribution(t, kind) for kind, t in views.items() if t is not None]
+    lines = [*remarks, audit.text, *filter(None, split)]
+    if audit.verdict.outcome == EXCEEDED:
         lines.append(UNKNOWN_TRAINING)
-    return found._replace(shift=shift, text="\n".join(lines))
+    return audit._replace(shift=shift, text="\n".join(lines))
 
 
 def _alone(signals: Signals, judged: Callable, doubt: str, seed: int, units: Units) -> ModelAudit:
     """The attacks that need no other model."""
     ranked = partial(_ranked_among_others, units=units.labels, seed=seed)
-    found = judged(signals, ALONE, doubt=doubt, units=units, calibrated={"attack_p": ranked})
-    one_minus_p, member = scored(found.scores["attack_p"], 0)
+    audit = judged(signals, ALONE, doubt=doubt, units=units, calibrated={"attack_p": ranked})
+    one_minus_p, member = scored(audit.scores["attack_p"], 0)
     threshold = threshold_words(1 - one_minus_p <= RATE, member)
-    return found._replace(text="\n".join([found.text, threshold, TWINS]))
+    return audit._replace(text="\n".join([audit.text, threshold, TWINS]))
 
 
 def _ranked_among_others(loss: Scores, *, units: np.ndarray | None, seed: int) -> Scores:
@@ -306,10 +306,10 @@ def _ranked_among_others(loss: Scores, *, units: np.ndarray | None, seed: int) -
     member = loss.member[0]
     in_first = _in_first_half(member, units, seed)
     ranked = np.empty(len(value))
-    for here in (in_first, ~in_first):
-        others = np.sort(value[~here & ~member])
-        below = np.searchsorted(others, value[here], side="left")
-        ranked[here] = below / (1 + len(others))
+    for half in (in_first, ~in_first):
+        others = np.sort(value[~half & ~member])
+        below = np.searchsorted(others, value[half], side="left")
+        ranked[half] = below / (1 + len(others))
     return replace(loss, value=ranked[None], info=loss.info | {"attack": "attack_p"})
 
 
@@ -348,10 +348,10 @@ def _compared(
             " trained with and some without each sample (mia-nb plan draws such masks)"
         )
     signals = outputs_from(arrays, "finished", "").signals
-    found = judged(signals, suite(k), targets=[0], doubt=doubt, units=units)
+    audit = judged(signals, suite(k), targets=[0], doubt=doubt, units=units)
     size = f"{arrays['member'][1:].sum(1).mean():,.0f}"
     text = [
-        found.text,
+        audit.text,
         f"Compared with {count} models trained on {size} samples each of train and test ({k} with"
         f" and {k} without the typical sample; the finished model was trained on"
         f" {arrays['member'][0].sum():,}). That {'' if twins else 'chance drew these, and that '}"
@@ -364,7 +364,7 @@ def _compared(
         halves = signals.select(models=slice(1, None))
         again = judged(halves, suite(twins // 2 - 1), who=f"Of {twins} retrained models each")
         text.append(f"{again.text} No difference between train and test can explain this number.")
-    return found._replace(text="\n".join(text), twins=again)
+    return audit._replace(text="\n".join(text), twins=again)
 
 
 def _judged(
@@ -453,7 +453,7 @@ def _decided(
 ) -> tuple[Verdict, str, str]:
     """(the verdict by the permutation test, what decided, what was found) of one finished model."""
     member = next(iter(scores.values())).member[0]
-    values = {name: found.value[0] for name, found in scores.items()}
+    values = {name: scores_of_attack.value[0] for name, scores_of_attack in scores.items()}
     evidence = membership_test(values, member, means=means, units=units.labels, seed=seed)
     leaks = evidence.p <= DECISIVE
     outcome = EXCEEDED if leaks else OPEN

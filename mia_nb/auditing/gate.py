@@ -421,8 +421,8 @@ def judge(
             verdict = verdict._replace(outcome=OPEN, sentence=sentence)
         elif verdict.outcome != EXCEEDED and _beyond_the_limit(limit, able):
             tail = _tail(able, shared, groups, seed)
-            said = f"{verdict.sentence}; but the tail gives members away: {tail}"
-            verdict = verdict._replace(tail=tail, sentence=said if tail else verdict.sentence)
+            with_tail = f"{verdict.sentence}; but the tail gives members away: {tail}"
+            verdict = verdict._replace(tail=tail, sentence=with_tail if tail else verdict.sentence)
         verdicts.append(verdict)
     return verdicts
 
@@ -451,11 +451,11 @@ def _tail(scores: dict[str, Scores], shared: dict, groups, seed: int) -> str:
             name: s.value[0] for name, s in scores.items() if s.value.shape == (1, len(member))
         }
         units = None if groups is None else pure_units(groups, member)
-        found = membership_test(alike, member, units=units, seed=seed)
-        if found.parts["tail"] > LEVEL:
+        test = membership_test(alike, member, units=units, seed=seed)
+        if test.parts["tail"] > LEVEL:
             return ""
-        words = tail_words(found, alike[found.tail_attack], member)
-        return f"{words} ({p_words(found.parts['tail'])}, permutation test)"
+        words = tail_words(test, alike[test.tail_attack], member)
+        return f"{words} ({p_words(test.parts['tail'])}, permutation test)"
     for x in _tail_rates(scores):
         ends = {name: shared[name].loc[f"tpr@{x:g}", ENDS] for name in scores}
         strongest = max(ends, key=lambda name: ends[name]["low"])

@@ -113,7 +113,7 @@ def ladder(
             audit at another delta.
     """
     release_clip = () if (flow or {}).get("clip") else ("clip",)
-    for name, given, wanted, optional in (
+    for name, arguments, wanted, optional in (
         ("flow", flow, ("k", "steps", "T", "method"), None),
         ("nominal", nominal, ("sample_rate", "steps"), ()),
         ("dp_sgd", dp_sgd, ("noise_multiplier", "sample_rate", "steps"), ("trials",)),
@@ -121,8 +121,8 @@ def ladder(
         ("release", release, release_clip, ("clip", "queries", "one_sided")),
         ("stored", stored, ("releases", "label_epsilon"), ("keep", "classes", "relation")),
     ):
-        if given is not None:
-            _complete(name, given, wanted, optional)
+        if arguments is not None:
+            _complete(name, arguments, wanted, optional)
     known = flow or {}
     # a drift of second order has no certified L
     bounds = {"certified": known.get("lipschitz"), "local": None, "distance": None}

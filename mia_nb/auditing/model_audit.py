@@ -126,8 +126,8 @@ class ModelAudit(NamedTuple):
 
         fail_if: limits to be judged.
         """
-        found = [self.headline, *(verdict.sentence for verdict in self.limits(fail_if))]
-        paragraphs = [escape.markdown(sentence) for sentence in found]
+        sentences = [self.headline, *(verdict.sentence for verdict in self.limits(fail_if))]
+        paragraphs = [escape.markdown(sentence) for sentence in sentences]
         table = escape.cells(self.views()["attacks"], escape.markdown)
         rows = [["attack", *table.columns], ["---"] * (1 + table.shape[1])]
         rows += [[name, *cells] for name, cells in zip(table.index, table.to_numpy(), strict=True)]
@@ -143,8 +143,10 @@ class ModelAudit(NamedTuple):
             `rmia/auc_high`. What could not be measured is left out.
         """
         numbers = {"p": float(self.verdict.p)}
-        told = self.table["measurable"] & self.table["metric"].isin(["auc", "tpr", "advantage"])
-        for row in self.table[told].to_dict("records"):
+        shown_rows = self.table["measurable"] & self.table["metric"].isin(
+            ["auc", "tpr", "advantage"]
+        )
+        for row in self.table[shown_rows].to_dict("records"):
             attack = re.sub(r"[^\w.-]+", "_", str(row["attack"]))
             name = f"{attack}/{row['metric']}"
             if row["metric"] == "tpr":
@@ -173,12 +175,12 @@ class ModelAudit(NamedTuple):
         return "\n\n".join([escape.lines(self.text), *tables])
 
     def _repr_html_(self) -> str:
-        said = [f"<p>{escape.html(line)}</p>" for line in self.text.split("\n")]
+        paragraphs = [f"<p>{escape.html(line)}</p>" for line in self.text.split("\n")]
         tables = [
             f"<h4>{escape.html(title)}</h4>{escape.html_table(table)}"
             for title, table in self.views().items()
         ]
-        return "".join(said + tables)
+        return "".join(paragraphs + tables)
 
     def _design(self) -> dict:
         """`design` of the models that were targets."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pandas as pd
 
-from mia_nb.auditing.readers import estimator, logits_of, numpy_of, said, wants_columns
+from mia_nb.auditing.readers import estimator, in_one_line, logits_of, numpy_of, wants_columns
 from mia_nb.auditing.samples import rows_of
 from mia_nb.checks import shown
 
@@ -49,7 +49,7 @@ def _batch_outputs(query: Callable, x: np.ndarray | pd.DataFrame) -> np.ndarray:
     except (Exception, SystemExit) as error:
         kind = getattr(x, "dtype", f"columns {shown([*getattr(x, 'columns', ())])}")
         raise ValueError(
-            f"the model fails on a batch {x.shape} of {kind}: {said(error, 200)}"
+            f"the model fails on a batch {x.shape} of {kind}: {in_one_line(error, 200)}"
         ) from error
     return logits_of(output, len(x))
 

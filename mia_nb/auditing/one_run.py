@@ -180,8 +180,8 @@ def _steinke(m, r, v, delta, alpha) -> float:
 def _largest(rejects) -> float:
     """Largest mu >= 0 that is rejected, to 1e-7; 0 if none."""
     steps = range(LARGEST_MU * 10**7)
-    found = bisect_left(steps, True, key=lambda step: not rejects(step / 10**7))
-    return max(found - 1, 0) / 10**7
+    first_accepted = bisect_left(steps, True, key=lambda step: not rejects(step / 10**7))
+    return max(first_accepted - 1, 0) / 10**7
 
 
 def _fdp_rejects(m, r, v, alpha):
@@ -457,9 +457,9 @@ def audit(
     targets = np.asarray(scores.targets, dtype=int)
     together = bool(scores.info.get("disjoint")) and len(targets) > 1
     groups = [(value.ravel(), member.ravel())] if together else zip(value, member, strict=True)
-    each = 1 - (1 - confidence) / (attempts if together else len(targets) * attempts)
+    confidence_of_run = 1 - (1 - confidence) / (attempts if together else len(targets) * attempts)
     setting = {"delta": delta, "guesses": guesses, "method": method, "seed": seed}
-    runs = [one_run(*group, confidence=each, **setting) for group in groups]
+    runs = [one_run(*group, confidence=confidence_of_run, **setting) for group in groups]
     table = pd.DataFrame(runs)[["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]]
     if together:
         lost = np.isnan(value).sum(1)

@@ -104,11 +104,11 @@ def read_outputs(path: PathLike) -> Outputs:
     """
     path = Path(path)
     if path.suffix.lower() in SEPARATORS:
-        there = _of_table(path)
-        names = [*there]
+        arrays = _of_table(path)
+        names = [*arrays]
     else:
-        there, names = npz_arrays(path, (*ARRAYS, *OPTIONAL))
-    if lacks := [name for name in ARRAYS if name not in there]:
+        arrays, names = npz_arrays(path, (*ARRAYS, *OPTIONAL))
+    if lacks := [name for name in ARRAYS if name not in arrays]:
         close = difflib.get_close_matches(lacks[0], names, 1, cutoff=0.5)
         hint = f"; is it {close[0]!r}?" if close else ""
         held = ", ".join(names) or "nothing"
@@ -116,7 +116,7 @@ def read_outputs(path: PathLike) -> Outputs:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     try:
-        return outputs_from(there, path.stem, digest)
+        return outputs_from(arrays, path.stem, digest)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
@@ -125,7 +125,7 @@ def _of_table(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a table of one model's outputs."""
     arrays = table_in(path)
     lacking = [name for name in ("label", "member") if {name, f"{name}s"}.isdisjoint(arrays)]
-    few = arrays["logits"].shape[1] if "logits" in arrays else 0
+    number_of_logits = arrays["logits"].shape[1] if "logits" in arrays else 0
     if lacking:
         raise ValueError(
             f"{path.name} has no column {' and no column '.join(lacking)}: wanted a line of names,"
@@ -133,9 +133,10 @@ def _of_table(path: Path) -> dict[str, np.ndarray]:
             " set, else 0) and a column of logits for each class; outputs of several models go into"
             " an .npz (mia_nb.auditing.collect)"
         )
-    if few < 2:
+    if number_of_logits < 2:
         raise ValueError(
-            f"{path.name} has {few} column of logits: wanted one for each class, two or more"
+            f"{path.name} has {number_of_logits} column of logits: wanted one for each class, two"
+            " or more"
         )
     return arrays | {"logits": arrays["logits"][None], "member": arrays["member"][None]}
 
@@ -298,8 +299,8 @@ def _check_labels(logits, labels, member) -> list[str]:
         y = labels[inside]
         top = z.argmax(1)
         above.append([_above_chance(guess, y) for guess in (top, top + 1, top - 1, z.argmin(1))])
-    own, *fixed = zip(*above, strict=True)
-    at_chance = [model for model, errors in enumerate(own) if errors < LOST]
+    errors_as_labelled, *fixed = zip(*above, strict=True)
+    at_chance = [model for model, errors in enumerate(errors_as_labelled) if errors < LOST]
     for fix, errors in zip(fixes, fixed, strict=True):
         if len(at_chance) == len(logits) and INVERTED < min(errors) < np.inf:
             raise ValueError(
@@ -362,15 +363,15 @@ def _check_masks(signals: Signals) -> None:
     crossed = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)  # AUC of a model and a row
     errors = (crossed - 0.5) / spread
     order = linear_sum_assignment(errors, maximize=True)[1]
-    own = errors.diagonal()
+    own_errors = errors.diagonal()
     best = errors[np.arange(len(order)), order]
-    worst = np.argmax(best - own)
+    worst = np.argmax(best - own_errors)
     if ((values - 0.5) / spread).max() < -INVERTED:
         raise ValueError(
             "every model is surer of non-members than of members (AUC of the margin"
             f" {values.mean():.3f}): is member inverted? pass ~member"
         )
-    if ((best > INVERTED) & (own < LOST)).any():
+    if ((best > INVERTED) & (own_errors < LOST)).any():
         raise ValueError(
             f"model {worst} is surer of the members of row {order[worst]} than of its own: are the"
             f" rows of member in another order? pass member[{order.tolist()}]"

@@ -28,7 +28,7 @@ MOST_VALUES = 20  # of a column of text that are told apart
 LARGEST = 1e15  # what a table holds beyond this is cut where rows are compared
 
 
-def said(error: BaseException, most: int) -> str:
+def in_one_line(error: BaseException, most: int) -> str:
     """An error of somebody else's on one line, and no longer than this."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:most]
 
@@ -130,10 +130,10 @@ def named_classes(model: object) -> list | None:
     """The classes of a scikit-learn estimator, where its labels are other than 0 to K - 1; None of
     all other models.
     """
-    found = getattr(model, "classes_", None)
-    if found is None or np.ndim(found) != 1 or not _ways(model):
+    declared = getattr(model, "classes_", None)
+    if declared is None or np.ndim(declared) != 1 or not _ways(model):
         return None
-    named = np.asarray(found).tolist()
+    named = np.asarray(declared).tolist()
     return None if named == list(range(len(named))) else named
 
 
@@ -142,15 +142,15 @@ def class_numbers(name: str, labels: np.ndarray, known: list) -> np.ndarray:
     have.
     """
     place = {label: number for number, label in enumerate(known)}
-    given = np.asarray(labels).reshape(-1).tolist()
-    strange = [label for label in given if _missing(label) or label not in place]
+    words = np.asarray(labels).reshape(-1).tolist()
+    strange = [label for label in words if _missing(label) or label not in place]
     if strange:
         raise ValueError(
             f"the estimator's classes are {shown(known)}, and {name} has labels"
             f" {shown(strange[0])} ...; wanted the labels that it was trained on, or train it on"
             " np.unique(y, return_inverse=True)[1] and pass these"
         )
-    return np.array([place[label] for label in given], np.int64)
+    return np.array([place[label] for label in words], np.int64)
 
 
 def _missing(label: object) -> bool:
@@ -170,12 +170,12 @@ def estimator(model: object, known: list | None = None) -> Callable | None:
     known: the classes that labels are numbered by, None for 0 to K - 1. Raises ValueError for an
     estimator of other classes: its outputs would be in another order.
     """
-    found = getattr(model, "classes_", None)
+    declared = getattr(model, "classes_", None)
     ways = _ways(model)
-    if found is None or not ways:
+    if declared is None or not ways:
         return None
-    named = np.asarray(found).tolist() if np.ndim(found) == 1 else list(found)
-    if np.ndim(found) != 1 or named not in (list(range(len(named))), known):
+    named = np.asarray(declared).tolist() if np.ndim(declared) == 1 else list(declared)
+    if np.ndim(declared) != 1 or named not in (list(range(len(named))), known):
         raise ValueError(
             f"the estimator's classes are {shown(named)}; wanted {shown(known) if known else ''}"
             f"{' or ' if known else ''}class numbers from 0: train it on"
@@ -279,7 +279,9 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
             low_memory=False,
         )
     except (ValueError, OSError, csv.Error, pd.errors.ParserError) as error:
-        raise ValueError(f"{start}it cannot be read as a table ({said(error, 120)})") from error
+        raise ValueError(
+            f"{start}it cannot be read as a table ({in_one_line(error, 120)})"
+        ) from error
     names = [name.strip() for name in names] if named else []
     if named and len(names) != table.shape[1]:
         raise ValueError(

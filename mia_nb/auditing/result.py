@@ -121,13 +121,13 @@ def _words(facts: dict) -> str:
     )
     both = f"{k} model{'s' if k > 1 else ''} with and {k} without each sample to compare with"
     knows = both if k else "no model to compare with"
-    each = (
+    resolution = (
         f"it has {n1:,} members and {n0:,} non-members."
         if facts["models"] == 1
         else f"each model has at least {n1:,} members and {n0:,} non-members. Every model is the"
         f" target in turn. {left_out} is no reference: it would give the answer away."
     )
-    return f"{start} {each} {SEES} {knows}; weights and gradients stay hidden."
+    return f"{start} {resolution} {SEES} {knows}; weights and gradients stay hidden."
 
 
 @checked
@@ -271,12 +271,12 @@ def result(
     if audited is not None:
         bound = {name: value for name, value in audited._asdict().items() if name not in UNSHOWN}
     split = pd.DataFrame() if groups is None else groups
-    told = largest_contribution(split, "classes") if len(split) else ""
+    contribution = largest_contribution(split, "classes") if len(split) else ""
     leaks = auc.loc["max", "low"] > 0.5 and self_test.passed and not design.get("doubt")
     first = headline(table, self_test.passed, design, finding=finding)
     record = {
         "schema": SCHEMA,
-        "headline": " ".join(filter(None, [first, told])),
+        "headline": " ".join(filter(None, [first, contribution])),
         "question": question,
         "design": design,
         "data": data,

@@ -9,9 +9,9 @@ import pandas as pd
 
 from mia_nb.auditing.readers import (
     class_numbers,
+    in_one_line,
     numbers_of,
     numpy_of,
-    said,
     sample_of,
     without_extremes,
 )
@@ -58,21 +58,21 @@ def both_sides(
 
 
 def _samples(
-    name: str, given, known: list | None = None
+    name: str, data, known: list | None = None
 ) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
     """x (n, ...) as an array, or as the table that it is, and y (n,) as class numbers."""
-    alone = isinstance(given, tuple | list) and len(given) == 2
-    if not hasattr(given, "__getitem__") and hasattr(given, "dataset"):
-        given = given.dataset  # of a DataLoader, in the order of the data set
+    alone = isinstance(data, tuple | list) and len(data) == 2
+    if not hasattr(data, "__getitem__") and hasattr(data, "dataset"):
+        data = data.dataset  # of a DataLoader, in the order of the data set
     try:
         if alone:
-            x, y = given
+            x, y = data
         else:
-            x, y = zip(*(sample_of(given[i]) for i in range(len(given))), strict=True)
+            x, y = zip(*(sample_of(data[i]) for i in range(len(data))), strict=True)
         x = x if isinstance(x, pd.DataFrame) else numpy_of(x)
         y = numpy_of(y)
     except Exception as error:
-        raise ValueError(f"{name} cannot be read ({said(error, 120)}): {DATA}") from error
+        raise ValueError(f"{name} cannot be read ({in_one_line(error, 120)}): {DATA}") from error
     if known is not None and y.shape in ((len(y),), (len(y), 1)):
         y = class_numbers(name, y, known)
     if y.dtype.kind not in "biuf":

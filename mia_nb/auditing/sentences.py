@@ -120,18 +120,18 @@ def decision_words(evidence: Evidence, level: float = LEVEL) -> str:
         "loss": "the mean loss",
         "tail": "the largest scores",
     }[evidence.part]
-    what = (
+    sentence = (
         "What decides is one permutation test of all attacks' ranks, of the mean loss and of the"
         f" largest scores: {p_words(evidence.p)}, where {level:g} or less counts as a leak"
     )
     if evidence.p <= level:
-        return f"{what}; the evidence is strongest in {deciding}."
+        return f"{sentence}; the evidence is strongest in {deciding}."
     if evidence.smallest > level:
         return (
-            f"{what}, and {evidence.units} units that change sides can never give less than"
+            f"{sentence}, and {evidence.units} units that change sides can never give less than"
             f" {evidence.smallest:.2g}."
         )
-    return f"{what}."
+    return f"{sentence}."
 
 
 def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> str:
@@ -198,12 +198,12 @@ def threshold_words(called: np.ndarray, member: np.ndarray) -> str:
 def finding_words(verdict: Verdict, doubted: bool, leaks: bool | None = None) -> str:
     """The verdict in words, with its numbers. leaks: what decided where it was not the interval."""
     differs = verdict.low > 0.5 if leaks is None else leaks
-    what = "treats train and test differently" if differs else FOUND[OPEN]
+    finding = "treats train and test differently" if differs else FOUND[OPEN]
     # the table gives each attack's interval alone, which is narrower
     corrected = f" (corrected for {verdict.attacks} attacks)" if verdict.attacks > 1 else ""
     return (
-        f"{what if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks} attacks"
-        f" ({in_words(verdict.attack)}) ranks a random member above a random non-member"
+        f"{finding if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks}"
+        f" attacks ({in_words(verdict.attack)}) ranks a random member above a random non-member"
         f" with probability {verdict.value:.3f} [{verdict.low:.3f}, {verdict.high:.3f}]{corrected},"
         f" where guessing gives 0.5 ({verdict.n1:,} members, {verdict.n0:,} non-members)"
     )

@@ -206,7 +206,9 @@ def copies(signals: Signals) -> int:
     """
     audited = ~signals.population
     # some shipped signals hold no entropies
-    outputs = (np.nan_to_num(one[:, 0]) for one in (signals.entropy, signals.modified_entropy))
+    outputs = (
+        np.nan_to_num(entropies[:, 0]) for entropies in (signals.entropy, signals.modified_entropy)
+    )
     rows = np.vstack([signals.labels[None], signals.margin[:, 0], *outputs])
     group, size = np.unique(rows[:, audited].T, axis=0, return_inverse=True, return_counts=True)[1:]
     members = signals.member[:, audited]

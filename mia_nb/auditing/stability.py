@@ -150,7 +150,7 @@ def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict
     jaccard, chance = _overlap(inside)
     out, out_chance = _overlap(outside)
     # largest number of false positives a set, with the union's within what is allowed
-    each = bisect_left(
+    places = bisect_left(
         range(1, allowed + 1),
         True,
         key=lambda most: _sets(curves, most)[:, ~member].any(0).sum() > allowed,
@@ -172,7 +172,7 @@ def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict
         "stability_chance": n1 * np.prod(sizes / n1),
         "stability_out": int(outside.all(0).sum()),
         "union_fpr": outside.any(0).mean(),
-        "coverage_equal_fpr": int(_sets(curves, each)[:, member].any(0).sum()),
+        "coverage_equal_fpr": int(_sets(curves, places)[:, member].any(0).sum()),
         "n1": n1,
         "n0": n0,
         "fpr": fpr,

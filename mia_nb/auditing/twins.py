@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mia_nb import store
-from mia_nb.auditing.readers import numpy_of, said
+from mia_nb.auditing.readers import in_one_line, numpy_of
 from mia_nb.auditing.samples import rows_of
 from mia_nb.checks import mask, shown
 from mia_nb.digests import digest, digest_of_function
@@ -20,10 +20,10 @@ def given_references(
     references, samples: int, query: Callable
 ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(mask, logits) of each reference."""
-    for one in references:
-        if not (isinstance(one, tuple | list) and len(one) == 2):
-            raise ValueError(f"references hold {shown(one)}; wanted (model, mask) of each")
-        yield mask("the mask of a reference", numpy_of(one[1]), (samples,)), query(one[0])
+    for pair in references:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2):
+            raise ValueError(f"references hold {shown(pair)}; wanted (model, mask) of each")
+        yield mask("the mask of a reference", numpy_of(pair[1]), (samples,)), query(pair[0])
 
 
 def retrained_models(
@@ -72,7 +72,7 @@ def _called(retrain: Callable, x, y: np.ndarray, seed: int):
     except (Exception, SystemExit) as error:
         raise ValueError(
             f"retrain(images, labels, seed) fails on {len(y)} samples with seed {seed}:"
-            f" {said(error, 200)}"
+            f" {in_one_line(error, 200)}"
         ) from error
 
 

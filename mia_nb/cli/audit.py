@@ -57,9 +57,9 @@ def parameters(args) -> list[tuple[str, str]]:
     named = {name: value for name, value, _ in given}
     for name in named:
         texts = [f"{how}{value}" for other, value, how in given if other == name]
-        said = f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
+        message = f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
         if len(texts) > 1:
-            raise ValueError(said)
+            raise ValueError(message)
     ways = [name for name in WAYS if named.get(name)]
     came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
     way = ways[0] if len(ways) == 1 else ""
@@ -294,7 +294,7 @@ def junit(record: dict) -> bytes:
             failures[verdict["limit"]] = verdict["sentence"]
         elif verdict["outcome"] == OPEN:
             skipped[verdict["limit"]] = verdict["sentence"]
-    names = dict.fromkeys(["the audit itself", *(one["limit"] for one in record["verdicts"])])
+    names = dict.fromkeys(["the audit itself", *(limit["limit"] for limit in record["verdicts"])])
     counts = {"tests": len(names), "failures": len(failures), "skipped": len(skipped)}
     texts = {name: str(count) for name, count in counts.items()}
     suite = ElementTree.Element("testsuite", name="mia-nb audit", **texts)

@@ -36,7 +36,7 @@ def trainings(steps: list[Step]) -> list[tuple[Recipe, Images, int]]:
     """Every pool that these steps train, once: its recipe, a blank batch of its images, and how
     many images a model trains on.
     """
-    found = {}
+    trainings_by_key = {}
     for step in steps:
         values = step.parameters
         if values.get("pool") or "recipe" not in values or not values["recipe"]["epochs"]:
@@ -52,8 +52,12 @@ def trainings(steps: list[Step]) -> list[tuple[Recipe, Images, int]]:
         for recipe in recipes_of(step):
             key = json.dumps([dataset, count, recipe.model_dump()], sort_keys=True)
             samples = (min(count, values["source"]["limit"] or count) - recipe.population) // 2
-            found[key] = recipe, blank(dataset, recipe.batch, channels, side, classes), samples
-    return list(found.values())
+            trainings_by_key[key] = (
+                recipe,
+                blank(dataset, recipe.batch, channels, side, classes),
+                samples,
+            )
+    return list(trainings_by_key.values())
 
 
 def blank(name: str, count: int, channels: int, side: int, classes: int) -> Images:
@@ -108,11 +112,11 @@ def _hybrid(recipe: Recipe, timesteps: int, tuning: dict) -> list[Recipe]:
     epochs = tuning.pop("epochs")
     tuning.pop("widths", None)
     converted = {"beta": 1.0, "reset": "soft", "surrogate": "boxcar", "detach_reset": True}
-    found = []
+    recipes = []
     for T in range(1, timesteps + 1):
         changes = {**tuning, "epochs": epochs[T - 1], "model_args": converted}
-        found.append(_spiking(recipe, T, changes))
-    return found
+        recipes.append(_spiking(recipe, T, changes))
+    return recipes
 
 
 def measured(recipe: Recipe, images: Images, samples: int) -> float:
@@ -137,23 +141,23 @@ def hours(
     steps: list[Step], seconds: Callable[[Recipe, Images, int], float] = measured
 ) -> list[tuple[str, Recipe, float]]:
     """(data set, recipe, hours of training) of every pool that these steps train."""
-    found = []
+    times = []
     for recipe, images, samples in trainings(steps):
         taken = seconds(recipe, images, samples) * recipe.epochs * recipe.num_models / 3600
-        found.append((images.name, recipe, taken))
-    return found
+        times.append((images.name, recipe, taken))
+    return times
 
 
 def estimate(steps: list[Step]) -> None:
     """`mia-nb run --estimate`: a line a pool, and the sum."""
-    found = hours(steps)
+    times = hours(steps)
     rows = [("hours", "data set", "network", "models", "recipe")]
-    for name, recipe, taken in found:
+    for name, recipe, taken in times:
         args = ", ".join(f"{key} {value}" for key, value in recipe.model_args.items())
         network = f"{recipe.model} {args}".strip()
         rows.append((f"{taken:.2f}", name, network, str(recipe.num_models), label(recipe)))
     print_table(rows)
-    total = sum(taken for _, _, taken in found)
+    total = sum(taken for _, _, taken in times)
     where = device_of(None)
     say(
         f"about {total:,.1f} hours of training on this machine ({where}), one model after another,"

@@ -188,9 +188,13 @@ def plan(
     """
     path = None if target == "all" else find_notebook(target, where)
     if preset is not None:
-        steps = [(find_notebook(one["notebook"], where), one) for one in read_preset(preset, where)]
+        steps = [
+            (find_notebook(entry["notebook"], where), entry) for entry in read_preset(preset, where)
+        ]
         entries = [
-            (path or own, one) for own, one in steps if path is None or own.stem == path.stem
+            (path or notebook, entry)
+            for notebook, entry in steps
+            if path is None or notebook.stem == path.stem
         ]
         if path is not None and not entries:
             raise ValueError(f"preset {preset} has no step for {path.stem}")

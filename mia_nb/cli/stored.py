@@ -59,8 +59,8 @@ def status(folder: store.Folder) -> str:
             return "running"
         if folder.kind == "pool":
             wanted = recipe.get("num_models")
-            there = sum(file.startswith("model_") for file in folder.files())
-            return "done" if there == wanted else f"{there} of {wanted} models"
+            models = sum(file.startswith("model_") for file in folder.files())
+            return "done" if models == wanted else f"{models} of {wanted} models"
         if folder.has("info.json"):
             store.read_info(folder)
         return "done" if store.has_signals(folder) else "partial"
@@ -114,21 +114,21 @@ def cleaned(
     """Remove whole results (by key, all, by age in days) after `yes`; else only temporary and
     damaged files. Yields lines.
     """
-    there = store.folders(results)
+    chosen = store.folders(results)
     if key is not None:
-        there = [
+        chosen = [
             f
-            for f in there
+            for f in chosen
             if f.path.name.startswith(key) or f.path.name.rsplit("-", 1)[1].startswith(key[:12])
         ]
-        if len(there) != 1:
+        if len(chosen) != 1:
             raise ValueError(
-                f"{len(there)} results in {results} start with {key!r}; see mia-nb list"
+                f"{len(chosen)} results in {results} start with {key!r}; see mia-nb list"
             )
     if older_than is not None:
-        there = [f for f in there if time.time() - time.mktime(_date(f)) > older_than * 86400]
+        chosen = [f for f in chosen if time.time() - time.mktime(_date(f)) > older_than * 86400]
     whole = key is not None or everything or older_than is not None
-    for folder in there:
+    for folder in chosen:
         if _held(folder):
             notes = [folder.shared_lock(name) for name in _locks(folder) if folder.locked(name)]
             yield f"{folder.path}: in use, left alone{next(filter(None, notes), '')}"
@@ -138,9 +138,9 @@ def cleaned(
             except (ValueError, OSError) as error:
                 yield f"{folder.path}: left alone ({error})"
         elif yes:
-            what = "the link alone" if folder.path.is_symlink() else _size(folder.path)
+            freed = "the link alone" if folder.path.is_symlink() else _size(folder.path)
             folder.delete()
-            yield f"removed {folder.path} ({what})"
+            yield f"removed {folder.path} ({freed})"
         else:
             yield f"would remove {folder.path} ({_size(folder.path)}); add --yes"
 
@@ -152,9 +152,9 @@ def _tidy(folder: store.Folder) -> Iterator[str]:
     damaged = []
     for file in folder.damaged():
         path = folder.path / file
-        found = store.sha256_of(path) if path.is_file() and not path.is_symlink() else ""
+        checksum = store.sha256_of(path) if path.is_file() and not path.is_symlink() else ""
         # an altered file has another checksum altogether: one digit off, the record is what changed
-        if sum(a != b for a, b in zip(found, listed[file], strict=False)) == 1 and found:
+        if sum(a != b for a, b in zip(checksum, listed[file], strict=False)) == 1 and checksum:
             yield f"{path}: left alone (its checksum in the manifest is altered, not the file)"
         else:
             damaged.append(file)

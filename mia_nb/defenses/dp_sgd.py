@@ -126,12 +126,12 @@ class Clipped:
         losses = []
         self.optimizer.zero_grad(set_to_none=True)
         for start in chunks:
-            each = losses_of(self.hooked, slice(start, start + self.chunk))
+            sample_losses = losses_of(self.hooked, slice(start, start + self.chunk))
             with warnings.catch_warnings():  # that images need no gradients is as it should be
                 warnings.filterwarnings("ignore", "Full backward hook is firing")
-                each.sum().backward()
-            losses.append(each.detach())
-            self._take(len(each), last=start == chunks[-1])
+                sample_losses.sum().backward()
+            losses.append(sample_losses.detach())
+            self._take(len(sample_losses), last=start == chunks[-1])
         if not chunks:
             self._take(0, last=True)
         return torch.cat(losses) if losses else x.new_zeros(0)
@@ -169,21 +169,23 @@ def mismatch(
     losses = losses_of(module)
     weights = {name: p for name, p in names.items() if p.requires_grad}
     alone = [
-        torch.autograd.grad(one, list(weights.values()), retain_graph=True, allow_unused=True)
-        for one in losses
+        torch.autograd.grad(
+            single_loss, list(weights.values()), retain_graph=True, allow_unused=True
+        )
+        for single_loss in losses
     ]
     hooked = GradSampleModule(module, loss_reduction="sum")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             losses_of(hooked).sum().backward()
-        for (name, p), each in zip(weights.items(), zip(*alone, strict=True), strict=True):
-            expected = torch.stack([torch.zeros_like(p) if g is None else g for g in each])
-            found = torch.zeros_like(expected) if p.grad_sample is None else p.grad_sample
+        for (name, p), gradients in zip(weights.items(), zip(*alone, strict=True), strict=True):
+            expected = torch.stack([torch.zeros_like(p) if g is None else g for g in gradients])
+            gradient = torch.zeros_like(expected) if p.grad_sample is None else p.grad_sample
             scale = float(expected.abs().max())
             if (
-                found.shape != expected.shape
-                or float((found - expected).abs().max()) > 1e-6 * scale + 1e-12
+                gradient.shape != expected.shape
+                or float((gradient - expected).abs().max()) > 1e-6 * scale + 1e-12
             ):
                 return name
     finally:

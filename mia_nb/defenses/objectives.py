@@ -72,8 +72,8 @@ def relaxloss(step: Step, *, target: float) -> tuple[Tensor, Tensor]:
         return losses, (mean - target).abs()
     log_p = logits.log_softmax(1)
     p_y = log_p.gather(1, step.y[:, None]).exp().detach()
-    own = F.one_hot(step.y, logits.shape[1]).to(log_p.dtype)
-    flat = own * p_y + (1 - own) * (1 - p_y) / (logits.shape[1] - 1)
+    one_hot = F.one_hot(step.y, logits.shape[1]).to(log_p.dtype)
+    flat = one_hot * p_y + (1 - one_hot) * (1 - p_y) / (logits.shape[1] - 1)
     flattened = -(flat * log_p).sum(1).mean()
     return losses, torch.where(mean.detach() >= target, mean, flattened)
 
@@ -137,18 +137,18 @@ def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) 
     0 where none has both.
     """
     classes = torch.arange(p.shape[1], device=p.device)[:, None]
-    ours = (classes == y).to(p.dtype)  # (K, A)
-    theirs = (classes == other).to(p.dtype)  # (K, B)
-    both = ((ours.sum(1) > 0) & (theirs.sum(1) > 0)).to(p.dtype)
-    ours, theirs = (w / w.sum(1, keepdim=True).clamp(min=1) for w in (ours, theirs))
+    weights_p = (classes == y).to(p.dtype)  # (K, A)
+    weights_q = (classes == other).to(p.dtype)  # (K, B)
+    both = ((weights_p.sum(1) > 0) & (weights_q.sum(1) > 0)).to(p.dtype)
+    weights_p, weights_q = (w / w.sum(1, keepdim=True).clamp(min=1) for w in (weights_p, weights_q))
 
     def mean_kernel(a: Tensor, wa: Tensor, b: Tensor, wb: Tensor) -> Tensor:
         squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
         return ((wa @ torch.exp(-squared / (2 * bandwidth**2))) * wb).sum(1)
 
     gaps = (
-        mean_kernel(p, ours, p, ours)
-        + mean_kernel(q, theirs, q, theirs)
-        - 2 * mean_kernel(p, ours, q, theirs)
+        mean_kernel(p, weights_p, p, weights_p)
+        + mean_kernel(q, weights_q, q, weights_q)
+        - 2 * mean_kernel(p, weights_p, q, weights_q)
     )
     return (both * gaps).sum() / both.sum().clamp(min=1)

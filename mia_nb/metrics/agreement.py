@@ -114,7 +114,7 @@ def agreement(
     first, *others = pools.values()
     least = 1 if attack is None else 2
     pairs = rows_of_pairs(score("loss", first).pair)
-    if any(not np.array_equal(one.member, first.member) for one in others):
+    if any(not np.array_equal(later_pool.member, first.member) for later_pool in others):
         raise ValueError(
             "the pools have different membership: compare recipes on the same masks,"
             " training.family_pools makes them"
@@ -145,8 +145,8 @@ def agreement(
         variance = np.hypot.reduce(errors) ** 2
         free = len(pairs) if enough else GROUPS
         half = half_width(variance, free, confidence=confidence)
-        found = (a, b, correlation, ceiling, value, value - half, value + half)
-        rows.append((*found, point[i, i], point[j, j], *facts))
+        row = (a, b, correlation, ceiling, value, value - half, value + half)
+        rows.append((*row, point[i, i], point[j, j], *facts))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -154,14 +154,16 @@ def _means(pools: list[Signals], attack: str | None, pairs: list[np.ndarray]) ->
     """The function from some pairs of every pool to the samples' mean memorisation in them, (pools,
     N), each computed once.
     """
-    margins = [memorisation(one) for one in pools] if attack is None else []
+    by_margin = [memorisation(pool) for pool in pools] if attack is None else []
 
     @cache
     def means(chosen: tuple[int, ...]) -> np.ndarray:
-        rows = np.concatenate([pairs[u] for u in chosen])
-        each = [one[list(chosen)] for one in margins]
-        each = each or [memorisation(one.select(models=rows), attack) for one in pools]
-        return np.stack([one.mean(0) for one in each])
+        if attack is None:
+            memorised = [values[list(chosen)] for values in by_margin]
+        else:
+            rows = np.concatenate([pairs[u] for u in chosen])
+            memorised = [memorisation(pool.select(models=rows), attack) for pool in pools]
+        return np.stack([values.mean(0) for values in memorised])
 
     return means
 
@@ -170,14 +172,14 @@ def _correlations(means: Callable, cuts: Iterable[tuple], kept: np.ndarray) -> n
     """(pools, pools) Spearman correlation between opposite halves, on the samples kept, mean over
     cuts and directions.
     """
-    found = []
+    correlations = []
     for cut in cuts:
         ranks = (pd.DataFrame(means(side)[:, kept]).rank(axis=1).to_numpy() for side in cut)
         x, y = (r - r.mean(1, keepdims=True) for r in ranks)
         size = np.sqrt(np.outer((x**2).sum(1), (y**2).sum(1)))
         across = np.divide(x @ y.T, size, out=np.zeros_like(size), where=size > 0)
-        found.append((across + across.T) / 2)
-    return np.mean(found, axis=0)
+        correlations.append((across + across.T) / 2)
+    return np.mean(correlations, axis=0)
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
@@ -209,11 +211,13 @@ def _cuts(
     ]
 
 
-def _ratio(found: np.ndarray, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ratio(correlation: np.ndarray, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(ratio, correlation, ceiling) of pools i and j from (..., pools, pools)."""
-    own = found[..., i, i], found[..., j, j]
-    ceiling = np.sqrt(np.where((own[0] > 0) & (own[1] > 0), own[0] * own[1], np.nan))
-    return found[..., i, j] / ceiling, found[..., i, j][()], ceiling[()]
+    variances = correlation[..., i, i], correlation[..., j, j]
+    ceiling = np.sqrt(
+        np.where((variances[0] > 0) & (variances[1] > 0), variances[0] * variances[1], np.nan)
+    )
+    return correlation[..., i, j] / ceiling, correlation[..., i, j][()], ceiling[()]
 
 
 def _spread(left_out: np.ndarray) -> float:

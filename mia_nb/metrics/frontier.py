@@ -227,9 +227,9 @@ def _of_attack(table: pd.DataFrame, metric: str, attack: str) -> pd.DataFrame:
         means = table.groupby(list(KEYS), sort=False)[metric].transform("mean")
         strongest = means.groupby(checkpoint, sort=False).transform("idxmax")
         return table[table["attack"].to_numpy() == table.loc[strongest, "attack"].to_numpy()]
-    there = (table["attack"] == attack).groupby(checkpoint, sort=False).any()
-    if not there.all():
-        family, epoch = there.idxmin()
+    measured = (table["attack"] == attack).groupby(checkpoint, sort=False).any()
+    if not measured.all():
+        family, epoch = measured.idxmin()
         raise ValueError(
             f"{family} has no {attack} at epoch {epoch}: run it there, or say attack='max'"
         )
@@ -395,10 +395,12 @@ def _at_level(
     level: float, curves: dict[str, Curve], by: str, metric: str, baseline, confidence: float
 ) -> list[dict]:
     """One row per family: interpolated over its pairs, and against the baseline's same pairs."""
-    found = {family: _interpolated(curve, level, UTILITY[by]) for family, curve in curves.items()}
+    at_level = {
+        family: _interpolated(curve, level, UTILITY[by]) for family, curve in curves.items()
+    }
     rows = []
-    for family, (values, used) in found.items():
-        base = found[baseline][0] if baseline not in (None, family) else {}
+    for family, (values, used) in at_level.items():
+        base = at_level[baseline][0] if baseline not in (None, family) else {}
         both = np.array([values[pair] - base[pair] for pair in values if pair in base])
         mean, *ends = _mean_and_ends(np.array([*values.values()]), confidence)
         between = _mean_and_ends(both, confidence)

@@ -73,8 +73,8 @@ def by_group(
         ends = dict.fromkeys(("auc", f"tpr@{RATE:g}"), (math.nan,) * 3)
         if min(n1, n0) >= FEWEST:  # each group its own draws: groups share no sample
             drawn = bootstrap(part, (RATE,), n_resamples=n_resamples, seed=seed + number)
-            found = intervals(part, (RATE,), sampled=drawn)
-            ends = {name: tuple(found.loc[name]) for name in ends}
+            ends_by_metric = intervals(part, (RATE,), sampled=drawn)
+            ends = {name: tuple(ends_by_metric.loc[name]) for name in ends}
         if min(n1, n0) >= FEW:
             compared[group] = (per_target_metrics(part, ())[:, 0], drawn["auc"])
         row = {f"{name}{end}": v for name in ends for end, v in zip(ENDS, ends[name], strict=True)}
@@ -104,7 +104,7 @@ def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
     if count < 2:
         return {}
     value, drawn = (np.stack(parts) for parts in zip(*compared.values(), strict=True))
-    value, drawn = ((one - one.mean(0)) * count / (count - 1) for one in (value, drawn))
+    value, drawn = ((numbers - numbers.mean(0)) * count / (count - 1) for numbers in (value, drawn))
     for i, group in enumerate(compared):
         ends = interval(value[i], pair, drawn[i], confidence=1 - 0.05 / count)
         rows[group] = {"above": value[i].mean(), "above_low": ends[0], "above_high": ends[1]}
@@ -124,14 +124,14 @@ def largest_contribution(table: pd.DataFrame, what: str = "classes or groups") -
     if out.empty:
         return f"None of the {len(able)} {what} is clearly more exposed than the others{small}."
     kind = "class" if what == "classes" else "group"
-    told = [
+    largest = [
         f"{_group_name(name, kind)} (AUC {row['auc']:.3f}; {100 * row['above_low']:.1f} to"
         f" {100 * row['above_high']:.1f} points)"
         for name, row in out.head(3).iterrows()
     ]
     more = f" and {len(out) - 3} more" if len(out) > 3 else ""
     return (
-        f"Largest contribution: {', '.join(told)}{more} above the mean of the others"
+        f"Largest contribution: {', '.join(largest)}{more} above the mean of the others"
         f" (intervals adjusted for comparing {len(able)} {what}){small}."
     )
 

@@ -106,14 +106,15 @@ def self_test(
     instance("attacks", attacks, dict | list | tuple)
     n_resamples = whole("n_resamples", n_resamples, 2)
     seed = whole("seed", seed, 0)
-    attacks = attacks if isinstance(attacks, dict) else dict(find(one) for one in attacks)
+    attacks = attacks if isinstance(attacks, dict) else dict(find(attack) for attack in attacks)
     need_membership(signals, "the self-test needs it")
     rng = np.random.default_rng(seed)
     signals = _subset(signals, samples, rng)
     pair = units(signals.member[:, ~signals.population])
     run = partial(run_attack, keep_complement=keep_complement)
     attacks, refused = _willing(
-        {name: partial(run, one) for name, one in attacks.items() if name not in FITTED}, signals
+        {name: partial(run, attack) for name, attack in attacks.items() if name not in FITTED},
+        signals,
     )
     blind = attacks | {"mean reference margin": partial(run, _mean_reference_margin)}
     rows = [
@@ -217,17 +218,17 @@ def _mean_reference_margin(target: Signals, references: Signals | None) -> np.nd
 
 def _silenced(signals: Signals, row: int) -> Signals:
     """One model of the signals, with the same output for every sample."""
-    one = signals.select(models=[row])
+    model = signals.select(models=[row])
     cubes = {
-        name: np.full_like(getattr(one, name), getattr(one, name).mean())
+        name: np.full_like(getattr(model, name), getattr(model, name).mean())
         for name in ("margin", "entropy", "modified_entropy")
     }
-    top = np.broadcast_to(one.top_log_p.mean(1, keepdims=True), one.top_log_p.shape)
-    activity = one.activity
+    top = np.broadcast_to(model.top_log_p.mean(1, keepdims=True), model.top_log_p.shape)
+    activity = model.activity
     if activity is not None:
         activity = np.broadcast_to(activity.mean(1, keepdims=True), activity.shape)
-    correct = np.ones_like(one.correct)
-    return replace(one, **cubes, correct=correct, top_log_p=top, activity=activity)
+    correct = np.ones_like(model.correct)
+    return replace(model, **cubes, correct=correct, top_log_p=top, activity=activity)
 
 
 def _mean_auc(signals: Signals, attack, units: np.ndarray, targets=None) -> float:

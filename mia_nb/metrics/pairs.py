@@ -51,16 +51,18 @@ def refuse_unequal_samples(scores: dict[str, Scores]) -> None:
     that two of them share the same members. The largest over attacks means nothing otherwise.
     """
     first = next(iter(scores), "")
-    sizes = {name: one.value.shape[1] for name, one in scores.items()}
+    sizes = {name: scores_of_attack.value.shape[1] for name, scores_of_attack in scores.items()}
     seen: dict[int, tuple[str, np.ndarray]] = {}
     way = "score them on the same signals, or take each by itself"
-    for name, one in scores.items():
+    for name, scores_of_attack in scores.items():
         if sizes[name] != sizes[first]:
             raise ValueError(
                 f"{shown(name)} scored {sizes[name]:,} samples and {shown(first)}"
                 f" {sizes[first]:,}: wanted one set of samples; {way}"
             )
-        for target, member in zip(np.ravel(one.targets).tolist(), one.member, strict=True):
+        for target, member in zip(
+            np.ravel(scores_of_attack.targets).tolist(), scores_of_attack.member, strict=True
+        ):
             other, known = seen.setdefault(target, (name, member))
             if not np.array_equal(member, known):
                 raise ValueError(

@@ -176,8 +176,8 @@ def _weights(
         kinds = {"area": [(0, rank)], "tail": []}
         for k in _tops(len(rank)):
             kinds["tail"].append((k, _among_largest(falling, k)))
-        for kind, found in kinds.items():
-            for k, weight in found:
+        for kind, weighted in kinds.items():
+            for k, weight in weighted:
                 column = np.zeros(len(values))  # what is not scored speaks for no side
                 column[known] = weight - weight.mean()
                 columns.append(column)

@@ -69,7 +69,9 @@ def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str
     fpr, column = _objective_column(objective)
     rows, first = {}, None
     for name, candidate in candidates.items():
-        signals, own = candidate if isinstance(candidate, tuple) else (candidate, attack)
+        signals, attack_of_candidate = (
+            candidate if isinstance(candidate, tuple) else (candidate, attack)
+        )
         need_membership(signals, "pseudo-targets need it")
         first = signals if first is None else first
         if not np.array_equal(signals.member, first.member):
@@ -78,7 +80,7 @@ def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str
                 " one pool"
             )
         excluded = signals.member[np.atleast_1d(exclude)][:, ~signals.population]
-        scores = _pseudo_targets(signals, excluded, own)
+        scores = _pseudo_targets(signals, excluded, attack_of_candidate)
         values = pd.Series(per_target_metrics(scores, fpr)[:, column], index=scores.pair)
         pairs = values.groupby(level=0).mean()
         rows[name] = {

@@ -76,7 +76,9 @@ def variance_split(signals: Signals) -> VarianceSplit:
     need_membership(signals, "the spread between models is measured side by side")
     margin = signals.margin[:, :, audited]
     member = signals.member[:, audited]
-    silent = [m for m, own in enumerate(margin) if not np.ptp(own, axis=0).any()]
+    silent = [
+        m for m, margins_of_model in enumerate(margin) if not np.ptp(margins_of_model, axis=0).any()
+    ]
     who = "" if len(silent) == len(margin) else f" of models {silent}"
     if margin.shape[1] < 2:
         raise ValueError(
@@ -84,9 +86,9 @@ def variance_split(signals: Signals) -> VarianceSplit:
             " or more"
         )
     if signals.query_kind in ("steps", "releases"):
-        what = {"steps": "time steps", "releases": "releases of a model"}[signals.query_kind]
+        kind = {"steps": "time steps", "releases": "releases of a model"}[signals.query_kind]
         raise ValueError(
-            f"these signals hold {what}, not repeated queries: query with queries=R and"
+            f"these signals hold {kind}, not repeated queries: query with queries=R and"
             " per_step=False"
         )
     if silent:
@@ -94,7 +96,7 @@ def variance_split(signals: Signals) -> VarianceSplit:
             f"declared stochastic, but all outputs{who} for a sample are equal: the noise is off;"
             " switch it on"
         )
-    noise = np.array([own.var(0, ddof=1).mean() for own in margin])
+    noise = np.array([margins_of_model.var(0, ddof=1).mean() for margins_of_model in margin])
     mean = margin.mean(1)
     unit = units(member)
     count = margin.shape[1]
@@ -118,15 +120,15 @@ def _split(noise, mean, member, queries: int) -> np.ndarray:
     """(s^2, sigma^2 before it is cut at 0) of the models given; NaN where too few are left."""
     if not len(noise):
         return np.full(2, np.nan)
-    found = []
+    sums = []
     for side in (member, ~member):
         n = side.sum(0)
         two = n >= 2
-        own = side[:, two]
+        weights = side[:, two]
         n = n[two]
-        centred = (mean[:, two] - (mean[:, two] * own).sum(0) / n) * own
-        found.append((centred**2).sum(0) / (n - 1))
-    variance = np.concatenate(found)
+        centred = (mean[:, two] - (mean[:, two] * weights).sum(0) / n) * weights
+        sums.append((centred**2).sum(0) / (n - 1))
+    variance = np.concatenate(sums)
     return np.array(
         [noise.mean(), variance.mean() - noise.mean() / queries if variance.size else np.nan]
     )
@@ -220,7 +222,7 @@ def _counts(queries, pools: list[Signals]) -> list[int]:
             f"queries={queries}, but there are {most} outputs for each sample: query more, or take"
             " fewer"
         )
-    return [int(one) for one in wanted if one <= most]
+    return [int(number) for number in wanted if number <= most]
 
 
 def _measured(scores: Scores, fpr, n_resamples: int, seed: int) -> pd.DataFrame:

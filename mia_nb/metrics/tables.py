@@ -59,9 +59,9 @@ def per_target(scores: Scores | dict[str, Scores], fpr: Rates = FPR) -> pd.DataF
     """
     fpr = rates(fpr)
     rows = [
-        _target_row(name, one, row, fpr)
-        for name, one in _named(scores).items()
-        for row in range(len(one.targets))
+        _target_row(name, scores_of_attack, row, fpr)
+        for name, scores_of_attack in _named(scores).items()
+        for row in range(len(scores_of_attack.targets))
     ]
     return pd.DataFrame(rows)
 
@@ -69,8 +69,8 @@ def per_target(scores: Scores | dict[str, Scores], fpr: Rates = FPR) -> pd.DataF
 def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     """{attack: scores}, each with a target and every target with a score."""
     scores = {scores.info.get("attack", "attack"): scores} if isinstance(scores, Scores) else scores
-    for name, one in instance("scores", scores, dict).items():
-        value = instance(f"scores[{name!r}]", one, Scores).value
+    for name, scores_of_attack in instance("scores", scores, dict).items():
+        value = instance(f"scores[{name!r}]", scores_of_attack, Scores).value
         if not len(value):
             raise ValueError(f"{name} has no target: score at least one")
         if np.isnan(value).all(1).any():
@@ -172,9 +172,9 @@ def _intervals(
     ends = {
         name: [
             rows[name].mean(),
-            *metric_interval(name, rows, one, confidence=confidence, free=free),
+            *metric_interval(name, rows, drawn, confidence=confidence, free=free),
         ]
-        for name, one in sampled.items()
+        for name, drawn in sampled.items()
     }
     return pd.DataFrame.from_dict(
         ends, orient="index", columns=["value", "low", "high"]
@@ -235,8 +235,8 @@ def summary(
     refuse_unequal_samples(scores)
     if groups is not None:
         shape = np.shape(groups)
-        for one in scores.values():
-            wanted = one.value.shape[1:]
+        for scores_of_attack in scores.values():
+            wanted = scores_of_attack.value.shape[1:]
             if shape != wanted:
                 raise ValueError(f"groups have shape {shape}; wanted {wanted}, a label per sample")
     return table_of(
@@ -309,8 +309,8 @@ def rows_of(table: pd.DataFrame, metric: str, fpr: float | None = None) -> pd.Da
         rows = rows[np.isclose(rows["fpr"].astype(float), fpr, rtol=1e-9, atol=0)]
     if rows.empty:
         at = "" if fpr is None else f" at FPR {fpr:g}"
-        there = ", ".join(dict.fromkeys(map(_metric_text, table["metric"], table["fpr"])))
-        raise ValueError(f"the table has no {metric}{at}; it has {there}")
+        available = ", ".join(dict.fromkeys(map(_metric_text, table["metric"], table["fpr"])))
+        raise ValueError(f"the table has no {metric}{at}; it has {available}")
     return rows
 
 
@@ -432,12 +432,12 @@ def _ppv_rows(targets: pd.DataFrame, fpr) -> list[dict]:
 
 def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> str:
     """Everything a reader must know before quoting the row."""
-    given = scores.info.get("flags") or []
+    reported = scores.info.get("flags") or []
     pairs = rows["pair"].nunique()
     who = "one target" if len(rows) == 1 else f"{len(rows)} targets"
     # as in the self-test
     error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))
-    flags = [given] if isinstance(given, str) else list(map(str, given))
+    flags = [reported] if isinstance(reported, str) else list(map(str, reported))
     if pairs < 2:
         flags.append(f"{who}: training randomness not covered")
     elif pairs < FEW:

@@ -73,7 +73,7 @@ def scored(scores: Scores, row: int) -> tuple[np.ndarray, np.ndarray]:
 def smallest(scores: Scores) -> tuple[int, int]:
     """(members, non-members) scored, each of the target that has fewest."""
     sides = [scored(scores, row)[1] for row in range(len(scores.value))]
-    return min(int(one.sum()) for one in sides), min(int((~one).sum()) for one in sides)
+    return min(int(member.sum()) for member in sides), min(int((~member).sum()) for member in sides)
 
 
 def measurable_rates(scores: Scores) -> list[float]:
@@ -359,7 +359,7 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
         np.searchsorted((fp + lift).ravel(), allowed + lift, side="right")
         - fp.shape[1] * np.arange(len(weights))[:, None]
     )
-    found = np.take_along_axis(tp, ranked.above[passed], axis=1)
+    hits = np.take_along_axis(tp, ranked.above[passed], axis=1)
     beaten = np.take(tp, ranked.above[:-1], axis=1, mode="clip")
     own = own.astype(np.float64)
     double = 2 * np.einsum("bv,bv->b", beaten, own)
@@ -370,7 +370,7 @@ def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
     beaten *= n0
     gap = np.add(beaten, own, out=own).max(1, initial=0)
     return np.column_stack(
-        [0.5 + (double - size) / (2 * size), gap / size, found * (n0 / size[:, None])]
+        [0.5 + (double - size) / (2 * size), gap / size, hits * (n0 / size[:, None])]
     )
 
 
@@ -491,13 +491,13 @@ def ratio_interval(
     """
     values = np.column_stack([a, b])
     resampled = None if draws_a is None else np.stack([draws_a, draws_b], 2)
-    found = [
+    estimates = [
         _variances(values @ w, pair, None if resampled is None else resampled @ w)
         for w in np.array([[1, 0], [0, 1], [1, 1]])
     ]
-    if found[0][1] < 2:
+    if estimates[0][1] < 2:
         return np.nan, np.nan
-    half = [half_width(*one, confidence=confidence) ** 2 for one in found]
+    half = [half_width(*estimate, confidence=confidence) ** 2 for estimate in estimates]
     # var(a + b) = var a + var b + 2 cov
     saa = half[0]
     sbb = half[1]
@@ -635,8 +635,8 @@ def difference(
         )
     value = per_target_metrics(a, fpr) - per_target_metrics(b, fpr)
     first, second = (
-        np.stack([*bootstrap(one, fpr, n_resamples=n_resamples, seed=seed).values()], 2)
-        for one in (a, b)
+        np.stack([*bootstrap(side, fpr, n_resamples=n_resamples, seed=seed).values()], 2)
+        for side in (a, b)
     )
     low, high = interval(value, a.pair, first - second, confidence=confidence)
     table = {"value": value.mean(0), "low": low, "high": high}

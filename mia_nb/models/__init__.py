@@ -121,7 +121,7 @@ def build(
         raise ValueError(
             f"model_args: {model} takes no {unknown[0]!r}{near} (it takes {', '.join(known)})"
         )
-    given = {
+    offered = {
         "in_channels": in_channels,
         "num_classes": num_classes,
         "size": (int(height), int(width)),
@@ -129,10 +129,10 @@ def build(
         "std": tuple(std),
     }
     if frames > 1:
-        given["frames"] = frames
+        offered["frames"] = frames
     if str(getattr(builder, "__module__", None)).partition(".")[0] == "torchvision":
         known = {*known, "num_classes"}
-    args = {name: value for name, value in given.items() if name in known} | args
+    args = {name: value for name, value in offered.items() if name in known} | args
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:

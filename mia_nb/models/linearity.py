@@ -392,8 +392,8 @@ def _is_linear_in_its_first(node: fx.Node, name: str, stages: dict[fx.Node, Stag
     if name in ("div", "divide"):
         return node.kwargs.get("rounding_mode") is None
     if name == "to":  # whole numbers and truth values round
-        given = [*others, *by_keyword.values()]
-        dtypes = [value for value in given if isinstance(value, torch.dtype)]
+        arguments = [*others, *by_keyword.values()]
+        dtypes = [value for value in arguments if isinstance(value, torch.dtype)]
         return all(dtype.is_floating_point for dtype in dtypes)
     return True
 
@@ -434,9 +434,9 @@ def _refusal(net: fx.GraphModule, node: fx.Node, stage: Stage) -> str:
         name = type(net.get_submodule(node.target)).__name__
     place = where_of(node) + _line_of(node)
     if not _is_single_step(net, node):
-        what = "spikes" if stage == Stage.SPIKES else "a layer's output"
+        signal = "spikes" if stage == Stage.SPIKES else "a layer's output"
         return (
-            f"{place}: {name} of {what} is not known to be linear, and only ReLU becomes spikes;"
+            f"{place}: {name} of {signal} is not known to be linear, and only ReLU becomes spikes;"
             " write it as nn.ReLU if it is one, train with nn.ReLU in its place,"
             f" {BY_HAND}, or {STEPWISE}"
         )

@@ -78,10 +78,10 @@ class ConcatConv2d(nn.Module):
     def forward(self, t: float | Tensor, h: Tensor, scale: Tensor | None = None) -> Tensor:
         mapped = self.state(h)
         # one time channel serves all images, unless gradients per sample are wanted
-        one = h[:, :1] if torch.is_grad_enabled() else h[:1, :1]
+        example = h[:, :1] if torch.is_grad_enabled() else h[:1, :1]
         return (mapped if scale is None else scale * mapped) + self.time(
             # a number fills in one kernel
-            t * torch.ones_like(one) if isinstance(t, Tensor) else torch.full_like(one, t)
+            t * torch.ones_like(example) if isinstance(t, Tensor) else torch.full_like(example, t)
         )
 
 
@@ -617,12 +617,12 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
         module: any that holds FlowBlocks.
         x: normalised images (B, C, H, W).
     """
-    found: list[str] = []
+    reasons: list[str] = []
 
     def look(name: str, block: FlowBlock, args: tuple, out: Tensor) -> None:
-        if not found and args[0].isfinite().all() and not out.isfinite().all():
+        if not reasons and args[0].isfinite().all() and not out.isfinite().all():
             s = block.solver
-            found.append(
+            reasons.append(
                 f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g},"
                 f" k={block.k:g})"
             )
@@ -635,4 +635,8 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
     finally:
         for handle in handles:
             handle.remove()
-    return f"{found[0]}: take more steps, a smaller learning rate, or lipschitz=" if found else None
+    return (
+        f"{reasons[0]}: take more steps, a smaller learning rate, or lipschitz="
+        if reasons
+        else None
+    )

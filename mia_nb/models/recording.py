@@ -39,7 +39,7 @@ def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.
     ):
         return None
     site = next(iter(spikes))
-    seen = [snn.record(module, one[None], site) for one in x]
+    seen = [snn.record(module, image[None], site) for image in x]
     spk, mem = (np.stack([record[i] for record in seen]) for i in (0, 1))
     count = max(1, min(NEURONS, spk.shape[2], BYTES // (3 * len(x) * spk.shape[1])))
     neurons = np.unique(np.linspace(0, spk.shape[2] - 1, count).round().astype(np.int64))
@@ -67,7 +67,10 @@ def activity_names(module: snn.SNN) -> list[str]:
     """What `activity` measures of a network, a name a column: `accumulates`, then `count SITE`,
     `first SITE`, `rest SITE` and `charge SITE` of each of its sites.
     """
-    return ["accumulates", *(f"{what} {site}" for site in module.spikes() for what in MEASURES)]
+    return [
+        "accumulates",
+        *(f"{measure} {site}" for site in module.spikes() for measure in MEASURES),
+    ]
 
 
 def activity(module: snn.SNN, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -144,9 +144,9 @@ class Spike(nn.Module):
             )
         for name in ("theta", "u0"):
             saved = state.get(prefix + name)
-            here = getattr(self, name)
-            if saved is not None and saved.shape != here.shape:
-                here.data = here.new_empty(saved.shape)
+            own_value = getattr(self, name)
+            if saved is not None and saved.shape != own_value.shape:
+                own_value.data = own_value.new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
 
@@ -536,13 +536,13 @@ def plain_window(net: fx.GraphModule, node: fx.Node) -> dict | None:
     if max_pooling(net, node) not in ("max_pool2d", "MaxPool2d"):
         return None
     if node.op == "call_module":
-        given = vars(net.get_submodule(node.target))
+        options = vars(net.get_submodule(node.target))
     else:
-        given = dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs
-    if given.get("dilation", 1) not in (1, (1, 1), [1, 1]) or given.get("return_indices"):
+        options = dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs
+    if options.get("dilation", 1) not in (1, (1, 1), [1, 1]) or options.get("return_indices"):
         return None
     kept = ("kernel_size", "stride", "padding", "ceil_mode")
-    return {name: given[name] for name in kept if given.get(name) is not None}
+    return {name: options[name] for name in kept if options.get(name) is not None}
 
 
 def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:

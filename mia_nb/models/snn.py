@@ -496,9 +496,9 @@ def _alike(first: Tensor | None, second: Tensor) -> bool:
 
 def sites(model: nn.Module) -> list[Site]:
     """Where this model would spike, without converting it; ValueError as `spiking`."""
-    net, found = places.trace(model, Spike)
+    net, spike_sites = places.trace(model, Spike)
     linearity.check_calls(net, mean_over_time=False)
-    return found
+    return spike_sites
 
 
 def calibrate(
@@ -521,16 +521,16 @@ def calibrate(
         ValueError: for no batches.
     """
     net = net if places.traced(net) else places.trace(net, Spike)[0]
-    found: dict[str, Histogram] = {}
-    counting = _Counting(net, found, per_channel, bins)
+    histograms: dict[str, Histogram] = {}
+    counting = _Counting(net, histograms, per_channel, bins)
     with models.evaluating(net):
         for x in _checked(batches):
             counting.run(x, 1, False)
-    if not found:
+    if not histograms:
         raise ValueError(
             "calibration got no batches: pass an iterable of normalised images (B, C, H, W)"
         )
-    return list(found.values())
+    return list(histograms.values())
 
 
 def _checked(batches: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -630,7 +630,7 @@ def convert(
     fit_T = timesteps if fit_T is None else fit_T
     check_fit(fit_T, p)
     spike = dict(CONVERTED, learn=learn, surrogate=surrogate, surrogate_args=surrogate_args)
-    net, found = places.trace(model, lambda: Spike(**spike))
+    net, spike_sites = places.trace(model, lambda: Spike(**spike))
     snn = SNN(net, timesteps, **options).eval()
     kept = []
     like = next(model.parameters(), torch.zeros(()))
@@ -644,17 +644,18 @@ def convert(
     encoded = options.get("encode", "constant") != "constant"
     linearity.check_calls(net, mean_over_time=True, encoded=encoded)
     if first is not None:
-        linearity.check_values(net, found, first)
+        linearity.check_values(net, spike_sites, first)
     if histograms is None:
         histograms = calibrate(
             net, _keeping(batches, kept, 1024), per_channel=per_channel, bins=bins
         )
-    if len(histograms) != len(found):
+    if len(histograms) != len(spike_sites):
         raise ValueError(
-            f"histograms of {len(histograms)} sites came; this model has {len(found)}: calibrate it"
+            f"histograms of {len(histograms)} sites came; this model has {len(spike_sites)}:"
+            " calibrate it"
         )
     rows = []
-    for site, histogram in zip(found, histograms, strict=True):
+    for site, histogram in zip(spike_sites, histograms, strict=True):
         theta = fit_histogram(histogram, fit_T, p)
         error, clipped = expected(histogram, theta, timesteps, p)
         value = torch.as_tensor(theta if len(theta) > 1 else theta[0]).to(like)

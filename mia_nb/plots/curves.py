@@ -154,13 +154,13 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
         names: attacks, several for one pool.
     """
     signals = {pool: load_example(f"cifar10/{pool}") for pool in pools}
-    count = min(len(one.margin) for one in signals.values())
+    count = min(len(signals_of_pool.margin) for signals_of_pool in signals.values())
     return roc_pair(
         {
             f"{attacks.in_words(name)} on {pool}" if len(pools) > 1 else name: attacks.score(
-                name, one.select(models=slice(count))
+                name, signals_of_pool.select(models=slice(count))
             )
-            for pool, one in signals.items()
+            for pool, signals_of_pool in signals.items()
             for name in names
         }
     ).for_each_trace(_shorten)
@@ -512,31 +512,41 @@ def _above(
 ) -> tuple[str, list[float]]:
     """(which attacks are resolved above which bounds, in words, the rates that were compared)."""
     pairs = {name: targets(attack) for name, attack in scores.items()}
-    n0 = {name: min((~member).sum() for _, member in each) for name, each in pairs.items()}
+    n0 = {
+        name: min((~member).sum() for _, member in pairs_of_attack)
+        for name, pairs_of_attack in pairs.items()
+    }
     rates = {
         name: [x for x in LOOKED_AT if math.floor(x * n + 1e-9) >= MIN_FALSE_POSITIVES]
         for name, n in n0.items()
     }
-    compared = sorted({x for each in rates.values() for x in each})
-    looks = len(lines) * sum(len(rates[name]) * len(each) for name, each in pairs.items())
-    if not looks:
+    compared = sorted({x for pairs_of_attack in rates.values() for x in pairs_of_attack})
+    number_of_tests = len(lines) * sum(
+        len(rates[name]) * len(pairs_of_attack) for name, pairs_of_attack in pairs.items()
+    )
+    if not number_of_tests:
         return "too few non-members to compare any curve with a bound", compared
-    confidence = 1 - (1 - level) / (attempts * looks)
+    confidence = 1 - (1 - level) / (attempts * number_of_tests)
     above: dict[tuple[str, str], str] = {}
-    for name, each in pairs.items():
+    for name, pairs_of_attack in pairs.items():
         for bound, curve, _ in lines:
             if (name, bound.removeprefix("GDP of ")) in above:
                 continue  # above the line is above the Gaussian curve, which lies below it
             counts = {
-                x: sum(room_below(*pair, x, curve, (confidence,))[2] < 0 for pair in each)
+                x: sum(
+                    room_below(*pair, x, curve, (confidence,))[2] < 0 for pair in pairs_of_attack
+                )
                 for x in rates[name]
             }
             where = [
-                f"{100 * x:g} %" + (f" ({count} of {len(each)})" if len(each) > 1 else "")
+                f"{100 * x:g} %"
+                + (f" ({count} of {len(pairs_of_attack)})" if len(pairs_of_attack) > 1 else "")
                 for x, count in counts.items()
                 if count
             ]
             if where:
                 above[name, bound] = f"{name} is above {bound} at FPR {listed(where)}"
-    resolved = f"no curve is above a bound ({level:.0%} over {attempts * looks} looks together)"
+    resolved = (
+        f"no curve is above a bound ({level:.0%} over {attempts * number_of_tests} looks together)"
+    )
     return clauses(*above.values()) or resolved, compared

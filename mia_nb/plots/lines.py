@@ -199,9 +199,9 @@ def _add_series(
     """The lines of one panel; names that the legend has already are in `shown`."""
     style_of = looks(dict.fromkeys(series[line]))
     variants = [] if variant is None else list(dict.fromkeys(series[variant]))
-    here = series.merge(table[list(series)].drop_duplicates())
-    beside = len(here) if table[["low", "high"]].notna().any(axis=None) else 1
-    for i, (_, key) in enumerate(here.iterrows()):
+    keys = series.merge(table[list(series)].drop_duplicates())
+    beside = len(keys) if table[["low", "high"]].notna().any(axis=None) else 1
+    for i, (_, key) in enumerate(keys.iterrows()):
         rows = table[(table[list(key.index)] == key).all(axis=1)]
         rows = rows.sort_values(x, key=lambda settings: axis.of(settings, 0, 1))
         other = 0 if variant is None else variants.index(key[variant])

@@ -141,10 +141,10 @@ def _add_models(
 ) -> None:
     """A thin line per model, a thick one for their mean."""
     place = {"mode": "lines", "legendgroup": name, "row": 1, "col": column}
-    for _, own in rows.sort_values("epoch").groupby("model", sort=False):
+    for _, rows_of_model in rows.sort_values("epoch").groupby("model", sort=False):
         figure.add_scatter(
-            x=own[x],
-            y=own["test_acc"],
+            x=rows_of_model[x],
+            y=rows_of_model["test_acc"],
             line={"color": translucent(colour, 0.3), "width": 1},
             showlegend=False,
             hoverinfo="skip",

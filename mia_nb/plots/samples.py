@@ -83,7 +83,7 @@ def score_points(
     x = np.asarray(x)
     y = np.asarray(y)
     numbers = np.arange(len(x)) if numbers is None else np.asarray(numbers)
-    shown, there = thinned(x, y, points)
+    shown, total = thinned(x, y, points)
     finite = np.isfinite(x) & np.isfinite(y)
     groups = [("samples", np.ones(len(x), bool), GREY, "circle")]
     if member is not None:
@@ -104,11 +104,11 @@ def score_points(
         }
         for name, mask, colour, symbol in groups
     ]
-    agree = rank_correlation(x[finite], y[finite]) if there > 2 else np.nan
+    agree = rank_correlation(x[finite], y[finite]) if total > 2 else np.nan
     return _figure(
         data,
-        f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {there:,} samples",
-        f"{len(shown):,} drawn" if len(shown) < there else "",
+        f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {total:,} samples",
+        f"{len(shown):,} drawn" if len(shown) < total else "",
         height=height,
         legend=IN_ORDER,
         margin={"b": 92},

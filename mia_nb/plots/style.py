@@ -164,12 +164,14 @@ def span(values: Iterable[float]) -> str:
 def named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     """Scores of several attacks, {name: Scores}, from one or from several."""
     scores = {name_of(scores): scores} if isinstance(scores, Scores) else scores
-    fits = isinstance(scores, dict) and all(isinstance(one, Scores) for one in scores.values())
+    fits = isinstance(scores, dict) and all(
+        isinstance(scores_of_attack, Scores) for scores_of_attack in scores.values()
+    )
     if not (fits and scores):
         raise ValueError(
             f"scores={shown(scores)}: wanted {{name: attacks.score(...)}}, or one of these"
         )
-    return {in_words(name): one for name, one in scores.items()}
+    return {in_words(name): scores_of_attack for name, scores_of_attack in scores.items()}
 
 
 def name_of(scores: Scores) -> str:

@@ -69,9 +69,9 @@ def guesser(
             hoverinfo="skip",
         )
     for i, (name, (hits, alarms)) in enumerate(points.items()):
-        mine = name == own
+        is_own = name == own
         colour = GREY
-        if mine:
+        if is_own:
             colour = MEMBER
             low, high = map(float, metrics.clopper_pearson(hits, n1))
             left, right = map(float, metrics.clopper_pearson(alarms, n0))
@@ -94,10 +94,10 @@ def guesser(
             mode="markers",
             marker={
                 # who did as another stands around the smaller marker of the other
-                "size": 22 if mine else 15 - 4 * min(i, 2),
+                "size": 22 if is_own else 15 - 4 * min(i, 2),
                 "color": colour,
-                "line": {"width": 2 if mine else 1, "color": colour if mine else "white"},
-                "symbol": "star-open" if mine else MARKERS[1 + i % (len(MARKERS) - 1)],
+                "line": {"width": 2 if is_own else 1, "color": colour if is_own else "white"},
+                "symbol": "star-open" if is_own else MARKERS[1 + i % (len(MARKERS) - 1)],
             },
             name=f"{name}, these {n1 + n0}",
             hovertemplate=f"{name}: {rates}<extra></extra>",
@@ -192,7 +192,7 @@ def null_band(real: float, drawn: np.ndarray, *, name: str, design: str) -> go.F
         hovertemplate="%{y} worlds",
     )
     figure.add_vrect(x0=left, x1=right, fillcolor=NON_MEMBER, opacity=0.12, line_width=0)
-    for x, colour, dash, what in (
+    for x, colour, dash, label in (
         (0.5, GREY, "dot", "random guessing"),
         (real, MEMBER, "solid", "the real members"),
     ):
@@ -201,8 +201,8 @@ def null_band(real: float, drawn: np.ndarray, *, name: str, design: str) -> go.F
             y=[0, max(counts.max(), 1)],
             mode="lines",
             line={"color": colour, "dash": dash, "width": 2.5},
-            name=what,
-            hovertemplate=f"{what}: {x:.3f}<extra></extra>",
+            name=label,
+            hovertemplate=f"{label}: {x:.3f}<extra></extra>",
         )
     return finish(
         figure,
@@ -296,10 +296,10 @@ def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
             name="independent lists",
             hovertemplate=f"{group}, by chance: %{{y:.1%}}<extra></extra>",
         )
-    each = ", ".join(f"{flags.all(0).mean():.1%} of {group}" for group, flags in hits.items())
+    shares = ", ".join(f"{flags.all(0).mean():.1%} of {group}" for group, flags in hits.items())
     return finish(
         figure,
-        f"{name}: every repetition finds {each}",
+        f"{name}: every repetition finds {shares}",
         "grey marks: by chance",
         height=420,
         xaxis={"tickvals": list(range(most + 1)), "title": "repetitions that find the member"},

@@ -59,7 +59,10 @@ def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = 
     scores = named(scores)
     figure, gaps = _gap_plane(scores, fpr)
     style_of = looks(scores)
-    above = sum(_add_gaps(figure, style_of[name], name, one, fpr) for name, one in scores.items())
+    above = sum(
+        _add_gaps(figure, style_of[name], name, of_models, fpr)
+        for name, of_models in scores.items()
+    )
     return finish(
         figure,
         f"{above} of {len(gaps)} {'points' if len(scores) > 1 else 'targets'} lie above"
@@ -99,15 +102,15 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
     risk = metric_name(metric)
     figure, _ = _gap_plane(scores, fpr)
     means = {}
-    for i, (name, own) in enumerate(scores.items()):
-        table = metrics.frontier({name: {0: {"": own}}}, () if fpr is None else (fpr,))
+    for i, (name, of_models) in enumerate(scores.items()):
+        table = metrics.frontier({name: {0: {"": of_models}}}, () if fpr is None else (fpr,))
         table = frontier_means(table)
         means[name] = row = table.iloc[0]
         ends = f"[{row[f'{metric}_low']:.3f}, {row[f'{metric}_high']:.3f}]"
         ends = ends if np.isfinite(row[f"{metric}_low"]) else "(no interval)"
         legend = f"{name}: gap {row['gap']:.1%}, {risk} {row[metric]:.3f} {ends}"
         sizes = f"<br>{row['n1']:,} members, {row['n0']:,} non-members<extra>{name}</extra>"
-        _add_gaps(figure, look(i), legend, own, fpr, sizes, opacity=0.75)
+        _add_gaps(figure, look(i), legend, of_models, fpr, sizes, opacity=0.75)
     most, least = (choose(means, key=lambda name: means[name][metric]) for choose in (max, min))
     measurable = fpr is None or all(row[f"{metric}_measurable"] for row in means.values())
     return finish(
@@ -133,7 +136,7 @@ def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
 def _gap_plane(scores: dict[str, Scores], fpr: float | None) -> tuple[go.Figure, np.ndarray]:
     """(a figure with the line of overfitting alone, the gap of every target)."""
     figure = go.Figure()
-    gaps = np.concatenate([_gap(own) for own in scores.values()])
+    gaps = np.concatenate([_gap(of_models) for of_models in scores.values()])
     _add_overfitting(figure, gaps, fpr, "chance" if fpr is None else f"chance ({100 * fpr:g} %)")
     return figure, gaps
 

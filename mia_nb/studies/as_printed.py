@@ -36,11 +36,13 @@ def _printed_parts(study: str) -> dict[str, frozenset[str]]:
     rules = asking(load(study), "as printed")
     parts = {}
     for name, claim in rules.claims.items():
-        found = set()
+        contrast_parts = set()
         for values in printed_blocks(study).values():
-            found |= {contrast.part for contrast, _ in printed_contrasts(rules, claim, values)}
-        if found:
-            parts[name] = frozenset(found)
+            contrast_parts |= {
+                contrast.part for contrast, _ in printed_contrasts(rules, claim, values)
+            }
+        if contrast_parts:
+            parts[name] = frozenset(contrast_parts)
     return parts
 
 
@@ -55,29 +57,29 @@ def printed_alone(study: Study, settings: dict[Setting, Scores]) -> dict[Setting
     A stochastic network counts with the fewest queries that were run, as the papers do not print
     their number. Of Attack-R the study's own form counts, and with input dropout its Eq. 8.
     """
-    found: dict[Setting, Scores] = {}
+    as_printed: dict[Setting, Scores] = {}
     asked_least = set()
-    for one, scores in sorted(settings.items(), key=lambda item: item[0].queries):
-        printed = one._replace(attack=_printed_name(study, one))
+    for setting, scores in sorted(settings.items(), key=lambda item: item[0].queries):
+        printed = setting._replace(attack=_printed_name(study, setting))
         other_combination = scores.info.get("combine", EQ_8) != EQ_8
         network = printed._replace(queries=1)
         if not printed.attack or network in asked_least or not _in_a_table(study.name, printed):
             continue
-        if one.input_dropout and other_combination:
+        if setting.input_dropout and other_combination:
             continue
         asked_least.add(network)
-        found[printed] = scores
-    return found
+        as_printed[printed] = scores
+    return as_printed
 
 
-def _printed_name(study: Study, one: Setting) -> str:
+def _printed_name(study: Study, setting: Setting) -> str:
     """The attack under the name that the study's claims have for it; "" for none of the study's."""
     if study.name == "snn":
         own_forms = {"attack_r_lattice": "attack_r", "attack_r": ""}
-        attack = own_forms.get(one.attack, one.attack)
+        attack = own_forms.get(setting.attack, setting.attack)
         return attack if attack in ("attack_p", "attack_r", "rmia") else ""
     printed = {attack for attacks in PRINTED_ATTACKS.values() for attack in attacks}
-    return one.attack if one.attack in printed else ""
+    return setting.attack if setting.attack in printed else ""
 
 
 @cache
@@ -85,17 +87,17 @@ def _records(study: str) -> list[tuple[Setting, dict]]:
     """The settings of a study's tables that an attack was run on, each with a record of it."""
     printed = load(study).printed
     tables = [*printed["tables"], *printed.get("on_demand", ())]
-    found = {}
+    records = {}
     for record in paper_results():
         wanted = printed_setting(record)
-        here = record["paper"] in printed["papers"] and record["table"] in tables
-        if here and wanted.attack:
-            found.setdefault((wanted, record["attack"], record["table"]), record)
-    return [(key[0], record) for key, record in found.items()]
+        in_study = record["paper"] in printed["papers"] and record["table"] in tables
+        if in_study and wanted.attack:
+            records.setdefault((wanted, record["attack"], record["table"]), record)
+    return [(key[0], record) for key, record in records.items()]
 
 
-def _in_a_table(study: str, one: Setting) -> bool:
+def _in_a_table(study: str, setting: Setting) -> bool:
     return any(
-        one.attack in PRINTED_ATTACKS[record["attack"]] and stands_for(one, wanted, record)
+        setting.attack in PRINTED_ATTACKS[record["attack"]] and stands_for(setting, wanted, record)
         for wanted, record in _records(study)
     )

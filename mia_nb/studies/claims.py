@@ -97,16 +97,16 @@ def comparisons(
     D10: records of one training are no independent trainings, so that there is no verdict on a
     mechanism.
     """
-    found = load(study)
-    settings = deciding(found, settings)
+    rules = load(study)
+    settings = deciding(rules, settings)
     if as_printed:
-        _refuse_without_a_paper(found)
-        settings = printed_alone(found, settings)
-        found = rules_as_printed(found)
+        _refuse_without_a_paper(rules)
+        settings = printed_alone(rules, settings)
+        rules = rules_as_printed(rules)
         frontier = None
     else:
-        found = asking(found, "extended")
-    return _compared(found, settings, measuring(n_resamples, seed), frontier, delta, level)
+        rules = asking(rules, "extended")
+    return _compared(rules, settings, measuring(n_resamples, seed), frontier, delta, level)
 
 
 def _refuse_without_a_paper(study: Study) -> None:

@@ -195,7 +195,9 @@ def _read_study(path: Path) -> Study:
     try:
         claims = {name: Claim(**claim) for name, claim in entries["claims"].items()}
         for name, join in ((name, join) for name, claim in claims.items() for join in claim.joins):
-            fields = (one for key in ("but", "differ", "instead_of") for one in join.get(key, ()))
+            fields = (
+                field for key in ("but", "differ", "instead_of") for field in join.get(key, ())
+            )
             parts = [
                 (join, JOIN),
                 *((entry, COMPARISON) for entry in join["compare"]),
@@ -218,7 +220,11 @@ def asking(study: Study, verdict: str) -> Study:
     for name, claim in study.claims.items():
         joins = []
         for join in claim.joins:
-            asked = [one for one in join["compare"] if one.get("verdict", verdict) == verdict]
+            asked = [
+                comparison
+                for comparison in join["compare"]
+                if comparison.get("verdict", verdict) == verdict
+            ]
             joins.append(join | {"compare": asked})
         claims[name] = claim._replace(joins=joins)
     return study._replace(claims=claims)
@@ -227,12 +233,14 @@ def asking(study: Study, verdict: str) -> Study:
 def deciding(study: Study, settings: dict) -> dict[Setting, Scores]:
     """The settings in normal form that decide the study's claims; ValueError as in `usable`."""
     checked = usable(settings, study.models)
-    return {one: scores for one, scores in checked.items() if matches(one, study.decide)}
+    return {
+        setting: scores for setting, scores in checked.items() if matches(setting, study.decide)
+    }
 
 
 def contrasts(study: Study, claim: Claim, settings: dict[Setting, Scores]) -> list[Contrast]:
     """Everything that a claim compares, as far as it was run."""
-    networks = list(dict.fromkeys(one._replace(attack="") for one in settings))
+    networks = list(dict.fromkeys(setting._replace(attack="") for setting in settings))
     return [
         contrast
         for join in claim.joins
@@ -281,8 +289,12 @@ def _sides(
     """(attack, side of a, side of b) for each attack of a comparison that both settings have."""
     side_a, side_b = strongest(settings, a, b)
     if "attack" in comparison:
-        given = comparison["attack"]
-        named = [(given, given) if isinstance(given, str) else given]
+        attacks_of_rule = comparison["attack"]
+        named = [
+            (attacks_of_rule, attacks_of_rule)
+            if isinstance(attacks_of_rule, str)
+            else attacks_of_rule
+        ]
     elif "attacks" not in comparison:
         if side_a:
             yield "", side_a, side_b
@@ -293,7 +305,9 @@ def _sides(
     elif isinstance(comparison["attacks"], list):
         named = [(attack, attack) for attack in comparison["attacks"]]
     else:
-        common = [one.attack for one in side_a if b._replace(attack=one.attack) in side_b]
+        common = [
+            setting.attack for setting in side_a if b._replace(attack=setting.attack) in side_b
+        ]
         several = comparison["attacks"] == "each of several"
         named = [(attack, attack) for attack in common if len(common) > several]
     for attack, other in named:
@@ -306,9 +320,13 @@ def _ordered_under(
     settings: dict[Setting, Scores], a: Setting, b: Setting
 ) -> Iterator[tuple[str, str]]:
     """Two attacks that both settings have, the first of larger AUC under b beyond its interval."""
-    attacks = dict.fromkeys(one.attack for one in settings)
+    attacks = dict.fromkeys(setting.attack for setting in settings)
     sides = {attack: (a._replace(attack=attack), b._replace(attack=attack)) for attack in attacks}
-    both = {attack: side for attack, side in sides.items() if all(one in settings for one in side)}
+    both = {
+        attack: side
+        for attack, side in sides.items()
+        if all(setting in settings for setting in side)
+    }
     auc = {name: per_target_metrics(settings[on_b], ())[:, 0] for name, (_, on_b) in both.items()}
     for better, worse in permutations(auc, 2):
         if interval(auc[better] - auc[worse], settings[both[better][1]].pair)[0] > 0:
@@ -322,18 +340,21 @@ def strongest(settings, *networks: Setting) -> list[tuple[Setting, ...]]:
     What only stochastic networks can be queried for (`STOCHASTIC_ONLY`) counts beside these where
     all stochastic ones have it.
     """
-    attacks = dict.fromkeys(one.attack for one in settings)
-    run = {name: [one._replace(attack=name) in settings for one in networks] for name in attacks}
+    attacks = dict.fromkeys(setting.attack for setting in settings)
+    run = {
+        name: [setting._replace(attack=name) in settings for setting in networks]
+        for name in attacks
+    }
     common = [name for name in attacks if all(run[name])]
-    noisy = [one.stochastic for one in networks]
-    own = [
+    noisy = [setting.stochastic for setting in networks]
+    of_models = [
         name
         for name in STOCHASTIC_ONLY
         if name in attacks and name not in common and any(noisy) and run[name] == noisy
     ]
     sides = []
     for network in networks:
-        names = [*common, *own] if network.stochastic else common
+        names = [*common, *of_models] if network.stochastic else common
         if not common:
             names = []
         sides.append(tuple(network._replace(attack=name) for name in names))
@@ -345,8 +366,10 @@ def worst_case(side: tuple, other: tuple) -> str:
     other ones.
     """
     words = [
-        f"strongest of {len(each)} attacks" if len(each) > 1 else each[0].attack
-        for each in (side, other)
+        f"strongest of {len(side_settings)} attacks"
+        if len(side_settings) > 1
+        else side_settings[0].attack
+        for side_settings in (side, other)
     ]
     return " against ".join(dict.fromkeys(words))
 
@@ -385,12 +408,12 @@ def compare(
     when targets were trained on different masks.
     """
     _same_masks(settings)
-    n0 = min((smallest(one)[1] for one in settings.values()), default=0)
+    n0 = min((smallest(setting)[1] for setting in settings.values()), default=0)
     tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
 
-    def of(one: Setting) -> dict:
+    def of(setting: Setting) -> dict:
         """What was measured of a setting."""
-        return measured(settings[one])
+        return measured(settings[setting])
 
     rows = []
     for name, claim in study.claims.items():
@@ -410,19 +433,19 @@ def compare(
 
 def _same_masks(settings: dict[Setting, Scores]):
     """A pairing needs row k of every setting to be a model trained on the same samples."""
-    for one, scores in settings.items():
+    for setting, scores in settings.items():
         if not same_masks(scores, settings[first := next(iter(settings))]):
             raise ValueError(
-                f"{one.where} and {first.where} have different membership: claims need pools"
+                f"{setting.where} and {first.where} have different membership: claims need pools"
                 " trained on the same masks and the same targets of each"
             )
 
 
-def _with_tpr(claim: Claim, found: list[Contrast], tpr: str | None) -> Iterator[Contrast]:
+def _with_tpr(claim: Claim, contrasts: list[Contrast], tpr: str | None) -> Iterator[Contrast]:
     """The contrasts of a claim; every AUC that decides gets its TPR beside it, where a margin is
     not as wide as the rate itself.
     """
-    for contrast in found:
+    for contrast in contrasts:
         if contrast.minus == "curve":
             continue
         if contrast.metric != TPR:
@@ -470,7 +493,7 @@ def _estimate(contrast: Contrast, of: Callable, pair, levels) -> tuple:
 def _of_strongest(contrast: Contrast, of: Callable, metric: str) -> list[tuple]:
     """(values, resampled values) of each side: of its attack of largest mean."""
     return [
-        max((of(one)[metric] for one in side), key=lambda values: values[0].mean())
+        max((of(setting)[metric] for setting in side), key=lambda values: values[0].mean())
         for _, side in contrast.terms
     ]
 
@@ -577,13 +600,13 @@ def judge(
             evidence = [
                 *_evidence(rows),
                 *(f"{part}: not run" for part in missing),
-                *(text for one in claim.remarks for text in REMARKS[one](rows, **about)),
+                *(text for item in claim.remarks for text in REMARKS[item](rows, **about)),
                 *([FAILED] if failed else []),
                 *_caveats(wanted, settings),
             ]
         unequal = claim.equal and apart > SAME + 1e-9
         verdict = _qualified(_verdict(needed, missing), rows, unequal, fewer.get(name))
-        curves = needed["metric"] if any(one.minus == "curve" for one in wanted) else []
+        curves = needed["metric"] if any(item.minus == "curve" for item in wanted) else []
         if verdict == "holds" and (least := min(map(_rate, curves), default=0)) > FPR[0]:
             verdict = f"holds (at FPR {least:g} and above)"
         verdicts[name] = {
@@ -604,13 +627,13 @@ def _qualified(verdict: str, rows: pd.DataFrame, unequal: bool, fewer: str | Non
     """The verdict with what comparisons at equal accuracy make of it; only what is decided can rest
     on unequal accuracy.
     """
-    there = rows.loc[rows["part"] == AT_EQUAL["test_acc"], "outcome"]
-    against = (there == "against").any()
+    outcomes = rows.loc[rows["part"] == AT_EQUAL["test_acc"], "outcome"]
+    against = (outcomes == "against").any()
     if verdict == "holds" and against:
         return "not at equal accuracy"
-    every = len(there) == deciding_aucs(rows) and (there == "for").all()
+    every = len(outcomes) == deciding_aucs(rows) and (outcomes == "for").all()
     same = every if verdict == "holds" else against and verdict == "does not hold"
-    if same and len(there):
+    if same and len(outcomes):
         return f"{verdict} (also at equal accuracy{f', {fewer}' if fewer else ''})"
     decided = verdict in ("holds", "does not hold")
     return f"{verdict} (at unequal accuracy)" if unequal and decided else verdict
@@ -664,11 +687,11 @@ def _accuracy(wanted: list[Contrast], settings: dict[Setting, Scores]) -> dict[s
     """Mean train and test accuracy of all models compared, by their names."""
     accuracy: dict[str, np.ndarray] = {}
     # plain sorts first: the model as it is used
-    for one in sorted(
-        {one for contrast in wanted for _, side in contrast.terms for one in side},
-        key=lambda one: (one.recipe, one),
+    for setting in sorted(
+        {setting for contrast in wanted for _, side in contrast.terms for setting in side},
+        key=lambda setting: (setting.recipe, setting),
     ):
-        accuracy.setdefault(one.models, settings[one].accuracy.mean(0))
+        accuracy.setdefault(setting.models, settings[setting].accuracy.mean(0))
     return accuracy
 
 
@@ -677,9 +700,15 @@ def _apart(wanted: list[Contrast], settings: dict[Setting, Scores]) -> float:
     one.
     """
     accuracy = _accuracy(wanted, settings)
-    models = [{one.models for _, side in contrast.terms for one in side} for contrast in wanted]
+    models = [
+        {setting.models for _, side in contrast.terms for setting in side} for contrast in wanted
+    ]
     return max(
-        (float(np.ptp([accuracy[name][1] for name in each])) for each in models if len(each) > 1),
+        (
+            float(np.ptp([accuracy[name][1] for name in names]))
+            for names in models
+            if len(names) > 1
+        ),
         default=np.nan,
     )
 

@@ -66,7 +66,7 @@ def figure4_beside(
     apart = uniform - curves["PRV"]
     over = gdp(epochs=epochs, delta=sorted(deltas), sampling="uniform")["epsilon"]
     every = gdp(epochs=range(1, epochs + 1), delta=delta, sampling="uniform")
-    found = {
+    statements = {
         "grows": (_arrow(uniform), concave, f"GDP uniform after {after} epochs; the others alike"),
         "widens": (_arrow(apart), _rises(apart), f"GDP uniform - PRV after {after} epochs"),
         "delta": (
@@ -83,13 +83,13 @@ def figure4_beside(
     for form in ("uniform", "poisson"):
         three = {name: curves[name] for name in (f"GDP {form}", "RDP", "PRV")}
         falling = sorted(three, key=lambda name: -curves[name][-1])
-        found[form] = (
+        statements[form] = (
             " > ".join(f"{name} {curves[name][-1]:.2f}" for name in falling),
             bool((np.diff([*three.values()], axis=0) < 0).all()),
             f"after {epochs} epochs, delta {delta:g}; compared after {after}",
         )
-    found |= _at_two(every, accuracy)
-    rows = [(*FIGURE4[name], *found[name]) for name in FIGURE4]
+    statements |= _at_two(every, accuracy)
+    rows = [(*FIGURE4[name], *statements[name]) for name in FIGURE4]
     table = pd.DataFrame(rows, columns=["statement", "printed", "ours", "agrees", "note"])
     return table.astype({"agrees": "boolean"})
 
@@ -132,9 +132,11 @@ def _at_two(curve: pd.DataFrame, accuracy: pd.DataFrame | None) -> dict:
     least = PRINTED_SPREAD[0] - HALF_A_POINT
     most = PRINTED_SPREAD[1] + HALF_A_POINT
     inside = bool(at.between(least, most).all())
-    found = {"spread": (f"{at.min():.1%} to {at.max():.1%}", inside, note)} if len(at) > 1 else {}
-    found["utility"] = (f"{at.mean():.1%}", useful, note)
-    return _not_run(f"{note}: one shows no range") | found
+    statements = (
+        {"spread": (f"{at.min():.1%} to {at.max():.1%}", inside, note)} if len(at) > 1 else {}
+    )
+    statements["utility"] = (f"{at.mean():.1%}", useful, note)
+    return _not_run(f"{note}: one shows no range") | statements
 
 
 def _not_run(reason: str) -> dict:

@@ -17,16 +17,18 @@ def select(wanted, networks: list[Setting]) -> list[Setting]:
     A value may be a list of values, or {not: x}, {from: least}, {near: x, within: distance}.
     """
     for fields in wanted if isinstance(wanted, list) else [wanted]:
-        if found := [one for one in networks if matches(one, fields)]:
-            return found
+        if chosen := [setting for setting in networks if matches(setting, fields)]:
+            return chosen
     return []
 
 
-def matches(one: Setting, fields: dict) -> bool:
+def matches(setting: Setting, fields: dict) -> bool:
     """Whether the setting has these values in its fields and properties; ValueError for others."""
-    if strange := [name for name in fields if not hasattr(one, name)]:
-        raise ValueError(f"a setting has no {', '.join(strange)}: wanted {', '.join(one._fields)}")
-    return all(_fits(getattr(one, name), value) for name, value in fields.items())
+    if strange := [name for name in fields if not hasattr(setting, name)]:
+        raise ValueError(
+            f"a setting has no {', '.join(strange)}: wanted {', '.join(setting._fields)}"
+        )
+    return all(_fits(getattr(setting, name), value) for name, value in fields.items())
 
 
 def _fits(value, wanted) -> bool:
@@ -41,15 +43,15 @@ def _fits(value, wanted) -> bool:
     return abs(value - wanted["near"]) < wanted["within"]
 
 
-def alike(one: Setting, other: Setting, names) -> bool:
+def alike(setting: Setting, other: Setting, names) -> bool:
     """Whether two settings share these fields.
 
     Adaptive solvers choose their own steps, so that theirs equal any number.
     """
     for name in names:
-        values = getattr(one, name), getattr(other, name)
+        values = getattr(setting, name), getattr(other, name)
         rounded = name == "sigma" and math.isclose(*values, rel_tol=ROUNDING)
-        chosen = name == "steps" and (one.adaptive or other.adaptive)
+        chosen = name == "steps" and (setting.adaptive or other.adaptive)
         if values[0] != values[1] and not (rounded or chosen):
             return False
     return True
@@ -65,18 +67,18 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
         for side in (join["a"], join.get("b", {}))
     )
     if "along" in join:
-        found = _along(join, a)
+        matched = _along(join, a)
     elif "b" not in join:
-        found = [(one, one) for one in a]
+        matched = [(setting, setting) for setting in a]
     else:
         b = select(join.get("only_b", {}), b)
         differ = join.get("differ", Setting._fields)
         shared = [name for name in Setting._fields if name not in differ]
         every = combinations(a, 2) if join["a"] == join["b"] else product(a, b)
-        found = [(x, y) for x, y in every if alike(x, y, shared)]
+        matched = [(x, y) for x, y in every if alike(x, y, shared)]
     if join.get("most_alike"):
-        found = _most_alike(found)
-    return _by_queries(found, join["queries"]) if "queries" in join else found
+        matched = _most_alike(matched)
+    return _by_queries(matched, join["queries"]) if "queries" in join else matched
 
 
 def _along(join: dict, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
@@ -85,14 +87,16 @@ def _along(join: dict, networks: list[Setting]) -> list[tuple[Setting, Setting]]
     instead = join.get("instead_of", {})
     besides = {field, *join.get("but", ()), *instead}
     shared = [name for name in Setting._fields if name not in besides] + [*instead.values()]
-    found = []
+    matched = []
     for more in networks:
-        group = [one for one in networks if alike(one, more, shared)]
-        wanted = _steps(sorted({getattr(one, field) for one in group}), join.get("which", "all"))
-        found += [
+        group = [setting for setting in networks if alike(setting, more, shared)]
+        wanted = _steps(
+            sorted({getattr(setting, field) for setting in group}), join.get("which", "all")
+        )
+        matched += [
             (more, less) for less in group if (getattr(less, field), getattr(more, field)) in wanted
         ]
-    return found
+    return matched
 
 
 def _steps(values: list, which: str) -> list[tuple]:
@@ -107,23 +111,25 @@ def _steps(values: list, which: str) -> list[tuple]:
     return {"all": neighbours + ends, "ends": ends, "between": neighbours}[which]
 
 
-def _most_alike(found: list[tuple]) -> list[tuple]:
+def _most_alike(matched: list[tuple]) -> list[tuple]:
     """Of the first sides of each second one those that share most of blocks, solver, steps, T."""
 
     def shared(pair: tuple) -> int:
         return sum(getattr(pair[0], name) == getattr(pair[1], name) for name in LIKENESS)
 
-    most = {one: max(shared(pair) for pair in found if pair[1] == one) for _, one in found}
-    return [pair for pair in found if shared(pair) == most[pair[1]]]
+    most = {
+        second: max(shared(pair) for pair in matched if pair[1] == second) for _, second in matched
+    }
+    return [pair for pair in matched if shared(pair) == most[pair[1]]]
 
 
-def _by_queries(found: list[tuple], which: str) -> list[tuple]:
+def _by_queries(matched: list[tuple], which: str) -> list[tuple]:
     """Of pairs that differ in queries alone the one with the most, or ("fewer") all others."""
-    networks = {pair: tuple(one._replace(queries=1) for one in pair) for pair in found}
-    rising = sorted(found, key=lambda pair: pair[1].queries)
+    networks = {pair: tuple(setting._replace(queries=1) for setting in pair) for pair in matched}
+    rising = sorted(matched, key=lambda pair: pair[1].queries)
     most = {networks[pair]: pair[1].queries for pair in rising}
     wanted = which == "most"
-    return [pair for pair in found if (pair[1].queries == most[networks[pair]]) == wanted]
+    return [pair for pair in matched if (pair[1].queries == most[networks[pair]]) == wanted]
 
 
 def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:
@@ -143,8 +149,8 @@ def noise_not_run(networks: list[Setting], selections: dict) -> list[str]:
     its noise on nowhere.
     """
     built = select(selections["sdenets"], networks)
-    run = {one.noise_in for one in built}
-    solvers = {(one.method, one.steps) for one in noiseless(networks, selections)}
-    if not built or any((one.method, one.steps) in solvers for one in built):
+    run = {setting.noise_in for setting in built}
+    solvers = {(setting.method, setting.steps) for setting in noiseless(networks, selections)}
+    if not built or any((setting.method, setting.steps) in solvers for setting in built):
         run.add("neither")
     return [where for where in NOISE_IN.values() if where not in run]

@@ -24,16 +24,18 @@ def compared_again(
     rows, fewer = [], {}
     for name, claim in study.claims.items():
         wanted = contrasts(study, claim, settings) if claim.matched else []
-        found = [again for one in wanted if (again := _highest(one, claim.matched, frontier))]
-        jointly = 1 - (1 - level) / max(len(found), 1)
+        highest = [
+            again for contrast in wanted if (again := _highest(contrast, claim.matched, frontier))
+        ]
+        jointly = 1 - (1 - level) / max(len(highest), 1)
         less = []
-        for contrast, curves, top in found:
+        for contrast, curves, top in highest:
             options = {"by": claim.matched, "baseline": _sides(contrast)[1].label, "levels": [top]}
-            there, simultaneous = (
+            at_level, simultaneous = (
                 matched(curves, **options, confidence=confidence).set_index("family")
                 for confidence in (level, jointly)
             )
-            row, queried = _row(name, contrast, claim.matched, there, simultaneous)
+            row, queried = _row(name, contrast, claim.matched, at_level, simultaneous)
             rows.append(row)
             less += queried
         fewer[name] = ", ".join(dict.fromkeys(less))
@@ -48,7 +50,7 @@ def _highest(contrast: Contrast, by: str, frontier: pd.DataFrame) -> tuple | Non
     """The contrast, the checkpoints of its families, and the highest level that both reach; None
     where it decides nothing or there is no such level.
     """
-    a, b = (one.label for one in _sides(contrast))
+    a, b = (side.label for side in _sides(contrast))
     curves = frontier[frontier["family"].isin([a, b])]
     decides = contrast.needed and contrast.metric == ("gap" if by == "gap" else "auc")
     if not decides or curves["family"].nunique() < 2:
@@ -58,17 +60,17 @@ def _highest(contrast: Contrast, by: str, frontier: pd.DataFrame) -> tuple | Non
 
 
 def _row(
-    name: str, contrast: Contrast, by: str, there: pd.DataFrame, simultaneous: pd.DataFrame
+    name: str, contrast: Contrast, by: str, at_level: pd.DataFrame, simultaneous: pd.DataFrame
 ) -> tuple[dict, list[str]]:
     sides = _sides(contrast)
-    a, b = (one.label for one in sides)
-    row = there.loc[a]
-    over_samples = there.loc[a, "over_samples"]
-    counts = {one: there.loc[one.label, "queries"] for one in sides if one.stochastic}
-    queried = {one: f"R = {n:g}" if pd.notna(n) else "R not known" for one, n in counts.items()}
+    a, b = (side.label for side in sides)
+    row = at_level.loc[a]
+    over_samples = at_level.loc[a, "over_samples"]
+    counts = {side: at_level.loc[side.label, "queries"] for side in sides if side.stochastic}
+    queried = {side: f"R = {n:g}" if pd.notna(n) else "R not known" for side, n in counts.items()}
     words = [
         f"{a} - {b} at {LEVEL_OF[by]} {row['level']:.3f} ({row['difference_pairs']} pairs)",
-        " against ".join(dict.fromkeys(there.loc[[a, b], "attack"])),
+        " against ".join(dict.fromkeys(at_level.loc[[a, b], "attack"])),
         " against ".join(dict.fromkeys(queried.values())),
         "" if over_samples else "samples not drawn: decides nothing",
     ]
@@ -81,7 +83,7 @@ def _row(
     )
     ends, simultaneous_ends = (
         tuple(table.loc[a, ["difference_low", "difference_high"]])
-        for table in (there, simultaneous)
+        for table in (at_level, simultaneous)
     )
     record = row_of(name, contrast, row["difference"], ends, simultaneous_ends)
     nothing_left = simultaneous_ends[0] > -SAME and simultaneous_ends[1] < SAME
@@ -89,4 +91,4 @@ def _row(
         record["outcome"] = "open"
     elif by == "test_acc" and contrast.above == 0 and nothing_left:
         record["outcome"] = "against"
-    return record, [queried[one] for one, n in counts.items() if not n >= one.queries]
+    return record, [queried[side] for side, n in counts.items() if not n >= side.queries]

@@ -85,15 +85,15 @@ def printed_blocks(study: str) -> dict[str, Printed]:
                 continue
             architecture = record["model"].partition("-")[2] if study == "snn" else ""
             block = f"{record['dataset']} {architecture}".strip()
-            one = normal(printed_setting(record))
+            setting = normal(printed_setting(record))
             metric = GAP.get(record["metric"], record["metric"])
-            cells[block, one, metric].append(record["value"])
+            cells[block, setting, metric].append(record["value"])
     blocks: dict[str, Printed] = defaultdict(lambda: defaultdict(dict))
-    for (block, one, metric), printed in cells.items():
-        blocks[block][one][metric] = median_low(printed)
+    for (block, setting, metric), printed in cells.items():
+        blocks[block][setting][metric] = median_low(printed)
     for values in blocks.values():
-        for one, metrics in values.items():
-            of_models = values.get(one._replace(attack=""), {})
+        for setting, metrics in values.items():
+            of_models = values.get(setting._replace(attack=""), {})
             for metric, value in of_models.items():
                 metrics.setdefault(metric, value)
     return {block: dict(values) for block, values in blocks.items()}
@@ -104,11 +104,13 @@ def printed_contrasts(
 ) -> Iterator[tuple[Contrast, float]]:
     """The comparisons that decide a claim in one block, with their printed values."""
     joins = [
-        join | {"compare": [one for one in join["compare"] if not _needs_scores(one)]}
+        join | {"compare": [asked for asked in join["compare"] if not _needs_scores(asked)]}
         for join in claim.joins
     ]
     usable = {
-        one: metrics for one, metrics in values.items() if one.attack and matches(one, rules.decide)
+        setting: metrics
+        for setting, metrics in values.items()
+        if setting.attack and matches(setting, rules.decide)
     }
     for contrast in contrasts(rules, claim._replace(joins=joins), usable):
         value = _printed_value(contrast, usable)
@@ -130,10 +132,10 @@ def _printed_value(contrast: Contrast, values: Printed) -> float | None:
     metric = LOWEST if contrast.metric == TPR else contrast.metric
     sides = []
     for _, side in contrast.terms:
-        there = [values[one][metric] for one in side if metric in values.get(one, {})]
-        if not there:
+        printed = [values[setting][metric] for setting in side if metric in values.get(setting, {})]
+        if not printed:
             return None
-        sides.append(max(there))
+        sides.append(max(printed))
     if contrast.ratio:
         return sides[0] / sides[1] if sides[1] else None
     difference = sum(
@@ -291,7 +293,7 @@ def _ratios(factor: Factor) -> Iterator[float]:
 
 def _tprs(factor: Factor, wanted: dict) -> dict[tuple, list[float]]:
     """{(data set, attack, rate): printed TPRs} of the records with these entries."""
-    found: dict[tuple, list[float]] = defaultdict(list)
+    values: dict[tuple, list[float]] = defaultdict(list)
     for record in paper_results("nsde2025", wanted["table"]):
         entries = {"model": record["model"]} | record["setting"]
         fits = all(
@@ -302,5 +304,5 @@ def _tprs(factor: Factor, wanted: dict) -> dict[tuple, list[float]]:
         place = (record["dataset"], record["attack"], record["metric"])
         of_factor = place[0] in factor.datasets and place[1] in factor.attacks
         if fits and of_factor and place[2] in LOW_RATES:
-            found[place].append(record["value"])
-    return found
+            values[place].append(record["value"])
+    return values

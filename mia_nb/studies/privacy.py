@@ -25,13 +25,15 @@ def below_curve(
     rows = []
     curve = partial(tradeoff, epsilon=CURVE, delta=delta)
     for name, claim in study.claims.items():
-        every = [one for one in contrasts(study, claim, settings) if one.minus == "curve"]
+        every = [
+            contrast for contrast in contrasts(study, claim, settings) if contrast.minus == "curve"
+        ]
         for needed in (True, False):
-            own = [contrast for contrast in every if contrast.needed == needed]
-            levels = (level, 1 - (1 - level) / max(number_of_tests(own, settings), 1))
+            comparable = [contrast for contrast in every if contrast.needed == needed]
+            levels = (level, 1 - (1 - level) / max(number_of_tests(comparable, settings), 1))
             rows += [
                 _least_room(name, contrast, settings[contrast.first], x, curve, levels)
-                for contrast in own
+                for contrast in comparable
                 for x in tested_rates(settings[contrast.first])
             ]
     return rows

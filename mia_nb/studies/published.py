@@ -103,31 +103,35 @@ def printed_setting(record: dict) -> Setting:
     """A record's setting in our words, with the k whose rounding was printed; attack "" for what no
     attack has.
     """
-    own = record["setting"]
+    printed = record["setting"]
     attack = PRINTED_ATTACKS.get(record["attack"], ("",))[0]
     if record["model"] not in PRINTED_MODELS:
         family = record["model"].split("-")[0]
-        references = own.get("references", family)
+        references = printed.get("references", family)
         return Setting(
             family,
-            training=own.get("training", ""),
-            timesteps=own.get("T", 0),
-            input_dropout=own.get("input_dropout", False),
+            training=printed.get("training", ""),
+            timesteps=printed.get("T", 0),
+            input_dropout=printed.get("input_dropout", False),
             references="own" if references == family else references,
             attack=attack,
         )
     model = PRINTED_MODELS[record["model"]]
-    defense, output = PRINTED_DEFENSES[own.get("defense")]
-    sigma = own.get("sigma", 2.0 if model == "replaced" else 0.0)
-    steps = own.get("s", 16)
-    T = own.get("T", 1.0)
-    k = PRINTED_K.get(own["k"], own["k"]) if "s" in own else sigma * math.sqrt(T / steps)
+    defense, output = PRINTED_DEFENSES[printed.get("defense")]
+    sigma = printed.get("sigma", 2.0 if model == "replaced" else 0.0)
+    steps = printed.get("s", 16)
+    T = printed.get("T", 1.0)
+    k = (
+        PRINTED_K.get(printed["k"], printed["k"])
+        if "s" in printed
+        else sigma * math.sqrt(T / steps)
+    )
     scheme = "stoch_rk4" if model in NOISY and record["table"] != "XI" else "euler"
     return Setting(
         model,
-        blocks=own.get("blocks", RESNET_BLOCKS if model == "resnet14" else 1),
-        method=own.get("solver", scheme),
-        augment=own.get("augment", 0),
+        blocks=printed.get("blocks", RESNET_BLOCKS if model == "resnet14" else 1),
+        method=printed.get("solver", scheme),
+        augment=printed.get("augment", 0),
         k=k,
         steps=steps,
         T=T,
@@ -207,8 +211,8 @@ def tables_beside(
     seed: Count = 0,
 ) -> pd.DataFrame:
     """Printed tables with ours beside them, see `against_papers`."""
-    found = load(study)
-    printed = found.printed
+    rules = load(study)
+    printed = rules.printed
     known = [*printed["tables"], *printed.get("on_demand", ())]
     tables = printed["tables"] if tables is None else tables
     if strange := sorted(set(tables) - set(known)):
@@ -219,14 +223,14 @@ def tables_beside(
     block = [stands_for] if isinstance(stands_for, str) else list(stands_for or ["nothing"])
     place = f"ours is {ours}" if ours else f"ours stands for {', '.join(block)}"
     settings = {
-        one: scores
-        for one, scores in usable(settings, found.models).items()
-        if not one.variant and one.references != ALIGNED
+        setting: scores
+        for setting, scores in usable(settings, rules.models).items()
+        if not setting.variant and setting.references != ALIGNED
     }
 
     @cache
-    def measured(one: Setting) -> dict:
-        return measure(settings[one], n_resamples, seed)
+    def measured(setting: Setting) -> dict:
+        return measure(settings[setting], n_resamples, seed)
 
     rows = []
     for record in records():
@@ -234,18 +238,18 @@ def tables_beside(
             continue
         here = block == [record["dataset"], record["model"].split("-")[-1]][: len(block)]
         wanted = printed_setting(record)
-        one = _placed(settings, wanted, record) if here else None
+        setting = _placed(settings, wanted, record) if here else None
         notes = [f"print: {note}" for note in record.get("notes", ())]
-        if one is None:
+        if setting is None:
             notes += ["not run", "" if here else place]
         else:
-            tied = _tied(settings[one], record["metric"]) if record["table"] == "XI" else ""
-            notes += [*_differences(one, wanted, record), tied, measured(one)["few"], place]
+            tied = _tied(settings[setting], record["metric"]) if record["table"] == "XI" else ""
+            notes += [*_differences(setting, wanted, record), tied, measured(setting)["few"], place]
         rows.append(
             {name: record[name] for name in ("paper", "table", "dataset")}
             | _identity(record, wanted, printed.get("columns"))
             | {"metric": record["metric"], "published": record["value"]}
-            | _beside(record["metric"], measured(one) if one else None)
+            | _beside(record["metric"], measured(setting) if setting else None)
             | {"note": "; ".join(filter(None, notes))}
             | ({} if "columns" in printed else {name: getattr(wanted, name) for name in EQUATION})
         )
@@ -255,8 +259,12 @@ def tables_beside(
 def _identity(record: dict, wanted: Setting, columns: list[str] | None) -> dict:
     """What names a printed number's setting."""
     if columns:
-        own = {name: getattr(wanted, name) for name in columns}
-        return {"model": record["model"]} | own | ({} if wanted.attack else {"references": ""})
+        columns_of_setting = {name: getattr(wanted, name) for name in columns}
+        return (
+            {"model": record["model"]}
+            | columns_of_setting
+            | ({} if wanted.attack else {"references": ""})
+        )
     about = record["setting"]
     row = f"row {about['row']}, {about['impact']}" if "row" in about else about["label"]
     return {"printed": row, "setting": wanted.label, "attack": wanted.attack}
@@ -266,60 +274,60 @@ def _placed(settings: dict, wanted: Setting, record: dict) -> Setting | None:
     """Our setting for a printed one, any attack where the number is no attack's."""
     attacks = PRINTED_ATTACKS.get(record["attack"], ())
     attacks = LIKE_WITH_LIKE.get(record["attack"], attacks)
-    found = [
-        one
-        for one in settings
-        if (one.attack in attacks or not attacks) and stands_for(one, wanted, record)
+    candidates = [
+        setting
+        for setting in settings
+        if (setting.attack in attacks or not attacks) and stands_for(setting, wanted, record)
     ]
 
-    def order(one: Setting) -> tuple:
-        attack = attacks.index(one.attack) if attacks else 0
-        other_scheme = wanted.method == "stoch_rk4" and one.method not in OF_PRINTED_SCHEME
-        apart = _apart(one, wanted, record)
-        return one.model != wanted.model, *apart, other_scheme, one.queries, attack
+    def order(setting: Setting) -> tuple:
+        attack = attacks.index(setting.attack) if attacks else 0
+        other_scheme = wanted.method == "stoch_rk4" and setting.method not in OF_PRINTED_SCHEME
+        apart = _apart(setting, wanted, record)
+        return setting.model != wanted.model, *apart, other_scheme, setting.queries, attack
 
-    return min(found, key=order, default=None)
+    return min(candidates, key=order, default=None)
 
 
-def stands_for(one: Setting, wanted: Setting, record: dict) -> bool:
+def stands_for(setting: Setting, wanted: Setting, record: dict) -> bool:
     """Whether our network is a printed one; an sdenet without noise is an odenet."""
     quiet = {"odenet", "sdenet"} if not wanted.k else set()
     models = quiet if wanted.model in quiet else {wanted.model}
     names = ["defense", "output", "training", "timesteps", "input_dropout"]
     names += ["references"] if wanted.attack else []
-    if one.model not in models or not _equal(one, wanted, names):
+    if setting.model not in models or not _equal(setting, wanted, names):
         return False
     if wanted.model not in PRINTED_MODELS.values() or wanted.model == "resnet14":
         return True
-    near = bool(one.k) == bool(wanted.k) and abs(one.sigma - wanted.sigma) < NEAR
-    if not (near and one.noise and one.noise_train):
+    near = bool(setting.k) == bool(wanted.k) and abs(setting.sigma - wanted.sigma) < NEAR
+    if not (near and setting.noise and setting.noise_train):
         return False
     solver = "steps" if wanted.model in NOISY else "method"
-    return record["table"] == "XI" or _equal(one, wanted, ["blocks", "augment", "T", solver])
+    return record["table"] == "XI" or _equal(setting, wanted, ["blocks", "augment", "T", solver])
 
 
-def _equal(one: Setting, wanted: Setting, names: list[str]) -> bool:
-    return all(getattr(one, name) == getattr(wanted, name) for name in names)
+def _equal(setting: Setting, wanted: Setting, names: list[str]) -> bool:
+    return all(getattr(setting, name) == getattr(wanted, name) for name in names)
 
 
-def _apart(one: Setting, wanted: Setting, record: dict) -> tuple:
+def _apart(setting: Setting, wanted: Setting, record: dict) -> tuple:
     """What of our network is not as printed, as far as the table leaves it open."""
     if record["table"] == "XI":  # more than a name, sigma and the defense
-        return (", " in one._replace(defense="", output="").label,)
-    return one.blocks != wanted.blocks, one.steps != wanted.steps
+        return (", " in setting._replace(defense="", output="").label,)
+    return setting.blocks != wanted.blocks, setting.steps != wanted.steps
 
 
-def _differences(one: Setting, wanted: Setting, record: dict) -> list[str]:
+def _differences(setting: Setting, wanted: Setting, record: dict) -> list[str]:
     """How our setting is not the printed one, and what the print leaves open."""
-    differs = one.model != wanted.model or any(_apart(one, wanted, record))
+    differs = setting.model != wanted.model or any(_apart(setting, wanted, record))
     noisy = wanted.model in NOISY and record["table"] != "XI"
     return [
-        "printed in five levels, ours is continuous" if one.attack == "attack_r" else "",
-        f"ours is {one.label}" if differs else "",
-        f"noise_sd {one.noise_sd:g}" if abs(one.noise_sd - wanted.noise_sd) >= NEAR else "",
-        f"print: {PRINTED_SCHEME}, ours: {one.method}" if noisy else "",
-        f"queries per model not printed, ours: {one.queries}" if one.k else "",
-        f"form of LiRA not printed, ours: {one.attack}" if record["attack"] == "lira" else "",
+        "printed in five levels, ours is continuous" if setting.attack == "attack_r" else "",
+        f"ours is {setting.label}" if differs else "",
+        f"noise_sd {setting.noise_sd:g}" if abs(setting.noise_sd - wanted.noise_sd) >= NEAR else "",
+        f"print: {PRINTED_SCHEME}, ours: {setting.method}" if noisy else "",
+        f"queries per model not printed, ours: {setting.queries}" if setting.k else "",
+        f"form of LiRA not printed, ours: {setting.attack}" if record["attack"] == "lira" else "",
     ]
 
 
@@ -331,22 +339,22 @@ def measure(scores: Scores, n_resamples: int, seed: int) -> dict:
     own at its best threshold, (1 + advantage) / 2, which chance alone lifts above 1/2.
     """
     ends = intervals(scores, FPR, n_resamples=n_resamples, seed=seed)
-    few = f"{len(scores.value)} targets: training randomness not covered"
+    warning = f"{len(scores.value)} targets: training randomness not covered"
     return {
         **{name: tuple(row) for name, row in ends.drop("advantage").iterrows()},
         "accuracy": tuple((1 + end) / 2 for end in ends.loc["advantage"]),
         **{PRINTED_ACCURACY[name]: tuple(row) for name, row in accuracies(scores).iterrows()},
         "n0": smallest(scores)[1],
-        "few": few if one_pair(scores) else "",
+        "few": warning if one_pair(scores) else "",
     }
 
 
-def _beside(metric: str, found: dict | None) -> dict:
+def _beside(metric: str, measured: dict | None) -> dict:
     """ours, low, high, measurable and n0 of one metric from `measure`; None: it was not run."""
-    if found is None:
+    if measured is None:
         return dict.fromkeys(("ours", "low", "high"), np.nan) | {"measurable": False, "n0": 0}
-    row = dict(zip(("ours", "low", "high"), map(float, found[metric]), strict=True))
-    return row | {"measurable": measurable(metric, found["n0"]), "n0": found["n0"]}
+    row = dict(zip(("ours", "low", "high"), map(float, measured[metric]), strict=True))
+    return row | {"measurable": measurable(metric, measured["n0"]), "n0": measured["n0"]}
 
 
 def _tied(scores: Scores, metric: str) -> str:
@@ -392,24 +400,24 @@ def _ours(row) -> str:
 @checked
 def costs_beside(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFrame:
     """Table VI with ours beside it, see `against_papers`."""
-    own = _costs(cost, baseline)
+    measured = _costs(cost, baseline)
     printed = paper_results("nsde2025", "VI")
     first = {r["metric"]: r["value"] for r in printed if PRINTED_MODELS[r["model"]] == baseline}
-    there = own.loc[baseline]
+    of_baseline = measured.loc[baseline]
     rows = []
     for record in printed:
         model = PRINTED_MODELS[record["model"]]
         metric = record["metric"]
         column = COSTS[metric]
-        here = own.loc[model]
+        of_model = measured.loc[model]
         names = ("ratio", "ratio_low", "ratio_high")
         low = f"{column}_low"
         high = f"{column}_high"
-        over = (there[column], there[high], there[low])
-        ratios = np.divide(here[[column, low, high]].tolist(), over)
+        over = (of_baseline[column], of_baseline[high], of_baseline[low])
+        ratios = np.divide(of_model[[column, low, high]].tolist(), over)
         if model == baseline:
             ratios = (1.0,) * 3
-        not_run = "not run" if np.isnan(here[column]) else ""
+        not_run = "not run" if np.isnan(of_model[column]) else ""
         notes = [*(f"print: {note}" for note in record.get("notes", ())), not_run]
         rows.append(
             {
@@ -421,7 +429,7 @@ def costs_beside(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFr
                 "published": record["value"],
                 "unit": record["unit"],
                 "published_ratio": record["value"] / first[metric],
-                "ours": here[column],
+                "ours": of_model[column],
                 "ours_unit": OURS_UNIT[column],
                 **dict(zip(names, ratios, strict=True)),
                 "note": "; ".join(filter(None, notes)),
@@ -442,16 +450,16 @@ def _costs(cost: pd.DataFrame, baseline: str) -> pd.DataFrame:
         )
     keys = {name: key for key, name in NAMES.items()} | {key: key for key in NAMES}
     models = cost["family"].astype(str).str.partition(" sigma=")[0].map(keys)
-    own = cost.assign(model=models)[models.notna()].set_index("model")
-    twice = ", ".join(own.index[own.index.duplicated()])
-    there = ", ".join(map(str, cost["family"]))
+    by_model = cost.assign(model=models)[models.notna()].set_index("model")
+    twice = ", ".join(by_model.index[by_model.index.duplicated()])
+    families = ", ".join(map(str, cost["family"]))
     if twice:
         raise ValueError(f"{twice} comes twice in cost: one row per network")
-    if baseline not in own.index:
-        raise ValueError(f"cost has {there}; {baseline} missing: ratios are to it")
-    if not (own[columns].astype(float) > 0).all(axis=None):
+    if baseline not in by_model.index:
+        raise ValueError(f"cost has {families}; {baseline} missing: ratios are to it")
+    if not (by_model[columns].astype(float) > 0).all(axis=None):
         raise ValueError(
             "cost has values that are not positive: measure them, or leave the network out"
         )
     ends = [f"{name}{end}" for name in columns for end in ("", "_low", "_high")]
-    return own.reindex(index=list(NAMES), columns=ends).astype(float)
+    return by_model.reindex(index=list(NAMES), columns=ends).astype(float)

@@ -46,11 +46,11 @@ def deciding_aucs(rows: pd.DataFrame) -> int:
 
 def _not_matched(rows: pd.DataFrame, *, frontier=None, **_) -> Iterator[str]:
     wanted = deciding_aucs(rows)
-    there = (rows["part"] == AT_EQUAL["test_acc"]).sum()
-    if frontier is not None and there < wanted:
+    compared = (rows["part"] == AT_EQUAL["test_acc"]).sum()
+    if frontier is not None and compared < wanted:
         yield (
-            f"at equal accuracy: {wanted - there} of {wanted} not compared (no checkpoints, or no"
-            " level that both pass)"
+            f"at equal accuracy: {wanted - compared} of {wanted} not compared (no checkpoints, or"
+            " no level that both pass)"
         )
 
 
@@ -62,7 +62,7 @@ def _ratio_out_of_reach(rows: pd.DataFrame, **_) -> Iterator[str]:
 
 
 def _noise_not_run(rows: pd.DataFrame, *, study, settings, **_) -> Iterator[str]:
-    networks = list(dict.fromkeys(one._replace(attack="") for one in settings))
+    networks = list(dict.fromkeys(setting._replace(attack="") for setting in settings))
     if missing := noise_not_run(networks, study.selections):
         yield f"not run at sigma 2: noise in {', '.join(missing)}"
 
@@ -99,8 +99,8 @@ def tested_rates(scores: Scores) -> list[float]:
 
 def number_of_tests(wanted: list, settings: dict) -> int:
     """How often these contrasts look at a curve: once per target and rate."""
-    each = [settings[contrast.first] for contrast in wanted]
-    return sum(len(tested_rates(scores)) * len(scores.value) for scores in each)
+    scores_compared = [settings[contrast.first] for contrast in wanted]
+    return sum(len(tested_rates(scores)) * len(scores.value) for scores in scores_compared)
 
 
 def _tests_together(rows: pd.DataFrame, *, settings, wanted, delta: float, level: float, **_):
@@ -120,18 +120,20 @@ def _tests_together(rows: pd.DataFrame, *, settings, wanted, delta: float, level
 
 def _ties(rows: pd.DataFrame, *, settings, **_) -> Iterator[str]:
     """Which attacks have a TPR of 0 behind MemGuard by ties, and which find members."""
-    behind = {one: scores for one, scores in settings.items() if one.output == "memguard"}
+    behind = {
+        setting: scores for setting, scores in settings.items() if setting.output == "memguard"
+    }
     rates = [x for x in FPR if all(x in measurable_rates(scores) for scores in behind.values())]
     if not rates:
         return
     x = rates[0]
     phrases = []
-    for one, scores in behind.items():
+    for setting, scores in behind.items():
         tpr = per_target_metrics(scores, (x,))[:, 2].mean()
         floor = tied_floor(scores)
         tied = tpr == 0 and floor > x
         why = f" by ties (no FPR below {floor:.2f}): the printed 0, and no measure" if tied else ""
-        phrases.append(f"{one.attack} {tpr:.3f}{why}")
+        phrases.append(f"{setting.attack} {tpr:.3f}{why}")
     yield f"TPR at {100 * x:g} % FPR: {', '.join(phrases)}"
 
 

@@ -264,10 +264,10 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
 def _of_recipe(recipe: Recipe, label: str, attack: str) -> Setting:
     entries = recipe.to_json()
     entries.pop("snapshots")
-    own = {name: entries.pop(name) for name in ("epochs", "schedule")}
+    named = {name: entries.pop(name) for name in ("epochs", "schedule")}
     return Setting(
         recipe=label,
-        **own,
+        **named,
         augmentation=entries.pop("augment"),
         rest=json.dumps(entries, sort_keys=True),
         attack=attack,
@@ -288,14 +288,14 @@ def _equation(model: str, flow: dict) -> str:
     return "sdenet" if noisy else SHAPES[shape]
 
 
-def _options(name: str, given: dict | None) -> str:
+def _options(name: str, options: dict | None) -> str:
     """Options of a defense in words, without those whose value the study prints."""
     printed = PRINTED_OPTIONS.get(name, {})
     return ", ".join(
         f"{key.replace('_', ' ')} {value:g}"
         if isinstance(value, int | float)
         else f"{key.replace('_', ' ')} {value}"
-        for key, value in sorted((given or {}).items())
+        for key, value in sorted((options or {}).items())
         if printed.get(key) != value
     )
 
@@ -315,39 +315,44 @@ def _variant(info: dict) -> str:
     return ", ".join(filter(None, words))
 
 
-def normal(one: Setting) -> Setting:
+def normal(setting: Setting) -> Setting:
     """The setting with everything that does not apply to its model at its default.
 
     Raises ValueError for one that cannot be.
     """
-    spiking = one.model == "snn"
+    spiking = setting.model == "snn"
     families = " and ".join(NOISY)
-    trained = one.training in TRAINED.get(one.model, ()) and (one.timesteps > 0) == spiking
-    if one.model in TRAINED and not (trained and (spiking or one.references == "own")):
+    trained = (
+        setting.training in TRAINED.get(setting.model, ()) and (setting.timesteps > 0) == spiking
+    )
+    if setting.model in TRAINED and not (trained and (spiking or setting.references == "own")):
         raise ValueError(
-            f"{one} "
+            f"{setting} "
             f"is no setting: an ann has training '', 0 timesteps and its own references, a snn"
             f" {', '.join(TRAINED['snn'])} and at least 1 timestep"
         )
-    if one.references not in REFERENCES:
+    if setting.references not in REFERENCES:
         raise ValueError(
-            f"{one} has unknown references {one.references!r}: wanted one of {tuple(REFERENCES)}"
+            f"{setting} has unknown references {setting.references!r}: wanted one of"
+            f" {tuple(REFERENCES)}"
         )
-    if (one.k and one.model not in NOISY) or (one.augment and one.model != "anode"):
+    if (setting.k and setting.model not in NOISY) or (setting.augment and setting.model != "anode"):
         raise ValueError(
-            f"{one} cannot be: noise (k) is for {families} alone, augment for anode alone"
+            f"{setting} cannot be: noise (k) is for {families} alone, augment for anode alone"
         )
-    if one.k < 0 or one.T <= 0 or min(one.blocks, one.steps, one.queries) < 1:
+    if setting.k < 0 or setting.T <= 0 or min(setting.blocks, setting.steps, setting.queries) < 1:
         raise ValueError(
-            f"{one} cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query"
+            f"{setting} cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query"
         )
-    if one.model == "resnet14":
-        one = one._replace(method="euler", steps=16, T=1.0)
-    if one.adaptive:
-        one = one._replace(steps=16)
-    if not one.k:
-        one = one._replace(noise_train=True, noise=True)
-    return one if one.stochastic or one.model in TRAINED else one._replace(queries=1)
+    if setting.model == "resnet14":
+        setting = setting._replace(method="euler", steps=16, T=1.0)
+    if setting.adaptive:
+        setting = setting._replace(steps=16)
+    if not setting.k:
+        setting = setting._replace(noise_train=True, noise=True)
+    return (
+        setting if setting.stochastic or setting.model in TRAINED else setting._replace(queries=1)
+    )
 
 
 def usable(settings: dict, models=()) -> dict[Setting, Scores]:
@@ -357,13 +362,13 @@ def usable(settings: dict, models=()) -> dict[Setting, Scores]:
     same output: of several numbers of queries the first given stays.
     Raises ValueError for a setting that cannot be, and for one without a target.
     """
-    found: dict[Setting, Scores] = {}
+    by_setting: dict[Setting, Scores] = {}
     for key, scores in settings.items():
-        one = Setting(*key)
+        setting = Setting(*key)
         known = ", ".join(models)
-        if models and one.model not in models:
-            raise ValueError(f"{one.model!r} is no model of this study: wanted one of {known}")
+        if models and setting.model not in models:
+            raise ValueError(f"{setting.model!r} is no model of this study: wanted one of {known}")
         if not len(scores.value):
-            raise ValueError(f"{one} has no target: score at least one")
-        found.setdefault(normal(one), scores)
-    return found
+            raise ValueError(f"{setting} has no target: score at least one")
+        by_setting.setdefault(normal(setting), scores)
+    return by_setting

@@ -54,11 +54,17 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
         one: of training, not of the choice of images), pairs, n1 and n0 (members, non-members).
     """
     rows = []
-    for label, one in scores.items():
-        values = np.column_stack([one.accuracy, one.accuracy[:, 0] - one.accuracy[:, 1], one.loss])
-        low, high = (np.broadcast_to(end, len(FACTS)) for end in interval(values, one.pair))
+    for label, of_recipe in scores.items():
+        values = np.column_stack(
+            [
+                of_recipe.accuracy,
+                of_recipe.accuracy[:, 0] - of_recipe.accuracy[:, 1],
+                of_recipe.loss,
+            ]
+        )
+        low, high = (np.broadcast_to(end, len(FACTS)) for end in interval(values, of_recipe.pair))
         columns = {"fact": FACTS, "value": values.mean(0), "low": low, "high": high}
-        rows.append(pd.DataFrame({"recipe": label, **columns, **_sizes(one)}))
+        rows.append(pd.DataFrame({"recipe": label, **columns, **_sizes(of_recipe)}))
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
@@ -66,16 +72,16 @@ def _risks_of_recipes(
     settings: dict[Setting, Scores], fpr, n_resamples: int, seed: int
 ) -> pd.DataFrame:
     rows = []
-    for one, scores in settings.items():
-        table = summary({one.attack: scores}, fpr, n_resamples=n_resamples, seed=seed)
+    for setting, scores in settings.items():
+        table = summary({setting.attack: scores}, fpr, n_resamples=n_resamples, seed=seed)
         risks = (table["attack"] != "max") & table["metric"].isin(["auc", "tpr"])
         rows += [
             {
-                "label": one.recipe,
-                "epochs": one.epochs,
-                "schedule": one.schedule,
-                "augment": one.augmentation,
-                "rest": one.rest,
+                "label": setting.recipe,
+                "epochs": setting.epochs,
+                "schedule": setting.schedule,
+                "augment": setting.augmentation,
+                "rest": setting.rest,
                 **row[["attack", "metric", "fpr", "value", "low", "high", "chance", "measurable"]],
                 **_sizes(scores),
             }
@@ -120,10 +126,10 @@ def defense_table(
         )
     groups: dict[str, dict[str, Scores]] = {}
     about: dict[str, Setting] = {}
-    for one, scores in settings.items():
-        title = one.attack if one.queries == 1 else f"{one.attack}, {one.counted}"
-        groups.setdefault(one.label, {})[title] = scores
-        about.setdefault(one.label, one)
+    for setting, scores in settings.items():
+        title = setting.attack if setting.queries == 1 else f"{setting.attack}, {setting.counted}"
+        groups.setdefault(setting.label, {})[title] = scores
+        about.setdefault(setting.label, setting)
     tables = []
     for name, attacks in groups.items():
         table = summary(attacks, fpr, n_resamples=n_resamples, seed=seed)
@@ -177,35 +183,35 @@ def varied_settings(
 
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
-    if any(one.recipe for one in settings):
+    if any(setting.recipe for setting in settings):
         return {"epochs": _risks_of_recipes(settings, fpr, n_resamples, seed)}
     if not settings:
         return {}
     families = pd.concat(
-        [_rows(one, scores, n_resamples, seed) for one, scores in settings.items()],
+        [_rows(setting, scores, n_resamples, seed) for setting, scores in settings.items()],
         ignore_index=True,
     )
-    found = {}
+    tables = {}
     flows = families[families["model"].isin(["odenet", "sdenet"])]
-    for what, (free, instead) in FREE.items():
-        held = [name for name in HELD if name != what and name not in free] + list(instead)
-        rows = _beside_fixed(flows) if what == "method" else flows
+    for varied, (free, instead) in FREE.items():
+        held = [name for name in HELD if name != varied and name not in free] + list(instead)
+        rows = _beside_fixed(flows) if varied == "method" else flows
         rows = rows[rows["k"] > 0] if instead else rows
-        rows = rows.assign(**{what: rows[what.removesuffix(" at equal sigma")]})
-        table = _grouped(rows, held, what)
-        if table.duplicated(["metric", "group", what]).any():
-            table = _grouped(rows, list(dict.fromkeys([*held, "T", "steps"])), what)
-        in_other_units = what in OTHER_UNITS and len(table[["steps", "T"]].drop_duplicates()) < 2
-        ambiguous = table.duplicated(["metric", "group", what]).any()
+        rows = rows.assign(**{varied: rows[varied.removesuffix(" at equal sigma")]})
+        table = _grouped(rows, held, varied)
+        if table.duplicated(["metric", "group", varied]).any():
+            table = _grouped(rows, list(dict.fromkeys([*held, "T", "steps"])), varied)
+        in_other_units = varied in OTHER_UNITS and len(table[["steps", "T"]].drop_duplicates()) < 2
+        ambiguous = table.duplicated(["metric", "group", varied]).any()
         if len(table) and not in_other_units and not ambiguous:
-            found[what] = table
+            tables[varied] = table
     variants = families[families["model"].isin(VARIANTS)]
     if variants["label"].nunique() > 1:
-        found["equation"] = variants.assign(equation=variants["label"], group="")
-    return found
+        tables["equation"] = variants.assign(equation=variants["label"], group="")
+    return tables
 
 
-def _grouped(rows: pd.DataFrame, held: list[str], what: str) -> pd.DataFrame:
+def _grouped(rows: pd.DataFrame, held: list[str], varied: str) -> pd.DataFrame:
     """Rows of the groups, named by what is held and differs between them, in which the setting
     varies.
     """
@@ -214,7 +220,7 @@ def _grouped(rows: pd.DataFrame, held: list[str], what: str) -> pd.DataFrame:
         ", ".join(f"{name} {_text(row[name])}" for name in differing) for _, row in rows.iterrows()
     ]
     groups = rows.assign(group=group).groupby("group", sort=False)
-    return groups.filter(lambda each: each[what].nunique() > 1)
+    return groups.filter(lambda each: each[varied].nunique() > 1)
 
 
 def _text(value) -> str:
@@ -234,12 +240,12 @@ def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([fixed, every], ignore_index=True)
 
 
-def _rows(one: Setting, scores: Scores, n_resamples: int, seed: int) -> pd.DataFrame:
+def _rows(setting: Setting, scores: Scores, n_resamples: int, seed: int) -> pd.DataFrame:
     """One family: its setting beside its AUC and its accuracies, a row each."""
     table = summary({"": scores}, (), n_resamples=n_resamples, seed=seed)
     table = table[(table["attack"] == "") & table["metric"].isin(["auc", "train_acc", "test_acc"])]
-    settings = {name: getattr(one, name) for name in (*HELD, "label", "adaptive")}
+    settings = {name: getattr(setting, name) for name in (*HELD, "label", "adaptive")}
     for name in OTHER_UNITS:
-        settings[name] = float(f"{getattr(one, name):.4g}")  # 2.0000001 is 2
+        settings[name] = float(f"{getattr(setting, name):.4g}")  # 2.0000001 is 2
     columns = ["metric", "value", "low", "high", "chance", "pairs", "n1", "n0"]
     return table[columns].assign(**settings)

@@ -93,9 +93,9 @@ class Proof(NamedTuple):
         """One line to print."""
         if self.failed:
             return f"none (infinite): {'; '.join(self.failed)}"
-        what = {"add/remove": "added or removed", "replace": "replaced"}[self.relation]
+        relation = {"add/remove": "added or removed", "replace": "replaced"}[self.relation]
         return (
-            f"epsilon {self.epsilon:.4g} at delta {self.delta:g} for one record {what}, of data"
+            f"epsilon {self.epsilon:.4g} at delta {self.delta:g} for one record {relation}, of data"
             f" sets with at most {self.slots:,} (mu {self.mu:.4g}, labels kept with probability"
             f" {self.keep:.4g} of {self.classes})"
         )
@@ -537,12 +537,12 @@ def _not_public(pool: Pool) -> tuple[str, ...]:
     seen = {row.tobytes() for row in public.x.numpy()}
     shared = sum(row.tobytes() in seen for row in images.x.numpy())
     measured = data.from_arrays(public.x, public.y, classes=public.classes)
-    own = (public.mean, public.std) in (((0.0,), (1.0,)), (measured.mean, measured.std))
+    from_public = (public.mean, public.std) in (((0.0,), (1.0,)), (measured.mean, measured.std))
     state = backbone.state(0)
     lacks = {
         f"{shared} private images are among the public ones": shared > 0,
         "the public network has a parent": backbone.recipe.parent is not None,
-        "normalisation was not measured on the public images": not own,
+        "normalisation was not measured on the public images": not from_public,
         "private images are normalised otherwise than public ones": (images.mean, images.std)
         != (public.mean, public.std),
         "weights before the head are not the public network's": any(
@@ -564,7 +564,7 @@ def _mixes(network: Bottleneck, public: Images) -> bool:
     """Whether states of public images change with their companions."""
     x = _shown(public.x[:8], public)
     together = network.flow.entering(network.embed(x))
-    alone = torch.cat([network.flow.entering(network.embed(one[None])) for one in x])
+    alone = torch.cat([network.flow.entering(network.embed(image[None])) for image in x])
     return bool((together - alone).flatten(1).norm(dim=1).max() > ALONE * (network.flow.clip or 1))
 
 

@@ -404,16 +404,16 @@ def _order(folder: Folder, reports: str | Path, checkpoint: float) -> Order:
 
 def pool_there(order: Order) -> Pool:
     """The pool as a worker sees it; ValueError where it sees none, or has other code."""
-    here = f"the worker on {platform.node()}"
+    worker = f"the worker on {platform.node()}"
     folder = Folder(Path(order.folder))
     if order.version != __version__:
         raise ValueError(
-            f"mia_nb is {__version__} for {here}, and {order.version} where it is called: install"
+            f"mia_nb is {__version__} for {worker}, and {order.version} where it is called: install"
             " the same version on all workers"
         )
     if not folder.has("recipe.json"):
         raise ValueError(
-            f"{here} sees no {folder.path}: keep results on a file system that all workers share"
+            f"{worker} sees no {folder.path}: keep results on a file system that all workers share"
         )
     sys.path += [place for place in order.path if place not in sys.path]
     models.allow(*order.builders.split(","))
@@ -421,8 +421,8 @@ def pool_there(order: Order) -> Pool:
     recipe = pool.recipe
     if models.source(recipe.model, recipe.model_args) != pool.record.get("builder", ""):
         raise ValueError(
-            f"{here} has other code of {recipe.model}: all workers must see the same files, and be"
-            " restarted when they change"
+            f"{worker} has other code of {recipe.model}: all workers must see the same files, and"
+            " be restarted when they change"
         )
     return pool
 

@@ -223,7 +223,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
 def settings_explorer(
     title: str,
     question: str,
-    found: dict[str, Family],
+    families: dict[str, Family],
     axes: dict[str, str],
     *,
     nothing: str,
@@ -236,7 +236,7 @@ def settings_explorer(
     Parameters:
         title: the explorer's name
         question: what it answers, in a sentence
-        found: families by name
+        families: by name
         axes: {setting: what it is called}, in the order of a family's keys; each has a slider. {}:
             the outputs of a family have no order, and are ticked
         nothing: what to say where nothing was found
@@ -245,13 +245,13 @@ def settings_explorer(
             where that of all outputs is known
         missing: remarks on what is not stored, and whether they hold, of a family and what is shown
     """
-    if not found:
+    if not families:
         return message(title, nothing)
-    measured = Measurements(found, tuple(axes))
+    measured = Measurements(families, tuple(axes))
 
     def shown_of(pool: str, **values) -> list[Outputs]:
         """Side by side: the chosen setting and its reference, or a result and those ticked."""
-        outputs = found[pool].outputs
+        outputs = families[pool].outputs
         if not axes:
             return [outputs[(name,)] for name in (pool, *values["beside"])]
         chosen = outputs[tuple(values[name] for name in axes)]
@@ -259,7 +259,7 @@ def settings_explorer(
 
     def draw(pool, target, attack, **values) -> View:
         """The settings side by side, their difference, and a metric along one setting."""
-        family = found[pool]
+        family = families[pool]
         shown = shown_of(pool, **values)
         tables = {outputs: measured.table(outputs, attack, target) for outputs in shown}
         changes = {}
@@ -302,17 +302,17 @@ def settings_explorer(
             pd.concat([long, change_rows(changes, attack)], ignore_index=True),
         )
 
-    controls = {"pool": chooser("pool", found)}
+    controls = {"pool": chooser("pool", families)}
     follow = {}
     if axes:
-        first = start(next(iter(found.values())))
+        first = start(next(iter(families.values())))
         for number, (name, words) in enumerate(axes.items()):
             controls[name] = steps(words, [first[number]], first[number])
-            follow[name] = offered_settings(found, tuple(axes), number)
+            follow[name] = offered_settings(families, tuple(axes), number)
     else:
         follow["beside"] = {
-            "options": lambda pool: all_but(found, pool),
-            "value": lambda pool, beside: all_but(beside, pool) or all_but(found, pool)[:1],
+            "options": lambda pool: all_but(families, pool),
+            "value": lambda pool, beside: all_but(beside, pool) or all_but(families, pool)[:1],
         }
     controls["attack"] = dropdown("attack")
     follow["attack"] = {"options": lambda **values: worded(offered_attacks(shown_of(**values)))}
@@ -321,7 +321,7 @@ def settings_explorer(
     if axes:
         controls["show"] = dropdown("show", METRICS, METRICS[0][1])
     else:
-        others = tuple(found)[1:]
+        others = tuple(families)[1:]
         controls["beside"] = Ticks("beside it", others, others[:1], limit=BESIDE)
     if axes:
         controls["along"] = dropdown("against")
@@ -329,12 +329,12 @@ def settings_explorer(
             "options": lambda pool: [
                 (axes.get(name, ENERGY_WORDS), name)
                 for name in against
-                if name != ENERGY or measured.all_energies(found[pool])
+                if name != ENERGY or measured.all_energies(families[pool])
             ]
         }
 
     def clicked(number: int, values: dict) -> dict:
-        place = tuple(found[values["pool"]].outputs)[number]
+        place = tuple(families[values["pool"]].outputs)[number]
         return dict(zip(axes, place, strict=True))
 
     return Explorer(
@@ -344,7 +344,7 @@ def settings_explorer(
         question=question,
         rows=[["curve", "roc"], ["histogram"]] if axes else [["histogram"], ["roc"]],
         follow=follow,
-        pools={name: family.sources for name, family in found.items()},
+        pools={name: family.sources for name, family in families.items()},
         heights=HEIGHTS if axes else OF_RESULTS,
         shares={"roc": 2},
         clicks={"curve": clicked},
@@ -354,8 +354,8 @@ def settings_explorer(
 class Measurements:
     """Scores, long tables and pictures of outputs, each made once."""
 
-    def __init__(self, found: dict[str, Family], axes: tuple[str, ...]):
-        self.found = found
+    def __init__(self, families: dict[str, Family], axes: tuple[str, ...]):
+        self.families = families
         self.axes = axes
         self.scores = lru_cache(KEPT)(lambda outputs, attack: outputs.scores(attack))
         self.table = lru_cache(LOOKS)(self._table)
@@ -410,7 +410,7 @@ class Measurements:
     def _family_table(self, pool: str, attack: str, target: int | str) -> pd.DataFrame:
         """The long table of a family, with a column for each setting."""
         tables = []
-        for place, outputs in self.found[pool].outputs.items():
+        for place, outputs in self.families[pool].outputs.items():
             settings = dict(zip(self.axes, place, strict=True))
             settings[ENERGY] = self.energy(outputs)
             tables.append(self.table(outputs, attack, target).assign(**settings))
@@ -422,26 +422,26 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float)
 
 
-def offered_settings(found: dict[str, Family], axes: tuple[str, ...], number: int) -> dict:
+def offered_settings(families: dict[str, Family], axes: tuple[str, ...], number: int) -> dict:
     """What the slider of a setting follows: the pool, and the settings before it."""
     axis = axes[number]
 
     def options(pool, **values) -> list:
         before = tuple(values[name] for name in axes[:number])
-        places = [place for place in found[pool].outputs if place[:number] == before]
+        places = [place for place in families[pool].outputs if place[:number] == before]
         values = dict.fromkeys(place[number] for place in places)
         return [(setting_text(value), value) for value in values]
 
     def nearest(**values) -> object:
         """What was chosen, or as much of it as there is."""
-        there = [value for _, value in options(**values)]
+        offered = [value for _, value in options(**values)]
         wanted = values[axis]
-        if wanted in there:
+        if wanted in offered:
             return wanted
         below = []
         if is_number(wanted):
-            below = [value for value in there if is_number(value) and value <= wanted]
-        return max(below, default=there[0])
+            below = [value for value in offered if is_number(value) and value <= wanted]
+        return max(below, default=offered[0])
 
     return {
         "options": options,

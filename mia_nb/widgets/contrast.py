@@ -236,11 +236,11 @@ def settings_of(source: Source) -> dict:
     "query." before them.
     """
     recipe = flat(source.recipe)
-    found = dict(recipe)
+    settings = dict(recipe)
     for name, value in flat(families.without(source.info, *IDENTITY)).items():
         same = recipe.get(name, value) == value
-        found[name if same else f"query.{name}"] = value
-    return found
+        settings[name if same else f"query.{name}"] = value
+    return settings
 
 
 def flat(record: dict) -> dict:

@@ -273,8 +273,10 @@ class Explorer:
         top += [self._sentence, self._message]
         return W.VBox([*top, body], layout=whole)
 
-    def _button(self, label: str, what: str, action: Callable) -> W.Button:
-        button = W.Button(description=label, tooltip=f"download {what}", layout={"width": "70px"})
+    def _button(self, label: str, contents: str, action: Callable) -> W.Button:
+        button = W.Button(
+            description=label, tooltip=f"download {contents}", layout={"width": "70px"}
+        )
         button.on_click(lambda _: self._guarded(action, self.error))
         return button
 

@@ -85,20 +85,20 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
         sample's scores together (see `auditing.vulnerability`).
     """
     sources = list_of_sources(sources)
-    found = named(sources)
-    if not found:
+    pools = named(sources)
+    if not pools:
         return message(TITLE, NOTHING)
 
     def leader(pool, attack, kind, outputs, canary, sample) -> int:
-        rows = listed(found[pool], attack, kind, outputs, canary)
-        return int(found[pool].numbers[rows[0]]) if len(rows) else sample
+        rows = listed(pools[pool], attack, kind, outputs, canary)
+        return int(pools[pool].numbers[rows[0]]) if len(rows) else sample
 
     def pages(pool, attack, kind, outputs, canary) -> int:
-        return max(1, -(-len(listed(found[pool], attack, kind, outputs, canary)) // PAGE))
+        return max(1, -(-len(listed(pools[pool], attack, kind, outputs, canary)) // PAGE))
 
     def draw(pool, attack, kind, outputs, page, sample, test, canary) -> View:
         """One page of the ranking, and where the chosen sample stands in it."""
-        source = found[pool]
+        source = pools[pool]
         filters = (kind, outputs, canary)
         ranked = ranking(source, attack)
         rows = listed(source, attack, *filters)
@@ -106,14 +106,14 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
             raise ValueError("no sample passes these filters: widen class or outputs")
         column = source.column(sample)
         start = PAGE * (page - 1)
-        one = int(source.audited[column])
+        image = int(source.audited[column])
         value = ranked.value
         outcome = tested(source, attack, n_resamples, seed) if test else None
         spread = histogram(source, attack, filters, (n_resamples, seed) if test else None)
         figures = {
             "sheet": sheet(source, tuple(rows[start : start + PAGE].tolist()), start, sample),
-            "margins": margins(source, one),
-            "traces": traces(source, tuple(range(len(source.signals.margin))), one),
+            "margins": margins(source, image),
+            "traces": traces(source, tuple(range(len(source.signals.margin))), image),
             "ranking": with_line(spread, float(value[column]), line=MARK),
         }
         row = numbers(source, ranked, column) | test_numbers(outcome, column)
@@ -128,7 +128,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
     controls = {
-        "pool": chooser("pool", found),
+        "pool": chooser("pool", pools),
         "attack": dropdown("attack"),
         "kind": dropdown("class", [ALL], ALL),
         "outputs": dropdown("outputs", list(FILTERS), ALL),
@@ -138,11 +138,11 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
         "test": tick("test (redraws masks, seconds)"),
     }
     state = {}
-    if not any(source.has_canaries for source in found.values()):
+    if not any(source.has_canaries for source in pools.values()):
         state["canary"] = controls.pop("canary").value
     follow = {
-        "attack": {"options": lambda pool: worded(found[pool].attacks())},
-        "kind": {"options": lambda pool: [(ALL, ALL), *found[pool].kinds]},
+        "attack": {"options": lambda pool: worded(pools[pool].attacks())},
+        "kind": {"options": lambda pool: [(ALL, ALL), *pools[pool].kinds]},
         # another list starts at its top
         "page": {"max": pages, "value": lambda pool, attack, kind, outputs, canary: 1},
         "sample": {"value": leader},
@@ -154,7 +154,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
         question=QUESTION,
         rows=[["sheet", "ranking"], ["margins", "traces"]],
         follow=follow,
-        pools=found,
+        pools=pools,
         heights={"sheet": 270, "margins": 225, "traces": 225, "ranking": 270},
         state=state,
         clicks={"sheet": "sample"},
@@ -195,11 +195,11 @@ def listed(source: Source, attack: str, kind, outputs: str, canary: str) -> np.n
 
 
 @lru_cache(8)
-def margins(source: Source, one: int) -> dict:
+def margins(source: Source, image: int) -> dict:
     """Margins of one sample by the models with it and without it."""
     signals = source.signals
-    margin = over_queries(signals.margin[:, :, [one]], signals.query_kind)
-    inside = signals.member[:, [one]]
+    margin = over_queries(signals.margin[:, :, [image]], signals.query_kind)
+    inside = signals.member[:, [image]]
     with_it, without = (shown(mean_of(margin, side)[0], ".2f") for side in (inside, ~inside))
     return pictures.two_worlds(
         margin[:, 0],
@@ -213,15 +213,15 @@ def margins(source: Source, one: int) -> dict:
 def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> dict:
     """A page of images of the list."""
     numbers = source.numbers[list(columns)]
-    own = source.audited[list(columns)]
-    words = [f"{n}<br>{source.class_of(one)}" for n, one in zip(numbers, own, strict=True)]
+    images = source.audited[list(columns)]
+    words = [f"{n}<br>{source.class_of(image)}" for n, image in zip(numbers, images, strict=True)]
     ranks = f"ranks {start + 1:,} to {start + len(columns):,}"
     if source.images is None:
         why = "no images are stored with these signals"
         return pictures.empty(f"{why}; {ranks}: {', '.join(words)}".replace("<br>", " "))
     return with_layout(
         pictures.sheet(
-            source.images[own],
+            source.images[images],
             words,
             numbers,
             f"{ranks} of the list: number over label",
@@ -273,7 +273,7 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     mean = np.nanmean(scores.value, axis=1)
     spread = np.nanstd(scores.value, axis=1)
     z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
-    twins = [np.flatnonzero(scores.pair == one) for one in np.unique(scores.pair)]
+    twins = [np.flatnonzero(scores.pair == number) for number in np.unique(scores.pair)]
     if all(len(rows) == 2 and np.logical_xor(*scores.member[rows]).all() for rows in twins):
         gap = np.stack([np.where(scores.member[a], 1, -1) * (z[a] - z[b]) for a, b in twins])
         low, high = interval(gap, np.arange(len(gap)))
@@ -340,16 +340,16 @@ def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, atta
 
 def numbers(source: Source, ranked: Ranking, column: int) -> dict:
     """The table's row about one sample."""
-    one = source.audited[column]
+    image = source.audited[column]
     value = ranked.value[column]
     half = ranked.half[column]
     rank = "not ranked: no scored target on a side"
     if not np.isnan(value):
         rank = f"{np.flatnonzero(ranked.order == column)[0] + 1:,} of {len(ranked.order):,}"
-    out = int((~source.signals.member[:, one]).sum())
+    out = int((~source.signals.member[:, image]).sum())
     row = {
         "sample": int(source.numbers[column]),
-        "label": source.class_of(one),
+        "label": source.class_of(image),
         "rank": rank,
         "separation (sd)": ends(value, value - half, value + half, ".2f"),
         "over": ranked.units,
@@ -413,6 +413,6 @@ def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
     if outcome is None:
         return remarks(texts)
     words = f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for"
-    few = f"{words} with p = 1" if len(outcome.columns) < len(ranked.value) else ""
+    smallest_p = f"{words} with p = 1" if len(outcome.columns) < len(ranked.value) else ""
     attrs = outcome.table.attrs
-    return remarks(texts, filter(None, [attrs["resolution"], f"p: {attrs['method']}", few]))
+    return remarks(texts, filter(None, [attrs["resolution"], f"p: {attrs['method']}", smallest_p]))

@@ -51,12 +51,12 @@ class Family(NamedTuple):
     @property
     def sources(self) -> tuple[Source, ...]:
         """Every source, references included, each once."""
-        found = []
+        stored = []
         for outputs in self.outputs.values():
-            found.append(outputs.source)
+            stored.append(outputs.source)
             if outputs.reference is not None:
-                found.append(outputs.reference.source)
-        return tuple(dict.fromkeys(found))
+                stored.append(outputs.reference.source)
+        return tuple(dict.fromkeys(stored))
 
 
 def by_time(sources: Sequence[Source]) -> dict[str, Family]:
@@ -284,18 +284,18 @@ def by_result(sources: Sequence[Source]) -> dict[str, Family]:
     return families
 
 
-def same_images(one: Source, other: Source) -> bool:
+def same_images(first: Source, second: Source) -> bool:
     """Whether the same samples of the same images were queried, as far as stored: digest, sample
     numbers, labels.
     """
     digests = set()
-    for source in (one, other):
+    for source in (first, second):
         if source.pool is not None and source.pool.has("images.json"):
             digests.add(source.pool.read_json("images.json", digest=str)["digest"])
     if len(digests) > 1:
         return False
-    labels = [source.signals.labels[source.audited] for source in (one, other)]
-    return np.array_equal(one.numbers, other.numbers) and np.array_equal(*labels)
+    labels = [source.signals.labels[source.audited] for source in (first, second)]
+    return np.array_equal(first.numbers, second.numbers) and np.array_equal(*labels)
 
 
 def query_kind(source: Source) -> str:
@@ -313,17 +313,17 @@ def doublings(most: int) -> list[int]:
     return sorted({2**n for n in range(most.bit_length())} | {most})
 
 
-def _number(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+def _number(count: int, singular: str, plural: str) -> str:
+    return f"{count} {singular if count == 1 else plural}"
 
 
 def query_call(source: Source, **options) -> str:
     """The call that queries the models of a source about its images again, with these options."""
-    given = {} if 0 in source.rows else {"models": source.rows}
+    arguments = {} if 0 in source.rows else {"models": source.rows}
     for name in ("limit", "output", "output_args"):
         if source.info.get(name):
-            given[name] = source.info[name]
-    words = ", ".join(f"{name}={value!r}" for name, value in (given | options).items())
+            arguments[name] = source.info[name]
+    words = ", ".join(f"{name}={value!r}" for name, value in (arguments | options).items())
     epoch = f".at({source.info['epoch']})" if source.info.get("epoch") else ""
     pool = (source.info.get("pool") or "KEY")[:12]
     return f"query.query(training.load_pool({pool!r}){epoch}, images, {words})"

@@ -26,8 +26,8 @@ def side_by_side(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
 def histograms(scores: dict[str, Scores], title: str) -> dict:
     """Members of each by their rank among its own non-members, who look the same in all."""
     traces = []
-    for number, (name, one) in enumerate(scores.items()):
-        figure = ranked(one)
+    for number, (name, scores_of_attack) in enumerate(scores.items()):
+        figure = ranked(scores_of_attack)
         non_members, members = figure["data"]
         members = members | {"name": f"members, {name}"}
         if number == 0:

@@ -95,16 +95,16 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     Caveat: what one ratio proves depends on how often it errs, see `scores`.
     """
     sources = list_of_sources(sources)
-    found = named(sources)
-    if not found:
+    pools = named(sources)
+    if not pools:
         return message(TITLE, NOTHING)
 
     def most(pool, target) -> int:
-        return -(-len(references(found[pool], target)[0]) // 2)
+        return -(-len(references(pools[pool], target)[0]) // 2)
 
     def start(pool, target, sample) -> int:
         """Whose worlds differ most, unless the sample chosen before is here too."""
-        source = found[pool]
+        source = pools[pool]
         if sample in source.numbers:
             return sample
         fit = evidence(source, target, most(pool, target), "shrunk").student
@@ -113,7 +113,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
 
     def draw(pool, target, attack, sample, k, variance, truth, subset) -> View:
         """The two worlds of the sample, and where it lies among all others."""
-        source = found[pool]
+        source = pools[pool]
         kind = VARIANCES[variance][0]
         (x, y, member), column = plane(source, target, attack), source.column(sample)
         one = int(source.audited[column])
@@ -149,7 +149,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
     controls = {
-        "pool": chooser("pool", found),
+        "pool": chooser("pool", pools),
         "target": dropdown("target", [0], 0),
         "attack": dropdown("attack"),
         "sample": W.IntText(description="sample", value=-1, **ROW),
@@ -158,8 +158,8 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         "truth": tick("show the truth", True),
     }
     follow = {
-        "target": {"options": lambda pool: found[pool].targets[1:]},
-        "attack": {"options": lambda pool: worded(found[pool].attacks())},
+        "target": {"options": lambda pool: pools[pool].targets[1:]},
+        "attack": {"options": lambda pool: worded(pools[pool].attacks())},
         "k": {"max": most, "value": lambda pool: END},
         "sample": {"value": start},
     }
@@ -170,7 +170,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         question=QUESTION,
         rows=[["scatter", "margins"], ["image", "traces"], ["subset"]],
         follow=follow,
-        pools=found,
+        pools=pools,
         heights={"scatter": 245, "margins": 245, "image": 238, "traces": 238},
         state={"subset": ()},
         clicks={"scatter": "sample"},
@@ -184,9 +184,9 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
 @lru_cache(4)
 def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signals]:
     """(models of the references pair by pair (R,), their signals, those of the target)."""
-    own = source.signals.member[:, source.audited]
+    members = source.signals.member[:, source.audited]
     others = source.signals.reference_rows(target)
-    if own.all() or not own.any():
+    if members.all() or not members.any():
         raise ValueError(
             f"all models of {source.label} or none were trained on these samples: query images that"
             " only some saw"
@@ -196,7 +196,7 @@ def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signal
             f"target {target} of {source.label} has no references but its complementary model:"
             " train two pairs or more"
         )
-    others = others[np.argsort(units(own[others]), kind="stable")]
+    others = others[np.argsort(units(members[others]), kind="stable")]
     return (
         others,
         source.signals.select(models=others),
@@ -248,15 +248,16 @@ def points(source: Source, target: int, attack: str, truth: bool) -> dict:
 
 
 @lru_cache(8)
-def image(source: Source, target: int, one: int) -> dict:
+def image(source: Source, target: int, image: int) -> dict:
     """The sample's image, with its label and how the target takes it."""
     if source.images is None:
         return pictures.empty("no images are stored with these signals")
-    sure = expit(source.signals.margin[target, :, one]).mean()
+    sure = expit(source.signals.margin[target, :, image]).mean()
     words = (
-        f"labelled {source.class_of(one)}; target {verdict(source, target, one)}, p = {sure:.3g}"
+        f"labelled {source.class_of(image)}; target {verdict(source, target, image)},"
+        f" p = {sure:.3g}"
     )
-    return pictures.picture(source.images[one], words)
+    return pictures.picture(source.images[image], words)
 
 
 @lru_cache(8)
@@ -266,26 +267,26 @@ def crowd(source: Source, target: int, lasso: tuple[int, ...], who: str, truth: 
         return pictures.empty(
             "Draw a lasso around points of the scatter to see who they are", height=90
         )
-    own = source.audited[list(lasso)]
+    images = source.audited[list(lasso)]
     numbers = source.numbers[list(lasso)]
-    member = source.signals.member[target, own]
-    marks = np.full(len(own), "")
+    member = source.signals.member[target, images]
+    marks = np.full(len(images), "")
     if truth:
         marks = np.where(member, "● ", "◇ ")
         who += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
     if source.images is None:
         return pictures.empty(f"{who}; no images are stored with these signals")
-    some = np.linspace(0, len(own) - 1, min(len(own), THUMBNAILS)).astype(int)
-    who += f"; {len(some)} of them" if len(some) < len(own) else ""
-    names = [f"{marks[i]}{numbers[i]}<br>{source.class_of(own[i])}" for i in some]
-    return pictures.sheet(source.images[own[some]], names, numbers[some], who)
+    thumbnails = np.linspace(0, len(images) - 1, min(len(images), THUMBNAILS)).astype(int)
+    who += f"; {len(thumbnails)} of them" if len(thumbnails) < len(images) else ""
+    names = [f"{marks[i]}{numbers[i]}<br>{source.class_of(images[i])}" for i in thumbnails]
+    return pictures.sheet(source.images[images[thumbnails]], names, numbers[thumbnails], who)
 
 
 def counted(x, y, lasso: np.ndarray) -> str:
     """How many a lasso holds: of those that are drawn, where not all are."""
-    drawn, there = pictures.thinned(x, y, DOTS)
-    if len(drawn) < there and np.isin(lasso, drawn).all():
-        return f"{len(lasso):,} of the {len(drawn):,} drawn (of {there:,})"
+    drawn, total = pictures.thinned(x, y, DOTS)
+    if len(drawn) < total and np.isin(lasso, drawn).all():
+        return f"{len(lasso):,} of the {len(drawn):,} drawn (of {total:,})"
     return f"{len(lasso):,} samples"
 
 
@@ -306,18 +307,18 @@ def possible(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.
     return np.quantile([centre[0] - centre[1], ratio], [0.025, 0.975], axis=1).T
 
 
-def told(world: Evidence, one: int, k: int, variance: str) -> tuple[str, str, str]:
+def told(world: Evidence, image: int, k: int, variance: str) -> tuple[str, str, str]:
     """(how the worlds differ in words, how far they lie apart, the log likelihood ratio), with
     intervals where they can be told.
     """
-    fit = (world.gauss or world.student).of(one)
+    fit = (world.gauss or world.student).of(image)
     gap = float(fit.centre[0, 0] - fit.centre[1, 0])
-    ratio = float(world.ratio[one])
+    ratio = float(world.ratio[image])
     n = fit.n[:, 0]
     freedom = n - 1.0 + VARIANCES[variance][1]
     spans = np.full((2, 2), np.nan)
     if world.gauss and n.min() > 0 and freedom.min() > 0:
-        spans = possible(fit, float(world.phi[one]), freedom)
+        spans = possible(fit, float(world.phi[image]), freedom)
     low, high, least, most = spans.ravel()
     cells = ends(gap, low, high, ".3g"), ends(ratio if world.gauss else np.nan, least, most, ".3g")
     if n.min() == 0:
@@ -337,9 +338,9 @@ def told(world: Evidence, one: int, k: int, variance: str) -> tuple[str, str, st
     return f"{words}: {like}", *cells
 
 
-def verdict(source: Source, target: int, one: int) -> str:
+def verdict(source: Source, target: int, image: int) -> str:
     """Whether the target is right on a sample."""
-    correct = source.signals.correct[target : target + 1, :, one : one + 1]
+    correct = source.signals.correct[target : target + 1, :, image : image + 1]
     right = over_queries(correct, source.signals.query_kind)[0, 0]
     return {1: "right", 0: "wrong"}.get(right, f"right in {right:.0%} of queries")
 
@@ -348,15 +349,15 @@ def margins_of_models(source: Source, sample: int, hidden: int | None) -> pd.Dat
     """What each model says of a sample, for CSV; whether the `hidden` target trained on it is left
     out.
     """
-    one = source.audited[source.column(sample)]
-    margin = over_queries(source.signals.margin[:, :, one : one + 1], source.signals.query_kind)
-    member = pd.Series(source.signals.member[:, one], dtype=object)
+    image = source.audited[source.column(sample)]
+    margin = over_queries(source.signals.margin[:, :, image : image + 1], source.signals.query_kind)
+    member = pd.Series(source.signals.member[:, image], dtype=object)
     if hidden is not None:
         member[hidden] = None
     return pd.DataFrame(
         {
             "sample": sample,
-            "label": source.class_of(one),
+            "label": source.class_of(image),
             "model": source.rows,
             "margin": margin[:, 0],
             "member": member,
@@ -364,10 +365,10 @@ def margins_of_models(source: Source, sample: int, hidden: int | None) -> pd.Dat
     )
 
 
-def numbers(world: Evidence, one: int, gap: str, ratio: str) -> dict:
+def numbers(world: Evidence, image: int, gap: str, ratio: str) -> dict:
     """The table's row about one sample."""
-    fit = world.student.of(one)
-    phi = float(world.phi[one])
+    fit = world.student.of(image)
+    phi = float(world.phi[image])
     return {
         "target's margin": f"{phi:.3f}",
         "confidence": f"{expit(phi):.2%}",
@@ -417,40 +418,45 @@ def note(source: Source, world: Evidence, k: int, attack: str) -> str:
 
 def ringed(points: dict, x: float, y: float, sample: int) -> dict:
     """The scatter with a ring around the sample; an empty one where it has no place."""
-    there = bool(np.isfinite([x, y]).all())
+    finite = bool(np.isfinite([x, y]).all())
     return points | {
         "data": [
             *points["data"],
-            (RING | {"x": [float(x)] * there, "y": [float(y)] * there, "name": f"sample {sample}"}),
+            (
+                RING
+                | {"x": [float(x)] * finite, "y": [float(y)] * finite, "name": f"sample {sample}"}
+            ),
         ]
     }
 
 
-def margins(world: Evidence, everyone: Signals, rows, one: int, trained: bool | None) -> dict:
+def margins(world: Evidence, everyone: Signals, rows, image: int, trained: bool | None) -> dict:
     """The sample's margins by its references, the fits, and the target's own margin."""
-    own = over_queries(everyone.margin[:, :, [one]], everyone.query_kind)[:, 0]
-    phi = world.phi[one]
-    member = everyone.member[:, one]
-    few = slice(len(world.references.margin))
+    own_margins = over_queries(everyone.margin[:, :, [image]], everyone.query_kind)[:, 0]
+    phi = world.phi[image]
+    member = everyone.member[:, image]
+    references = slice(len(world.references.margin))
     # of all references: the axis stays while k grows
-    low = min(own.min(), phi)
-    high = max(own.max(), phi)
+    low = min(own_margins.min(), phi)
+    high = max(own_margins.max(), phi)
     span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
     curves = []
     for name, dash, fits in (
         ("Gaussian", "dash", world.gauss),
         ("Student-t LiRA", "dot", world.student),
     ):
-        if fits is not None and np.isfinite((fit := fits.of(one)).centre).any():
+        if fits is not None and np.isfinite((fit := fits.of(image)).centre).any():
             # a narrow peak is drawn too
             near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
             x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
             curves.append(pictures.Curve(name, dash, x, *np.exp(fit.log_density(x))))
-    inside = member[few].sum()
-    outside = (~member[few]).sum()
+    inside = member[references].sum()
+    outside = (~member[references]).sum()
     title = f"{inside} IN and {outside} OUT references; the target at {phi:.2f}"
     look = {"target": float(phi), "trained": trained, "curves": curves, "span": span}
-    return pictures.two_worlds(own[few], member[few], title, numbers=rows[few], **look)
+    return pictures.two_worlds(
+        own_margins[references], member[references], title, numbers=rows[references], **look
+    )
 
 
 @lru_cache(2)  # for all explorers together: each entry may take 400 MB
@@ -469,23 +475,23 @@ def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 @lru_cache(8)
-def traces(source: Source, rows: tuple[int, ...], one: int, target: int | None = None) -> dict:
+def traces(source: Source, rows: tuple[int, ...], image: int, target: int | None = None) -> dict:
     """Losses of the references that trained on the sample; the target's own where its membership
     may be seen.
     """
     if (losses := losses_of(source)) is None:
         return pictures.empty("no training losses are stored with this pool")
     logs, everyone = losses
-    every = np.exp(logs[:, :, one])
+    every = np.exp(logs[:, :, image])
     # an epoch that leaves out an incomplete batch leaves a gap
     trained = ~np.isnan(every).all(1)
     lines = every[[row for row in rows if row < len(every) and trained[row]]]
     own = every[target] if target is not None and target < len(every) and trained[target] else None
     ended = lines[:, -1][~np.isnan(lines[:, -1])]
-    here = f"{np.median(ended):.2g} here" if len(ended) else "no reference trained on it"
+    here_text = f"{np.median(ended):.2g} here" if len(ended) else "no reference trained on it"
     return pictures.sample_traces(
         lines,
         everyone,
-        f"loss in the last epoch: {here}, {everyone[1, -1]:.2g} for the median member",
+        f"loss in the last epoch: {here_text}, {everyone[1, -1]:.2g} for the median member",
         own=own,
     )

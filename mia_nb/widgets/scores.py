@@ -71,8 +71,8 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     fraction("at", at)
     if not sources:
         return message(TITLE, NOTHING)
-    found = named(sources)
-    chosen = cache(lambda pool, attack, target: only(found[pool].scores(attack), target))
+    pools = named(sources)
+    chosen = cache(lambda pool, attack, target: only(pools[pool].scores(attack), target))
     rates = cache(lambda *which: Rates(chosen(*which)))
     auc = cache(lambda *which: metrics.intervals(chosen(*which), (), n_resamples=200).loc["auc"])
     ties = cache(lambda *which: np.mean([tie_mass(row) for row in chosen(*which).value]))
@@ -88,26 +88,28 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         return {"threshold": min(rates(*which).grid(), key=lambda t: abs(place(t) - x))}
 
     def offered(pool) -> tuple[str, ...]:
-        return tuple(attacks or found[pool].attacks())
+        return tuple(attacks or pools[pool].attacks())
 
     def start(pool, attack, target) -> float:
-        one = rates(pool, attack, target)
-        return min(one.grid(), key=lambda threshold: abs(one(threshold)[1] - at))
+        scores_of_target = rates(pool, attack, target)
+        return min(
+            scores_of_target.grid(), key=lambda threshold: abs(scores_of_target(threshold)[1] - at)
+        )
 
     def draw(pool, target, attack, compare, threshold, prior) -> View:
         """Scores of both sides, the ROC, and what this threshold costs."""
         which = (pool, attack, target)
-        one = chosen(*which)
+        scores_of_target = chosen(*which)
         area = auc(*which)
         size = rates(*which).sizes
         tpr, fpr, low, high, tp, fp = rates(*which)(threshold)
-        found = (
+        pools = (
             f"{in_words(attack)} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} %"
             f" false positives (95 %: {100 * low:.1f}-{100 * high:.1f}), n0 = {size[1].min():,}"
         )
         ppv = metrics.ppv(tpr, fpr, PRIORS[prior]) if tp + fp else np.nan
         texts = {
-            found: True,
+            pools: True,
             f"at a prior of {prior}, {100 * ppv:.3g} % of those accused are members": tp + fp,
             "below resolution: fewer than ten false positives": fpr * size[1].min() < 10,
         }
@@ -120,13 +122,13 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             "false positives": f"{fp:,} of {size[1].sum():,}",
             "AUC": ends(area["value"], area["low"], area["high"]),
             "ties": f"{ties(*which):.3f}",
-            "k": one.info["k"],
-            "Q": one.info["queries"],
-            "targets": len(one.targets),
+            "k": scores_of_target.info["k"],
+            "Q": scores_of_target.info["queries"],
+            "targets": len(scores_of_target.targets),
         }
         measured = {
             "attack": attack,
-            "targets": len(one.targets),
+            "targets": len(scores_of_target.targets),
             "threshold": threshold,
             "tpr": tpr,
             "tpr_low": low,
@@ -142,8 +144,8 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             "auc_low": area["low"],
             "auc_high": area["high"],
             "tie_mass": ties(*which),
-            "references": one.info["k"],
-            "queries": one.info["queries"],
+            "references": scores_of_target.info["k"],
+            "queries": scores_of_target.info["queries"],
         }
         histogram, roc = pictures(*which, compare)
         histogram = with_title(
@@ -152,19 +154,23 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             f" {area['value']:.1%} of cases",
         )
         figures = {
-            "histogram": with_line(histogram, float(rank_of(one)(threshold)), editable=True),
+            "histogram": with_line(
+                histogram, float(rank_of(scores_of_target)(threshold)), editable=True
+            ),
             "roc": with_star(roc, fpr, tpr, f"AUC {area['value']:.3f}; star: the threshold"),
         }
         return View(
             remarks(texts),
             figures,
             pd.DataFrame([row]),
-            remarks({ORACLE: True, BOTH: target == ALL, BAND: True}, one.info["flags"]),
+            remarks(
+                {ORACLE: True, BOTH: target == ALL, BAND: True}, scores_of_target.info["flags"]
+            ),
             pd.DataFrame([measured]),
         )
 
     controls = {  # filled by what they follow, where a damaged source is a message
-        "pool": chooser("pool", found),
+        "pool": chooser("pool", pools),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack"),
         "compare": Ticks("compare with", ["loss"], ["loss"]),
@@ -172,7 +178,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         "prior": buttons("prior", list(PRIORS), "1/2"),
     }
     follow = {
-        "target": {"options": lambda pool: found[pool].targets},
+        "target": {"options": lambda pool: pools[pool].targets},
         "attack": {"options": lambda pool: worded(offered(pool))},
         "compare": {"options": lambda pool, attack: [x for x in offered(pool) if x != attack]},
         "threshold": {
@@ -187,7 +193,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         question=QUESTION,
         rows=[["histogram"], ["roc"]],
         follow=follow,
-        pools=found,
+        pools=pools,
         heights={"histogram": 190, "roc": 268},
         wide=["threshold"],
         drags={"histogram": dragged},
@@ -215,11 +221,11 @@ def with_star(roc: dict, fpr: float, tpr: float, title: str) -> dict:
 class Rates:
     """TPR and FPR of Scores at any threshold (a score at it counts as accused), by sorting once."""
 
-    def __init__(self, one: Scores):
-        pairs = list(zip(one.value, one.member, ~np.isnan(one.value), strict=True))
+    def __init__(self, scores: Scores):
+        pairs = list(zip(scores.value, scores.member, ~np.isnan(scores.value), strict=True))
         self.inside = [np.sort(v[m & known]) for v, m, known in pairs]
         self.outside = [np.sort(v[~m & known]) for v, m, known in pairs]
-        self.pair = one.pair
+        self.pair = scores.pair
         # members, non-members
         self.sizes = tuple(np.array([len(s) for s in side]) for side in (self.inside, self.outside))
 
@@ -245,8 +251,8 @@ class Rates:
         """
         inside = np.concatenate(self.inside)
         outside = np.concatenate(self.outside)
-        few = max(-ndtri(1 / min(len(s) for s in self.outside)), 0)
-        fpr = [1, *metrics.uncertainty.FPR, *ndtr(-np.linspace(-2, few, STEPS))]
+        furthest = max(-ndtri(1 / min(len(s) for s in self.outside)), 0)
+        fpr = [1, *metrics.uncertainty.FPR, *ndtr(-np.linspace(-2, furthest, STEPS))]
         thresholds = np.quantile(outside, 1 - np.array(fpr), method="higher")
         top = np.nextafter(max(outside.max(), inside.max()), np.inf)
         return sorted({float(t) for t in (*thresholds, top) if np.isfinite(t)})

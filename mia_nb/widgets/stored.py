@@ -183,14 +183,14 @@ class Source:
         """The audited column of the image of this number; ValueError where it was not queried,
         or set aside.
         """
-        found = np.flatnonzero(self.numbers == number)
-        if not len(found):
+        columns = np.flatnonzero(self.numbers == number)
+        if not len(columns):
             near = self.numbers[np.argsort(np.abs(self.numbers - number), kind="stable")[:3]]
             raise ValueError(
                 f"sample {number} is not among the {len(self.numbers):,} audited ones; near it are"
                 f" {', '.join(map(str, sorted(near)))}"
             )
-        return int(found[0])
+        return int(columns[0])
 
     def scores(self, attack: str) -> Scores:
         """Scores of one attack on every model in turn, computed once."""
@@ -294,9 +294,9 @@ def sources(
     """
     whole("limit", limit, 0)
     pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
-    found: list[Source] = []
+    sources: list[Source] = []
     for folder in reversed(store.folders(root, "signals")):
-        if len(found) == limit:
+        if len(sources) == limit:
             break
         try:
             source = _stored(folder, pools, pool)
@@ -304,9 +304,9 @@ def sources(
             print(f"{folder.path.name} is damaged and passed over: {error}", file=sys.stderr)
             continue
         if source is not None:
-            found.append(source)
-    found.reverse()
-    return found + _shipped(pool) if shipped else found
+            sources.append(source)
+    sources.reverse()
+    return sources + _shipped(pool) if shipped else sources
 
 
 def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> Source | None:
@@ -334,7 +334,7 @@ def _shipped(pool: str) -> list[Source]:
     images = Thumbnails(thumbnails())
     known = examples()
     named_exactly = pool.removeprefix(PREFIX) in known
-    found = []
+    sources = []
     for name, about in known.items():
         info = USUAL_QUERY | about["info"] | {"example": name}
         begins = f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool)
@@ -345,8 +345,8 @@ def _shipped(pool: str) -> list[Source]:
         if epochs:
             words.append(f"{epochs} epoch{'s' if epochs > 1 else ''}")
         words.append(f"{len(about['test_accuracy'])} networks (shipped)")
-        found.append(Source(", ".join(words), images=images, info=info, classes=info["classes"]))
-    return found
+        sources.append(Source(", ".join(words), images=images, info=info, classes=info["classes"]))
+    return sources
 
 
 def list_of_sources(sources: Source | Sequence[Source]) -> list[Source]:

@@ -139,25 +139,25 @@ def explore(sources: str | Path | Sequence[Source] = "results") -> Tabs:
         'Scores and ROC'
     """
     if isinstance(sources, str | Path) and str(sources):
-        found, note = _of_folder(Path(sources))
+        sources_found, note = _of_folder(Path(sources))
     else:
-        found = list_of_sources(sources)
+        sources_found = list_of_sources(sources)
         note = ""
-    if not found:
+    if not sources_found:
         return Tabs({}, note or f"Nothing to explore: {NOTHING}.")
-    return Tabs({title: partial(make, found) for title, make in EXPLORERS.items()}, note)
+    return Tabs({title: partial(make, sources_found) for title, make in EXPLORERS.items()}, note)
 
 
 def _of_folder(folder: Path) -> tuple[list[Source], str]:
     """The sources of a folder of results, and a line to show above them ("" for none)."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"sources={shown(str(folder))} is a file; {WANTED}")
-    found = sources_of(folder)
-    if any(source.folder is not None for source in found):
-        return found, ""
+    sources = sources_of(folder)
+    if any(source.folder is not None for source in sources):
+        return sources, ""
     missing = "holds no signals that can be scored" if folder.is_dir() else "is not there"
     note = (
         f"The folder {folder} {missing}: these are the signals that come with the package. Make"
         " your own with: mia-nb run all --preset demo"
     )
-    return found, note
+    return sources, note

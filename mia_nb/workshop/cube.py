@@ -55,12 +55,12 @@ def shipped() -> Cube:
     """The roles that need nothing trained."""
     signals = load_example("cifar10/resnet14")
     title = "CIFAR-10, ResNet14"
-    few = signals.select(samples=range(0, len(signals.labels), FEWER))
+    thinned = signals.select(samples=range(0, len(signals.labels), FEWER))
     cube = Cube()
     cube["pool"] = Source(
         title, signals, images=Pictures(thumbnails()), classes=signals.info["classes"]
     )
-    cube["small"] = Source(f"{title}, few images", few)
+    cube["small"] = Source(f"{title}, few images", thinned)
     for family in FIGHTERS:
         for name in examples("digits"):
             role = name.removeprefix("digits/")  # such as relaxloss-12, of epoch 12

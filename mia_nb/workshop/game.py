@@ -71,8 +71,8 @@ class Hand(NamedTuple):
         """
         doubt = np.maximum(1 - self.confidence, 1e-6)
         digits = np.clip(np.ceil(-np.log10(doubt)) - 1, 0, 4).astype(int)
-        each = zip(NUMBERS, 100 * self.confidence, digits, strict=True)
-        return tuple(f"{number}: {percent:.{k}f} %" for number, percent, k in each)
+        triples = zip(NUMBERS, 100 * self.confidence, digits, strict=True)
+        return tuple(f"{number}: {percent:.{k}f} %" for number, percent, k in triples)
 
 
 def pictured(source: Source) -> np.ndarray:
