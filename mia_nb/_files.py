@@ -64,7 +64,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from None
 
 
-def is_plain(name) -> bool:
+def is_plain(name: object) -> bool:
     """Whether this names a file right inside a folder, whatever the system: no path, no hidden
     file, no control character.
     """

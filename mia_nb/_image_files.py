@@ -422,7 +422,7 @@ def _decode(
             )
             return np.asarray(colours).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
 
-    def fill(block):
+    def fill(block: slice):
         for i in block:
             image, grey[i] = pixels(names[i])
             if image.shape != shape:

@@ -291,7 +291,7 @@ def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def _labels(
-    y, samples: int, classes: Sequence[str] | None, name: str
+    y: object, samples: int, classes: Sequence[str] | None, name: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     y = np.asarray(y)
     if y.shape == (samples, 1):
@@ -711,7 +711,7 @@ def augment_draws(
         if pair <= chosen:
             raise ValueError(f"augment={ops!r}: wanted one of {' and '.join(sorted(pair))}")
 
-    def uniform(low, high):
+    def uniform(low: float, high: float):
         return torch.randint(low, high, (batch,), generator=generator)
 
     draws = {}
@@ -885,7 +885,7 @@ def bernoulli_membership(
 
 
 def _audited(
-    num_samples: int, labels, num_population: int, seed: int
+    num_samples: int, labels: np.ndarray | None, num_population: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Labels (zeros if None), and the columns left after the population, which is stratified by
     them.

@@ -656,7 +656,7 @@ class Signals:
         )
 
 
-def _picks(size: int, index) -> slice | np.ndarray:
+def _picks(size: int, index: int | Sequence[int] | slice | np.ndarray | None) -> slice | np.ndarray:
     """What picks these entries of an axis, a slice or an array; ValueError where there are none."""
     try:
         if index is None or isinstance(index, slice):

@@ -11,7 +11,9 @@ from mia_nb.checks import checked, whole
 from mia_nb.metrics.curve import clopper_pearson
 
 
-def _ends(tp, positives, fp, negatives, confidence) -> tuple[float, float]:
+def _ends(
+    tp: int, positives: int, fp: int, negatives: int, confidence: float
+) -> tuple[float, float]:
     """(lower end of the TPR, upper end of the FPR), which hold jointly with the stated confidence
     (Bonferroni).
     """

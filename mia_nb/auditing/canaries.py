@@ -133,7 +133,7 @@ def canary_arrays(
     return x, y, canary
 
 
-def _whole(name: str, values, last: int) -> np.ndarray:
+def _whole(name: str, values: object, last: int) -> np.ndarray:
     """The values, where they are whole numbers from 0 to `last`."""
     values = np.asarray(values)
     wanted = f"wanted whole numbers from 0 to {last}"
@@ -145,7 +145,7 @@ def _whole(name: str, values, last: int) -> np.ndarray:
     return values
 
 
-def _near_copies(images: np.ndarray, rng) -> np.ndarray:
+def _near_copies(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The images (n, C, H, W), each moved by one pixel up, down, left or right, with noise."""
     shifts = SHIFTS[rng.integers(len(SHIFTS), size=len(images))]
     moved = np.stack([np.roll(x, shift, (1, 2)) for x, shift in zip(images, shifts, strict=True)])

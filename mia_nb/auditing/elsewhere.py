@@ -89,7 +89,7 @@ def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
     return path
 
 
-def array_in(name: str, source) -> np.ndarray:
+def array_in(name: str, source: object) -> np.ndarray:
     """An array as it is given, or the one in a .npy, or under this name in an .npz, or in a .csv or
     .tsv (`readers.table_in`).
     """

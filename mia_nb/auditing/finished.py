@@ -263,7 +263,7 @@ def audit_outputs(
     return _with_remarks(audit, remarks, shift)
 
 
-def _labels_of_groups(groups, shape: tuple[int]) -> np.ndarray | None:
+def _labels_of_groups(groups: object, shape: tuple[int]) -> np.ndarray | None:
     """Groups as an array of one label per sample."""
     if groups is None:
         return None

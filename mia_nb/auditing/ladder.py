@@ -225,7 +225,14 @@ def _silent(flow: dict | None) -> str:
     return ""
 
 
-def _nominal(flow, nominal, bounds, delta, accountant, sampling) -> dict:
+def _nominal(
+    flow: dict | None,
+    nominal: dict | None,
+    bounds: dict,
+    delta: float,
+    accountant: str,
+    sampling: str,
+) -> dict:
     silent = _silent(flow)
     if silent or nominal is None:
         return _row(silent or "not given: needs sample_rate and steps of the training", RECORD)
@@ -262,7 +269,7 @@ def _nominal(flow, nominal, bounds, delta, accountant, sampling) -> dict:
     )
 
 
-def _theorem(flow, nominal, bounds, delta) -> dict:
+def _theorem(flow: dict | None, nominal: dict | None, bounds: dict, delta: float) -> dict:
     relation = "hidden states at distance <= 1 (Theorem 1)"
     known = {name: bounds[name] for name in ("certified", "local") if bounds[name] is not None}
     silent = _silent(flow)
@@ -314,7 +321,7 @@ def _at(epsilons: dict[str, float]) -> list[str]:
     return [text[name].format(number(epsilon)) for name, epsilon in epsilons.items()]
 
 
-def _release(flow, bounds, release, delta) -> dict:
+def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float) -> dict:
     relation = "any two inputs, one at a time"
     known = flow or {}
     release = {"clip": known.get("clip"), "queries": 1, "one_sided": None} | (release or {})
@@ -361,7 +368,9 @@ def _covered(flow: dict) -> bool:
     return flow["method"] in COVERED and flow.get("order", 1) == 1
 
 
-def _mu(flow, bounds, clip, queries, one_sided=None) -> tuple[float, str]:
+def _mu(
+    flow: dict, bounds: dict, clip: float, queries: int, one_sided: bool | None = None
+) -> tuple[float, str]:
     """mu of so many releases, and the constants that it stands on in words."""
     L = bounds["certified"]
     mu = accounting.release_mu(
@@ -377,7 +386,7 @@ def _mu(flow, bounds, clip, queries, one_sided=None) -> tuple[float, str]:
     return mu, f"Delta = {2 * clip:.4g}, certified L = {L:.4g}"
 
 
-def _stored(flow, bounds, stored, delta) -> dict:
+def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) -> dict:
     """Row 4 of a training on stored features: finite only where every condition of the release
     bound holds.
     """
@@ -426,7 +435,7 @@ def _stored(flow, bounds, stored, delta) -> dict:
     )
 
 
-def _training(flow, dp_sgd, delta, accountant) -> dict:
+def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: str) -> dict:
     if dp_sgd is None:
         method = "not trained with DP-SGD"
         return _row(INFINITE, RECORD, epsilon=math.inf, claim=math.inf, method=method)

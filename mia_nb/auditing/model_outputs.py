@@ -20,11 +20,11 @@ MODEL = (
 
 
 def outputs(
-    model,
+    model: object,
     x: np.ndarray | pd.DataFrame,
     *,
     batch: int = 512,
-    device=None,
+    device: str | None = None,
     known: list | None = None,
 ) -> np.ndarray:
     """Logits (N, K) of a torch module or a function, one row per sample of x.
@@ -55,7 +55,7 @@ def _batch_outputs(query: Callable, x: np.ndarray | pd.DataFrame) -> np.ndarray:
 
 
 @contextmanager
-def _queried(model, device, known: list | None = None) -> Iterator[Callable]:
+def _queried(model: object, device: str | None, known: list | None = None) -> Iterator[Callable]:
     """A function from NumPy batches to outputs; a module's modes are restored at the end."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
@@ -69,7 +69,7 @@ def _queried(model, device, known: list | None = None) -> Iterator[Callable]:
     counts = [getattr(part, "timesteps", None) for part in model.modules()]
     steps = [count for count in counts if isinstance(count, int) and count > 1]
 
-    def query(x):
+    def query(x: np.ndarray):
         """What the module answers, on its device and in the type of its weights."""
         x = torch.as_tensor(x, device=weight.device)
         x = x.to(weight.dtype) if x.is_floating_point() else x

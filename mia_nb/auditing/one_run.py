@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
@@ -143,12 +144,12 @@ def one_run_epsilon(
     return float(gaussian_epsilon(mu, delta)) if mu > 0 else 0.0
 
 
-def _steinke(m, r, v, delta, alpha) -> float:
+def _steinke(m: int, r: int, v: int, delta: float, alpha: float) -> float:
     """(S(v-i) - S(v)) / i is a mean of the pmf over the i values below v. The pmf has one peak, so
     that the means rise until one exceeds the next value of the pmf, and fall from there: bisection
     finds the largest."""
 
-    def excess(epsilon):
+    def excess(epsilon: float):
         """The p-value of these guesses at this epsilon, less alpha."""
         wrong = expit(-epsilon)
 
@@ -177,7 +178,7 @@ def _steinke(m, r, v, delta, alpha) -> float:
     )
 
 
-def _largest(rejects) -> float:
+def _largest(rejects: Callable[[float], bool]) -> float:
     """Largest mu >= 0 that is rejected, to 1e-7; 0 if none."""
     steps = range(LARGEST_MU * 10**7)
     first_accepted = bisect_left(steps, True, key=lambda step: not rejects(step / 10**7))
@@ -477,7 +478,7 @@ def audit(
     )
 
 
-def canary_columns(scores: Scores, canary) -> np.ndarray:
+def canary_columns(scores: Scores, canary: np.ndarray | None) -> np.ndarray:
     """(N,) bool, the columns of the scores that are canaries: all where `canary` is None."""
     columns = np.ones(scores.value.shape[1], bool) if canary is None else mask("canary", canary)
     if columns.shape != scores.value.shape[1:] or not columns.any():

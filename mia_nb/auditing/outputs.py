@@ -289,7 +289,7 @@ def _models(numbers: list[int]) -> str:
     return f"model{'s' if len(numbers) > 1 else ''} {shown}"
 
 
-def _check_labels(logits, labels, member) -> list[str]:
+def _check_labels(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[str]:
     """Remarks on models at chance on their members; ValueError if one change puts all far above."""
     binary = ", or 1 - labels" if logits.shape[-1] == 2 else ""
     fixes = ("labels - 1", "labels + 1", f"-logits{binary}")

@@ -33,7 +33,7 @@ def in_one_line(error: BaseException, most: int) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:most]
 
 
-def numpy_of(values) -> np.ndarray:
+def numpy_of(values: object) -> np.ndarray:
     """Arrays, tensors or lists of these as one array; of objects where samples differ in shape.
 
     Raises ValueError for masked arrays and complex numbers, of which nothing here knows the

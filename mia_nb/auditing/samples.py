@@ -27,7 +27,7 @@ DATA = (
 
 
 def both_sides(
-    train, test, known: list | None = None
+    train: object, test: object, known: list | None = None
 ) -> tuple[np.ndarray | pd.DataFrame, np.ndarray, np.ndarray]:
     """x and y of both, and who is a member; x is a table where both are.
 
@@ -58,7 +58,7 @@ def both_sides(
 
 
 def _samples(
-    name: str, data, known: list | None = None
+    name: str, data: object, known: list | None = None
 ) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
     """x (n, ...) as an array, or as the table that it is, and y (n,) as class numbers."""
     alone = isinstance(data, tuple | list) and len(data) == 2

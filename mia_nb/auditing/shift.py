@@ -121,7 +121,9 @@ def shift_guard(
     return ShiftGuard(passed, value, error, classes_p, f"{note}; {n1} members, {n0} non-members")
 
 
-def _classified(pixels, member, components: int, folds: int, seed: int) -> float:
+def _classified(
+    pixels: np.ndarray, member: np.ndarray, components: int, folds: int, seed: int
+) -> float:
     """Mean AUC of the held-out folds by logistic regression on principal components."""
     from sklearn.decomposition import PCA  # a second of start-up
     from sklearn.linear_model import LogisticRegression
@@ -192,7 +194,7 @@ def class_mix(labels: Array, member: Mask, *, seed: Count = 0) -> float:
     return smallest
 
 
-def _chi_square(inside, total, share):
+def _chi_square(inside: np.ndarray, total: np.ndarray, share: float):
     return ((inside - share * total) ** 2 / (share * (1 - share) * total)).sum(-1)
 
 

@@ -5,6 +5,7 @@ over seeds and attacks.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -139,7 +140,7 @@ def _sets(curves: list, allowed: int) -> np.ndarray:
     )
 
 
-def _row(compare: str, of, curves: list, member: np.ndarray, fpr: float) -> dict:
+def _row(compare: str, of: Callable, curves: list, member: np.ndarray, fpr: float) -> dict:
     n1 = int(member.sum())
     n0 = int((~member).sum())
     allowed = int(np.floor(fpr * n0 + 1e-9))

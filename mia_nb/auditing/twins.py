@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from mia_nb import store
 from mia_nb.auditing.readers import in_one_line, numpy_of
@@ -17,7 +18,7 @@ from mia_nb.types import Signals
 
 
 def given_references(
-    references, samples: int, query: Callable
+    references: Iterable, samples: int, query: Callable
 ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(mask, logits) of each reference."""
     for pair in references:
@@ -28,7 +29,7 @@ def given_references(
 
 def retrained_models(
     retrain: Callable,
-    x,
+    x: np.ndarray | pd.DataFrame,
     y: np.ndarray,
     models: int,
     root: Path,
@@ -63,7 +64,7 @@ def retrained_models(
     return zip(member, [folder.read_array(name) for name in names], strict=True)
 
 
-def _called(retrain: Callable, x, y: np.ndarray, seed: int):
+def _called(retrain: Callable, x: np.ndarray | pd.DataFrame, y: np.ndarray, seed: int):
     """The model of one call of the user's training function; what it raises is said in a line,
     chained to its own traceback.
     """

@@ -191,7 +191,9 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
     return np.array(drawn)
 
 
-def _by_redrawing(auc, drawn, able) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_redrawing(
+    auc: np.ndarray, drawn: np.ndarray, able: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(p, smallest p) of the samples `able`, and the mean redrawn AUC (N,), from AUCs
     (n_resamples, N) under redrawn masks.
     """
@@ -273,7 +275,14 @@ def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> tuple[np.ndar
     return np.minimum(p, 1), 0.5**seen
 
 
-def _free(ranks, member, known, able, permutations, seed) -> tuple[np.ndarray, np.ndarray, str]:
+def _free(
+    ranks: np.ndarray,
+    member: np.ndarray,
+    known: np.ndarray,
+    able: np.ndarray,
+    permutations: int,
+    seed: int,
+) -> tuple[np.ndarray, np.ndarray, str]:
     """(p, smallest p, method) of the samples `able`: all choices of t_in of the targets are
     alike.
     """

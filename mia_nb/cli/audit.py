@@ -43,7 +43,7 @@ FAILED = 1
 OVER = 3
 
 
-def parameters(args) -> list[tuple[str, str]]:
+def parameters(args: Namespace) -> list[tuple[str, str]]:
     """What the options say, as (parameter, text) of the notebook; ValueError for what does not go
     together.
     """
@@ -99,14 +99,14 @@ def _listed(text: str) -> list:
     return value if isinstance(value, list) else [value]
 
 
-def plan(args) -> None:
+def plan(args: Namespace) -> None:
     """`mia-nb plan`: draw who trains which model, and say what to do with it."""
     path = auditing.plan(args.samples, args.models, seed=args.seed, out=args.out)
     say(f"{path}: train model m on np.flatnonzero(np.load({str(path)!r})['member'][m]),")
     say("query each about all samples, then auditing.collect; docs/howto/audit-your-model.md")
 
 
-def audit(args) -> int:
+def audit(args: Namespace) -> int:
     """Run the audit, or find it done; print verdicts and where the report lies.
 
     0, 1 (no verdict can be trusted) or 3.
@@ -181,7 +181,7 @@ def refuse_limits(values: dict, results: str | Path) -> None:
     auditing.refuse_unmeasurable(stated, split=split, delta=delta, attacks=attacks, **sizes)
 
 
-def finished(args) -> Namespace:
+def finished(args: Namespace) -> Namespace:
     """The options with --logits instead of --weights: what this model puts out for the images."""
     needed = {"--model": args.model, "--data": args.data, "--member": args.member}
     lacking = " and ".join(name for name, value in needed.items() if not value)

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import warnings
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ MESSAGES = [
 ]
 
 
-def serve(args) -> int:
+def serve(args: Namespace) -> int:
     """`mia-nb explore`: serve the explorers at 127.0.0.1 until interrupted (Ctrl-C, SIGTERM).
 
     Jupyter's own server asks for a token, which is part of the address that is printed and opened,

@@ -61,7 +61,7 @@ def counts(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return tp, np.concatenate([[0], ends + 1]) - tp, np.concatenate([[np.inf], score[ends]])
 
 
-def _vectors(score, member) -> tuple[np.ndarray, np.ndarray]:
+def _vectors(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Scores as float64 and members as bool, (N,) each; ValueError for what no ROC can be drawn
     from.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -148,7 +149,7 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _with_ends(name: str, values) -> dict[str, float]:
+def _with_ends(name: str, values: Sequence[float]) -> dict[str, float]:
     """{name, name_low, name_high} from (value, low, high)."""
     return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, values), strict=True))
 
@@ -354,7 +355,9 @@ def _need(table: pd.DataFrame, columns: tuple, who: str):
         raise ValueError(f"{who} got a table without rows: nothing was measured")
 
 
-def _check_matched(table, by, metric, baseline, attack):
+def _check_matched(
+    table: pd.DataFrame, by: str, metric: str, baseline: str | None, attack: str | None
+):
     one_of("by", by, UTILITY)
     _need(table, (by, "test_acc"), "matched")
     one_of("metric", metric, _measured(table))
@@ -392,7 +395,12 @@ def _curve(rows: pd.DataFrame, by: str, metric: str, drawn: bool) -> Curve:
 
 
 def _at_level(
-    level: float, curves: dict[str, Curve], by: str, metric: str, baseline, confidence: float
+    level: float,
+    curves: dict[str, Curve],
+    by: str,
+    metric: str,
+    baseline: str | None,
+    confidence: float,
 ) -> list[dict]:
     """One row per family: interpolated over its pairs, and against the baseline's same pairs."""
     at_level = {

@@ -128,7 +128,7 @@ def self_test(
     return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
 
 
-def _subset(signals: Signals, samples: int | None, rng) -> Signals:
+def _subset(signals: Signals, samples: int | None, rng: np.random.Generator) -> Signals:
     audited = np.flatnonzero(~signals.population)
     aside = np.flatnonzero(signals.population)
     if samples is None or len(audited) <= samples:
@@ -239,7 +239,9 @@ def _mean_auc(signals: Signals, attack, units: np.ndarray, targets=None) -> floa
     return float(np.mean([values[groups == unit].mean() for unit in np.unique(groups)]))
 
 
-def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, rng) -> list[tuple]:
+def _synthetic(
+    signals: Signals, attacks: dict, units: np.ndarray, rng: np.random.Generator
+) -> list[tuple]:
     """N1 on mu_i + sigma_i eps with the real signals' means and spreads, dealt anew; and N3 on the
     real signals.
     """
@@ -284,7 +286,7 @@ def _synthetic(signals: Signals, attacks: dict, units: np.ndarray, rng) -> list[
 
 
 def _redrawn(
-    signals: Signals, attacks: dict, units: np.ndarray, n_resamples: int, rng
+    signals: Signals, attacks: dict, units: np.ndarray, n_resamples: int, rng: np.random.Generator
 ) -> list[tuple]:
     """N2: exact randomisation test over masks redrawn from the same design."""
     targets = np.concatenate(
@@ -309,7 +311,7 @@ def _redrawn(
     return rows
 
 
-def redraw(signals: Signals, n_resamples: int, rng) -> Iterator[np.ndarray]:
+def redraw(signals: Signals, n_resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """Masks (M, N) from the design of `signals.member`: what could as well have been trained.
 
     Rows with equal or complementary masks keep that relation; where there are complements, samples
@@ -340,7 +342,7 @@ def redraw(signals: Signals, n_resamples: int, rng) -> Iterator[np.ndarray]:
         yield member
 
 
-def _fresh(mask: np.ndarray, labels: np.ndarray, rng) -> np.ndarray:
+def _fresh(mask: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     signed = np.bincount(labels, weights=np.where(mask, 1, -1))
     if np.abs(signed).max() > 1 or abs(signed.sum()) > 1:
         return rng.permutation(mask)

@@ -4,6 +4,7 @@ and where it ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -116,7 +117,7 @@ def variance_split(signals: Signals) -> VarianceSplit:
     )
 
 
-def _split(noise, mean, member, queries: int) -> np.ndarray:
+def _split(noise: np.ndarray, mean: np.ndarray, member: np.ndarray, queries: int) -> np.ndarray:
     """(s^2, sigma^2 before it is cut at 0) of the models given; NaN where too few are left."""
     if not len(noise):
         return np.full(2, np.nan)
@@ -211,7 +212,7 @@ def query_curve(
     return table[["R", *(column for column in table if column != "R")]]
 
 
-def _counts(queries, pools: list[Signals]) -> list[int]:
+def _counts(queries: Sequence[int] | None, pools: list[Signals]) -> list[int]:
     """The wanted numbers of queries that all pools hold, ascending."""
     wanted = np.unique(np.atleast_1d(queries))
     most = min(pool.margin.shape[1] for pool in pools)
@@ -225,7 +226,7 @@ def _counts(queries, pools: list[Signals]) -> list[int]:
     return [int(number) for number in wanted if number <= most]
 
 
-def _measured(scores: Scores, fpr, n_resamples: int, seed: int) -> pd.DataFrame:
+def _measured(scores: Scores, fpr: Sequence[float], n_resamples: int, seed: int) -> pd.DataFrame:
     """AUC and TPRs of one number of queries."""
     table = summary({"": scores}, fpr, n_resamples=n_resamples, seed=seed)
     table = table[(table["attack"] == "") & table["metric"].isin(["auc", "tpr"])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -81,7 +81,7 @@ def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     return scores
 
 
-def _target_row(name: str, scores: Scores, row: int, fpr) -> dict:
+def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> dict:
     score, member = scored(scores, row)
     tp, fp, _ = counts(score, member)
     n1 = int(tp[-1])
@@ -246,7 +246,7 @@ def summary(
 
 def table_of(
     scores: dict[str, Scores],
-    fpr=FPR,
+    fpr: Sequence[float] = FPR,
     *,
     n_resamples: int = RESAMPLES,
     seed: int = 0,
@@ -333,7 +333,7 @@ def _need_summary(table: pd.DataFrame) -> None:
 
 
 def _attack_rows(
-    scores: Scores, fpr, n_resamples: int, seed: int, groups: np.ndarray | None
+    scores: Scores, fpr: Sequence[float], n_resamples: int, seed: int, groups: np.ndarray | None
 ) -> pd.DataFrame:
     """The rows of one attack, in the order of `summary`, without its name."""
     targets = per_target(scores, fpr)
@@ -405,7 +405,7 @@ def _mean(
     }
 
 
-def _ppv_rows(targets: pd.DataFrame, fpr) -> list[dict]:
+def _ppv_rows(targets: pd.DataFrame, fpr: Sequence[float]) -> list[dict]:
     """PPV at each prior, at the smallest measurable FPR (the largest FPR when none is)."""
     if not fpr:
         return []
@@ -430,7 +430,7 @@ def _ppv_rows(targets: pd.DataFrame, fpr) -> list[dict]:
     return rows
 
 
-def _flags(scores: Scores, rows: pd.DataFrame, fpr) -> str:
+def _flags(scores: Scores, rows: pd.DataFrame, fpr: Sequence[float]) -> str:
     """Everything a reader must know before quoting the row."""
     reported = scores.info.get("flags") or []
     pairs = rows["pair"].nunique()

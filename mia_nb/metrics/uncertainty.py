@@ -95,7 +95,7 @@ def per_target_metrics(scores: Scores, fpr: float | Sequence[float] = FPR) -> np
     return np.stack([_point(*scored(scores, row), fpr) for row in range(len(scores.value))])
 
 
-def _point(score, member, fpr) -> list[float]:
+def _point(score: np.ndarray, member: np.ndarray, fpr: Sequence[float]) -> list[float]:
     tp, fp, _ = counts(score, member)
     return _metrics(tp, fp, fpr)
 
@@ -165,7 +165,7 @@ def _threads(tasks: int) -> ThreadPoolExecutor:
 def _drawn(
     scores: Scores,
     few: np.ndarray,
-    fpr,
+    fpr: Sequence[float],
     n_resamples: int,
     seed: int,
     unit: np.ndarray | None = None,
@@ -298,7 +298,7 @@ def _kept_weights(seed: int, n_resamples: int, units: int) -> np.ndarray:
     return weights
 
 
-def _weights(rng, n_resamples: int, size: int) -> np.ndarray:
+def _weights(rng: np.random.Generator, n_resamples: int, size: int) -> np.ndarray:
     """(n_resamples, size) counts of `size` draws with replacement."""
     picks = rng.integers(0, size, (n_resamples, size)) + size * np.arange(n_resamples)[:, None]
     return np.bincount(picks.ravel(), minlength=n_resamples * size).reshape(n_resamples, size)
@@ -315,7 +315,7 @@ class Ranked(NamedTuple):
     ends: np.ndarray | None  # (V,) the last non-member of each level; None where each has its own
 
 
-def _sorted(score, member) -> Ranked:
+def _sorted(score: np.ndarray, member: np.ndarray) -> Ranked:
     falling = np.argsort(-score, kind="stable")[: int((~np.isnan(score)).sum())]
     rows = falling[member[falling]]
     others = falling[~member[falling]]
@@ -332,7 +332,7 @@ def _sorted(score, member) -> Ranked:
     )
 
 
-def _weighted(weights, ranked: Ranked, fpr) -> np.ndarray:
+def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.ndarray:
     """(n_resamples, metrics) for one target from integer weights (n_resamples, N).
 
     The curve is read at the levels of non-members, where its corners are. Counts and their products
@@ -397,7 +397,9 @@ def half_width(
     )
 
 
-def _variances(values, pair, sampled=None) -> tuple:
+def _variances(
+    values: np.ndarray, pair: np.ndarray | None, sampled: np.ndarray | None = None
+) -> tuple:
     """(variance over pairs, their number, variance that pairs share, variance by samples alone) of
     the mean over targets.
 

@@ -26,7 +26,7 @@ RANKS = (
 )
 
 
-def _same_samples(*, ranks: pd.DataFrame | None, **_) -> dict:
+def _same_samples(*, ranks: pd.DataFrame | None, **_: object) -> dict:
     """Whether recipes expose the same samples, from `metrics.agreement`."""
     if ranks is None or not len(ranks):
         return {}
@@ -45,7 +45,7 @@ def _same_samples(*, ranks: pd.DataFrame | None, **_) -> dict:
     }
 
 
-def _established(*, ladders: dict[str, pd.DataFrame], **_) -> dict:
+def _established(*, ladders: dict[str, pd.DataFrame], **_: object) -> dict:
     """What is proved, what is claimed, and whether an audit exceeds it."""
     evidence, refuted = [], False
     claimed = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from mia_nb.arguments import Count, Delta, Flag, Level, PathLike
@@ -119,7 +121,12 @@ def _refuse_without_a_paper(study: Study) -> None:
 
 
 def _compared(
-    study: Study, settings: dict[Setting, Scores], measured, frontier, delta, level
+    study: Study,
+    settings: dict[Setting, Scores],
+    measured: Callable,
+    frontier: pd.DataFrame | None,
+    delta: float | None,
+    level: float,
 ) -> pd.DataFrame:
     rows = compare(study, settings, measured, level=level)
     rows += below_curve(study, settings, delta, level)

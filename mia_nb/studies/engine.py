@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import permutations
 from pathlib import Path
@@ -333,7 +333,7 @@ def _ordered_under(
             yield better, worse
 
 
-def strongest(settings, *networks: Setting) -> list[tuple[Setting, ...]]:
+def strongest(settings: dict[Setting, Scores], *networks: Setting) -> list[tuple[Setting, ...]]:
     """For each network the attacks that all of them have, so that families are compared by their
     worst case; maybe none.
 
@@ -465,7 +465,7 @@ def _family(contrast: Contrast) -> str:
     return "needed" if contrast.needed else f"{contrast.part}, {contrast.metric}"
 
 
-def _estimate(contrast: Contrast, of: Callable, pair, levels) -> tuple:
+def _estimate(contrast: Contrast, of: Callable, pair: np.ndarray, levels: Sequence[float]) -> tuple:
     """(value, interval per level): paired, of the attack of largest mean on each side."""
     metric = contrast.metric
     sides = _of_strongest(contrast, of, metric)

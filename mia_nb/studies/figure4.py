@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -94,11 +95,11 @@ def figure4_beside(
     return table.astype({"agrees": "boolean"})
 
 
-def _arrow(values) -> str:
+def _arrow(values: Sequence[float]) -> str:
     return " -> ".join(f"{value:.2f}" for value in values)
 
 
-def _rises(values) -> bool:
+def _rises(values: Sequence[float]) -> bool:
     return bool((np.diff(values) > 0).all())
 
 

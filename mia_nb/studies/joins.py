@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import combinations, pairwise, product
 
 from mia_nb.studies.setting import NOISE_IN, Setting
@@ -11,7 +12,7 @@ ROUNDING = 1e-3  # of sigma, where k was not given in full
 LIKENESS = ("blocks", "method", "steps", "T")
 
 
-def select(wanted, networks: list[Setting]) -> list[Setting]:
+def select(wanted: dict | list, networks: list[Setting]) -> list[Setting]:
     """The settings that match {field: value}; of a list of such, those of the first that any match.
 
     A value may be a list of values, or {not: x}, {from: least}, {near: x, within: distance}.
@@ -31,7 +32,7 @@ def matches(setting: Setting, fields: dict) -> bool:
     return all(_fits(getattr(setting, name), value) for name, value in fields.items())
 
 
-def _fits(value, wanted) -> bool:
+def _fits(value: object, wanted: object) -> bool:
     if isinstance(wanted, list):
         return value in wanted
     if not isinstance(wanted, dict):
@@ -43,7 +44,7 @@ def _fits(value, wanted) -> bool:
     return abs(value - wanted["near"]) < wanted["within"]
 
 
-def alike(setting: Setting, other: Setting, names) -> bool:
+def alike(setting: Setting, other: Setting, names: Iterable[str]) -> bool:
     """Whether two settings share these fields.
 
     Adaptive solvers choose their own steps, so that theirs equal any number.

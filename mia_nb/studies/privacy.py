@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -63,7 +63,9 @@ def _least_room(
     return record | {"outcome": "open" if one_pair(scores) else outcome}
 
 
-def room_below(score, member, x: float, curve: Callable, levels) -> list[float]:
+def room_below(
+    score: np.ndarray, member: np.ndarray, x: float, curve: Callable, levels: Sequence[float]
+) -> list[float]:
     """[curve - TPR, then its low and high end per level] of one target at the largest FPR that is
     at most x.
 

@@ -387,7 +387,7 @@ def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows.values()).fillna("")
 
 
-def _ours(row) -> str:
+def _ours(row: dict) -> str:
     if np.isnan(row["ours"]):
         return "not run"
     if not row["measurable"]:

@@ -8,6 +8,7 @@ phrases.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -18,13 +19,17 @@ from mia_nb.metrics.uncertainty import (
     tied_floor,
 )
 from mia_nb.studies.joins import noise_not_run
+from mia_nb.studies.setting import Setting
 from mia_nb.types import Scores
+
+if TYPE_CHECKING:
+    from mia_nb.studies.engine import Contrast, Study
 
 AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}
 HUNDREDFOLD = 100.0
 
 
-def _alignment(rows: pd.DataFrame, **_) -> Iterator[str]:
+def _alignment(rows: pd.DataFrame, **_: object) -> Iterator[str]:
     """References of another family may be weaker by their scale alone: what remains when both sides
     are aligned.
     """
@@ -44,7 +49,9 @@ def deciding_aucs(rows: pd.DataFrame) -> int:
     return int((rows["needed"] & (rows["metric"] == "auc")).sum())
 
 
-def _not_matched(rows: pd.DataFrame, *, frontier=None, **_) -> Iterator[str]:
+def _not_matched(
+    rows: pd.DataFrame, *, frontier: pd.DataFrame | None = None, **_: object
+) -> Iterator[str]:
     wanted = deciding_aucs(rows)
     compared = (rows["part"] == AT_EQUAL["test_acc"]).sum()
     if frontier is not None and compared < wanted:
@@ -54,14 +61,16 @@ def _not_matched(rows: pd.DataFrame, *, frontier=None, **_) -> Iterator[str]:
         )
 
 
-def _ratio_out_of_reach(rows: pd.DataFrame, **_) -> Iterator[str]:
+def _ratio_out_of_reach(rows: pd.DataFrame, **_: object) -> Iterator[str]:
     for metric in rows.loc[rows["metric"].str.startswith("ratio of tpr"), "metric"].unique():
         most = 1 / float(metric.rpartition("@")[2])
         if most < HUNDREDFOLD:
             yield f"at this FPR a model at chance allows ratios up to {most:.0f} only"
 
 
-def _noise_not_run(rows: pd.DataFrame, *, study, settings, **_) -> Iterator[str]:
+def _noise_not_run(
+    rows: pd.DataFrame, *, study: Study, settings: dict[Setting, Scores], **_: object
+) -> Iterator[str]:
     networks = list(dict.fromkeys(setting._replace(attack="") for setting in settings))
     if missing := noise_not_run(networks, study.selections):
         yield f"not run at sigma 2: noise in {', '.join(missing)}"
@@ -103,7 +112,15 @@ def number_of_tests(wanted: list, settings: dict) -> int:
     return sum(len(tested_rates(scores)) * len(scores.value) for scores in scores_compared)
 
 
-def _tests_together(rows: pd.DataFrame, *, settings, wanted, delta: float, level: float, **_):
+def _tests_together(
+    rows: pd.DataFrame,
+    *,
+    settings: dict[Setting, Scores],
+    wanted: list[Contrast],
+    delta: float,
+    level: float,
+    **_: object,
+):
     needed = [contrast for contrast in wanted if contrast.needed]
     exceeded = (rows.loc[rows["needed"], "outcome"] == "against").any()
     yield f"curve minus TPR at delta {delta:g}, one target at a time (Clopper-Pearson)"
@@ -118,7 +135,7 @@ def _tests_together(rows: pd.DataFrame, *, settings, wanted, delta: float, level
         )
 
 
-def _ties(rows: pd.DataFrame, *, settings, **_) -> Iterator[str]:
+def _ties(rows: pd.DataFrame, *, settings: dict[Setting, Scores], **_: object) -> Iterator[str]:
     """Which attacks have a TPR of 0 behind MemGuard by ties, and which find members."""
     behind = {
         setting: scores for setting, scores in settings.items() if setting.output == "memguard"

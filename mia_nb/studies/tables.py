@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -69,7 +71,7 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
 
 
 def _risks_of_recipes(
-    settings: dict[Setting, Scores], fpr, n_resamples: int, seed: int
+    settings: dict[Setting, Scores], fpr: Sequence[float], n_resamples: int, seed: int
 ) -> pd.DataFrame:
     rows = []
     for setting, scores in settings.items():
@@ -223,7 +225,7 @@ def _grouped(rows: pd.DataFrame, held: list[str], varied: str) -> pd.DataFrame:
     return groups.filter(lambda each: each[varied].nunique() > 1)
 
 
-def _text(value) -> str:
+def _text(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

@@ -249,7 +249,7 @@ def settings_explorer(
         return message(title, nothing)
     measured = Measurements(families, tuple(axes))
 
-    def shown_of(pool: str, **values) -> list[Outputs]:
+    def shown_of(pool: str, **values: object) -> list[Outputs]:
         """Side by side: the chosen setting and its reference, or a result and those ticked."""
         outputs = families[pool].outputs
         if not axes:
@@ -257,7 +257,7 @@ def settings_explorer(
         chosen = outputs[tuple(values[name] for name in axes)]
         return [chosen] if chosen.reference is None else [chosen, chosen.reference]
 
-    def draw(pool, target, attack, **values) -> View:
+    def draw(pool: str, target: int | str, attack: str, **values: object) -> View:
         """The settings side by side, their difference, and a metric along one setting."""
         family = families[pool]
         shown = shown_of(pool, **values)
@@ -426,13 +426,13 @@ def offered_settings(families: dict[str, Family], axes: tuple[str, ...], number:
     """What the slider of a setting follows: the pool, and the settings before it."""
     axis = axes[number]
 
-    def options(pool, **values) -> list:
+    def options(pool: str, **values: object) -> list:
         before = tuple(values[name] for name in axes[:number])
         places = [place for place in families[pool].outputs if place[:number] == before]
         values = dict.fromkeys(place[number] for place in places)
         return [(setting_text(value), value) for value in values]
 
-    def nearest(**values) -> object:
+    def nearest(**values: object) -> object:
         """What was chosen, or as much of it as there is."""
         offered = [value for _, value in options(**values)]
         wanted = values[axis]

@@ -177,7 +177,7 @@ class Explorer:
             for name, control in self.controls.items()
         )
 
-    def set(self, **values) -> View:
+    def set(self, **values: object) -> View:
         """Set controls or state, as a hand would; the new view.
 
         ValueError for what is refused: all stays as it was.
@@ -335,7 +335,7 @@ class Explorer:
         self._guarded(self._show)
         self._drawn = time.monotonic()
 
-    def _show(self, **values) -> None:
+    def _show(self, **values: object) -> None:
         """Take these values, bring every control in step, draw."""
         self._assign(values)
         self.view = self._draw(**self.values)
@@ -416,7 +416,7 @@ def _arguments(rule: Callable, values: dict) -> dict:
     return {name: values[name] for name in parameters}
 
 
-def _put(control: W.Widget, trait: str, value, name: str) -> None:
+def _put(control: W.Widget, trait: str, value: object, name: str) -> None:
     """Set a trait. Of other options the one chosen stays if it is there, else the first is."""
     if trait == "options" and tuple(value) == tuple(control.options):
         return
@@ -445,7 +445,7 @@ def _values(control: W.Widget) -> list:
     return values
 
 
-def _label(value) -> str:
+def _label(value: object) -> str:
     """A control's value in a line of settings."""
     if isinstance(value, float):
         return f"{value:.4g}"
@@ -460,7 +460,7 @@ def _table(table: pd.DataFrame | None) -> str:
     return table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
 
 
-def _inert(cell):
+def _inert(cell: object):
     """Text that a spreadsheet would take for a formula gets an apostrophe."""
     return f"'{cell}" if isinstance(cell, str) and re.match(r"[=@]|[+-](?![\d.])", cell) else cell
 
@@ -495,7 +495,7 @@ class Ticks(W.VBox):
         self.value = tuple(value)
 
     @traitlets.validate("value")
-    def _known(self, proposal):
+    def _known(self, proposal: dict):
         if unknown := [value for value in proposal["value"] if value not in self.options]:
             raise traitlets.TraitError(f"{unknown} is not offered")
         return proposal["value"][-self.limit :]
@@ -509,7 +509,7 @@ class Ticks(W.VBox):
     def _is_long(self) -> bool:
         return len(self.options) >= LONG_LIST
 
-    def _build(self, _) -> None:
+    def _build(self, _: object) -> None:
         self.value = tuple(v for v in self.value if v in self.options)
         self.more.layout.display = None if self._is_long else "none"
         self.more.options = [in_words(str(option)) for option in self.options]
@@ -535,12 +535,12 @@ class Ticks(W.VBox):
             self._ticked(self.options[self.more.options.index(change["new"])], True)
             self.more.value = ""
 
-    def _ticked(self, option, on: bool) -> None:
+    def _ticked(self, option: object, on: bool) -> None:
         if on != (option in self.value):  # else a box follows the value
             others = tuple(v for v in self.value if v != option)
             self.value = (*others, option)[-self.limit :] if on else others
 
-    def _show(self, _) -> None:
+    def _show(self, _: object) -> None:
         if self._is_long:
             self._put_boxes(self.value)
         for option, box in self._boxes.items():
@@ -550,7 +550,14 @@ class Ticks(W.VBox):
 ROW = {"layout": {"width": "98%"}, "style": {"description_width": "72px"}}
 
 
-def dropdown(description: str, options=(), value=None, *, kind=W.Dropdown, **look):
+def dropdown(
+    description: str,
+    options: Iterable = (),
+    value: object = None,
+    *,
+    kind: type[W.Widget] = W.Dropdown,
+    **look: object,
+):
     """A control that chooses one of the options."""
     return kind(description=description, options=options, value=value, **ROW | look)
 
@@ -565,7 +572,9 @@ def chooser(description: str, names: Iterable[str]) -> W.Dropdown | W.Combobox:
     return searched(description, names, names[0], ensure_option=True)
 
 
-def searched(description: str, names: Iterable[str], value: str = "", **options) -> W.Combobox:
+def searched(
+    description: str, names: Iterable[str], value: str = "", **options: object
+) -> W.Combobox:
     """A control that chooses one of many names, which are found by typing."""
     return dropdown(
         description,
@@ -630,7 +639,7 @@ def plain(figure: go.Figure | dict) -> dict:
     return figure if isinstance(figure, dict) else json.loads(figure.to_json(validate=False))
 
 
-def with_layout(figure: dict, **parts) -> dict:
+def with_layout(figure: dict, **parts: object) -> dict:
     """The plain figure with other parts of its layout; the figure given stays as it was."""
     return figure | {"layout": figure["layout"] | parts}
 
@@ -643,7 +652,7 @@ def with_title(figure: dict, text: str) -> dict:
 MARK = {"color": LINES[2], "width": 3}
 
 
-def with_line(figure: dict, x: float, **look) -> dict:
+def with_line(figure: dict, x: float, **look: object) -> dict:
     """The plain figure with an upright line at x, none where x is not finite; `look`: more of it
     (`editable`: to drag).
     """

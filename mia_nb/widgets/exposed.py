@@ -89,14 +89,25 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
     if not pools:
         return message(TITLE, NOTHING)
 
-    def leader(pool, attack, kind, outputs, canary, sample) -> int:
+    def leader(
+        pool: str, attack: str, kind: int | str, outputs: str, canary: str, sample: int
+    ) -> int:
         rows = listed(pools[pool], attack, kind, outputs, canary)
         return int(pools[pool].numbers[rows[0]]) if len(rows) else sample
 
-    def pages(pool, attack, kind, outputs, canary) -> int:
+    def pages(pool: str, attack: str, kind: int | str, outputs: str, canary: str) -> int:
         return max(1, -(-len(listed(pools[pool], attack, kind, outputs, canary)) // PAGE))
 
-    def draw(pool, attack, kind, outputs, page, sample, test, canary) -> View:
+    def draw(
+        pool: str,
+        attack: str,
+        kind: int | str,
+        outputs: str,
+        page: int,
+        sample: int,
+        test: bool,
+        canary: str,
+    ) -> View:
         """One page of the ranking, and where the chosen sample stands in it."""
         source = pools[pool]
         filters = (kind, outputs, canary)
@@ -173,7 +184,7 @@ def right(source: Source) -> np.ndarray:
 
 
 @lru_cache(32)
-def listed(source: Source, attack: str, kind, outputs: str, canary: str) -> np.ndarray:
+def listed(source: Source, attack: str, kind: int | str, outputs: str, canary: str) -> np.ndarray:
     """Samples that pass the filters, most exposed first."""
     order = ranking(source, attack).order
     if not len(order):
@@ -317,7 +328,9 @@ def tested(source: Source, attack: str, n_resamples: int, seed: int) -> Tested:
     return Tested(auditing.vulnerability(scores, null=full()), np.concatenate(null), columns)
 
 
-def sentence(source: Source, ranked: Ranking, rows, outcome: Tested | None, attack: str) -> str:
+def sentence(
+    source: Source, ranked: Ranking, rows: np.ndarray, outcome: Tested | None, attack: str
+) -> str:
     """Who leads the list, and how many are exposed beyond chance where that was tested."""
     top = int(rows[0])
     several = "s" if len(rows) > 1 else ""

@@ -317,7 +317,7 @@ def _number(count: int, singular: str, plural: str) -> str:
     return f"{count} {singular if count == 1 else plural}"
 
 
-def query_call(source: Source, **options) -> str:
+def query_call(source: Source, **options: object) -> str:
     """The call that queries the models of a source about its images again, with these options."""
     arguments = {} if 0 in source.rows else {"models": source.rows}
     for name in ("limit", "output", "output_args"):

@@ -99,10 +99,10 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     if not pools:
         return message(TITLE, NOTHING)
 
-    def most(pool, target) -> int:
+    def most(pool: str, target: int) -> int:
         return -(-len(references(pools[pool], target)[0]) // 2)
 
-    def start(pool, target, sample) -> int:
+    def start(pool: str, target: int, sample: int) -> int:
         """Whose worlds differ most, unless the sample chosen before is here too."""
         source = pools[pool]
         if sample in source.numbers:
@@ -111,7 +111,16 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         apart = ((fit.centre[0] - fit.centre[1]) / fit.scale[1])[source.audited]
         return int(source.numbers[np.nanargmax(apart) if np.isfinite(apart).any() else 0])
 
-    def draw(pool, target, attack, sample, k, variance, truth, subset) -> View:
+    def draw(
+        pool: str,
+        target: int,
+        attack: str,
+        sample: int,
+        k: int,
+        variance: str,
+        truth: bool,
+        subset: int,
+    ) -> View:
         """The two worlds of the sample, and where it lies among all others."""
         source = pools[pool]
         kind = VARIANCES[variance][0]
@@ -282,7 +291,7 @@ def crowd(source: Source, target: int, lasso: tuple[int, ...], who: str, truth: 
     return pictures.sheet(source.images[images[thumbnails]], names, numbers[thumbnails], who)
 
 
-def counted(x, y, lasso: np.ndarray) -> str:
+def counted(x: np.ndarray, y: np.ndarray, lasso: np.ndarray) -> str:
     """How many a lasso holds: of those that are drawn, where not all are."""
     drawn, total = pictures.thinned(x, y, DOTS)
     if len(drawn) < total and np.isin(lasso, drawn).all():
@@ -380,7 +389,7 @@ def numbers(world: Evidence, image: int, gap: str, ratio: str) -> dict:
     }
 
 
-def truths(world: Evidence, audited, member, column: int) -> dict:
+def truths(world: Evidence, audited: np.ndarray, member: np.ndarray, column: int) -> dict:
     """What the table says where membership may be seen."""
     ratio = world.ratio[audited]
     cell = NOT_MEASURABLE
@@ -430,7 +439,9 @@ def ringed(points: dict, x: float, y: float, sample: int) -> dict:
     }
 
 
-def margins(world: Evidence, everyone: Signals, rows, image: int, trained: bool | None) -> dict:
+def margins(
+    world: Evidence, everyone: Signals, rows: np.ndarray, image: int, trained: bool | None
+) -> dict:
     """The sample's margins by its references, the fits, and the target's own margin."""
     own_margins = over_queries(everyone.margin[:, :, [image]], everyone.query_kind)[:, 0]
     phi = world.phi[image]

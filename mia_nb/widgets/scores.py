@@ -78,25 +78,32 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     ties = cache(lambda *which: np.mean([tie_mass(row) for row in chosen(*which).value]))
 
     @cache
-    def pictures(pool, attack, target, others) -> tuple[dict, dict]:
+    def pictures(
+        pool: str, attack: str, target: int | str, others: tuple[str, ...]
+    ) -> tuple[dict, dict]:
         drawn = {name: chosen(pool, name, target) for name in dict.fromkeys((attack, *others))}
         return with_layout(ranked(drawn[attack], bins=100), **LINED), plain(plots.roc_pair(drawn))
 
-    def dragged(x, values) -> dict:
+    def dragged(x: float, values: dict) -> dict:
         which = [values[name] for name in ("pool", "attack", "target")]
         place = rank_of(chosen(*which))
         return {"threshold": min(rates(*which).grid(), key=lambda t: abs(place(t) - x))}
 
-    def offered(pool) -> tuple[str, ...]:
+    def offered(pool: str) -> tuple[str, ...]:
         return tuple(attacks or pools[pool].attacks())
 
-    def start(pool, attack, target) -> float:
-        scores_of_target = rates(pool, attack, target)
-        return min(
-            scores_of_target.grid(), key=lambda threshold: abs(scores_of_target(threshold)[1] - at)
-        )
+    def start(pool: str, attack: str, target: int | str) -> float:
+        rates_at = rates(pool, attack, target)
+        return min(rates_at.grid(), key=lambda threshold: abs(rates_at(threshold)[1] - at))
 
-    def draw(pool, target, attack, compare, threshold, prior) -> View:
+    def draw(
+        pool: str,
+        target: int | str,
+        attack: str,
+        compare: tuple[str, ...],
+        threshold: float,
+        prior: float,
+    ) -> View:
         """Scores of both sides, the ROC, and what this threshold costs."""
         which = (pool, attack, target)
         scores_of_target = chosen(*which)
