@@ -12,7 +12,7 @@ import pytest
 import toys
 from PIL import Image
 
-from mia_nb import cli, models
+from mia_nb import cli, defenses, models
 from mia_nb.cli import audit, notebooks
 
 ROOT = Path(__file__).parent.parent
@@ -53,6 +53,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("MIA_NB_MODE", "batch")
+    monkeypatch.setattr(defenses, "DEFENSES", dict(defenses.DEFENSES))  # a page adds one
     return tmp_path
 
 

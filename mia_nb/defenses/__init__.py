@@ -16,7 +16,7 @@ from mia_nb.defenses import dp_sgd, objectives
 from mia_nb.defenses.objectives import plain
 from mia_nb.defenses.outputs import OUTPUTS
 
-__all__ = ["DEFENSES"]
+__all__ = ["DEFENSES", "Defense"]
 
 
 class Defense(NamedTuple):
