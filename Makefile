@@ -8,7 +8,7 @@ CPU    ?= https://download.pytorch.org/whl/cpu
 # a file's tests stay in one process, which trains their pools once
 SPREAD := --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo tour test test-slow lab lint bench pictures docs clean
+.PHONY: setup demo tour test test-slow test-all lab lint bench pictures docs clean
 
 setup: $(VENV)/.ready
 
@@ -33,6 +33,9 @@ test: setup  ## what a change can break
 
 test-slow: setup  ## the rest: long simulations, compilation, clusters, benchmarks, every notebook in a browser
 	$(RUN)/python -m pytest -m "not gpu and slow" -n $(JOBS) $(SPREAD)
+
+test-all: setup  ## both in one go, what CI runs: tests are collected once, and a file's quick and slow ones share its pools and servers
+	$(RUN)/python -m pytest -m "not gpu" -n $(JOBS) $(SPREAD)
 
 lab: setup
 	MIA_NB_HOME=$(CURDIR) $(RUN)/jupyter lab notebooks

@@ -17,18 +17,30 @@ LONG = (
     "presets_papers",
     "presets",
     "browser",
+    "kept",
     "rehearsal",
-    "training_workers",
     "notebook_workshop",
+    "training_workers",
     "benchmarks",
+    "training_compiled",
     "training",
+    "faults",
+    "docs",
 )
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Files that take longest first, so that no process is left alone with one at the end."""
-    files = [f"test_{name}.py" for name in LONG]
-    items.sort(key=lambda item: (*files, item.path.name).index(item.path.name))
+    """Files that take longest first, then all others with a slow test, so that no process is left
+    alone with a long file at the end.
+    """
+    long = [f"test_{name}.py" for name in LONG]
+    slow = {item.path.name for item in items if item.get_closest_marker("slow")}
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        name = item.path.name
+        return (*long, name).index(name), name not in slow
+
+    items.sort(key=place)
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or family_of_processor() in NOISY:
         for item in items:
             if item.nodeid.endswith(ROUNDING_NOISE):

@@ -69,7 +69,8 @@ def counted_epoch(group):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_trains_answers_and_is_attacked(images, tmp_path, name):
-    recipe = Recipe(**{**SMALL, "batch": 32, **FAMILIES[name][0]})
+    # further epochs are those of the tests of a defense and of a training that is killed
+    recipe = Recipe(**{**SMALL, "batch": 32, "epochs": 1, **FAMILIES[name][0]})
     before = torch.cuda.get_rng_state()
     pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
     assert torch.equal(torch.cuda.get_rng_state(), before), "the caller's generator was used"
@@ -114,7 +115,7 @@ def test_a_defense_trains(images, tmp_path, defense):
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS)
 def test_an_augmentation_is_made_on_the_device(images, tmp_path, augment):
-    recipe = Recipe(**{**SMALL, "model_args": {"width": 4}, "augment": augment})
+    recipe = Recipe(**{**SMALL, "epochs": 1, "model_args": {"width": 4}, "augment": augment})
     pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
     signals = query(pool, images, queries=3, augment=True, device="cuda", progress=False)
     assert signals.shape == (2, 3, 160)

@@ -242,17 +242,12 @@ FIRST_NUMBERS = """[...document.querySelectorAll('.mia-nb tbody tr:first-child, 
     .filter(row => row.offsetParent)[0].getBoundingClientRect().bottom"""
 
 
+# its kernel stays: the tests that want none of this server stand above
 @pytest.mark.slow
 @pytest.mark.browser
-def test_pictures_and_first_numbers_of_explorers_fit_a_small_screen_and_no_box_scrolls(
-    tmp_path,
-):
+def test_pictures_and_first_numbers_of_explorers_fit_a_small_screen_and_no_box_scrolls(served):
     lab.skip_without_browser()
-    with (
-        dashboard(tmp_path, "--port", "0") as served,
-        lab.chromium() as browser,
-        lab.fresh_page(browser) as (page, _, errors),
-    ):
+    with lab.chromium() as browser, lab.fresh_page(browser) as (page, _, errors):
         page.set_viewport_size({"width": 1366, "height": 768})
         page.goto(served.address, timeout=120_000)
         # it waits for no kernel: a promise would be what the kernel's library is unpacked to
@@ -273,18 +268,6 @@ def test_pictures_and_first_numbers_of_explorers_fit_a_small_screen_and_no_box_s
                 assert page.evaluate(LOWEST) < 768
                 assert page.evaluate(FIRST_NUMBERS) < 768
         assert errors == []
-
-
-@pytest.mark.slow
-def test_the_kernel_of_a_server_that_is_killed_ends_by_itself(tmp_path):
-    with dashboard(tmp_path, "--port", "0") as served:
-        urllib.request.urlopen(served.address, timeout=60).read()
-        started = children(served.process.pid)
-        served.process.kill()
-        deadline = time.monotonic() + 20
-        while any(map(alive, started)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert started and not any(map(alive, started))
 
 
 def test_where_the_port_is_taken_a_free_one_is_used_and_said(tmp_path):
@@ -310,14 +293,22 @@ def test_a_port_that_is_none_is_refused_in_a_line(port, capsys):
 
 
 @pytest.mark.slow
-def test_a_configuration_in_the_folder_where_it_is_started_is_not_followed(tmp_path):
+def test_a_configuration_in_the_folder_is_not_followed_and_a_killed_server_leaves_no_kernel(
+    tmp_path,
+):
     for name in ("voila", "jupyter_server_config", "jupyter_config"):
         code = f"open({str(tmp_path)!r} + '/executed', 'a').write({name!r})\nc.IdentityProvider.token = ''\n"
         (tmp_path / f"{name}.py").write_text(code)
     with dashboard(tmp_path, "--port", "0") as served:
         assert get(served.base + "/api/kernels")[0] == 403
-        get(served.address)
+        urllib.request.urlopen(served.address, timeout=60).read()
         assert not (tmp_path / "executed").exists(), (tmp_path / "executed").read_text()
+        started = children(served.process.pid)
+        served.process.kill()
+        deadline = time.monotonic() + 20
+        while any(map(alive, started)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert started and not any(map(alive, started))
 
 
 def test_jupyterlab_is_started_with_its_token():

@@ -36,23 +36,56 @@ def test_the_cuda_path_keeps_the_rules_of_a_gpu(file, chosen, tmp_path):
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("part", range(1, 7))
-def test_a_part_of_the_plan_for_a_gpu_runs_at_toy_size(part, tmp_path):
-    script = HERE.parent / "benchmarks" / "gpu.py"
-    start = f"import fakecuda, runpy; fakecuda.install(); runpy.run_path({str(script)!r}, None, '__main__')"
-    command = [sys.executable, "-c", start, "--toy", "--part", str(part), "--out", str(tmp_path)]
+PARTS = range(1, 7)
+PLAN = """
+import runpy
+import sys
+
+import fakecuda
+
+fakecuda.install()
+script, out = sys.argv[1:]
+for part in range(1, 7):
+    sys.argv = [script, "--toy", "--part", str(part), "--out", f"{out}/{part}"]
     if part == 5:  # hybrid training to one time step in place of four takes half as long
-        command += ["--pools", "resnet18", "fast", "fast-hybrid-T1", "odenet", "sdenet"]
+        sys.argv += ["--pools", "resnet18", "fast", "fast-hybrid-T1", "odenet", "sdenet"]
+    print(f"part {part} begins", flush=True)
+    try:
+        runpy.run_path(script, None, "__main__")
+    except SystemExit as end:
+        print(f"part {part} ends with {end.code or 0}", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def plan_for_a_gpu(tmp_path_factory) -> tuple[Path, str]:
+    """(the folders of all parts, what was printed): one process, since each would load torch anew."""
+    out = tmp_path_factory.mktemp("plan")
+    script = HERE.parent / "benchmarks" / "gpu.py"
     done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": PATH}, capture_output=True, text=True
+        [sys.executable, "-c", PLAN, str(script), str(out)],
+        env=os.environ | {"PYTHONPATH": PATH},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    found = json.loads((tmp_path / f"part{part}.json").read_text())
+    return out, done.stdout
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_the_plan_for_a_gpu_runs_at_toy_size(part, plan_for_a_gpu):
+    out, printed = plan_for_a_gpu
+    of_part = printed.partition(f"part {part} begins\n")[2].partition(f"part {part + 1} begins\n")[
+        0
+    ]
+    assert f"part {part} ends with 0\n" in of_part, printed[-6000:]
+    folder = out / str(part)
+    found = json.loads((folder / f"part{part}.json").read_text())
     assert found["rows"] and found["left"] == [] and "problems" not in found
     numbers = [cell for row in found["rows"] for cell in row.values() if isinstance(cell, float)]
     assert numbers and np.isfinite(numbers).all()
-    assert (tmp_path / f"part{part}.md").read_text().startswith(f"**Part {part}**")
-    assert_it_travels(tmp_path)
+    assert (folder / f"part{part}.md").read_text().startswith(f"**Part {part}**")
+    assert_it_travels(folder)
 
 
 def assert_it_travels(folder):
