@@ -277,7 +277,7 @@ REFUSED = {  # by the notebooks' own cells, on parameters alone
     "neural_de -p attacks=[rmja]": "09_neural_de: unknown attack 'rmja'",
     "recipes -p 'recipes=[{epochs: 5}]'": "a comparison wants two or more",
     "worst_case -p num_models=4": "num_models=4: wanted 8 or more; half are attacked",
-    "worst_case -p fpr=1": "fpr=1.0, delta=1e-05: wanted fractions between 0 and 1",
+    "worst_case -p fpr=1": "fpr=1.0: wanted a fraction in (0, 1)",
 }
 
 

@@ -10,24 +10,40 @@ from mia_nb.workshop.checker import check
 from mia_nb.workshop.cube import keep, open_cube, stored
 from mia_nb.workshop.explorers import fight, lattice, leak, null, race
 from mia_nb.workshop.game import game
-from mia_nb.workshop.measures import frontier, outcome, race_table, redrawn, with_references
+from mia_nb.workshop.measures import (
+    facts_of_training,
+    frontier,
+    mean_auc,
+    odd,
+    outcome,
+    p_value,
+    race_table,
+    redrawn,
+    with_interval,
+    with_references,
+)
 from mia_nb.workshop.questions import Prediction
 
 __all__ = [
     "Prediction",
     "check",
+    "facts_of_training",
     "fight",
     "frontier",
     "game",
     "keep",
     "lattice",
     "leak",
+    "mean_auc",
     "null",
+    "odd",
     "open_cube",
     "outcome",
+    "p_value",
     "race",
     "race_table",
     "redrawn",
     "stored",
+    "with_interval",
     "with_references",
 ]

@@ -66,6 +66,40 @@ def outcome(low: float, high: float) -> str:
     return "cannot say"
 
 
+def odd(signals: Signals, attacked: int) -> np.ndarray:
+    """The odd images: most models that never saw them get them wrong.
+
+    Parameters:
+        signals: of a pool
+        attacked: so many models, the first ones, are attacked and have no say; all others decide
+
+    Returns:
+        (N,) bool; an image that every model that decides saw is not odd
+    """
+    unseen = ~signals.member[attacked:]
+    right = (signals.correct[attacked:, 0] & unseen).sum(axis=0)
+    return right < 0.5 * unseen.sum(axis=0)
+
+
+def facts_of_training(source: Source) -> dict:
+    """What `widgets.ladder` wants to know of a stored network: the nominal sampling of its
+    training, its equation, and what DP-SGD was given, from its recipe and its outputs.
+
+    Caveat: without DP-SGD the sampling is nominal, and no accountant's number proves anything.
+    """
+    recipe = source.recipe
+    members = (len(source.signals.labels) - recipe["population"]) // 2  # as many as are expected
+    sampling = {
+        "sample_rate": recipe["batch"] / members,
+        "steps": recipe["epochs"] * (members // recipe["batch"]),
+    }
+    facts = {"nominal": sampling, "flow": source.info.get("flow")}
+    if recipe["defense"] == "dp_sgd":
+        noise_multiplier = recipe["defense_args"]["noise_multiplier"]
+        facts["dp_sgd"] = {"noise_multiplier": noise_multiplier, **sampling}
+    return facts
+
+
 def with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
     """A value with its interval, n/m where it could not be measured."""
     return "n/m" if np.isnan(value) else f"{value:{form}} [{low:{form}}, {high:{form}}]"
