@@ -39,7 +39,8 @@ PAGES = {  # pages that lie elsewhere in the repository: where they are on the s
     "notebooks/README.md": "tutorials/index.md",
 }
 LINK = re.compile(r"(\]\(|(?:src|href)=\")([^)\s#\"]+)(?=[)\s#\"])")
-INTERVAL = re.compile(r"(?<=\d) (\[[-+\d.]+,) (?=[-+\d.]+\])")
+# spaces of a table at which no line breaks: within an interval, and before a per cent
+WITHIN = re.compile(r"(?<=\d) (?=%)|(?<=\d,) (?=[-+\d.]+\])")
 PARAGRAPH = "\n\n"
 PLOTLY = "application/vnd.plotly.v1+json"
 LONG = 10  # a cell with more lines of code is folded
@@ -68,8 +69,12 @@ def places() -> dict[str, str]:
         for path in (ROOT / "docs").rglob("*")
         if path.is_file() and path.suffix != ".py"
     }
-    modules = {source_of(room).relative_to(ROOT).as_posix(): room for room in rooms()}
-    return own | books | PAGES | {path: f"reference/{room}.md" for path, room in modules.items()}
+    modules = {}
+    for path in (ROOT / "mia_nb").rglob("*.py"):
+        room = path.relative_to(ROOT / "mia_nb").parts[0].removesuffix(".py")
+        if room in rooms():
+            modules[path.relative_to(ROOT).as_posix()] = f"reference/{room}.md"
+    return own | books | PAGES | modules
 
 
 def relinked(text: str, source: str, page: str) -> str:
@@ -86,10 +91,9 @@ def relinked(text: str, source: str, page: str) -> str:
 
 
 def unbroken(text: str) -> str:
-    """Markdown whose tables break no line within an interval."""
+    """Markdown whose tables break no line within an interval; before it they may, to fit."""
     return "\n".join(
-        INTERVAL.sub("\u00a0\\1\u00a0", line) if line.startswith("|") else line
-        for line in text.split("\n")
+        WITHIN.sub("\u00a0", line) if line.startswith("|") else line for line in text.split("\n")
     )
 
 
@@ -236,13 +240,24 @@ def keeps(path: Path) -> bool:
 def tutorial(path: Path, copy: Path | None, page: str) -> str:
     """A notebook as Markdown, without the paths of the machine that it ran on."""
     source = path.relative_to(ROOT).as_posix()
-    parts = []
+    parts: list[str] = []
+    folded: list[str] = []  # cells in a row whose code is folded in the notebook too
     for cell in cells_of(copy or path):
         text = text_of(cell["source"]).strip()
+        outputs = list(map(shown, joined(cell.get("outputs", []))))
+        if cell["metadata"].get("jupyter", {}).get("source_hidden") and text:
+            folded.append(text)
+            text = ""
+        if folded and (text or outputs):
+            parts.append(fold(PARAGRAPH.join(folded)))
+            folded = []
         if cell["cell_type"] == "markdown":
             parts.append(relinked(text, source, page))
         elif text:
-            parts += [code(text), *map(shown, joined(cell["outputs"]))]
+            parts.append(code(text))
+        parts += outputs
+    if folded:
+        parts.append(fold(PARAGRAPH.join(folded)))
     title, _, lead = parts[0].partition("\n")
     about = "as the last run left it" if copy else "run it for more of its outputs"
     if not copy and not keeps(path):
@@ -256,11 +271,16 @@ def tutorial(path: Path, copy: Path | None, page: str) -> str:
 
 
 def code(text: str) -> str:
+    if text.count("\n") < LONG:
+        return f"```python\n{text}\n```"
+    return fold(text)
+
+
+def fold(text: str) -> str:
+    """Code that a click shows."""
     lines = text.count("\n") + 1
-    fence = f"```python\n{text}\n```"
-    if lines <= LONG:
-        return fence
-    return f'??? abstract "Code, {lines} lines"\n' + textwrap.indent(fence, "    ")
+    title = "Code, 1 line" if lines == 1 else f"Code, {lines} lines"
+    return f'??? abstract "{title}"\n' + textwrap.indent(f"```python\n{text}\n```", "    ")
 
 
 def joined(outputs: list[dict]) -> list[dict]:
@@ -291,7 +311,8 @@ def shown(output: dict) -> str:
         return f'<img alt="{alt}" src="data:image/png;base64,{text_of(data["image/png"]).strip()}">'
     if "text/html" in data:
         markup = re.sub(r"<(script|style)\b.*?</\1\s*>", "", text_of(data["text/html"]), flags=re.S)
-        return f'<div class="output">{bleach.clean(markup, tags=TAGS, strip=True)}</div>'
+        markup = WITHIN.sub("\u00a0", bleach.clean(markup, tags=TAGS, strip=True))
+        return f'<div class="output">{markup}</div>'
     if "text/markdown" in data:
         import markdown  # of the docs group: what else is made here does without
 

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import yaml
 from IPython.core.formatters import DisplayFormatter
+from nbformat import v4
 
 import mia_nb as mia
 from mia_nb import auditing
@@ -252,6 +253,31 @@ def test_the_reference_has_every_public_name_and_the_search_finds_it(site):
         )
     recipe = html.unescape((site[0] / "reference" / "types.html").read_text())
     assert "a number of images in an optimiser step, from 1 up" in recipe  # a field's description
+    for page in (site[0] / "reference").glob("*.html"):  # what is typed at a prompt is code
+        assert "<blockquote" not in page.read_text(), page.name
+
+
+@needs_docs
+def test_a_table_breaks_before_an_interval_and_not_within_one():
+    line = "| RMIA | 0.592 [0.589, 0.594] | 0.58 % [0.51, 0.64] |"
+    words = "| RMIA | 0.592 [0.589,\u00a00.594] | 0.58\u00a0% [0.51,\u00a00.64] |"
+    assert page_maker().unbroken(f"{line}\n0.5 [0.4, 0.6]") == f"{words}\n0.5 [0.4, 0.6]"
+
+
+@needs_docs
+def test_cells_in_a_row_whose_code_a_notebook_folds_are_one_fold_of_the_page(tmp_path):
+    cells = [v4.new_markdown_cell("# Title"), *(v4.new_code_cell(f"a = {n}") for n in range(4))]
+    for cell in cells[1:4]:
+        cell.metadata = {"jupyter": {"source_hidden": True}}
+    cells[2].outputs = [v4.new_output("stream", text="said")]
+    copy = tmp_path / "results" / "run" / "quickstart.ipynb"
+    copy.parent.mkdir(parents=True)
+    copy.write_text(json.dumps(v4.new_notebook(cells=cells)))
+    notebook = ROOT / "notebooks" / "quickstart.ipynb"
+    page = page_maker().tutorial(notebook, copy, "tutorials/quickstart.md")
+    words = ["Code, 3 lines", "a = 0", "a = 1", "said", "Code, 1 line", "a = 2", "\na = 3"]
+    places = [page.index(word) for word in words]
+    assert places == sorted(places) and page.count("??? abstract") == 2
 
 
 EXAMPLES = sorted(

@@ -93,14 +93,14 @@ def test_an_fpr_too_low_for_the_non_members_keeps_its_number_and_is_shown_as_not
     table = metrics.summary({"loss": pool(0.7)}, fpr=(0.01, 0.1), n_resamples=50)
     few, enough = (metrics.by_attack(table, "tpr", x).loc["loss"] for x in (0.01, 0.1))
     assert not few["measurable"] and few["value"] > 0
-    view = metrics.readable(table)
+    view = metrics.readable(table, percent=False)
     assert view.loc["loss threshold", "TPR at FPR 0.01"] == "n/m (n0 = 200)"
     assert view.loc["loss threshold", "TPR at FPR 0.1"].startswith(f"{enough['value']:.3f} [")
     assert list(view) == ["AUC", "TPR at FPR 0.01", "TPR at FPR 0.1"]
     assert (table.loc[table["metric"] == "ppv", "fpr"] == 0.1).all()
 
 
-def test_rates_are_written_in_percent_with_two_figures_on_request():
+def test_rates_are_written_in_percent_with_two_figures_or_as_shares_on_request():
     table = metrics.summary({"loss": pool(0.7)}, fpr=(0.1,), n_resamples=20)
     tpr = table["metric"] == "tpr"
     for numbers, text in (
@@ -111,11 +111,11 @@ def test_rates_are_written_in_percent_with_two_figures_on_request():
         ([1.0, 0.96, 1.0], "100 % [96, 100]"),
     ):
         table.loc[tpr, ["value", "low", "high"]] = numbers
-        view = metrics.readable(table, percent=True)
-        assert view["TPR at 10 % FPR"].iloc[0] == text
-        assert metrics.readable(table)["TPR at FPR 0.1"].iloc[0].startswith(f"{numbers[0]:.3f} [")
+        assert metrics.readable(table)["TPR at 10 % FPR"].iloc[0] == text
+        shares = metrics.readable(table, percent=False)["TPR at FPR 0.1"]
+        assert shares.iloc[0].startswith(f"{numbers[0]:.3f} [")
     table.loc[tpr, "measurable"] = False
-    assert metrics.readable(table, percent=True)["TPR at 10 % FPR"].iloc[0].startswith("n/m (n0 =")
+    assert metrics.readable(table)["TPR at 10 % FPR"].iloc[0].startswith("n/m (n0 =")
 
 
 def test_what_an_attack_was_measured_on_is_shown_on_request():
@@ -138,10 +138,8 @@ def test_a_zero_that_comes_from_ties_is_called_a_lattice():
     )
     row = metrics.by_attack(table, "tpr", 0.1).loc["lattice"]
     assert row["measurable"] and row["value"] == 0
-    assert (
-        metrics.readable(table).loc["lattice", "TPR at FPR 0.1"]
-        == "0: tied scores allow no lower FPR"
-    )
+    shown = metrics.readable(table).loc["lattice", "TPR at 10 % FPR"]
+    assert shown == "0: tied scores allow no lower FPR"
     assert "0 by ties in 8 of 8 targets" in row["flags"] and row["tie_mass"] == 1
 
 

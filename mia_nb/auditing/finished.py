@@ -137,19 +137,22 @@ def audit_model(
     too often, nothing is concluded. Neither finds every dependence. The halves of retrained models
     were dealt out by sample, so that dependent samples do no harm in `twins`.
 
-    Raises ValueError of one line for probabilities instead of logits, a model that fails or gives
-    other shapes, masks and labels that do not fit. Caveat: files and environment variables that
-    `retrain` reads are not seen; name them in `key`.
+    Raises:
+        ValueError: for probabilities instead of logits, a model that fails or gives other shapes,
+            masks and labels that do not fit.
 
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> x, y = rng.normal(size=(400, 8)), np.arange(400) % 2
-    >>> def nearest(batch):  # it knows its training samples by heart
-    ...     far = ((batch[:, None] - x[None, :200]) ** 2).sum(2)
-    ...     return np.stack([-far[:, y[:200] == k].min(1) for k in (0, 1)], axis=1)
-    >>> found = audit_model(nearest, (x[:200], y[:200]), (x[200:], y[200:]))
-    >>> found.verdict.outcome, bool(found.table.loc[0, "value"] > 0.9)
-    ('exceeded', True)
+    Caveat: files and environment variables that `retrain` reads are not seen; name them in `key`.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x, y = rng.normal(size=(400, 8)), np.arange(400) % 2
+        >>> def nearest(batch):  # it knows its training samples by heart
+        ...     far = ((batch[:, None] - x[None, :200]) ** 2).sum(2)
+        ...     return np.stack([-far[:, y[:200] == k].min(1) for k in (0, 1)], axis=1)
+        >>> found = audit_model(nearest, (x[:200], y[:200]), (x[200:], y[200:]))
+        >>> found.verdict.outcome, bool(found.table.loc[0, "value"] > 0.9)
+        ('exceeded', True)
     """
     if references and retrain:
         raise ValueError("references and retrain were both given; give one")

@@ -106,12 +106,13 @@ class LimitsTable:
     A notebook shows them as a table, a terminal as lines; in a report decided ones are coloured,
     but for a limit that is kept while the tail leaks.
 
-    >>> from mia_nb.auditing import LimitsTable
-    >>> from mia_nb.auditing.gate import Verdict
-    >>> found = Verdict("auc>0.6", "exceeded", "auc", 0.6, 0.7, 0.65, 0.75, "rmia", 2, 9, 9, 4, "")
-    >>> print(LimitsTable([found]))
-      limit measured 95 % interval strongest attack   result
-    auc>0.6    0.700  0.650, 0.750             RMIA EXCEEDED
+    Example:
+        >>> from mia_nb.auditing import LimitsTable
+        >>> from mia_nb.auditing.gate import Verdict
+        >>> measured = ("auc", 0.6, 0.7, 0.65, 0.75, "rmia", 2, 9, 9, 4, "")
+        >>> print(LimitsTable([Verdict("auc>0.6", "exceeded", *measured)]))
+          limit measured 95 % interval strongest attack   result
+        auc>0.6    0.700  0.650, 0.750             RMIA EXCEEDED
     """
 
     def __init__(self, verdicts: Sequence[Verdict]) -> None:

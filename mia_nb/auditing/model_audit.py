@@ -158,7 +158,7 @@ class ModelAudit(NamedTuple):
 
     def views(self) -> dict[str, pd.DataFrame]:
         """The tables below the text, by title."""
-        attacks = readable(self.table[self.table["attack"] != "max"], percent=True)
+        attacks = readable(self.table[self.table["attack"] != "max"])
         views = {"attacks": attacks}
         split = {"classes": self.by_class, "groups": self.by_group}
         return views | {

@@ -40,7 +40,9 @@ def with_operations(
     Raises:
         ValueError: where operations are not those of all targets.
 
-    Caveat: energy is that of the arithmetic alone, and of one query. Example:
+    Caveat: energy is that of the arithmetic alone, and of one query.
+
+    Example:
         >>> import mia_nb as mia
         >>> signals = mia.load_example("cifar10/fast-hybrid-T1")
         >>> scores = mia.score("loss", signals)

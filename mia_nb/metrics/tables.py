@@ -471,14 +471,15 @@ def _max_rows(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 @checked
-def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = False) -> pd.DataFrame:
+def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = True) -> pd.DataFrame:
     """A `summary` as text for people.
 
     Parameters:
         table: of `summary`, or its rows of some attacks.
         full: whether what an attack was measured on is shown too: best TPR - FPR, accuracies,
             references, flags and the self-test.
-        percent: whether rates are written in percent with two figures, "0.58 % [0.50, 0.64]".
+        percent: whether rates are written in percent with two figures, "0.58 % [0.50, 0.64]";
+            False: as shares with three decimals, "0.006 [0.005, 0.006]".
 
     Returns:
         A row per attack, by its name in words, with its AUC and its TPR at each rate, "0.626

@@ -178,7 +178,7 @@ def on_one_line(table: pd.DataFrame, place: dict, x: str) -> pd.DataFrame:
 
 def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
     """The long table for a reader: a row for each family, an arrow at the one chosen."""
-    view = metrics.readable(table.assign(attack=table["family"]), full=True, percent=True)
+    view = metrics.readable(table.assign(attack=table["family"]), full=True)
     view = view.drop(columns=["train / test accuracy", "gap", "flags"])
     for fpr in rates_of(table):
         if not rows_of(table, "tpr", fpr)["measurable"].any():

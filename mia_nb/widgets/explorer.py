@@ -171,11 +171,15 @@ class Explorer:
 
     @property
     def settings(self) -> str:
-        """What the controls say, in a line: a picture that is passed on must tell what it is of."""
-        return "; ".join(
-            f"{name}: {_label(getattr(control, 'label', control.value))}"
+        """What the controls say, in a line: a picture that is passed on must tell what it is of.
+
+        What is not ticked or chosen is left out.
+        """
+        labels = {
+            name: _label(getattr(control, "label", control.value))
             for name, control in self.controls.items()
-        )
+        }
+        return "; ".join(f"{name}: {label}" for name, label in labels.items() if label)
 
     def set(self, **values: object) -> View:
         """Set controls or state, as a hand would; the new view.
@@ -446,7 +450,9 @@ def _values(control: W.Widget) -> list:
 
 
 def _label(value: object) -> str:
-    """A control's value in a line of settings."""
+    """A control's value in a line of settings; empty where nothing is ticked or chosen."""
+    if isinstance(value, bool):
+        return "yes" if value else ""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, tuple):

@@ -101,7 +101,13 @@ def facts_of_training(source: Source) -> dict:
 
 
 def with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
-    """A value with its interval, n/m where it could not be measured."""
+    """A value with its interval, n/m where it could not be measured.
+
+    Parameters:
+        value: a number, or NaN
+        low, high: the ends of its interval
+        form: how each is written
+    """
     return "n/m" if np.isnan(value) else f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
@@ -145,7 +151,12 @@ def redrawn(
 
 
 def p_value(real: float, drawn: np.ndarray) -> float:
-    """(1 + #{drawn >= real}) / (n_resamples + 1): the real world is one of the possible ones."""
+    """(1 + #{drawn >= real}) / (n_resamples + 1): the real world is one of the possible ones.
+
+    Parameters:
+        real: a statistic of the real world
+        drawn: (n_resamples,) the same of worlds in which membership was dealt anew
+    """
     return (1 + int((drawn >= real).sum())) / (len(drawn) + 1)
 
 
