@@ -71,6 +71,7 @@ def spiking(timesteps: int) -> dict:
 
 POOLS = {  # name: recipe of a pool that is trained from nothing
     "fast": FAST,
+    "fast-wide": FAST | {"num_models": 8},
     "fast-small": SMALL,
     "fast-eight": FAMILY,  # its first eight models, as the parent of spiking networks
     # whole trainings, as fair rivals of less accurate families
@@ -82,7 +83,6 @@ POOLS = {  # name: recipe of a pool that is trained from nothing
     # the mean loss of a batch ends at .54: a target of .5 was never reached, and changed nothing
     "fast-relaxloss": FAMILY | {"defense": "relaxloss", "defense_args": {"target": 0.8}},
     "fast-smoothing": FAMILY | {"defense": "label_smoothing", "defense_args": {"smoothing": 0.2}},
-    "fast-mixup": FAMILY | {"defense": "mmd_mixup"},
     "fast-ode": FAMILY | {"model": "replaced", "model_args": FLOW | {"k": 0.0}},
     "fast-sde": FAMILY | {"model": "replaced", "model_args": FLOW | {"k": 0.35}},  # sigma 0.7
     "fast-direct-T1": spiking(1),

@@ -84,11 +84,20 @@ def front() -> None:
 
 
 FAMILIES = {  # family: {epochs, or time steps: the shipped pool}
-    "fast network": {4: "fast-short", 8: "fast-small"},
+    "fast network": {
+        1: "fast-1-epoch",
+        2: "fast-2-epochs",
+        3: "fast-3-epochs",
+        4: "fast-short",
+        8: "fast-small",
+    },
     "label smoothing": {8: "fast-smoothing"},
     "RelaxLoss": {8: "fast-relaxloss"},
+    "last group an ODE": {8: "fast-ode"},
+    "last group an SDE": {8: "fast-sde"},
     "spiking, converted": {4: "fast-converted-T4"},
-    "spiking, hybrid": {1: "fast-hybrid-T1", 2: "fast-hybrid-T2"},
+    "spiking, hybrid": {1: "fast-hybrid-T1", 2: "fast-hybrid-T2", 4: "fast-hybrid-T4"},
+    "spiking from the start": {1: "fast-direct-T1"},
     "ResNet14": {12: "resnet14-short", 24: "resnet14", 48: "resnet14-long"},
     "ODENet": {8: "odenet"},
     "SDENet": {8: "sdenet"},
@@ -105,6 +114,11 @@ def families() -> None:
             signals = examples.load_example(f"cifar10/{pool}").select(models=slice(0, 8))
             runs[family][epochs] = {"rmia": attacks.score("rmia", signals)}
     figure = plots.frontier_lines(metrics.frontier(runs, n_resamples=0))
+    figure.update_layout(
+        title_text="The longer a network is trained, the more each point of accuracy leaks",
+        title_subtitle_text="8 models each, RMIA, bars 95 %; numbers: epochs, time steps of spiking"
+        " networks; right and down is better",
+    )
     screenshot([figure], HERE / "results-families.png", [1000], 520)
 
 

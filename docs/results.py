@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import resource
 import time
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
+from scipy import stats
 
 from mia_nb import data, examples, metrics, plots, querying, studies, training
 from mia_nb.attacks import NAMES, align, score
@@ -34,6 +36,7 @@ from mia_nb.types import Recipe, Scores, Signals
 
 PAGE = Path(__file__).parent / "results.md"
 CLAIMS_PAGE = Path(__file__).parent / "claims.md"
+FINDINGS_PAGE = Path(__file__).parent / "findings.md"
 MARKS = ("<!-- {}: begin -->", "<!-- {}: end -->")
 ATTACKS = ("rmia", "nig", "lira_global", "lira_shrunk", "attack_r", "attack_p", "loss")
 FPR = (0.01, 0.001)
@@ -42,13 +45,11 @@ SPIKING = {  # pool: its place in the study of spiking networks
     "fast-converted-T4": Setting("snn", training="convert", timesteps=4),
     "fast-hybrid-T1": Setting("snn", training="hybrid", timesteps=1),
     "fast-hybrid-T2": Setting("snn", training="hybrid", timesteps=2),
+    "fast-hybrid-T4": Setting("snn", training="hybrid", timesteps=4),
+    "fast-direct-T1": Setting("snn", training="direct", timesteps=1),
 }
-# the fast network by whole trainings, and what differs from it in more than the length of training
+# the fast network by whole trainings
 WHOLE = ("fast-1-epoch", "fast-2-epochs", "fast-3-epochs", "fast-short", "fast-small", "fast-long")
-OTHERS = (
-    *(f"fast-{change}" for change in ("relaxloss", "smoothing", "mixup", "ode", "sde")),
-    *list(SPIKING)[1:],
-)
 EQUATIONS = ("resnet14", "odenet", "sdenet")
 DEFENDED = (*EQUATIONS, "dp-sgd", "relaxloss")
 CHANGES = {  # of a training, beside the network that was trained without
@@ -61,10 +62,22 @@ CHANGES = {  # of a training, beside the network that was trained without
     "fast-small": {
         "fast-smoothing": "label smoothing of 0.2",
         "fast-relaxloss": "RelaxLoss, target 0.8",
-        "fast-mixup": "mixup with MMD",
         "fast-short": "half as many epochs",
         "fast-long": "twice as many epochs",
     },
+}
+IN_THE_MIDDLE = "at the point of its training where"
+AT_THE_ENDS = "on the line between the ends of its whole trainings, where"
+EQUAL = {  # of the pools beside trainings of equal accuracy
+    "fast-relaxloss": "RelaxLoss",
+    "fast-smoothing": "label smoothing",
+    "fast-ode": "last group an ODE",
+    "fast-sde": "last group an SDE",
+    "fast-converted-T4": "spiking, converted, T = 4",
+    "fast-hybrid-T1": "spiking, hybrid, T = 1",
+    "fast-hybrid-T2": "spiking, hybrid, T = 2",
+    "fast-hybrid-T4": "spiking, hybrid, T = 4",
+    "fast-direct-T1": "spiking from the start, T = 1",
 }
 LABELS = {"fast-small": "fast network"}  # which no study names
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
@@ -251,11 +264,31 @@ def claims(study: str, frontier: pd.DataFrame | None = None) -> list[str]:
     along = {} if frontier is None else {"frontier": frontier}
     found, lines = studies.claims(study, settings, **along), []
     for number, row in found[found["verdict"] != "not run"].iterrows():
-        first, _, rest = row["evidence"].replace("|", "/").partition("; ")
-        more = f"<details><summary>{first}</summary>{rest}</details>" if rest else first
-        lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {more} |")
-    printed = beside(study, settings) if study in PAPERS else []
+        evidence = folded(row["evidence"])
+        lines.append(f"| {number}. {row['claim']} | {row['verdict']} | {evidence} |")
+    printed = printed_beside(study, settings) if study in PAPERS else []
     return [*table("claim", "at this size", "evidence"), *lines, *printed]
+
+
+def folded(evidence: str) -> str:
+    """The evidence of a claim as a cell of a table, of which its first part alone is open."""
+    first, _, rest = evidence.replace("|", "/").partition("; ")
+    return f"<details><summary>{first}</summary>{rest}</details>" if rest else first
+
+
+def one_number(page: str) -> list[str]:
+    """The claims that the shipped pools decide, each with its verdict and the one number that it
+    rests on: from the tables of evidence of the page of claims.
+    """
+    lines = table("claim", "here, extended", "the number that decides")
+    for study in STUDIES:
+        begin, end = (mark.format(f"claims: {study}") for mark in MARKS)
+        _, _, rest = page.partition(begin)
+        for row in re.findall(r"^\| ([A-Z]\d+\. .*) \|$", rest.partition(end)[0], re.MULTILINE):
+            claim, verdict, evidence = row.split(" | ", 2)
+            shown = re.sub(r"</summary>.*|<[^>]+>", "", evidence)
+            lines.append(f"| {claim} | {verdict} | {shown} |")
+    return lines
 
 
 def verdicts(study: str) -> list[str]:
@@ -290,7 +323,7 @@ def verdicts(study: str) -> list[str]:
     return lines
 
 
-def beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
+def printed_beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
     """What the study's paper printed, ours beside it."""
     ours = studies.against_papers(study, settings, ours=f"{OURS[study]}, 25,000 members")
     measured = ours[ours["ours"].notna()]
@@ -377,17 +410,51 @@ def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
     return lines
 
 
-def trained_for_less() -> list[str]:
-    """What was found on other families at their end, and between the ends of whole trainings of
-    the fast network that were shorter or longer.
+def trained_for_less() -> pd.DataFrame:
+    """What was found on other families at their end, beside the line between the ends of whole
+    trainings of the fast network, from the shortest to the longest that ship.
     """
     runs = {}
     for one in alike(there(WHOLE)).values():
         runs[Recipe.from_json(one.info["recipe"]).epochs] = {"rmia": score("rmia", one)}
-    frontier = metrics.frontier({LABELS["fast-small"]: dict(sorted(runs.items()))}, FPR)
-    epochs = ", ".join(map(str, sorted(runs)))
-    where = f"on the line between the ends of its trainings of {epochs} epochs, where"
-    return stopped_earlier(frontier, OTHERS, where)
+    ends = metrics.frontier({LABELS["fast-small"]: dict(sorted(runs.items()))}, FPR)
+    return beside(ends, EQUAL)
+
+
+def together(found: pd.DataFrame) -> list[str]:
+    """How much wider the intervals of a table must be to hold all at once, and which of its
+    differences are then resolved.
+    """
+    degrees, share = found["pairs"] - 1, 0.05 / len(found)
+    wider = stats.t.isf(share / 2, degrees) / stats.t.isf(0.025, degrees)
+    halves = wider * (found["difference_high"] - found["difference_low"]) / 2
+    resolved = found.loc[found["difference"].abs() > halves, "pool"]
+    return [
+        "",
+        f"Each interval holds by itself. For all {len(found)} to hold together they must be"
+        f" {wider.min():.1f} times as wide with four pairs (Student's t, Bonferroni);",
+        f"{len(resolved)} differences are then still resolved: {', '.join(resolved)}.",
+    ]
+
+
+def equal_picture(found: pd.DataFrame) -> go.Figure:
+    """The differences from the fast network of equal accuracy, a row for each family."""
+    rows = found.sort_values("difference", ascending=False)
+    value = rows["difference"]
+    names = [
+        f"{EQUAL[name]}, {100 * level:.0f} %"
+        for name, level in zip(rows["pool"], rows["level"], strict=True)
+    ]
+    bars = plots.marks.column_bars(rows, "difference")
+    figure = go.Figure(go.Scatter(x=value, y=names, mode="markers", error_x=bars))
+    figure.update_traces(marker_size=10)
+    figure.add_vline(0, line_dash="dash")
+    figure.update_layout(xaxis_title="AUC of RMIA, minus that of the fast network as accurate")
+    return plots.style.finish(
+        figure,
+        "Left of the line: less exposed than the same network trained for less long",
+        "8 models each, 4 pairs; bars 95 %, each by itself; beside the names: test accuracy",
+    )
 
 
 def with_energy() -> pd.DataFrame:
@@ -446,44 +513,58 @@ def energy_picture(long: pd.DataFrame) -> go.Figure:
         if trace.customdata is not None:
             known = [steps[energy] for energy in trace.customdata]
             trace.text = [f"T = {T}" if T else "" for T in known]
-            trace.update(mode="lines+markers+text", textposition="middle right")
+            trace.update(mode="lines+markers+text", textposition="bottom right")
     return figure
 
 
-def stopped_earlier(
-    frontier: pd.DataFrame,
-    others: Iterable[str],
-    where: str = "at the point of its training where",
-) -> list[str]:
-    """What was found on the undefended networks where, along training, they were as accurate as
-    another pool is at its end: by RMIA, 8 models each, paired.
+def beside(frontier: pd.DataFrame, others: Iterable[str]) -> pd.DataFrame:
+    """Pools at their end, and one network where, along a frontier, it was equally accurate: by
+    RMIA, 8 models each, paired. Of pools that are outside the frontier there is no row.
     """
-    first = frontier["family"].iloc[0]
-    network, rows = frontier[frontier["family"] == first], []
-    each = [one for _, one in network.groupby("pair")]
+    each, rows = [one for _, one in frontier.groupby("pair")], []
     for name, one in alike(there(others)).items():
         scores = score("rmia", one)
         summary = metrics.summary({"rmia": scores}, FPR)
         level = metrics.by_attack(summary, "test_acc").loc["rmia", "value"]
-        then = metrics.matched(network, levels=[level], attack="rmia").iloc[0]
-        if then["pairs"] > 1:
-            end = metrics.frontier({name: {0: {"rmia": scores}}}, FPR, n_resamples=0)
-            ways = [metrics.matched(one, levels=[level], attack="rmia") for one in each]
-            before = [float(way["value"].iloc[0]) if len(way) else math.nan for way in ways]
-            gap = (end.groupby("pair")["auc"].mean() - before).dropna()
-            low, high = metrics.uncertainty.interval(gap, gap.index)
-            there_then = f"{then['value']:.3f} [{then['low']:.3f}, {then['high']:.3f}]"
-            rows.append(
-                f"| {name} | {100 * level:.1f} | {auc_text(summary, 'rmia')} | {there_then} |"
-                f" {gap.mean():+.3f} [{low:+.3f}, {high:+.3f}] | {then['pairs']} |"
-            )
+        then = metrics.matched(frontier, levels=[level], attack="rmia").iloc[0]
+        if then["pairs"] < 2:
+            continue
+        end = metrics.frontier({name: {0: {"rmia": scores}}}, FPR, n_resamples=0)
+        ways = [metrics.matched(one, levels=[level], attack="rmia") for one in each]
+        before = [float(way["value"].iloc[0]) if len(way) else math.nan for way in ways]
+        gap = (end.groupby("pair")["auc"].mean() - before).dropna()
+        low, high = metrics.uncertainty.interval(gap, gap.index)
+        rows.append(
+            {
+                "pool": name,
+                "level": level,
+                "auc": auc_text(summary, "rmia"),
+                "then": f"{then['value']:.3f} [{then['low']:.3f}, {then['high']:.3f}]",
+                "difference": gap.mean(),
+                "difference_low": low,
+                "difference_high": high,
+                "pairs": then["pairs"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def as_lines(found: pd.DataFrame, network: str, where: str) -> list[str]:
+    """The table of `beside` as lines of the page."""
     lines = [
         "",
-        f"Networks at their end, and {first} {where} it was equally accurate (RMIA; differences"
+        f"Networks at their end, and {network} {where} it was equally accurate (RMIA; differences"
         " paired, their intervals over the pairs of\nmodels):",
     ]
-    columns = ("pool", "test accuracy, %", "AUC", f"AUC of {first} then", "difference", "pairs")
-    return [*lines, *table(*columns), *rows]
+    columns = ("pool", "test accuracy, %", "AUC", f"AUC of {network} then", "difference", "pairs")
+    lines += table(*columns)
+    for row in found.itertuples():
+        ends = f"[{row.difference_low:+.3f}, {row.difference_high:+.3f}]"
+        lines.append(
+            f"| {row.pool} | {100 * row.level:.1f} | {row.auc} | {row.then} |"
+            f" {row.difference:+.3f} {ends} | {row.pairs} |"
+        )
+    return [*lines, *together(found)]
 
 
 def masked_signals(store: str, images) -> dict[str, tuple[Signals, Signals]]:
@@ -529,9 +610,8 @@ def masked_claims(answers: dict[str, tuple[Signals, Signals]]) -> list[str]:
     lines = table("claim", "as printed", "extended", "evidence")
     for number in ("S3", "S4", "S5", "S10"):
         row = verdicts.loc[number]
-        evidence = row["evidence"].replace("|", "/")
-        cells = number, row["as_printed"], row["verdict"], evidence
-        lines.append(f"| {' | '.join(cells)} |")
+        cells = f"{number}. {row['claim']}", row["as_printed"], row["verdict"]
+        lines.append(f"| {' | '.join(cells)} | {folded(row['evidence'])} |")
     return lines
 
 
@@ -570,6 +650,12 @@ def replace(page: str, mark: str, lines: list[str]) -> str:
     return "\n".join([before + begin, *lines, end + after])
 
 
+def to_findings(mark: str, lines: list[str]) -> None:
+    """Other lines between two markers of the page of findings."""
+    page = FINDINGS_PAGE.read_text(encoding="utf-8")
+    FINDINGS_PAGE.write_text(replace(page, mark, lines), encoding="utf-8")
+
+
 def drawn(figure, name: str) -> None:
     """A picture beside the page."""
     from pictures import screenshot
@@ -578,8 +664,9 @@ def drawn(figure, name: str) -> None:
 
 
 def write_claims(frontier: pd.DataFrame | None = None) -> None:
-    """docs/claims.md: verdicts, and the evidence of those that the shipped pools decide. frontier:
-    along training, without which claims on differential equations stay as they stand there.
+    """docs/claims.md: verdicts, and the evidence of those that the shipped pools decide; the table
+    of claims of docs/findings.md. frontier: along training, without which claims on
+    differential equations stay as they stand there.
     """
     page = CLAIMS_PAGE.read_text(encoding="utf-8")
     for study in ("snn", "nsde", "privacy"):
@@ -589,6 +676,7 @@ def write_claims(frontier: pd.DataFrame | None = None) -> None:
     if frontier is not None:
         page = replace(page, "claims: nsde", claims("nsde", frontier))
     CLAIMS_PAGE.write_text(page, encoding="utf-8")
+    to_findings("claims", one_number(page))
 
 
 def main() -> None:
@@ -615,12 +703,12 @@ def main() -> None:
                 print(line, flush=True)
         if "fast-small" in kept:
             found = along(given.store, images, ["fast-small"])
-            others = [*CHANGES["fast-small"], *list(SPIKING)[1:]]
-            lines = stopped_earlier(found, others)
+            rows = beside(found, [*CHANGES["fast-small"], *list(SPIKING)[1:]])
+            lines = as_lines(rows, LABELS["fast-small"], IN_THE_MIDDLE)
             page = replace(page, "stopped earlier: fast-small", lines)
         if "resnet14" in kept:
             found = along(given.store, images, [name for name in EQUATIONS if name in kept])
-            lines = stopped_earlier(found, CHANGES["resnet14"])
+            lines = as_lines(beside(found, CHANGES["resnet14"]), "ResNet-14", IN_THE_MIDDLE)
             page = replace(page, "stopped earlier: resnet14", lines)
         if {*kept}.issuperset(EQUATIONS):
             frontier = found
@@ -635,13 +723,17 @@ def main() -> None:
     all_scores, summaries = ({name: one[i] for name, one in found.items()} for i in (0, 1))
     found = [line for network in CHANGES for line in changes(network)]
     page = replace(page, "full size", [*pools(all_scores, summaries), *found])
-    page = replace(page, "trained for less", trained_for_less())
+    equal = trained_for_less()
+    lines = as_lines(equal, LABELS["fast-small"], AT_THE_ENDS)
+    page = replace(page, "trained for less", lines)
+    to_findings("equal", lines)
     long = with_energy()
     page = replace(page, "energy", energies(long))
     PAGE.write_text(page, encoding="utf-8")
     write_claims(frontier)
     drawn(plots.shipped_roc(list(DRAWN)), "results-roc.png")
     drawn(energy_picture(long), "results-energy.png")
+    drawn(equal_picture(equal), "results-equal.png")
 
 
 if __name__ == "__main__":

@@ -297,7 +297,8 @@ def test_the_examples_of_docstrings_run(name, capsys, monkeypatch, tmp_path):
 
 def test_every_interval_of_the_findings_stands_in_the_results_they_are_taken_from():
     text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-    sources = [ROOT / "docs" / "results.md", ROOT / "benchmarks" / "RESULTS.md"]
+    pages = ("docs/results.md", "docs/claims.md", "benchmarks/RESULTS.md")
+    sources = [ROOT / page for page in pages]
     measured = " ".join(path.read_text(encoding="utf-8") for path in sources)
     intervals = re.findall(r"[-+]?\d?\.\d+ \[[^\]]+\]", text)
     assert len(intervals) > 25
@@ -312,33 +313,24 @@ def rows_of(page: str, caption: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]
 
 
-def test_the_summary_on_top_of_the_results_says_what_the_tables_below_it_hold():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    _, _, rest = page.partition("## In short")
-    short, _, below = rest.partition("\n## ")
-    sentences = re.split(r"^\d\. ", short, flags=re.MULTILINE)
-    assert len(sentences) == 6
-    pools = {row[0]: [row[2], row[3], row[5]] for row in rows_of(below, "<!-- full size: begin")}
-    on_top = rows_of(short, "\n5. ")
-    assert len(on_top) > 5 and all(cells == pools[name] for name, *cells in on_top)
-    intervals = re.findall(r"[-+]?\d?\.\d+ \[[^\]]+\]", short)
-    assert len(intervals) > 15 and [one for one in intervals if one not in below] == []
-
-    leads = rows_of(below, "Which attack leads")
+def test_the_findings_say_what_the_tables_of_the_results_hold():
+    findings = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    leads = rows_of(results, "Which attack leads")
     led = [cells[1] for cells in leads if cells[1].startswith("RMIA over")]
     sure = [sum("RMIA over" in c[n] and "not resolved" not in c[n] for c in leads) for n in (1, 2)]
     assert (
-        f"in AUC on {len(led)} of {len(leads)} pools of networks, resolved on {sure[0]}; at one"
-        f" false positive in a thousand its lead is resolved on {sure[1]}." in sentences[2]
+        f"RMIA leads in AUC on {len(led)} of {len(leads)} pools of networks, resolved on {sure[0]};"
+        f" at one false positive in a thousand its lead is resolved on {sure[1]}." in findings
     )
-    changes = {name: (right, area) for name, right, area, _ in rows_of(below, "What RMIA finds")}
-    said = [changes["twice as many epochs"], changes["RelaxLoss"]]
-    said.append(next(found for name, found in changes.items() if name.startswith("DP-SGD")))
-    for sentence, (right, area) in zip(sentences[3:4] + sentences[5:] * 2, said, strict=True):
-        assert f"{right} points" in sentence and area in sentence
-    gaps = [row[4] for row in rows_of(below, "Networks at their end")]
-    values = [float(gap.split()[0]) for gap in gaps]
-    assert f"{min(values):+.3f} to {max(values):+.3f}" in sentences[4]
+    equal = rows_of(results, "<!-- trained for less: begin")
+    assert len(equal) > 5 and rows_of(findings, "<!-- equal: begin") == equal
+    claims = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    decided = rows_of(findings, "<!-- claims: begin")
+    assert len(decided) > 10
+    for claim, verdict, number in decided:
+        row = next(line for line in claims.splitlines() if line.startswith(f"| {claim} |"))
+        assert f" | {verdict} | " in row and number.split(";")[0] in row
 
 
 def test_the_findings_count_the_verdicts_of_the_page_of_claims():
