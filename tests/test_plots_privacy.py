@@ -429,8 +429,9 @@ def test_defenses_stand_at_their_accuracy_and_risk_with_intervals():
     assert (
         title(figure)
         == "ResNet-14 undefended: AUC 0.680 at 86.0%; DP-SGD leaks least: 0.516, 11.6 points less"
-        " accurate; at most a point less accurate: L1, 0.640"
-    )  # MemGuard's 0.580 at the same accuracy measures the attacks that were tried on labels
+        " accurate; at most a point less accurate: L1, 0.640; answers masked by MemGuard: 0.580 by"
+        " these attacks"  # not "leaks least": others may read more from labels
+    )
     assert figure.layout.shapes[-1].x0 == 0.85
 
 

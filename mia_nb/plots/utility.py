@@ -344,7 +344,7 @@ def defenses(
         )
     return finish(
         figure,
-        _traded(risks, accuracies["value"], base, metric_name(label)),
+        _traded(risks, accuracies["value"], base, metric_name(label)) + _masked(risks),
         clauses(
             "strongest attack of each",
             "bars 95 %",
@@ -454,6 +454,15 @@ def _traded(risks: pd.DataFrame, accuracy: pd.Series, base: str | None, risk_nam
     if best == least:
         return sentence
     return f"{sentence}; at most a point less accurate: {named[best]}, {risk[best]:.3f}"
+
+
+def _masked(risks: pd.DataFrame) -> str:
+    """The lowest risk behind masked answers, which says less: it is that of the attacks tried."""
+    if "output" not in risks or (risks["output"] == "").all() or (risks["output"] != "").all():
+        return ""
+    masked = risks.loc[risks["output"] != "", "value"]
+    least = masked.idxmin()
+    return f"; answers masked by {least.rpartition(', ')[2]}: {masked[least]:.3f} by these attacks"
 
 
 def _shortest(name: str, names: Iterable[str]) -> str:
