@@ -383,6 +383,7 @@ WRITTEN = {  # a table that says the same, and how it is written
     "in another order": (lambda t: t[["member", "cat", "label", "dog", "eel"]], "x.csv", {}),
     "of a spreadsheet": (lambda t: t, "x.csv", {"encoding": "utf-8-sig", "lineterminator": "\r\n"}),
     "quoted": (lambda t: t, "x.csv", {"quoting": 1}),
+    "labels by name": (lambda t: t.assign(label=t.columns[t.label]), "x.csv", {}),
 }
 
 
@@ -408,6 +409,7 @@ ODD = {  # a table, options, what is said
     "a loss": (lambda t: t.assign(Loss=t.cat), {}, "Loss is no class's logit"),
     "a flag": (lambda t: t.assign(easy=t.cat > 0), {}, "easy holds true and false"),
     "text": (lambda t: t.assign(who="anna"), {}, "who holds 'anna': wanted numbers"),
+    "a label of no class": (lambda t: t.assign(label="ox"), {}, "label holds 'ox': wanted numbers"),
     "yes and no": (
         lambda t: t.assign(member=np.where(t.member, "yes", "no")),
         {},

@@ -244,6 +244,14 @@ def without_extremes(x: np.ndarray) -> np.ndarray:
     return np.nan_to_num(x, nan=0.0, posinf=largest, neginf=-largest).clip(-LARGEST, LARGEST)
 
 
+def _number_labels(table: pd.DataFrame, names: list[str]) -> None:
+    """Where a table's labels are names of its columns of logits, their numbers take their place."""
+    classes = [name for name in names if name.lower() not in COLUMNS]
+    for place, name in enumerate(names):
+        if COLUMNS.get(name.lower()) == "labels" and table[place].isin(classes).all():
+            table[place] = table[place].map(classes.index)
+
+
 def table_in(path: str | Path) -> dict[str, np.ndarray]:
     """Arrays of one model's outputs in a .csv or .tsv, a row per sample.
 
@@ -252,8 +260,8 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
 
     Returns:
         logits (N, K): all columns but those called label, member and population, in their order;
-        labels, member and population (N,) where there are such columns; classes (K,), the names of
-        the columns, where they have any.
+        labels, member and population (N,) where there are such columns, labels as numbers or as
+        names of columns of logits; classes (K,), the names of the columns, where they have any.
 
     Raises:
         ValueError: of one line for columns that hold text or something else than logits, by their
@@ -298,6 +306,7 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
             f"{start}"
             f"two columns are called {next((shown(n) for n in names if names.count(n) > 1), '')}"
         )
+    _number_labels(table, names)
     arrays = {}
     columns: list[int] = []
     for place in range(table.shape[1]):
