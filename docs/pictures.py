@@ -1,6 +1,7 @@
 """The README's pictures, drawn by the project itself: python docs/pictures.py [results folder with
 the demo's pool]; `python docs/pictures.py explorers` photographs the explorers alone, `families`
-draws what was found of the shipped families alone, `stored` what stored states cost.
+draws what was found of the shipped families alone, `stored` what stored states cost, `activity`
+what the activity of spiking networks adds.
 
 Needs Chromium ($CHROMIUM, default /usr/bin/chromium) and playwright.
 """
@@ -153,6 +154,56 @@ def stored() -> None:
         legend = {"orientation": "h", "y": -0.22}
         figures.append(style.finish(figure, f"{name}: heads at equal epsilon", note, legend=legend))
     screenshot(figures, HERE / "private-sde.png", [560, 560], 460)
+
+
+ACTIVITY = {  # data: a section of benchmarks/RESULTS.md
+    "digits": "spikes as signals on digits, without each network's habits",
+    "CIFAR-10": "spikes as signals on CIFAR-10 (",
+}
+SEEN = ("answers", "power", "counts", "times", "membranes", "all")
+GAINS = r"\n([^\n]+): with the activity less without it\n.*?\n\| auc \|([^\n]+)"
+DIFFERENCE = r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\]"
+
+
+def activity() -> None:
+    """What an attacker gains in AUC who sees a spiking network at work, as measured."""
+    text = (HERE.parent / "benchmarks" / "RESULTS.md").read_text()
+    rows = []
+    for name, title in ACTIVITY.items():
+        section = text.partition(title)[2].partition("\n## ")[0]
+        for family, line in re.findall(GAINS, section, re.DOTALL):
+            for see, gain in zip(SEEN, re.findall(DIFFERENCE, line), strict=True):
+                rows.append((f"{name}: {family}", see, *map(float, gain)))
+    table = pd.DataFrame(rows, columns=["family", "see", "value", "low", "high"])
+    table = table[table["see"].isin(("answers", "all"))]
+    names = {"answers": "answers after each step", "all": "all that spikes"}
+    families = list(dict.fromkeys(table["family"]))[::-1]
+    figure = go.Figure()
+    for i, (see, part) in enumerate(table.groupby("see", sort=False)):
+        look = style.look(i)
+        figure.add_scatter(
+            x=part["value"],
+            y=[families.index(family) + 0.14 * (1 - 2 * i) for family in part["family"]],
+            error_x={
+                "array": part["high"] - part["value"],
+                "arrayminus": part["value"] - part["low"],
+                "thickness": 1.5,
+            },
+            mode="markers",
+            name=names[see],
+            marker={"color": look.colour, "symbol": look.symbol, "size": 9},
+        )
+    figure.add_vline(x=0, line=style.DOTTED)
+    figure.update_xaxes(title="AUC with the activity less AUC of the answer alone")
+    figure.update_yaxes(tickvals=list(range(len(families))), ticktext=families)
+    resolved = table[(table["low"] > 0) | (table["high"] < 0)]
+    sentence = (
+        f"What activity adds to the answer: {len(resolved)} of {len(table)} intervals leave out 0"
+    )
+    note = "intervals hold together for all comparisons of each data set"
+    height = 200 + 38 * len(families)
+    style.finish(figure, sentence, note, height=height, legend=style.BELOW)
+    screenshot([figure.update_layout(margin_l=320)], HERE / "activity.png", [1000], height)
 
 
 def main(root: str = "results") -> None:
@@ -337,5 +388,7 @@ if __name__ == "__main__":
         families()
     elif sys.argv[1:] == ["stored"]:
         stored()
+    elif sys.argv[1:] == ["activity"]:
+        activity()
     else:
         main(*sys.argv[1:])
