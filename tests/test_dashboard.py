@@ -242,6 +242,13 @@ FIRST_NUMBERS = """[...document.querySelectorAll('.mia-nb tbody tr:first-child, 
     .filter(row => row.offsetParent)[0].getBoundingClientRect().bottom"""
 
 
+# words of a picture that are cut at its edge
+CUT = """[...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.offsetWidth).flatMap(
+    plot => [...plot.querySelectorAll('.gtitle, .g-gtitle text, .legendtext')].filter(text =>
+      text.getBoundingClientRect().right > plot.getBoundingClientRect().right + 1
+    ).map(text => text.textContent))"""
+
+
 # its kernel stays: the tests that want none of this server stand above
 @pytest.mark.slow
 @pytest.mark.browser
@@ -259,12 +266,14 @@ def test_pictures_and_first_numbers_of_explorers_fit_a_small_screen_and_no_box_s
             ("Latency", 3, (1366,)),
             ("Run comparison", 2, (1366,)),
         ):
+            page.set_viewport_size({"width": 1366, "height": 768})
             page.locator(".lm-TabBar-tab", has_text=title).click(timeout=120_000)
             page.wait_for_function(f"{lab.DRAWN} >= {pictures}", timeout=90_000)
             for width in widths:
                 page.set_viewport_size({"width": width, "height": 768})
-                page.wait_for_timeout(500)
+                page.wait_for_timeout(1000)
                 assert page.evaluate(SCROLLED) == []
+                assert page.evaluate(CUT) == []
                 assert page.evaluate(LOWEST) < 768
                 assert page.evaluate(FIRST_NUMBERS) < 768
         assert errors == []

@@ -309,6 +309,11 @@ def images(
     return go.Figure(sheet(x, words, np.arange(len(x)), sentence, columns=columns, frames=edges))
 
 
+def short(name: str) -> str:
+    """A class's name as a caption of a small image: cut where neighbours would overlap."""
+    return name if len(name) <= 8 else f"{name[:7]}…"
+
+
 def sheet(
     x: np.ndarray,
     captions: Sequence[str],

@@ -61,7 +61,7 @@ NOTE = '<div style="width:0;min-width:100%;opacity:.75;line-height:1.4">{}</div>
 SCROLLED = """<style>
 .mia-nb th, .mia-nb td { text-align: left; vertical-align: top; line-height: 1.5;
   padding: .1rem .9rem .1rem 0 }
-</style><div class="mia-nb" style="overflow-x:auto">"""
+</style><div class="mia-nb" tabindex="0" style="overflow-x:auto">"""
 PAIRS = """<div class="mia-nb-numbers" style="display:grid;
 grid-template-columns:auto auto;gap:.1rem .7rem;line-height:1.3">{}</div>"""
 PAIR = '<div style="opacity:.75">{}</div><div>{}</div>'

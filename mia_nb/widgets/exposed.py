@@ -225,7 +225,8 @@ def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> 
     """A page of images of the list."""
     numbers = source.numbers[list(columns)]
     images = source.audited[list(columns)]
-    words = [f"{n}<br>{source.class_of(image)}" for n, image in zip(numbers, images, strict=True)]
+    names = [pictures.short(source.class_of(image)) for image in images]
+    words = [f"{number}<br>{name}" for number, name in zip(numbers, names, strict=True)]
     ranks = f"ranks {start + 1:,} to {start + len(columns):,}"
     if source.images is None:
         why = "no images are stored with these signals"

@@ -98,8 +98,16 @@ async function render({model, el}) {
       Plotly.downloadImage({data, layout: ink}, format);
     }
   });
-  const observer = new ResizeObserver(() => place.offsetWidth && Plotly.Plots.resize(place));
+  let width = place.offsetWidth, waiting;
+  const observer = new ResizeObserver(() => {
+    if (!place.offsetWidth) return;
+    Plotly.Plots.resize(place);
+    clearTimeout(waiting);
+    if (place.offsetWidth === width) return;
+    // titles and legends are laid out for a width: once it stands, they are laid out for the new one
+    waiting = setTimeout(() => { width = place.offsetWidth; draw(); }, 150);
+  });
   observer.observe(el);
-  return () => { observer.disconnect(); Plotly.purge(place); };
+  return () => { clearTimeout(waiting); observer.disconnect(); Plotly.purge(place); };
 }
 export default {render};

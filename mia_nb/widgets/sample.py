@@ -287,8 +287,11 @@ def crowd(source: Source, target: int, lasso: tuple[int, ...], who: str, truth: 
         return pictures.empty(f"{who}; no images are stored with these signals")
     thumbnails = np.linspace(0, len(images) - 1, min(len(images), THUMBNAILS)).astype(int)
     who += f"; {len(thumbnails)} of them" if len(thumbnails) < len(images) else ""
-    names = [f"{marks[i]}{numbers[i]}<br>{source.class_of(images[i])}" for i in thumbnails]
-    return pictures.sheet(source.images[images[thumbnails]], names, numbers[thumbnails], who)
+    words = []
+    for i in thumbnails:
+        name = pictures.short(source.class_of(images[i]))
+        words.append(f"{marks[i]}{numbers[i]}<br>{name}")
+    return pictures.sheet(source.images[images[thumbnails]], words, numbers[thumbnails], who)
 
 
 def counted(x: np.ndarray, y: np.ndarray, lasso: np.ndarray) -> str:
