@@ -311,7 +311,7 @@ def images(
 
 def short(name: str) -> str:
     """A class's name as a caption of a small image: cut where neighbours would overlap."""
-    return name if len(name) <= 8 else f"{name[:7]}…"
+    return name if len(name) <= 7 else f"{name[:6]}…"
 
 
 def sheet(
