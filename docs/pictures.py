@@ -91,6 +91,7 @@ FAMILIES = {  # family: {epochs, or time steps: the shipped pool}
         3: "fast-3-epochs",
         4: "fast-short",
         8: "fast-small",
+        16: "fast-long",
     },
     "label smoothing": {8: "fast-smoothing"},
     "RelaxLoss": {8: "fast-relaxloss"},
