@@ -295,14 +295,33 @@ def test_the_examples_of_docstrings_run(name, capsys, monkeypatch, tmp_path):
     assert found.attempted and not found.failed, capsys.readouterr().out
 
 
+def what_was_measured() -> str:
+    """The pages that hold what was measured, one after another."""
+    pages = ("docs/results.md", "docs/claims.md", "benchmarks/RESULTS.md")
+    return " ".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
+
+
+def intervals_in(text: str) -> list[str]:
+    """Numbers with their intervals, as "0.517 [0.514, 0.519]"."""
+    return re.findall(r"[-+]?\d?\.\d+ \[[^\]]+\]", " ".join(text.split()))
+
+
 def test_every_interval_of_the_findings_stands_in_the_results_they_are_taken_from():
     text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-    pages = ("docs/results.md", "docs/claims.md", "benchmarks/RESULTS.md")
-    sources = [ROOT / page for page in pages]
-    measured = " ".join(path.read_text(encoding="utf-8") for path in sources)
-    intervals = re.findall(r"[-+]?\d?\.\d+ \[[^\]]+\]", text)
+    intervals = intervals_in(text)
+    measured = what_was_measured()
     assert len(intervals) > 25
     assert [one for one in intervals if one not in measured] == []
+
+
+def test_every_interval_of_a_notebooks_text_stands_in_the_results_it_is_taken_from():
+    measured, intervals = what_was_measured(), []
+    for path in (ROOT / "notebooks").rglob("*.ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "markdown":
+                intervals += [(path.stem, one) for one in intervals_in("".join(cell["source"]))]
+    assert len(intervals) > 25
+    assert [(name, one) for name, one in intervals if one not in measured] == []
 
 
 def rows_of(page: str, caption: str) -> list[list[str]]:
