@@ -27,7 +27,6 @@ import struct
 import sys
 import sysconfig
 import types
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -38,7 +37,6 @@ from mia_nb._files import without_collection
 
 if TYPE_CHECKING:
     import pandas
-    import scipy.sparse
     import torch
 
 # kinds of array elements whose bytes are their value; objects and texts of variable length are not
@@ -225,16 +223,18 @@ class _Writer:
             CONTAINERS[kind](self, value)
         elif isinstance(value, type):
             self.write_class(value)
-        elif isinstance(value, enum.Enum):
-            self.put("enum", value.name)
-            self.write(kind)
         elif isinstance(value, np.ndarray | np.generic):
             self.write_array(value)
         elif isinstance(value, types.ModuleType):
             self.write_module(value, ())
         elif (library := _library_form(value)) is not None:
             library(self, value)
-        elif not self.write_callable(value):
+        elif isinstance(value, types.FunctionType):
+            self.write_function(value)
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self.put("lru_cache")
+            self.write(value.__wrapped__)
+        else:
             self.write_object(value)
 
     # ----------------------------------------------------------------------------------------------
@@ -250,13 +250,12 @@ class _Writer:
         self.put(type(value).__name__, *sorted(self.beside(entry) for entry in value))
 
     def write_mapping(self, value: dict) -> None:
-        """Entries by key, whatever their order; that of an OrderedDict is part of its content."""
+        """Entries by key, whatever their order."""
         entries = []
         for key, entry in value.items():
             known = f"text {key}" if type(key) is str else f"digest {self.beside(key)}"
             entries.append((known, str(key) if isinstance(key, str | int) else "entry", entry))
-        if not isinstance(value, OrderedDict):
-            entries.sort(key=lambda entry: entry[0])
+        entries.sort(key=lambda entry: entry[0])
         self.put(type(value).__name__, len(entries))
         for known, name, entry in entries:
             self.put("key", known)
@@ -274,11 +273,7 @@ class _Writer:
         else:
             self.put("array of a class")
             self.write(kind)
-            if isinstance(array, np.ma.MaskedArray):
-                self.write((np.ma.getmaskarray(array), array.fill_value))
-                array = np.ma.getdata(array)
-            else:
-                self.named("attributes", dict(vars(array)))
+            self.named("attributes", dict(vars(array)))
         array = np.asarray(array)
         self.put("shape", *array.shape)
         self.write_dtype(array.dtype)
@@ -290,8 +285,6 @@ class _Writer:
                 self.write(entry)
         elif array.size and array.dtype.itemsize:
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            if used := LONG_DOUBLE.get(array.dtype.char):  # the other bytes are padding
-                raw = np.ascontiguousarray(raw.reshape(-1, 16)[:, :used])
             self.put("values", memoryview(raw).cast("B"))
 
     def write_dtype(self, dtype: np.dtype) -> None:
@@ -307,39 +300,6 @@ class _Writer:
 
     # ----------------------------------------------------------------------------------------------
     # functions, classes, modules
-
-    def write_callable(self, value: object) -> bool:
-        """A function, method, partial or wrapper; False for an object that can also be called."""
-        if isinstance(value, types.FunctionType):
-            self.write_function(value)
-        elif isinstance(value, types.MethodType):
-            self.put("method")
-            self.write(value.__func__)
-            self.named("self", value.__self__)
-        elif isinstance(value, functools.partial):
-            self.put("partial")
-            self.write(type(value))
-            self.write(value.func)
-            self.named("args", value.args)
-            self.named("keywords", value.keywords)
-            self.named("attributes", vars(value))
-        elif isinstance(value, functools._lru_cache_wrapper):
-            self.put("lru_cache")
-            self.write(value.__wrapped__)
-        elif isinstance(value, BUILTINS):
-            owner = getattr(value, "__self__", None)
-            home = getattr(value, "__objclass__", None)
-            place = getattr(value, "__module__", None)
-            self.put("builtin", str(place or ""), value.__qualname__)
-            if home is not None:
-                self.write(home)
-            elif owner is not None and not isinstance(owner, types.ModuleType):
-                self.named("self", owner)
-            elif place:
-                self.put("version", self.version(place))
-        else:
-            return False
-        return True
 
     def write_function(self, function: types.FunctionType) -> None:
         """The name of an installed function; of any other its code and what it refers to."""
@@ -481,30 +441,14 @@ class _Writer:
     # objects
 
     def write_object(self, value: object) -> None:
-        """An instance: of a class of your own by its attributes, of an installed one as it would be
-        pickled.
-        """
+        """An instance: its class, and what pickle would keep of it."""
         kind = type(value)
         self.put("object")
         self.write(kind)
         if isinstance(value, set | frozenset):  # pickle would list the entries in any order
             self.write(frozenset(value))
-            self.named("attributes", _attributes(value))
-        elif hasattr(kind, "__pydantic_fields__"):
-            self.named("fields", dict(vars(value)))
-            self.named("extra", getattr(value, "__pydantic_extra__", None))
-            self.named("private", getattr(value, "__pydantic_private__", None))
-        elif installed(kind.__module__):
-            self.write_pickled(value)
-        else:
-            for name, attribute in sorted(_attributes(value).items()):
-                self.named(name, attribute)
-            if not _made_by_python(kind):
-                self.write_pickled(value)
-
-    def write_pickled(self, value: object) -> None:
-        """What pickle would keep of an object, which is all that makes it what it is."""
-        kind = type(value)
+            self.named("attributes", vars(value))
+            return
         try:
             reduce = copyreg.dispatch_table.get(kind)
             reduced = reduce(value) if reduce else value.__reduce_ex__(4)
@@ -537,30 +481,10 @@ SCALARS: dict[type, Callable] = {
     str: lambda value: value.encode(*UTF8),
     bytes: lambda value: value,
 }
-# long doubles: of 16 bytes so many hold the number
-LONG_DOUBLE = {"g": 10, "G": 10} if np.finfo(np.longdouble).nmant == 63 else {}
 HEAP_TYPE = 1 << 9
 NUMBERED = (types.FunctionType, type)
-BUILTINS = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _BUILTINS = importlib.import_module("builtins")
-
-
-def _buffer(writer: _Writer, value: bytearray | memoryview) -> None:
-    if isinstance(value, memoryview):
-        writer.put("memoryview", value.format, *value.shape)
-    writer.put(type(value).__name__, bytes(value))
-
-
-def _slice(writer: _Writer, value: slice | range) -> None:
-    writer.put(type(value).__name__)
-    writer.write((value.start, value.stop, value.step))
 
 
 CONTAINERS: dict[type, Callable] = {
@@ -569,14 +493,7 @@ CONTAINERS: dict[type, Callable] = {
     set: _Writer.write_set,
     frozenset: _Writer.write_set,
     dict: _Writer.write_mapping,
-    OrderedDict: _Writer.write_mapping,
-    types.MappingProxyType: _Writer.write_mapping,
-    bytearray: _buffer,
-    memoryview: _buffer,
-    slice: _slice,
-    range: _slice,
     types.CodeType: _Writer.write_code,
-    types.CellType: lambda writer, cell: writer.named("cell", cell.cell_contents),
 }
 
 
@@ -585,7 +502,7 @@ CONTAINERS: dict[type, Callable] = {
 
 
 def _library_form(value: object) -> Callable | None:
-    """How an object of torch, pandas or SciPy, or a path, is written; None for any other."""
+    """How an object of torch or pandas, or a path, is written; None for any other."""
     if isinstance(value, PurePath):
         return lambda writer, path: writer.put("path", type(path).__name__, str(path))
     torch = sys.modules.get("torch")
@@ -601,23 +518,15 @@ def _library_form(value: object) -> Callable | None:
             return _index
         if isinstance(value, pandas.api.extensions.ExtensionArray):
             return _extension
-    sparse = sys.modules.get("scipy.sparse")
-    if sparse is not None and getattr(sparse, "issparse", lambda _: False)(value):
-        return _sparse
     return None
 
 
 def _tensor(writer: _Writer, tensor: torch.Tensor) -> None:
     import torch
 
-    if tensor.is_sparse or tensor.layout != torch.strided:
-        tensor = tensor.detach().to_sparse().coalesce()
-        writer.put("sparse tensor", *tensor.shape)
-        writer.write(tensor.indices())
-        writer.write(tensor.values())
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
+        writer.write_object(tensor)
         return
-    if tensor.is_quantized or tensor.is_meta or tensor.is_nested:
-        raise writer.refuse(tensor)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     writer.put("tensor", str(plain.dtype), *plain.shape)
     if plain.numel():
@@ -650,31 +559,14 @@ def _index(writer: _Writer, index: pandas.Index) -> None:
 
 
 def _extension(writer: _Writer, values: pandas.api.extensions.ExtensionArray) -> None:
-    """A column's values: of categories by their codes, of what NumPy holds as its array, else one
-    by one.
-    """
-    dtype = values.dtype
-    if isinstance(dtype, np.dtype) or type(dtype).__name__ == "NumpyEADtype":
+    """A column's values: of what NumPy holds as its array, else one by one."""
+    if isinstance(values.dtype, np.dtype) or type(values.dtype).__name__ == "NumpyEADtype":
         writer.put("values of numpy")
         writer.write(np.asarray(values))
-        return
-    writer.put("extension", str(dtype), type(dtype).__name__, len(values))
-    if hasattr(values, "codes") and hasattr(values, "categories"):
-        writer.put("ordered", values.ordered)
-        writer.named("categories", values.categories)
-        writer.write(np.asarray(values.codes))
-        return
-    for entry in values:
-        writer.write(entry)
-
-
-def _sparse(writer: _Writer, matrix: scipy.sparse.spmatrix) -> None:
-    writer.put("sparse", type(matrix).__name__, *matrix.shape)
-    entries = matrix.tocoo(copy=True)
-    entries.sum_duplicates()
-    coordinates = getattr(entries, "coords", None) or (entries.row, entries.col)
-    for part in (*coordinates, entries.data):
-        writer.write(np.asarray(part))
+    else:
+        writer.put("extension")
+        writer.named("dtype", values.dtype)
+        writer.write(list(values))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -718,35 +610,6 @@ def _reachable(home: str, name: str) -> object:
     for part in name.split("."):
         value = getattr(value, part, None)
     return value
-
-
-def _made_by_python(kind: type) -> bool:
-    """Whether all that an instance holds is in its attributes, none of it in C."""
-    makers = (vars(base).get("__new__") for base in kind.__mro__ if base is not object)
-    return all(
-        maker is None or isinstance(getattr(maker, "__func__", maker), types.FunctionType)
-        for maker in makers
-    )
-
-
-def _attributes(value: object) -> dict:
-    """Attributes and slots of an instance, without what a cached property derived from them."""
-    kind = type(value)
-    held = dict(getattr(value, "__dict__", {}))
-    for base in kind.__mro__:
-        slots = vars(base).get("__slots__", ())
-        for slot in [slots] if isinstance(slots, str) else slots:
-            name = f"_{base.__name__.lstrip('_')}{slot}" if _is_private(slot) else slot
-            if slot not in ("__dict__", "__weakref__") and hasattr(value, name):
-                held[slot] = getattr(value, name)
-    for name in list(held):
-        if isinstance(inspect.getattr_static(kind, name, None), functools.cached_property):
-            del held[name]
-    return held
-
-
-def _is_private(name: str) -> bool:
-    return name.startswith("__") and not name.endswith("__")
 
 
 @functools.cache
