@@ -39,7 +39,6 @@ import mmap
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -398,19 +397,11 @@ class Folder:
         filelock.Timeout after `timeout` s.
 
         It is for writing: what only reads holds none, and works where nothing can be written.
-        Raises ReadOnly there. Who has to wait for a lock that a hard-linked copy shares is told so.
+        Raises ReadOnly there.
         """
         lock = filelock.FileLock(self.path / f".lock-{name}", timeout=timeout)
         try:
-            try:
-                lock.acquire(timeout=0)
-            except filelock.Timeout:
-                if timeout == 0:
-                    raise
-                note = self.shared_lock(name)
-                if note:
-                    print(f"{self.path} is in use{note}", file=sys.stderr)
-                lock.acquire()
+            lock.acquire()
         except OSError as error:
             if error.errno not in READ_ONLY:
                 raise
@@ -422,25 +413,6 @@ class Folder:
             yield
         finally:
             lock.release()
-
-    def shared_lock(self, name: str = "folder") -> str:
-        """What to say to who is kept out by a lock file that has further names, as `cp -al` makes
-        them; "" where it has none.
-
-        A lock belongs to the file, not to its name, so that whoever works in one folder keeps out
-        the users of its copies. Nobody can tell the copy from the original, and to give either a
-        new lock file while the other is held would let two writers into one folder: only its owner
-        can say that nobody works in it. Every other file is replaced, never written in place, and
-        so are manifests with further names (`alone`).
-        """
-        path = self.path / f".lock-{name}"
-        with contextlib.suppress(OSError):
-            if path.lstat().st_nlink > 1:
-                return (
-                    ", maybe by somebody who works in a hard-linked copy of it (cp -al), which"
-                    f" shares its locks; if nobody works in this one: rm {self.path}/.lock-*"
-                )
-        return ""
 
     def locked(self, name: str = "folder") -> bool:
         """Whether somebody holds this lock now; asked without writing anything."""

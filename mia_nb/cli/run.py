@@ -113,8 +113,7 @@ def run(
             held.enter_context(folder.lock("run", timeout=0))
         except filelock.Timeout:
             raise ValueError(
-                f"{short(folder.path)} is being run by another process"
-                f"{folder.shared_lock('run') or '; wait for it to end'}"
+                f"{short(folder.path)} is being run by another process; wait for it to end"
             ) from None
         _run_what_is_missing(folder, dict(zip(files, steps, strict=True)), recipe, force, about)
     return folder
