@@ -389,7 +389,6 @@ AUDITS = [
     ),
     ("one_run.one_run([0.1, 0.2], [0, 1], delta=0, guesses=3)", "guesses=3: wanted 1 to 2"),
     ("one_run.one_run([0.1, 0.2], [0, 1], delta=0, seed='a')", "seed='a': wanted"),
-    ("one_run.one_run([0.1, 0.2], [0, 1], delta=0, method='stein')", "did you mean 'steinke'?"),
     (
         "one_run.one_run_epsilon(canaries=4, guesses='4', correct=4, delta=0)",
         "guesses='4': wanted a whole number",

@@ -78,14 +78,12 @@ def verdict(cells, claim, **options) -> str:
     return studies.claims("privacy", cells, n_resamples=DRAWS, **options).loc[claim, "verdict"]
 
 
-def ladder(steps=14_700, dp_sgd=None, method="steinke", audited=True) -> pd.DataFrame:
+def ladder(steps=14_700, dp_sgd=None, audited=True) -> pd.DataFrame:
     """The ladder of an SDENet of sigma 2 and of a perfect attack on 1,000 fair coins, of which not
     quite half are heads.
     """
     coins = np.random.default_rng(0).random(1000) < 0.5
-    record = (
-        one_run(coins + 0.0, coins, delta=1e-5, guesses=1000, method=method) if audited else None
-    )
+    record = one_run(coins + 0.0, coins, delta=1e-5, guesses=1000) if audited else None
     flow = {"k": 0.5, "steps": 16, "T": 1.0, "method": "euler"}
     nominal = {"sample_rate": 512 / 25_000, "steps": steps}
     return auditing.ladder(

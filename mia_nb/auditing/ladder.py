@@ -103,10 +103,9 @@ def ladder(
         (domain, assumptions seen to fail).
 
     An audit above rows 1, 2 (Corollary 1 at an L that bounds the drift by construction, throughout
-    training) or 4 (DP-SGD, one training) by a method whose conditions hold refutes them: steinke
-    always, fdp where the row claims a Gaussian trade-off (accountant="gdp"). An audit below says
-    nothing, all the more where right guesses alone could not have come above. Rows 2 (Theorem 1)
-    and 3 concern a hidden state, which no audit of the training tests.
+    training) or 4 (DP-SGD, one training) refutes them. An audit below says nothing, all the more
+    where right guesses alone could not have come above. Rows 2 (Theorem 1) and 3 concern a hidden
+    state, which no audit of the training tests.
 
     Raises:
         ValueError: for incomplete or unknown arguments, a local L above the certified one, and an
@@ -161,7 +160,7 @@ def ladder(
     ]
     for i, row in enumerate(rows):
         row |= {"row": i + 1, "label": LABELS[i], "delta": delta, "note": row.get("note", NOTES[i])}
-        row["verdict"] = _verdict(row, audited, i == 0 and accountant == "gdp")
+        row["verdict"] = _verdict(row, audited)
     if audited is not None and not math.isnan(rows[2]["epsilon"]):
         rows[2]["verdict"] = "not tested by row 5: it concerns the queried input"
     return pd.DataFrame(rows)[COLUMNS]
@@ -469,8 +468,7 @@ def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: 
 def _audited(audited) -> dict:
     if audited is None:
         return _row("not audited", RECORD)
-    start, *rest = audited.label.split(",")
-    shown = ",".join([f"{start} {number(audited.epsilon, up=False)}", *rest])
+    shown = f"{audited.label} {number(audited.epsilon, up=False)}"
     runs = f"{audited.runs} runs together" if audited.runs > 1 else "one run"
     attack = f", {audited.attack}" if audited.attack else ""
     doubt = f"conditions: {audited.conditions}; a small bound is no evidence that little leaks"
@@ -488,14 +486,13 @@ def _audited(audited) -> dict:
     return row | {"note": NOTES[4].replace("95 %", f"{100 * audited.confidence:g} %")}
 
 
-def _verdict(row: dict, audited, claims_gaussian: bool) -> str:
+def _verdict(row: dict, audited) -> str:
     """What row 5 says about the number that a row claims for the training."""
     claim = row.pop("claim")
     if audited is None or (claim is not None and math.isnan(claim)):
         return ""
     below = claim is not None and audited.epsilon <= claim
     most = audited.at_most if below else 0.0
-    gaussian = audited.method == "fdp" and claims_gaussian
     if math.isinf(row["epsilon"]):
         return "nothing claimed"
     if claim is None and row["relation"] == REPLACED:
@@ -509,6 +506,4 @@ def _verdict(row: dict, audited, claims_gaussian: bool) -> str:
         return f"row 5 could not have exceeded it (at most {number(most, up=False)})"
     if below:
         return NOTHING_ABOVE
-    if audited.method == "steinke" or gaussian:
-        return f"refuted at {100 * audited.confidence:g} % by row 5"
-    return "row 5 is above, by a method whose conditions are not known to hold here: not refuted"
+    return f"refuted at {100 * audited.confidence:g} % by row 5"

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from functools import lru_cache
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -23,30 +21,22 @@ from scipy.special import (
     expit,
 )
 
-from mia_nb.accounting import gaussian_epsilon
 from mia_nb.arguments import Anything, Array, Count, Delta, Level, Mask, Numbers, Whole
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked, mask, one_of, reals, whole
+from mia_nb.checks import checked, mask, reals, whole
 from mia_nb.types import Scores, Signals, pair_ids
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
 TOLERANCE = 1e-9
-TOP = 1 - 2**-53  # the largest probability below 1
-LARGEST_MU = 40  # beyond it no normal quantile in float64 goes
-MOST = 10**10  # canaries: the time of fdp grows with the square root of their number
+MOST = 10**10  # canaries
 # at most about so often fair coins are refused, by any check and by that for halves
 CHANCE, HALVES = 1e-6, 1e-4
-LABELS = {
-    "steinke": "at least",
-    "fdp": "at least, assuming a Gaussian trade-off",
-}
+LABEL = "at least"
+METHOD = "steinke"  # what tables call the test behind a bound
 FEWEST_SPLIT = 4  # models: with fewer, half of them leave one reference
 SEPARATE = "trainings that share no randomness"
 COINS = "each canary included by its own fair coin"
-CONDITIONS = {
-    "steinke": f"{COINS}; holds for any (epsilon, delta)-DP training",
-    "fdp": f"{COINS}; tests Gaussian trade-offs only",
-}
+CONDITIONS = f"{COINS}; holds for any (epsilon, delta)-DP training"
 
 
 class Audit(NamedTuple):
@@ -79,8 +69,8 @@ class Audit(NamedTuple):
     @property
     def at_most(self) -> float:
         """The bound had every guess been right: no claim above it could have been exceeded."""
-        rest = (self.delta, 1 - self.alpha, self.method)
-        return max(perfect_epsilon(self.canaries, r, *rest) for r in self.tried)
+        level = 1 - self.alpha
+        return max(perfect_epsilon(self.canaries, r, self.delta, level) for r in self.tried)
 
 
 @checked
@@ -91,7 +81,6 @@ def one_run_epsilon(
     correct: Whole,
     delta: Delta,
     confidence: Level = 0.95,
-    method: str = "steinke",
 ) -> float:
     """Lower bound on epsilon at delta from v = `correct` of r = `guesses` on m = `canaries`.
 
@@ -99,27 +88,18 @@ def one_run_epsilon(
         canaries: m, at most 10^10.
         guesses: r, 1 to m.
         correct: v, 0 to r.
-        delta: in [0, 1); above 0 for fdp.
+        delta: in [0, 1).
         confidence: 1 - alpha, in (0, 1).
-        method: steinke or fdp.
 
-    steinke: any (epsilon, delta)-DP training. With q = 1 / (1 + e^-eps) and S(j) = P[Bin(r, q) >=
-    j], the bound is sup{eps : p(eps) < alpha} (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846)
+    For any (epsilon, delta)-DP training. With q = 1 / (1 + e^-eps) and S(j) = P[Bin(r, q) >= j],
+    the bound is sup{eps : p(eps) < alpha} (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846)
 
         p(eps) = S(v) + 2 m delta max_{1<=i<=v} (S(v-i) - S(v)) / i
 
-    fdp: the largest mu-Gaussian trade-off F(a) = Phi(Phi^-1(a) - mu) that is rejected, which it is
-    if a + b > r / m at the end (Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235)
-
-        t = alpha r / m, a = t v / r, b = t (r - v) / r
-        for i = v-1, ..., 0: b' = max(b, F(a)), a += i / (r - i) (b' - b), b = b'
-
-    fdp gives mu, which the exact Gaussian formula turns into epsilon. Raises ValueError
-    unless 0 <= correct <= guesses <= canaries <= 10^10 are whole numbers, guesses >= 1, and delta >
-    0 for fdp. Caveat: a small bound is no evidence of anything; audits in one run are
-    tight only where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
+    Raises ValueError unless 0 <= correct <= guesses <= canaries <= 10^10 are whole numbers and
+    guesses >= 1. Caveat: a small bound is no evidence of anything; audits in one run are tight only
+    where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
     """
-    one_of("method", method, LABELS)
     for name, value in (("correct", correct), ("guesses", guesses), ("canaries", canaries)):
         whole(name, value, 0)
     m = int(canaries)
@@ -133,15 +113,7 @@ def one_run_epsilon(
         )
     if m > MOST:
         raise ValueError(f"canaries={canaries}: wanted at most {MOST:,}; audit a part of them")
-    if delta == 0 and method != "steinke":
-        raise ValueError(
-            f"delta=0: method={method!r} tests Gaussian trade-offs, which have no finite epsilon"
-            " at 0; take 1e-5"
-        )
-    if method == "steinke":
-        return _steinke(m, r, v, delta, alpha)
-    mu = _largest(_fdp_rejects(m, r, v, alpha))
-    return float(gaussian_epsilon(mu, delta)) if mu > 0 else 0.0
+    return _steinke(m, r, v, delta, alpha)
 
 
 def _steinke(m: int, r: int, v: int, delta: float, alpha: float) -> float:
@@ -178,45 +150,6 @@ def _steinke(m: int, r: int, v: int, delta: float, alpha: float) -> float:
     )
 
 
-def _largest(rejects: Callable[[float], bool]) -> float:
-    """Largest mu >= 0 that is rejected, to 1e-7; 0 if none."""
-    steps = range(LARGEST_MU * 10**7)
-    first_accepted = bisect_left(steps, True, key=lambda step: not rejects(step / 10**7))
-    return max(first_accepted - 1, 0) / 10**7
-
-
-def _fdp_rejects(m, r, v, alpha):
-    """F is convex, so that no later step of a is longer than i / (r - i) F'(limit - b) times the
-    one before it. Once the sum of all that may come cannot reach the limit, the rest is left
-    out."""
-    share = alpha * r / m
-    quantile = NormalDist().inv_cdf
-    erfc = math.erfc
-    root = math.sqrt(0.5)
-    limit = r / m
-
-    def rejects(mu: float) -> bool:
-        a = share * v / r
-        b = share * (r - v) / r
-        for i in range(v - 1, -1, -1):
-            reached = 0.5 * erfc((mu - quantile(a)) * root)
-            if reached <= b:  # a no longer moves, and b with it
-                break
-            step = i / (r - i) * (reached - b)
-            a = a + step
-            b = reached
-            if a + b > limit:  # both only grow
-                return True
-            if i % 256 == 0:
-                slope = math.exp(mu * quantile(min(limit - b, TOP)) - mu * mu / 2)
-                shrink = i / (r - i) * slope
-                if shrink < 1 and step * (slope + shrink) / (1 - shrink) < limit - a - b:
-                    return False
-        return a + b > limit
-
-    return rejects
-
-
 @checked
 def one_run(
     score: Numbers,
@@ -225,7 +158,6 @@ def one_run(
     delta: Delta,
     guesses: Whole | None = None,
     confidence: Level = 0.95,
-    method: str = "steinke",
     seed: Count = 0,
 ) -> Audit:
     """Audit of one training run: `one_run_epsilon` of the canaries guessed IN and OUT by score.
@@ -239,7 +171,6 @@ def one_run(
             anything if all were right, each at alpha / (how many these are), and the largest bound;
             of equal ones that of most guesses.
         confidence: 1 - alpha, in (0, 1).
-        method: of `one_run_epsilon`.
         seed: of the permutation that breaks ties, drawn without a look at `member`.
 
     Scores may use whatever is independent of the canaries' own coins, the bits and outputs of other
@@ -268,10 +199,10 @@ def one_run(
     order = np.random.default_rng(int(seed)).permutation(m)
     order = order[np.argsort(score[known][order], kind="stable")]
     ranked = member[known][order]  # lowest score first
-    tried = numbers_tried(m, 1 - confidence, delta, method) if guesses is None else (int(guesses),)
+    tried = numbers_tried(m, 1 - confidence, delta) if guesses is None else (int(guesses),)
     alpha = (1 - confidence) / len(tried)
     bounds = []
-    test = {"canaries": m, "delta": delta, "confidence": 1 - alpha, "method": method}
+    test = {"canaries": m, "delta": delta, "confidence": 1 - alpha}
     for r in tried:
         correct = int(ranked[m - (r + 1) // 2 :].sum() + (~ranked[: r // 2]).sum())
         bounds.append((one_run_epsilon(guesses=r, correct=correct, **test), r, correct))
@@ -286,9 +217,9 @@ def one_run(
         alpha=alpha,
         delta=delta,
         confidence=confidence,
-        method=method,
-        label=LABELS[method],
-        conditions=CONDITIONS[method],
+        method=METHOD,
+        label=LABEL,
+        conditions=CONDITIONS,
         attack=None,
         attempts=1,
         tried=tried,
@@ -298,9 +229,7 @@ def one_run(
 
 
 @lru_cache(256)
-def numbers_tried(
-    canaries: int, alpha: float, delta: float, method: str = "steinke"
-) -> tuple[int, ...]:
+def numbers_tried(canaries: int, alpha: float, delta: float) -> tuple[int, ...]:
     """Numbers of guesses among which the largest bound at level alpha is taken: no look at scores
     or coins.
 
@@ -309,17 +238,15 @@ def numbers_tried(
     """
     numbers = tuple(dict.fromkeys(max(1, round(share * canaries)) for share in GRID))
     while len(numbers) > 1 and not perfect_epsilon(
-        canaries, numbers[0], delta, 1 - alpha / len(numbers), method
+        canaries, numbers[0], delta, 1 - alpha / len(numbers)
     ):
         numbers = numbers[1:]
     return numbers
 
 
-def perfect_epsilon(
-    canaries: int, guesses: int, delta: float, confidence: float, method: str = "steinke"
-) -> float:
+def perfect_epsilon(canaries: int, guesses: int, delta: float, confidence: float) -> float:
     """`one_run_epsilon` had every guess been right."""
-    test = {"delta": delta, "confidence": confidence, "method": method}
+    test = {"delta": delta, "confidence": confidence}
     return one_run_epsilon(canaries=canaries, guesses=guesses, correct=guesses, **test)
 
 
@@ -402,7 +329,6 @@ def audit(
     *,
     delta: Delta,
     confidence: Level = 0.95,
-    method: str = "steinke",
     attempts: Whole = 1,
     guesses: Whole | None = None,
     canary: Array | None = None,
@@ -415,8 +341,6 @@ def audit(
         scores: of the targets, members drawn by independent fair coins.
         delta: in [0, 1).
         confidence: 1 - alpha, in (0, 1).
-        method: steinke (holds for any training), or fdp (for Gaussian trade-offs), see
-            `mia_nb.auditing.one_run.one_run_epsilon`.
         attempts: how many attacks, and options of attacks, were tried on these targets before this
             one was picked; leave none out.
         guesses: as in `one_run`; None divides alpha again.
@@ -459,7 +383,7 @@ def audit(
     together = bool(scores.info.get("disjoint")) and len(targets) > 1
     groups = [(value.ravel(), member.ravel())] if together else zip(value, member, strict=True)
     confidence_of_run = 1 - (1 - confidence) / (attempts if together else len(targets) * attempts)
-    setting = {"delta": delta, "guesses": guesses, "method": method, "seed": seed}
+    setting = {"delta": delta, "guesses": guesses, "seed": seed}
     runs = [one_run(*group, confidence=confidence_of_run, **setting) for group in groups]
     table = pd.DataFrame(runs)[["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]]
     if together:
@@ -470,7 +394,7 @@ def audit(
     return runs[best]._replace(
         target=None if together else int(targets[best]),
         runs=len(targets) if together else 1,
-        conditions=CONDITIONS[method] + (f"; {SEPARATE}" if together else ""),
+        conditions=CONDITIONS + (f"; {SEPARATE}" if together else ""),
         confidence=confidence,
         attack=str(scores.info.get("attack", "unnamed")),
         attempts=attempts,
