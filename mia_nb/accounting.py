@@ -220,31 +220,35 @@ def aimed(families: Sequence[dict], recipe: Recipe, *, members: int, delta: floa
             `noise_multiplier` does.
     """
     aimed_families = []
-    for number, family in enumerate(families):
-        wanted = "wanted a mapping of changes to the recipe, e.g. {model: odenet}"
-        if not isinstance(family, dict):
-            raise ValueError(f"family {number} is {family!r}: {wanted}")
-        family = dict(family)
-        if (target := family.pop("epsilon", None)) is not None:
-            defense_args = family.get("defense_args") or {}
-            if family.get("defense") != "dp_sgd":
-                raise ValueError(
-                    f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise"
-                    " it would set"
-                )
-            if "noise_multiplier" in defense_args:
-                raise ValueError(
-                    f"family {number} names an epsilon and a noise_multiplier, of which one"
-                    " follows: name one"
-                )
-            batch = family.get("batch", recipe.batch)
-            epochs = family.get("epochs", recipe.epochs)
-            _check(members=members, batch=batch, epochs=epochs)
-            rate = batch / members
-            steps = epochs * (members // batch)
-            noise = noise_multiplier(epsilon=target, sample_rate=rate, steps=steps, delta=delta)
-            family["defense_args"] = {**defense_args, "noise_multiplier": noise}
+    for number, given in enumerate(families):
+        if not isinstance(given, dict):
+            raise ValueError(
+                f"family {number} is {given!r}: wanted a mapping of changes to the recipe, e.g."
+                " {model: odenet}"
+            )
+        family = dict(given)
         aimed_families.append(family)
+        target = family.pop("epsilon", None)
+        if target is None:
+            continue
+        defense_args = family.get("defense_args") or {}
+        if family.get("defense") != "dp_sgd":
+            raise ValueError(
+                f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise"
+                " it would set"
+            )
+        if "noise_multiplier" in defense_args:
+            raise ValueError(
+                f"family {number} names an epsilon and a noise_multiplier, of which one"
+                " follows: name one"
+            )
+        batch = family.get("batch", recipe.batch)
+        epochs = family.get("epochs", recipe.epochs)
+        _check(members=members, batch=batch, epochs=epochs)
+        rate = batch / members
+        steps = epochs * (members // batch)
+        noise = noise_multiplier(epsilon=target, sample_rate=rate, steps=steps, delta=delta)
+        family["defense_args"] = {**defense_args, "noise_multiplier": noise}
     return aimed_families
 
 
@@ -511,12 +515,8 @@ def release_mu(
         # its length
         numerator = power if scheme == "continuous" else np.expm1(power)
         ratio = 1 / parts if power == 0 else numerator / -np.expm1(-parts * power)
-        return float(
-            2
-            * clip
-            * np.sqrt(ratio * queries)
-            / (noise_sd(k=k, steps=steps) if scheme == "continuous" else k)
-        )
+        noise = noise_sd(k=k, steps=steps) if scheme == "continuous" else k
+        return float(2 * clip * np.sqrt(ratio * queries) / noise)
 
 
 def gaussian_delta(mu: float | np.ndarray, epsilon: float | np.ndarray) -> float | np.ndarray:
@@ -668,13 +668,10 @@ def stored_epsilon(
             chances @ _signed_delta(mu, epsilon - losses) <= delta for chances, losses in directions
         )
 
-    low, high = 0.0, float(gaussian_epsilon(mu, delta)) + label
-    if enough(low):
-        return low
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    if enough(0.0):
+        return 0.0
+    _, high = _bisect(enough, 0.0, float(gaussian_epsilon(mu, delta)) + label)
+    return float(high)
 
 
 def stored_mu(
@@ -696,15 +693,15 @@ def stored_mu(
     _check(epsilon=epsilon)
     if not 0 < epsilon < math.inf or delta == 0:
         raise ValueError(f"epsilon={epsilon} at delta={delta}: wanted both above 0, say 8 and 1e-5")
-    rest = {"keep": keep, "classes": classes, "delta": delta, "relation": relation}
-    low, high = 0.0, float(gaussian_mu(epsilon, delta))
-    if stored_epsilon(mu=low, **rest) > epsilon:
-        return low
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        fits = stored_epsilon(mu=middle, **rest) <= epsilon
-        low, high = (middle, high) if fits else (low, middle)
-    return low
+    label = {"keep": keep, "classes": classes, "delta": delta, "relation": relation}
+
+    def too_much(mu: float) -> bool:
+        return stored_epsilon(mu=float(mu), **label) > epsilon
+
+    if too_much(0.0):
+        return 0.0
+    low, _ = _bisect(too_much, 0.0, float(gaussian_mu(epsilon, delta)))
+    return float(low)
 
 
 def _label_losses(keep: float, classes: int, relation: str) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -845,9 +842,9 @@ SAMPLINGS = ("poisson", "uniform")
 
 @lru_cache(maxsize=4096)
 def _spent(accountant: str, noise: float, rate: float, steps: int, delta: float) -> float:
-    return (
-        math.inf if noise == 0 or delta == 0 else ACCOUNTANTS[accountant](noise, rate, steps, delta)
-    )
+    if noise == 0 or delta == 0:
+        return math.inf
+    return ACCOUNTANTS[accountant](noise, rate, steps, delta)
 
 
 def _solve(
@@ -914,8 +911,11 @@ def _log_delta(mu: float | np.ndarray, epsilon: float | np.ndarray) -> float | n
 
 
 def _bisect(
-    in_upper_part: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray
+    in_upper_part: Callable[[np.ndarray], np.ndarray | bool],
+    low: float | np.ndarray,
+    high: float | np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers just below and just above where the upper part begins, each entry by itself."""
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         upper = in_upper_part(middle)
