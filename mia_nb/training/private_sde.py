@@ -187,7 +187,8 @@ def train_private(
     label (`accounting.stored_epsilon`), and post-processing.
 
     Caveats: those of DP-SGD here too: noise and labels come from seeded ordinary generators in
-    floating point, so for a release keep the seed secret; a pool's folder also holds the records.
+    floating point, so for a release the seed must be secret and one of very many, not the default:
+    all else that the noise is drawn from an attacker may know. A pool's folder holds the records.
     The statement is about one model; whoever shows several spends as often.
     """
     one_of("relation", relation, accounting.RELATIONS)
