@@ -1,18 +1,16 @@
 """What does a statement about the training set cost, and does the differential equation pay for any
 of it?
 
-    nice -n 19 python benchmarks/private_sde.py [--fast FOLDER KEY] [--root FOLDER] [--sweep]
-    nice -n 19 python benchmarks/private_sde.py --classes
+    nice -n 19 python benchmarks/private_sde.py [--classes] [--images FILE --limit N]
 
-Half of the images train the public network; the others are the private records: eight models, each
-on a half of them drawn by coins. At equal epsilon for one record added or removed:
-`training.train_private`; the Gaussian mechanism on the same clipped states without the equation;
-gradient descent with clipped and noised sums (DP-SGD with all records in each batch) of the head on
-the same states, without noise in them. All heads are linear. Below: what canaries find in the
-stored states, and two errors planted there. Digits by default; --fast takes a pool of FastNets on
-CIFAR-10, whose first network was trained on its members, and 10,000 each of these and of the
-others. --sweep chooses the labels' share of epsilon and the rate of the sums on public images alone.
-With --classes digits 0 to 4 are public and records of 5 to 9 are trained on: the public network never saw their kind.
+Half of the images train the public network, with --classes those of the first five classes; of the
+others come the private records: eight models, each on a half of them drawn by coins. At equal
+epsilon for one record added or removed: `training.train_private`; the Gaussian mechanism on the
+same clipped states without the equation; gradient descent with clipped and noised sums (DP-SGD with
+all records in each batch) of the head on the same states, without noise in them. All heads are
+linear. Below: what canaries find in the stored states, and two errors planted there. Digits by
+default; of other images the public network is a fast one. --sweep chooses the labels' share of
+epsilon and the rate of the sums on public images alone.
 """
 
 from __future__ import annotations
@@ -39,91 +37,45 @@ SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 STEPS = 50  # of the head's gradient descent
 RATE = 5.0
 RATES = (0.5, 2.0, 5.0, 20.0)
-HEAD_EPOCHS = 20
 REDRAWN = 300  # epochs with noise of their own
 CLIMBS = 100  # steps to an image with a large state
 SMALL = {"base_args": {"width": 16}, "channels": 16, "steps": 4, "k": 0.1}
 FAST = {"base": "fast", "base_args": {"width": 32}, "channels": 16, "steps": 4, "k": 0.1}
+TRAINED = {  # how the public network of colour images is trained
+    "epochs": 4,
+    "batch": 125,
+    "augment": "translate+alternate",
+    "dtype": "bfloat16",
+}
+CANARY_EPOCHS = 1  # of its public networks, which only have to be certified
 PUBLIC_CLASSES = 5  # with --classes; the other classes hold the records
-IMAGES = 10_000  # public ones of CIFAR-10, and private ones
 
 
-def digits(by_class: bool) -> tuple[Recipe, Images, Images]:
-    images = data.load("digits")
-    recipe = Recipe(model="bottleneck", model_args=SMALL, num_models=8, split="bernoulli")
-    if by_class:
-        low = images.y.numpy() < PUBLIC_CLASSES
-        names = images.classes[:PUBLIC_CLASSES], images.classes[PUBLIC_CLASSES:]
-        public = data.from_arrays(images.x[low], images.y[low], name="digits-low", classes=names[0])
-        about = {"mean": public.mean, "std": public.std, "name": "digits-high", "classes": names[1]}
-        private = data.from_arrays(images.x[~low], images.y[~low] - PUBLIC_CLASSES, **about)
-        return recipe, public, private
+def by_class(images: Images) -> tuple[Images, Images]:
+    """(public, private) images of the first classes and of the others, normalised by the public
+    ones.
+    """
+    low = images.y.numpy() < PUBLIC_CLASSES
+    order = np.random.default_rng(0).permutation(len(low))
+    first, second = order[low[order]], order[~low[order]]
+    names = images.classes[:PUBLIC_CLASSES], images.classes[PUBLIC_CLASSES:]
+    name = images.name
+    public = data.from_arrays(
+        images.x[first], images.y[first], name=f"{name}-low", classes=names[0]
+    )
+    about = {"mean": public.mean, "std": public.std, "name": f"{name}-high", "classes": names[1]}
+    labels = images.y[second] - PUBLIC_CLASSES
+    return public, data.from_arrays(images.x[second], labels, **about)
+
+
+def halves(images: Images) -> tuple[Images, Images]:
+    """(public, private) images: two random halves, normalised by the public ones."""
     first = np.random.default_rng(0).permutation(len(images.y)) < len(images.y) // 2
-    return recipe, *halves(images, first, ~first, "digits")
-
-
-def cifar10(pools: str, key: str, root: Path) -> tuple[Recipe, Images, Images]:
-    """The bottleneck is trained here on features of a FastNet that was trained on the public ones
-    and 15,000 further images.
-    """
-    pool = training.load_pool(key, pools)
-    images = pool.images()
-    rng = np.random.default_rng(0)
-    member = pool.member[0]
-    first, second = (rng.permutation(np.flatnonzero(part))[:IMAGES] for part in (member, ~member))
-    public, private = halves(images, first, second, "cifar10")
-    recipe = Recipe(model="bottleneck", model_args=FAST, num_models=8, split="bernoulli", epochs=1)
-    lay(recipe, public, pool, root)
-    return recipe, public, private
-
-
-def halves(images: Images, first: np.ndarray, second: np.ndarray, name: str) -> tuple:
-    """(public, private) images, normalised by the public ones."""
-    x, y, about = images.x.numpy(), images.y.numpy(), {"classes": images.classes}
-    public = data.from_arrays(x[first], y[first], name=f"{name}-public", **about)
-    about |= {"mean": public.mean, "std": public.std}
-    return public, data.from_arrays(x[second], y[second], name=f"{name}-private", **about)
-
-
-def lay(recipe: Recipe, public: Images, fast: training.pool.Pool, root: Path) -> None:
-    """Put the public network where `train_private` looks for it, unless it is there: the features
-    of a FastNet, and a bottleneck that is trained on them.
-    """
-    member = np.ones((1, len(public.y)), bool)
-    member[:, :: private_sde.HELD_OUT] = False
-    alone = {"num_models": 1, "split": "given"}
-    recipe = training.train.complete(recipe.replace(**alone))
-    unseen = np.zeros(len(public.y), bool)
-    pool = training.train.place(recipe, public, member, unseen, root, None)
-    if pool.folder.has("recipe.json"):
-        return
-    network = training.loop.build(recipe, public, 0)
-    state = {name: t for name, t in fast.state(0).items() if name != "head.weight"}
-    network.features.load_state_dict(state)
-    network.features.eval()
-    with torch.no_grad():
-        parts = public.x.split(private_sde.BATCH)
-        h = torch.cat([network.features(private_sde._shown(x, public)) for x in parts])
-    h, y = h[member[0]], public.y[member[0]]
-    rest = (network.project, network.batch_norm, network.flow, network.head)
-    network.features = torch.nn.Identity()
-    learned = [weight for part in rest for weight in part.parameters()]
-    optimizer = torch.optim.SGD(learned, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, HEAD_EPOCHS)
-    torch.manual_seed(0)
-    network.train()
-    for _ in range(HEAD_EPOCHS):
-        for index in torch.randperm(len(y)).split(250):
-            logits = network.head(network.flow(network.embed(h[index])).flatten(1))
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(logits, y[index]).backward()
-            optimizer.step()
-        schedule.step()
-    weights = {f"features.{name}": t for name, t in state.items()} | network.state_dict()
-    training.train.write_inputs(pool, public)
-    training.pool.write_weights(pool.folder, training.pool.weights_name(0), weights)
-    nothing = np.full((1, int(member.sum())), np.nan, np.float16)
-    pool.folder.write_array(training.pool.trace_name(0), nothing)
+    x, y, classes = images.x.numpy(), images.y.numpy(), images.classes
+    public = data.from_arrays(x[first], y[first], name=f"{images.name}-public", classes=classes)
+    about = {"mean": public.mean, "std": public.std, "classes": classes}
+    private = data.from_arrays(x[~first], y[~first], name=f"{images.name}-private", **about)
+    return public, private
 
 
 @torch.no_grad()
@@ -398,17 +350,24 @@ def sweep(recipe: Recipe, public: Images, root: Path) -> None:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--fast", nargs=2, metavar=("FOLDER", "KEY"), help="a pool on CIFAR-10")
+    parser.add_argument("--images", default="digits", help="or an .npz of colour images")
+    parser.add_argument("--limit", type=int, help="so many images")
     parser.add_argument("--root", type=Path, help="where pools are kept")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--classes", action="store_true", help="half of the classes are public")
-    parser.add_argument("--models", type=int, default=200, help="of a canary's audit; 0: none")
+    parser.add_argument("--only", choices=("heads", "canaries"))
+    parser.add_argument("--models", type=int, default=200, help="of a canary's audit")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*equal another.*")
     with tempfile.TemporaryDirectory() as folder, report("Stored states", args.quick):
         root = args.root or Path(folder)
-        recipe, public, private = cifar10(*args.fast, root) if args.fast else digits(args.classes)
+        images = data.load(args.images, limit=args.limit)
+        public, private = by_class(images) if args.classes else halves(images)
+        network = (
+            {"model_args": FAST, **TRAINED} if args.images != "digits" else {"model_args": SMALL}
+        )
+        recipe = Recipe(model="bottleneck", num_models=8, split="bernoulli", **network)
         models = args.models
         if args.quick:
             recipe = recipe.replace(epochs=2)  # eight models, fewer leave no spread to an attack
@@ -417,9 +376,11 @@ def main() -> None:
         if args.sweep:
             sweep(recipe, public, root)
             return
-        compare(recipe, public, private, root)
-        if models:
-            canaries(recipe, public, private, root, models)
+        if args.only != "canaries":
+            compare(recipe, public, private, root)
+        if args.only != "heads":
+            few = recipe if args.images == "digits" else recipe.replace(epochs=CANARY_EPOCHS)
+            canaries(few, public, private, root, models)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def families() -> None:
     screenshot([figure], HERE / "results-families.png", [1000], 520)
 
 
-STORED = "stored states (`benchmarks/private_sde.py`)"  # a section of benchmarks/RESULTS.md
+STORED = "stored states of classes that are not public"  # a section of benchmarks/RESULTS.md
 ROW = r"\| (\d) \| ([^|]+) \| ([\d.]+) ± ([\d.]+) %"  # epsilon, way, accuracy, half its interval
 
 

@@ -159,6 +159,19 @@ def test_the_exponent_is_that_of_a_power_law():
     assert common.exponent(sizes, [3 * size**1.5 for size in sizes]) == pytest.approx(1.5)
 
 
+def test_records_of_private_classes_are_of_none_that_is_public():
+    from private_sde import by_class
+
+    digits = data.load("digits")
+    public, private = by_class(digits)
+    assert len(public.y) + len(private.y) == len(digits.y)
+    assert (public.mean, public.std) == (private.mean, private.std) != (digits.mean, digits.std)
+    kinds = {x.numpy().tobytes(): int(y) for x, y in zip(digits.x, digits.y, strict=True)}
+    for images, first in ((public, 0), (private, 5)):
+        truth = [kinds[x.numpy().tobytes()] for x in images.x]
+        assert truth == (images.y + first).tolist()
+
+
 def test_the_interval_is_students():
     # n = 4, mean .5, standard deviation .1, t(.975, 3) = 3.182
     spread = 0.1 * math.sqrt(3 / 4)
