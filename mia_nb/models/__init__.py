@@ -382,6 +382,14 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
+@contextlib.contextmanager
+def same_draws(device: torch.device) -> Iterator[None]:
+    """Random numbers of seed 0; torch's generators, that of this device too, are left as found."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        yield
+
+
 def _find(model: str) -> Callable[..., nn.Module]:
     """The builder of a model by name; ValueError where there is none."""
     place, _, name = MODELS.get(model, model).partition(":")

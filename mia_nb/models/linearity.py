@@ -500,9 +500,7 @@ def check_values(net: fx.GraphModule, sites: list[Site], x: Tensor) -> None:
         ValueError: that names the place before which something else happens.
     """
     x = x[:SAMPLES]
-    devices = [x.device] if x.is_cuda else []
-    with models.evaluating(net), torch.random.fork_rng(devices=devices):
-        torch.manual_seed(0)
+    with models.evaluating(net), models.same_draws(x.device):
         plain = _replayed(net, {}, x, 1)
         sizes = {site.name: plain[site.name].relu() for site in sites}
         a, b = (

@@ -4,8 +4,6 @@ of all its layers on every sample.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -92,21 +90,17 @@ def activity(module: snn.SNN, x: Tensor) -> tuple[Tensor, Tensor]:
     seen: dict[str, Tensor] = {}
 
     def watch(name: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
-        h, timesteps, static = args
-        h = h.expand(timesteps, *h.shape) if static else h.unflatten(0, (timesteps, -1))
-        seen[name] = _measured(h, spike)
+        seen[name] = _measured(sites.over_time(*args), spike)
 
-    spikes = module.spikes()
-    handles = [spike.register_forward_hook(partial(watch, name)) for name, spike in spikes.items()]
     samples = x.shape[1] if x.ndim == 5 else len(x)
-    try:
-        with models.evaluating(module), Operations(module, samples) as done:
-            steps = snn._copy(module, fold=True)(x, per_step=True)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with (
+        models.evaluating(module),
+        snn.watched(module, watch),
+        Operations(module, samples) as done,
+    ):
+        steps = snn.folded(module)(x, per_step=True)
     accumulates = done.accumulates.float()[:, None]
-    return steps, torch.cat([accumulates, *(seen[name] for name in spikes)], 1)
+    return steps, torch.cat([accumulates, *(seen[name] for name in module.spikes())], 1)
 
 
 class Operations:

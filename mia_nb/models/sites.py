@@ -78,6 +78,13 @@ WAY_OUT = f"insert mia_nb.models.snn.Spike modules by hand, or {STEPWISE}"
 UNTRACED = f"write the control flow without values of tensors, or {STEPWISE}"
 
 
+def over_time(x: Tensor, timesteps: int, static: bool) -> Tensor:
+    """What comes in at a site as (T, B, ...): (T * B, ...) step by step, or (B, ...) where it is
+    the same at every step.
+    """
+    return x.expand(timesteps, *x.shape) if static else x.unflatten(0, (timesteps, -1))
+
+
 class Spike(nn.Module):
     """Integrate-and-fire neurons in place of one ReLU call; equations and options:
     `neurons.multistep`.
@@ -131,7 +138,7 @@ class Spike(nn.Module):
         """x (timesteps * B, ...), or (B, ...) where `static` says that it is the same at every step
         -> (timesteps * B, ...).
         """
-        x = x.expand(timesteps, *x.shape) if static else x.unflatten(0, (timesteps, -1))
+        x = over_time(x, timesteps, static)
         return neurons.multistep(x, self.theta, self.u0, **self.options).flatten(0, 1)
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:

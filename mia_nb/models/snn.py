@@ -8,6 +8,7 @@ al. 2023 (direct training).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import weakref
@@ -389,13 +390,10 @@ class Stepwise(InTime):
         """What to say of a network that answers the same samples otherwise a second time; "" of any
         other.
         """
-        devices = [inputs[0].device] if inputs[0].is_cuda else []
         outputs = []
-        with models.evaluating(self.net):
-            for _ in range(2):
-                with torch.random.fork_rng(devices=devices):
-                    torch.manual_seed(0)
-                    outputs.append(self._run(inputs))
+        for _ in range(2):
+            with models.evaluating(self.net), models.same_draws(inputs[0].device):
+                outputs.append(self._run(inputs))
         first, second = outputs
         allowed = 1e-4 * float(first.abs().max())
         if torch.allclose(first, second, rtol=0, atol=allowed, equal_nan=True):
@@ -649,17 +647,10 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
     """Refuse a network whose trace computes something else: views that change in place, or values
     frozen by tracing.
     """
-    devices = [x.device] if x.is_cuda else []
-    outputs = []
-    for run in (model, lambda x: _Counting(net, {}, False, 2).run(x, 1, False)):
-        with (
-            models.evaluating(model),
-            models.evaluating(net),
-            torch.random.fork_rng(devices=devices),
-        ):
-            torch.manual_seed(0)
-            outputs.append(run(x.clone()))
-    plain, traced = outputs
+    with models.evaluating(model), models.same_draws(x.device):
+        plain = model(x.clone())
+    with models.evaluating(net), models.same_draws(x.device):
+        traced = _Counting(net, {}, False, 2).run(x.clone(), 1, False)
     if not isinstance(plain, Tensor):
         raise ValueError(
             f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one"
@@ -812,15 +803,9 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
         spent = torch.stack([fired, torch.full_like(fired, len(spk))])
         totals[name] = totals[name] + spent if name in totals else spent
 
-    spikes = snn.spikes().items()
-    handles = [spike.register_forward_hook(partial(count, name)) for name, spike in spikes]
-    try:
-        with models.evaluating(snn):
-            for x in _checked(batches):
-                _copy(snn, fold=True)(x)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with models.evaluating(snn), watched(snn, count):
+        for x in _checked(batches):
+            folded(snn)(x)
     if not totals:
         raise ValueError(
             "firing_rates got no batches: pass an iterable of normalised images (B, C, H, W)"
@@ -835,6 +820,23 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
         for name, (fired, seen) in totals.items()
     ]
     return pd.DataFrame(rows)
+
+
+@contextlib.contextmanager
+def watched(snn: SNN, see: Callable[[str, Spike, tuple, Tensor], None]) -> Iterator[None]:
+    """Call see(site, its neurons, what came in, what went out) whenever a site fires."""
+    spikes = snn.spikes().items()
+    handles = [spike.register_forward_hook(partial(see, name)) for name, spike in spikes]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def folded(snn: SNN) -> SNN:
+    """The same network, all time steps in one call of each layer."""
+    return _copy(snn, fold=True)
 
 
 def _copy(snn: SNN, **changes: Any) -> SNN:
@@ -862,17 +864,17 @@ def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.nd
     if site not in spikes:
         raise ValueError(f"site={site!r} is not one of {', '.join(islice(spikes, 20))}")
     spike = spikes[site]
-    seen = []
+    currents = {}
 
-    handle = spike.register_forward_pre_hook(lambda module, args: seen.append(args))
-    try:
-        with models.evaluating(snn):
-            _copy(snn, fold=True)(x)
-            (h, timesteps, static), *_ = seen
-            h = h.expand(timesteps, *h.shape) if static else h.unflatten(0, (timesteps, -1))
-            out, mem = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **spike.options)
-    finally:
-        handle.remove()
+    def keep(name: str, module: Spike, args: tuple, out: Tensor) -> None:
+        if name == site:
+            currents[name] = places.over_time(*args)
+
+    with models.evaluating(snn):
+        with watched(snn, keep):
+            folded(snn)(x)
+        h = currents[site]
+        out, mem = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **spike.options)
     theta = neurons.placed(h, spike.theta, spike.u0)[0].expand(h.shape[1:]).flatten()
     return (
         out.ne(0).flatten(1).cpu().numpy(),
