@@ -4,6 +4,7 @@ work.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -281,7 +282,7 @@ def forgeries(path: Path, rng) -> Iterator[tuple[str, bytes]]:
         yield "junk", b"\xff" * 1000
         yield "nothing", b""
     elif path.suffix == ".npy":
-        good, write = np.load(path), store.io.BytesIO
+        good, write = np.load(path), io.BytesIO
         for what, array in {
             "scalar": np.float64(3),
             "text": np.array(["a"] * len(good)),

@@ -30,7 +30,7 @@ from scipy.stats import norm
 from mia_nb import attacks, metrics, store
 from mia_nb.attacks.inputs import in_place
 from mia_nb.metrics.uncertainty import bootstrap
-from mia_nb.types import Scores, Signals
+from mia_nb.types import CUBES, Scores, Signals
 
 ATTACKS = {
     name: attacks.ATTACKS[name] for name in ("rmia", "lira_global", "lira_per_sample", "nig")
@@ -136,9 +136,7 @@ def stored(folder: Path, models: int, samples: int) -> None:
     place.path.mkdir()
     for name, value in fields.items():
         place.write_array(f"{name}.npy", value)
-    place.write_json(
-        "info.json", {"draws": "plain", "fields": [*fields, *store.CUBES, "top_log_p"]}
-    )
+    place.write_json("info.json", {"draws": "plain", "fields": [*fields, *CUBES, "top_log_p"]})
     kinds = {
         "entropy": float,
         "modified_entropy": float,

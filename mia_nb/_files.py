@@ -146,17 +146,21 @@ def open_file(path: Path) -> BinaryIO:
     return open(path, "rb", opener=no_link)
 
 
+def header_in(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether columns come first, and type, as an .npy claims them on its top."""
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    return read[np.lib.format.read_magic(file)](file)
+
+
 def array_in(data: bytes | mmap.mmap) -> np.ndarray:
     """The array in the bytes of an .npy, a view of them; its header is held against their number
     before any use.
     """
     head = io.BytesIO(data[: 1 << 16])
-    version = np.lib.format.read_magic(head)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    shape, fortran, dtype = read[version](head)
+    shape, fortran, dtype = header_in(head)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not read (allow_pickle=False)")
     if head.tell() + math.prod(shape) * dtype.itemsize != len(data):

@@ -22,7 +22,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.lib import format as npy
 
-from mia_nb._files import replacing
+from mia_nb._files import header_in, replacing
 from mia_nb.digests import digest
 
 # tried whatever a file's suffix says; other formats are tried where the suffix says so
@@ -118,11 +118,10 @@ def members_by_name(packed: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 def _array_bytes(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
     """Bytes of a member's array by its header; ValueError unless so many follow it."""
-    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     with packed.open(entry) as file:
         head = BytesIO(file.read(HEADER))  # a header may claim to be of 4 GB itself
     try:
-        shape, _, dtype = read[npy.read_magic(head)](head)
+        shape, _, dtype = header_in(head)
     except Exception as error:
         raise ValueError(f"{entry.filename} is no array: {_line(error)}") from error
     claimed = math.prod(shape) * dtype.itemsize

@@ -54,7 +54,7 @@ def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(
                 )
         return kept_partial(folder, model)
 
-    monkeypatch.setattr(store, "kept_partial", clean)
+    monkeypatch.setattr(store.signals, "kept_partial", clean)
     signals = query(pool, images, **OPTIONS)
     assert (
         said[0] == "running"

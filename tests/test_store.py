@@ -204,7 +204,7 @@ def test_rows_that_do_not_make_up_the_promised_array_leave_nothing(folder, rows)
 def test_a_mapped_array_is_read_only_and_stays_as_it_was_when_the_file_is_written_anew(
     folder, size, monkeypatch
 ):
-    monkeypatch.setattr(store, "SMALL", 1 << 10)
+    monkeypatch.setattr(store.folder, "SMALL", 1 << 10)
     array = np.arange(size, dtype=float)
     folder.write_array("a.npy", array)
     mapped = folder.map_array("a.npy")
@@ -239,7 +239,7 @@ def test_signals_are_read_back_to_the_bit_with_membership_or_without(folder):
 def test_an_altered_file_of_signals_is_refused_by_name_however_large_it_is(
     folder, name, size, monkeypatch
 ):
-    monkeypatch.setattr(store, "SMALL", 1 << 15)
+    monkeypatch.setattr(store.folder, "SMALL", 1 << 15)
     rng = np.random.default_rng(0)
     save_signals(folder, signals(rng.normal(size=(4, size)), rng.random((4, size)) < 0.5))
     with open(folder.path / f"{name}.npy", "r+b") as file:
@@ -331,7 +331,7 @@ def test_a_full_disk_is_told_once_and_another_fault_is_not_called_one(folder, mo
 def test_too_many_mapped_signals_are_one_line_that_says_what_to_do(folder, monkeypatch):
     import resource
 
-    monkeypatch.setattr(store, "SMALL", 0)
+    monkeypatch.setattr(store.folder, "SMALL", 0)
     save_signals(folder, gaussian(4, 30))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     kept, free = [], os.dup(0)  # the lowest number that is free
@@ -602,7 +602,7 @@ UNTRUE += [
 def test_an_array_whose_header_is_not_true_is_refused_before_memory_is_taken(
     folder, raw, small, monkeypatch
 ):
-    monkeypatch.setattr(store, "SMALL", small)
+    monkeypatch.setattr(store.folder, "SMALL", small)
     folder.write_bytes("a.npy", raw)
     for read in (folder.read_array, folder.map_array) if raw or small else (folder.read_array,):
         with pytest.raises(store.Corrupt, match=r"a\.npy is not what it should be"):

@@ -1,31 +1,5 @@
-"""Content-addressed results on disk: atomic writes, manifest last, checksums on read, locks that
-survive a dead holder.
-
-    <root>/<kind>-<name>-<key12>/    kind = pool | signals | run
-        recipe.json  ...files...     each written under a temporary name, then renamed
-        manifest.jsonl               one line per finished file with its sha256; a file not listed
-                                     is not there
-
-Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JSON. Signals are an
-.npy for each field, mapped into memory: what nobody reads stays on the disk, what was read the
-system may drop again.
-
-A folder may come from anywhere, so nothing in it is trusted:
-
-* Names are plain (`is_plain`). A line of the manifest that names anything else, or is no record, is
-  said and skipped.
-* Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place
-  counts as no file.
-* Nothing outside is written or removed: a link is removed itself, and a result that is a link can
-  only be read.
-
-What is checked when (docs/store.md):
-    every read                          the file's checksum, then its form: JSON entries, array
-                                        header, type, shape
-    train_pool, query, mia-nb run       what they would otherwise make again is intact; damaged
-                                        files are made again
-    mia-nb list, widgets.sources        recipe.json, info.json and status.json; arrays are not read
-    mia-nb show, clean, doctor          every listed file, read or not
+"""A result on disk: its files, written atomically and read by their checksums, its locks; and where
+results are found.
 """
 
 from __future__ import annotations
@@ -64,7 +38,6 @@ from mia_nb._files import (
 )
 from mia_nb.arguments import PathLike
 from mia_nb.checks import checked, shown
-from mia_nb.types import CUBES, Signals
 
 try:
     import fcntl
@@ -73,21 +46,6 @@ except ImportError:  # Windows
 
 KINDS = ("pool", "signals", "run")
 LONGEST_NAME = 255  # bytes of a name in a path, on any usual file system
-OUTPUTS = (*CUBES, "top_log_p")  # a row for each model
-OPTIONAL = ("member", "samples", "activity")
-DESIGN = ("labels", "member", "population")
-FINISHED = "margin.npy"  # the last file of signals to be there
-# kinds of type and axes (models, queries, samples, top classes, what is seen, chosen) of each field
-# of signals
-FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {
-    "top_log_p": ("f", "MNT"),
-    "activity": ("f", "MNF"),
-    "correct": ("b", "MQN"),
-    "labels": ("iu", "N"),
-    "member": ("b", "MN"),
-    "population": ("b", "N"),
-    "samples": ("iu", "C"),
-}
 # bytes: below this a file is read; a mapped one is held open, and few may be open at once
 SMALL = 1 << 24
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -187,7 +145,8 @@ class Folder:
             return hashlib.file_digest(file, "sha256").hexdigest()
         return None
 
-    def _temporary(self, name: str) -> Path:
+    def temporary(self, name: str) -> Path:
+        """Where a file of this name is written until it is whole."""
         self._check_own()
         return self.path / scratch_name(name)
 
@@ -210,9 +169,9 @@ class Folder:
             raise ValueError(
                 f"{name!r} is no name of a stored file: wanted a plain one, without folders"
             )
-        temporary = self._temporary(name)
+        temporary = self.temporary(name)
         digest = hashlib.sha256()
-        with _all_or_nothing(temporary, self.path / name):
+        with all_or_nothing(temporary, self.path / name):
             with open(temporary, "xb") as file:
 
                 def write(data: bytes | memoryview) -> None:
@@ -476,7 +435,7 @@ class Folder:
 
 
 @contextlib.contextmanager
-def _all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
+def all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
     """Remove the temporary file of a write that fails, and say which file could not be written and
     what to do.
     """
@@ -612,166 +571,3 @@ def _begins_with(folder: Folder, prefix: str) -> bool:
     # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged
     # one blocks no other result
     return len(prefix) <= 12 or folder.key.startswith(prefix)
-
-
-def read_info(folder: Folder) -> tuple[dict, list[str]]:
-    """How models were queried, and the files of their outputs; raises Corrupt where nothing
-    or an altered record is there.
-    """
-    info = folder.read_json("info.json", draws=str, fields=list)
-    fields = info.pop("fields")
-    strange = [name for name in fields if not isinstance(name, str) or name not in FORMS]
-    if strange:
-        raise folder.corrupt("info.json", f"fields={strange}: wanted some of {', '.join(FORMS)}")
-    return info, [f"{name}.npy" for name in fields]
-
-
-def has_signals(folder: Folder) -> bool:
-    """Whether all files of signals were written here, and are there."""
-    with contextlib.suppress(Corrupt):
-        _, files = read_info(folder)
-        return all(folder.has(name) for name in files)
-    return False
-
-
-def load_signals(folder: Folder) -> Signals:
-    """Stored signals, their arrays read-only and on the disk until they are used.
-
-    Raises Corrupt where a file is gone or altered, OSError where too many are open.
-    """
-    try:
-        info, files = read_info(folder)
-        arrays = {name.removesuffix(".npy"): folder.map_array(name) for name in files}
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise
-        way = "keep fewer signals at a time, or raise the limit with: ulimit -n 4096"
-        raise OSError(
-            error.errno, f"{error.strerror} while reading {folder.path}: {way}"
-        ) from error
-    sizes: dict[str, int] = {}  # of each axis, by the first array that has it
-    for name, (kinds, axes) in FORMS.items():
-        array = arrays.setdefault(name, None)
-        if array is None:
-            if name not in OPTIONAL:
-                raise folder.corrupt("info.json", f"{name} is not among its fields")
-            continue
-        fits = array.ndim == len(axes) and all(
-            sizes.setdefault(axis, size) == size
-            for axis, size in zip(axes, array.shape, strict=True)
-        )
-        if not fits or array.dtype.kind not in kinds:
-            text = f"it holds {array.shape} {array.dtype}, which does not fit the others"
-            raise folder.corrupt(f"{name}.npy", text)
-    arrays.pop("samples")
-    _check_activity(folder, info, arrays["activity"])
-    return Signals(**arrays, query_kind=info.pop("draws"), info=info)
-
-
-def _check_activity(folder: Folder, info: dict, activity: np.ndarray | None) -> None:
-    """Corrupt unless every column of the activity has its name."""
-    names = info.get("activity")
-    if activity is None and names is None:
-        return
-    if activity is None:
-        raise folder.corrupt("info.json", "it names an activity that is not there")
-    words = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not words or len(names) != activity.shape[2]:
-        raise folder.corrupt("info.json", "activity: wanted a name for each column")
-
-
-def load_samples(folder: Folder) -> np.ndarray | None:
-    """Numbers of the images that the signals are about, none for images of others; None where all
-    of the pool's were queried.
-    """
-    if "samples.npy" not in read_info(folder)[1]:
-        return None
-    samples = folder.read_array("samples.npy", "iu", (None,))
-    if len(samples) and samples.min() < 0:
-        raise folder.corrupt("samples.npy", "it has negative numbers")
-    return samples
-
-
-def _partial_file(folder: Folder, model: int) -> Path:
-    return folder.path / f".partial-{model:03d}.npz"
-
-
-def keep_partial(folder: Folder, model: int, signals: Signals) -> None:
-    """Write one model's outputs beside the signals that are to come, so that a killed query goes on
-    with the next model.
-
-    Parameters:
-        folder: of the signals.
-        model: its row in the pool.
-        signals: of this model alone.
-    """
-    temporary = folder._temporary(f"{model}.npz")
-    path = _partial_file(folder, model)
-    with _all_or_nothing(temporary, path):
-        with open(temporary, "xb") as file:
-            outputs = {name: getattr(signals, name) for name in OUTPUTS}
-            if signals.activity is not None:
-                outputs["activity"] = signals.activity
-            np.savez(file, allow_pickle=False, **outputs)
-        os.replace(temporary, path)
-
-
-def kept_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
-    """What `keep_partial` wrote; None where nothing is or it is damaged.
-
-    Parameters:
-        folder: of the signals.
-        model: its row in the pool.
-    """
-    try:
-        with open_file(_partial_file(folder, model)) as file:
-            kept = arrays_in(file.read())  # its checksums are read too
-            names = (*OUTPUTS, "activity") if "activity" in kept else OUTPUTS
-            return {name: kept[name] for name in names}
-    except Exception:  # whatever is wrong with it, the model is queried again
-        return None
-
-
-def drop_partial(folder: Folder) -> list[str]:
-    """Remove the partial results of all models; the names of their files."""
-    return folder.sweep(".partial-*.npz", older_than=0)
-
-
-def join_partial(
-    folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None = None
-) -> None:
-    """Signals from the partial results of these models, read and written one model at a time; until
-    all is written there are none.
-
-    Parameters:
-        folder: of the signals.
-        models: their rows in the pool.
-        design: labels, member, population.
-        info: how they were queried; becomes info.json.
-        samples: which images were queried, where not all of the pool's were.
-    """
-    for name in FORMS:
-        if (folder.path / f"{name}.npy").is_dir():
-            raise folder.corrupt(f"{name}.npy", "a folder stands in its place")
-    recorded = folder.files()
-    every = {"samples": samples, **design}
-    beside = {name: value for name, value in every.items() if value is not None}
-    absent = [f"{name}.npy" for name in every if name not in beside]
-    folder.remove(*(name for name in (FINISHED, *absent) if name in recorded))
-    for name, value in beside.items():
-        folder.write_array(f"{name}.npy", value)
-    activity = ["activity"] if "activity" in info else []
-    names = [*OUTPUTS, *activity]
-    folder.write_json("info.json", {**info, "fields": [*names, *beside]})
-    with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
-        append = {}
-        for model in models:
-            outputs = kept_partial(folder, model)
-            for name in names:
-                rows = outputs[name]
-                if name not in append:
-                    shape = (len(models), *rows.shape[1:])
-                    writing = folder.rows(f"{name}.npy", rows.dtype, shape)
-                    append[name] = stack.enter_context(writing)
-                append[name](rows)
-    drop_partial(folder)

@@ -1,0 +1,81 @@
+"""Content-addressed results on disk: atomic writes, manifest last, checksums on read, locks that
+survive a dead holder.
+
+    <root>/<kind>-<name>-<key12>/    kind = pool | signals | run
+        recipe.json  ...files...     each written under a temporary name, then renamed
+        manifest.jsonl               one line per finished file with its sha256; a file not listed
+                                     is not there
+
+Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JSON. Signals are an
+.npy for each field, mapped into memory: what nobody reads stays on the disk, what was read the
+system may drop again.
+
+A folder may come from anywhere, so nothing in it is trusted:
+
+* Names are plain (`is_plain`). A line of the manifest that names anything else, or is no record, is
+  said and skipped.
+* Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place
+  counts as no file.
+* Nothing outside is written or removed: a link is removed itself, and a result that is a link can
+  only be read.
+
+What is checked when (docs/store.md):
+    every read                          the file's checksum, then its form: JSON entries, array
+                                        header, type, shape
+    train_pool, query, mia-nb run       what they would otherwise make again is intact; damaged
+                                        files are made again
+    mia-nb list, widgets.sources        recipe.json, info.json and status.json; arrays are not read
+    mia-nb show, clean, doctor          every listed file, read or not
+"""
+
+from mia_nb._files import MANIFEST
+from mia_nb.store.folder import (
+    READ_ONLY,
+    Corrupt,
+    Folder,
+    ReadOnly,
+    content_key,
+    find,
+    folders,
+    open_folder,
+    place,
+    sha256_of,
+)
+from mia_nb.store.signals import (
+    DESIGN,
+    FINISHED,
+    OUTPUTS,
+    drop_partial,
+    has_signals,
+    join_partial,
+    keep_partial,
+    kept_partial,
+    load_samples,
+    load_signals,
+    read_info,
+)
+
+__all__ = [
+    "DESIGN",
+    "FINISHED",
+    "MANIFEST",
+    "OUTPUTS",
+    "READ_ONLY",
+    "Corrupt",
+    "Folder",
+    "ReadOnly",
+    "content_key",
+    "drop_partial",
+    "find",
+    "folders",
+    "has_signals",
+    "join_partial",
+    "keep_partial",
+    "kept_partial",
+    "load_samples",
+    "load_signals",
+    "open_folder",
+    "place",
+    "read_info",
+    "sha256_of",
+]
