@@ -28,7 +28,6 @@ SHARED = (
     "rmia_offline",
     "rmia_count",
     "rmia_tuned",
-    partial(rmia, offline=True, from_in=True),
     partial(rmia, combine="llr"),
     "base",
     partial(base, offline=True, alpha=0.7),

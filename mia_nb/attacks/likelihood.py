@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaln, digamma, gammaln, hyp2f1, log_ndtr, polygamma, stdtr
+from scipy.special import betaln, digamma, gammaln, hyp2f1, polygamma, stdtr
 
 from mia_nb.arguments import Anything, Flag, Real, Whole
 from mia_nb.attacks.inputs import (
@@ -27,6 +27,8 @@ from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 PRIOR_CAP = 5000.0  # nig's a0 when the variances look alike
+NU0 = 6.0  # references that a shrunken variance gives to that of all samples
+KAPPA0 = 1.0  # references that the centre of IN gives to its prior
 JOINT = ("joint", "mean_sd")  # of `combine`: forms that compare vectors
 
 
@@ -72,11 +74,9 @@ def lira(
     offline: Flag = False,
     variance: str = "auto",
     centre: str = "mean",
-    share_variance: Flag = False,
     tail: str = "one_sided",
-    report: str = "z",
     ddof: Whole = 1,
-    nu0: Real = 6.0,
+    nu0: Real = NU0,
     rho: Real = 0.1,
     combine: str | None = None,
     missing: str = "raise",
@@ -93,9 +93,7 @@ def lira(
             ddof); global sum SS / sum (n - ddof); shrunk (nu0 v_global + SS) / (nu0 + n - 1); auto
             = per_sample where every side has 32 references, else shrunk.
         centre: "mean" or "median".
-        share_variance: one v for both sides.
         tail: offline, one_sided, or two_sided: -log N, which rewards low margins too (parity).
-        report: offline, z, or logcdf: log Phi(z).
         ddof: of the variance.
         nu0: of the shrunk variance.
         rho: of the joint forms: covariance (1 - rho) V + rho diag V.
@@ -112,7 +110,6 @@ def lira(
     one_of("variance", variance, ("auto", "per_sample", "global", "shrunk"))
     one_of("centre", centre, ("mean", "median"))
     one_of("tail", tail, ("one_sided", "two_sided"))
-    one_of("report", report, ("z", "logcdf"))
     need = ("out",) if offline else ("in", "out")
     side = sides("lira", target, references, need, missing, summary)
     combine = combination("lira", target.query_kind, combine)
@@ -137,9 +134,7 @@ def lira(
     score = np.zeros(side.usable.shape)
     for query, (phi_t, phi) in enumerate(pairs):
         world_in, world_out = summary.of(query)
-        v_in, v_out = _variances(
-            world_in, world_out, side.audited, offline, share_variance, variance, ddof, nu0
-        )
+        v_in, v_out = _variances(world_in, world_out, side.audited, offline, variance, ddof, nu0)
         m_in, m_out = world_in.mean, world_out.mean
         if centre == "median":
             m_in, m_out = median(phi, side.mask), median(phi, ~side.mask)
@@ -149,7 +144,7 @@ def lira(
         elif tail == "two_sided":
             score += (z**2 + np.log(v_out)) / 2
         else:
-            score += z if report == "z" else log_ndtr(z)
+            score += z
     return np.where(side.usable, score / len(pairs), np.nan)
 
 
@@ -159,9 +154,6 @@ def lira_fit(
     *,
     variance: str = "shrunk",
     combine: str = "margin",
-    share_variance: bool = False,
-    ddof: int = 1,
-    nu0: float = 6.0,
 ) -> tuple[np.ndarray, Fit]:
     """(the target's margins (N,), the Gaussians that `lira` compares at them).
 
@@ -170,7 +162,6 @@ def lira_fit(
         references: signals of the other models, membership included.
         variance: per_sample, global or shrunk.
         combine: one margin for all queries, a name of `combine_queries`.
-        share_variance, ddof, nu0: as in `lira`.
 
     log_ratio of the margins is the score of `lira` with these options; NaN where a side is missing.
     Raises ValueError where no sample has two references on a side, so that there is no variance,
@@ -179,9 +170,7 @@ def lira_fit(
     one_of("variance", variance, ("per_sample", "global", "shrunk"))
     side = sides("lira", target, references, ("in", "out"), "nan")
     world_in, world_out = worlds_of(references, "lira", combine).of(0)
-    variances = _variances(
-        world_in, world_out, side.audited, False, share_variance, variance, ddof, nu0
-    )
+    variances = _variances(world_in, world_out, side.audited, False, variance, 1, NU0)
     means = (world_in.mean, world_out.mean)
     return target_margin(target, "lira", combine), _fit(side, means, variances, (np.inf, np.inf))
 
@@ -191,7 +180,6 @@ def nig_fit(
     references: Signals,
     *,
     combine: str = "margin",
-    **options: bool | str | float | None,
 ) -> tuple[np.ndarray, Fit]:
     """(the target's margins (N,), the Student t predictives that `nig` compares at them).
 
@@ -199,15 +187,14 @@ def nig_fit(
         target: signals of one model.
         references: signals of the other models, membership included.
         combine: one margin for all queries, a name of `combine_queries`.
-        options: share_variance, kappa0, a0 of `nig`.
 
     log_ratio of the margins is the score of nig(..., combine, allow_unequal=True); NaN where a side
     is missing.
     """
     side = sides("nig", target, references, ("in", "out"), "nan")
     world_in, world_out = worlds_of(references, "nig", combine).of(0)
-    centre, a, c = _nig_predictives(world_in, world_out, side.audited, **options)
-    return target_margin(target, "nig", combine), _fit(side, centre, c, [2 * shape for shape in a])
+    centre, a, c = _nig_predictives(world_in, world_out, side.audited)
+    return target_margin(target, "nig", combine), _fit(side, centre, c, (2 * a, 2 * a))
 
 
 def _fit(
@@ -233,17 +220,16 @@ def _variances(
     world_out: World,
     audited: np.ndarray,
     offline: bool,
-    share: bool,
     variance: str,
     ddof: int,
     nu0: float,
 ) -> tuple:
     """(v_in, v_out) of every sample; v_in is None offline."""
 
-    def of_side(name: str, n: np.ndarray, ss: np.ndarray, means: int = 1) -> np.ndarray:
-        """(N,) with `means` fitted means per sample, floored at 1e-12 + (1e-6 s_global)^2."""
-        free = np.maximum(n - means, 0)
-        divisor = np.maximum(n - ddof * means, 0)
+    def of_side(name: str, n: np.ndarray, ss: np.ndarray) -> np.ndarray:
+        """(N,) floored at 1e-12 + (1e-6 s_global)^2."""
+        free = np.maximum(n - 1, 0)
+        divisor = np.maximum(n - ddof, 0)
         if not free[audited].any():
             raise ValueError(
                 f"lira: no sample has two {name} references, so there is no variance estimate:"
@@ -263,9 +249,6 @@ def _variances(
                 )
         return np.maximum(out, 1e-12 + 1e-12 * overall)
 
-    if share and not offline:
-        pooled = of_side("IN or OUT", world_in.n + world_out.n, world_in.ss + world_out.ss, 2)
-        return pooled, pooled
     v_out = of_side("OUT", world_out.n, world_out.ss)
     return None if offline else of_side("IN", world_in.n, world_in.ss), v_out
 
@@ -324,10 +307,6 @@ def nig(
     references: Signals | None = None,
     *,
     offline: Flag = False,
-    share_variance: bool | str = True,
-    predictive: str = "t",
-    kappa0: Real = 1.0,
-    a0: Real | None = None,
     combine: str | None = None,
     missing: str = "raise",
     allow_unequal: Flag = False,
@@ -338,13 +317,13 @@ def nig(
 
         s = lt(phi_t; 2a, m_in, c_in) - lt(phi_t; 2a, m_out, c_out)
 
-        for a side with n references, k = kappa0 + n, d = n (n - 1 if kappa0 = 0):
+        for a side with n references and a prior of kappa0 of them, k = kappa0 + n:
         m = (kappa0 mu0 + n xbar) / k
         c = b (k + 1) / (a k)
-        a = a0 + sum d / 2
-        b = b0 + sum [SS + kappa0 n (xbar - mu0)^2 / k] / 2
+        a = a0 + (n_in + n_out - 1) / 2
+        b = b0 + sum over sides of [SS + kappa0 n (xbar - mu0)^2 / k] / 2
 
-    OUT has kappa0 = 0; IN has kappa0 and mu0 = xbar_out + the mean over samples of (xbar_in -
+    OUT has kappa0 = 0; IN has kappa0 = 1 and mu0 = xbar_out + the mean over samples of (xbar_in -
     xbar_out). a0 and b0 match the moments of log SS over samples; with one pair the variance is
     that of (xbar_in - xbar_out) / sqrt 2 over samples.
 
@@ -352,11 +331,6 @@ def nig(
         target: signals of one model.
         references: signals of the other models, membership included.
         offline: log T_cdf of the OUT predictive alone.
-        share_variance: True, False (each side its own a and b), or "ratio" (IN scaled by the ratio
-            of the global variances).
-        predictive: "t" or "normal".
-        kappa0: weight of the IN centre's prior.
-        a0: fixed where given.
         combine: llr averages s over queries; a name of `combine_queries` reduces the margins first.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         allow_unequal: for designs, as Bernoulli, whose reference counts differ between samples but
@@ -367,9 +341,6 @@ def nig(
     when reference counts differ between samples: the scale depends on them, so counts that follow
     the target's membership leak the design.
     """
-    if share_variance not in (True, False, "ratio"):
-        raise ValueError(f"share_variance={share_variance!r} is not one of True, False, ratio")
-    one_of("predictive", predictive, ("t", "normal"))
     need = ("out",) if offline else ("in", "out")
     side = sides("nig", target, references, need, missing, summary)
     for count in (side.n_out,) if offline else (side.n_in, side.n_out):
@@ -387,117 +358,66 @@ def nig(
     for query, (phi_t, _) in enumerate(pairs):
         world_in, world_out = summary.of(query)
         if offline:
-            score += _nig_offline(phi_t, world_out, side.audited, a0, predictive)
+            score += _nig_offline(phi_t, world_out, side.audited)
         else:
-            score += _nig_online(
-                phi_t,
-                world_in,
-                world_out,
-                side.audited,
-                share_variance,
-                predictive,
-                kappa0,
-                a0,
-            )
+            score += _nig_online(phi_t, world_in, world_out, side.audited)
     return np.where(side.usable, score / len(pairs), np.nan)
 
 
 def _nig_online(
-    phi_t: np.ndarray,
-    world_in: World,
-    world_out: World,
-    audited: np.ndarray,
-    share: bool | str,
-    predictive: str,
-    kappa0: float,
-    a0: float | None,
+    phi_t: np.ndarray, world_in: World, world_out: World, audited: np.ndarray
 ) -> np.ndarray:
-    (centre, m_out), (a_in, a_out), (c_in, c_out) = _nig_predictives(
-        world_in, world_out, audited, share, kappa0, a0
-    )
-    log_in = _log_predictive(phi_t - centre, a_in, c_in, predictive)
-    log_out = _log_predictive(phi_t - m_out, a_out, c_out, predictive)
-    if not share and predictive == "t":  # otherwise these terms are equal and cancel
-        log_in += gammaln(a_in + 0.5) - gammaln(a_in) - np.log(a_in) / 2
-        log_out += gammaln(a_out + 0.5) - gammaln(a_out) - np.log(a_out) / 2
-    return log_in - log_out
+    (m_in, m_out), a, (c_in, c_out) = _nig_predictives(world_in, world_out, audited)
+    return _log_t(phi_t - m_in, a, c_in) - _log_t(phi_t - m_out, a, c_out)
 
 
 def _nig_predictives(
-    world_in: World,
-    world_out: World,
-    audited: np.ndarray,
-    share_variance: bool | str = True,
-    kappa0: float = 1.0,
-    a0: float | None = None,
-) -> tuple[tuple, tuple, tuple]:
-    """((m_in, m_out), (a_in, a_out), (c_in, c_out)): Student's t with 2a degrees of freedom, centre
-    m, scale^2 c.
+    world_in: World, world_out: World, audited: np.ndarray
+) -> tuple[tuple, np.ndarray, tuple]:
+    """((m_in, m_out), a, (c_in, c_out)): Student's t with 2a degrees of freedom, centre m, scale^2
+    c.
     """
     n_in = np.maximum(world_in.n, 1)
     n_out = np.maximum(world_out.n, 1)
-    free_in = n_in - 1
-    free_out = n_out - 1
     gap = world_in.mean - world_out.mean
-    ratio = 1.0
-    if share_variance == "ratio" and free_in[audited].any() and free_out[audited].any():
-        variance_in = world_in.ss[audited].sum() / free_in[audited].sum()
-        variance_out = world_out.ss[audited].sum() / free_out[audited].sum()
-        if min(variance_in, variance_out) > 0:
-            ratio = variance_in / variance_out
-    ss_in = world_in.ss / ratio
     a0, b0 = variance_prior(
-        free_in + free_out, ss_in + world_out.ss, audited, a0, between=gap[audited]
+        n_in + n_out - 2, world_in.ss + world_out.ss, audited, between=gap[audited]
     )
-    kappa = kappa0 + n_in
+    k = KAPPA0 + n_in
     shift = gap[audited].mean()
-    centre = (kappa0 * (world_out.mean + shift) + n_in * world_in.mean) / kappa
-    pull = kappa0 * n_in * (gap - shift) ** 2 / kappa / ratio
-    a_in = (n_in if kappa0 > 0 else free_in) / 2
-    b_in = (ss_in + pull) / 2
-    a_out = free_out / 2
-    b_out = world_out.ss / 2
-    if share_variance:
-        a_in = a_out = a_in + a_out
-        b_in = b_out = b_in + b_out
-    a_in = a0 + a_in
-    a_out = a0 + a_out
-    b_in = b0 + b_in
-    b_out = b0 + b_out
-    c_in = ratio * b_in * (kappa + 1) / (a_in * kappa)
-    c_out = b_out * (n_out + 1) / (a_out * n_out)
-    return (centre, world_out.mean), (a_in, a_out), (c_in, c_out)
+    centre = (KAPPA0 * (world_out.mean + shift) + n_in * world_in.mean) / k
+    pull = KAPPA0 * n_in * (gap - shift) ** 2 / k
+    a = a0 + (n_in / 2 + (n_out - 1) / 2)
+    b = b0 + ((world_in.ss + pull) / 2 + world_out.ss / 2)
+    c_in = b * (k + 1) / (a * k)
+    c_out = b * (n_out + 1) / (a * n_out)
+    return (centre, world_out.mean), a, (c_in, c_out)
 
 
-def _log_predictive(gap: np.ndarray, a: np.ndarray, c: np.ndarray, predictive: str) -> np.ndarray:
-    """log density at distance gap of Student's t, 2a degrees of freedom, scale^2 c (or the normal),
-    up to terms in a.
+def _log_t(gap: np.ndarray, a: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """log density at distance gap of Student's t, 2a degrees of freedom, scale^2 c, up to terms in
+    a.
     """
-    if predictive == "normal":
-        return -(np.log(c) + gap**2 / c) / 2
     return -np.log(c) / 2 - (a + 0.5) * np.log1p(gap**2 / (2 * a * c))
 
 
-def _nig_offline(
-    phi_t: np.ndarray, world: World, audited: np.ndarray, a0: float | None, predictive: str
-) -> np.ndarray:
+def _nig_offline(phi_t: np.ndarray, world: World, audited: np.ndarray) -> np.ndarray:
     n = np.maximum(world.n, 1)
     if not (n[audited] > 1).any():
         raise ValueError(
             "nig: one OUT reference leaves no variance estimate offline: use rmia(offline=True) or"
             " train more pairs"
         )
-    a0, b0 = variance_prior(n - 1, world.ss, audited, a0)
+    a0, b0 = variance_prior(n - 1, world.ss, audited)
     a = a0 + (n - 1) / 2
     z = (phi_t - world.mean) / np.sqrt((b0 + world.ss / 2) * (n + 1) / (a * n))
-    return log_ndtr(z) if predictive == "normal" else _log_t_cdf(z, 2 * a)
+    return _log_t_cdf(z, 2 * a)
 
 
 def variance_prior(
     free: np.ndarray,
     ss: np.ndarray,
     audited: np.ndarray,
-    a0: float | None,
     between: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """Inverse-gamma (a0, b0) of the variances, from E and var of log SS: var = trigamma(a0) +
@@ -509,23 +429,21 @@ def variance_prior(
             "Student-t LiRA has one pair only: its variance, the spread of samples, is a guess",
             stacklevel=4,
         )
-        a0 = a0 or 3.0
-        # prior mean b0 / (a0 - 1)
-        return a0, (a0 - 1 if a0 > 1 else a0) * max(between.var() / 2, 1e-6)
+        a0 = 3.0  # the prior's mean is b0 / (a0 - 1)
+        return a0, (a0 - 1) * max(between.var() / 2, 1e-6)
     half = free[used] / 2
     variance = ss[used] / free[used]
     log_variance = (
         np.log(np.maximum(variance, 1e-12 + 1e-12 * variance.mean())) - digamma(half) + np.log(half)
     )
-    if a0 is None:
-        excess = log_variance.var() - polygamma(1, half).mean()
-        a0 = PRIOR_CAP
-        if excess > polygamma(1, PRIOR_CAP):
-            from scipy.optimize import brentq
+    excess = log_variance.var() - polygamma(1, half).mean()
+    a0 = PRIOR_CAP
+    if excess > polygamma(1, PRIOR_CAP):
+        from scipy.optimize import brentq
 
-            a0 = np.exp(
-                brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP))
-            )
+        a0 = np.exp(
+            brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP))
+        )
     return a0, np.exp(log_variance.mean() + digamma(a0))
 
 

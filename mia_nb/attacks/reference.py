@@ -207,9 +207,7 @@ def rmia(
     offline: Flag = False,
     a: Real = 0.3,
     gamma: Real = 1.0,
-    strict: Flag = True,
     trim: Real = 0.0,
-    from_in: Flag = False,
     combine: str | None = None,
     missing: str = "raise",
     summary: Anything = None,
@@ -229,11 +227,8 @@ def rmia(
         offline: whether OUT references alone are used.
         a: of the offline average, in [0, 1].
         gamma: of count and vote, above 0.
-        strict: False counts >= instead of >.
         trim: share of the references dropped at each end of the confidences, in [0, 0.5); online
             from IN and OUT together, which then weigh by model.
-        from_in: offline, samples with IN references only use p_out = (p_in + a - 1) / a, clipped at
-            0.
         combine: how queries are combined, a name of `combine_queries`; llr averages u over queries.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `confidences_of` the references, where they are known; None: read from them.
@@ -249,15 +244,8 @@ def rmia(
             f"rmia: a={a} must lie in [0, 1], trim={trim} in [0, 0.5), and gamma={gamma} must be"
             " positive"
         )
-    if not offline:
-        need = ("in", "out")
-    elif from_in:
-        need = ()
-    else:
-        need = ("out",)
+    need = ("out",) if offline else ("in", "out")
     side = sides("rmia", target, references, need, missing, summary)
-    if from_in and not a > 0:
-        raise ValueError("rmia(from_in=True) inverts p_in = a p_out + (1 - a), which needs a > 0")
     if form != "ratio" and not target.population.any():
         raise ValueError(
             f"rmia(form={form!r}) needs population samples that no model saw; set population > 0"
@@ -267,32 +255,29 @@ def rmia(
     pairs = per_query(target, references, "rmia", "llr" if form == "vote" else combine)
     for query, (phi_t, phi) in enumerate(pairs):
         if summary is None:
-            margin = _average_margin(phi, side, offline=offline, a=a, trim=trim, from_in=from_in)
-            average = log_p(margin)
+            average = log_p(_average_margin(phi, side, offline=offline, a=a, trim=trim))
         else:
-            average = _log_average(summary, query, offline=offline, a=a, from_in=from_in)
+            average = _log_average(summary, query, offline=offline, a=a)
         u.append(log_p(phi_t) - average)
     u = np.array(u)
     u[:, ~side.usable & ~target.population] = np.nan
     if form == "vote":
-        return _majority(u, target.population, np.log(gamma), strict)
+        return _majority(u, target.population, np.log(gamma))
     u = u.mean(0)
     if form == "ratio":
         return u
     among = np.sort(u[target.population])
-    count = np.searchsorted(among, u - np.log(gamma), side="left" if strict else "right")
+    count = np.searchsorted(among, u - np.log(gamma), side="left")
     return np.where(np.isnan(u), np.nan, count / len(among))
 
 
-def _log_average(
-    summary: Confidences, query: int, *, offline: bool, a: float, from_in: bool
-) -> np.ndarray:
+def _log_average(summary: Confidences, query: int, *, offline: bool, a: float) -> np.ndarray:
     """(N,) logarithm of rmia's pbar, from the sums over the references.
 
     pbar and 1 - pbar are computed side by side, neither as a difference, so that the logarithm is
     accurate where pbar rounds to 1.
     """
-    n_in, n_out = summary.n
+    n_in, _ = summary.n
     with np.errstate(divide="ignore", invalid="ignore"):  # NaN where a side has no reference
         p_in, p_out = summary.p[:, query] / summary.n
         q_in, q_out = summary.q[:, query] / summary.n
@@ -300,31 +285,22 @@ def _log_average(
         q = (q_in + q_out) / 2
         by_out = (n_in == 0) | offline
         if by_out.any():
-            if from_in:
-                inverted = by_out & (n_out == 0)
-                q_out = np.where(inverted, np.minimum(q_in / a, 1), q_out)
-                p_out = np.where(inverted, 1 - q_out, p_out)
             p = np.where(by_out, ((1 + a) * p_out + 1 - a) / 2, p)
             q = np.where(by_out, (1 + a) * q_out / 2, q)
         return -np.log1p(q / p)
 
 
 def _average_margin(
-    phi: Columns, side: Sides, *, offline: bool, a: float, trim: float, from_in: bool
+    phi: Columns, side: Sides, *, offline: bool, a: float, trim: float
 ) -> np.ndarray:
     """(N,) margin of rmia's pbar: log pbar - log(1 - pbar), accurate where pbar rounds to 1."""
     by_out = (side.n_in == 0) | offline
-    inverted = by_out & (side.n_out == 0) & from_in
     n_in = np.where(side.n_in, side.n_in, np.nan)
     n_out = np.where(side.n_out, side.n_out, np.nan)
-    weight_in = np.where(inverted, 1 / n_in, np.where(by_out, 0 / n_out, 0.5 / n_in))
-    weight_out = np.where(inverted, 0, np.where(by_out, 1 / n_out, 0.5 / n_out))
+    weight_in = np.where(by_out, 0 / n_out, 0.5 / n_in)
+    weight_out = np.where(by_out, 1 / n_out, 0.5 / n_out)
     mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out, trim)
-    # log 0 = -inf is meant: a = 1 adds nothing, and p_out may be clipped at 0
-    with np.errstate(divide="ignore"):
-        if inverted.any():
-            mean_q = np.where(inverted, np.minimum(mean_q - np.log(a or 1), 0), mean_q)
-            mean_p = np.where(inverted, np.log(-np.expm1(mean_q)), mean_p)
+    with np.errstate(divide="ignore"):  # log 0 = -inf is meant: a = 1 adds nothing
         blend = np.where(by_out, (1 + a) / 2, 1.0)
         return np.logaddexp(np.log(blend) + mean_p, np.log1p(-blend)) - np.log(blend) - mean_q
 
@@ -351,16 +327,15 @@ def _log_means(
     return mean_p, mean_q
 
 
-def _majority(u: np.ndarray, population: np.ndarray, log_gamma: float, strict: bool) -> np.ndarray:
+def _majority(u: np.ndarray, population: np.ndarray, log_gamma: float) -> np.ndarray:
     """Share of population samples z that more than half of the queries put below x: (Q, N) ->
     (N,).
     """
-    beats = np.greater if strict else np.greater_equal
     half = len(u) / 2
 
     def won(part: slice) -> np.ndarray:
         gaps = (u_q[part, None] - u_q[population] for u_q in u)
-        return (sum(beats(gap, log_gamma).astype(np.int32) for gap in gaps) > half).mean(1)
+        return (sum((gap > log_gamma).astype(np.int32) for gap in gaps) > half).mean(1)
 
     score = by_blocks((int(population.sum()), u.shape[1]), won)
     return np.where(np.isnan(u[0]), np.nan, score)
