@@ -30,11 +30,6 @@ READINGS = {  # of watson: what is compared, as a function of the margin
 }
 
 
-def _among(side: Sides, refs: str) -> Columns:
-    """(M, N) bool: the references that are compared with."""
-    return ~side.mask if refs == "out" else side.mask.then(np.ones_like)
-
-
 def _mean(phi: Columns, mask: Columns) -> np.ndarray:
     """(N,) mean of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
 
@@ -52,70 +47,48 @@ def attack_r(
     references: Signals | None = None,
     *,
     form: str = "shift",
-    refs: str | None = None,
     combine: str | None = None,
     missing: str = "raise",
     summary: Anything = None,
 ) -> np.ndarray:
     """Reference attack: how the target's margin compares with the references' margins phi_k of the
-    same sample, k in S.
+    same sample.
 
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
-        form: shift, gaussian, interp or lattice, see below.
-        refs: S, "all" or "out"; None: "out" for interp, else "all".
+        form: shift, interp or lattice, see below.
         combine: how queries are combined, a name of `combine_queries`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `worlds_of` the references, where they are known already; None: computed here.
 
     Forms:
         shift: phi_t - mean phi_k.
-        gaussian: shift / s_pool, one standard deviation for all samples, so the same ROC.
-        interp: 1 - I(loss_t), I interpolates the sorted losses {0, l_1..n, 1000} onto 0, 1/(n+1),
-            ..., 1 (Ye et al. 2022).
-        lattice: share of references with phi_k <= phi_t, at most |S| + 1 values (Guan et al. 2025):
+        interp: 1 - I(loss_t), I interpolates the sorted losses {0, l_1..n, 1000} of the OUT
+            references onto 0, 1/(n+1), ..., 1 (Ye et al. 2022).
+        lattice: share of n references with phi_k <= phi_t, at most n + 1 values (Guan et al. 2025):
             its zeros at low FPR are made by ties.
 
-    Raises ValueError for samples without OUT reference (refs="out"), and for gaussian where no
-    sample has two references.
+    Raises ValueError, with interp, for samples without OUT reference.
     """
-    one_of("form", form, ("shift", "gaussian", "interp", "lattice"))
-    refs = refs or ("out" if form == "interp" else "all")
-    one_of("refs", refs, ("all", "out"))
-    need = ("out",) if refs == "out" else ()
+    one_of("form", form, ("shift", "interp", "lattice"))
+    need = ("out",) if form == "interp" else ()
     side = sides("attack_r", target, references, need, missing, summary)
     phi_t = target_margin(target, "attack_r", combine)
     phi = reference_margins(references, "attack_r", combine)
-    among = _among(side, refs)
     if form == "lattice":
         below = Columns(phi.shape, lambda index: (phi_t[index[-1]] >= phi[index]).astype(float))
-        return _mean(below, among)
+        return _mean(below, side.mask.then(np.ones_like))
     if form == "interp":
         return 1 - by_blocks(
             phi.shape,
-            lambda part: _interpolated(-log_p(phi_t[part]), -log_p(phi[:, part]), among[:, part]),
+            lambda part: _interpolated(
+                -log_p(phi_t[part]), -log_p(phi[:, part]), ~side.mask[:, part]
+            ),
         )
     if summary is None:
         summary = worlds([phi], side.mask)
-    world = _among_world(summary, refs)
-    shift = phi_t - _mean_or_nan(world)
-    if form == "shift":
-        return shift
-    free = (world.n[side.audited] - 1).clip(0).sum()
-    if not free:
-        raise ValueError(
-            'attack_r(form="gaussian") needs two references of some sample to measure a spread; use'
-            ' form="shift"'
-        )
-    return shift / np.sqrt(world.ss[side.audited].sum() / free)
-
-
-def _among_world(summary: Worlds, refs: str) -> World:
-    """Of the references that are compared with."""
-    if refs == "out":
-        return summary.of(0)[1]
-    return summary.together(0)
+    return phi_t - _mean_or_nan(summary.together(0))
 
 
 def _mean_or_nan(world: World) -> np.ndarray:
@@ -146,7 +119,6 @@ def watson(
     *,
     signal: str = "loss",
     centre: str = "mean",
-    refs: str = "out",
     combine: str | None = None,
     missing: str = "raise",
     summary: Anything = None,
@@ -158,7 +130,6 @@ def watson(
         references: signals of the other models, membership included.
         signal: g: log p ("loss"), phi ("margin") or p ("confidence").
         centre: "mean" or "median".
-        refs: "out" or "all" (with the margin that is attack_r's shift).
         combine: how queries are combined, a name of `combine_queries`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `watson_worlds` of the references, where they are known; None: computed here.
@@ -168,17 +139,16 @@ def watson(
     """
     read = READINGS[one_of("signal", signal, READINGS)]
     one_of("centre", centre, ("mean", "median"))
-    one_of("refs", refs, ("out", "all"))
-    need = ("out",) if refs == "out" else ()
-    side = sides("watson", target, references, need, missing, summary)
+    side = sides("watson", target, references, ("out",), missing, summary)
     phi_t = target_margin(target, "watson", combine)
     if centre == "median":
         phi = reference_margins(references, "watson", combine)
-        average = median(phi.then(read), _among(side, refs))
+        average = median(phi.then(read), ~side.mask)
     else:
         if summary is None:
             summary = watson_worlds(references, combine=combine, signal=signal)
-        average = _mean_or_nan(_among_world(summary, refs))
+        _, world_out = summary.of(0)
+        average = _mean_or_nan(world_out)
     score = read(phi_t) - average
     ranked = score[side.audited][np.argsort(phi_t[side.audited])]
     if len(ranked) > 2 and (np.diff(ranked) > 0).all():

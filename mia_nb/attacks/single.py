@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mia_nb.arguments import Flag, Real
+from mia_nb.arguments import Real
 from mia_nb.attacks.inputs import check, columns, reference_margins, sides, target_margin
 from mia_nb.attacks.margins import blocks, by_blocks, log_p
 from mia_nb.checks import checked, one_of
@@ -57,8 +57,6 @@ def attack_p(
     references: Signals | None = None,
     *,
     form: str = "continuous",
-    strict: Flag = True,
-    exclude_self: Flag = False,
     combine: str | None = None,
 ) -> np.ndarray:
     """Population attack: s = phi ("continuous"), or the share of population samples below it
@@ -68,8 +66,6 @@ def attack_p(
         target: signals of one model.
         references: not used.
         form: continuous, or population: s = #{j : phi(z_j) < phi(x)} / P.
-        strict: False counts "<=" instead.
-        exclude_self: drops a population sample from its own comparison.
         combine: how queries are combined, a name of `combine_queries`.
 
     With smoothing, 1 - s P / (P + 1) is a p-value that is valid if population and non-members are
@@ -82,15 +78,13 @@ def attack_p(
     phi = target_margin(target, "attack_p", combine)
     if form == "continuous":
         return phi.astype(np.float64)
-    among = target.population
-    size = np.full(phi.shape, among.sum()) - (among & exclude_self)
-    if not size.all():
+    among = np.sort(phi[target.population])
+    if not len(among):
         raise ValueError(
             'attack_p(form="population") needs samples that no model saw: set population > 0, or'
             ' form="continuous"'
         )
-    below = np.searchsorted(np.sort(phi[among]), phi, side="left" if strict else "right")
-    return (below - (among & exclude_self & (not strict))) / size
+    return np.searchsorted(among, phi, side="left") / len(among)
 
 
 @checked
