@@ -193,6 +193,7 @@ def test_the_pool_stays_within_epsilon_and_says_what_it_stands_on(pool):
     found = training.proved(pool)
     assert not found.failed and 7.99 < found.epsilon <= 8
     assert "added or removed, of data sets with at most" in found.line
+    assert found.line.endswith("to whoever cannot know or guess the seed")
     replaced = training.proved(pool, relation="replace")
     assert replaced.mu == pytest.approx(2 * found.mu) and replaced.epsilon > found.epsilon
     row = auditing.ladder(

@@ -97,7 +97,7 @@ class Proof(NamedTuple):
         return (
             f"epsilon {self.epsilon:.4g} at delta {self.delta:g} for one record {relation}, of data"
             f" sets with at most {self.slots:,} (mu {self.mu:.4g}, labels kept with probability"
-            f" {self.keep:.4g} of {self.classes})"
+            f" {self.keep:.4g} of {self.classes}), to whoever cannot know or guess the seed"
         )
 
     @property
