@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -94,7 +95,7 @@ def load(
     Image folders, .npz and synthetic images that would take more memory than the environment
     variable MIA_NB_MAX_GB says (default: half of the memory) are refused by their headers, before
     they are read. A UserWarning of one line says how what can be read in two ways was read: boolean
-    labels and nearly black floats.
+    labels, nearly black floats, class names that look alike.
 
     Returns:
         `Images`; mean and std are the published ones where they exist, otherwise measured on all
@@ -199,6 +200,7 @@ def from_arrays(
             " numbers"
         )
     y, classes = _labels(y, samples, classes, name)
+    _warn_of_twins(classes, name)
     given = f"mean={shown(mean)}, std={shown(std)}"
     if (mean is None) != (std is None):
         raise ValueError(f"{given}: give both or none")
@@ -243,6 +245,18 @@ def _warn(text: str) -> None:
     own_files = (__file__, checks.__file__)
     frames = enumerate(inspect.stack(0), 1)
     warnings.warn(text, stacklevel=next(i for i, at in frames if at.filename not in own_files))
+
+
+def _warn_of_twins(classes: tuple[str, ...], name: str) -> None:
+    seen, twins = {}, []
+    for one in classes:
+        spelt = unicodedata.normalize("NFC", one).casefold().strip()
+        twins += [(seen[spelt], one)] if spelt in seen else []
+        seen.setdefault(spelt, one)
+    if twins:
+        more = f" ({len(twins) - 1} more such pairs)" if len(twins) > 1 else ""
+        first, other = map(ascii, twins[0])
+        _warn(f"{name}: class names {first} and {other} look alike, read as two classes{more}")
 
 
 def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:

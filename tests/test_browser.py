@@ -355,7 +355,8 @@ def moves_and_saves(page, notebook: Path, within: float) -> None:
     """The threshold paints in so many ms, and the saved notebook holds the widgets' state,
     plotly.js once.
     """
-    assert page.locator(".js-plotly-plot").count() == 2
+    # on a busy machine a picture may still be there that another one replaces
+    page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length === 2")
     before = page.evaluate(SENTENCES)
     page.locator(".noUi-handle").first.focus()
     times = [page.evaluate(MOVE, [0, "ArrowRight"]) for _ in range(12)]

@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import unicodedata
 import warnings
 import zipfile
 import zlib
@@ -983,6 +984,9 @@ def test_a_single_array_named_npz_is_refused(tmp_path):
     one_line(error)
 
 
+TWINS = ("caf\xe9", unicodedata.normalize("NFD", "caf\xe9"))
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -994,6 +998,15 @@ def test_a_single_array_named_npz_is_refused(tmp_path):
             {"train_images": np.linspace(0, 1.02, 100).reshape(4, 5, 5)},
             "run from 0 to 1.02 and were read as 0..255",
         ),
+        (
+            {"classes": np.array(["a", "a"])},
+            "class names 'a' and 'a' look alike, read as two classes$",
+        ),
+        (
+            {"classes": np.array(["Cat", "cat", "CAT"])},
+            r"names 'Cat' and 'cat' look alike.*\(1 more such pairs\)$",
+        ),
+        ({"classes": np.array(TWINS)}, r"names 'caf\\xe9' and 'cafe\\u0301' look alike"),
         ({}, None),
         ({"train_images": np.linspace(0, 1, 100).reshape(4, 5, 5)}, None),
         ({"train_images": np.linspace(0, 200, 100).reshape(4, 5, 5)}, None),
@@ -1012,6 +1025,15 @@ def test_what_can_be_read_in_two_ways_is_said_once_at_the_line_that_asked(tmp_pa
     assert len(images.y) == 4 and (
         images.classes[0] == "a" or b"a" not in change.get("classes", ())
     )
+
+
+def test_class_folders_that_look_alike_stay_two_classes_and_are_said(colours, tmp_path):
+    path, _ = colours
+    (path / "dog").rename(path / "Cat")
+    with pytest.warns(
+        UserWarning, match="pets: class names 'Cat' and 'cat' look alike, read as two classes"
+    ):
+        assert data.load(path, data_root=tmp_path).classes == ("Cat", "cat")
 
 
 @pytest.mark.parametrize(

@@ -340,9 +340,11 @@ def test_a_gradient_that_compiling_would_lose_is_not_lost(images, quick):
 def test_without_a_compiler_training_goes_on_and_says_so(images, tmp_path, monkeypatch, capsys):
     import torch._inductor.config
 
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nowhere/g++",))
     monkeypatch.setattr(compiled, "_FUNCTIONS", {})
-    pool = train(MLP.replace(num_models=2, seed=5), images, tmp_path, strategy="plain+compiled")
+    recipe = MLP.replace(num_models=2, seed=5)
+    # taken back by torch itself: pytest's way would leave the setting hidden from later tests
+    with torch._inductor.config.patch({"cpp.cxx": ("/nowhere/g++",)}):
+        pool = train(recipe, images, tmp_path, strategy="plain+compiled")
     assert (
         pool.status == ["trained"] * 2 and not pool.folder.read_json("execution.json")["compiled"]
     )

@@ -65,7 +65,7 @@ def test_stored_pools_that_differ_in_t_alone_are_one_family_beside_their_parent(
     families = by_time(found)
     shipped = [name for name in families if name.startswith("CIFAR-10")]
     endings = sorted(name.partition(", T = ")[2] for name in shipped)
-    assert endings == ["1, 2, 4, converted and hybrid"]
+    assert endings == ["1, 2, 4, converted, direct and hybrid"]
     # the network that they were made from is shipped with eight others, and beside later ones
     reference = families[shipped[0]].outputs["hybrid", 1].reference.source
     assert reference.info["example"] == "cifar10/fast-small" and len(reference.signals.margin) == 8

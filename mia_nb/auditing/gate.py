@@ -22,7 +22,7 @@ from mia_nb.auditing.one_run import (
     perfect_epsilon,
 )
 from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, p_words, percent, tail_words
-from mia_nb.checks import checked
+from mia_nb.checks import checked, shown
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, measurable
 from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.permutation import LEVEL, membership_test, pure_units
@@ -180,6 +180,8 @@ def limits(texts: Array) -> list[Limit]:
     Raises:
         ValueError: of one line for whatever is none, and for limits never exceeded.
     """
+    if not np.iterable(texts):
+        raise ValueError(f"texts={shown(texts)}: wanted a list of them; {WANTED}")
     stated = []
     for text in texts:
         match = FORM.fullmatch(str(text))

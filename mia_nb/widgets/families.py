@@ -112,7 +112,9 @@ def _of_each_t(ways: Sequence[dict[int, Source]], reference: Outputs | None) -> 
     first = next(iter(ways[0].values()))
     name = _network_name(first, ", ".join(map(str, every)))
     if first.recipe:
-        name = name.replace(f", {way(first.recipe)}", f", {' and '.join(named)}", 1)
+        *others, last = named
+        said = f"{', '.join(others)} and {last}" if others else last
+        name = name.replace(f", {way(first.recipe)}", f", {said}", 1)
         name = ", ".join([name, *queried(first.info)])
     outputs = {}
     for made, group in named.items():
