@@ -432,7 +432,8 @@ def together(found: pd.DataFrame) -> list[str]:
     return [
         "",
         f"Each interval holds by itself. For all {len(found)} to hold together they must be"
-        f" {wider.min():.1f} times as wide with four pairs (Student's t, Bonferroni);",
+        f" {wider.min():.1f} times as wide with {found['pairs'].max()} pairs (Student's t,"
+        " Bonferroni);",
         f"{len(resolved)} differences are then still resolved: {', '.join(resolved)}.",
     ]
 
@@ -564,7 +565,7 @@ def as_lines(found: pd.DataFrame, network: str, where: str) -> list[str]:
             f"| {row.pool} | {100 * row.level:.1f} | {row.auc} | {row.then} |"
             f" {row.difference:+.3f} {ends} | {row.pairs} |"
         )
-    return [*lines, *together(found)]
+    return [*lines, *together(found)] if len(found) else lines
 
 
 def masked_signals(store: str, images) -> dict[str, tuple[Signals, Signals]]:
