@@ -31,6 +31,7 @@ from mia_nb.attacks import NAMES, align, score
 from mia_nb.store import folders
 from mia_nb.studies import Setting, setting
 from mia_nb.studies.engine import load
+from mia_nb.studies.published import paper_results
 from mia_nb.training.pool import Pool
 from mia_nb.types import Recipe, Scores, Signals
 
@@ -91,6 +92,50 @@ ENDS = ["value", "low", "high"]
 SWIFT = ("rmia", "nig", "loss")  # along training
 # a forked process would wait for the threads that loading a pool has started here
 PAIR = partial(ProcessPoolExecutor, 2, mp_context=get_context("spawn"))
+DATASETS = ("cifar10", "cifar100", "fashion-mnist", "tiny-imagenet")
+NODES = {"table": ["III"], "model": ["odenet-16-32-64"]}
+NSDES = {"table": ["III"], "model": ["sdenet-16-32-64"]}
+RESNETS = {"table": ["I"], "model": ["resnet14"]}
+HEURISTICS = {"table": ["XI"], "defense": ["l1", "l2", "mmd-mixup", "memguard"]}
+NOISY = {"table": ["XI"], "sigma": [2.0]}
+FACTORS = (  # what the second paper states: least, most, numerator, denominator, data sets, attacks
+    (
+        "NODEs: 1.3 to 4 times less than ResNet-14, CIFAR-10",
+        (1.3, 4, RESNETS, NODES | {"table": ["I"]}, DATASETS[:1], ("lira", "rmia")),
+    ),
+    (
+        "NODEs: 1.6 to 2.6 times less, CIFAR-100",
+        (1.6, 2.6, RESNETS, NODES | {"table": ["I"]}, DATASETS[1:2], ("lira", "rmia")),
+    ),
+    (
+        "NODEs: at most 2 times less on the two others",
+        (1, 2, RESNETS, NODES | {"table": ["I"]}, DATASETS[2:], ("lira", "rmia")),
+    ),
+    (
+        "ODENet-64: 2.5 to 6 times less than ResNet-14 (Appendix C)",
+        (2.5, 6, RESNETS, {"table": ["V"], "model": ["odenet-64"]}, DATASETS[:2], ("lira",)),
+    ),
+    (
+        "NSDEs: 1.8 to 10 times less than NODEs",
+        (1.8, 10, NODES, NSDES, DATASETS, ("lira", "rmia")),
+    ),
+    (
+        "NSDEs: 4 to 10 times less than NODEs (Section 5.1)",
+        (4, 10, NODES, NSDES, DATASETS, ("lira", "rmia")),
+    ),
+    (
+        "NSDEs: 2 to 5 times less than heuristic defenses",
+        (2, 5, HEURISTICS, NOISY, DATASETS[:1], ("lira",)),
+    ),
+    (
+        "NSDEs: 2 to 8 times less than heuristic defenses (Section 5.1)",
+        (2, 8, HEURISTICS, NOISY, DATASETS[:1], ("lira",)),
+    ),
+    (
+        "an NSDE block in place of the last group: more than 10 times less than ResNet-14",
+        (10, math.inf, RESNETS, {"table": ["VII"]}, DATASETS, ("lira",)),
+    ),
+)
 LENGTHS = {
     "resnet14-short": "12 epochs",
     "resnet14": "24 epochs",
@@ -321,6 +366,35 @@ def verdicts(study: str) -> list[str]:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def factors() -> list[str]:
+    """What Hong, Wu, Gruber and Lee say in times, beside the ratios of the TPRs that they print:
+    how many lie within the statement, half of its last digit allowed.
+    """
+    printed = pd.DataFrame([record | record["setting"] for record in paper_results("nsde2025")])
+    rates = printed[printed["metric"].isin(["tpr@0.001", "tpr@0.01"])]
+    lines = table("stated", "ratios within", "smallest", "largest")
+    for statement, (least, most, above, below, datasets, attacks) in FACTORS:
+        rows = rates[rates["dataset"].isin(datasets) & rates["attack"].isin(attacks)]
+        sides = [
+            rows[pd.concat([rows[name].isin(known) for name, known in side.items()], axis=1).all(1)]
+            for side in (above, below)
+        ]
+        both = sides[0].merge(sides[1], on=["dataset", "attack", "metric"])
+        both = both[(both["value_x"] > 0) | (both["value_y"] > 0)]  # 0 / 0 is no ratio
+        ratios = both["value_x"] / both["value_y"]
+        within = (ratios >= least - half_a_digit(least)) & (ratios < most + half_a_digit(most))
+        lines.append(
+            f"| {statement} | {within.sum()} of {len(ratios)} | {ratios.min():.2f} |"
+            f" {ratios.max():.2f} |"
+        )
+    return lines
+
+
+def half_a_digit(limit: float) -> float:
+    """Half of the last digit of a limit as the paper writes it: 2 or 1.3."""
+    return 0.5 if limit == math.inf or limit == int(limit) else 0.05
 
 
 def printed_beside(study: str, settings: dict[Setting, Scores]) -> list[str]:
@@ -672,6 +746,7 @@ def write_claims(frontier: pd.DataFrame | None = None) -> None:
     page = CLAIMS_PAGE.read_text(encoding="utf-8")
     for study in ("snn", "nsde", "privacy"):
         page = replace(page, f"verdicts: {study}", verdicts(study))
+    page = replace(page, "factors", factors())
     for study in ("snn", "recipes"):
         page = replace(page, f"claims: {study}", claims(study))
     if frontier is not None:

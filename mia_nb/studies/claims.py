@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from mia_nb.arguments import Count, Delta, Flag, Level, PathLike
+from mia_nb.arguments import Count, Delta, Level, PathLike
 from mia_nb.checks import checked
 from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.studies.as_printed import on_no_table, printed_alone, rules_as_printed
@@ -36,7 +36,6 @@ def comparisons(
     *,
     frontier: pd.DataFrame | None = None,
     delta: Delta = 1e-5,
-    as_printed: Flag = False,
     n_resamples: Count = RESAMPLES,
     level: Level = 0.95,
     seed: Count = 0,
@@ -59,8 +58,6 @@ def comparisons(
             the highest of its default levels that two pairs of both families reach. None: not
             repeated.
         delta: of the curve of epsilon 1 that D10 of "privacy" is held against, in [0, 1).
-        as_printed: the comparisons behind the verdict "as printed" of `claims`, in place of those
-            behind the extended one: of the settings and attacks of the paper's tables alone.
         n_resamples: resamples of samples behind an interval.
         level: confidence of an interval, in (0, 1).
         seed: of the resamples.
@@ -99,25 +96,9 @@ def comparisons(
     D10: records of one training are no independent trainings, so that there is no verdict on a
     mechanism.
     """
-    rules = load(study)
+    rules = asking(load(study), "extended")
     settings = deciding(rules, settings)
-    if as_printed:
-        _refuse_without_a_paper(rules)
-        settings = printed_alone(rules, settings)
-        rules = rules_as_printed(rules)
-        frontier = None
-    else:
-        rules = asking(rules, "extended")
     return _compared(rules, settings, measuring(n_resamples, seed), frontier, delta, level)
-
-
-def _refuse_without_a_paper(study: Study) -> None:
-    """ValueError for a study that has no printed tables."""
-    if study.name not in PAPERS:
-        raise ValueError(
-            f"study {study.name!r} has no printed tables: as_printed=True is for"
-            f" {', '.join(PAPERS)}"
-        )
 
 
 def _compared(

@@ -70,8 +70,9 @@ PRINTED_ACCURACY = {
     "gap": "generalization_gap",
 }
 TITLES = {"auc": "AUC", "accuracy": "attack accuracy"}
-COSTS = {"time_per_epoch": "seconds", "memory": "memory_mib"}  # printed metric: our column
-OURS_UNIT = {"seconds": "seconds", "memory_mib": "MiB"}
+# printed metric: our column and its unit
+COSTS = {"time_per_epoch": ("seconds", "seconds"), "memory": ("memory_mib", "MiB")}
+BASELINE = "resnet14"  # that costs are ratios to
 
 
 @cache
@@ -152,15 +153,13 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
         settings: the scores of each `Setting`. Of "costs" a table, a row per network, with columns
             family (resnet14, odenet, sdenet, replaced, or the names printed for them in tables:
             "ResNet-14", "SDENet sigma=2"), seconds (of an epoch), memory_mib and where measured
-            _low and _high of both. Of "figure4" a table with columns epoch, test_acc and maybe
-            model, or None: not compared.
+            _low and _high of both. Of "figure4" none.
         stands_for: the printed data set, with its model in the spiking study, whose rows ours is
             placed in; "" is the study's own, CIFAR-10 (and ResNet18); None places it nowhere.
         ours: what ours really is, say "digits, tinycnn", for the note; "" says what it stands for.
         tables: a part of the study's tables; None for all but those on demand.
         n_resamples: resamples behind an interval.
         seed: of the resamples.
-        baseline: of "costs", the family that ratios are to; "resnet14".
         sigma, samples, batch, epochs, delta, deltas: of "figure4", as in `accounting.over_epochs`;
             by default 2.0, 25,000, 512, 300, 1e-5, (1e-2, 1e-3, 1e-4, 1e-5, 1e-6).
 
@@ -172,13 +171,12 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
         "accuracy" is the attack's, at its best threshold. Of "costs" columns paper, table, model,
         printed (label), metric, published, unit, published_ratio (to ResNet-14), ours, ours_unit,
         ratio, ratio_low, ratio_high (ends over the baseline's opposite ends, so at least as wide as
-        their level), note. Of "figure4" columns statement, printed, ours, agrees (True, False, <NA>
-        where not run), note.
+        their level), note. Of "figure4" columns statement, printed, ours, agrees, note.
 
     Raises:
         ValueError: for a table that has no place here, for settings that cannot be, for one without
-            a target; for costs that lack columns, name a family twice, are not positive or lack the
-            baseline; for accuracies without their columns, and as `accounting.over_epochs` does.
+            a target; for costs that lack columns, name a family twice, are not positive or lack
+            ResNet-14; and as `accounting.over_epochs` does.
 
     Caveat: the notes say how far ours is the printed setting. It is placed by model, blocks,
     channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense and
@@ -398,27 +396,28 @@ def _ours(row: dict) -> str:
 
 
 @checked
-def costs_beside(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFrame:
+def costs_beside(cost: pd.DataFrame) -> pd.DataFrame:
     """Table VI with ours beside it, see `against_papers`."""
-    measured = _costs(cost, baseline)
+    ours = _costs(cost)
     printed = paper_results("nsde2025", "VI")
-    first = {r["metric"]: r["value"] for r in printed if PRINTED_MODELS[r["model"]] == baseline}
-    of_baseline = measured.loc[baseline]
+    of_baseline = {
+        record["metric"]: record["value"]
+        for record in printed
+        if PRINTED_MODELS[record["model"]] == BASELINE
+    }
     rows = []
     for record in printed:
         model = PRINTED_MODELS[record["model"]]
         metric = record["metric"]
-        column = COSTS[metric]
-        of_model = measured.loc[model]
-        names = ("ratio", "ratio_low", "ratio_high")
-        low = f"{column}_low"
-        high = f"{column}_high"
-        over = (of_baseline[column], of_baseline[high], of_baseline[low])
-        ratios = np.divide(of_model[[column, low, high]].tolist(), over)
-        if model == baseline:
-            ratios = (1.0,) * 3
-        not_run = "not run" if np.isnan(of_model[column]) else ""
-        notes = [*(f"print: {note}" for note in record.get("notes", ())), not_run]
+        column, unit = COSTS[metric]
+        value, low, high = ours.loc[model, [column, f"{column}_low", f"{column}_high"]]
+        base, base_low, base_high = ours.loc[BASELINE, [column, f"{column}_low", f"{column}_high"]]
+        ratios = (value / base, low / base_high, high / base_low)
+        if model == BASELINE:
+            ratios = (1.0, 1.0, 1.0)
+        notes = [f"print: {note}" for note in record.get("notes", ())]
+        if np.isnan(value):
+            notes.append("not run")
         rows.append(
             {
                 "paper": record["paper"],
@@ -428,21 +427,23 @@ def costs_beside(cost: pd.DataFrame, *, baseline: str = "resnet14") -> pd.DataFr
                 "metric": metric,
                 "published": record["value"],
                 "unit": record["unit"],
-                "published_ratio": record["value"] / first[metric],
-                "ours": of_model[column],
-                "ours_unit": OURS_UNIT[column],
-                **dict(zip(names, ratios, strict=True)),
-                "note": "; ".join(filter(None, notes)),
+                "published_ratio": record["value"] / of_baseline[metric],
+                "ours": value,
+                "ours_unit": unit,
+                "ratio": ratios[0],
+                "ratio_low": ratios[1],
+                "ratio_high": ratios[2],
+                "note": "; ".join(notes),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _costs(cost: pd.DataFrame, baseline: str) -> pd.DataFrame:
+def _costs(cost: pd.DataFrame) -> pd.DataFrame:
     """The costs of networks by our names of them, NaN where not run; ValueError for what cannot be
     compared.
     """
-    columns = list(COSTS.values())
+    columns = [column for column, _ in COSTS.values()]
     if lacks := [name for name in ("family", *columns) if name not in cost.columns]:
         raise ValueError(
             f"cost has columns {list(cost.columns)}; {', '.join(lacks)} missing: wanted family,"
@@ -455,8 +456,8 @@ def _costs(cost: pd.DataFrame, baseline: str) -> pd.DataFrame:
     families = ", ".join(map(str, cost["family"]))
     if twice:
         raise ValueError(f"{twice} comes twice in cost: one row per network")
-    if baseline not in by_model.index:
-        raise ValueError(f"cost has {families}; {baseline} missing: ratios are to it")
+    if BASELINE not in by_model.index:
+        raise ValueError(f"cost has {families}; {BASELINE} missing: ratios are to it")
     if not (by_model[columns].astype(float) > 0).all(axis=None):
         raise ValueError(
             "cost has values that are not positive: measure them, or leave the network out"
