@@ -190,28 +190,6 @@ def test_outputs_and_gradients_are_those_of_a_plain_loop_with_a_custom_function(
     assert torch.equal(results[0][0], results[1][0]) and results[0][1].abs().sum() > 0
 
 
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("detach_reset", [True, False])
-@pytest.mark.parametrize("reset", ["soft", "hard"])
-@pytest.mark.parametrize(("beta", "amplitude"), [(1.0, None), (0.5, 1.0), (0.8, 2.0)])
-def test_the_form_for_a_gpu_has_the_outputs_and_gradients_of_the_loop(
-    beta, amplitude, reset, detach_reset, static
-):
-    theta, w, results = noise(5, seed=2).abs() + 0.5, noise(4, 3, 5, 6, seed=1), []
-    options = {"reset": reset, "surrogate": neurons.local_zo, "detach_reset": detach_reset}
-    for few in (False, True):
-        x = noise(1 if static else 4, 3, 5, 6).requires_grad_()
-        shown = x.expand(4, 3, 5, 6)
-        if few:
-            values = neurons.placed(shown, theta, theta / 3, amplitude)
-            out = neurons.Few.apply(shown, *values, beta, *options.values(), amplitude == 1)
-        else:
-            out = multistep(shown, theta, theta / 3, amplitude=amplitude, beta=beta, **options)
-        results.append((out, torch.autograd.grad((w * out).sum(), x)[0]))
-    assert torch.equal(results[0][0], results[1][0]) and results[0][1].abs().sum() > 0
-    torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-12, atol=1e-13)
-
-
 def test_gradients_are_those_of_snntorch_with_the_same_surrogate():
     w, gradients = noise(8, 5, 20, seed=1, dtype=torch.float32), []
     ours = partial(multistep, theta=1.0, u0=0.0, surrogate=surrogate("snntorch:atan", alpha=2.0))

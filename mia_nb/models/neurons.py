@@ -199,19 +199,10 @@ def multistep(
     theta after the decay: another neuron for beta < 1.
     """
     one_of("reset", reset, RESETS)
-    unit = amplitude == 1
     theta, u0, amplitude = placed(x, theta, u0, amplitude)
     rest = (beta, reset, surrogate, detach_reset)
     if not (return_mem or torch.is_grad_enabled() or transformed()):
         return _in_place(x, theta, u0, amplitude, beta, reset)
-    # a custom gradient would be lost under torch.func, and while torch compiles
-    traced = transformed() or torch.compiler.is_compiling()
-    if (
-        x.is_cuda
-        and x.requires_grad
-        and not (traced or return_mem or theta.requires_grad or u0.requires_grad)
-    ):
-        return Few.apply(x, theta, u0, amplitude, *rest, unit)
     outs, mems = _loop(x.unbind(0), theta, u0, amplitude, *rest, return_mem)
     # cat, not stack: it keeps the channels-last order of its parts
     out = torch.cat(outs).unflatten(0, (len(outs), -1))
@@ -280,58 +271,3 @@ def _room(x: Tensor, dtype: torch.dtype) -> Tensor:
     order = sorted(range(x.ndim - 1), key=x[0].stride, reverse=True)  # keeps channels last
     size = (len(x) * x.shape[1], *x.shape[2:])
     return torch.empty_permuted(size, order, dtype=dtype, device=x.device).unflatten(0, x.shape[:2])
-
-
-class Few(torch.autograd.Function):
-    """`_loop` in few kernels, for a GPU, where launches cost more than arithmetic.
-
-    Only the recursion goes step by step; the surrogate is taken at all steps at once, and what the
-    backward recursion multiplies by is kept. The same sums as `_loop`, rounded otherwise.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        theta: Tensor,
-        u0: Tensor,
-        amplitude: Tensor,
-        beta: float,
-        reset: str,
-        surrogate: Surrogate,
-        detach_reset: bool,
-        unit: bool,
-    ) -> Tensor:
-        """Arguments as `_loop`, x (T, B, ...); unit: whether the amplitude is 1."""
-        mem, flag, spk = (_room(x, dtype) for dtype in (theta.dtype, theta.dtype, x.dtype))
-        torch.add(x[0], u0, alpha=beta, out=mem[0])
-        for t in range(1, len(x)):
-            last = mem[t - 1]
-            after = flag[t - 1]
-            if reset == "hard":
-                torch.lt(last, theta, out=after)
-                torch.addcmul(x[t], last, after, value=beta, out=mem[t])
-            else:
-                left = torch.addcmul(last, theta, torch.ge(last, theta, out=after), value=-1)
-                torch.add(x[t], left, alpha=beta, out=mem[t])
-        slope = surrogate(mem - theta, theta, amplitude)
-        ctx.beta = beta
-        ctx.dtype = x.dtype
-        # d mem after the reset / d mem before it
-        hard = reset == "hard"
-        through = flag[:-1] if hard else torch.ones_like(theta).expand_as(mem[1:])
-        if not detach_reset:
-            through = torch.addcmul(through, mem[:-1] if hard else theta, slope[:-1], value=-1)
-        ctx.save_for_backward(slope if unit else amplitude * slope, through)
-        torch.ge(mem, theta, out=spk)
-        return spk if unit else spk.mul_(amplitude)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """From the last step to the first."""
-        slope, through = ctx.saved_tensors
-        grad_x = grad * slope
-        for t in reversed(range(len(grad_x) - 1)):
-            grad_x[t].addcmul_(grad_x[t + 1], through[t], value=ctx.beta)
-        return grad_x.to(ctx.dtype), *[None] * 8

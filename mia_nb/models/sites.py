@@ -212,11 +212,9 @@ class _Tracer(fx.Tracer):
 
 def traced(net: nn.Module) -> bool:
     """Whether a graph is one of `trace`, and not one of the user's own."""
-    inputs = (
-        {node.target for node in net.graph.nodes if node.op == "placeholder"}
-        if isinstance(net, fx.GraphModule)
-        else set()
-    )
+    if not isinstance(net, fx.GraphModule):
+        return False
+    inputs = {node.target for node in net.graph.nodes if node.op == "placeholder"}
     return {"timesteps", "static"} <= inputs
 
 
@@ -233,44 +231,15 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     spike=None keeps the Spike modules that the model brings. Raises ValueError that names the
     place, the reason and the way out; never converts a part in silence.
     """
-    for name, part in model.named_modules():
-        if models.timesteps(part) is not None:
-            raise ValueError(
-                f"{name or type(part).__name__} spikes already: pass the plain network that it was"
-                " made from"
-            )
-        if isinstance(part, FlowBlock):
-            raise ValueError(
-                f"{name} is a differential equation, which no spikes stand for: convert a network"
-                " without one"
-            )
+    _refuse_parts(model)
     model, other = copy.deepcopy(model), copy.deepcopy(model)  # tracing writes constants into them
     graph = _graph(model)
     _same_in_both_modes(model, graph, other, _graph(other.train(not model.training)))
     net = fx.GraphModule(model, graph, type(model).__name__)
-    sites = []
-    changed = set()
-    device = next((p.device for p in net.parameters()), None)
-    for node in list(graph.nodes):
-        kind = _kind(net, node)
-        if kind is None:
-            continue
-        if kind == "Spike" and not node.args:
-            node.args = (node.kwargs["x"],)
-        if (kind == "Spike") != (spike is None):
-            raise ValueError(
-                f"{where_of(node)} spikes already: nothing is left to convert; {WAY_OUT}"
-                if kind == "Spike"
-                else (
-                    f"{where_of(node)} is a {kind} beside Spike modules: replace all activations by"
-                    " Spike, or none"
-                )
-            )
-        if spike is not None and _replace(net, node, f"spike{len(sites)}", spike().to(device)):
-            changed.add(f"spike{len(sites)}")
-        sites.append(
-            Site(node.target if spike is None else f"spike{len(sites)}", where_of(node), kind)
-        )
+    if spike is None:
+        sites, changed = _sites_by_hand(net), set()
+    else:
+        sites, changed = _put_spikes(net, spike)
     if not sites:
         raise ValueError(
             f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}"
@@ -287,6 +256,61 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     return net, [site for site in sites if site.name in fires]
 
 
+def _refuse_parts(model: nn.Module) -> None:
+    """ValueError for a network in which something spikes already, or solves an equation."""
+    for name, part in model.named_modules():
+        if models.timesteps(part) is not None:
+            raise ValueError(
+                f"{name or type(part).__name__} spikes already: pass the plain network that it was"
+                " made from"
+            )
+        if isinstance(part, FlowBlock):
+            raise ValueError(
+                f"{name} is a differential equation, which no spikes stand for: convert a network"
+                " without one"
+            )
+
+
+def _sites_by_hand(net: fx.GraphModule) -> list[Site]:
+    """The Spike modules that the model brings; ValueError where it has other activations too."""
+    sites = []
+    for node in net.graph.nodes:
+        kind = _kind(net, node)
+        if kind is None:
+            continue
+        if kind != "Spike":
+            raise ValueError(
+                f"{where_of(node)} is a {kind} beside Spike modules: replace all activations by"
+                " Spike, or none"
+            )
+        if not node.args:
+            node.args = (node.kwargs["x"],)
+        sites.append(Site(node.target, where_of(node), kind))
+    return sites
+
+
+def _put_spikes(net: fx.GraphModule, spike: Callable[[], Spike]) -> tuple[list[Site], set[str]]:
+    """Put spikes in the place of every ReLU call: the sites, and the names of those that changed
+    their input in place.
+    """
+    sites = []
+    changed = set()
+    device = next((p.device for p in net.parameters()), None)
+    for node in list(net.graph.nodes):
+        kind = _kind(net, node)
+        if kind is None:
+            continue
+        if kind == "Spike":
+            raise ValueError(
+                f"{where_of(node)} spikes already: nothing is left to convert; {WAY_OUT}"
+            )
+        name = f"spike{len(sites)}"
+        if _replace(net, node, name, spike().to(device)):
+            changed.add(name)
+        sites.append(Site(name, where_of(node), kind))
+    return sites, changed
+
+
 def _graph(model: nn.Module) -> fx.Graph:
     """The model's calls for one image tensor; other arguments take their defaults."""
     tracer = _Tracer()
@@ -296,9 +320,7 @@ def _graph(model: nn.Module) -> fx.Graph:
     drawn = torch.get_rng_state()
     try:
         graph = tracer.trace(model, concrete_args=defaults)
-    except (
-        Exception
-    ) as error:  # control flow by value, unsupported Python: tracing can fail in any way
+    except Exception as error:  # control flow by value, unsupported Python, anything
         place = tracer.where or type(model).__name__
         raise ValueError(
             f"{place} cannot be traced ({models.first_line(error)}); {UNTRACED}"
@@ -456,36 +478,26 @@ def _lay_out(net: fx.GraphModule) -> None:
     with graph.inserting_after(inputs[0]):
         static = graph.placeholder("static")
         timesteps = graph.placeholder("timesteps")  # inserted later, so it comes first
-    kinds: dict[fx.Node, str] = dict.fromkeys((static, timesteps), "fixed") | {inputs[0]: "static"}
+    kinds = {static: "fixed", timesteps: "fixed", inputs[0]: "static"}
     for node in graph.nodes:
-        kinds.setdefault(node, _time(net, node, kinds))
-    late = [
-        n
-        for n in graph.nodes
-        if kinds[n] == "temporal" and any(kinds[i] == "number" for i in n.all_input_nodes)
-    ]
+        if node not in kinds:
+            kinds[node] = _time(net, node, kinds)
     net.add_submodule("repeat", Repeat())
-    # a number of the prefix, as a batch size, is used behind the spikes: the whole net has to run
-    # on all steps
-    if late:
-        with graph.inserting_after([node for node in graph.nodes if node.op == "placeholder"][-1]):
+    if _uses_numbers_behind_spikes(kinds):
+        with graph.inserting_after(static):
             repeated = graph.call_module("repeat", (inputs[0], timesteps, static))
         inputs[0].replace_all_uses_with(repeated, delete_user_cb=lambda user: user is not repeated)
         kinds = dict.fromkeys(graph.nodes, "temporal")
     for node in list(graph.nodes):
         if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
-            node.args = (
-                node.args[0],
-                timesteps,
-                static if kinds[node.args[0]] == "static" else False,
-            )
+            same_at_every_step = static if kinds[node.args[0]] == "static" else False
+            node.args = (node.args[0], timesteps, same_at_every_step)
             node.kwargs = {}
-        elif kinds.get(node) == "temporal" and not late:
-            for source in [i for i in node.all_input_nodes if kinds.get(i) == "static"]:
+        elif kinds[node] == "temporal":
+            for source in [i for i in node.all_input_nodes if kinds[i] == "static"]:
                 with graph.inserting_before(node):
-                    node.replace_input_with(
-                        source, graph.call_module("repeat", (source, timesteps, static))
-                    )
+                    repeated = graph.call_module("repeat", (source, timesteps, static))
+                node.replace_input_with(source, repeated)
     if kinds[next(n for n in reversed(graph.nodes) if n.op == "output")] != "temporal":
         raise ValueError(
             f"the output of {type(net).__name__} does not depend on any spike: is a ReLU's result"
@@ -497,6 +509,16 @@ def _lay_out(net: fx.GraphModule) -> None:
     graph.lint()
     net.delete_all_unused_submodules()
     net.recompile()
+
+
+def _uses_numbers_behind_spikes(kinds: dict[fx.Node, str]) -> bool:
+    """Whether a number of what comes before the spikes, as a batch size, is used behind them: the
+    whole network has to run on all steps then.
+    """
+    for node, kind in kinds.items():
+        if kind == "temporal" and any(kinds[i] == "number" for i in node.all_input_nodes):
+            return True
+    return False
 
 
 def average_pools(net: fx.GraphModule) -> fx.GraphModule:

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -51,6 +51,7 @@ __all__ = [
     "spiking",
 ]
 
+REPORTED_IMAGES = 1024  # on which a conversion measures its firing rates
 STATE_SAMPLES = 32  # on which it is tried whether a network's state is cleared
 # methods by which modules drop their state: SpikingJelly, snntorch, Keras
 RESETS = ("reset", "reset_state", "reset_states", "reset_mem", "reset_hidden")
@@ -73,31 +74,51 @@ DIRECT = {
 }
 
 
+class Presentation(TypedDict, total=False):
+    """How images enter a network over time steps, and how its outputs are read: options of `SNN`
+    and of `Stepwise`, with their meaning there.
+    """
+
+    readout: str
+    encode: str | Callable[[Tensor], Tensor]
+    encode_args: dict[str, Any] | None
+    mean: Sequence[float]
+    std: Sequence[float]
+    time_axis: int
+    frames: int
+
+
+class Execution(Presentation, total=False):
+    """Options of `SNN`."""
+
+    fold: bool
+
+
 class InTime(nn.Module):
     """What networks over time steps have in common: how images enter, and how outputs are read."""
 
     def __init__(
         self,
         timesteps: int,
-        readout: str,
-        encode: str | Callable[[Tensor], Tensor],
-        encode_args: dict[str, Any] | None,
-        mean: Sequence[float],
-        std: Sequence[float],
-        time_axis: int,
-        frames: int,
+        *,
+        readout: str = "mean",
+        encode: str | Callable[[Tensor], Tensor] = "constant",
+        encode_args: dict[str, Any] | None = None,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        time_axis: int = 0,
+        frames: int = 1,
     ) -> None:
         super().__init__()
         self.frames = whole("frames", frames)
-        self.time_axis = time_axis
         _check_time_axis(time_axis)
-        one_of("readout", readout, READOUTS)
+        self.time_axis = time_axis
+        self.readout = one_of("readout", readout, READOUTS)
         if not callable(encode):
             one_of("encode", encode, ENCODINGS)
-        self.timesteps = whole("timesteps", timesteps)
-        self.readout = readout
         self.encode = encode
         self.encode_args = dict(encode_args or {})
+        self.timesteps = whole("timesteps", timesteps)
         self.mean = tuple(mean)
         self.std = tuple(std)
 
@@ -114,7 +135,40 @@ class InTime(nn.Module):
             return _time_first(x, self.timesteps, self.time_axis)
         if self.frames > 1:
             return _time_first(x.unflatten(1, (self.frames, -1)), self.timesteps, 1)
-        return _encoded(x, self.timesteps, self.encode, self.encode_args, self.mean, self.std)
+        if self.encode == "constant":
+            return None
+        if callable(self.encode):
+            return self._encoded_by_function(x)
+        return self._encoded_by_snntorch(x)
+
+    def _encoded_by_function(self, x: Tensor) -> Tensor:
+        events = self.encode(x)
+        if events.shape[:2] != (self.timesteps, len(x)):
+            raise ValueError(
+                f"encode returned {tuple(events.shape)}; wanted (T, B, ...) = ({self.timesteps},"
+                f" {len(x)}, ...)"
+            )
+        return events
+
+    def _encoded_by_snntorch(self, x: Tensor) -> Tensor:
+        from snntorch import spikegen
+
+        scale, shift = (
+            torch.tensor(v, device=x.device, dtype=x.dtype).view(-1, 1, 1)
+            for v in (self.std, self.mean)
+        )
+        pixels = (x * scale + shift).clamp(0, 1)
+        # else dark pixels would fire after the last step
+        fitting = {"normalize": True} if self.encode == "latency" else {}
+        options = {**fitting, **self.encode_args}
+        try:
+            events = getattr(spikegen, self.encode)(pixels, num_steps=self.timesteps, **options)
+        except Exception as error:  # snntorch raises bare exceptions
+            raise ValueError(
+                f"encode={self.encode!r} with encode_args={self.encode_args}:"
+                f" {' '.join(str(error).split())}"
+            ) from error
+        return events.to(x.dtype)
 
     def forward(self, x: Tensor, per_step: bool = False) -> Tensor:
         """Logits (B, K); with per_step those of every single step, (T, B, K)."""
@@ -156,18 +210,13 @@ class SNN(InTime):
         net: nn.Module,
         timesteps: int,
         *,
-        readout: str = "mean",
-        encode: str | Callable[[Tensor], Tensor] = "constant",
-        encode_args: dict[str, Any] | None = None,
-        mean: Sequence[float] = (0.0,),
-        std: Sequence[float] = (1.0,),
-        time_axis: int = 0,
-        frames: int = 1,
         fold: bool = True,
+        **presentation: Unpack[Presentation],
     ) -> None:
-        super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis, frames)
-        self.net, self.sites = (net, None) if places.traced(net) else places.trace(net, None)
-        self.fold, self.report = fold, None
+        super().__init__(timesteps, **presentation)
+        self.net = net if places.traced(net) else places.trace(net, None)[0]
+        self.fold = fold
+        self.report = None
 
     def spikes(self) -> dict[str, Spike]:
         """The sites by name, in the order in which they fire."""
@@ -247,43 +296,6 @@ def _time_first(x: Tensor, timesteps: int, time_axis: int) -> Tensor:
     raise ValueError(f"{came}; of events {order} set time_axis={1 - time_axis} of the network")
 
 
-def _encoded(
-    x: Tensor,
-    timesteps: int,
-    encode: str | Callable[[Tensor], Tensor],
-    encode_args: dict,
-    mean: Sequence[float],
-    std: Sequence[float],
-) -> Tensor | None:
-    """(T, B, ...) inputs, or None where the images themselves are shown at every step."""
-    if encode == "constant":
-        return None
-    if callable(encode):
-        events = encode(x)
-        if events.shape[:2] != (timesteps, len(x)):
-            raise ValueError(
-                f"encode returned {tuple(events.shape)}; wanted (T, B, ...) = ({timesteps},"
-                f" {len(x)}, ...)"
-            )
-        return events
-    from snntorch import spikegen
-
-    scale, shift = (
-        torch.tensor(v, device=x.device, dtype=x.dtype).view(-1, 1, 1) for v in (std, mean)
-    )
-    pixels = (x * scale + shift).clamp(0, 1)
-    # else dark pixels would fire after the last step
-    fitting = {"normalize": True} if encode == "latency" else {}
-    try:
-        return getattr(spikegen, encode)(
-            pixels, num_steps=timesteps, **{**fitting, **encode_args}
-        ).to(x.dtype)
-    except Exception as error:  # snntorch raises bare exceptions
-        raise ValueError(
-            f"encode={encode!r} with encode_args={encode_args}: {' '.join(str(error).split())}"
-        ) from error
-
-
 def read_out(steps: Tensor, readout: str) -> Tensor:
     """(T, B, K) -> (B, K); under autocast in float32, since a mean in half precision would tie
     outputs that differ.
@@ -302,11 +314,10 @@ def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
     if readout == "last":
         return steps
     sums = steps.cumsum(0)
-    return (
-        sums
-        if readout == "sum"
-        else sums / torch.arange(1, len(steps) + 1, device=steps.device).view(-1, 1, 1)
-    )
+    if readout == "sum":
+        return sums
+    counts = torch.arange(1, len(steps) + 1, device=steps.device)
+    return sums / counts.view(-1, 1, 1)
 
 
 class Stepwise(InTime):
@@ -338,18 +349,13 @@ class Stepwise(InTime):
         net: nn.Module,
         timesteps: int,
         *,
-        readout: str = "mean",
-        encode: str | Callable[[Tensor], Tensor] = "constant",
-        encode_args: dict[str, Any] | None = None,
         output: int = 0,
-        mean: Sequence[float] = (0.0,),
-        std: Sequence[float] = (1.0,),
-        time_axis: int = 0,
-        frames: int = 1,
+        **presentation: Unpack[Presentation],
     ) -> None:
-        super().__init__(timesteps, readout, encode, encode_args, mean, std, time_axis, frames)
+        super().__init__(timesteps, **presentation)
         _listed_weakly(net)
-        self.net, self.output = net, output
+        self.net = net
+        self.output = output
         self.fault: str | None = None  # found on the first batch
 
     def steps(self, x: Tensor) -> Tensor:
@@ -540,7 +546,7 @@ def convert(
     learn: bool = False,
     surrogate: str = "boxcar",
     surrogate_args: dict | None = None,
-    **options: Any,
+    **options: Unpack[Execution],
 ) -> SNN:
     """A spiking copy of a trained ReLU network, thresholds fitted on its activations, u0 = theta /
     2; in eval mode.
@@ -559,7 +565,7 @@ def convert(
         histograms: of `calibrate`, instead of batches: several T at the price of one.
         learn: whether thresholds can be trained later.
         surrogate, surrogate_args: gradient of the spikes, for later training.
-        **options: as `SNN`.
+        **options: as for `SNN`.
 
     Returns:
         An `SNN`. Its `.report` has a row per site: theta and u0 (means over channels), the expected
@@ -585,52 +591,53 @@ def convert(
     spike = dict(CONVERTED, learn=learn, surrogate=surrogate, surrogate_args=surrogate_args)
     net, spike_sites = places.trace(model, lambda: Spike(**spike))
     snn = SNN(net, timesteps, **options).eval()
-    kept = []
-    like = next(model.parameters(), torch.zeros(()))
     batches = _checked(batches)
     first = next(batches, None)
     if first is not None:
         _same_answers(net, model, first)
         batches = chain([first], batches)
-        like = next(model.parameters(), first)
     _pooled(net, pool)
     encoded = options.get("encode", "constant") != "constant"
     linearity.check_calls(net, mean_over_time=True, encoded=encoded)
     if first is not None:
         linearity.check_values(net, spike_sites, first)
+    kept: list[Tensor] = []
     if histograms is None:
-        histograms = calibrate(
-            net, _keeping(batches, kept, 1024), per_channel=per_channel, bins=bins
-        )
+        shown = _keeping(batches, kept, REPORTED_IMAGES)
+        histograms = calibrate(net, shown, per_channel=per_channel, bins=bins)
     if len(histograms) != len(spike_sites):
         raise ValueError(
             f"histograms of {len(histograms)} sites came; this model has {len(spike_sites)}:"
             " calibrate it"
         )
+    like = next(model.parameters(), torch.zeros(()) if first is None else first)
     rows = []
     for site, histogram in zip(spike_sites, histograms, strict=True):
         theta = fit_histogram(histogram, fit_T, p)
-        error, clipped = expected(histogram, theta, timesteps, p)
         value = torch.as_tensor(theta if len(theta) > 1 else theta[0]).to(like)
         net.get_submodule(site.name).place(value, value / 2)
-        alive = theta < DEAD
-        weight = histogram.counts.sum(1).numpy() / max(1, int(histogram.counts.sum()))
-        middle = theta[alive].mean() if alive.any() else np.nan
-        rows.append(
-            site._asdict()
-            | {
-                "channels": len(theta),
-                "theta": middle,
-                "u0": middle / 2,
-                "dead": int((~alive).sum()),
-                "expected_error": (weight * error).sum(),
-                "clipped_mass": (weight * clipped).sum(),
-            }
-        )
-    snn.to(like.dtype).report = pd.DataFrame(rows).rename(columns={"name": "site"})
+        place = {"site": site.name, "where": site.where, "kind": site.kind}
+        rows.append(place | _quality(histogram, theta, timesteps, p))
+    snn.to(like.dtype).report = pd.DataFrame(rows)
     if kept:
         snn.report["firing_rate"] = firing_rates(snn, kept)["rate"].to_numpy()
     return snn
+
+
+def _quality(histogram: Histogram, theta: np.ndarray, timesteps: int, p: float) -> dict[str, Any]:
+    """What a conversion reports of one site's thresholds (groups,), means over its groups."""
+    error, clipped = expected(histogram, theta, timesteps, p)
+    alive = theta < DEAD
+    middle = theta[alive].mean() if alive.any() else np.nan
+    weight = histogram.counts.sum(1).numpy() / max(1, int(histogram.counts.sum()))
+    return {
+        "channels": len(theta),
+        "theta": middle,
+        "u0": middle / 2,
+        "dead": int((~alive).sum()),
+        "expected_error": (weight * error).sum(),
+        "clipped_mass": (weight * clipped).sum(),
+    }
 
 
 def check_convertible(model: nn.Module, *, pool: str = "keep", encode: str = "constant") -> None:
