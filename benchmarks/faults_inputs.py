@@ -15,7 +15,6 @@ from faults_stores import TINY, World
 
 from mia_nb import accounting, attacks, auditing, data, metrics, store, training
 from mia_nb.auditing.bounds import epsilon_lower
-from mia_nb.auditing.canaries import canary_labels
 from mia_nb.auditing.one_run import check_bernoulli, one_run, one_run_epsilon
 from mia_nb.cli import notebooks
 from mia_nb.metrics.agreement import memorisation
@@ -224,10 +223,7 @@ ARGUMENTS = {  # kind: the arguments that are of it, whatever the function
     "n_resamples": "n_resamples permutations num_models num_samples queries",
     "inside": "confidence",
     "rate": "delta input_dropout",
-    "count": (
-        "limit components folds attempts guesses canaries n1 n0 steps batch "
-        "workers samples classes epoch"
-    ),
+    "count": ("limit attempts guesses canaries n1 n0 steps batch workers samples classes epoch"),
     "count0": "tp fp positives negatives correct num_population k",
     "words": "method design scheme accountant sampling strategy mask_scope output",
     "device": "device",
@@ -340,7 +336,7 @@ def signatures(w: World) -> list[tuple]:
         (
             auditing.shift_guard,
             {"x": w.images.x.numpy(), "labels": y, "member": s.member[0]},
-            {"seed": "", "samples": "count?"},
+            {"seed": ""},
         ),
         (
             auditing.stability,
@@ -349,12 +345,11 @@ def signatures(w: World) -> list[tuple]:
         ),
         (
             auditing.vulnerability,
-            {"scores": w.scores, "permutations": 20, "disjoint": True},
+            {"scores": w.scores, "permutations": 20},
             {"rate": "inside", "seed": ""},
         ),
-        (canary_labels, {"labels": y, "canary": y == 0, "classes": 3}, {}),
         (auditing.canary_member, {"num_models": 4, "canary": y == 0}, {}),
-        (auditing.canary_rates, {"scores": w.scores} | few, {"canary": "thing", "share": "inside"}),
+        (auditing.canary_rates, {"scores": w.scores} | few, {"share": "inside"}),
         (data.paired_membership, some, {}),
         (data.bernoulli_membership, some, {}),
         (

@@ -13,7 +13,6 @@ from mia_nb.attacks import score
 from mia_nb.auditing.canaries import (
     KINDS,
     canary_arrays,
-    canary_labels,
     canary_member,
     canary_rates,
 )
@@ -33,12 +32,11 @@ def images():
 
 
 def test_every_canary_label_is_wrong_and_uniform_over_the_other_classes():
-    labels = np.arange(30000) % 5
-    canary = np.arange(30000) % 3 > 0
-    wrong = canary_labels(labels, canary, 5, seed=1)
+    x, labels = np.zeros((30000, 1, 1, 1), np.uint8), np.arange(30000) % 5
+    _, wrong, canary = canary_arrays(x, labels, 5, share=0.5, seed=1)
     assert (wrong[canary] != labels[canary]).all() and (wrong[~canary] == labels[~canary]).all()
     steps = np.bincount((wrong - labels)[canary] % 5, minlength=5)[1:]
-    assert (abs(steps - 5000) < 5 * np.sqrt(5000)).all()
+    assert (abs(steps - 3750) < 5 * np.sqrt(3750)).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,34 +89,23 @@ def test_coins_decide_on_canaries_only_and_others_are_in_every_model():
     assert (canary_member(14, canary, population=population)[:12] == member).all()
 
 
-def test_pairs_are_complements_on_the_canaries():
-    canary = np.arange(500) < 101
-    member = canary_member(6, canary, design="pairs")
-    assert (member[::2, canary] == ~member[1::2, canary]).all() and member[:, ~canary].all()
-    assert set(member[:, canary].sum(1)) == {50, 51}
-    assert abs(
-        canary_member(400, canary, design="pairs")[::2, canary].mean() - 0.5
-    ) < 5 * 0.5 / np.sqrt(200 * 101)
-
-
 def world(rng, *, targets=8, canaries=200, others=800, shift=1.5, sway=0.0):
-    """Margins of canaries, a share `sway` of each canary's noise common to all targets; fixed
-    samples at the end.
+    """(margins of all samples, of the canaries alone): a share `sway` of each canary's noise common
+    to all targets; fixed samples at the end.
     """
     member = np.hstack([rng.random((targets, canaries)) < 0.5, np.ones((targets, others), bool)])
     noise = np.sqrt(sway) * rng.standard_normal(canaries + others)
     value = noise + np.sqrt(1 - sway) * rng.standard_normal(member.shape) + shift * member
     side, rows = np.zeros((targets, 2)), np.arange(targets)
-    return (
-        Scores(value, member, rows, rows, side, side, {"attack": "lira"}),
-        np.arange(canaries + others) < canaries,
-    )
+    whole = Scores(value, member, rows, rows, side, side, {"attack": "lira"})
+    return whole, replace(whole, value=value[:, :canaries], member=member[:, :canaries])
 
 
 def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
-    scores, canary = world(np.random.default_rng(1))
-    table = canary_rates(scores, canary=canary, fpr=(0.01, 0.1), kind="mislabelled", n_resamples=50)
-    pooled = tpr_at(scores.value[:, canary].ravel(), scores.member[:, canary].ravel(), 0.1)
+    _, scores = world(np.random.default_rng(1))
+    options = {"share": 0.11, "kind": "mislabelled", "n_resamples": 50}
+    table = canary_rates(scores, fpr=(0.01, 0.1), **options)
+    pooled = tpr_at(scores.value.ravel(), scores.member.ravel(), 0.1)
     row = table.iloc[1]
     assert (row["tpr"], row["tp"], row["n1"], row["fp"]) == (
         pooled.tpr,
@@ -129,10 +116,9 @@ def test_rates_are_those_of_pooled_canaries_with_exact_intervals():
     assert (row["exact_low"], row["exact_high"]) == pytest.approx(
         [float(e) for e in clopper_pearson(pooled.tp, pooled.n1)]
     )
-    assert (
-        row["share"] == pytest.approx(pooled.n1 / (pooled.n1 + 8 * 800))
-        and "more than 2%" in row["flag"]
-    )
+    assert row["share"] == 0.11 and "11.0% of the training set, more than 2%" in row["flag"]
+    (unknown,) = canary_rates(scores, fpr=(0.1,), n_resamples=50).to_dict("records")
+    assert np.isnan(unknown["share"]) and unknown["kind"] == "unnamed" and unknown["flag"] == ""
     assert (row["canaries"], row["targets"], row["kind"]) == (200, 8, "mislabelled")
     # about 800 trials: 8 allowed at 1 %
     assert not table.iloc[0]["measurable"] and table.iloc[1]["measurable"]
@@ -155,10 +141,10 @@ def test_equal_infinite_scores_are_one_block_in_every_draw():
 def test_intervals_widen_when_trials_of_one_canary_hang_together():
     width = {}
     for sway in (0.0, 0.9):
-        scores, canary = world(np.random.default_rng(2), sway=sway)
+        _, scores = world(np.random.default_rng(2), sway=sway)
         # targets stay as they are: what canaries add
         one_unit = replace(scores, pair=np.zeros(8, int))
-        row = canary_rates(one_unit, canary=canary, fpr=(0.1,), n_resamples=300).iloc[0]
+        row = canary_rates(one_unit, fpr=(0.1,), n_resamples=300).iloc[0]
         width[sway] = row["cluster_high"] - row["cluster_low"]
         assert row["low"] <= row["tpr"] <= row["high"]
         others = [row[f"{by}_high"] - row[f"{by}_low"] for by in ("exact", "canary")]
@@ -232,24 +218,29 @@ def test_whole_numbers_of_any_kind_are_images_and_anything_else_is_refused(image
 def test_clustered_intervals_cover_the_true_rate():
     rng, truth, covered = np.random.default_rng(3), norm.cdf(norm.ppf(0.1) + 1.5), 0
     for _ in range(60):
-        scores, canary = world(rng, others=0, sway=0.5)
-        row = canary_rates(scores, canary=canary, fpr=(0.1,), n_resamples=150).iloc[0]
+        scores, _ = world(rng, others=0, sway=0.5)
+        row = canary_rates(scores, fpr=(0.1,), n_resamples=150).iloc[0]
         covered += row["low"] <= truth <= row["high"]
     assert covered >= 60 * 0.95 - 3 * np.sqrt(60 * 0.95 * 0.05)
 
 
 def test_canaries_are_audited_in_one_run_without_the_fixed_samples():
-    scores, canary = world(np.random.default_rng(4), shift=4.0, canaries=400)
-    assert audit(scores, delta=1e-5, canary=canary).epsilon > 1
+    whole, scores = world(np.random.default_rng(4), shift=4.0, canaries=400)
+    assert audit(scores, delta=1e-5).epsilon > 1
+    with pytest.raises(ValueError, match="fair coins"):
+        audit(whole, delta=1e-5)
 
 
-def canary_signals(seed, models=8, canaries=60, others=300, design="pairs"):
+def canary_signals(seed, models=8, canaries=60, others=300, *, paired=True):
     """Signals of a world without any leak, each sample with a mean of its own; the population at
-    the end.
+    the end. paired: every second model has exactly the other half of the canaries.
     """
     rng, canary = np.random.default_rng(seed), np.arange(canaries + others + 20) < canaries
     population = np.arange(len(canary)) >= canaries + others
-    member = canary_member(models, canary, design=design, population=population, seed=seed)
+    member = canary_member(models, canary, population=population, seed=seed)
+    if paired:
+        half = rng.random((models // 2, canaries)).argsort(1) < canaries // 2
+        member[::2, canary], member[1::2, canary] = half, ~half
     margin = rng.normal(0, 2, len(canary)) + rng.standard_normal(member.shape)
     logits = np.stack([margin, np.zeros_like(margin)], -1)
     return (
@@ -309,7 +300,7 @@ def test_canaries_scored_whole_have_the_references_that_they_have_alone():
 
 
 def test_two_models_of_coins_are_strangers_although_they_disagree_on_half_of_the_samples_only():
-    signals, _ = canary_signals(0, models=2, design="bernoulli", canaries=100, others=0)
+    signals, _ = canary_signals(0, models=2, paired=False, canaries=100, others=0)
     whole = score("attack_r", signals)
     assert whole.info["k"] == 0 and whole.pair.tolist() == [0, 1]
     assert np.array_equal(signals.hold_out(0)[1].margin, signals.margin[1:])
@@ -325,8 +316,8 @@ def test_two_models_of_coins_are_strangers_although_they_disagree_on_half_of_the
             lambda x, y: canary_rates(world(np.random.default_rng(0))[0], n_resamples=0),
             "n_resamples=0: wanted at least 1",
         ),
-        (lambda x, y: canary_labels(y, np.ones(1000, bool), 5), "classes=5"),
-        (lambda x, y: canary_member(3, np.ones(9, bool), design="pairs"), "take 4"),
+        (lambda x, y: canary_arrays(x, 0 * y, 1), "classes=1: wrong labels need 2"),
+        (lambda x, y: canary_member(0, np.ones(9, bool)), "num_models=0: wanted at least 1"),
         (lambda x, y: canary_member(4, np.zeros(9, bool)), "0 canaries"),
         (
             lambda x, y: canary_member(4, np.ones(9, bool), population=np.ones(9, bool)),

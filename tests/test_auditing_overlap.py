@@ -26,11 +26,8 @@ def test_sets_overlap_as_counted_by_hand():
     a = np.array([[9, 8, 1, 1, 5, 0], [9, 1, 8, 1, 5, 0], [9, 8, 1, 1, 5, 0]], float)
     table = stability({"a": a}, member, fpr=0.3)
     row = table.iloc[0]
-    assert row["jaccard"] == pytest.approx((1 / 3 + 1 + 1 / 3) / 3) and row["jaccard_max"] == 1
+    assert row["jaccard"] == pytest.approx((1 / 3 + 1 + 1 / 3) / 3)
     assert (row["coverage"], row["stability"], row["size"]) == (3, 1, 2)
-    assert row["coverage_chance"] == pytest.approx(4 * (1 - 0.5**3)) and row[
-        "stability_chance"
-    ] == pytest.approx(0.5)
     # 2 of 4 against 2 of 4, counted
     assert row["jaccard_chance"] == pytest.approx((1 / 6) * 1 + (4 / 6) / 3)
 
@@ -45,8 +42,8 @@ def test_each_set_has_the_size_that_the_roc_gives_it():
 def test_independent_repetitions_overlap_as_chance_says_and_equal_ones_wholly():
     value, member = repetitions(np.random.default_rng(1), samples=20000)
     row = stability({"a": value}, member, fpr=0.1).iloc[0]
-    for name in ("jaccard", "coverage", "stability"):
-        assert row[name] == pytest.approx(row[f"{name}_chance"], rel=0.1)
+    assert row["jaccard"] == pytest.approx(row["jaccard_chance"], rel=0.1)
+    assert row["stability"] == pytest.approx(10000 * (row["size"] / 10000) ** 4, rel=0.1)
     same = stability({"a": np.repeat(value[:1], 3, axis=0)}, member, fpr=0.1)
     assert (
         same.loc[0, "jaccard"] == 1
@@ -100,14 +97,14 @@ def test_equal_infinite_scores_never_admit_more_false_positives_than_allowed():
     value[:, 60:160] = np.inf
     table = stability({"a": value}, member, fpr=0.01)
     row = table.iloc[0]
-    assert row["union_fpr"] == row["size"] == row["coverage"] == row["coverage_equal_fpr"] == 0
+    assert row["coverage_out"] == row["size"] == row["coverage"] == 0
     assert np.isnan(row["jaccard"]) and table.attrs["note"].startswith(
         "no member stands out at a false positive rate of 0.01"
     )
     value[:, ~member] = np.minimum(value[:, ~member], 9)
     # members alone are infinite: they are found
     row = stability({"a": value}, member, fpr=0.01).iloc[0]
-    assert row["size"] >= member[60:160].sum() and row["union_fpr"] <= 0.04
+    assert row["size"] >= member[60:160].sum() and row["coverage_out"] <= 0.04 * 100
 
 
 def test_lists_without_a_false_positive_have_no_yardstick_and_it_is_said():
@@ -116,12 +113,6 @@ def test_lists_without_a_false_positive_have_no_yardstick_and_it_is_said():
     table = stability({"a": value}, member, fpr=0.1)
     assert table.loc[0, "jaccard"] == 1 and np.isnan(table.loc[0, "jaccard_out"])
     assert "no non-member stands out to compare with" in table.attrs["note"]
-
-
-def test_a_rate_is_measurable_from_ten_allowed_false_positives_on():
-    value, member = repetitions(np.random.default_rng(8), samples=2000)
-    found = [stability({"a": value}, member, fpr=fpr).loc[0, "measurable"] for fpr in (0.009, 0.01)]
-    assert found == [False, True]
 
 
 def test_samples_without_a_score_somewhere_are_left_out_everywhere():
@@ -134,16 +125,12 @@ def test_samples_without_a_score_somewhere_are_left_out_everywhere():
         stability({"a": np.where(np.arange(4)[:, None] == 1, np.nan, value)}, member)
 
 
-def test_the_union_is_judged_at_the_false_positive_rate_of_a_single_set():
+def test_unions_of_independent_sets_grow_as_they_must():
     value, member = repetitions(np.random.default_rng(2), samples=20000)
     row = stability({"a": value}, member, fpr=0.05).iloc[0]
-    assert row["union_fpr"] == pytest.approx(1 - 0.95**4, rel=0.1)
-    each = 1 - 0.95**0.25  # the FPR at which four independent sets have a union of 5 %
-    wanted = 1 - (1 - norm.sf(norm.isf(each) - 1)) ** 4
-    assert (
-        row["coverage_equal_fpr"] / row["n1"] == pytest.approx(wanted, rel=0.1)
-        and row["coverage_equal_fpr"] < row["coverage"]
-    )
+    assert row["coverage_out"] == pytest.approx(10000 * (1 - 0.95**4), rel=0.1)
+    found = norm.sf(norm.isf(0.05) - 1)  # share of members of each set
+    assert row["coverage"] == pytest.approx(10000 * (1 - (1 - found) ** 4), rel=0.05)
 
 
 def test_attacks_are_compared_within_a_seed_and_low_overlap_is_said():
@@ -241,12 +228,12 @@ def test_the_guard_fails_between_three_and_six_standard_errors_and_at_one_in_a_t
     )
 
 
-def test_large_sets_are_tested_on_a_part_and_flat_ones_are_accepted():
+def test_large_sets_are_tested_on_a_part():
     rng = np.random.default_rng(2)
-    verdict = shift_guard(
-        rng.normal(size=(3000, 5)), np.zeros(3000, int), rng.random(3000) < 0.5, samples=500
-    )
-    assert verdict.error == pytest.approx(np.sqrt(501 / (12 * 250**2)), rel=0.05) and verdict.passed
+    x, member = rng.normal(size=(12_000, 3)), rng.random(12_000) < 0.5
+    verdict = shift_guard(x, np.zeros(12_000, int), member)
+    assert verdict.error == pytest.approx(np.sqrt(10_001 / (12 * 5000**2)), rel=0.01)
+    assert verdict.passed
 
 
 @pytest.mark.parametrize("value", [0, 0.1, 255])

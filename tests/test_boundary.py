@@ -376,11 +376,6 @@ AUDITS = [
         "attempts=0: wanted a whole number from 1 up",
     ),
     ("auditing.audit(coins, delta=1e-5, attempts='3')", "attempts='3': wanted"),
-    (
-        "auditing.audit(coins, delta=1e-5, canary=both * 0.5)",
-        "canary holds numbers from 0.0 to 0.5",
-    ),
-    ("auditing.audit(coins, delta=1e-5, canary='all')", "canary holds 'all'"),
     ("one_run.one_run(['a'], [True], delta=0)", "score=['a']: wanted numbers"),
     ("one_run.one_run([0.1, 0.2], [-1, 1], delta=0)", "member holds numbers from -1 to 1"),
     (

@@ -220,7 +220,7 @@ def test_a_result_stands_on_the_site_as_text_and_a_hostile_name_in_it_as_letters
     hostile = "cats <img src=x onerror=alert(1)> [x](javascript:alert(1))"
     results = [
         mia.verdict(scores, about=hostile, n_resamples=20),
-        auditing.shift_guard(np.eye(200), np.zeros(200, int), np.arange(200) < 100, folds=2),
+        auditing.shift_guard(np.eye(200), np.zeros(200, int), np.arange(200) < 100),
     ]
     for result in results:
         formatted, _ = DisplayFormatter().format(result)

@@ -8,50 +8,14 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.arguments import Array, Count, Fraction, Rates, Whole
-from mia_nb.auditing.one_run import canary_columns
-from mia_nb.checks import checked, mask, one_of, reals
+from mia_nb.checks import checked, mask, one_of
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, rates, tpr_at_counts
 from mia_nb.types import Scores
 
 KINDS = ("ordinary", "mislabelled", "mislabelled_near_duplicate", "ood")
-DESIGNS = ("bernoulli", "pairs")
 LARGEST_SHARE = 0.02  # of the training set; more canaries change what is trained
-COLUMNS = [
-    *("kind", "fpr", "tpr", "low", "high", "exact_low", "exact_high", "canary_low", "canary_high"),
-    *("cluster_low", "cluster_high", "tp", "n1", "fp", "n0", "fpr_realised", "measurable"),
-    *("canaries", "targets", "share", "flag"),
-]
 JITTER = 2.0  # standard deviation of a near duplicate's pixels, of 255
 SHIFTS = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])  # of a near duplicate, in pixels
-
-
-@checked
-def canary_labels(labels: Array, canary: Array, classes: Whole, *, seed: Count = 0) -> np.ndarray:
-    """A copy of the labels in which every canary has a wrong one, uniform over the other classes.
-
-    Parameters:
-        labels: (N,) class numbers from 0.
-        canary: (N,) bool.
-        classes: how many there are, 2 or more.
-        seed: of the wrong labels.
-
-    Raises ValueError for shapes that differ and labels that are none from 0 to classes - 1.
-    """
-    labels = reals("labels", labels).astype(np.int64)
-    canary = mask("canary", canary)
-    unknown = labels.size and not 0 <= labels.min() <= labels.max() < classes
-    if labels.shape != canary.shape or labels.ndim != 1:
-        raise ValueError(
-            f"labels {labels.shape} and canary {canary.shape}: wanted two equal vectors"
-        )
-    if classes < 2 or unknown:
-        raise ValueError(
-            f"classes={classes}: wrong labels need 2 classes or more, and labels from 0 to"
-            f" {classes - 1}"
-        )
-    step = np.random.default_rng([7, seed]).integers(1, classes, int(canary.sum()))
-    labels[canary] = (labels[canary] + step) % classes
-    return labels
 
 
 @checked
@@ -94,14 +58,17 @@ def canary_arrays(
     every result (Aerni, Zhang and Tramèr 2024, arXiv 2404.17399).
 
     Raises:
-        ValueError: for an unknown kind, pixels that are no whole numbers from 0 to 255, labels that
-            are none from 0 to classes - 1, shapes that differ, and a share that leaves no canary or
-            fewer others than canaries.
+        ValueError: for an unknown kind, wrong labels of a single class, pixels that are no whole
+            numbers from 0 to 255, labels that are none from 0 to classes - 1, shapes that differ,
+            and a share that leaves no canary or fewer others than canaries.
 
     Caveat: accuracy with and without canaries belongs beside their rates; keep their share at 2 %
     or less.
     """
     one_of("kind", kind, KINDS)
+    mislabelled = kind.startswith("mislabelled")
+    if mislabelled and classes < 2:
+        raise ValueError(f"classes={classes}: wrong labels need 2 classes or more")
     x = _whole("x", x, 255).astype(np.uint8)
     y = _whole("y", y, classes - 1).astype(np.int64)
     able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
@@ -128,8 +95,9 @@ def canary_arrays(
     elif kind == "mislabelled_near_duplicate":
         x[chosen] = _near_copies(x[others], rng)
         y[chosen] = y[others]
-    if kind.startswith("mislabelled"):
-        y = canary_labels(y, canary, classes, seed=seed)
+    if mislabelled:
+        step = np.random.default_rng([7, seed]).integers(1, classes, size)
+        y[chosen] = (y[chosen] + step) % classes
     return x, y, canary
 
 
@@ -158,29 +126,25 @@ def canary_member(
     num_models: Whole,
     canary: Array,
     *,
-    design: str = "bernoulli",
     population: Array | None = None,
     seed: Count = 0,
 ) -> np.ndarray:
     """(M, N) bool: canaries by coins, all other samples in every model, the population in none.
 
     Parameters:
-        num_models: M; even for pairs.
+        num_models: M.
         canary: (N,) bool.
-        design: bernoulli: independent fair coins, row m depends on (seed, m) only: what a one-run
-            audit needs. pairs: row 2k + 1 is the exact complement of row 2k on the canaries, each
-            row holding half of them.
         population: (N,) bool, samples no model trains on; None: there are none.
         seed: of the coins.
 
     Returns:
-        The mask to train with, split="given". Score on the canaries alone,
+        The mask to train with, split="given". Coins are independent and fair, as a one-run audit
+        needs them; those of row m depend on (seed, m) only. Score on the canaries alone,
         `signals.select(samples=canary | signals.population)`: a sample that all references saw
         tells nothing.
 
     Raises:
-        ValueError: for an unknown design, an odd number of paired models, and canaries that are
-            absent or in the population.
+        ValueError: for no models, and canaries that are absent or in the population.
     """
     canary = mask("canary", canary)
     aside = np.zeros(canary.shape, bool)
@@ -188,25 +152,15 @@ def canary_member(
         aside = mask("population", population, canary.shape)
     size = int(canary.sum())
     inside = int((canary & aside).sum())
-    one_of("design", design, DESIGNS)
-    if num_models < 1 or (design == "pairs" and num_models % 2):
-        raise ValueError(
-            f"num_models={num_models}: wanted at least 1, and an even number for pairs; take"
-            f" {num_models + 1}"
-        )
+    if num_models < 1:
+        raise ValueError(f"num_models={num_models}: wanted at least 1")
     if canary.ndim != 1 or not size or inside:
         raise ValueError(
             f"{size} canaries, {inside} of them in the population: wanted 1 or more, outside it"
         )
     member = np.broadcast_to(~aside, (num_models, len(aside))).copy()
     for m in range(num_models):
-        if design == "bernoulli":
-            coins = np.random.default_rng([9, m, seed]).integers(2, size=size, dtype=bool)
-        elif m % 2:
-            coins = ~coins
-        else:
-            rng = np.random.default_rng([10, m // 2, seed])
-            coins = rng.permutation(size) < size // 2 + rng.integers(1 + size % 2)
+        coins = np.random.default_rng([9, m, seed]).integers(2, size=size, dtype=bool)
         member[m, canary] = coins
     return member
 
@@ -216,9 +170,8 @@ def canary_rates(
     scores: Scores,
     *,
     fpr: Rates = (0.001, 0.01, 0.1),
-    canary: Array | None = None,
     share: Fraction | None = None,
-    kind: str | None = None,
+    kind: str = "unnamed",
     n_resamples: Count = 1000,
     seed: Count = 0,
 ) -> pd.DataFrame:
@@ -226,10 +179,9 @@ def canary_rates(
     FPR.
 
     Parameters:
-        scores: of the targets; NaN is left out.
+        scores: of the targets on the canaries alone; NaN is left out.
         fpr: false positive rates in [0, 1].
-        canary: (N,) bool, the columns of `scores` that are canaries; None: all.
-        share: the canaries' part of what a model trains on; None: what `canary` tells of it.
+        share: the canaries' part of what a model trains on; None: not known.
         kind: of the canaries, for the table.
         n_resamples: resamples of the bootstrap, 1 or more.
         seed: of the bootstrap.
@@ -245,20 +197,18 @@ def canary_rates(
         are allowed, which takes canaries / 2 * targets >= 10 / fpr.
 
     Raises:
-        ValueError: for an FPR outside [0, 1], a mask of another shape, and n_resamples < 1.
+        ValueError: for an FPR outside [0, 1] and n_resamples < 1.
 
     Caveat: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios,
     RMIA); targets share references, which no interval resamples; one pair of targets is not
     resampled: the interval is about these models.
     """
-    reason = f"n_resamples={n_resamples}: wanted at least 1 draw of the bootstrap; 1000 is usual"
     if n_resamples < 1:
-        raise ValueError(reason)
-    columns = canary_columns(scores, canary)
-    if share is None:
-        trained = scores.member[:, columns].sum() / max(scores.member.sum(), 1)
-        share = np.nan if canary is None else float(trained)
-    known = ~np.isnan(scores.value) & columns
+        raise ValueError(
+            f"n_resamples={n_resamples}: wanted at least 1 draw of the bootstrap; 1000 is usual"
+        )
+    share = np.nan if share is None else share
+    known = ~np.isnan(scores.value)
     fpr = rates(np.atleast_1d(fpr))
     value = scores.value[known]
     member = scores.member[known]
@@ -278,7 +228,7 @@ def canary_rates(
         low, high = max(ends.values(), key=lambda pair: pair[1] - pair[0])
         rows.append(
             {
-                "kind": kind or "unnamed",
+                "kind": kind,
                 "fpr": float(rate),
                 "tpr": at.tpr,
                 "low": float(low),
@@ -297,7 +247,7 @@ def canary_rates(
                 "flag": _flag(at, share),
             }
         )
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows)
 
 
 def _by_canary(at, trials: int) -> tuple[float, float]:

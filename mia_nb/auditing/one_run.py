@@ -21,7 +21,7 @@ from scipy.special import (
     expit,
 )
 
-from mia_nb.arguments import Anything, Array, Count, Delta, Level, Mask, Numbers, Whole
+from mia_nb.arguments import Anything, Count, Delta, Level, Mask, Numbers, Whole
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, mask, reals, whole
 from mia_nb.types import Scores, Signals, pair_ids
@@ -330,8 +330,6 @@ def audit(
     delta: Delta,
     confidence: Level = 0.95,
     attempts: Whole = 1,
-    guesses: Whole | None = None,
-    canary: Array | None = None,
     seed: Count = 0,
 ) -> Audit:
     """The targets of a Bernoulli pool audited: together where none was another's reference
@@ -343,8 +341,6 @@ def audit(
         confidence: 1 - alpha, in (0, 1).
         attempts: how many attacks, and options of attacks, were tried on these targets before this
             one was picked; leave none out.
-        guesses: as in `one_run`; None divides alpha again.
-        canary: (N,) bool, the columns that are canaries; None: all.
         seed: of the permutation that breaks ties.
 
     Together: all coins of all targets are the canaries of one audit at alpha / attempts. Trainings
@@ -375,16 +371,15 @@ def audit(
     wanted = "a one-run audit needs independent fair coins"
     if scores.info.get("split") == "pairs":
         raise ValueError(f"{paired}: {wanted}")
-    columns = canary_columns(scores, canary)
-    value = scores.value[:, columns]
-    member = scores.member[:, columns]
+    value = scores.value
+    member = scores.member
     check_bernoulli(member)
     targets = np.asarray(scores.targets, dtype=int)
     together = bool(scores.info.get("disjoint")) and len(targets) > 1
     groups = [(value.ravel(), member.ravel())] if together else zip(value, member, strict=True)
     confidence_of_run = 1 - (1 - confidence) / (attempts if together else len(targets) * attempts)
-    setting = {"delta": delta, "guesses": guesses, "seed": seed}
-    runs = [one_run(*group, confidence=confidence_of_run, **setting) for group in groups]
+    setting = {"delta": delta, "confidence": confidence_of_run, "seed": seed}
+    runs = [one_run(*group, **setting) for group in groups]
     table = pd.DataFrame(runs)[["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]]
     if together:
         lost = np.isnan(value).sum(1)
@@ -400,14 +395,3 @@ def audit(
         attempts=attempts,
         targets=table,
     )
-
-
-def canary_columns(scores: Scores, canary: np.ndarray | None) -> np.ndarray:
-    """(N,) bool, the columns of the scores that are canaries: all where `canary` is None."""
-    columns = np.ones(scores.value.shape[1], bool) if canary is None else mask("canary", canary)
-    if columns.shape != scores.value.shape[1:] or not columns.any():
-        raise ValueError(
-            f"canary has shape {columns.shape}; wanted ({scores.value.shape[1]},) with one canary"
-            " or more"
-        )
-    return columns

@@ -113,7 +113,7 @@ def p_words(p: float) -> str:
     return f"p = {p:.4f}" if p < 2 * LEVEL else f"p = {p:.3f}"
 
 
-def decision_words(evidence: Evidence, level: float = LEVEL) -> str:
+def decision_words(evidence: Evidence) -> str:
     """What decided, in a sentence."""
     deciding = {
         "area": "the ranks of all samples",
@@ -122,11 +122,11 @@ def decision_words(evidence: Evidence, level: float = LEVEL) -> str:
     }[evidence.part]
     sentence = (
         "What decides is one permutation test of all attacks' ranks, of the mean loss and of the"
-        f" largest scores: {p_words(evidence.p)}, where {level:g} or less counts as a leak"
+        f" largest scores: {p_words(evidence.p)}, where {LEVEL:g} or less counts as a leak"
     )
-    if evidence.p <= level:
+    if evidence.p <= LEVEL:
         return f"{sentence}; the evidence is strongest in {deciding}."
-    if evidence.smallest > level:
+    if evidence.smallest > LEVEL:
         return (
             f"{sentence}, and {evidence.units} units that change sides can never give less than"
             f" {evidence.smallest:.2g}."

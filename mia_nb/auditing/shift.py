@@ -9,12 +9,14 @@ import numpy as np
 from scipy.special import chdtrc
 
 from mia_nb import escape
-from mia_nb.arguments import Array, Count, Mask, Positive, Several
+from mia_nb.arguments import Array, Count, Mask
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
 
+COMPONENTS, FOLDS = 32, 5  # of the PCA; of the cross-validation
+MOST_SAMPLES = 10_000  # of larger sets so many are tested
 ERRORS, LEVEL = 3.0, 0.001  # standard errors of the AUC from 1/2; p of the class histogram
 CONFOUNDED = "confounded, not membership"
 MIX, COPIES = 0.01, 0.01  # p below which class mixes differ; share of copies that is stated first
@@ -46,10 +48,7 @@ def shift_guard(
     labels: Array,
     member: Mask,
     *,
-    components: Positive = 32,
-    folds: Several = 5,
     seed: Count = 0,
-    samples: Positive | None = 10_000,
 ) -> ShiftGuard:
     """Two-sample classifier test of members against non-members on raw inputs, before any attack.
 
@@ -57,15 +56,13 @@ def shift_guard(
         x: (N, C, H, W) uint8 or (N, D).
         labels: (N,).
         member: (N,) bool.
-        components: of the PCA.
-        folds: stratified ones, of which each is held out in turn.
-        seed: of folds, PCA and the part that is tested.
-        samples: larger sets are tested on that many; None takes all.
+        seed: of folds, PCA and the part that is tested: 10,000 samples of larger sets.
 
     Returns:
         A `ShiftGuard`: passed, auc, error, classes_p, note.
 
-    Pixels standardised, PCA, logistic regression; AUC of the held-out part averaged over folds.
+    Pixels standardised, 32 principal components, logistic regression; AUC of the held-out part
+    averaged over five stratified folds.
     Passed: it lies at most 3 standard errors, sqrt((n1 + n0 + 1) / (12 n1 n0)), above 1/2, and a
     chi-square test finds the class histograms alike (p >= .001). Below 1/2 nothing fails: in halves
     balanced by class, what the training folds have too much of the held-out one lacks, which lowers
@@ -75,7 +72,7 @@ def shift_guard(
     means nothing: the note says "confounded, not membership".
 
     Raises:
-        ValueError: for shapes that differ, x or labels that are not finite, and fewer than `folds`
+        ValueError: for shapes that differ, x or labels that are not finite, and fewer than five
             members or non-members.
 
     Source: Lopez-Paz and Oquab 2017.
@@ -88,42 +85,43 @@ def shift_guard(
     member = np.asarray(member, bool)
     if x.dtype.kind == "c" or labels.dtype.kind == "c":
         raise ValueError("complex numbers came as x or labels; wanted real ones")
-    shapes = f"x {x.shape}, labels {labels.shape}, member {member.shape}"
-    equal = member.ndim == 1 and x.shape[:1] == labels.shape == member.shape
-    if not equal:
-        raise ValueError(f"{shapes}: wanted one entry of each per sample")
-    floats = {"x": x} if x.dtype.kind == "f" else {}
-    floats |= {"labels": labels} if labels.dtype.kind == "f" else {}
-    for name, values in floats.items():
+    if member.ndim != 1 or not x.shape[:1] == labels.shape == member.shape:
+        raise ValueError(
+            f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each"
+            " per sample"
+        )
+    for name, values in (("x", x), ("labels", labels)):
+        if values.dtype.kind != "f":
+            continue
         finite = np.isfinite(values.reshape(len(values), -1)).all(1)
-        bad = f"{name} has NaN or infinite values in {(~finite).sum()} of {len(values)} samples"
         if not finite.all():
-            raise ValueError(f"{bad}: wanted finite ones")
-    if samples is not None and len(x) > samples:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(x), samples, replace=False))
+            raise ValueError(
+                f"{name} has NaN or infinite values in {(~finite).sum()} of {len(values)} samples:"
+                " wanted finite ones"
+            )
+    if len(x) > MOST_SAMPLES:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(x), MOST_SAMPLES, replace=False))
         x = x[chosen]
         labels = labels[chosen]
         member = member[chosen]
     n1 = int(member.sum())
     n0 = int((~member).sum())
     sizes = f"{n1} members (train) and {n0} non-members (test)"
-    if min(n1, n0) < folds:
-        raise ValueError(f"{sizes}: wanted at least {folds} of each")
+    if min(n1, n0) < FOLDS:
+        raise ValueError(f"{sizes}: wanted at least {FOLDS} of each")
     value = math.nan
     error = math.nan
     classes_p = class_mix(labels, member, seed=seed)
     pixels = x.reshape(len(x), -1).astype(np.float32)
     if (pixels != pixels[0]).any():
-        value = _classified(pixels, member, components, folds, seed)
+        value = _classified(pixels, member, seed)
         error = float(auc_null_error(n1, n0))
     note = _note(value, error, classes_p)
     passed = bool(value - 0.5 <= ERRORS * error and classes_p >= LEVEL)
     return ShiftGuard(passed, value, error, classes_p, f"{note}; {n1} members, {n0} non-members")
 
 
-def _classified(
-    pixels: np.ndarray, member: np.ndarray, components: int, folds: int, seed: int
-) -> float:
+def _classified(pixels: np.ndarray, member: np.ndarray, seed: int) -> float:
     """Mean AUC of the held-out folds by logistic regression on principal components."""
     from sklearn.decomposition import PCA  # a second of start-up
     from sklearn.linear_model import LogisticRegression
@@ -131,13 +129,12 @@ def _classified(
     from sklearn.preprocessing import StandardScaler
 
     pixels = StandardScaler().fit_transform(pixels)
-    size = min(components, *pixels.shape)
+    size = min(COMPONENTS, *pixels.shape)
     solver = "randomized" if size < min(pixels.shape) else "full"
     features = PCA(size, whiten=True, svd_solver=solver, random_state=seed).fit_transform(pixels)
     values = []
-    for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(
-        features, member
-    ):
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    for train, test in folds.split(features, member):
         model = LogisticRegression(max_iter=1000).fit(features[train], member[train])
         values.append(auc(model.decision_function(features[test]), member[test]))
     return float(np.mean(values))

@@ -4,8 +4,6 @@ over seeds and attacks.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +11,7 @@ import pandas as pd
 
 from mia_nb.arguments import Fraction, Mask
 from mia_nb.checks import checked
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, counts
+from mia_nb.metrics.curve import counts
 
 FEWEST = 3  # repetitions
 STABLE = 0.5  # mean Jaccard below which a list from one seed is not to be reported
@@ -39,19 +37,14 @@ def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Fraction = 0.
         attack's lists may be reported, which takes a mean Jaccard of .5 and a k = (jaccard -
         chance) / (1 - chance) that is .1, and two standard errors, above that of non-members.
         Columns:
-            compare, of, sets, n1, n0, fpr.
+            compare, of.
             size: mean of the sets'.
-            jaccard: mean over pairs of sets; jaccard_min, jaccard_max.
+            jaccard: mean over pairs of sets; jaccard_chance: its expectation for independent random
+                sets of the same sizes among the members.
             coverage, stability: |union|, |intersection|.
-            jaccard_chance, coverage_chance, stability_chance: their expectations for independent
-                random sets of the same sizes among the n1 members.
-            jaccard_out, jaccard_out_chance, stability_out: the same of the non-members that are at
-                or above the same thresholds: lists repeat without any leak where samples are easy
-                or hard or references are the same.
-            union_fpr: the false positives of the union, which grow with every set added.
-            coverage_equal_fpr: the union after every set's threshold was raised until the union's
-                own FPR is at most `fpr`: compare unions by this column only.
-            measurable: 10 false positives or more are allowed: fpr n0 >= 10.
+            jaccard_out, jaccard_out_chance, coverage_out, stability_out: the same of the
+                non-members that are at or above the same thresholds: lists repeat without any leak
+                where samples are easy or hard or references are the same.
 
     No set has more false positives than fpr allows: where the largest scores of more non-members
     are equal it is empty. The Jaccard of two empty sets is NaN and left out of means. Samples that
@@ -63,17 +56,16 @@ def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Fraction = 0.
 
     Caveat: published stability at low FPR is .1 or less; what one seed calls vulnerable is a
     ranking. Larger sets overlap more, also beyond chance: a leak alike for all members lifts their
-    overlap too.
+    overlap too. Unions have more false positives than each of their sets.
     """
     member = np.asarray(member, bool)
-    values = {name: np.asarray(v, np.float64) for name, v in values.items()}
-    shapes = [v.shape for v in values.values()]
+    shapes = [np.shape(scores) for scores in values.values()]
     equal = len(set(shapes)) == 1 and len(shapes[0]) == 2 and shapes[0][1:] == member.shape
     if not 0 < fpr < 1:
         raise ValueError(f"fpr={fpr}: wanted a false positive rate between 0 and 1; 1 % is 0.01")
     if not equal:
         raise ValueError(f"values {shapes}, member {member.shape}: wanted equal (S, N) and (N,)")
-    scores = np.stack(list(values.values()))
+    scores = np.stack([np.asarray(of_attack, np.float64) for of_attack in values.values()])
     repetitions = scores.shape[1]
     known = ~np.isnan(scores).any((0, 1))
     scores = scores[..., known]
@@ -88,116 +80,87 @@ def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Fraction = 0.
             f"{known.sum()} of {len(known)} samples have all scores: wanted a member and a"
             " non-member among them"
         )
-    curves = [[(score, *counts(score, member)[1:]) for score in rows] for rows in scores]
-    groups = [("seeds", name, sets) for name, sets in zip(values, curves, strict=True)]
+    sets = np.array([[_above(score, member, fpr) for score in rows] for rows in scores])
+    rows = [_row("seeds", name, sets[i], member) for i, name in enumerate(values)]
     if len(values) > 1:
-        groups += [("attacks", s, list(sets)) for s, sets in enumerate(zip(*curves, strict=True))]
-    table = pd.DataFrame([_row(*group, member, fpr) for group in groups])
-    table.attrs["note"] = _note(table[table["compare"] == "seeds"])
+        rows += [_row("attacks", seed, sets[:, seed], member) for seed in range(repetitions)]
+    table = pd.DataFrame(rows)
+    table.attrs["note"] = _note(table[table["compare"] == "seeds"], fpr)
     return table
 
 
-def _note(seeds: pd.DataFrame) -> str:
+def _above(score: np.ndarray, member: np.ndarray, fpr: float) -> np.ndarray:
+    """(N,) who is at or above the smallest threshold whose false positives the rate allows; nobody
+    where there is none.
+    """
+    _, fp, threshold = counts(score, member)
+    allowed = np.floor(fpr * fp[-1] + 1e-9)
+    last = int(np.searchsorted(fp, allowed, side="right")) - 1
+    # 0: above all, the infinite ones too
+    return (score >= threshold[last]) & (last > 0)
+
+
+def _row(compare: str, of: str | int, sets: np.ndarray, member: np.ndarray) -> dict:
+    """A row of the table from sets (sets, N) bool."""
+    row = {"compare": compare, "of": of, "size": sets[:, member].sum(1).mean()}
+    for end, side in (("", member), ("_out", ~member)):
+        inside = sets[:, side]
+        jaccard, chance = _overlap(inside)
+        row[f"jaccard{end}"] = jaccard
+        row[f"jaccard{end}_chance"] = chance
+        row[f"coverage{end}"] = int(inside.any(0).sum())
+        row[f"stability{end}"] = int(inside.all(0).sum())
+    return row
+
+
+def _overlap(sets: np.ndarray) -> tuple[float, float]:
+    """(Jaccard, its expectation by chance) of sets (sets, n), means over the pairs of which one at
+    least is not empty; NaN without any.
+    """
+    jaccard = []
+    chance = []
+    for first, second in combinations(sets, 2):
+        union = (first | second).sum()
+        if union:
+            jaccard.append((first & second).sum() / union)
+            chance.append(_chance(int(first.sum()), int(second.sum()), len(first)))
+    return (np.mean(jaccard), np.mean(chance)) if jaccard else (np.nan, np.nan)
+
+
+def _chance(a: int, b: int, n: int) -> float:
+    """E |A and B| / |A or B| of independent random sets of a and b among n: hypergeometric."""
+    from scipy.stats import hypergeom  # a second of start-up
+
+    common = np.arange(max(0, a + b - n), min(a, b) + 1)
+    return float((hypergeom.pmf(common, n, a, b) * common / (a + b - common)).sum())
+
+
+def _note(seeds: pd.DataFrame, fpr: float) -> str:
     """Whether lists may be reported, by the attack whose sets overlap least."""
     if seeds["jaccard"].isna().all():
-        rate = f"a false positive rate of {seeds['fpr'].iloc[0]:g}"
-        return f"no member stands out at {rate}: there is no list to repeat"
+        return (
+            f"no member stands out at a false positive rate of {fpr:g}: there is no list to repeat"
+        )
     least = seeds.loc[seeds["jaccard"].idxmin()]
     start = f"mean Jaccard over seeds {least['jaccard']:.2f}"
     if len(seeds) > 1:
         start += f" for the least steady attack, {least['of']}"
-    compared = f"{start}, {least['jaccard_out']:.2f} for non-members"
-    unions = np.array([least["coverage"], least["union_fpr"] * least["n0"]])
-    jaccard, chance = (
-        least[[f"jaccard{end}", f"jaccard_out{end}"]].to_numpy(float) for end in ("", "_chance")
-    )
-    inside, outside = (jaccard - chance) / np.maximum(1 - chance, 1e-12)
-    with np.errstate(invalid="ignore"):  # no non-member stands out
-        error = (jaccard * (1 - jaccard) / unions).sum() ** 0.5
-    if np.isnan(outside):
+    if np.isnan(least["jaccard_out"]):
         return f"{start}; no non-member stands out to compare with: do not report lists of samples"
+    compared = f"{start}, {least['jaccard_out']:.2f} for non-members"
     if least["jaccard"] < STABLE:
         return f"{compared}: do not report lists of samples from one seed"
-    if inside < outside + max(BEYOND, 2 * error):
+    beyond_chance = []
+    variance = 0.0
+    for end in ("", "_out"):
+        jaccard = least[f"jaccard{end}"]
+        chance = least[f"jaccard{end}_chance"]
+        beyond_chance.append((jaccard - chance) / max(1 - chance, 1e-12))
+        variance += jaccard * (1 - jaccard) / least[f"coverage{end}"]
+    members, others = beyond_chance
+    if members < others + max(BEYOND, 2 * variance**0.5):
         return (
             f"{compared}: lists repeat, but no more than non-members' or chance's do, which says"
             " nothing of membership"
         )
     return f"{compared}: lists overlap from seed to seed, more than those of non-members"
-
-
-def _sets(curves: list, allowed: int) -> np.ndarray:
-    """(sets, N) who is at or above the smallest threshold with at most `allowed` false positives;
-    none without one. curves: (score (N,), fp, threshold) of each set.
-    """
-    lasts = [np.searchsorted(fp, allowed, side="right") - 1 for _, fp, _ in curves]
-    # 0: above all, the infinite ones too
-    return np.stack(
-        [
-            (last > 0) & (score >= threshold[last])
-            for last, (score, _, threshold) in zip(lasts, curves, strict=True)
-        ]
-    )
-
-
-def _row(compare: str, of: Callable, curves: list, member: np.ndarray, fpr: float) -> dict:
-    n1 = int(member.sum())
-    n0 = int((~member).sum())
-    allowed = int(np.floor(fpr * n0 + 1e-9))
-    chosen = _sets(curves, allowed)
-    inside = chosen[:, member]
-    outside = chosen[:, ~member]
-    sizes = inside.sum(1)
-    jaccard, chance = _overlap(inside)
-    out, out_chance = _overlap(outside)
-    # largest number of false positives a set, with the union's within what is allowed
-    places = bisect_left(
-        range(1, allowed + 1),
-        True,
-        key=lambda most: _sets(curves, most)[:, ~member].any(0).sum() > allowed,
-    )
-    return {
-        "compare": compare,
-        "of": of,
-        "sets": len(chosen),
-        "size": sizes.mean(),
-        "jaccard": pd.Series(jaccard).mean(),
-        "jaccard_min": np.fmin.reduce(jaccard),
-        "jaccard_max": np.fmax.reduce(jaccard),
-        "jaccard_chance": pd.Series(chance).mean(),
-        "jaccard_out": pd.Series(out).mean(),
-        "jaccard_out_chance": pd.Series(out_chance).mean(),
-        "coverage": int(inside.any(0).sum()),
-        "coverage_chance": n1 * (1 - np.prod(1 - sizes / n1)),
-        "stability": int(inside.all(0).sum()),
-        "stability_chance": n1 * np.prod(sizes / n1),
-        "stability_out": int(outside.all(0).sum()),
-        "union_fpr": outside.any(0).mean(),
-        "coverage_equal_fpr": int(_sets(curves, places)[:, member].any(0).sum()),
-        "n1": n1,
-        "n0": n0,
-        "fpr": fpr,
-        "measurable": allowed >= MIN_FALSE_POSITIVES,
-    }
-
-
-def _overlap(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(Jaccard, its expectation by chance) of each pair of sets (sets, n); NaN where both are
-    empty.
-    """
-    first, second = np.transpose(list(combinations(range(len(sets)), 2)))
-    common = (sets[first] & sets[second]).sum(1)
-    union = (sets[first] | sets[second]).sum(1)
-    jaccard = np.where(union > 0, common / np.maximum(union, 1), np.nan)
-    sizes = sets.sum(1).tolist()
-    chance = [_chance(a, b, sets.shape[1]) for a, b in combinations(sizes, 2)]
-    return jaccard, np.where(np.isnan(jaccard), np.nan, chance)
-
-
-def _chance(a: int, b: int, n1: int) -> float:
-    """E |A and B| / |A or B| of independent random sets of a and b among n1: hypergeometric."""
-    from scipy.stats import hypergeom  # a second of start-up
-
-    common = np.arange(max(0, a + b - n1), min(a, b) + 1)
-    with np.errstate(invalid="ignore"):
-        return float((hypergeom.pmf(common, n1, a, b) * common / (a + b - common)).sum())

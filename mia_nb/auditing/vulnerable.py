@@ -4,14 +4,15 @@ and its resolution.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import comb
 
-from mia_nb.arguments import Count, Flag, Real, Whole
+from mia_nb.arguments import Count, Real, Whole
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
 from mia_nb.metrics.null import redraw
@@ -29,7 +30,6 @@ def vulnerability(
     rate: Real = 0.1,
     permutations: Whole = 2000,
     seed: Count = 0,
-    disjoint: Flag | None = None,
     null: Iterable[Scores] | None = None,
 ) -> pd.DataFrame:
     """Which samples are exposed: per sample the AUC of its scores over the targets that contain it
@@ -40,10 +40,9 @@ def vulnerability(
         rate: of false discoveries, in (0, 1).
         permutations: random ones, where the exact distribution cannot be added up.
         seed: of the permutations.
-        disjoint: whether targets and references come from disjoint pools. None takes the word of
-            `attacks.score` for that; scores from elsewhere, which say nothing of it, are disjoint
-            where the keys of the two pools are known and differ.
-        null: scores of redrawn masks (`null_scores`), needed where pools are not disjoint.
+        null: scores of redrawn masks (`null_scores`), needed where targets and references do not
+            come from disjoint pools. `attacks.score` notes that in the scores' info; scores from
+            elsewhere are disjoint where the keys of the two pools are known and differ.
 
     Returns:
         A row per sample with sample, auc, t_in, t_out (targets that contain the sample, and that do
@@ -72,9 +71,7 @@ def vulnerability(
     Caveat: tests of samples share their targets, and Benjamini-Hochberg assumes that they do not
     depend on each other negatively; where nothing is significant the order is a ranking only.
     """
-    disjoint = _disjoint(scores.info) if disjoint is None else disjoint
     paired = _paired(scores)
-    pairs = len(np.unique(scores.pair))
     value = _both_or_none(scores) if paired else scores.value
     ranks, auc, t_in, t_out = _per_sample(value, scores.member)
     able = (t_in > 0) & (t_out > 0)
@@ -83,7 +80,7 @@ def vulnerability(
             f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1"
             " permutation"
         )
-    if not disjoint and null is None:
+    if null is None and not _disjoint(scores.info):
         raise ValueError(
             "targets and references share a pool: per-sample numbers are biased; score with"
             " references=another pool, or pass null=null_scores(attack, signals)"
@@ -92,25 +89,21 @@ def vulnerability(
         raise ValueError(
             "no sample is in one target and out of another: an AUC over targets needs both"
         )
-    more, null_auc = "score more targets", 0.5
+    null_auc = 0.5
     if null is not None:
         drawn = _redrawn(scores, null)
-        *tested, null_auc = _by_redrawing(auc, drawn, able)
-        orders = 2.0**pairs if paired else comb(len(value), len(value) // 2)
-        more = f"redraw more than {len(drawn)} masks" if len(drawn) + 1 <= orders else more
-        method = f"{len(drawn)} redrawn masks"
+        test = _by_redrawing(scores, auc, drawn, able, paired)
+        null_auc = _mean_redrawn(drawn)
     elif paired:
-        tested = _flips(ranks, scores, able)
-        method = "exact: flips within pairs"
+        test = _flips(ranks, scores, able)
     else:
-        *tested, method = _free(ranks, scores.member, ~np.isnan(value), able, permutations, seed)
-        if not method.startswith("exact") and np.median(tested[1]) <= 1 / (permutations + 1):
-            more = f"take more than {permutations} permutations"
+        test = _free(ranks, scores.member, ~np.isnan(value), able, permutations, seed)
     from scipy.stats import false_discovery_control  # a second of start-up
 
     p, smallest, q = np.full((3, len(auc)), np.nan)
-    p[able], smallest[able] = tested
-    q[able] = false_discovery_control(p[able])
+    p[able] = test.p
+    smallest[able] = test.smallest
+    q[able] = false_discovery_control(test.p)
     table = pd.DataFrame(
         {
             "sample": np.arange(len(auc)),
@@ -125,19 +118,30 @@ def vulnerability(
             "null_auc": null_auc,
         }
     )
-    design = f"{len(value)} targets" + (f" in {pairs} pairs" if paired else "")
+    design = f"{len(value)} targets"
+    if paired:
+        design += f" in {len(np.unique(scores.pair))} pairs"
     table.attrs |= {
-        "method": method,
+        "method": test.method,
         "rate": rate,
-        "targets": len(value),
-        "disjoint": bool(disjoint),
-        "resolution": _resolution(design, smallest[able], rate, more),
+        "resolution": _resolution(design, test.smallest, rate, test.more),
     }
     return table
 
 
+class Tested(NamedTuple):
+    """A permutation test of the samples that can be tested: `p` and the `smallest` p that a perfect
+    order would reach, by which `method`, and what would lower its floor (`more`).
+    """
+
+    p: np.ndarray
+    smallest: np.ndarray
+    method: str
+    more: str = "score more targets"
+
+
 def null_scores(
-    attack, signals: Signals, *, n_resamples: int = 200, seed: int = 0, targets=None
+    attack: str | Callable, signals: Signals, *, n_resamples: int = 200, seed: int = 0
 ) -> Iterator[Scores]:
     """Scores of an attack on the real signals under masks redrawn from their design: what chance
     and the design make of them.
@@ -147,14 +151,13 @@ def null_scores(
         signals: of the pool.
         n_resamples: how many masks are redrawn.
         seed: of the masks.
-        targets: rows of the targets; None: all. Same targets for the same table.
 
     Returns:
         `Scores`, one after the other. If membership changes no signal, the real mask is
         exchangeable with the redrawn ones.
     """
     for mask in redraw(signals, n_resamples, np.random.default_rng(seed)):
-        yield run_attack(attack, replace(signals, member=mask), targets=targets)
+        yield run_attack(attack, replace(signals, member=mask))
 
 
 def _disjoint(info: dict) -> bool:
@@ -192,14 +195,23 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
 
 
 def _by_redrawing(
-    auc: np.ndarray, drawn: np.ndarray, able: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(p, smallest p) of the samples `able`, and the mean redrawn AUC (N,), from AUCs
-    (n_resamples, N) under redrawn masks.
-    """
+    scores: Scores, auc: np.ndarray, drawn: np.ndarray, able: np.ndarray, paired: bool
+) -> Tested:
+    """By AUCs (n_resamples, N) under redrawn masks."""
+    masks = len(drawn)
     seen = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
-    p, smallest = (((1 + (drawn >= least).sum(0)) / (seen + 1))[able] for least in (auc, 1))
-    return p, smallest, np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
+    p = (1 + (drawn >= auc).sum(0)) / (seen + 1)
+    smallest = (1 + (drawn >= 1).sum(0)) / (seen + 1)
+    targets = len(scores.value)
+    orders = 2.0 ** (targets // 2) if paired else comb(targets, targets // 2)
+    tested = Tested(p[able], smallest[able], f"{masks} redrawn masks")
+    return tested._replace(more=f"redraw more than {masks} masks") if masks < orders else tested
+
+
+def _mean_redrawn(drawn: np.ndarray) -> np.ndarray:
+    """(N,) mean redrawn AUC, NaN where no mask gave a sample both sides."""
+    seen = (~np.isnan(drawn)).sum(0)
+    return np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
 
 
 def in_pairs(member: np.ndarray, numbers: np.ndarray) -> bool:
@@ -248,10 +260,8 @@ def _per_sample(
     return ranks, above / (2.0 * cells), t_in, t_out
 
 
-def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(p, smallest p) of the samples `able`: each pair's two ranks change sides with probability
-    1/2, all flips added up.
-    """
+def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> Tested:
+    """Each pair's two ranks change sides with probability 1/2, all flips added up."""
     pairs = rows_of_pairs(scores.pair)
     gain = np.stack(
         [(ranks[rows] * np.where(scores.member[rows], 1, -1)).sum(0) for rows in pairs]
@@ -272,7 +282,7 @@ def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> tuple[np.ndar
                 + np.where(source >= 0, np.take_along_axis(table, np.maximum(source, 0), 1), 0)
             ) / 2
         p[part] = np.where(np.arange(width) >= observed[part, None], table, 0).sum(1)
-    return np.minimum(p, 1), 0.5**seen
+    return Tested(np.minimum(p, 1), 0.5**seen, "exact: flips within pairs")
 
 
 def _free(
@@ -282,10 +292,8 @@ def _free(
     able: np.ndarray,
     permutations: int,
     seed: int,
-) -> tuple[np.ndarray, np.ndarray, str]:
-    """(p, smallest p, method) of the samples `able`: all choices of t_in of the targets are
-    alike.
-    """
+) -> Tested:
+    """All choices of t_in of the targets are alike."""
     ranks = ranks[:, able]
     member = (member & known)[:, able]
     known = known[:, able]
@@ -304,11 +312,11 @@ def _free(
             chosen = known[order] & (known[order].cumsum(0) <= t_in)
             hits += (ranks[order] * chosen).sum(0) >= observed
         floor = 1 / (permutations + 1)
-        return (
-            (1 + hits) * floor,
-            np.maximum(smallest, floor),
-            f"{permutations} random permutations of targets",
-        )
+        method = f"{permutations} random permutations of targets"
+        tested = Tested((1 + hits) * floor, np.maximum(smallest, floor), method)
+        if np.median(tested.smallest) > floor:
+            return tested
+        return tested._replace(more=f"take more than {permutations} permutations")
     p = np.empty(len(t_in))
     for number, pattern in enumerate(patterns.T):
         table = np.zeros((most + 1, int(pattern.sum()) + 1))
@@ -318,7 +326,7 @@ def _free(
         tail = table[:, ::-1].cumsum(1)[:, ::-1]
         alike = which == number
         p[alike] = tail[t_in[alike], observed[alike]] / tail[t_in[alike], 0]
-    return p, smallest, "exact: permutations of targets"
+    return Tested(p, smallest, "exact: permutations of targets")
 
 
 def _resolution(design: str, smallest: np.ndarray, rate: float, more: str) -> str:

@@ -12,7 +12,7 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Count, Level, Whole
+from mia_nb.arguments import Whole
 from mia_nb.attacks import score
 from mia_nb.checks import checked
 from mia_nb.metrics.pairs import rows_of_pairs
@@ -76,8 +76,6 @@ def agreement(
     attack: str | None = None,
     *,
     splits: Whole = 10,
-    confidence: Level = 0.95,
-    seed: Count = 0,
 ) -> pd.DataFrame:
     """How far pools that share their masks memorise the same samples: a row per two of them.
 
@@ -86,8 +84,6 @@ def agreement(
         attack: its score in place of the margin, with references from the target's own half; None:
             the margin.
         splits: random cuts of the pairs into halves, the same for all pools.
-        confidence: of the interval, in (0, 1).
-        seed: of cuts and blocks of samples.
 
     Returns:
         columns first, second; correlation: Spearman's, between the samples' mean `memorisation` in
@@ -95,9 +91,9 @@ def agreement(
         training noise is shared; first_reliability, second_reliability: the same between the halves
         of one pool; ceiling = sqrt(product of the two reliabilities), what equal pools would show;
         ratio = correlation / ceiling, 1 where only noise tells them apart (all of these are means
-        over cuts); low, high: Student's interval of the ratio, from leaving out one pair of models
-        in turn and one of 20 blocks of samples (jackknife, the variances added); samples, pairs,
-        covers: "samples" alone where a pair less leaves too few references in a half.
+        over cuts); low, high: Student's 95 % interval of the ratio, from leaving out one pair of
+        models in turn and one of 20 blocks of samples (jackknife, the variances added); samples,
+        pairs, covers: "samples" alone where a pair less leaves too few references in a half.
 
     Raises:
         ValueError: for pools of different masks, for fewer than 2 pairs (with `attack`: 4), and for
@@ -128,14 +124,14 @@ def agreement(
     means = _means(list(pools.values()), attack, pairs)
     whole = range(len(pairs))
     samples = int((~first.population).sum())
-    cuts = _cuts(whole, splits, seed)
+    cuts = _cuts(whole, splits)
     everyone = np.ones(samples, bool)
-    blocks = np.random.default_rng([seed, 1]).permutation(samples) % GROUPS
+    blocks = np.random.default_rng([0, 1]).permutation(samples) % GROUPS
     point = _correlations(means, cuts, everyone)
     left_out = [[_correlations(means, cuts, blocks != block) for block in range(GROUPS)]]
     enough = (len(pairs) - 1) // 2 >= least and len(pairs) > 2
     if enough:
-        fewer = (_cuts([u for u in whole if u != out], splits, seed) for out in whole)
+        fewer = (_cuts([u for u in whole if u != out], splits) for out in whole)
         left_out.append([_correlations(means, some, everyone) for some in fewer])
     facts = samples, len(pairs), "samples and pairs" if enough else "samples"
     rows = []
@@ -144,7 +140,7 @@ def agreement(
         errors = [_spread(_ratio(np.stack(some), i, j)[0]) for some in left_out]
         variance = np.hypot.reduce(errors) ** 2
         free = len(pairs) if enough else GROUPS
-        half = half_width(variance, free, confidence=confidence)
+        half = half_width(variance, free)
         row = (a, b, correlation, ceiling, value, value - half, value + half)
         rows.append((*row, point[i, i], point[j, j], *facts))
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -188,15 +184,13 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
         return float(np.corrcoef(pd.Series(x).rank(), pd.Series(y).rank())[0, 1])
 
 
-def _cuts(
-    units: Iterable[int], splits: int, seed: int
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _cuts(units: Iterable[int], splits: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Cuts into two equal halves (an odd pair is left out): all of them where there are no more
     than `splits`, else random.
     """
     units = list(units)
     size = len(units) // 2
-    rng = np.random.default_rng([seed, 2])
+    rng = np.random.default_rng([0, 2])
     if comb(len(units), size) * comb(len(units) - size, size) // 2 <= splits:
         every = [
             (a, b)

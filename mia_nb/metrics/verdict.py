@@ -23,6 +23,7 @@ from mia_nb.parameters import read_yaml_file
 from mia_nb.types import Recipe, Scores
 
 PRIOR = 0.01  # one image in a hundred is a member
+ROWS = 2  # of `advice` that are said
 UNKNOWN_TRAINING = (
     "What lowers a leak at equal accuracy depends on how the model was trained: the page Results of"
     " the documentation lists what changes of the training bought in this project's own studies of"
@@ -230,7 +231,7 @@ def _applies(start: dict, recipe: Recipe) -> bool:
     return "defense" not in start or recipe.defense is None
 
 
-def measured_advice(recipe: Recipe | None = None, rows: int = 2) -> list[str]:
+def measured_advice(recipe: Recipe | None = None) -> list[str]:
     """The first rows of `advice` for a recipe as sentences; one general sentence where the recipe
     is not known, or none of the studies is on models trained like that.
     """
@@ -242,10 +243,10 @@ def measured_advice(recipe: Recipe | None = None, rows: int = 2) -> list[str]:
     sentences = [
         f"{row.change[0].upper() + row.change[1:]}: {row.found}; price: {row.price};"
         f" measured on {row.recipe}."
-        for row in table.head(rows).itertuples()
+        for row in table.head(ROWS).itertuples()
     ]
     promise = "These are this project's own studies, which promise nothing for yours"
-    if len(table) > rows:
+    if len(table) > ROWS:
         promise += f"; the page Results of the documentation lists all {len(table)} that fit"
     return [*sentences, f"{promise}."]
 
