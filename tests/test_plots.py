@@ -39,6 +39,17 @@ def gaussian_scores(
     return Scores(value, member, rows, rows // 2, accuracy, 1 - accuracy, {"attack": name})
 
 
+def roc(scores, log=True) -> go.Figure:
+    """One of the two panels of `plots.roc_pair`."""
+    pair = plots.roc_pair(scores)
+    axis = "2" if log else ""
+    drawn = [t for t in pair.data if t.xaxis == f"x{axis}"]
+    shapes = [shape for shape in pair.layout.shapes if shape.xref == f"x{axis}"]
+    axes = {"xaxis": pair.layout[f"xaxis{axis}"], "yaxis": pair.layout[f"yaxis{axis}"]}
+    figure = go.Figure([go.Scatter(t, xaxis="x", yaxis="y") for t in drawn])
+    return figure.update_layout(title=pair.layout.title, shapes=shapes, **axes)
+
+
 def traces_of(figure: go.Figure, **wanted) -> list:
     return [
         t for t in figure.data if all(getattr(t, name) == value for name, value in wanted.items())
@@ -51,7 +62,7 @@ def curve_of(figure: go.Figure):
 
 def test_drawn_tpr_is_the_mean_of_tpr_at_over_targets_at_every_drawn_rate():
     scores = gaussian_scores()
-    curve = curve_of(curves.roc(scores))
+    curve = curve_of(roc(scores))
     for x, y in zip(curve.x[::7], curve.y[::7], strict=True):
         exact = [
             metrics.tpr_at(v, m, round(float(x) * 300) / 300).tpr
@@ -62,7 +73,7 @@ def test_drawn_tpr_is_the_mean_of_tpr_at_over_targets_at_every_drawn_rate():
 
 def test_thinning_keeps_tpr_at_the_usual_rates_with_50000_samples():
     scores = gaussian_scores(50_000, 2, seed=1)
-    curve = curve_of(curves.roc(scores))
+    curve = curve_of(roc(scores))
     for x in (1e-4, 1e-3, 1e-2, 1e-1):
         exact = np.mean(
             [metrics.tpr_at(v, m, x).tpr for v, m in zip(scores.value, scores.member, strict=True)]
@@ -76,7 +87,7 @@ def test_thinning_keeps_tpr_at_the_usual_rates_with_50000_samples():
 def test_the_area_under_the_linear_view_is_the_auc():
     for round_to in (None, 0):
         scores = gaussian_scores(2000, 2, round_to=round_to)
-        curve = curve_of(curves.roc(scores, log=False))
+        curve = curve_of(roc(scores, log=False))
         auc = np.mean([metrics.auc(v, m) for v, m in zip(scores.value, scores.member, strict=True)])
         assert np.trapezoid(curve.y.astype(float), curve.x.astype(float)) == pytest.approx(
             auc, abs=2e-3
@@ -85,7 +96,7 @@ def test_the_area_under_the_linear_view_is_the_auc():
 
 
 def test_log_axes_hold_only_positive_numbers_and_start_at_one_sample():
-    figure = curves.roc(gaussian_scores(shift=0.2))
+    figure = roc(gaussian_scores(shift=0.2))
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
     for trace in figure.data:
         assert (np.asarray(trace.x) > 0).all() and (np.asarray(trace.y) > 0).all()
@@ -93,7 +104,7 @@ def test_log_axes_hold_only_positive_numbers_and_start_at_one_sample():
 
 
 def test_the_resolution_floor_is_shaded_up_to_ten_false_alarms():
-    (shade,) = curves.roc(gaussian_scores()).layout.shapes
+    (shade,) = roc(gaussian_scores()).layout.shapes
     assert (shade.x0, shade.x1) == (pytest.approx(1 / 300), pytest.approx(10 / 300))
 
 
@@ -114,7 +125,7 @@ def test_the_band_of_one_target_is_its_clopper_pearson_interval():
         },
         info={},
     )
-    figure = curves.roc(one)
+    figure = roc(one)
     low, high = figure.data[1], figure.data[2]
     at = 40
     record = metrics.tpr_at(one.value[0], one.member[0], round(float(low.x[at]) * 300) / 300)
@@ -128,7 +139,7 @@ def test_the_band_is_at_least_as_wide_as_the_t_interval_over_pairs():
     scores = gaussian_scores(targets=6)
     # one pair leaks far more
     scores.value[scores.pair == 0] += 1.5 * scores.member[scores.pair == 0]
-    figure = curves.roc(scores)
+    figure = roc(scores)
     low, high = figure.data[1], figure.data[2]
     at = int(np.searchsorted(low.x, 0.1))
     x = round(float(low.x[at]) * 300) / 300
@@ -146,27 +157,27 @@ def test_the_band_is_at_least_as_wide_as_the_t_interval_over_pairs():
 
 def test_only_the_best_of_many_attacks_shows_its_band():
     many = {f"attack {i}": gaussian_scores(shift=0.2 * i) for i in range(5)}
-    assert [t.legendgroup for t in curves.roc(many).data if t.fill == "tonexty"] == ["attack 4"]
+    assert [t.legendgroup for t in roc(many).data if t.fill == "tonexty"] == ["attack 4"]
     few = {name: many[name] for name in list(many)[:2]}
-    assert len(traces_of(curves.roc(few), fill="tonexty")) == 2
+    assert len(traces_of(roc(few), fill="tonexty")) == 2
 
 
 def test_lattice_scores_carry_a_tie_flag_and_continuous_ones_do_not():
     scores = gaussian_scores(round_to=0)
     scores.value[:] = np.clip(scores.value, 0, 1)
-    assert "ties: no FPR below" in curve_of(curves.roc(scores)).name
-    assert "ties" not in curve_of(curves.roc(gaussian_scores())).name
+    assert "ties: no FPR below" in curve_of(roc(scores)).name
+    assert "ties" not in curve_of(roc(gaussian_scores())).name
 
 
 def test_samples_without_a_score_are_left_out():
     scores = gaussian_scores()
-    full = curve_of(curves.roc(scores)).name
+    full = curve_of(roc(scores)).name
     value = np.concatenate([scores.value, np.full((6, 50), np.nan)], axis=1)
     padded = np.concatenate([scores.member, np.ones((6, 50), bool)], axis=1)
     wider = Scores(
         value, padded, scores.targets, scores.pair, scores.accuracy, scores.loss, scores.info
     )
-    assert curve_of(curves.roc(wider)).name == full
+    assert curve_of(roc(wider)).name == full
     assert sum(t.customdata[:-1].sum() for t in plots.histogram(wider, target=0).data) == 600
 
 
@@ -237,9 +248,7 @@ def test_members_are_vermillion_solid_and_round_and_non_members_blue_dashed_and_
 
 def test_no_two_attacks_of_a_suite_share_both_colour_and_dash():
     many = {f"attack {i}": gaussian_scores(60, 2) for i in range(12)}
-    styles = [
-        (t.line.color, t.line.dash) for t in curves.roc(many).data if t.name and "AUC" in t.name
-    ]
+    styles = [(t.line.color, t.line.dash) for t in roc(many).data if t.name and "AUC" in t.name]
     assert len(set(styles)) == 12
 
 
@@ -295,15 +304,6 @@ def test_gap_against_risk_puts_the_correctness_attack_on_its_line():
     np.testing.assert_allclose(line.y, 0.5 + np.asarray(line.x) / 2, atol=1e-12)
 
 
-def test_gap_against_tpr_shows_the_clopper_pearson_interval():
-    scores = gaussian_scores()
-    points = plots.gap_against_risk(scores, fpr=0.1).data[1]
-    record = metrics.tpr_at(scores.value[3], scores.member[3], 0.1)
-    assert points.y[3] == record.tpr
-    assert points.y[3] + points.error_y.array[3] == pytest.approx(record.high)
-    assert points.y[3] - points.error_y.arrayminus[3] == pytest.approx(record.low)
-
-
 def test_loss_traces_show_the_median_over_models_of_the_median_over_members():
     rng = np.random.default_rng(0)
     log_loss = rng.normal(size=(5, 7, 40)).astype(np.float16)
@@ -352,15 +352,11 @@ def test_of_equal_attacks_the_summary_names_the_first_of_the_table():
 def test_pictures_say_what_their_bars_and_thresholds_are():
     assert (
         "thresholds set with hindsight (oracle)"
-        in curves.roc(gaussian_scores()).layout.title.subtitle.text
+        in roc(gaussian_scores()).layout.title.subtitle.text
     )
     assert (
         "1.96 s.e. of random guessing"
         in plots.gap_against_risk(gaussian_scores()).layout.title.subtitle.text
-    )
-    assert (
-        "Clopper-Pearson"
-        in plots.gap_against_risk(gaussian_scores(), fpr=0.1).layout.title.subtitle.text
     )
 
 
@@ -429,7 +425,6 @@ def test_images_of_any_number_of_channels_are_drawn_and_say_what_is_left_out(cha
 def every_figure(scores: dict[str, Scores]) -> dict[str, go.Figure]:
     x, y = list(scores.values())[:2]
     return {
-        "roc": curves.roc(scores),
         "roc_pair": plots.roc_pair(scores),
         "histogram": plots.histogram(x),
         "scatter": plots.scatter(x, y),
@@ -488,8 +483,7 @@ def test_a_rocs_title_and_order_follow_what_is_found_at_the_rate_it_states_not_t
     assert curves._ranked(coarse)[0].endswith("its tied scores allow no FPR below 60 %")
 
 
-@pytest.mark.parametrize("draw", [curves.roc, curves.roc_pair])
-def test_title_band_and_first_of_the_legend_are_the_same_attack(draw):
+def test_title_band_and_first_of_the_legend_are_the_same_attack():
     """The attack with the larger area finds fewer members at the lowest rate."""
     rng = np.random.default_rng(5)
     member = np.arange(2000) < 1000
@@ -503,7 +497,7 @@ def test_title_band_and_first_of_the_legend_are_the_same_attack(draw):
     }
     for i in range(3):
         made[f"noise {i}"] = replace(made["wide"], value=rng.normal(size=(1, 2000)))
-    figure = draw(made)
+    figure = plots.roc_pair(made)
     legend = [trace.name for trace in figure.data if trace.showlegend and trace.name]
     areas = [float(re.search(r"AUC (\d\.\d+)", name)[1]) for name in legend if "AUC" in name]
     assert areas[0] < max(areas)
@@ -517,7 +511,7 @@ def test_an_attack_has_one_colour_whatever_stands_beside_it():
     scores = {name: gaussian_scores(name=name) for name in ("loss", "rmia", "attack_r")}
     colours = set()
     for names in (["rmia"], ["loss", "rmia"], ["attack_r", "loss", "rmia"]):
-        figure = curves.roc({name: scores[name] for name in names})
+        figure = roc({name: scores[name] for name in names})
         drawn = {
             t.name.split("  ")[0]: t.line.color for t in figure.data if "AUC" in (t.name or "")
         }
@@ -565,9 +559,9 @@ def test_the_staircase_of_log_axes_is_the_best_vertex_within_the_false_positives
     value = np.round(rng.normal(size=60) + member, 1)  # with ties
     one = np.ones(1, int)
     scores = Scores(value[None], member[None], one - 1, one - 1, one * 0.5, one * 0.5, {})
-    curve = curves.mean_roc(scores, True)
+    curve = curve_of(roc(scores))
     steps = [value >= at for at in np.unique(value)]
-    for fpr, tpr in zip(curve.fpr, curve.tpr, strict=True):
+    for fpr, tpr in zip(curve.x, curve.y, strict=True):
         allowed = [step for step in steps if step[~member].sum() <= round(fpr * 30)]
         assert tpr == pytest.approx(max(step[member].mean() for step in allowed))
 

@@ -116,7 +116,7 @@ def test_a_sheet_shows_every_image_where_its_pointer_target_lies():
 
 
 def test_the_ranking_and_its_null_are_each_shares_of_their_own():
-    figure = samples.ranking(np.array([0.0, 1, 2, np.nan]), "s", null=np.zeros(50), bins=4)
+    figure = samples.ranking(np.array([0.0, 1, 2, np.nan]), "s", null=np.zeros(50))
     shares = [unpacked(t["y"])[:-1] for t in figure["data"]]
     assert np.allclose([share.sum() for share in shares], 1) and shares[1][0] == 1
     assert with_line(figure, 1.5)["layout"]["shapes"][0]["x0"] == 1.5

@@ -40,6 +40,7 @@ from mia_nb.plots.style import (
 from mia_nb.studies.privacy import room_below
 from mia_nb.types import Scores
 
+LEVEL = 0.95  # of bands, pointwise, and of all comparisons with bounds together
 BANDS = 3  # with more curves than this only the best one shows its band
 AXES = ("false positive rate", "true positive rate")
 RELATION = "add/remove one record"
@@ -105,8 +106,9 @@ def _digits(rate: float) -> int:
     return 1 if rate >= 0.01 else 2
 
 
-def roc(scores: Scores | dict[str, Scores], *, log: bool = True, level: float = 0.95) -> go.Figure:
-    """ROC of one attack or of several, averaged over targets at equal false positive rates;
+def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
+    """ROC of one attack or of several, averaged over targets at equal false positive rates, side by
+    side on linear axes (the whole curve) and on logarithmic axes (where an attacker lives);
     evaluator-side (oracle) thresholds.
 
     Log axes: the staircase tpr(x) = max TPR over vertices with FP <= floor(x n0), as in the tables.
@@ -115,33 +117,42 @@ def roc(scores: Scores | dict[str, Scores], *, log: bool = True, level: float = 
     so that the area is the AUC.
 
     Band: the wider of Clopper-Pearson at the mean TPR over *one* target's members (targets share
-    samples) and Student t over pairs of targets. Tables give the narrower intervals of
-    `metrics.intervals`. Scores so tied that no rate between 0 and 10 / n0 exists say so in the
-    legend.
+    samples) and Student t over pairs of targets, 95 %, pointwise. Tables give the narrower
+    intervals of `metrics.intervals`. Scores so tied that no rate between 0 and 10 / n0 exists say
+    so in the legend.
 
     Parameters:
         scores: of one attack, or {name: Scores}. The attack that finds most at the lowest rate
             that the non-members resolve gives the title and stands first in the legend; with more
             than three it alone has a band
-        log: logarithmic axes
-        level: of the band, pointwise
 
     Returns:
         a plotly figure; `.write_image("roc.pdf")` saves it, as SVG or PNG too, with the extra
         `figures` (kaleido) and a Chrome or Chromium.
     """
-    return _rocs(named(scores), [log], level)
-
-
-def roc_pair(scores: Scores | dict[str, Scores], *, level: float = 0.95) -> go.Figure:
-    """`roc` twice, side by side: linear axes (the whole curve) and logarithmic axes (where an
-    attacker lives).
-
-    Parameters:
-        scores: of one attack, or {name: Scores}
-        level: of the bands, pointwise
-    """
-    return _rocs(named(scores), [False, True], level)
+    scores = named(scores)
+    counted = {name: _counted(attack) for name, attack in scores.items()}
+    linear = {name: _averaged(rocs, log=False) for name, rocs in counted.items()}
+    logarithmic = {name: _averaged(rocs, log=True) for name, rocs in counted.items()}
+    sentence, order = _ranked(logarithmic)
+    best = order[0]
+    style_of = looks(scores)
+    figure = make_subplots(1, 2, horizontal_spacing=0.12)
+    for column, log, curves in ((1, False, linear), (2, True, logarithmic)):
+        add_plane(figure, curves[best], log, column)
+        for name in order:
+            banded = name == best or len(order) <= BANDS
+            look = style_of[name]
+            add_roc(figure, name, curves[name], look, log=log, column=column, banded=banded)
+    count = len(scores[best].targets)
+    whose = "" if len(scores) <= BANDS else f" of {best}"
+    method = "wider of Clopper-Pearson and Student t" if count > 1 else "Clopper-Pearson"
+    note = clauses(
+        f"mean of {count} targets" if count > 1 else "one target: training randomness not covered",
+        "thresholds set with hindsight (oracle)",
+        f"band{whose}: {LEVEL:.0%}, pointwise, {method}",
+    )
+    return finish(figure, sentence, note, height=500, legend=BELOW)
 
 
 @checked
@@ -155,57 +166,18 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
     """
     signals = {pool: load_example(f"cifar10/{pool}") for pool in pools}
     count = min(len(signals_of_pool.margin) for signals_of_pool in signals.values())
-    return roc_pair(
-        {
-            f"{attacks.in_words(name)} on {pool}" if len(pools) > 1 else name: attacks.score(
-                name, signals_of_pool.select(models=slice(count))
-            )
-            for pool, signals_of_pool in signals.items()
-            for name in names
-        }
-    ).for_each_trace(_shorten)
+    scores = {}
+    for pool, signals_of_pool in signals.items():
+        same_count = signals_of_pool.select(models=slice(count))
+        for name in names:
+            label = f"{attacks.in_words(name)} on {pool}" if len(pools) > 1 else name
+            scores[label] = attacks.score(name, same_count)
+    return roc_pair(scores).for_each_trace(_shorten)
 
 
 def _shorten(trace: go.Scatter) -> None:
     """Four digits are all that is seen; a notebook keeps every number as text."""
     trace.update({axis: [float(f"{value:.4g}") for value in trace[axis]] for axis in "xy"})
-
-
-def _rocs(scores: dict[str, Scores], views: list[bool], level: float) -> go.Figure:
-    counted = {name: _counted(attack) for name, attack in scores.items()}
-    panels = [
-        {name: _averaged(rocs, log, level) for name, rocs in counted.items()} for log in views
-    ]
-    sentence, order = _ranked(panels[-1])
-    best = order[0]
-    style_of = looks(scores)
-    figure = make_subplots(1, len(views), horizontal_spacing=0.12)
-    for column, (log, curves) in enumerate(zip(views, panels, strict=True), start=1):
-        add_plane(figure, curves[best], log, column)
-        for name in order:
-            add_roc(
-                figure,
-                name,
-                curves[name],
-                style_of[name],
-                log=log,
-                column=column,
-                banded=name == best or len(order) <= BANDS,
-            )
-    count = len(scores[best].targets)
-    whose = "" if len(scores) <= BANDS else f" of {best}"
-    band = "wider of Clopper-Pearson and Student t" if count > 1 else "Clopper-Pearson"
-    note = clauses(
-        f"mean of {count} targets" if count > 1 else "one target: training randomness not covered",
-        "thresholds set with hindsight (oracle)",
-        f"band{whose}: {level:.0%}, pointwise, {band}",
-    )
-    return finish(
-        figure,
-        sentence,
-        note,
-        **{"height": 440} if len(views) == 1 else {"height": 500, "legend": BELOW},
-    )
 
 
 def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
@@ -215,8 +187,7 @@ def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
     """
     n0 = min(curve.n0 for curve in curves.values())
     for fpr in (0.001, 0.01, 0.1):
-        resolved = math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES
-        if not resolved:
+        if not _is_resolved(fpr, n0):
             continue
         tpr = {name: _reached(curve, fpr) for name, curve in curves.items()}
         order = sorted(curves, key=lambda name: (tpr[name], curves[name].auc), reverse=True)
@@ -227,27 +198,19 @@ def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
     best = order[0]
     curve = curves[best]
     reason = f"n0 = {curve.n0:,} is too few for a rate at a low FPR"
-    if resolved:  # 10 %, the last
+    if _is_resolved(0.1, n0):
         reason = f"its tied scores allow no FPR below {100 * curve.floor:.0f} %"
     return f"{best}: AUC {curve.auc:.3f}; {reason}", order
+
+
+def _is_resolved(fpr: float, n0: int) -> bool:
+    """Whether so many non-members allow enough false positives at this rate."""
+    return math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES
 
 
 def _reached(curve: Curve, fpr: float) -> float:
     at = np.searchsorted(curve.fpr, fpr + 1e-9, side="right") - 1
     return float(curve.tpr[at]) if at >= 0 else 0.0
-
-
-def mean_roc(scores: Scores, log: bool, level: float = 0.95) -> Curve:
-    """ROC averaged over targets on the false positive counts that `metrics.curve.thin` keeps of
-    any of them.
-
-    log: the staircase of the tables without its points at zero, for logarithmic axes; else straight
-    lines between tie blocks, from zero on
-
-    Parameters:
-        level: of the band, pointwise
-    """
-    return _averaged(_counted(scores), log, level)
 
 
 class _Counted(NamedTuple):
@@ -271,51 +234,57 @@ def _counted(scores: Scores) -> _Counted:
     return _Counted(rocs, min(members), float(np.mean(areas)), scores.pair)
 
 
-def _averaged(counted: _Counted, log: bool, level: float) -> Curve:
+def _averaged(counted: _Counted, log: bool) -> Curve:
+    """ROC averaged over targets on the false positive counts that `metrics.curve.thin` keeps of
+    any of them.
+
+    Parameters:
+        log: the staircase of the tables without its points at zero, for logarithmic axes; else
+            straight lines between tie blocks, from zero on
+    """
     rocs, n1, auc, pair = counted
     n0 = min(n for _, n in rocs)
     false_positives = np.unique(np.concatenate([np.rint(thin(r, n).fpr * n) for r, n in rocs]))
     fpr = false_positives[false_positives <= n0] / n0
-    if log:
-        last = (np.searchsorted(r.fpr * n, np.floor(fpr * n + 1e-9) + 0.5) - 1 for r, n in rocs)
-        rows = np.array([r.tpr[at] for (r, _), at in zip(rocs, last, strict=True)])
-    else:
-        # at a vertical rise np.interp gives its upper end
-        rows = np.array([np.interp(fpr, r.fpr, r.tpr) for r, _ in rocs])
-    lines = np.array([fpr, rows.mean(0), *band(rows, pair, n1, level)])
+    rows = np.array([_staircase(r, n, fpr) if log else _straight(r, fpr) for r, n in rocs])
+    lines = np.array([fpr, rows.mean(0), *band(rows, pair, n1)])
     floors = [r.fpr[r.fpr > 0][0] for r, _ in rocs]
-    if log:  # below the ties of any target the mean is no rate that all of them reach
-        lines = lines[
-            :, (lines[:2] > 0).all(axis=0) & ~((fpr < max(floors)) & (max(floors) > 10 / n0))
-        ]
+    if log:
+        positive = (lines[:2] > 0).all(axis=0)
+        # below the ties of any target the mean is no rate that all of them reach
+        tied = (fpr < max(floors)) & (max(floors) > 10 / n0)
+        lines = lines[:, positive & ~tied]
         lines[2] = np.maximum(lines[2], 1 / n1)
     else:
         lines = np.pad(lines, ((0, 0), (1, 0)))
-    return Curve(
-        *lines,
-        auc,
-        n1,
-        n0,
-        float(np.mean(floors)),
-    )
+    return Curve(*lines, auc, n1, n0, float(np.mean(floors)))
 
 
-def band(
-    rows: np.ndarray, pair: np.ndarray, n1: int, level: float = 0.95
-) -> tuple[np.ndarray, np.ndarray]:
-    """Interval of the mean of rows: the wider of Clopper-Pearson and Student t over pairs.
+def _staircase(roc: Roc, n0: int, fpr: np.ndarray) -> np.ndarray:
+    """TPR of the best vertex within each false positive rate."""
+    last = np.searchsorted(roc.fpr * n0, np.floor(fpr * n0 + 1e-9) + 0.5) - 1
+    return roc.tpr[last]
+
+
+def _straight(roc: Roc, fpr: np.ndarray) -> np.ndarray:
+    """TPR on straight lines between vertices; at a vertical rise its upper end."""
+    return np.interp(fpr, roc.fpr, roc.tpr)
+
+
+def band(rows: np.ndarray, pair: np.ndarray, n1: int) -> tuple[np.ndarray, np.ndarray]:
+    """95 % interval of the mean of rows, pointwise: the wider of Clopper-Pearson and Student t over
+    pairs.
 
     Parameters:
         rows: (targets, points), rates of each target
         pair: (targets,), the pair that a target belongs to
         n1: members that a rate counts
-        level: of the interval, pointwise
     """
     mean = rows.mean(0)
-    low = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=level)[0]
-    high = metrics.clopper_pearson(np.ceil(mean * n1 - 1e-9), n1, confidence=level)[1]
+    low = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=LEVEL)[0]
+    high = metrics.clopper_pearson(np.ceil(mean * n1 - 1e-9), n1, confidence=LEVEL)[1]
     # NaN with one pair, which fmin and fmax pass over
-    over_pairs = interval(rows, pair, confidence=level)
+    over_pairs = interval(rows, pair, confidence=LEVEL)
     return np.clip(np.fmin(low, over_pairs[0]), 0, 1), np.clip(np.fmax(high, over_pairs[1]), 0, 1)
 
 
@@ -400,7 +369,6 @@ def roc_bounds(
     scores: Scores | dict[str, Scores],
     *,
     bounds: Sequence[tuple[float, float]] = ((1.0, 1e-5), (8.0, 1e-5)),
-    level: float = 0.95,
     attempts: int = 1,
 ) -> go.Figure:
     """ROC of attacks on logarithmic axes under the trade-off curves of (epsilon, delta): Figure 5
@@ -410,16 +378,16 @@ def roc_bounds(
     curve Phi(Phi^-1(FPR) + mu) of equal (epsilon, delta), from FPR 1 / (10 n0) to 1, faint where it
     exceeds 0.99 and so allows everything. Thick: mean over targets; thin: each target, up to 16, a
     spread and not a confidence interval, as targets share records and references. Band: pointwise
-    Clopper-Pearson for one target's members at the mean TPR, or Student t over pairs where wider.
+    Clopper-Pearson for one target's members at the mean TPR, or Student t over pairs where wider,
+    95 %.
 
     Above a bound is only said of a target whose exact lower end of TPR is above the curve at the
     upper end of its FPR, at FPRs 1e-4, 1e-3, 1e-2, 1e-1 as far as 10 false positives are allowed,
-    jointly at `level` over all comparisons (Bonferroni).
+    jointly at 95 % over all comparisons (Bonferroni).
 
     Parameters:
         scores: of one attack, or {name: Scores}
         bounds: pairs (epsilon, delta)
-        level: of the band, and of all comparisons together
         attempts: of how many attacks each of the drawn ones was chosen
 
     Raises:
@@ -429,8 +397,10 @@ def roc_bounds(
     and being below is none.
     """
     scores = named(scores)
-    curves = {name: mean_roc(attack, True, level) for name, attack in scores.items()}
-    lines = [line for i, bound in enumerate(bounds) for line in _bounds(*bound, i)]
+    curves = {name: _averaged(_counted(attack), log=True) for name, attack in scores.items()}
+    lines = []
+    for i, (epsilon, delta) in enumerate(bounds):
+        lines += _bounds(epsilon, delta, i)
     n0s = [curve.n0 for curve in curves.values()]
     start = 1 / (10 * max(n0s))
     figure = make_subplots(1, 1)
@@ -442,7 +412,7 @@ def roc_bounds(
         if len(attack.targets) > 1:
             _add_targets(figure, name, attack, style_of[name].colour)
         add_roc(figure, name, curves[name], style_of[name], log=True)
-    sentence, rates = _above(scores, lines, level, attempts)
+    sentence, rates = _above(scores, lines, attempts)
     count = max(len(attack.targets) for attack in scores.values())
     several = f"mean of {count} targets; thin: each (a spread, no confidence interval)"
     return finish(
@@ -450,7 +420,7 @@ def roc_bounds(
         sentence,
         clauses(
             several if count > 1 else "one target",
-            f"band {level:.0%} pointwise",
+            f"band {LEVEL:.0%} pointwise",
             f"grey: bounds ({RELATION})",
             rates and f"compared with them at {listed(f'{100 * x:g} %' for x in rates)}",
         ),
@@ -494,7 +464,7 @@ def _add_targets(figure: go.Figure, name: str, scores: Scores, colour: str) -> N
     fields = ("value", "member", "targets", "pair", "accuracy", "loss")
     for row in range(min(len(scores.targets), SHOWN_TARGETS)):
         part = {field: getattr(scores, field)[[row]] for field in fields}
-        curve = mean_roc(replace(scores, **part), True)
+        curve = _averaged(_counted(replace(scores, **part)), log=True)
         figure.add_scatter(
             x=curve.fpr.astype(np.float32),
             y=curve.tpr.astype(np.float32),
@@ -507,46 +477,35 @@ def _add_targets(figure: go.Figure, name: str, scores: Scores, colour: str) -> N
         )
 
 
-def _above(
-    scores: dict[str, Scores], lines: list[tuple], level: float, attempts: int
-) -> tuple[str, list[float]]:
+def _above(scores: dict[str, Scores], lines: list[tuple], attempts: int) -> tuple[str, list[float]]:
     """(which attacks are resolved above which bounds, in words, the rates that were compared)."""
     pairs = {name: targets(attack) for name, attack in scores.items()}
-    n0 = {
-        name: min((~member).sum() for _, member in pairs_of_attack)
-        for name, pairs_of_attack in pairs.items()
-    }
-    rates = {
-        name: [x for x in LOOKED_AT if math.floor(x * n + 1e-9) >= MIN_FALSE_POSITIVES]
-        for name, n in n0.items()
-    }
-    compared = sorted({x for pairs_of_attack in rates.values() for x in pairs_of_attack})
-    number_of_tests = len(lines) * sum(
-        len(rates[name]) * len(pairs_of_attack) for name, pairs_of_attack in pairs.items()
-    )
+    rates = {name: _resolved_rates(pairs_of_attack) for name, pairs_of_attack in pairs.items()}
+    compared = sorted(set().union(*rates.values()))
+    looks_at = sum(len(rates[name]) * len(pairs[name]) for name in pairs)
+    number_of_tests = len(lines) * looks_at
     if not number_of_tests:
         return "too few non-members to compare any curve with a bound", compared
-    confidence = 1 - (1 - level) / (attempts * number_of_tests)
+    confidence = 1 - (1 - LEVEL) / (attempts * number_of_tests)
     above: dict[tuple[str, str], str] = {}
     for name, pairs_of_attack in pairs.items():
         for bound, curve, _ in lines:
             if (name, bound.removeprefix("GDP of ")) in above:
                 continue  # above the line is above the Gaussian curve, which lies below it
-            counts = {
-                x: sum(
-                    room_below(*pair, x, curve, (confidence,))[2] < 0 for pair in pairs_of_attack
-                )
-                for x in rates[name]
-            }
-            where = [
-                f"{100 * x:g} %"
-                + (f" ({count} of {len(pairs_of_attack)})" if len(pairs_of_attack) > 1 else "")
-                for x, count in counts.items()
-                if count
-            ]
+            where = []
+            for x in rates[name]:
+                rooms = [room_below(*pair, x, curve, (confidence,))[2] for pair in pairs_of_attack]
+                count = sum(room < 0 for room in rooms)
+                of_targets = f" ({count} of {len(rooms)})" if len(rooms) > 1 else ""
+                if count:
+                    where.append(f"{100 * x:g} %{of_targets}")
             if where:
                 above[name, bound] = f"{name} is above {bound} at FPR {listed(where)}"
-    resolved = (
-        f"no curve is above a bound ({level:.0%} over {attempts * number_of_tests} looks together)"
-    )
-    return clauses(*above.values()) or resolved, compared
+    together = f"{LEVEL:.0%} over {attempts * number_of_tests} looks together"
+    return clauses(*above.values()) or f"no curve is above a bound ({together})", compared
+
+
+def _resolved_rates(pairs: list[tuple[np.ndarray, np.ndarray]]) -> list[float]:
+    """The rates at which every target has enough non-members for ten false positives."""
+    n0 = min((~member).sum() for _, member in pairs)
+    return [x for x in LOOKED_AT if _is_resolved(x, n0)]

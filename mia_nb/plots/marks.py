@@ -29,21 +29,19 @@ def band(
     *,
     opacity: float = 0.15,
     shape: str | None = None,
-    legend: bool = False,
     **place: Any,
 ) -> None:
     """The area between low and high, (N,) each at x (N,): two invisible lines, filled between.
 
     Parameters:
         shape: of the lines, "hv" for steps
-        legend: whether the legend names the area
-        place: of both traces (row, col, legendgroup, name)
+        place: of both traces (row, col, legendgroup)
     """
     edge = {"x": x, "mode": "lines", "line": {"width": 0, "shape": shape}, "hoverinfo": "skip"}
     figure.add_scatter(y=low, showlegend=False, **edge, **place)
     figure.add_scatter(
         y=high,
-        showlegend=legend,
+        showlegend=False,
         fill="tonexty",
         fillcolor=translucent(colour, opacity),
         **edge,
@@ -96,10 +94,8 @@ def bars(
     return ends | {"thickness": thickness, "width": width} | style
 
 
-def column_bars(rows: pd.DataFrame, name: str, **style: Any) -> dict | None:
-    """`bars` of a column with its _low and _high, None where the table has no such ends."""
-    if f"{name}_low" not in rows:
-        return None
+def column_bars(rows: pd.DataFrame, name: str, **style: Any) -> dict:
+    """`bars` of a column with its _low and _high."""
     return bars(rows[name], rows[f"{name}_low"], rows[f"{name}_high"], **style)
 
 

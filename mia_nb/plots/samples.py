@@ -28,6 +28,7 @@ from mia_nb.plots.style import (
     MEMBERS,
     NON_MEMBER,
     NON_MEMBERS,
+    Group,
     clauses,
     finish,
     translucent,
@@ -36,8 +37,10 @@ from mia_nb.plots.views import POINTS, thinned
 
 LARGE = 256  # pixels of a single picture: enlarged before it is sent, so that no browser smooths it
 SMALL = 64
+BINS = 80  # of a ranking
 FRAME = 2  # pixels around an image
 UNIT = 100
+CAPTION = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}  # below an image
 HIDDEN = {"visible": False, "fixedrange": True}
 IN_ORDER = BELOW | {"traceorder": "normal"}  # of a legend, filled curves too
 NARROW, WIDE = 46, 96  # characters of a title's line
@@ -66,7 +69,6 @@ def score_points(
     names: tuple[str, str],
     numbers: np.ndarray | None = None,
     points: int = POINTS,
-    height: int = 420,
 ) -> dict:
     """Every sample's score under one attack against another, for one target; customdata: its
     number.
@@ -78,7 +80,6 @@ def score_points(
         names: of the two attacks
         numbers: (N,) what the samples are called, their places if None
         points: at most so many are drawn, evenly spaced in data order
-        height: pixels
     """
     x = np.asarray(x)
     y = np.asarray(y)
@@ -91,25 +92,27 @@ def score_points(
             (NON_MEMBERS.name, ~member, NON_MEMBERS.colour, "diamond-open"),
             (MEMBERS.name, member, MEMBERS.colour, "circle"),
         ]
-    data = [
-        {
-            "type": "scattergl",
-            "mode": "markers",
-            "name": name,
-            "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.6},
-            "hovertemplate": "sample %{customdata}: %{x:.3g}, %{y:.3g}",
-            "x": _packed(x[shown[mask[shown]]]),
-            "y": _packed(y[shown[mask[shown]]]),
-            "customdata": _packed(numbers[shown[mask[shown]]], np.int32),
-        }
-        for name, mask, colour, symbol in groups
-    ]
+    data = []
+    for name, mask, colour, symbol in groups:
+        mine = shown[mask[shown]]
+        data.append(
+            {
+                "type": "scattergl",
+                "mode": "markers",
+                "name": name,
+                "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.6},
+                "hovertemplate": "sample %{customdata}: %{x:.3g}, %{y:.3g}",
+                "x": _packed(x[mine]),
+                "y": _packed(y[mine]),
+                "customdata": _packed(numbers[mine], np.int32),
+            }
+        )
     agree = rank_correlation(x[finite], y[finite]) if total > 2 else np.nan
     return _figure(
         data,
         f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {total:,} samples",
         f"{len(shown):,} drawn" if len(shown) < total else "",
-        height=height,
+        height=420,
         legend=IN_ORDER,
         margin={"b": 92},
         dragmode="lasso",
@@ -119,7 +122,7 @@ def score_points(
     )
 
 
-def picture(x: np.ndarray, sentence: str, *, height: int = 330) -> dict:
+def picture(x: np.ndarray, sentence: str) -> dict:
     """One image (C, H, W) uint8, large, every pixel a square; of more than three channels the
     first three.
     """
@@ -127,7 +130,7 @@ def picture(x: np.ndarray, sentence: str, *, height: int = 330) -> dict:
     return _figure(
         [{"type": "image", "source": png(pixels), "hoverinfo": "skip"}],
         clauses(sentence, shown_channels(len(x))),
-        height=height,
+        height=330,
         **_plane(*pixels.shape[:2]),
     )
 
@@ -142,7 +145,6 @@ def two_worlds(
     trained: bool | None = None,
     curves: Sequence[Curve] = (),
     span: tuple[float, float] | None = None,
-    note: str = "",
     height: int = 420,
 ) -> dict:
     """Margins of one sample by the models with it (row IN) and without it (row OUT), and fitted
@@ -157,73 +159,76 @@ def two_worlds(
         trained: that membership, grey where it is None
         curves: densities
         span: ends of the axis
-        note: the subtitle
         height: pixels
     """
     margin = np.asarray(margin, float)
     member = np.asarray(member, bool)
     numbers = np.arange(len(margin)) if numbers is None else np.asarray(numbers)
+    top = max((float(np.nanmax([c.inside, c.outside])) for c in curves), default=1.0)
     data = []
-    top = max((float(np.nanmax(c[3:])) for c in curves), default=1.0)
     # from below
     for row, (world, group) in enumerate((("OUT", NON_MEMBERS), ("IN", MEMBERS))):
+        mine = member == (world == "IN")
         for curve in curves:
             density = curve.inside if world == "IN" else curve.outside
             if np.isfinite(density).any():
-                data.append(
-                    _line(
-                        curve.x,
-                        row + 0.8 * density / top,
-                        group.colour,
-                        dash=curve.dash,
-                        showlegend=False,
-                        hoverinfo="skip",
-                    )
-                )
-        mine = member == (world == "IN")
-        edge = {"width": 1, "color": "white"}
-        marker = {"color": group.colour, "symbol": group.symbol, "size": 9, "opacity": 0.75}
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f"{world} ({mine.sum()})",
-                "marker": marker | {"line": edge},
-                "x": _packed(margin[mine]),
-                "y": _packed(np.full(mine.sum(), row)),
-                "text": [str(n) for n in numbers[mine]],
-                "hovertemplate": f"{world}, model %{{text}}: margin %{{x:.3f}}<extra></extra>",
-            }
-        )
+                data.append(_density(curve, row + 0.8 * density / top, group.colour))
+        data.append(_world(world, group, row, margin[mine], numbers[mine]))
     # what the dashes say, once for both colours
     data += [_line([np.nan], [np.nan], GREY, dash=one.dash, name=one.name) for one in curves]
     if target is not None:
-        group = NON_MEMBERS if trained is False else MEMBERS
-        data.append(
-            _line(
-                [target] * 2,
-                [-0.25, 1.95],
-                GREY if trained is None else group.colour,
-                width=2.5,
-                dash=group.dash,
-                name={None: "target", True: "target: a member", False: "target: no member"}[
-                    trained
-                ],
-                hovertemplate="target: %{x:.3f}<extra></extra>",
-            )
-        )
+        data.append(_target(target, trained))
     rows = {"tickvals": [0, 1], "ticktext": ["OUT", "IN"], "range": [-0.3, 2.0], "fixedrange": True}
-    ends = {"range": [float(end) for end in span]} if span else {}
+    across: dict[str, Any] = {"title": {"text": "margin (nats)"}}
+    if span is not None:
+        across["range"] = [float(end) for end in span]
     return _figure(
         data,
         sentence,
-        note,
         height=height,
         legend=IN_ORDER,
         margin={"b": 112},
-        xaxis={"title": {"text": "margin (nats)"}} | ends,
+        xaxis=across,
         yaxis=rows,
     )
+
+
+def _density(curve: Curve, y: np.ndarray, colour: str) -> dict:
+    quiet = {"showlegend": False, "hoverinfo": "skip"}
+    return _line(curve.x, y, colour, dash=curve.dash, **quiet)
+
+
+def _world(name: str, group: Group, row: int, margin: np.ndarray, numbers: np.ndarray) -> dict:
+    """The margins of the models of one world, in its row."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"{name} ({len(margin)})",
+        "marker": {
+            "color": group.colour,
+            "symbol": group.symbol,
+            "size": 9,
+            "opacity": 0.75,
+            "line": {"width": 1, "color": "white"},
+        },
+        "x": _packed(margin),
+        "y": _packed(np.full(len(margin), row)),
+        "text": [str(n) for n in numbers],
+        "hovertemplate": f"{name}, model %{{text}}: margin %{{x:.3f}}<extra></extra>",
+    }
+
+
+def _target(margin: float, trained: bool | None) -> dict:
+    """The line of the target; grey, and without its membership, where that is hidden."""
+    if trained is None:
+        name, colour, dash = "target", GREY, MEMBERS.dash
+    elif trained:
+        name, colour, dash = "target: a member", MEMBERS.colour, MEMBERS.dash
+    else:
+        name, colour, dash = "target: no member", NON_MEMBERS.colour, NON_MEMBERS.dash
+    hover = "target: %{x:.3f}<extra></extra>"
+    look = {"width": 2.5, "dash": dash, "name": name, "hovertemplate": hover}
+    return _line([margin] * 2, [-0.25, 1.95], colour, **look)
 
 
 def sample_traces(
@@ -232,8 +237,6 @@ def sample_traces(
     sentence: str,
     *,
     own: np.ndarray | None = None,
-    note: str = "",
-    height: int = 330,
 ) -> dict:
     """Training losses of one sample by the models that trained on it, beside those of all members.
 
@@ -242,8 +245,6 @@ def sample_traces(
         everyone: (3, E) lower quartile, median, upper quartile of the losses of all members
         sentence: the title
         own: (E,) the target's own line
-        note: the subtitle
-        height: pixels
     """
     lines = np.asarray(lines, float)
     low, middle, high = np.asarray(everyone, float)
@@ -257,11 +258,8 @@ def sample_traces(
         _line(epochs, middle, GREY, dash="dash", width=2, name="all members", **hover),
     ]
     if len(lines):
-        # one trace of many lines, with a gap after each
-        x, y = (
-            np.pad(part, ((0, 0), (0, 1)), constant_values=np.nan).ravel()
-            for part in (np.broadcast_to(epochs, lines.shape).astype(float), lines)
-        )
+        x = _with_gaps(np.broadcast_to(epochs, lines.shape).astype(float))
+        y = _with_gaps(lines)
         faint = {"width": 1, "opacity": 0.45, "hoverinfo": "skip"}
         median = np.nanmedian(lines, axis=0)
         data += [
@@ -273,14 +271,18 @@ def sample_traces(
     return _figure(
         data,
         sentence,
-        note,
-        height=height,
+        height=330,
         legend=IN_ORDER,
         margin={"b": 112},
         xaxis={"title": {"text": "epoch"}},
         yaxis={"title": {"text": "loss (nats)"}, "type": "log", "tickformat": "~g", "nticks": 6},
         hovermode="x",
     )
+
+
+def _with_gaps(lines: np.ndarray) -> np.ndarray:
+    """Many lines (R, E) as one, with a gap after each."""
+    return np.pad(lines, ((0, 0), (0, 1)), constant_values=np.nan).ravel()
 
 
 def images(
@@ -323,7 +325,6 @@ def sheet(
     chosen: int | None = None,
     columns: int = 8,
     frames: Sequence[str] | None = None,
-    note: str = "",
 ) -> dict:
     """A sheet of images over their captions, as one picture; a click gives a sample's number. Of
     more than three channels the first three are shown, and the title says so.
@@ -336,67 +337,96 @@ def sheet(
         chosen: the number that is framed
         columns: images in a row
         frames: n colours, of a frame painted around each image
-        note: the subtitle
     """
     x = np.asarray(x)
     numbers = np.asarray(numbers, int)
-    factor = max(1, SMALL // max(x.shape[2:]))
-    height = factor * x.shape[2]
-    width = factor * x.shape[3]
-    # room for captions
-    gap = max(height, width) // 8 + 2
     lines = 1 + max((caption.count("<br>") for caption in captions), default=0)
-    across = width + width // 3
-    pitch = height + lines * height // 2 + gap
-    rows = -(-len(x) // columns)
-    canvas = np.zeros((rows * pitch, columns * across, 4), np.uint8)
-    place = np.arange(len(x))
-    tops = (place // columns) * pitch + gap // 2
-    lefts = (place % columns) * across + (across - width) // 2
+    grid = _grid(len(x), x.shape[2:], columns, lines)
+    canvas = _painted(x, grid, frames)
     words = []
     outlines = []
-    below = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}
-    for image, caption, number, top, left in zip(x, captions, numbers, tops, lefts, strict=True):
-        if frames is not None:
-            edge = canvas[top - FRAME : top + height + FRAME, left - FRAME : left + width + FRAME]
-            edge[:] = (*bytes.fromhex(frames[len(words)][1:]), 255)
-        cell = canvas[top : top + height, left : left + width]
-        cell[..., :3] = _enlarged(rgb(image), factor)
-        cell[..., 3] = 255
-        bottom = float(top + height)
-        right = float(left + width)
-        words.append({"text": caption, "x": float(left + width / 2), "y": bottom} | below)
+    for caption, number, top, left in zip(captions, numbers, grid.tops, grid.lefts, strict=True):
+        bottom = float(top + grid.height)
+        centre = float(left + grid.width / 2)
+        words.append({"text": caption, "x": centre, "y": bottom, **CAPTION})
         if number == chosen:
-            corners = {
-                "x0": float(left - 2.5),
-                "y0": float(top - 2.5),
-                "x1": right + 1.5,
-                "y1": bottom + 1.5,
-            }
-            outlines.append({"type": "rect", "line": {"color": LINES[2], "width": 4}} | corners)
-    data = [
-        {"type": "image", "source": png(canvas), "hoverinfo": "skip"},
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "marker": {"size": 40, "symbol": "square", "opacity": 0},  # what the pointer meets
-            "showlegend": False,
-            "text": list(captions),
-            "x": _packed(lefts + width / 2 - 0.5),
-            "y": _packed(tops + height / 2 - 0.5),
-            "customdata": _packed(numbers, np.int32),
-            "hovertemplate": "%{text}<extra></extra>",
-        },
-    ]
-    pointer = {
-        "hovermode": "closest",
-        "hoverdistance": 60,
-        "annotations": words,
-        "shapes": outlines,
+            outlines.append(_outline(left, top, left + grid.width, bottom))
+    pointer_targets = {
+        "type": "scatter",
+        "mode": "markers",
+        "marker": {"size": 40, "symbol": "square", "opacity": 0},
+        "showlegend": False,
+        "text": list(captions),
+        "x": _packed(grid.lefts + grid.width / 2 - 0.5),
+        "y": _packed(grid.tops + grid.height / 2 - 0.5),
+        "customdata": _packed(numbers, np.int32),
+        "hovertemplate": "%{text}<extra></extra>",
     }
-    layout = pointer | _plane(*canvas.shape[:2])
-    sentence = clauses(sentence, shown_channels(x.shape[1]))
-    return _figure(data, sentence, note, height=86 + 118 * rows, wrap=WIDE, **layout)
+    return _figure(
+        [{"type": "image", "source": png(canvas), "hoverinfo": "skip"}, pointer_targets],
+        clauses(sentence, shown_channels(x.shape[1])),
+        height=86 + 118 * grid.rows,
+        wrap=WIDE,
+        hovermode="closest",
+        hoverdistance=60,
+        annotations=words,
+        shapes=outlines,
+        **_plane(*canvas.shape[:2]),
+    )
+
+
+class _Grid(NamedTuple):
+    """Where the images of a sheet stand on its canvas, in pixels."""
+
+    factor: int  # an image is enlarged so many times
+    height: int  # of an enlarged image
+    width: int
+    tops: np.ndarray  # (n,)
+    lefts: np.ndarray
+    rows: int
+    size: tuple[int, int]  # of the canvas
+
+
+def _grid(count: int, shape: tuple[int, int], columns: int, lines: int) -> _Grid:
+    """Images of this shape in rows, with room for captions of so many lines below."""
+    factor = max(1, SMALL // max(shape))
+    height = factor * shape[0]
+    width = factor * shape[1]
+    gap = max(height, width) // 8 + 2
+    across = width + width // 3
+    pitch = height + lines * height // 2 + gap
+    rows = -(-count // columns)
+    place = np.arange(count)
+    tops = (place // columns) * pitch + gap // 2
+    lefts = (place % columns) * across + (across - width) // 2
+    return _Grid(factor, height, width, tops, lefts, rows, (rows * pitch, columns * across))
+
+
+def _painted(x: np.ndarray, grid: _Grid, frames: Sequence[str] | None) -> np.ndarray:
+    """The images (n, C, H, W) on one transparent canvas, in frames of these colours."""
+    canvas = np.zeros((*grid.size, 4), np.uint8)
+    for i, (image, top, left) in enumerate(zip(x, grid.tops, grid.lefts, strict=True)):
+        bottom = top + grid.height
+        right = left + grid.width
+        if frames is not None:
+            edge = canvas[top - FRAME : bottom + FRAME, left - FRAME : right + FRAME]
+            edge[:] = (*bytes.fromhex(frames[i][1:]), 255)
+        cell = canvas[top:bottom, left:right]
+        cell[..., :3] = _enlarged(rgb(image), grid.factor)
+        cell[..., 3] = 255
+    return canvas
+
+
+def _outline(left: float, top: float, right: float, bottom: float) -> dict:
+    """A frame around a chosen image."""
+    return {
+        "type": "rect",
+        "line": {"color": LINES[2], "width": 4},
+        "x0": float(left - 2.5),
+        "y0": float(top - 2.5),
+        "x1": float(right) + 1.5,
+        "y1": bottom + 1.5,
+    }
 
 
 def ranking(
@@ -405,7 +435,6 @@ def ranking(
     *,
     null: np.ndarray | None = None,
     name: str = "separation",
-    bins: int = 80,
 ) -> dict:
     """How a ranking statistic spreads over samples, beside its values under redrawn masks, each as
     shares of its own.
@@ -415,29 +444,15 @@ def ranking(
         sentence: the title
         null: (R,) values under redrawn masks
         name: of the statistic
-        bins: how many
     """
-    groups = [("samples", np.asarray(value, float), LINES[0], "solid")]
-    if null is not None:
-        groups.append(("redrawn masks", np.asarray(null, float), GREY, "dash"))
-    groups = [(label, part[np.isfinite(part)], *look) for label, part, *look in groups]
-    everything = np.concatenate([part for _, part, *_ in groups])
+    value = np.asarray(value, float)
+    null = np.asarray([] if null is None else null, float)
+    everything = np.concatenate([value[np.isfinite(value)], null[np.isfinite(null)]])
     ends = (everything.min(), everything.max()) if len(everything) else (0.0, 1.0)
-    edges = equal_bins(*ends, bins)
-    data = [
-        _line(
-            edges,
-            step_counts(part, edges) / max(len(part), 1),
-            colour,
-            dash=dash,
-            shape="hv",
-            name=label,
-            hovertemplate="%{x:.2f}: %{y:.2%}",
-            fill="tozeroy",
-            fillcolor=translucent(colour, 0.15),
-        )
-        for label, part, colour, dash in groups
-    ]
+    edges = equal_bins(*ends, BINS)
+    data = [_shares("samples", value, edges, LINES[0], "solid")]
+    if len(null):
+        data.append(_shares("redrawn masks", null, edges, GREY, "dash"))
     return _figure(
         data,
         sentence,
@@ -446,6 +461,22 @@ def ranking(
         margin={"b": 92},
         xaxis={"title": {"text": name}},
         yaxis={"title": {"text": "share of samples"}, "tickformat": "~%"},
+    )
+
+
+def _shares(name: str, values: np.ndarray, edges: np.ndarray, colour: str, dash: str) -> dict:
+    """A step line with the share of the finite values in each bin."""
+    values = values[np.isfinite(values)]
+    return _line(
+        edges,
+        step_counts(values, edges) / max(len(values), 1),
+        colour,
+        dash=dash,
+        shape="hv",
+        name=name,
+        hovertemplate="%{x:.2f}: %{y:.2%}",
+        fill="tozeroy",
+        fillcolor=translucent(colour, 0.15),
     )
 
 

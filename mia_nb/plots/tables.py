@@ -54,16 +54,6 @@ def need(
         raise ValueError(f"{who}: {values} comes more than once: wanted one row per {once[-1]}")
 
 
-def fpr_of(metric: str) -> float | None:
-    """The FPR of "tpr@x", None for "auc"; raises ValueError for any other metric."""
-    if metric == "auc":
-        return None
-    try:
-        return float(metric.removeprefix("tpr@") if metric.startswith("tpr@") else "none")
-    except ValueError:
-        raise ValueError(f"metric={metric!r} is neither auc nor tpr@0.01 (any FPR)") from None
-
-
 def metric_name(metric: str, fpr: float = np.nan) -> str:
     """A metric of the tables as people read it: "auc", "tpr@0.01", or "tpr" with its rate."""
     if metric == "tpr" and np.isfinite(fpr):
@@ -71,12 +61,6 @@ def metric_name(metric: str, fpr: float = np.nan) -> str:
     if metric.startswith("tpr@"):
         return f"TPR at {100 * float(metric.removeprefix('tpr@')):g} % FPR"
     return METRIC_NAMES.get(metric, metric)
-
-
-def chance(metric: str) -> float:
-    """What random guessing gets in "auc" or "tpr@x"."""
-    fpr = fpr_of(metric)
-    return 0.5 if fpr is None else fpr
 
 
 def text(value: str | float) -> str:

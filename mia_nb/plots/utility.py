@@ -34,111 +34,97 @@ from mia_nb.plots.style import (
     targets,
     translucent,
 )
-from mia_nb.plots.tables import chance, fpr_of, metric_name, need
+from mia_nb.plots.tables import metric_name, need
 from mia_nb.types import Scores
 
-SHARES = ("test_acc", "gap", "train_acc")
 # of the first epoch's label and of the next ones, by turns of families: beside bars, not on them
 CORNERS = (("bottom left", "top left"), ("bottom right", "bottom right"))
 MOST_NAMED = 3  # families in a title; of more the most and the least exposed alone
 SIMILAR = 0.01  # of test accuracy: what counts as the same utility
-GAP_BARS = ("Clopper-Pearson, 95 %", "1.96 s.e. of random guessing")  # of a TPR, of an AUC
+GAP_BARS = "bars: 1.96 s.e. of random guessing"
 
 
-def gap_against_risk(scores: Scores | dict[str, Scores], *, fpr: float | None = None) -> go.Figure:
-    """Generalisation gap against attack success, a point per target: Figure 1 of the NSDE study.
+def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
+    """Generalisation gap against AUC, a point per target: Figure 1 of the NSDE study.
 
-    The line is what overfitting alone explains: the correctness attack has AUC exactly 1/2 + gap/2
-    (for a TPR: chance, TPR = FPR). Bars: for an AUC 1.96 standard errors of a null AUC, sqrt((n1 +
-    n0 + 1) / (12 n1 n0)); for a TPR its Clopper-Pearson interval.
+    The line is what overfitting alone explains: the correctness attack has AUC exactly 1/2 + gap/2.
+    Bars: 1.96 standard errors of a null AUC, sqrt((n1 + n0 + 1) / (12 n1 n0)).
 
     Parameters:
         scores: of one attack, or {name: Scores}
-        fpr: None draws the AUC, a false positive rate the TPR there
     """
     scores = named(scores)
-    figure, gaps = _gap_plane(scores, fpr)
+    gaps = np.concatenate([_gap(of_models) for of_models in scores.values()])
+    figure = go.Figure()
+    _add_overfitting(figure, gaps)
     style_of = looks(scores)
-    above = sum(
-        _add_gaps(figure, style_of[name], name, of_models, fpr)
-        for name, of_models in scores.items()
-    )
+    above = 0
+    for name, of_models in scores.items():
+        above += _add_gaps(figure, style_of[name], name, of_models)
     return finish(
         figure,
         f"{above} of {len(gaps)} {'points' if len(scores) > 1 else 'targets'} lie above"
-        f" {'what accuracy alone gives away' if fpr is None else 'chance'}",
+        " what accuracy alone gives away",
         clauses(
             f"train-test gaps from {gaps.min():.1%} to {gaps.max():.1%}",
             "one point per target and attack",
-            f"bars: {GAP_BARS[fpr is None]}",
+            GAP_BARS,
         ),
         height=420,
         xaxis={"title": metric_name("gap"), "tickformat": "~%"},
-        yaxis_title=metric_name("auc" if fpr is None else f"tpr@{fpr:g}"),
+        yaxis_title="AUC",
     )
 
 
-def families_gap(scores: dict[str, Scores], metric: str = "auc") -> go.Figure:
-    """Risk against the generalisation gap, a point per target, families apart.
+def families_gap(scores: dict[str, Scores]) -> go.Figure:
+    """AUC against the generalisation gap, a point per target, families apart.
 
     Points, bars and the line of overfitting alone are those of `gap_against_risk`; the legend says
-    each family's mean gap and mean risk with the 95 % ends of
-    `metrics.frontier.frontier_means`, hovers say how many members and
-    non-members a point stands on. Families that lie apart along the line
-    differ in overfitting, families that lie apart across it in what they give away beyond it.
+    each family's mean gap and mean AUC with the 95 % ends of `metrics.frontier.frontier_means`,
+    hovers say how many members and non-members a point stands on. Families that lie apart along the
+    line differ in overfitting, families that lie apart across it in what they give away beyond it.
 
     Parameters:
         scores: {family: Scores of one attack}
-        metric: "auc" or "tpr@x"
 
     Raises:
-        ValueError: for no family or another metric.
+        ValueError: for no family.
 
     Source: Figures 1 and 8 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     if not scores:
         raise ValueError("families_gap got no family: pass {family: attacks.score(...)}")
-    fpr = fpr_of(metric)
-    risk = metric_name(metric)
-    figure, _ = _gap_plane(scores, fpr)
+    figure = go.Figure()
+    _add_overfitting(figure, np.concatenate([_gap(of_models) for of_models in scores.values()]))
     means = {}
     for i, (name, of_models) in enumerate(scores.items()):
-        table = metrics.frontier({name: {0: {"": of_models}}}, () if fpr is None else (fpr,))
-        table = frontier_means(table)
+        table = frontier_means(metrics.frontier({name: {0: {"": of_models}}}, ()))
         means[name] = row = table.iloc[0]
-        ends = f"[{row[f'{metric}_low']:.3f}, {row[f'{metric}_high']:.3f}]"
-        ends = ends if np.isfinite(row[f"{metric}_low"]) else "(no interval)"
-        legend = f"{name}: gap {row['gap']:.1%}, {risk} {row[metric]:.3f} {ends}"
+        ends = "(no interval)"
+        if np.isfinite(row["auc_low"]):
+            ends = f"[{row['auc_low']:.3f}, {row['auc_high']:.3f}]"
+        legend = f"{name}: gap {row['gap']:.1%}, AUC {row['auc']:.3f} {ends}"
         sizes = f"<br>{row['n1']:,} members, {row['n0']:,} non-members<extra>{name}</extra>"
-        _add_gaps(figure, look(i), legend, of_models, fpr, sizes, opacity=0.75)
-    most, least = (choose(means, key=lambda name: means[name][metric]) for choose in (max, min))
-    measurable = fpr is None or all(row[f"{metric}_measurable"] for row in means.values())
+        _add_gaps(figure, look(i), legend, of_models, sizes, opacity=0.75)
+    most = max(means, key=lambda name: means[name]["auc"])
+    least = min(means, key=lambda name: means[name]["auc"])
     return finish(
         figure,
         clauses(
-            f"{most}: {risk} {means[most][metric]:.3f} at a gap of {means[most]['gap']:.1%}",
-            len(means) > 1 and f"{least}: {means[least][metric]:.3f} at {means[least]['gap']:.1%}",
+            f"{most}: AUC {means[most]['auc']:.3f} at a gap of {means[most]['gap']:.1%}",
+            len(means) > 1 and f"{least}: {means[least]['auc']:.3f} at {means[least]['gap']:.1%}",
         ),
         clauses(
             listed(map(name_of, scores.values())),
             "one point per target",
             f"legend: mean [95 %, {_over(table)}]",
-            f"bars: {GAP_BARS[fpr is None]}",
-            not measurable and f"{risk} is not measurable with so few non-members",
+            GAP_BARS,
         ),
         height=470,
         legend=BELOW,
         xaxis={"title": metric_name("gap"), "tickformat": "~%"},
-        yaxis_title=risk,
+        yaxis_title="AUC",
     )
-
-
-def _gap_plane(scores: dict[str, Scores], fpr: float | None) -> tuple[go.Figure, np.ndarray]:
-    """(a figure with the line of overfitting alone, the gap of every target)."""
-    figure = go.Figure()
-    gaps = np.concatenate([_gap(of_models) for of_models in scores.values()])
-    _add_overfitting(figure, gaps, fpr, "chance" if fpr is None else f"chance ({100 * fpr:g} %)")
-    return figure, gaps
 
 
 def _gap(scores: Scores) -> np.ndarray:
@@ -146,138 +132,83 @@ def _gap(scores: Scores) -> np.ndarray:
 
 
 def _add_gaps(
-    figure: go.Figure,
-    style: Look,
-    name: str,
-    scores: Scores,
-    fpr: float | None,
-    hover: str = "",
-    **marker: Any,
+    figure: go.Figure, style: Look, name: str, scores: Scores, hover: str = "", **marker: Any
 ) -> int:
     """A point per target; how many lie above the line of overfitting."""
     gaps = _gap(scores)
-    risk, low, high = np.array([_risk(*pair, fpr) for pair in targets(scores)]).T
+    aucs = []
+    errors = []
+    for value, member in targets(scores):
+        n1 = int(member.sum())
+        aucs.append(metrics.auc(value, member))
+        errors.append(1.96 * auc_null_error(n1, len(member) - n1))
+    auc = np.array(aucs)
+    error = np.array(errors)
     figure.add_scatter(
         x=gaps,
-        y=risk,
+        y=auc,
         mode="markers",
         name=name,
         customdata=scores.targets,
         marker={"color": style.colour, "symbol": style.symbol, "size": 9, **marker},
-        error_y=bars(risk, low, high, thickness=1, width=0),
+        error_y=bars(auc, auc - error, auc + error, thickness=1, width=0),
         hovertemplate=f"target %{{customdata}}: gap %{{x:.2%}}, %{{y:.3f}}{hover}",
     )
-    return int((risk > _overfitting(gaps, fpr)).sum())
+    return int((auc > _overfitting(gaps)).sum())
 
 
-def _add_overfitting(
-    figure: go.Figure, gaps: np.ndarray | pd.Series, fpr: float | None, name: str, **place: Any
-) -> None:
-    """What overfitting alone explains, over all gaps; for a TPR chance, under this name."""
+def _add_overfitting(figure: go.Figure, gaps: np.ndarray | pd.Series, **place: Any) -> None:
+    """What overfitting alone explains, over all gaps."""
     ends = np.array([min(gaps.min(), 0.0), max(gaps.max(), 0.0) * 1.05 + 0.005])
     figure.add_scatter(
         x=ends,
-        y=_overfitting(ends, fpr),
+        y=_overfitting(ends),
         mode="lines",
         line=DOTTED | {"width": 1.5},
         hoverinfo="skip",
-        name="1/2 + gap/2 (correctness)" if fpr is None else name,
+        name="1/2 + gap/2 (correctness)",
         **place,
     )
 
 
-def _overfitting(gap: np.ndarray, fpr: float | None) -> np.ndarray:
-    return 0.5 + gap / 2 if fpr is None else np.full(len(gap), fpr)
-
-
-def _risk(value: np.ndarray, member: np.ndarray, fpr: float | None) -> tuple[float, float, float]:
-    """(AUC or TPR of one target, its lower end, its upper end)."""
-    if fpr is not None:
-        at = metrics.tpr_at(value, member, fpr)
-        return at.tpr, at.low, at.high
-    auc = metrics.auc(value, member)
-    n1 = int(member.sum())
-    half = 1.96 * auc_null_error(n1, len(member) - n1)
-    return auc, auc - half, auc + half
+def _overfitting(gap: np.ndarray) -> np.ndarray:
+    """AUC of the correctness attack."""
+    return 0.5 + gap / 2
 
 
 def _over(table: pd.DataFrame) -> str:
-    """What the ends of a frontier's means or of matched families cover, in words."""
-    pairs = f"over {span(table['pairs'])} pairs" if "pairs" in table else "over pairs"
-    return pairs + (" and samples" if table.get("over_samples", pd.Series(False)).all() else "")
+    """What the ends of a frontier's means cover, in words."""
+    pairs = f"over {span(table['pairs'])} pairs"
+    return f"{pairs} and samples" if table["over_samples"].all() else pairs
 
 
-def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
-    """Leakage against test accuracy along training, a line per family, markers labelled with the
-    epoch.
+def frontier_lines(table: pd.DataFrame) -> go.Figure:
+    """AUC against test accuracy along training, a line per family, markers labelled with the epoch.
 
     Bars both ways are the table's 95 % ends, the last checkpoint is drawn large. Families can be
     compared where their lines stand over the same accuracy, and nowhere else.
 
     Parameters:
-        table: a `metrics.frontier`, or its `metrics.frontier.frontier_means`
-        metric: drawn is its mean under the strongest attack of each checkpoint
+        table: a `metrics.frontier`, or its `metrics.frontier.frontier_means`; drawn is the mean
+            under the strongest attack of each checkpoint
 
     Raises:
         ValueError: for missing columns and tables without rows.
     """
     if "target" in table:
         table = frontier_means(table)
-    ends = [f"{name}_{end}" for name in (metric, "test_acc") for end in ("low", "high")]
-    need(
-        table,
-        ("family", "epoch", "attack", "test_acc", metric, *ends),
-        "frontier_lines",
-        finite=("test_acc", metric),
-    )
+    ends = ("auc_low", "auc_high", "test_acc_low", "test_acc_high")
+    columns = ("family", "epoch", "attack", "test_acc", "auc", *ends, "pairs", "over_samples")
+    need(table, columns, "frontier_lines", finite=("test_acc", "auc"))
     figure = go.Figure()
     ends_at = {}
     for i, (family, rows) in enumerate(table.groupby("family", sort=False)):
         rows = rows.sort_values("epoch")
-        colour, dash, symbol = look(i)
-        sizes = [7] * (len(rows) - 1) + [15]
-        last = rows.iloc[-1]
-        faint = {"color": translucent(colour, 0.45), "thickness": 1.2, "width": 0}
-        first, next_ones = CORNERS[i % 2]
-        figure.add_scatter(
-            x=rows["test_acc"],
-            y=rows[metric],
-            customdata=np.column_stack(
-                [
-                    rows["epoch"],
-                    rows["attack"].map(attacks.in_words),
-                    rows.get("pairs", np.full(len(rows), "?")),
-                ]
-            ),
-            mode="lines+markers+text",
-            name=str(family),
-            text=rows["epoch"].astype(str),
-            textposition=[first, *[next_ones] * (len(rows) - 2), "top right"][-len(rows) :],
-            textfont={"size": 11, "color": colour},
-            line={"color": colour, "width": 2, "dash": dash},
-            marker={"symbol": symbol, "color": colour, "opacity": 1, "size": sizes},
-            error_x=column_bars(rows, "test_acc", **faint),
-            error_y=column_bars(rows, metric, **faint),
-            hovertemplate=(
-                "epoch %{customdata[0]}: test accuracy %{x:.1%}, %{y:.3f} (%{customdata[1]},"
-                " %{customdata[2]} pairs)"
-            ),
-        )
-        ends_at[family] = last
-    named = list(ends_at)
-    if len(ends_at) > MOST_NAMED:
-        by_risk = sorted(ends_at, key=lambda family: -ends_at[family][metric])
-        named = [by_risk[0], by_risk[-1]]
-    parts = [
-        f"{family} ends at {metric_name(metric)} {ends_at[family][metric]:.3f} with test accuracy"
-        f" {ends_at[family]['test_acc']:.1%}"
-        for family in named
-    ]
-    if len(ends_at) > MOST_NAMED:
-        parts.append(f"{len(ends_at) - 2} others lie between them")
+        _add_family(figure, str(family), rows, i)
+        ends_at[family] = rows.iloc[-1]
     return finish(
         figure,
-        clauses(*parts),
+        _where_families_end(ends_at),
         clauses(
             "numbers: epochs",
             "large: last checkpoint",
@@ -287,51 +218,89 @@ def frontier_lines(table: pd.DataFrame, *, metric: str = "auc") -> go.Figure:
         height=480,
         legend=BELOW,
         xaxis={"title": "test accuracy", "tickformat": "~%"},
-        yaxis={"title": metric_name(metric)},
+        yaxis={"title": "AUC"},
     )
 
 
-def defenses(
-    table: pd.DataFrame,
-    *,
-    metric: str = "auc",
-    fpr: float | None = None,
-    undefended: str | None = None,
-) -> go.Figure:
-    """What defenses leave to find and what they cost: risk against test accuracy, and against the
+def _add_family(figure: go.Figure, name: str, rows: pd.DataFrame, i: int) -> None:
+    """The line of family number i through its checkpoints."""
+    colour, dash, symbol = look(i)
+    first, next_ones = CORNERS[i % 2]
+    corners = [first, *[next_ones] * (len(rows) - 2), "top right"]
+    about = [rows["epoch"], rows["attack"].map(attacks.in_words), rows["pairs"]]
+    faint = {"color": translucent(colour, 0.45), "thickness": 1.2, "width": 0}
+    figure.add_scatter(
+        x=rows["test_acc"],
+        y=rows["auc"],
+        customdata=np.column_stack(about),
+        mode="lines+markers+text",
+        name=name,
+        text=rows["epoch"].astype(str),
+        textposition=corners[-len(rows) :],
+        textfont={"size": 11, "color": colour},
+        line={"color": colour, "width": 2, "dash": dash},
+        marker={
+            "symbol": symbol,
+            "color": colour,
+            "opacity": 1,
+            "size": [7] * (len(rows) - 1) + [15],
+        },
+        error_x=column_bars(rows, "test_acc", **faint),
+        error_y=column_bars(rows, "auc", **faint),
+        hovertemplate=(
+            "epoch %{customdata[0]}: test accuracy %{x:.1%}, %{y:.3f} (%{customdata[1]},"
+            " %{customdata[2]} pairs)"
+        ),
+    )
+
+
+def _where_families_end(ends_at: dict[str, pd.Series]) -> str:
+    """AUC and accuracy of the last checkpoints; of many families the most and least exposed."""
+    shown = list(ends_at)
+    if len(ends_at) > MOST_NAMED:
+        by_risk = sorted(ends_at, key=lambda family: -ends_at[family]["auc"])
+        shown = [by_risk[0], by_risk[-1]]
+    parts = []
+    for family in shown:
+        last = ends_at[family]
+        parts.append(
+            f"{family} ends at AUC {last['auc']:.3f} with test accuracy {last['test_acc']:.1%}"
+        )
+    if len(ends_at) > MOST_NAMED:
+        parts.append(f"{len(ends_at) - 2} others lie between them")
+    return clauses(*parts)
+
+
+def defenses(table: pd.DataFrame, *, undefended: str | None = None) -> go.Figure:
+    """What defenses leave to find and what they cost: AUC against test accuracy, and against the
     generalisation gap.
 
     Dotted lines lead from the undefended network to the others. Shaded: at most a point less
     accurate than it, where risks can be compared; a defense to the left of that buys its lower risk
-    with accuracy. Right: the line of overfitting alone (AUC 1/2 + gap/2; for a TPR chance).
+    with accuracy. Right: the line of overfitting alone, AUC 1/2 + gap/2.
 
     Parameters:
-        table: `studies.defense_table`: rows of test_acc, gap and the metric for each name
-        metric: "auc" or "tpr"
-        fpr: of the TPR
+        table: `studies.defense_table`: rows of test_acc, gap and auc for each name
         undefended: name of the network without a defense, by default the first row whose defense
             and output are empty
 
     Raises:
-        ValueError: for missing columns or values, a name that comes twice, another metric, and an
-            undefended network that is not there.
+        ValueError: for missing columns or values, a name that comes twice, and an undefended
+            network that is not there.
 
     Source: Figure 3 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
-    label = "auc" if metric == "auc" else f"tpr@{fpr:g}"
-    risks = _networks(table, metric, fpr)
+    risks = _networks(table, "auc")
     accuracies = _networks(table, "test_acc").loc[risks.index]
     gaps = _networks(table, "gap").loc[risks.index]
     base = _undefended(risks, undefended)
     panels = {"shared_yaxes": True, "horizontal_spacing": 0.05, "column_widths": [0.6, 0.4]}
     figure = make_subplots(1, 2, **panels)
-    _add_overfitting(figure, gaps["value"], fpr, "chance", row=1, col=2)
+    _add_overfitting(figure, gaps["value"], row=1, col=2)
     for i, name in enumerate(risks.index):
         for column, across in enumerate((accuracies, gaps), start=1):
-            _add_defense(
-                figure, name, across, risks, base, metric_name(label), i, row=1, col=column
-            )
-    figure.add_hline(y=chance(label), line=THIN, row=1, col=1)
+            _add_defense(figure, name, across, risks, base, i, row=1, col=column)
+    figure.add_hline(y=0.5, line=THIN, row=1, col=1)
     if base is not None:
         figure.add_vrect(
             x0=accuracies.loc[base, "value"] - SIMILAR,
@@ -344,27 +313,26 @@ def defenses(
         )
     return finish(
         figure,
-        _traded(risks, accuracies["value"], base, metric_name(label)) + _masked(risks),
+        _traded(risks, accuracies["value"], base) + _masked(risks),
         clauses(
             "strongest attack of each",
             "bars 95 %",
             "shaded: at most a point less accurate",
             "dotted: from the undefended",
-            not risks["measurable"].all() and "open: not measurable",
         ),
         height=480,
         legend=BELOW,
         xaxis={"title": {"text": "test accuracy"}, "tickformat": "~%"},
         xaxis2={"title": {"text": metric_name("gap")}, "tickformat": "~%"},
-        yaxis_title_text=metric_name(label),
+        yaxis_title_text="AUC",
     )
 
 
-def _networks(table: pd.DataFrame, metric: str, fpr: float | None = None) -> pd.DataFrame:
+def _networks(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The rows of one metric, by the name of the network."""
-    columns = ("name", "attack", "metric", "fpr", "value", "low", "high", "measurable")
+    columns = ("name", "attack", "metric", "fpr", "value", "low", "high")
     need(table, columns, "defenses")
-    rows = rows_of(table, metric, fpr)
+    rows = rows_of(table, metric)
     need(rows, columns, "defenses", finite=("value",), once=("name",))
     return rows.set_index("name")
 
@@ -387,7 +355,6 @@ def _add_defense(
     across: pd.DataFrame,
     risks: pd.DataFrame,
     base: str | None,
-    risk_name: str,
     i: int,
     **place: Any,
 ) -> None:
@@ -410,8 +377,6 @@ def _add_defense(
             **place,
         )
     symbol = "star" if plain else MARKERS[i % (len(MARKERS) - 1)]
-    if not risks.loc[name, "measurable"]:
-        symbol += "-open"
     x = across.loc[[name]]
     y = risks.loc[[name]]
     figure.add_scatter(
@@ -424,14 +389,14 @@ def _add_defense(
         error_x=bars(x["value"], x["low"], x["high"], thickness=1.2, width=0),
         error_y=bars(y["value"], y["low"], y["high"], thickness=1.2, width=0),
         hovertemplate=(
-            f"{name} ({attacks.in_words(risks.loc[name, 'attack'])}): {risk_name} %{{y:.3f}},"
+            f"{name} ({attacks.in_words(risks.loc[name, 'attack'])}): AUC %{{y:.3f}},"
             " %{x:.1%}<extra></extra>"
         ),
         **place,
     )
 
 
-def _traded(risks: pd.DataFrame, accuracy: pd.Series, base: str | None, risk_name: str) -> str:
+def _traded(risks: pd.DataFrame, accuracy: pd.Series, base: str | None) -> str:
     """The lowest risk there is and its price, and the lowest at equal accuracy."""
     risk = risks["value"]
     others = risk
@@ -440,8 +405,8 @@ def _traded(risks: pd.DataFrame, accuracy: pd.Series, base: str | None, risk_nam
     least = others.idxmin()
     if base is None:
         at = f"test accuracy {accuracy[least]:.1%}"
-        return f"{_shortest(least, risk.index)} leaks least: {risk_name} {risk[least]:.3f} at {at}"
-    sentence = f"{base} undefended: {risk_name} {risk[base]:.3f} at {accuracy[base]:.1%}"
+        return f"{_shortest(least, risk.index)} leaks least: AUC {risk[least]:.3f} at {at}"
+    sentence = f"{base} undefended: AUC {risk[base]:.3f} at {accuracy[base]:.1%}"
     named = {name: _shortest(name, risk.index).removeprefix(f"{base}, ") for name in risk.index}
     if least != base:
         points = 100 * (accuracy[least] - accuracy[base])
@@ -481,8 +446,7 @@ def costs(table: pd.DataFrame) -> go.Figure:
 
     Parameters:
         table: a row per family with columns family, seconds (of an epoch), memory_mib, parameters
-            (under the name), and where measured seconds_low, seconds_high, memory_mib_low,
-            memory_mib_high (drawn)
+            (under the name)
 
     Raises:
         ValueError: for missing columns or values, values that are not positive, and a family that
@@ -496,48 +460,19 @@ def costs(table: pd.DataFrame) -> go.Figure:
         raise ValueError(
             "costs got values that are not positive: measure them, or leave the family out"
         )
-    # bars are drawn from the bottom
     first = table.iloc[0]
-    table = table[::-1]
-    figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.06)
-    panels = (("seconds", "seconds per epoch", LINES[3]), ("memory_mib", "memory (MiB)", LINES[2]))
-    for column, (name, title, colour) in enumerate(panels, start=1):
-        error = column_bars(table, name)
-        place = {"row": 1, "col": column}
-        figure.add_bar(
-            x=table[name],
-            y=table["family"],
-            orientation="h",
-            marker={"color": colour},
-            error_x=error,
-            showlegend=False,
-            hovertemplate=f"%{{y}}: %{{x:,.4g}} {title}<extra></extra>",
-            **place,
-        )
-        ends = table[name].to_numpy(float) + (np.nan_to_num(error["array"]) if error else 0)
-        figure.add_scatter(
-            x=ends,
-            y=table["family"],
-            text=[
-                f" {value:{',.0f' if value >= 100 else '.3g'}} ({value / first[name]:.2g}×)"
-                for value in table[name]
-            ],
-            mode="text",
-            textposition="middle right",
-            cliponaxis=False,
-            showlegend=False,
-            hoverinfo="skip",
-            **place,
-        )
-        figure.update_xaxes(title_text=title, range=[0, 1.35 * ends.max()], **place)
-    figure.update_yaxes(
-        tickvals=table["family"],
-        ticktext=[
-            f"{row.family}<br>{row.parameters:,.0f} parameters" for row in table.itertuples()
-        ],
-    )
     slow = table.loc[table["seconds"].idxmax()]
     large = table.loc[table["memory_mib"].idxmax()]
+    table = table[::-1]  # bars are drawn from the bottom
+    figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.06)
+    names = table["family"]
+    for column, cost, title, colour in (
+        (1, "seconds", "seconds per epoch", LINES[3]),
+        (2, "memory_mib", "memory (MiB)", LINES[2]),
+    ):
+        _add_costs(figure, names, table[cost], first[cost], title, colour, row=1, col=column)
+    labels = [f"{row.family}<br>{row.parameters:,.0f} parameters" for row in table.itertuples()]
+    figure.update_yaxes(tickvals=names, ticktext=labels)
     whose = " and" if slow.family == large.family else f", {large.family}"
     return finish(
         figure,
@@ -546,3 +481,40 @@ def costs(table: pd.DataFrame) -> go.Figure:
         f"in brackets: ratio to {first.family}",
         height=170 + 52 * len(table),
     )
+
+
+def _add_costs(
+    figure: go.Figure,
+    names: pd.Series,
+    values: pd.Series,
+    first: float,
+    title: str,
+    colour: str,
+    **place: Any,
+) -> None:
+    """A bar for each family, with its value and its ratio to the first family in words."""
+    words = []
+    for value in values:
+        number = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        words.append(f" {number} ({value / first:.2g}×)")
+    figure.add_bar(
+        x=values,
+        y=names,
+        orientation="h",
+        marker={"color": colour},
+        showlegend=False,
+        hovertemplate=f"%{{y}}: %{{x:,.4g}} {title}<extra></extra>",
+        **place,
+    )
+    figure.add_scatter(
+        x=values.to_numpy(float),
+        y=names,
+        text=words,
+        mode="text",
+        textposition="middle right",
+        cliponaxis=False,
+        showlegend=False,
+        hoverinfo="skip",
+        **place,
+    )
+    figure.update_xaxes(title_text=title, range=[0, 1.35 * values.max()], **place)
