@@ -24,7 +24,7 @@ from faults import Case, Started, command, contained
 from mia_nb import attacks, data, store, training, widgets
 from mia_nb.cli import doctor, run
 from mia_nb.querying import query
-from mia_nb.report import export
+from mia_nb.report import page
 from mia_nb.types import Recipe
 
 TINY = {"num_models": 4, "population": 10, "epochs": 2, "snapshots": [1], "batch": 10}
@@ -146,7 +146,8 @@ class World:
         step = {"notebook": "01_train", "file": "01_train.ipynb", "status": "done", "error": None}
         step |= {"seconds": 1.0, "started": "2026-01-01T00:00:00+00:00"}
         folder.write_json("status.json", {"steps": [step]})
-        export([folder.path / "01_train.ipynb"], folder.path / "report.html")
+        notebook = folder.path / "01_train.ipynb"
+        (folder.path / "report.html").write_text(page({notebook: notebook.read_bytes()}))
         folder.add("report.html")
         return folder
 

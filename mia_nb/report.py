@@ -51,29 +51,6 @@ PRINTED = re.compile(r'<pre class="stdout">(.*?)</pre>', re.DOTALL)
 DRAW = (TEMPLATES / "report" / "report.js").read_text(encoding="utf-8")
 
 
-def export(
-    notebooks: list[Path], out: Path, *, title: str = "Report", provenance: dict | None = None
-) -> Path:
-    """Write `page` of executed notebooks to a file; return its path.
-
-    Parameters:
-        notebooks: their paths.
-        out: the file.
-        title, provenance: as for `page`.
-
-    Raises:
-        ValueError: naming a file that is no notebook.
-    """
-    contents = {}
-    for path in map(Path, notebooks):
-        contents[path] = path.read_bytes() if path.is_file() else b""
-    text = page(contents, title=title, provenance=provenance)
-    out = Path(out)
-    with replacing(out) as file:
-        file.write(text.encode())
-    return out
-
-
 def page(
     notebooks: dict[Path, bytes],
     *,
@@ -84,7 +61,8 @@ def page(
     """The outputs of executed notebooks as one page that asks nothing of the network.
 
     Parameters:
-        notebooks: {path: content} of executed .ipynb files, in the page's order.
+        notebooks: {path: content} of executed .ipynb files, in the page's order; paths are named in
+            errors and, where a notebook has no title, in the page.
         title: the page's.
         lead: a sentence or two under it.
         provenance: {name: value}: what was run, where, with which versions; folded, at the end.

@@ -24,13 +24,13 @@ from contrast import least_contrast_of_lines
 from nbformat import v4
 from test_display import cells_of as statements_of
 from test_readme import CODE
-from test_report import executed, figure
+from test_report import executed, export, figure
 
 from mia_nb import store
 from mia_nb.attacks import ATTACKS
 from mia_nb.cli.notebooks import plan
 from mia_nb.plots import style
-from mia_nb.report import PLOTLY, export
+from mia_nb.report import PLOTLY
 
 pytestmark = pytest.mark.browser
 TESTS = Path(__file__).resolve().parent
@@ -160,7 +160,8 @@ def test_a_report_opened_from_disk_without_network_draws_every_figure(tmp_path, 
         {"text/html": "<table><tr><td>1</td></tr></table><script>window.ran = 1</script>"},
     )
     first = executed(tmp_path / "a.ipynb", figure(), figure("gl", go.Scattergl), table)
-    out = export([first, executed(tmp_path / "b.ipynb", figure())], tmp_path / "report.html")
+    out = tmp_path / "report.html"
+    out.write_text(export([first, executed(tmp_path / "b.ipynb", figure())]))
     with lab.fresh_page(browser, offline=True, dark=dark) as (page, external, errors):
         page.goto(out.as_uri())
         lab.wait_for_figures(page, 2)  # one a notebook
@@ -184,7 +185,8 @@ def test_the_line_of_every_attack_is_seen_on_the_paper_of_a_report(tmp_path, bro
         line = {"color": look.colour, "dash": look.dash}
         curves.add_scatter(x=[0, 1], y=[0, 1], mode="lines", name=name, line=line)
     curves = v4.new_output("display_data", {PLOTLY: json.loads(curves.to_json())})
-    out = export([executed(tmp_path / "a.ipynb", curves)], tmp_path / "report.html")
+    out = tmp_path / "report.html"
+    out.write_text(export([executed(tmp_path / "a.ipynb", curves)]))
     with lab.fresh_page(browser, offline=True, dark=dark) as (page, _, _):
         page.goto(out.as_uri())
         lab.wait_for_figures(page, 1)

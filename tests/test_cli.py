@@ -431,8 +431,7 @@ def test_a_report_is_of_the_latest_run_that_finished_a_notebook(tmp_path, capsys
 def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
     from mia_nb.cli import doctor
 
-    for slow in ("_kernel", "_torchvision"):
-        monkeypatch.setattr(doctor, slow, lambda: "left out")
+    monkeypatch.setattr(doctor, "_kernel", lambda: "left out")
     folder = store.open_folder(tmp_path, "signals", "x", "ab" * 32, {})
     folder.write_bytes("margin.npy", b"123")
     assert main(["doctor", "--results", str(tmp_path)]) == 0
@@ -442,56 +441,6 @@ def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
     assert re.search(
         r"store +WRONG: .*margin.npy: missing, truncated or altered", capsys.readouterr().out
     )
-
-
-@pytest.mark.parametrize(
-    ("version", "installed", "slow"),
-    [
-        ("4.24.0", True, False),
-        ("4.26.0", False, False),
-        ("4.26.0", True, True),
-        ("5.0", True, True),
-    ],
-)
-def test_doctor_says_what_makes_every_kernel_start_slowly(version, installed, slow, monkeypatch):
-    from mia_nb.cli import doctor
-
-    found = object() if installed else None
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: found)
-    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: version)
-    assert ("pip uninstall rfc3987-syntax" in doctor._packages()) == slow
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ("", "^can be imported"),
-        (
-            "raise RuntimeError('operator torchvision::nms does not exist')",
-            r"^cannot be imported.*nms.*\n.*torch==2\.13\.0 torchvision==0\.28\.0"
-            r" --index-url \S+/whl/cpu$",
-        ),
-    ],
-)
-def test_doctor_tries_torchvision_as_a_script_would_and_says_how_it_is_repaired(
-    source, says, tmp_path, monkeypatch
-):
-    from mia_nb.cli import doctor
-
-    versions = {"torch": "2.13.0+cpu", "torchvision": "0.28.0"}
-    monkeypatch.setattr(doctor.importlib.metadata, "version", versions.get)
-    (tmp_path / "torchvision.py").write_text(source)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert re.search(says, doctor._torchvision())
-
-
-def test_doctor_fails_where_torchvision_cannot_be_imported_at_all(tmp_path, monkeypatch):
-    from mia_nb.cli import doctor
-
-    (tmp_path / "torchvision.py").write_text("raise ImportError('libz.so is not there')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(ImportError, match=r"libz\.so is not there"):
-        doctor._torchvision()
 
 
 def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):

@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 
 from mia_nb import store
 from mia_nb.cli.report import verdict_lines
-from mia_nb.report import DRAW, export
+from mia_nb.report import DRAW, page
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -42,11 +42,14 @@ def executed(
     return path
 
 
+def export(paths: list[Path], **options) -> str:
+    """The page of these notebooks."""
+    return page({path: path.read_bytes() for path in paths}, **options)
+
+
 def page_of(tmp_path: Path, *outputs, **options) -> str:
-    page = export(
-        [executed(tmp_path / "a.ipynb", *outputs, **options)], tmp_path / "out.html", title="T & T"
-    ).read_text()
-    return page.partition("<body>")[2]
+    path = executed(tmp_path / "a.ipynb", *outputs, **options)
+    return export([path], title="T & T").partition("<body>")[2]
 
 
 def test_prose_tables_streams_and_pictures_are_there_and_code_is_left_out(tmp_path):
@@ -126,7 +129,7 @@ def test_what_a_notebook_could_smuggle_in_neither_runs_nor_loads(tmp_path):
 def test_figures_share_one_plotly_and_the_page_names_no_outside_address(tmp_path):
     first = executed(tmp_path / "a.ipynb", figure(), figure("Second"))
     second = executed(tmp_path / "b.ipynb", figure("Third"), markdown="no heading")
-    page = export([first, second], tmp_path / "out.html").read_text()
+    page = export([first, second])
     assert page.count("<script>") == 1 and page.count('class="figure"') == 3 and DRAW in page
     packed = re.search(r'id="plotly">([^<]*)<', page)[1]
     assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
@@ -150,12 +153,12 @@ def test_what_nbconvert_is_told_to_do_elsewhere_executes_no_notebook(tmp_path, m
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     source = "open('executed', 'w')"
-    export([executed(tmp_path / "a.ipynb", source=source)], tmp_path / "out.html")
+    export([executed(tmp_path / "a.ipynb", source=source)])
     assert not (tmp_path / "executed").exists()
 
 
 def test_a_page_without_figures_carries_no_script(tmp_path):
-    page = export([executed(tmp_path / "a.ipynb")], tmp_path / "out.html").read_text()
+    page = export([executed(tmp_path / "a.ipynb")])
     assert "<script" not in page and "script-src 'none'" in page and len(page) < 10_000
 
 
@@ -164,16 +167,13 @@ def test_attached_pictures_of_markdown_are_inlined(tmp_path):
     record = json.loads(path.read_text())
     record["cells"][0]["attachments"] = {"a.png": {"image/png": PIXEL}}
     path.write_text(json.dumps(record))
-    assert (
-        f'<img alt="p" src="data:image/png;base64,{PIXEL}"/>'
-        in export([path], tmp_path / "out.html").read_text()
-    )
+    assert f'<img alt="p" src="data:image/png;base64,{PIXEL}"/>' in export([path])
 
 
 def test_a_file_that_is_no_notebook_is_named(tmp_path):
     (tmp_path / "a.ipynb").write_text("[]")
     with pytest.raises(ValueError, match=r"a\.ipynb is not a notebook"):
-        export([tmp_path / "a.ipynb"], tmp_path / "out.html")
+        export([tmp_path / "a.ipynb"])
 
 
 def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_path):
@@ -197,8 +197,8 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
         tmp_path / "b.ipynb", said("more details"), figure("Only"), markdown="# Other"
     )
     facts = {"Python": "3.11", "<b>": "a & b"}
-    page = export([tmp_path / "a.ipynb", second], tmp_path / "out.html", provenance=facts)
-    body = page.read_text().partition("<body>")[2]
+    page = export([tmp_path / "a.ipynb", second], provenance=facts)
+    body = page.partition("<body>")[2]
     outside = re.sub(r"<details.*?</details>\n</section>", "", body, flags=re.DOTALL)
     for shown in ("7&nbsp;% found", "A title", "Is it so?", "AUC .6", ">Chosen<", ">Only<"):
         assert shown.strip("<>") in outside
@@ -211,7 +211,7 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     assert '<abbr title="chance that a random member' in outside
     assert body.count("<h2>A title</h2>") == 1 and "1 picture and text</summary>" in body
     assert "<th>&lt;b&gt;</th><td>a &amp; b</td>" in body.partition('id="provenance"')[2]
-    plain = export([executed(tmp_path / "c.ipynb")], tmp_path / "plain.html").read_text()
+    plain = export([executed(tmp_path / "c.ipynb")])
     assert 'id="verdict"' not in plain and 'id="provenance"' not in plain
 
 
@@ -224,7 +224,7 @@ def test_a_figure_that_failed_is_said_in_a_line_outside_the_folds(tmp_path):
     node = json.loads(path.read_text())
     node["cells"][1] |= {"id": "roc", "metadata": {"tags": ["raises-exception"]}}
     path.write_text(json.dumps(node))
-    page = export([path], tmp_path / "out.html").read_text()
+    page = export([path])
     outside, _, folded = page.partition('<details class="rest">')
     assert "figure roc (plots.roc_pair): KeyError: &#39;&lt;b&gt;&#39;</pre>" in outside
     assert "a trace" in folded and "a trace" not in outside
@@ -239,7 +239,7 @@ def test_over_the_picture_stand_the_finding_and_the_next_step_and_the_rest_below
         v4.new_code_cell("y", outputs=[figure("Seen")]),
     ]
     (tmp_path / "a.ipynb").write_text(json.dumps(v4.new_notebook(cells=cells)))
-    page = export([tmp_path / "a.ipynb"], tmp_path / "out.html").read_text()
+    page = export([tmp_path / "a.ipynb"])
     verdict = page.partition('id="verdict">')[2].partition("</section>")[0]
     above, _, below = verdict.partition('"Seen"')
     assert (
@@ -255,7 +255,7 @@ def test_what_a_headline_prints_is_prose_and_an_indented_line_goes_on_with_the_o
     cell = v4.new_code_cell("x", outputs=[printed]) | {"metadata": {"tags": ["headline"]}}
     cells = [v4.new_markdown_cell("# A title"), cell]
     (tmp_path / "a.ipynb").write_text(json.dumps(v4.new_notebook(cells=cells)))
-    page = export([tmp_path / "a.ipynb"], tmp_path / "out.html").read_text()
+    page = export([tmp_path / "a.ipynb"])
     outside = page.partition('<details class="rest">')[0]
     assert "<p>A &lt; b, and c.</p>\n<p>Second.</p>" in outside
 
@@ -288,7 +288,7 @@ def test_a_headline_that_is_a_verdict_stands_on_top_until_a_notebook_has_one_of_
         ([first], "shipped leak", None),
         ([first, own], "trained leak", "shipped leak"),
     ):
-        body = export(notebooks, tmp_path / "out.html").read_text().partition("<body>")[2]
+        body = export(notebooks).partition("<body>")[2]
         outside = re.sub(r"<details.*?</details>\n</section>", "", body, flags=re.DOTALL)
         above, _, rest = outside.partition("<nav")
         assert top in above and top not in rest and (below is None or below in rest)
@@ -323,7 +323,7 @@ def test_rows_of_what_was_not_run_are_left_out_and_no_number_is_called_nan(tmp_p
 def test_what_has_not_the_form_of_a_notebook_is_named_in_one_line(tmp_path, text):
     (tmp_path / "a.ipynb").write_text(text)
     with pytest.raises(ValueError, match=r"a\.ipynb is not a notebook") as caught:
-        export([tmp_path / "a.ipynb"], tmp_path / "out.html")
+        export([tmp_path / "a.ipynb"])
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 

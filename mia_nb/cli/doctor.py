@@ -5,10 +5,8 @@ was?
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,7 +33,6 @@ PACKAGES = (
     "ipywidgets",
     "anywidget",
 )
-WHEELS = "https://download.pytorch.org/whl"  # where torch +cpu and +cu130 come from
 MOST_PROBLEMS = 20  # of stored files that are named
 
 
@@ -44,7 +41,6 @@ def examine(args: Namespace) -> int:
     checks: dict[str, Callable[[], str]] = {
         "mia_nb": lambda: f"{__version__}, Python {platform.python_version()} at {sys.executable}",
         "packages": _packages,
-        "torchvision": _torchvision,
         "devices": _devices,
         "results": lambda: _writable(Path(args.results)),
         "kernel": _kernel,
@@ -61,39 +57,7 @@ def examine(args: Namespace) -> int:
 
 
 def _packages() -> str:
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-    # jsonschema 4.25 and later import it, and it compiles 38 grammars that nothing here needs
-    numbers = importlib.metadata.version("jsonschema").split(".")
-    before = [int(number) for number in numbers[:2]] < [4, 25]
-    if before or importlib.util.find_spec("rfc3987_syntax") is None:
-        return versions
-    return (
-        f"{versions}\n{'':<12} each kernel starts seconds sooner without the package"
-        " rfc3987-syntax: pip uninstall rfc3987-syntax"
-    )
-
-
-def _torchvision() -> str:
-    """Whether scripts that import torchvision themselves, without `mia_nb._torchvision`, can do so:
-    tried in a process in which nothing has declared operators. ImportError where mia_nb cannot
-    either.
-    """
-    command = [sys.executable, "-c", "import torchvision"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if not done.returncode:
-        return "can be imported by scripts of your own"
-    reason = (done.stderr.strip() or "it gave no reason").splitlines()[-1]
-    if "operator torchvision::" not in reason:
-        raise ImportError(f"import torchvision fails: {reason}")
-    torch, torchvision = (importlib.metadata.version(name) for name in PACKAGES[:2])
-    build = torch.partition("+")[2]
-    index = f" --index-url {WHEELS}/{build}" if build else ""
-    return (
-        f"cannot be imported by scripts of your own ({reason}): mia_nb works round it, training"
-        f" with torchvision of your own does not\n{'':<12} torch {torch} and torchvision"
-        f" {torchvision} must be of one build: pip install --force-reinstall --no-deps"
-        f" torch=={torch.partition('+')[0]} torchvision=={torchvision.partition('+')[0]}{index}"
-    )
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
 
 
 def _devices() -> str:

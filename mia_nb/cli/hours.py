@@ -1,5 +1,5 @@
 """How long the training takes that a preset asks for: counted steps, times the seconds of a step
-that are measured here or assumed of a card.
+that are measured here.
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ import json
 from collections.abc import Callable
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from mia_nb.cli.notebooks import Step, print_table
 from mia_nb.cli.say import say
 from mia_nb.training.cost import step_cost
 from mia_nb.training.execution import device_of
 from mia_nb.training.families import label, planned_recipes
-from mia_nb.training.loop import build
 from mia_nb.types import Images, Recipe
 
 # (training images, all images, channels, side, classes) of the published data sets
@@ -26,9 +24,6 @@ PUBLISHED = {
     "fashion_mnist": (60_000, 70_000, 1, 28, 10),
     "tiny_imagenet": (100_000, 110_000, 3, 64, 200),
 }
-# Floating-point operations a second that narrow convolutions are assumed to reach on an H100 in
-# TF32: a sixteenth of its peak of 495e12. Nothing of this has been measured.
-H100 = 30e12
 CPU_BATCH = 32  # a processor's seconds go with the images, and so small a batch takes few
 
 
@@ -124,17 +119,6 @@ def measured(recipe: Recipe, images: Images, samples: int) -> float:
     if device_of(None).type == "cpu":
         recipe = recipe.replace(batch=min(recipe.batch, CPU_BATCH))
     return step_cost(recipe, images, samples=samples, repeats=1)["seconds"]
-
-
-def assumed(recipe: Recipe, images: Images, samples: int) -> float:
-    """Seconds of an epoch on one H100 as far as arithmetic says: three times the operations of the
-    answers, at `H100` a second.
-    """
-    network = build(recipe, images, 0).eval()
-    image = torch.zeros(1, *images.x.shape[1:])
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        network(image)
-    return 3 * counter.get_total_flops() * samples / H100
 
 
 def hours(
