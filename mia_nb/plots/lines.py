@@ -74,20 +74,10 @@ def lines(
         [0.61, 0.64, 0.66]
     """
     keys = [column for column in (panel, line, variant) if column is not None]
-    columns = (x, *keys, "value")
     numeric = x in table and is_number(table[x])
-    table = table.reset_index(drop=True)
-    if panel == "metric" and "metric" in table:
-        table = _in_words(table)
-        levels = None if levels is None else _in_words(levels)
-    if x in table and not numeric:
-        table[x] = table[x].map(str)  # None and lists are settings, too
-    need(table, columns, "lines", once=(*keys, x))
-    if np.isinf(table["value"].astype(float)).any():
-        row = table[np.isinf(table["value"].astype(float))].iloc[0]
-        raise ValueError(f"lines: value is infinite where {x} is {text(row[x])}: drop the row")
-    if not {"low", "high"} <= set(table):
-        table = table.assign(low=np.nan, high=np.nan)
+    table = _drawable(table, x, keys, numeric, in_words=panel == "metric")
+    if panel == "metric" and levels is not None:
+        levels = _in_words(levels)
     axis = _Axis(table[x], numeric, log)
     panels = [""] if panel is None else list(dict.fromkeys(table[panel]))
     series = table[[key for key in keys if key != panel]].drop_duplicates()
@@ -112,6 +102,27 @@ def lines(
         )
     figure.update_xaxes(title_text=x_title or x, **axis.layout())
     return finish(figure, title, caption, height=height, legend=BELOW)
+
+
+def _drawable(
+    table: pd.DataFrame, x: str, keys: list[str], numeric: bool, in_words: bool
+) -> pd.DataFrame:
+    """The table with settings as they are written and ends of intervals; ValueError where it cannot
+    be drawn.
+    """
+    table = table.reset_index(drop=True)
+    if in_words and "metric" in table:
+        table = _in_words(table)
+    if x in table and not numeric:
+        table[x] = table[x].map(str)  # None and lists are settings, too
+    need(table, (x, *keys, "value"), "lines", once=(*keys, x))
+    infinite = table[np.isinf(table["value"].astype(float))]
+    if len(infinite):
+        setting = text(infinite.iloc[0][x])
+        raise ValueError(f"lines: value is infinite where {x} is {setting}: drop the row")
+    if not {"low", "high"} <= set(table):
+        table = table.assign(low=np.nan, high=np.nan)
+    return table
 
 
 def is_number(values: pd.Series) -> bool:

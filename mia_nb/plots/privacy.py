@@ -31,15 +31,8 @@ VARIED = ("batch", "samples", "noise_multiplier", "sigma", "label")
 LADDER = ("row", "label", "shown", "epsilon", "delta", "relation", "note")
 # rows that an audit can refute
 REFUTABLE = {1: "the nominal value", 2: "Corollary 1", 4: "the guarantee of DP-SGD"}
-NEAR = 0.95  # share of `at`: an accuracy read at less is told with its epsilon
-
-
-def _refuse_infinite(table: pd.DataFrame, who: str) -> None:
-    if "epsilon" in table and np.isinf(table["epsilon"].astype(float)).any():
-        raise ValueError(
-            f"{who}: epsilon is infinite, as it is for a sigma (noise multiplier) or a delta of 0:"
-            " raise it, or drop those rows"
-        )
+AT = 2.0  # nominal epsilon at which accuracy is read
+NEAR = 0.95  # share of AT: an accuracy read at less is told with its epsilon
 
 
 def _groups(table: pd.DataFrame, varied: Iterable[str]) -> dict[str, pd.DataFrame]:
@@ -59,20 +52,19 @@ def _groups(table: pd.DataFrame, varied: Iterable[str]) -> dict[str, pd.DataFram
     return groups
 
 
-def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 2.0) -> go.Figure:
+def privacy_utility(table: pd.DataFrame, *, by: str = "accountant") -> go.Figure:
     """Test accuracy against nominal epsilon, and the same points against the epoch: Figure 4 (right
     two).
 
     Epsilon only counts epochs, so that both panels hold the same curve and the right one relabels
     its axis, once per accountant and `by`: thin lines are models, thick ones means. The sentence
-    reads the mean accuracy at the last epoch within nominal epsilon `at`, with that epoch's own
+    reads the mean accuracy at the last epoch within nominal epsilon 2, with that epoch's own
     epsilon where it is not near, or says which curves end below it or begin above.
 
     Parameters:
         table: a row per model, epoch, accountant and value of `by` with columns epoch, epsilon,
             accountant, model, test_acc, by and maybe sampling
         by: a column that varies (delta, batch)
-        at: nominal epsilon at which accuracy is read
 
     Raises:
         ValueError: for missing columns or values, and for accuracies of one model and epoch that
@@ -81,7 +73,11 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
     Source: Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
     finite = ("epoch", "epsilon", "test_acc")
-    _refuse_infinite(table, "privacy_utility")
+    if "epsilon" in table and np.isinf(table["epsilon"].astype(float)).any():
+        raise ValueError(
+            "privacy_utility: epsilon is infinite, as it is for a sigma (noise multiplier) or a"
+            " delta of 0: raise it, or drop those rows"
+        )
     need(table, (*finite, "accountant", "model", by), "privacy_utility", finite=finite)
     if (table.groupby(["model", "epoch"])["test_acc"].nunique() > 1).any():
         raise ValueError(
@@ -95,12 +91,12 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
     varied = dict.fromkeys([*VARIED, "delta"] + [by] * (by not in ("accountant", "sampling")))
     for i, (name, rows) in enumerate(_groups(table, varied).items()):
         _add_models(figure, rows, "epsilon", name, look(i).colour, look(i).dash, column=2)
-        passed, reading = _reading(rows, name, at)
+        passed, reading = _reading(rows, name)
         (reached if passed else others).append(reading)
-    figure.add_vline(x=at, line=DOTTED, row=1, col=2)
+    figure.add_vline(x=AT, line=DOTTED, row=1, col=2)
     for readings in (reached, others):
         readings[3:] = [f"and {len(readings) - 3} more"] * (len(readings) > 3)
-    first = f"At nominal epsilon {at:g} the mean test accuracy is {', '.join(reached)}"
+    first = f"At nominal epsilon {AT:g} the mean test accuracy is {', '.join(reached)}"
     count = points["model"].nunique()
     deltas = table["delta"].unique() if "delta" in table else ()
     return finish(
@@ -121,18 +117,18 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant", at: float = 
     )
 
 
-def _reading(rows: pd.DataFrame, name: str, at: float) -> tuple[bool, str]:
-    """(whether the curve passes nominal epsilon `at`, what it shows there or at its end)."""
+def _reading(rows: pd.DataFrame, name: str) -> tuple[bool, str]:
+    """(whether the curve passes nominal epsilon 2, what it shows there or at its end)."""
     curve = rows.groupby("epoch")[["epsilon", "test_acc"]].mean()
-    within = curve[curve["epsilon"] <= at]
+    within = curve[curve["epsilon"] <= AT]
     if within.empty:
         start = f"nominal epsilon {curve['epsilon'].iloc[0]:.4g} (epoch {curve.index[0]:g})"
-        return False, f"{name} begins at {start}, above {at:g}"
+        return False, f"{name} begins at {start}, above {AT:g}"
     epoch, (epsilon, accuracy) = within.index[-1], within.iloc[-1]
-    if curve["epsilon"].max() < at:
-        end = f"nominal epsilon {epsilon:.4g} (epoch {epoch:g}), below {at:g}"
+    if curve["epsilon"].max() < AT:
+        end = f"nominal epsilon {epsilon:.4g} (epoch {epoch:g}), below {AT:g}"
         return False, f"{name} ends at {end}, with a mean test accuracy of {accuracy:.1%}"
-    where = f"{name}: epoch {epoch:g}" + (f", at {epsilon:.4g}" if epsilon < NEAR * at else "")
+    where = f"{name}: epoch {epoch:g}" + (f", at {epsilon:.4g}" if epsilon < NEAR * AT else "")
     return True, f"{accuracy:.1%} ({where})"
 
 
@@ -297,59 +293,70 @@ def _add_rows(
     below: float,
     i: int,
 ) -> None:
-    """One network's marks: | for a number, |=> for a lower bound, => for what is infinite, words
-    for the rest.
-    """
-    (start, end), (colour, dash, _) = ends, look(i)
-    group = {"legendgroup": name or "one"}
+    """One network's marks, and its line of the legend."""
+    colour, dash, _ = look(i)
     figure.add_scatter(
         x=[None],
         y=[None],
         mode="lines",
         line={"color": colour, "width": 4, "dash": dash},
         name=name or "epsilon",
+        legendgroup=name or "one",
+    )
+    for _, row in table.iterrows():
+        _add_mark(figure, name, row, ends, -row["row"] - below, colour, dash)
+
+
+def _add_mark(
+    figure: go.Figure,
+    name: str,
+    row: pd.Series,
+    ends: tuple[float, float],
+    y: float,
+    colour: str,
+    dash: str,
+) -> None:
+    """| for a number, |=> for a lower bound, => for what is infinite, words for the rest."""
+    start, end = ends
+    value = float(row["epsilon"])
+    lower = row["row"] == 5 or str(row["shown"]).startswith(">=")
+    placed = np.isfinite(value) and value > 0
+    x = value if placed else start * 1.05
+    group = {
+        "legendgroup": name or "one",
+        "hoverlabel": {"align": "left"},
+        "cliponaxis": False,
+        "showlegend": False,
+    }
+    arrow = (placed and lower) or value == math.inf
+    if arrow:
+        line = {"color": colour, "width": 4 if lower else 2, "dash": dash}
+        head = {"symbol": "triangle-right", "size": 13, "color": colour}
+        quiet = {"hoverinfo": "skip", **group}
+        figure.add_scatter(x=[x, end], y=[y, y], mode="lines", line=line, **quiet)
+        figure.add_scatter(x=[end / 1.04], y=[y], mode="markers", marker=head, **quiet)
+    size = 8
+    if placed:
+        size = 12 if name else 20
+    position = "middle right"
+    if arrow:
+        position = "top center" if placed else "top right"
+    remarks = [str(row.get(part, "")) for part in ("method", "relation", "remark", "verdict")]
+    hover = f"{row['label']}: {row['shown']}<br>{'<br>'.join(filter(None, remarks))}"
+    figure.add_scatter(
+        x=[x],
+        y=[y],
+        mode="markers+text",
+        marker={
+            "symbol": "line-ns",
+            "opacity": float(placed),  # one not seen holds words off their arrow
+            "size": size,
+            "line": {"width": 4, "color": colour},
+        },
+        text=[f" {row['shown']}"],
+        textposition=position,
+        textfont={"color": colour if name else GREY, "size": 12},
+        name=name or "epsilon",
+        hovertemplate=f"{hover}<extra>{name}</extra>",
         **group,
     )
-    group |= {"hoverlabel": {"align": "left"}, "cliponaxis": False, "showlegend": False}
-    for _, row in table.iterrows():
-        y = -row["row"] - below
-        value = float(row["epsilon"])
-        lower = row["row"] == 5 or str(row["shown"]).startswith(">=")
-        placed = np.isfinite(value) and value > 0
-        x = value if placed else start * 1.05
-        arrow = (placed and lower) or value == math.inf
-        if arrow:
-            line = {"color": colour, "width": 4 if lower else 2, "dash": dash}
-            quiet = {"y": [y, y], "hoverinfo": "skip", **group}
-            figure.add_scatter(x=[x, end], mode="lines", line=line, **quiet)
-            figure.add_scatter(
-                x=[end / 1.04],
-                mode="markers",
-                marker={"symbol": "triangle-right", "size": 13, "color": colour},
-                **quiet | {"y": [y]},
-            )
-        size = 8
-        if placed:
-            size = 12 if name else 20
-        position = "middle right"
-        if arrow:
-            position = "top center" if placed else "top right"
-        remarks = [str(row.get(part, "")) for part in ("method", "relation", "remark", "verdict")]
-        hover = f"{row['label']}: {row['shown']}<br>{'<br>'.join(filter(None, remarks))}"
-        figure.add_scatter(
-            x=[x],
-            y=[y],
-            mode="markers+text",
-            marker={
-                "symbol": "line-ns",
-                "opacity": float(placed),  # one not seen holds words off their arrow
-                "size": size,
-                "line": {"width": 4, "color": colour},
-            },
-            text=[f" {row['shown']}"],
-            textposition=position,
-            textfont={"color": colour if name else GREY, "size": 12},
-            name=name or "epsilon",
-            hovertemplate=f"{hover}<extra>{name}</extra>",
-            **group,
-        )

@@ -114,9 +114,8 @@ def heatmap(
     """
     columns = ("p", "queries", "value", "error")
     need(table, columns, "heatmap", finite=columns, once=("p", "queries"))
-    value, error = (
-        table.pivot(index="p", columns="queries", values=part) for part in ("value", "error")
-    )
+    value = table.pivot(index="p", columns="queries", values="value")
+    error = table.pivot(index="p", columns="queries", values="error")
     best = table.loc[table["value"].idxmax()]
     p, queries = chosen or (best.p, best.queries)
     mine = table[np.isclose(table["p"], p) & (table["queries"] == queries)]
@@ -128,10 +127,7 @@ def heatmap(
     mine = mine.iloc[0]
     row = value.index.get_loc(mine.p)
     column = value.columns.get_loc(mine.queries)
-    text = [
-        ["" if np.isnan(v) else _with_error(v, e) for v, e in zip(*pair, strict=True)]
-        for pair in zip(value.to_numpy(), error.to_numpy(), strict=True)
-    ]
+    text = _cell_texts(value.to_numpy(), error.to_numpy())
     text[row][column] = f"★ {text[row][column]}"
     figure = go.Figure(
         go.Heatmap(
@@ -149,12 +145,7 @@ def heatmap(
             hovertemplate=f"p = %{{y}}, Q = %{{x}}: {name} %{{text}}<extra></extra>",
         )
     )
-    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
-    # one of the two shows on any colour and any page
-    for colour, width in (("white", 6), ("black", 3)):
-        figure.add_shape(
-            type="rect", **corners, line={"color": colour, "width": width}, name="chosen"
-        )
+    _outline(figure, row, column)
     many = "query" if mine.queries == 1 else "queries"
     untried = int(np.isnan(value.to_numpy()).sum())
     axis = {"type": "category", "showgrid": False}
@@ -171,6 +162,23 @@ def heatmap(
         xaxis=axis | {"title": "queries Q"},
         yaxis=axis | {"title": "input dropout p"},
     )
+
+
+def _cell_texts(value: np.ndarray, error: np.ndarray) -> list[list[str]]:
+    """Each value with its error; nothing where it was not tried."""
+    texts = []
+    for values, errors in zip(value, error, strict=True):
+        cells = zip(values, errors, strict=True)
+        texts.append(["" if np.isnan(v) else _with_error(v, e) for v, e in cells])
+    return texts
+
+
+def _outline(figure: go.Figure, row: int, column: int) -> None:
+    """A frame in white and black, one of which shows on any colour and any page."""
+    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+    for colour, width in (("white", 6), ("black", 3)):
+        line = {"color": colour, "width": width}
+        figure.add_shape(type="rect", **corners, line=line, name="chosen")
 
 
 def _with_error(value: float, error: float) -> str:

@@ -98,42 +98,38 @@ def sites(report: pd.DataFrame) -> go.Figure:
     )
 
 
-def confidences(signals_by_name: dict, *, target: int = 0) -> go.Figure:
-    """Confidences p_y of members and non-members, a panel per T (and for the ANN): Figure 3 of Guan
-    et al. 2025.
+def confidences(signals_by_name: dict[str, Signals]) -> go.Figure:
+    """Confidences p_y of the first target's members and non-members, a panel per T (and for the
+    ANN): Figure 3 of Guan et al. 2025.
 
     Each panel says its AUC of the confidence (the loss attack, in float64), and how many
     confidences are exactly 1 or share their value with another sample once rounded to float32: p >=
     1 - 2^-25, a margin of 17.3 nats, is 1 there, and rounding ends the ranking.
 
     Parameters:
-        signals_by_name: {name: (confidences of members, of non-members)} or {name: Signals of one
-            query}, read without its population
-        target: row of the signals
+        signals_by_name: {name: Signals of one query}, read without its population
 
     Shares stand on a logarithmic axis, because confident networks put nearly all samples in the
     last of 50 bins; empty bins lie on its floor at half a sample.
 
     Raises:
-        ValueError: for no signals, signals of several queries or without membership, and numbers
-            outside [0, 1].
+        ValueError: for no signals, and for signals of several queries or without membership.
     """
     if not signals_by_name:
-        raise ValueError(
-            "confidences got no signals: pass {name: Signals} or {name: (members, non-members)}"
-        )
-    groups = {name: _confidence(name, source, target) for name, source in signals_by_name.items()}
+        raise ValueError("confidences got no signals: pass {name: Signals}")
+    groups = {name: _confidence(name, signals) for name, signals in signals_by_name.items()}
     columns = 2 if len(groups) in (2, 4) else min(len(groups), 3)
     rows = -(-len(groups) // columns)
     edges = np.linspace(0, 1, BINS + 1)
     floor = 0.5 / max(len(values) for pair in groups.values() for values in pair)
     aucs = {name: _auc(*pair) for name, pair in groups.items()}
+    titles = []
+    for name, pair in groups.items():
+        titles.append(f"{name}: AUC {aucs[name]:.3f}<br>{_rounding(*pair)}")
     figure = make_subplots(
         rows,
         columns,
-        subplot_titles=[
-            f"{name}: AUC {aucs[name]:.3f}<br>{_rounding(*pair)}" for name, pair in groups.items()
-        ],
+        subplot_titles=titles,
         shared_yaxes="all",
         shared_xaxes="all",
         vertical_spacing=0.2 if rows == 2 else 0.3 / rows,
@@ -171,27 +167,18 @@ def confidences(signals_by_name: dict, *, target: int = 0) -> go.Figure:
     )
 
 
-def _confidence(
-    name: str, source: Signals | tuple[np.ndarray, np.ndarray], target: int
-) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(source, Signals):
-        if source.member is None or source.margin.shape[1] != 1:
-            known = "hidden" if source.member is None else "known"
-            raise ValueError(
-                f"{name}: signals of {source.margin.shape[1]} queries, membership {known}; "
-                "wanted signals of one query with membership: signals.select(queries=[0])"
-            )
-        value = np.exp(source.log_p[target, 0])
-        member = source.member[target]
-        source = value[member & ~source.population], value[~member & ~source.population]
-    members, others = (np.asarray(values, dtype=np.float64) for values in source)
-    for group, values in (("members", members), ("non-members", others)):
-        if not values.size or not ((values >= 0) & (values <= 1)).all():
-            raise ValueError(
-                f"{name}: confidences of {group} must be one or more numbers in [0, 1];"
-                " exp(signals.log_p) gives them"
-            )
-    return members, others
+def _confidence(name: str, signals: Signals) -> tuple[np.ndarray, np.ndarray]:
+    """Confidences of the first target's members, and of its non-members."""
+    queries = signals.margin.shape[1]
+    if signals.member is None or queries != 1:
+        known = "hidden" if signals.member is None else "known"
+        raise ValueError(
+            f"{name}: signals of {queries} queries, membership {known}; "
+            "wanted signals of one query with membership: signals.select(queries=[0])"
+        )
+    value = np.exp(signals.log_p[0, 0])
+    member = signals.member[0]
+    return value[member & ~signals.population], value[~member & ~signals.population]
 
 
 def _auc(members: np.ndarray, others: np.ndarray) -> float:

@@ -29,6 +29,7 @@ from mia_nb.plots.style import (
     translucent,
 )
 
+MOST_VALUES = 80  # of a tied score
 RATE = {"tickformat": "~%", "range": [-0.02, 1.02]}
 
 
@@ -225,20 +226,20 @@ def _hatched(colour: str, shape: str, **style: Any) -> dict:
     }
 
 
-def levels(score: np.ndarray, member: np.ndarray, *, name: str, most: int = 80) -> go.Figure:
-    """How many members and non-members share each value of a tied score.
+def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
+    """How many members and non-members share each value of a tied score; of many values the
+    highest 80.
 
     Parameters:
         score: (N,)
         member: (N,) bool
         name: of the attack
-        most: values that are shown, from the highest down
     """
     score = np.asarray(score, float)
     member = np.asarray(member, bool)
     different = np.unique(score)[::-1]
     figure = go.Figure()
-    values = different[:most]
+    values = different[:MOST_VALUES]
     for group, mask in ((MEMBERS, member), (NON_MEMBERS, ~member)):
         figure.add_bar(
             x=values,

@@ -165,7 +165,8 @@ def scatter(
             " member masks"
         )
     names = names or (name_of(scores_x), name_of(scores_y))
-    finite, (shown, _) = np.isfinite(x) & np.isfinite(y), thinned(x, y)
+    shown, _ = thinned(x, y)
+    finite = np.isfinite(x) & np.isfinite(y)
     figure = make_subplots(
         2,
         2,
@@ -181,19 +182,16 @@ def scatter(
         (MEMBERS, member, "circle"),
     ):
         mine = shown[mask[shown]]
-        figure.add_trace(
-            go.Scattergl(
-                x=x[mine].astype(np.float32),
-                y=y[mine].astype(np.float32),
-                customdata=mine.astype(np.int32),
-                mode="markers",
-                name=group.name,
-                marker={"color": group.colour, "symbol": symbol, "size": 5, "opacity": 0.6},
-                hovertemplate="sample %{customdata}: %{x:.3g}, %{y:.3g}",
-            ),
-            row=2,
-            col=1,
+        points = go.Scattergl(
+            x=x[mine].astype(np.float32),
+            y=y[mine].astype(np.float32),
+            customdata=mine.astype(np.int32),
+            mode="markers",
+            name=group.name,
+            marker={"color": group.colour, "symbol": symbol, "size": 5, "opacity": 0.6},
+            hovertemplate="sample %{customdata}: %{x:.3g}, %{y:.3g}",
         )
+        figure.add_trace(points, row=2, col=1)
         line = {"color": group.colour, "dash": group.dash, "width": 1.5}
         style = {"mode": "lines", "line": line, "showlegend": False, "hoverinfo": "skip"}
         middle, density = _density(x[finite], mask[finite])
