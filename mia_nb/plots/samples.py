@@ -340,32 +340,48 @@ def sheet(
     """
     x = np.asarray(x)
     numbers = np.asarray(numbers, int)
+    factor = max(1, SMALL // max(x.shape[2:]))
+    height = factor * x.shape[2]
+    width = factor * x.shape[3]
     lines = 1 + max((caption.count("<br>") for caption in captions), default=0)
-    grid = _grid(len(x), x.shape[2:], columns, lines)
-    canvas = _painted(x, grid, frames)
+    gap = max(height, width) // 8 + 2
+    pitch = height + lines * height // 2 + gap  # from row to row, with room for captions
+    across = width + width // 3
+    rows = -(-len(x) // columns)
+    place = np.arange(len(x))
+    tops = (place // columns) * pitch + gap // 2
+    lefts = (place % columns) * across + (across - width) // 2
+    canvas = np.zeros((rows * pitch, columns * across, 4), np.uint8)
     words = []
     outlines = []
-    for caption, number, top, left in zip(captions, numbers, grid.tops, grid.lefts, strict=True):
-        bottom = float(top + grid.height)
-        centre = float(left + grid.width / 2)
-        words.append({"text": caption, "x": centre, "y": bottom, **CAPTION})
-        if number == chosen:
-            outlines.append(_outline(left, top, left + grid.width, bottom))
+    for i, (image, top, left) in enumerate(zip(x, tops.tolist(), lefts.tolist(), strict=True)):
+        bottom = top + height
+        right = left + width
+        if frames is not None:
+            edge = canvas[top - FRAME : bottom + FRAME, left - FRAME : right + FRAME]
+            edge[:] = (*bytes.fromhex(frames[i][1:]), 255)
+        canvas[top:bottom, left:right, :3] = _enlarged(rgb(image), factor)
+        canvas[top:bottom, left:right, 3] = 255
+        centre = left + width / 2
+        words.append({"text": captions[i], "x": centre, "y": float(bottom), **CAPTION})
+        if numbers[i] == chosen:
+            ends = {"x0": left - 2.5, "y0": top - 2.5, "x1": right + 1.5, "y1": bottom + 1.5}
+            outlines.append({"type": "rect", "line": {"color": LINES[2], "width": 4}, **ends})
     pointer_targets = {
         "type": "scatter",
         "mode": "markers",
         "marker": {"size": 40, "symbol": "square", "opacity": 0},
         "showlegend": False,
         "text": list(captions),
-        "x": _packed(grid.lefts + grid.width / 2 - 0.5),
-        "y": _packed(grid.tops + grid.height / 2 - 0.5),
+        "x": _packed(lefts + width / 2 - 0.5),
+        "y": _packed(tops + height / 2 - 0.5),
         "customdata": _packed(numbers, np.int32),
         "hovertemplate": "%{text}<extra></extra>",
     }
     return _figure(
         [{"type": "image", "source": png(canvas), "hoverinfo": "skip"}, pointer_targets],
         clauses(sentence, shown_channels(x.shape[1])),
-        height=86 + 118 * grid.rows,
+        height=86 + 118 * rows,
         wrap=WIDE,
         hovermode="closest",
         hoverdistance=60,
@@ -373,60 +389,6 @@ def sheet(
         shapes=outlines,
         **_plane(*canvas.shape[:2]),
     )
-
-
-class _Grid(NamedTuple):
-    """Where the images of a sheet stand on its canvas, in pixels."""
-
-    factor: int  # an image is enlarged so many times
-    height: int  # of an enlarged image
-    width: int
-    tops: np.ndarray  # (n,)
-    lefts: np.ndarray
-    rows: int
-    size: tuple[int, int]  # of the canvas
-
-
-def _grid(count: int, shape: tuple[int, int], columns: int, lines: int) -> _Grid:
-    """Images of this shape in rows, with room for captions of so many lines below."""
-    factor = max(1, SMALL // max(shape))
-    height = factor * shape[0]
-    width = factor * shape[1]
-    gap = max(height, width) // 8 + 2
-    across = width + width // 3
-    pitch = height + lines * height // 2 + gap
-    rows = -(-count // columns)
-    place = np.arange(count)
-    tops = (place // columns) * pitch + gap // 2
-    lefts = (place % columns) * across + (across - width) // 2
-    return _Grid(factor, height, width, tops, lefts, rows, (rows * pitch, columns * across))
-
-
-def _painted(x: np.ndarray, grid: _Grid, frames: Sequence[str] | None) -> np.ndarray:
-    """The images (n, C, H, W) on one transparent canvas, in frames of these colours."""
-    canvas = np.zeros((*grid.size, 4), np.uint8)
-    for i, (image, top, left) in enumerate(zip(x, grid.tops, grid.lefts, strict=True)):
-        bottom = top + grid.height
-        right = left + grid.width
-        if frames is not None:
-            edge = canvas[top - FRAME : bottom + FRAME, left - FRAME : right + FRAME]
-            edge[:] = (*bytes.fromhex(frames[i][1:]), 255)
-        cell = canvas[top:bottom, left:right]
-        cell[..., :3] = _enlarged(rgb(image), grid.factor)
-        cell[..., 3] = 255
-    return canvas
-
-
-def _outline(left: float, top: float, right: float, bottom: float) -> dict:
-    """A frame around a chosen image."""
-    return {
-        "type": "rect",
-        "line": {"color": LINES[2], "width": 4},
-        "x0": float(left - 2.5),
-        "y0": float(top - 2.5),
-        "x1": float(right) + 1.5,
-        "y1": bottom + 1.5,
-    }
 
 
 def ranking(
