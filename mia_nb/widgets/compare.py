@@ -5,14 +5,12 @@ setting. `latency`, `dropout`, `noise` and `compare` open it on their own axes.
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-import numpy as np
 import pandas as pd
 
 from mia_nb import attacks, metrics
 from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.queries import UNAVERAGED
 from mia_nb.types import Scores
-from mia_nb.widgets import families
 from mia_nb.widgets.contrast import (
     ENERGY,
     ENERGY_WORDS,
@@ -41,7 +39,18 @@ from mia_nb.widgets.explorer import (
     with_line,
     worded,
 )
-from mia_nb.widgets.families import Family, Outputs, query_call, same_images
+from mia_nb.widgets.families import (
+    Family,
+    Outputs,
+    by_dropout,
+    by_noise,
+    by_result,
+    by_time,
+    has_dropout,
+    query_call,
+    query_kind,
+    same_images,
+)
 from mia_nb.widgets.pictures import INSIDE, side_by_side
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, only
 
@@ -51,7 +60,6 @@ LOOKS = 256  # tables and pictures at once
 BESIDE = 3  # results beside the first
 # with the first rows of the table they fit a screen of 768 pixels
 HEIGHTS = {"curve": 260, "roc": 260, "histogram": 165}
-OF_RESULTS = {"histogram": 200, "roc": 260}  # the same for results, whose names are long
 METRICS = [
     ("AUC", ("auc", None)),
     ("TPR at 0.1 % FPR", ("tpr", 0.001)),
@@ -97,7 +105,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
     return settings_explorer(
         "Latency",
         "Does an attacker learn more from more time steps?",
-        families.by_time(list_of_sources(sources)),
+        by_time(list_of_sources(sources)),
         {"way": "made", "t": "steps t"},
         nothing=nothing,
         start=lambda family: tuple(family.outputs)[(len(family.outputs) - 1) // 2],
@@ -131,7 +139,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     )
     unknown = []
     for source in sources:
-        if families.query_kind(source) == "dropout" and not families.has_dropout(source):
+        if query_kind(source) == "dropout" and not has_dropout(source):
             unknown.append(source.label)
     if unknown:
         nothing += (
@@ -148,7 +156,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     return settings_explorer(
         "Dropout",
         "Does input dropout help the attacker?",
-        families.by_dropout(sources),
+        by_dropout(sources),
         {"p": "p", "queries": "queries Q"},
         nothing=nothing,
         start=lambda family: (min(family.outputs)[0], END),
@@ -184,7 +192,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
     return settings_explorer(
         "Noise is not privacy",
         "What is left of the noise when outputs are averaged?",
-        families.by_noise(list_of_sources(sources)),
+        by_noise(list_of_sources(sources)),
         {"sigma": "sigma", "outputs": "outputs R"},
         nothing="no model with noise was queried twice yet; make some with:"
         " mia-nb run 09_neural_de --preset tour",
@@ -211,12 +219,54 @@ def compare(sources: Sequence[Source]) -> Explorer:
     Caveat: at unequal test accuracies a lower risk may be the price of a worse model: compare at
         equal accuracy.
     """
-    return settings_explorer(
+    families = by_result(list_of_sources(sources))
+    if not families:
+        return message("Run comparison", NOTHING)
+    measured = Measurements(families)
+
+    def shown_of(pool: str, beside: tuple[str, ...]) -> list[Outputs]:
+        """The result on top, and those that are ticked."""
+        outputs = families[pool].outputs
+        return [outputs[(name,)] for name in (pool, *beside)]
+
+    def draw(pool: str, attack: str, target: int | str, beside: tuple[str, ...]) -> View:
+        """The results side by side, and the settings in which they differ."""
+        shown = shown_of(pool, beside)
+        tables, changes = measured.beside(shown, attack, target)
+        settings = differing_settings(shown)
+        long = pd.concat(tables.values(), ignore_index=True)
+        texts = by_column(numbers(long, shown[0]).merge(settings, on="family"))
+        # a summary has the number of queries already
+        new = [name for name in settings if name == "family" or name not in long]
+        long = long.merge(settings[new], on="family")
+        figures = measured.pictures(tuple(shown), attack, target)
+        return view_of(tables, changes, attack, figures, texts, long, note(tables))
+
+    others = tuple(families)[1:]
+    controls = {
+        "pool": chooser("pool", families),
+        "attack": dropdown("attack"),
+        "target": dropdown("target"),
+        "beside": Ticks("beside it", others, others[:1], limit=BESIDE),
+    }
+    follow = {
+        "beside": {
+            "options": lambda pool: all_but(families, pool),
+            "value": lambda pool, beside: all_but(beside, pool) or all_but(families, pool)[:1],
+        },
+        "attack": {"options": lambda pool, beside: offered_attacks(shown_of(pool, beside))},
+        "target": {"options": lambda pool, beside: offered_targets(shown_of(pool, beside))},
+    }
+    return Explorer(
         "Run comparison",
-        "Two results differ: in what, and is it more than chance?",
-        families.by_result(list_of_sources(sources)),
-        {},
-        nothing=NOTHING,
+        controls,
+        draw,
+        question="Two results differ: in what, and is it more than chance?",
+        rows=[["histogram"], ["roc"]],
+        follow=follow,
+        pools={name: family.sources for name, family in families.items()},
+        heights={"histogram": 200, "roc": 260},  # names of results are long
+        shares={"roc": 2},
     )
 
 
@@ -227,18 +277,18 @@ def settings_explorer(
     axes: dict[str, str],
     *,
     nothing: str,
-    start: Callable[[Family], tuple] | None = None,
-    against: Sequence[str] = (),
-    missing: Callable[[Family, Outputs], dict[str, bool]] | None = None,
+    start: Callable[[Family], tuple],
+    against: Sequence[str],
+    missing: Callable[[Family, Outputs], dict[str, bool]],
 ) -> Explorer:
-    """The explorer of families of outputs.
+    """The explorer of families of outputs that differ in one or two settings: a setting beside its
+    reference, and a metric against a setting.
 
     Parameters:
         title: the explorer's name
         question: what it answers, in a sentence
         families: by name
-        axes: {setting: what it is called}, in the order of a family's keys; each has a slider. {}:
-            the outputs of a family have no order, and are ticked
+        axes: {setting: what it is called}, in the order of a family's keys; each has a slider
         nothing: what to say where nothing was found
         start: the settings shown first
         against: what may stand on the horizontal axis, the first at first: settings, and "energy"
@@ -250,111 +300,114 @@ def settings_explorer(
     measured = Measurements(families, tuple(axes))
 
     def shown_of(pool: str, **values: object) -> list[Outputs]:
-        """Side by side: the chosen setting and its reference, or a result and those ticked."""
-        outputs = families[pool].outputs
-        if not axes:
-            return [outputs[(name,)] for name in (pool, *values["beside"])]
-        chosen = outputs[tuple(values[name] for name in axes)]
+        """The chosen setting, and its reference if it has one."""
+        chosen = families[pool].outputs[tuple(values[name] for name in axes)]
         return [chosen] if chosen.reference is None else [chosen, chosen.reference]
 
-    def draw(pool: str, target: int | str, attack: str, **values: object) -> View:
-        """The settings side by side, their difference, and a metric along one setting."""
+    def draw(
+        pool: str,
+        attack: str,
+        target: int | str,
+        show: tuple[str, float | None],
+        along: str,
+        **place: object,
+    ) -> View:
+        """The setting beside its reference, their difference, and a metric along one setting."""
         family = families[pool]
-        shown = shown_of(pool, **values)
-        tables = {outputs: measured.table(outputs, attack, target) for outputs in shown}
-        changes = {}
-        for outputs in shown:
-            if outputs.reference is not None:
-                changes[outputs] = measured.change(outputs, attack, target)
-        figures = dict(measured.pictures(tuple(shown), attack, target))
-        if axes:
-            place = {name: values[name] for name in axes}
-            x = values["along"]
-            references = []
-            for outputs in shown[1:]:
-                references.append(tables[outputs].assign(energy=measured.energy(outputs)))
-            family_table = measured.family_table(pool, attack, target)
-            lines = curve(family_table, references, axes, x, values["show"], attack)
-            figures["histogram"] = with_layout(figures["histogram"], legend=INSIDE)
-            at = place.get(x, measured.energy(shown[0]))
-            figures["curve"] = with_line(lines, at) if is_number(at) else lines
-            long = pd.concat([family_table, *references], ignore_index=True)
-            texts = numbers(on_one_line(long, place, x), shown[0])
-        else:
-            changed = differing_settings(shown)
-            long = pd.concat(tables.values(), ignore_index=True)
-            texts = numbers(long, shown[0]).merge(changed, on="family").drop(columns="")
-            # a column for each result: there may be many settings
-            texts["family"] = list(short_names(texts["family"]).values())
-            texts = texts.set_index("family").T.rename_axis(None, axis=1).reset_index(names="")
-            # a summary has the number of queries already
-            new = [column for column in changed if column == "family" or column not in long]
-            long = long.merge(changed[new], on="family")
-        said = note(tables, changes, family, found_by_hand=bool(axes))
-        if missing is not None:
-            said |= missing(family, shown[0])
-        flags = filter(None, tables[shown[0]]["flags"].iloc[0].split("; "))
-        return View(
-            sentence(tables, changes, attack),
-            figures,
-            texts,
-            remarks(said, flags),
-            pd.concat([long, change_rows(changes, attack)], ignore_index=True),
-        )
+        shown = shown_of(pool, **place)
+        tables, changes = measured.beside(shown, attack, target)
+        family_table = measured.family_table(pool, attack, target)
+        references = [tables[outputs].assign(energy=outputs.energy) for outputs in shown[1:]]
 
-    controls = {"pool": chooser("pool", families)}
-    follow = {}
-    if axes:
-        first = start(next(iter(families.values())))
-        for number, (name, words) in enumerate(axes.items()):
-            controls[name] = steps(words, [first[number]], first[number])
-            follow[name] = offered_settings(families, tuple(axes), number)
-    else:
-        follow["beside"] = {
-            "options": lambda pool: all_but(families, pool),
-            "value": lambda pool, beside: all_but(beside, pool) or all_but(families, pool)[:1],
-        }
-    controls["attack"] = dropdown("attack")
-    follow["attack"] = {"options": lambda **values: worded(offered_attacks(shown_of(**values)))}
-    controls["target"] = dropdown("target")
-    follow["target"] = {"options": lambda **values: offered_targets(shown_of(**values))}
-    if axes:
-        controls["show"] = dropdown("show", METRICS, METRICS[0][1])
-    else:
-        others = tuple(families)[1:]
-        controls["beside"] = Ticks("beside it", others, others[:1], limit=BESIDE)
-    if axes:
-        controls["along"] = dropdown("against")
-        follow["along"] = {
-            "options": lambda pool: [
-                (axes.get(name, ENERGY_WORDS), name)
-                for name in against
-                if name != ENERGY or measured.all_energies(families[pool])
-            ]
-        }
+        lines = curve(family_table, references, axes, along, show, attack)
+        at = place.get(along, shown[0].energy)
+        if is_number(at):
+            lines = with_line(lines, at)
+        figures = measured.pictures(tuple(shown), attack, target)
+        histogram = with_layout(figures["histogram"], legend=INSIDE)
+        figures = figures | {"histogram": histogram, "curve": lines}
+
+        long = pd.concat([family_table, *references], ignore_index=True)
+        texts = numbers(on_one_line(long, place, along), shown[0])
+        known = note(tables, caption=family.caption, tried=len(family.outputs))
+        known |= missing(family, shown[0])
+        return view_of(tables, changes, attack, figures, texts, long, known)
+
+    def along_offered(pool: str) -> list[tuple[str, str]]:
+        """What may stand on the horizontal axis of this family."""
+        offered = []
+        for name in against:
+            if name != ENERGY or has_all_energies(families[pool]):
+                offered.append((axes.get(name, ENERGY_WORDS), name))
+        return offered
 
     def clicked(number: int, values: dict) -> dict:
+        """The settings of a point of the curve."""
         place = tuple(families[values["pool"]].outputs)[number]
         return dict(zip(axes, place, strict=True))
 
+    controls = {"pool": chooser("pool", families)}
+    follow = {}
+    first = start(next(iter(families.values())))
+    for number, (name, words) in enumerate(axes.items()):
+        controls[name] = steps(words, [first[number]], first[number])
+        follow[name] = offered_settings(families, tuple(axes), number)
+    controls |= {
+        "attack": dropdown("attack"),
+        "target": dropdown("target"),
+        "show": dropdown("show", METRICS, METRICS[0][1]),
+        "along": dropdown("against"),
+    }
+    follow |= {
+        "attack": {"options": lambda **values: offered_attacks(shown_of(**values))},
+        "target": {"options": lambda **values: offered_targets(shown_of(**values))},
+        "along": {"options": along_offered},
+    }
     return Explorer(
         title,
         controls,
         draw,
         question=question,
-        rows=[["curve", "roc"], ["histogram"]] if axes else [["histogram"], ["roc"]],
+        rows=[["curve", "roc"], ["histogram"]],
         follow=follow,
         pools={name: family.sources for name, family in families.items()},
-        heights=HEIGHTS if axes else OF_RESULTS,
+        heights=HEIGHTS,
         shares={"roc": 2},
         clicks={"curve": clicked},
     )
 
 
+def view_of(
+    tables: dict[Outputs, pd.DataFrame],
+    changes: dict[Outputs, pd.Series | None],
+    attack: str,
+    figures: dict[str, dict],
+    texts: pd.DataFrame,
+    long: pd.DataFrame,
+    known: dict[str, bool],
+) -> View:
+    """What is shown side by side, under its sentence; CSV saves the differences too."""
+    flags = filter(None, next(iter(tables.values()))["flags"].iloc[0].split("; "))
+    return View(
+        sentence(tables, changes, attack),
+        figures,
+        texts,
+        remarks(known, flags),
+        pd.concat([long, change_rows(changes, attack)], ignore_index=True),
+    )
+
+
+def by_column(texts: pd.DataFrame) -> pd.DataFrame:
+    """A column for each result: there may be many settings."""
+    texts = texts.drop(columns="")  # the arrow at the one chosen: it is the first
+    texts["family"] = list(short_names(texts["family"]).values())
+    return texts.set_index("family").T.rename_axis(None, axis=1).reset_index(names="")
+
+
 class Measurements:
     """Scores, long tables and pictures of outputs, each made once."""
 
-    def __init__(self, families: dict[str, Family], axes: tuple[str, ...]):
+    def __init__(self, families: dict[str, Family], axes: tuple[str, ...] = ()):
         self.families = families
         self.axes = axes
         self.scores = lru_cache(KEPT)(lambda outputs, attack: outputs.scores(attack))
@@ -363,20 +416,17 @@ class Measurements:
         self.pictures = lru_cache(LOOKS)(self._pictures)
         self.family_table = lru_cache(KEPT)(self._family_table)
 
-    def energy(self, outputs: Outputs) -> float | None:
-        """Microjoules of the arithmetic for one image, to three figures, the mean over models; None
-        where it is not known.
-        """
-        counted = outputs.source.info.get("operations")
-        if counted is None or outputs.queries is not None:
-            return None
-        return float(f"{np.mean(counted['energy_nj']) / 1000:.3g}")
-
-    def all_energies(self, family: Family) -> bool:
-        """Whether the energy of every output of a family, and of its references, is known."""
-        every = [*family.outputs.values()]
-        every += [outputs.reference for outputs in every if outputs.reference is not None]
-        return all(self.energy(outputs) is not None for outputs in every)
+    def beside(
+        self, shown: Sequence[Outputs], attack: str, target: int | str
+    ) -> tuple[dict[Outputs, pd.DataFrame], dict[Outputs, pd.Series | None]]:
+        """The summary of each of these, and the change of each from its reference."""
+        tables = {}
+        changes = {}
+        for outputs in shown:
+            tables[outputs] = self.table(outputs, attack, target)
+            if outputs.reference is not None:
+                changes[outputs] = self.change(outputs, attack, target)
+        return tables, changes
 
     def _of(self, outputs: Outputs, attack: str, target: int | str) -> Scores:
         return only(self.scores(outputs, attack), target)
@@ -385,7 +435,7 @@ class Measurements:
         """The rows of `mia.summary`, under the name of the outputs."""
         scores = self._of(outputs, attack, target)
         table = metrics.summary({attack: scores}, n_resamples=DRAWS)
-        if self.energy(outputs) is not None:
+        if outputs.energy is not None:
             table = metrics.with_operations(table, scores, outputs.source.info["operations"])
         table = table[table["attack"] == attack].reset_index(drop=True)
         table.insert(0, "family", outputs.name)
@@ -412,9 +462,19 @@ class Measurements:
         tables = []
         for place, outputs in self.families[pool].outputs.items():
             settings = dict(zip(self.axes, place, strict=True))
-            settings[ENERGY] = self.energy(outputs)
+            settings[ENERGY] = outputs.energy
             tables.append(self.table(outputs, attack, target).assign(**settings))
         return pd.concat(tables, ignore_index=True)
+
+
+def has_all_energies(family: Family) -> bool:
+    """Whether the energy of every output of a family, and of its references, is known."""
+    for outputs in family.outputs.values():
+        if outputs.energy is None:
+            return False
+        if outputs.reference is not None and outputs.reference.energy is None:
+            return False
+    return True
 
 
 def is_number(value: object) -> bool:
@@ -450,23 +510,24 @@ def offered_settings(families: dict[str, Family], axes: tuple[str, ...], number:
     }
 
 
-def offered_attacks(shown: Sequence[Outputs]) -> list[str]:
-    """Attacks that all of these support, the headline first; of several queries only those that
-    average them.
+def offered_attacks(shown: Sequence[Outputs]) -> list[tuple[str, str]]:
+    """Attacks that all of these support, in words and by key, the headline first; of several
+    queries only those that average them.
     """
     first, *others = shown
     names = first.source.attacks()
     for outputs in others:
         supported = outputs.source.attacks()
         names = [name for name in names if name in supported]
-    if first.queries is None:
-        return names
-    averaging = []
-    for name in names:
-        options = getattr(attacks.ATTACKS[name], "keywords", {})
-        if options.get("combine") not in UNAVERAGED:
-            averaging.append(name)
-    return averaging
+    if first.queries is not None:
+        names = [name for name in names if averages(name)]
+    return worded(names)
+
+
+def averages(attack: str) -> bool:
+    """Whether an attack takes the mean of several queries."""
+    options = getattr(attacks.ATTACKS[attack], "keywords", {})
+    return options.get("combine") not in UNAVERAGED
 
 
 def offered_targets(shown: Sequence[Outputs]) -> list[int | str]:

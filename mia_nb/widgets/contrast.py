@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
+import plotly.graph_objects as go
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.tables import rates_of, rows_of
 from mia_nb.plots.tables import metric_name
 from mia_nb.widgets import families
 from mia_nb.widgets.explorer import plain
-from mia_nb.widgets.families import Family, Outputs
+from mia_nb.widgets.families import Outputs
 from mia_nb.widgets.pictures import ORACLE, ends
 from mia_nb.widgets.stored import Source
 
@@ -142,11 +143,15 @@ def curve(
         caption=f"bars and bands 95 %; {sizes}",
         height=440,
     ).update_layout(meta="click a point")
-    # a click tells which outputs, a hover still says the setting
+    _number_points(figure, rows, x, last=next(reversed(axes)))
+    return plain(figure)
+
+
+def _number_points(figure: go.Figure, rows: pd.DataFrame, x: str, *, last: str) -> None:
+    """Let a click on a point tell which row it is of; a hover still says the setting."""
     places = {}
-    for number, (line, value) in enumerate(zip(names, rows[x], strict=True)):
+    for number, (line, value) in enumerate(zip(rows["line"], rows[x], strict=True)):
         places[line, value] = number
-    last = next(reversed(axes))
     for trace in figure.data:
         if trace.customdata is None:
             continue
@@ -158,7 +163,6 @@ def curve(
             settings = rows[last].iloc[chosen]
             trace.text = [f"{last} = {setting_text(value)}" for value in settings]
             trace.update(mode="lines+markers+text", textposition="middle right")
-    return plain(figure)
 
 
 def _line_name(setting: str, value: object) -> str:
@@ -197,30 +201,31 @@ def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
 
 
 def note(
-    tables: dict[Outputs, pd.DataFrame],
-    changes: dict[Outputs, pd.Series | None],
-    family: Family,
-    *,
-    found_by_hand: bool,
+    tables: dict[Outputs, pd.DataFrame], *, caption: str = "", tried: int = 0
 ) -> dict[str, bool]:
-    """What the numbers rest on and what they do not say: remarks, and whether they hold."""
+    """What the numbers rest on and what they do not say: remarks, and whether they hold.
+
+    Parameters:
+        tables: of what is shown
+        caption: what the attacker is given
+        tried: how many settings there are to choose from by hand
+    """
     first = next(iter(tables.values())).iloc[0]
     right = {o.name: rows_of(table, "test_acc")["value"].iloc[0] for o, table in tables.items()}
     apart = max(right.values()) - min(right.values())
     worst = min(right, key=right.get)
     tied = max(table["tie_mass"].iloc[0] for table in tables.values())
-    count = len(family.outputs)
     targets = "target" if first["targets"] == 1 else "targets"
     return {
         f"{first['targets']} {targets} with {first['n1']:,} members and {first['n0']:,} non-members"
         " each": True,
-        family.caption: bool(family.caption),
+        caption: bool(caption),
         f"test accuracies lie {100 * apart:.1f} points apart, {worst} has the lowest: at unequal"
         " accuracy risks compare unfairly": apart > APART,
         f"{100 * tied:.0f} % of scores equal another's: few outputs hide without protecting": tied
         > TIED,
-        f"one of {count} settings tried on the same targets: to pick the best by this picture"
-        " flatters the attacker; metrics.choose picks on other models": found_by_hand and count > 2,
+        f"one of {tried} settings tried on the same targets: to pick the best by this picture"
+        " flatters the attacker; metrics.choose picks on other models": tried > 2,
         ORACLE: True,
     }
 

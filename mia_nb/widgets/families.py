@@ -41,6 +41,16 @@ class Outputs(NamedTuple):
             signals = dataclasses.replace(signals, query_kind="plain")
         return attacks.score(attack, signals)
 
+    @property
+    def energy(self) -> float | None:
+        """Microjoules of the arithmetic for one image, to three figures, the mean over models; None
+        where it is not known.
+        """
+        counted = self.source.info.get("operations")
+        if counted is None or self.queries is not None:
+            return None
+        return float(f"{np.mean(counted['energy_nj']) / 1000:.3g}")
+
 
 class Family(NamedTuple):
     """Outputs by the values of the settings in which they differ."""

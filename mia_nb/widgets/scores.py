@@ -4,7 +4,8 @@ numbers.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -72,29 +73,36 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     if not sources:
         return message(TITLE, NOTHING)
     pools = named(sources)
-    chosen = cache(lambda pool, attack, target: only(pools[pool].scores(attack), target))
-    rates = cache(lambda *which: Rates(chosen(*which)))
-    auc = cache(lambda *which: metrics.intervals(chosen(*which), (), n_resamples=200).loc["auc"])
-    ties = cache(lambda *which: np.mean([tie_mass(row) for row in chosen(*which).value]))
+    rates = cache(lambda pool, attack, target: Rates(only(pools[pool].scores(attack), target)))
 
     @cache
     def pictures(
         pool: str, attack: str, target: int | str, others: tuple[str, ...]
     ) -> tuple[dict, dict]:
-        drawn = {name: chosen(pool, name, target) for name in dict.fromkeys((attack, *others))}
-        return with_layout(ranked(drawn[attack], bins=100), **LINED), plain(plots.roc_pair(drawn))
+        """Histogram and ROC without the threshold's marks."""
+        names = dict.fromkeys((attack, *others))
+        drawn = {name: only(pools[pool].scores(name), target) for name in names}
+        area = rates(pool, attack, target).auc["value"]
+        title = (
+            f"{in_words(attack)}: a random member outscores a random non-member in {area:.1%} of"
+            " cases"
+        )
+        histogram = with_layout(ranked(drawn[attack], bins=100), **LINED)
+        roc = plain(plots.roc_pair(drawn))
+        return with_title(histogram, title), with_title(roc, f"AUC {area:.3f}; star: the threshold")
 
     def dragged(x: float, values: dict) -> dict:
-        which = [values[name] for name in ("pool", "attack", "target")]
-        place = rank_of(chosen(*which))
-        return {"threshold": min(rates(*which).grid(), key=lambda t: abs(place(t) - x))}
+        """The threshold of the grid that is next to where the line was dragged to."""
+        known = rates(values["pool"], values["attack"], values["target"])
+        place = rank_of(known.scores)
+        return {"threshold": min(known.grid(), key=lambda t: abs(place(t) - x))}
 
     def offered(pool: str) -> tuple[str, ...]:
         return tuple(attacks or pools[pool].attacks())
 
     def start(pool: str, attack: str, target: int | str) -> float:
-        rates_at = rates(pool, attack, target)
-        return min(rates_at.grid(), key=lambda threshold: abs(rates_at(threshold)[1] - at))
+        known = rates(pool, attack, target)
+        return min(known.grid(), key=lambda threshold: abs(known(threshold).fpr - at))
 
     def draw(
         pool: str,
@@ -102,78 +110,26 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         attack: str,
         compare: tuple[str, ...],
         threshold: float,
-        prior: float,
+        prior: str,
     ) -> View:
         """Scores of both sides, the ROC, and what this threshold costs."""
-        which = (pool, attack, target)
-        scores_of_target = chosen(*which)
-        area = auc(*which)
-        size = rates(*which).sizes
-        tpr, fpr, low, high, tp, fp = rates(*which)(threshold)
-        pools = (
-            f"{in_words(attack)} finds {100 * tpr:.1f} % of members at {100 * fpr:.3g} %"
-            f" false positives (95 %: {100 * low:.1f}-{100 * high:.1f}), n0 = {size[1].min():,}"
-        )
-        ppv = metrics.ppv(tpr, fpr, PRIORS[prior]) if tp + fp else np.nan
-        texts = {
-            pools: True,
-            f"at a prior of {prior}, {100 * ppv:.3g} % of those accused are members": tp + fp,
-            "below resolution: fewer than ten false positives": fpr * size[1].min() < 10,
-        }
-        row = {
-            "threshold (score)": f"{threshold:.4g}",
-            "TPR": ends(tpr, low, high, ".4f"),
-            "FPR": f"{fpr:.4f}",
-            f"PPV at prior {prior}": shown(ppv, ".3f"),
-            "members accused": f"{tp:,} of {size[0].sum():,}",
-            "false positives": f"{fp:,} of {size[1].sum():,}",
-            "AUC": ends(area["value"], area["low"], area["high"]),
-            "ties": f"{ties(*which):.3f}",
-            "k": scores_of_target.info["k"],
-            "Q": scores_of_target.info["queries"],
-            "targets": len(scores_of_target.targets),
-        }
-        measured = {
-            "attack": attack,
-            "targets": len(scores_of_target.targets),
-            "threshold": threshold,
-            "tpr": tpr,
-            "tpr_low": low,
-            "tpr_high": high,
-            "fpr": fpr,
-            "prior": PRIORS[prior],
-            "ppv": ppv,
-            "true_positives": tp,
-            "members": size[0].sum(),
-            "false_positives": fp,
-            "non_members": size[1].sum(),
-            "auc": area["value"],
-            "auc_low": area["low"],
-            "auc_high": area["high"],
-            "tie_mass": ties(*which),
-            "references": scores_of_target.info["k"],
-            "queries": scores_of_target.info["queries"],
-        }
-        histogram, roc = pictures(*which, compare)
-        histogram = with_title(
-            histogram,
-            f"{in_words(attack)}: a random member outscores a random non-member in"
-            f" {area['value']:.1%} of cases",
-        )
+        known = rates(pool, attack, target)
+        at = known(threshold)
+        accused = at.true_positives + at.false_positives
+        ppv = metrics.ppv(at.tpr, at.fpr, PRIORS[prior]) if accused else np.nan
+        histogram, roc = pictures(pool, attack, target, compare)
+        line = float(rank_of(known.scores)(threshold))
         figures = {
-            "histogram": with_line(
-                histogram, float(rank_of(scores_of_target)(threshold)), editable=True
-            ),
-            "roc": with_star(roc, fpr, tpr, f"AUC {area['value']:.3f}; star: the threshold"),
+            "histogram": with_line(histogram, line, editable=True),
+            "roc": with_star(roc, at.fpr, at.tpr),
         }
+        beneath = {ORACLE: True, BOTH: target == ALL, BAND: True}
         return View(
-            remarks(texts),
+            sentence(attack, known, at, prior, ppv),
             figures,
-            pd.DataFrame([row]),
-            remarks(
-                {ORACLE: True, BOTH: target == ALL, BAND: True}, scores_of_target.info["flags"]
-            ),
-            pd.DataFrame([measured]),
+            pd.DataFrame([numbers(known, threshold, at, prior, ppv)]),
+            remarks(beneath, known.scores.info["flags"]),
+            pd.DataFrame([measured(attack, known, threshold, at, prior, ppv)]),
         )
 
     controls = {  # filled by what they follow, where a damaged source is a message
@@ -207,50 +163,49 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     )
 
 
-def rank_of(scores: Scores) -> Callable[[np.ndarray], np.ndarray]:
-    """Where a score stands on the histogram's axis, by its rank among all targets' non-members."""
-    return rank_among(scores.value[~scores.member])
+class At(NamedTuple):
+    """What one threshold does; rates are means over targets."""
 
-
-def with_star(roc: dict, fpr: float, tpr: float, title: str) -> dict:
-    """A star on both axes of `plots.roc_pair`: notes, which are redrawn without the curves."""
-    star = {"text": "★", "font": {"size": 20, "color": GREY}, "showarrow": False}
-    stars = [star | {"x": fpr, "y": tpr, "xref": "x", "yref": "y"}]
-    if fpr > 0 and tpr > 0:  # on logarithmic axes a note stands at the exponent
-        stars.append(
-            star | {"x": math.log10(fpr), "y": math.log10(tpr), "xref": "x2", "yref": "y2"}
-        )
-    return with_title(
-        with_layout(roc, annotations=[*roc["layout"].get("annotations", []), *stars]), title
-    )
+    tpr: float
+    fpr: float
+    low: float  # of the TPR
+    high: float
+    true_positives: int
+    false_positives: int
 
 
 class Rates:
     """TPR and FPR of Scores at any threshold (a score at it counts as accused), by sorting once."""
 
     def __init__(self, scores: Scores):
-        pairs = list(zip(scores.value, scores.member, ~np.isnan(scores.value), strict=True))
-        self.inside = [np.sort(v[m & known]) for v, m, known in pairs]
-        self.outside = [np.sort(v[~m & known]) for v, m, known in pairs]
-        self.pair = scores.pair
-        # members, non-members
-        self.sizes = tuple(np.array([len(s) for s in side]) for side in (self.inside, self.outside))
+        self.scores = scores
+        self.inside = []
+        self.outside = []
+        for value, member in zip(scores.value, scores.member, strict=True):
+            known = ~np.isnan(value)
+            self.inside.append(np.sort(value[member & known]))
+            self.outside.append(np.sort(value[~member & known]))
+        self.n1 = np.array([len(side) for side in self.inside])
+        self.n0 = np.array([len(side) for side in self.outside])
 
-    def __call__(self, threshold: float) -> tuple[float, float, float, float, int, int]:
-        """(tpr, fpr, low, high of the tpr, true positives, false positives); rates are means over
-        targets.
-        """
-        tp, fp = (
-            np.array([len(s) - np.searchsorted(s, threshold) for s in side])
-            for side in (self.inside, self.outside)
-        )
-        n1, n0 = self.sizes
-        (low,), (high,) = band((tp / n1)[:, None], self.pair, int(n1.min()))
-        return (
-            *map(float, ((tp / n1).mean(), (fp / n0).mean(), low, high)),
-            int(tp.sum()),
-            int(fp.sum()),
-        )
+    def __call__(self, threshold: float) -> At:
+        """What this threshold does."""
+        tp = np.array([len(side) - np.searchsorted(side, threshold) for side in self.inside])
+        fp = np.array([len(side) - np.searchsorted(side, threshold) for side in self.outside])
+        tpr = tp / self.n1
+        (low,), (high,) = band(tpr[:, None], self.scores.pair, int(self.n1.min()))
+        fpr = float((fp / self.n0).mean())
+        return At(float(tpr.mean()), fpr, float(low), float(high), int(tp.sum()), int(fp.sum()))
+
+    @cached_property
+    def auc(self) -> pd.Series:
+        """The area under the curve: value, low, high."""
+        return metrics.intervals(self.scores, (), n_resamples=200).loc["auc"]
+
+    @cached_property
+    def ties(self) -> float:
+        """Share of scores that equal another's, mean over targets."""
+        return np.mean([tie_mass(row) for row in self.scores.value])
 
     def grid(self) -> list[float]:
         """Thresholds from accusing all to accusing none, even steps of the normal quantile of the
@@ -258,7 +213,7 @@ class Rates:
         """
         inside = np.concatenate(self.inside)
         outside = np.concatenate(self.outside)
-        furthest = max(-ndtri(1 / min(len(s) for s in self.outside)), 0)
+        furthest = max(-ndtri(1 / self.n0.min()), 0)
         fpr = [1, *metrics.uncertainty.FPR, *ndtr(-np.linspace(-2, furthest, STEPS))]
         thresholds = np.quantile(outside, 1 - np.array(fpr), method="higher")
         top = np.nextafter(max(outside.max(), inside.max()), np.inf)
@@ -267,5 +222,79 @@ class Rates:
     def marks(self) -> list[tuple[str, float]]:
         """The grid for a slider, each threshold called by its false-positive rate."""
         outside = np.sort(np.concatenate(self.outside))
-        fpr = 1 - np.searchsorted(outside, self.grid()) / len(outside)
-        return [(f"{100 * x:.3g} %", t) for x, t in zip(fpr, self.grid(), strict=True)]
+        thresholds = self.grid()
+        fpr = 1 - np.searchsorted(outside, thresholds) / len(outside)
+        return [(f"{100 * x:.3g} %", t) for x, t in zip(fpr, thresholds, strict=True)]
+
+
+def sentence(attack: str, known: Rates, at: At, prior: str, ppv: float) -> str:
+    """What the threshold finds, and how many of those accused are members."""
+    found = (
+        f"{in_words(attack)} finds {100 * at.tpr:.1f} % of members at {100 * at.fpr:.3g} % false"
+        f" positives (95 %: {100 * at.low:.1f}-{100 * at.high:.1f}), n0 = {known.n0.min():,}"
+    )
+    parts = [found]
+    if not np.isnan(ppv):
+        parts.append(f"at a prior of {prior}, {100 * ppv:.3g} % of those accused are members")
+    if at.fpr * known.n0.min() < 10:
+        parts.append("below resolution: fewer than ten false positives")
+    return "; ".join(parts)
+
+
+def numbers(known: Rates, threshold: float, at: At, prior: str, ppv: float) -> dict:
+    """The row on the page."""
+    return {
+        "threshold (score)": f"{threshold:.4g}",
+        "TPR": ends(at.tpr, at.low, at.high, ".4f"),
+        "FPR": f"{at.fpr:.4f}",
+        f"PPV at prior {prior}": shown(ppv, ".3f"),
+        "members accused": f"{at.true_positives:,} of {known.n1.sum():,}",
+        "false positives": f"{at.false_positives:,} of {known.n0.sum():,}",
+        "AUC": ends(*known.auc[["value", "low", "high"]]),
+        "ties": f"{known.ties:.3f}",
+        "k": known.scores.info["k"],
+        "Q": known.scores.info["queries"],
+        "targets": len(known.scores.targets),
+    }
+
+
+def measured(
+    attack: str, known: Rates, threshold: float, at: At, prior: str, ppv: float
+) -> dict[str, object]:
+    """The row that CSV saves."""
+    return {
+        "attack": attack,
+        "targets": len(known.scores.targets),
+        "threshold": threshold,
+        "tpr": at.tpr,
+        "tpr_low": at.low,
+        "tpr_high": at.high,
+        "fpr": at.fpr,
+        "prior": PRIORS[prior],
+        "ppv": ppv,
+        "true_positives": at.true_positives,
+        "members": known.n1.sum(),
+        "false_positives": at.false_positives,
+        "non_members": known.n0.sum(),
+        "auc": known.auc["value"],
+        "auc_low": known.auc["low"],
+        "auc_high": known.auc["high"],
+        "tie_mass": known.ties,
+        "references": known.scores.info["k"],
+        "queries": known.scores.info["queries"],
+    }
+
+
+def rank_of(scores: Scores) -> Callable[[np.ndarray], np.ndarray]:
+    """Where a score stands on the histogram's axis, by its rank among all targets' non-members."""
+    return rank_among(scores.value[~scores.member])
+
+
+def with_star(roc: dict, fpr: float, tpr: float) -> dict:
+    """A star on both axes of `plots.roc_pair`: notes, which are redrawn without the curves."""
+    star = {"text": "★", "font": {"size": 20, "color": GREY}, "showarrow": False}
+    stars = [star | {"x": fpr, "y": tpr, "xref": "x", "yref": "y"}]
+    if fpr > 0 and tpr > 0:  # on logarithmic axes a note stands at the exponent
+        place = {"x": math.log10(fpr), "y": math.log10(tpr), "xref": "x2", "yref": "y2"}
+        stars.append(star | place)
+    return with_layout(roc, annotations=[*roc["layout"].get("annotations", []), *stars])
