@@ -45,7 +45,9 @@ def signals():
 
 @pytest.fixture(scope="module")
 def explorer(signals):
-    return widgets.sample([source(signals)], sample=3)
+    explorer = widgets.sample([source(signals)])
+    explorer.set(sample=3)
+    return explorer
 
 
 def numbers(trace, axis="x"):
@@ -325,7 +327,7 @@ def scattered(tmp_path_factory):
 
 def test_a_sample_is_called_by_its_number_in_the_pools_images_everywhere(scattered):
     found, audited, aside = scattered
-    view = widgets.sample([found], sample=31).view
+    view = widgets.sample([found]).set(sample=31)
     assert view.sentence.startswith("Sample 31 (labelled d,") and cell(view, "who") == "sample 31"
     assert view.figures["scatter"]["data"][-1]["name"] == "sample 31"
     dots = np.concatenate([numbers(t, "customdata") for t in view.figures["scatter"]["data"][:-1]])
@@ -336,7 +338,7 @@ def test_a_sample_is_called_by_its_number_in_the_pools_images_everywhere(scatter
     place = int(np.flatnonzero(found.samples == 31)[0])
     assert (
         view.figures["image"]["data"][0]["source"]
-        == widgets.sample([memory], sample=place).view.figures["image"]["data"][0]["source"]
+        == widgets.sample([memory]).set(sample=place).figures["image"]["data"][0]["source"]
     )
     assert np.allclose(numbers(drawn(view, "target")), found.signals.margin[0, 0, place])
     traces = {t.get("name"): numbers(t, "y") for t in view.figures["traces"]["data"]}
@@ -437,8 +439,8 @@ def test_without_a_ratio_every_cell_that_rests_on_it_is_not_measurable():
     lopsided = world(8, 60, leak=1.0, design=bernoulli)
     member = lopsided.member.copy()
     member[1:, 5] = False
-    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(
-        target=0, k=2
+    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))]).set(
+        sample=5, target=0, k=2
     )
     for name in (
         "m IN - m OUT",
@@ -470,8 +472,8 @@ def test_without_pairs_k_stands_for_2k_models_and_a_missing_side_is_named():
     lopsided = world(8, 60, leak=1.0, design=bernoulli)
     member = lopsided.member.copy()
     member[1:, 5] = False
-    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))], sample=5).set(
-        target=0, k=2
+    view = widgets.sample([source(dataclasses.replace(lopsided, member=member))]).set(
+        sample=5, target=0, k=2
     )
     assert (
         "none of these references is IN" in view.sentence
@@ -615,7 +617,7 @@ def test_a_class_called_all_and_classes_without_a_name_are_still_filters(signals
             and "leads 50 samples" in view.sentence
         )
     assert cell(view, "label") == "3" and "leads 200 samples" in explorer.set(kind="all").sentence
-    assert "(labelled 3," in widgets.sample([few], sample=3).set(subset=(2, 3)).sentence
+    assert "(labelled 3," in widgets.sample([few]).set(sample=3, subset=(2, 3)).sentence
 
 
 def test_separation_is_the_mean_gap_of_standardised_scores_over_pairs():

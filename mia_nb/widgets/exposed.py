@@ -63,13 +63,12 @@ class Tested(NamedTuple):
     columns: np.ndarray  # samples that were tested
 
 
-def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0) -> Explorer:
+def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
     """Samples ranked by how much higher their scores are where they are members, with a test.
 
     Parameters:
         sources: what to choose the pool from, as `sources` gives them
         n_resamples: how often the test redraws the masks
-        seed: of these n_resamples
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
@@ -110,24 +109,25 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200, seed: int = 0)
     ) -> View:
         """One page of the ranking, and where the chosen sample stands in it."""
         source = pools[pool]
-        filters = (kind, outputs, canary)
         ranked = ranking(source, attack)
-        rows = listed(source, attack, *filters)
+        rows = listed(source, attack, kind, outputs, canary)
         if not len(rows):
             raise ValueError("no sample passes these filters: widen class or outputs")
         column = source.column(sample)
-        start = PAGE * (page - 1)
         image = int(source.audited[column])
-        value = ranked.value
-        outcome = tested(source, attack, n_resamples, seed) if test else None
-        spread = histogram(source, attack, filters, (n_resamples, seed) if test else None)
+        outcome = tested(source, attack, n_resamples) if test else None
+        start = PAGE * (page - 1)
+        on_page = tuple(rows[start : start + PAGE].tolist())
+        spread = histogram(source, attack, (kind, outputs, canary), n_resamples if test else 0)
         figures = {
-            "sheet": sheet(source, tuple(rows[start : start + PAGE].tolist()), start, sample),
+            "sheet": sheet(source, on_page, start, sample),
             "margins": margins(source, image),
             "traces": traces(source, tuple(range(len(source.signals.margin))), image),
-            "ranking": with_line(spread, float(value[column]), line=MARK),
+            "ranking": with_line(spread, float(ranked.value[column]), line=MARK),
         }
-        row = numbers(source, ranked, column) | test_numbers(outcome, column)
+        row = numbers(source, ranked, column)
+        if outcome is not None:
+            row |= test_numbers(outcome, column)
         return View(
             sentence(source, ranked, rows, outcome, attack),
             figures,
@@ -178,9 +178,8 @@ def right(source: Source) -> np.ndarray:
     queries; NaN without such models.
     """
     signals, audited = source.signals, source.audited
-    return mean_of(
-        over_queries(signals.correct, signals.query_kind)[:, audited], ~signals.member[:, audited]
-    )
+    correct = over_queries(signals.correct, signals.query_kind)
+    return mean_of(correct[:, audited], ~signals.member[:, audited])
 
 
 @lru_cache(32)
@@ -211,7 +210,8 @@ def margins(source: Source, image: int) -> dict:
     signals = source.signals
     margin = over_queries(signals.margin[:, :, [image]], signals.query_kind)
     inside = signals.member[:, [image]]
-    with_it, without = (shown(mean_of(margin, side)[0], ".2f") for side in (inside, ~inside))
+    with_it = shown(mean_of(margin, inside)[0], ".2f")
+    without = shown(mean_of(margin, ~inside)[0], ".2f")
     return pictures.two_worlds(
         margin[:, 0],
         inside[:, 0],
@@ -231,24 +231,17 @@ def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> 
     if source.images is None:
         why = "no images are stored with these signals"
         return pictures.empty(f"{why}; {ranks}: {', '.join(words)}".replace("<br>", " "))
-    return with_layout(
-        pictures.sheet(
-            source.images[images],
-            words,
-            numbers,
-            f"{ranks} of the list: number over label",
-            chosen=sample,
-        ),
-        meta="click one",
-    )
+    title = f"{ranks} of the list: number over label"
+    figure = pictures.sheet(source.images[images], words, numbers, title, chosen=sample)
+    return with_layout(figure, meta="click one")
 
 
 @lru_cache(16)
-def histogram(source: Source, attack: str, filters: tuple, test: tuple[int, int] | None) -> dict:
-    """How separations spread over the samples listed, beside redrawn masks if tested."""
+def histogram(source: Source, attack: str, filters: tuple, n_resamples: int) -> dict:
+    """How separations spread over the samples listed, beside so many redrawn masks if any."""
     rows = listed(source, attack, *filters)
     value = ranking(source, attack).value
-    null = tested(source, attack, *test).null if test else None
+    null = tested(source, attack, n_resamples).null if n_resamples else None
     title = f"{len(rows):,} of {len(value):,} samples"
     name = "separation (sd of scores)"
     return pictures.ranking(value[rows], title, null=null, name=name)
@@ -262,16 +255,22 @@ def ranking(source: Source, attack: str) -> Ranking:
     scores = source.scores(attack)
     value, half, units = separations(scores)
     order = np.argsort(-value, kind="stable")
-    parts = []
     pairs = np.unique(scores.pair)
-    for rows in (np.isin(scores.pair, pairs[::2]), np.isin(scores.pair, pairs[1::2])):
-        parts.append(separations(rows_of(scores, rows))[0] if rows.any() else np.nan * value)
-    known = np.flatnonzero(np.isfinite(parts).all(0))
-    tops = [set(known[np.argsort(-part[known], kind="stable")[:PAGE]]) for part in parts]
-    alike = rank_correlation(*(part[known] for part in parts)) if len(known) > 2 else np.nan
-    return Ranking(
-        value, half, units, order[~np.isnan(value[order])], (alike, len(tops[0] & tops[1]))
-    )
+    halves = []
+    for side in (pairs[::2], pairs[1::2]):
+        rows = np.isin(scores.pair, side)
+        halves.append(separations(rows_of(scores, rows))[0] if rows.any() else np.nan * value)
+    known = np.flatnonzero(np.isfinite(halves).all(0))
+    first, second = (half_of_targets[known] for half_of_targets in halves)
+    alike = rank_correlation(first, second) if len(known) > 2 else np.nan
+    common = set(most_exposed(first)) & set(most_exposed(second))
+    order = order[~np.isnan(value[order])]
+    return Ranking(value, half, units, order, (alike, len(common)))
+
+
+def most_exposed(value: np.ndarray) -> list[int]:
+    """Places of the largest values, as many as a page holds."""
+    return np.argsort(-value, kind="stable")[:PAGE].tolist()
 
 
 def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
@@ -290,20 +289,22 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
         gap = np.stack([np.where(scores.member[a], 1, -1) * (z[a] - z[b]) for a, b in twins])
         low, high = interval(gap, np.arange(len(gap)))
         return gap.mean(0), (high - low) / 2, f"{len(gap)} pairs of targets"
-    sides = [~np.isnan(z) & scores.member, ~np.isnan(z) & ~scores.member]
-    counts = [side.sum(0) for side in sides]
-    means = [mean_of(z, side) for side in sides]
-    free = sum(counts) - 2
+    inside = ~np.isnan(z) & scores.member
+    outside = ~np.isnan(z) & ~scores.member
+    n1 = inside.sum(0)
+    n0 = outside.sum(0)
+    with_it = mean_of(z, inside)
+    without = mean_of(z, outside)
+    squares = np.where(inside, (z - with_it) ** 2, 0).sum(0)
+    squares += np.where(outside, (z - without) ** 2, 0).sum(0)
+    free = n1 + n0 - 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        ss = sum(
-            np.where(side, (z - m) ** 2, 0).sum(0) for side, m in zip(sides, means, strict=True)
-        )
-        half = half_width(ss / free * (1 / counts[0] + 1 / counts[1]), free + 1)
-    return means[0] - means[1], half, f"{len(z)} targets without pairs"
+        half = half_width(squares / free * (1 / n1 + 1 / n0), free + 1)
+    return with_it - without, half, f"{len(z)} targets without pairs"
 
 
 @lru_cache(4)
-def tested(source: Source, attack: str, n_resamples: int, seed: int) -> Tested:
+def tested(source: Source, attack: str, n_resamples: int) -> Tested:
     """Redrawn masks for all samples, or for the first in order and a yardstick; what was not
     redrawn counts with p = 1.
     """
@@ -312,19 +313,21 @@ def tested(source: Source, attack: str, n_resamples: int, seed: int) -> Tested:
     scores = source.scores(attack)
     columns = np.arange(everyone)
     if everyone > TESTED:
-        others = np.random.default_rng(seed).choice(everyone, YARDSTICK, replace=False)
+        others = np.random.default_rng(0).choice(everyone, YARDSTICK, replace=False)
         columns = np.unique(np.concatenate([ranking(source, attack).order[:FOREMOST], others]))
         chosen = [source.audited[columns], np.flatnonzero(signals.population)]
         signals = signals.select(samples=np.sort(np.concatenate(chosen)))
     null: list[np.ndarray] = []
 
     def full() -> Iterator[Scores]:
-        for one in auditing.null_scores(attack, signals, n_resamples=n_resamples, seed=seed):
-            null.append(separations(one)[0].astype(np.float32))
-            value = np.full((len(one.value), everyone), np.nan)
+        """Redrawn scores, NaN for samples that were not redrawn."""
+        for redrawn in auditing.null_scores(attack, signals, n_resamples=n_resamples):
+            null.append(separations(redrawn)[0].astype(np.float32))
+            value = np.full((len(redrawn.value), everyone), np.nan)
             member = np.zeros(value.shape, bool)
-            value[:, columns], member[:, columns] = one.value, one.member
-            yield replace(one, value=value, member=member)
+            value[:, columns] = redrawn.value
+            member[:, columns] = redrawn.member
+            yield replace(redrawn, value=value, member=member)
 
     return Tested(auditing.vulnerability(scores, null=full()), np.concatenate(null), columns)
 
@@ -389,10 +392,8 @@ def ranks(source: Source, ranked: Ranking, rows: np.ndarray) -> pd.DataFrame:
     )
 
 
-def test_numbers(outcome: Tested | None, column: int) -> dict:
+def test_numbers(outcome: Tested, column: int) -> dict:
     """What the table says of the test of one sample."""
-    if outcome is None:
-        return {}
     line = outcome.table.iloc[column]
     row = {
         "AUC over targets": shown(line["auc"], ".3f"),
@@ -426,7 +427,11 @@ def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
     }
     if outcome is None:
         return remarks(texts)
-    words = f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for"
-    smallest_p = f"{words} with p = 1" if len(outcome.columns) < len(ranked.value) else ""
     attrs = outcome.table.attrs
-    return remarks(texts, filter(None, [attrs["resolution"], f"p: {attrs['method']}", smallest_p]))
+    of_the_test = [attrs["resolution"], f"p: {attrs['method']}"]
+    if len(outcome.columns) < len(ranked.value):
+        of_the_test.append(
+            f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for with"
+            " p = 1"
+        )
+    return remarks(texts, filter(None, of_the_test))

@@ -72,20 +72,19 @@ class Evidence(NamedTuple):
     flags: list[str]
 
 
-def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
+def sample(sources: Sequence[Source]) -> Explorer:
     """A sample's margin in the worlds with and without it, fitted from k references a side, and the
     target's own margin.
 
     Parameters:
         sources: what to choose the pool from, as `sources` gives them
-        sample: number of the sample to start with, in the pool's images; None for that whose worlds
-            differ most
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` exports it. Without sources a message that says what to run.
 
-    Choose a sample by a click or by its number; a lasso shows who is in a subset. References come a
+    The sample whose worlds differ most comes first. Choose another by a click or by its number in
+    the pool's images; a lasso shows who is in a subset. References come a
     pair at a time, the target's complementary model left out as in `attacks.score`; in designs
     without pairs k stands for 2k models. Fits: the Gaussians of `lira` with the chosen variance,
     Student's t of `nig` (Student-t LiRA), both of the margin averaged over queries (of the last
@@ -123,37 +122,42 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
     ) -> View:
         """The two worlds of the sample, and where it lies among all others."""
         source = pools[pool]
-        kind = VARIANCES[variance][0]
-        (x, y, member), column = plane(source, target, attack), source.column(sample)
-        one = int(source.audited[column])
-        trained = bool(member[column])
-        (rows, everyone, _), world = references(source, target), evidence(source, target, k, kind)
+        x, y, member = plane(source, target, attack)
+        column = source.column(sample)
+        image = int(source.audited[column])
+        is_member = bool(member[column])
+        rows, everyone, _ = references(source, target)
+        world = evidence(source, target, k, VARIANCES[variance][0])
+        words, gap, ratio = compared(world, image, k, variance)
         lasso = np.flatnonzero(np.isin(source.numbers, subset))
         who = counted(x, y, lasso)
-        dots = points(source, target, attack, truth)
         figures = {
-            "scatter": ringed(dots, x[column], y[column], sample),
-            "margins": margins(world, everyone, rows, one, trained if truth else None),
-            "image": image(source, target, one),
-            "traces": traces(source, tuple(rows.tolist()), one, target if truth else None),
+            "scatter": ringed(points(source, target, attack, truth), x[column], y[column], sample),
+            "margins": margins(world, everyone, rows, image, is_member if truth else None),
+            "image": picture(source, target, image),
+            "traces": traces(source, tuple(rows.tolist()), image, target if truth else None),
             "subset": crowd(source, target, tuple(lasso.tolist()), who, truth),
         }
-        words, gap, ratio = told(world, one, k, variance)
-        about = f"labelled {source.class_of(one)}, target {verdict(source, target, one)}"
         row = {
             "who": f"sample {sample}",
-            "label": source.class_of(one),
-            **numbers(world, one, gap, ratio),
+            "label": source.class_of(image),
+            **numbers(world, image, gap, ratio),
             "score": shown(y[column], ".4g"),
-            **(truths(world, source.audited, member, column) if truth else {}),
-            **({"lasso": who} if len(lasso) else {}),
         }
+        about = f"labelled {source.class_of(image)}, target {verdict(source, target, image)}"
         sentence = f"Sample {sample} ({about}): {words}"
         if truth:
-            sentence += f"; is a {'member' if trained else 'non-member'}"
-        remarks_below = note(source, world, k, attack)
-        long = margins_of_models(source, sample, target if not truth else None)
-        return View(sentence, figures, pd.DataFrame([row]), remarks_below, long)
+            row |= truths(world, source.audited, member, column)
+            sentence += f"; is a {'member' if is_member else 'non-member'}"
+        if len(lasso):
+            row["lasso"] = who
+        return View(
+            sentence,
+            figures,
+            pd.DataFrame([row]),
+            note(source, world, k, attack),
+            margins_of_models(source, sample, None if truth else target),
+        )
 
     # what holds for any pool; the rest is filled in by what they follow, whose complaints are
     # shown in place
@@ -172,7 +176,7 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         "k": {"max": most, "value": lambda pool: END},
         "sample": {"value": start},
     }
-    explorer = Explorer(
+    return Explorer(
         TITLE,
         controls,
         draw,
@@ -185,9 +189,6 @@ def sample(sources: Sequence[Source], *, sample: int | None = None) -> Explorer:
         clicks={"scatter": "sample"},
         lassos={"scatter": "subset"},
     )
-    if sample is not None:
-        explorer.controls["sample"].value = sample
-    return explorer
 
 
 @lru_cache(4)
@@ -206,11 +207,8 @@ def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signal
             " train two pairs or more"
         )
     others = others[np.argsort(units(members[others]), kind="stable")]
-    return (
-        others,
-        source.signals.select(models=others),
-        source.signals.select(models=[target]).hide(),
-    )
+    alone = source.signals.select(models=[target]).hide()
+    return others, source.signals.select(models=others), alone
 
 
 @lru_cache(64)
@@ -233,31 +231,31 @@ def evidence(source: Source, target: int, k: int, variance: str) -> Evidence:
 
 def plane(source: Source, target: int, attack: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(scores of the loss attack and of this one, membership), (N,) each, of one target."""
-    x, y = (source.scores(name) for name in ("loss", attack))
-    row = row_of(y, target)
-    return x.value[row], y.value[row], y.member[row]
+    loss = source.scores("loss")
+    scores = source.scores(attack)
+    row = row_of(scores, target)
+    return loss.value[row], scores.value[row], scores.member[row]
 
 
 @lru_cache(16)
 def points(source: Source, target: int, attack: str, truth: bool) -> dict:
     """The scatter of a target's scores, without the sample's mark."""
-    *scores, member = plane(source, target, attack)
+    x, y, member = plane(source, target, attack)
     figure = pictures.score_points(
-        *scores,
+        x,
+        y,
         member if truth else None,
-        **{
-            "names": (attacks.in_words("loss"), attacks.in_words(attack)),
-            "numbers": source.numbers,
-            "points": DOTS,
-        },
+        names=(attacks.in_words("loss"), attacks.in_words(attack)),
+        numbers=source.numbers,
+        points=DOTS,
     )
     same = f"{source.label} {target} {attack}"  # zoom and lasso stay while samples change
-    axes = {a: figure["layout"][a] | {"uirevision": same} for a in ("xaxis", "yaxis")}
+    axes = {name: figure["layout"][name] | {"uirevision": same} for name in ("xaxis", "yaxis")}
     return with_layout(figure, **axes, selectionrevision=same, modebar={"uirevision": same})
 
 
 @lru_cache(8)
-def image(source: Source, target: int, image: int) -> dict:
+def picture(source: Source, target: int, image: int) -> dict:
     """The sample's image, with its label and how the target takes it."""
     if source.images is None:
         return pictures.empty("no images are stored with these signals")
@@ -278,15 +276,16 @@ def crowd(source: Source, target: int, lasso: tuple[int, ...], who: str, truth: 
         )
     images = source.audited[list(lasso)]
     numbers = source.numbers[list(lasso)]
-    member = source.signals.member[target, images]
     marks = np.full(len(images), "")
     if truth:
+        member = source.signals.member[target, images]
         marks = np.where(member, "● ", "◇ ")
         who += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
     if source.images is None:
         return pictures.empty(f"{who}; no images are stored with these signals")
     thumbnails = np.linspace(0, len(images) - 1, min(len(images), THUMBNAILS)).astype(int)
-    who += f"; {len(thumbnails)} of them" if len(thumbnails) < len(images) else ""
+    if len(thumbnails) < len(images):
+        who += f"; {len(thumbnails)} of them"
     words = []
     for i in thumbnails:
         name = pictures.short(source.class_of(images[i]))
@@ -319,7 +318,7 @@ def possible(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.
     return np.quantile([centre[0] - centre[1], ratio], [0.025, 0.975], axis=1).T
 
 
-def told(world: Evidence, image: int, k: int, variance: str) -> tuple[str, str, str]:
+def compared(world: Evidence, image: int, k: int, variance: str) -> tuple[str, str, str]:
     """(how the worlds differ in words, how far they lie apart, the log likelihood ratio), with
     intervals where they can be told.
     """
@@ -332,22 +331,25 @@ def told(world: Evidence, image: int, k: int, variance: str) -> tuple[str, str, 
     if world.gauss and n.min() > 0 and freedom.min() > 0:
         spans = possible(fit, float(world.phi[image]), freedom)
     low, high, least, most = spans.ravel()
-    cells = ends(gap, low, high, ".3g"), ends(ratio if world.gauss else np.nan, least, most, ".3g")
+    gap_cell = ends(gap, low, high, ".3g")
+    ratio_cell = ends(ratio if world.gauss else np.nan, least, most, ".3g")
+
     if n.min() == 0:
-        none = f"none of these references is {'OUT' if n[0] else 'IN'}"
-        return f"{none}, so there is no ratio: take more", *cells
+        words = f"none of these references is {'OUT' if n[0] else 'IN'}, so there is no ratio: take"
+        return f"{words} more", gap_cell, ratio_cell
     who = f"{n[0]} IN and {n[1]} OUT references"
     if n[0] == n[1] == k:
         who = f"k = {k} reference{'s' * (k > 1)} a side"
     says = "the log likelihood ratio is" if world.gauss else "only Student-t LiRA gives a ratio,"
     words = f"IN and OUT models differ by {gap:.2g} nats"
     if np.isnan(least):
-        words += f"; from {who} {says} {ratio:.2g}"
-        return f"{words}, no interval: one reference on a side", *cells
-    like = "looks like a member" if ratio > 0 else "looks like a non-member"
-    like = like if least > 0 or most < 0 else "undecided"
+        words += f"; from {who} {says} {ratio:.2g}, no interval: one reference on a side"
+        return words, gap_cell, ratio_cell
+    looks = "undecided"
+    if least > 0 or most < 0:
+        looks = "looks like a member" if ratio > 0 else "looks like a non-member"
     words += f" [{low:.2g}, {high:.2g}]; from {who} {says} {ratio:.2g} [{least:.2g}, {most:.2g}]"
-    return f"{words}: {like}", *cells
+    return f"{words}: {looks}", gap_cell, ratio_cell
 
 
 def verdict(source: Source, target: int, image: int) -> str:
@@ -430,46 +432,51 @@ def note(source: Source, world: Evidence, k: int, attack: str) -> str:
 
 def ringed(points: dict, x: float, y: float, sample: int) -> dict:
     """The scatter with a ring around the sample; an empty one where it has no place."""
-    finite = bool(np.isfinite([x, y]).all())
-    return points | {
-        "data": [
-            *points["data"],
-            (
-                RING
-                | {"x": [float(x)] * finite, "y": [float(y)] * finite, "name": f"sample {sample}"}
-            ),
-        ]
-    }
+    place = {"x": [], "y": []}
+    if np.isfinite([x, y]).all():
+        place = {"x": [float(x)], "y": [float(y)]}
+    ring = RING | place | {"name": f"sample {sample}"}
+    return points | {"data": [*points["data"], ring]}
 
 
 def margins(
     world: Evidence, everyone: Signals, rows: np.ndarray, image: int, trained: bool | None
 ) -> dict:
     """The sample's margins by its references, the fits, and the target's own margin."""
-    own_margins = over_queries(everyone.margin[:, :, [image]], everyone.query_kind)[:, 0]
-    phi = world.phi[image]
+    values = over_queries(everyone.margin[:, :, [image]], everyone.query_kind)[:, 0]
     member = everyone.member[:, image]
-    references = slice(len(world.references.margin))
+    phi = float(world.phi[image])
     # of all references: the axis stays while k grows
-    low = min(own_margins.min(), phi)
-    high = max(own_margins.max(), phi)
+    low = min(values.min(), phi)
+    high = max(values.max(), phi)
     span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
     curves = []
     for name, dash, fits in (
         ("Gaussian", "dash", world.gauss),
         ("Student-t LiRA", "dot", world.student),
     ):
-        if fits is not None and np.isfinite((fit := fits.of(image)).centre).any():
-            # a narrow peak is drawn too
-            near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
-            x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
-            curves.append(pictures.Curve(name, dash, x, *np.exp(fit.log_density(x))))
-    inside = member[references].sum()
-    outside = (~member[references]).sum()
-    title = f"{inside} IN and {outside} OUT references; the target at {phi:.2f}"
-    look = {"target": float(phi), "trained": trained, "curves": curves, "span": span}
+        if fits is None:
+            continue
+        fit = fits.of(image)
+        if not np.isfinite(fit.centre).any():
+            continue
+        # a narrow peak is drawn too
+        near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
+        x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
+        inside, outside = np.exp(fit.log_density(x))
+        curves.append(pictures.Curve(name, dash, x, inside, outside))
+    used = slice(len(world.references.margin))
+    inside = member[used].sum()
+    outside = (~member[used]).sum()
     return pictures.two_worlds(
-        own_margins[references], member[references], title, numbers=rows[references], **look
+        values[used],
+        member[used],
+        f"{inside} IN and {outside} OUT references; the target at {phi:.2f}",
+        numbers=rows[used],
+        target=phi,
+        trained=trained,
+        curves=curves,
+        span=span,
     )
 
 
@@ -493,14 +500,17 @@ def traces(source: Source, rows: tuple[int, ...], image: int, target: int | None
     """Losses of the references that trained on the sample; the target's own where its membership
     may be seen.
     """
-    if (losses := losses_of(source)) is None:
+    losses = losses_of(source)
+    if losses is None:
         return pictures.empty("no training losses are stored with this pool")
     logs, everyone = losses
     every = np.exp(logs[:, :, image])
     # an epoch that leaves out an incomplete batch leaves a gap
     trained = ~np.isnan(every).all(1)
     lines = every[[row for row in rows if row < len(every) and trained[row]]]
-    own = every[target] if target is not None and target < len(every) and trained[target] else None
+    own = None
+    if target is not None and target < len(every) and trained[target]:
+        own = every[target]
     ended = lines[:, -1][~np.isnan(lines[:, -1])]
     here_text = f"{np.median(ended):.2g} here" if len(ended) else "no reference trained on it"
     return pictures.sample_traces(
