@@ -34,13 +34,15 @@ PICTURED = "resnet14"  # whose most exposed images are those that have thumbnail
 
 @checked
 def load_example(name: str = "cifar10/resnet14") -> Signals:
-    """Signals of networks trained on 25,000 of 50,000 CIFAR-10 images, shipped with the package.
+    """Signals that come with the package: of networks trained on halves of 50,000 CIFAR-10 images, or
+    of the 1,797 digits.
 
     Parameters:
-        name: data set and pool, such as "cifar10/resnet14"; `examples()` lists them.
+        name: data set and pool, such as "cifar10/resnet14". `mia_nb.examples.examples()` lists
+            those of CIFAR-10, `examples("digits")` those of the digits.
 
-    Returns: signals of 16 or 8 models in complementary pairs, one query, 50,000 samples; `info`
-    holds the recipe. Raises ValueError for an unknown name and for a file that was altered.
+    Returns: signals of models in complementary pairs, one query; `info` holds the recipe.
+    Raises ValueError for an unknown name and for a file that was altered.
     Caveats: margins are rounded to 16 bits; the sorted log-probabilities that the attack `shokri`
     needs are not shipped, entropies only of resnet14, and modified ones only of some pools
     (elsewhere NaN).
@@ -181,15 +183,17 @@ def _put(place: Path, record: dict, name: str, content: bytes) -> None:
 
 
 def _place(dataset: str) -> Path:
-    folders = [place / dataset for place in PLACES if (place / dataset / "manifest.json").is_file()]
-    if not folders:
+    manifests = [path for place in PLACES for path in sorted(place.glob("*/manifest.json"))]
+    for path in manifests:
+        if path.parent.name == dataset:
+            return path.parent
+    if not manifests:
         raise ValueError(
             f"the folder of the example data set, {PLACES[-1] / dataset}, is missing;"
             " install mia_nb again, or run from a checkout"
-            if dataset == "cifar10"
-            else f"no example data set {dataset!r}; there is cifar10"
         )
-    return folders[0]
+    known = sorted({path.parent.name for path in manifests})
+    raise ValueError(f"no example data set {dataset!r}; there are {', '.join(known)}")
 
 
 def _record(place: Path) -> dict:

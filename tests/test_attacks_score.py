@@ -24,6 +24,14 @@ def test_score_is_the_attack_on_every_target_with_its_pair_held_out(name):
     assert np.array_equal(scores.member, world.member[:, :60])
 
 
+def test_an_attack_that_gives_nan_is_not_said_to_lack_references():
+    def divides(target, references=None):
+        return np.where(np.arange(50) < 5, np.nan, target.margin[0, 0])
+
+    scores = attacks.score(divides, gaussian(8, 50))
+    assert "10.00% of the samples unscored: the attack gave NaN" in scores.info["flags"]
+
+
 def test_the_order_of_targets_does_not_matter():
     world = gaussian(10, 50)
     whole, some = attacks.score("nig", world), attacks.score("nig", world, targets=[7, 0, 4, 0])

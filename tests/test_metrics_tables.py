@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from mia_nb import auditing, metrics
+from mia_nb.metrics import null
 from mia_nb.metrics.null import SelfTest
 from mia_nb.types import Scores, Signals
 
@@ -198,23 +199,30 @@ def test_samples_without_a_score_are_counted_and_left_out():
     assert rows["auc"][0] == metrics.auc(scores.value[0, ~gap], scores.member[0, ~gap])
 
 
+def control(passed: bool, *attacks: str) -> SelfTest:
+    rows = [("N2", attack, 0.5, 0.01, 1.0, 1, "ok") for attack in attacks]
+    return SelfTest(passed, pd.DataFrame(rows, columns=null.COLUMNS))
+
+
 def test_a_failed_self_test_stamps_every_row_and_hides_nothing():
-    failed = SelfTest(False, None)
     plain, stamped = (
         metrics.summary({"a": pool(0.5)}, n_resamples=20, self_test=verdict)
-        for verdict in (None, failed)
+        for verdict in (None, control(False))
     )
     assert (
         stamped["flags"].str.startswith("design check failed").all()
         and (stamped["self_test"] == "failed").all()
     )
     assert stamped["value"].equals(plain["value"])
-    assert (
-        metrics.summary({"a": pool(0.5)}, n_resamples=20, self_test=SelfTest(True, None))[
-            "self_test"
-        ]
-        == "passed"
-    ).all()
+
+
+def test_a_passed_self_test_stamps_the_attacks_that_it_ran():
+    scores = {"a": pool(0.5), "b": pool(0.3)}
+    for ran in (("a",), ("a", "b")):
+        table = metrics.summary(scores, n_resamples=20, self_test=control(True, *ran))
+        stamps = table.groupby("attack")["self_test"].agg(set).to_dict()
+        assert stamps["a"] == {"passed"}
+        assert stamps["b"] == stamps["max"] == {"passed" if len(ran) == 2 else "not tested"}
 
 
 def test_the_correctness_attack_has_exactly_half_the_gap_above_one_half():

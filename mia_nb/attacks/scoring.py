@@ -122,9 +122,12 @@ def score(
                 value[row] = scores[audited]
     designs = _designs(pool, rows)
     flags = _flags(target, pool, designs, keep_complement, _warned(raised))
-    unscored = np.isnan(value).mean() if value.size else 0
-    if unscored:
-        flags.append(f"{unscored:.2%} of the samples unscored: no reference on one side")
+    unscored = np.isnan(value)
+    if unscored.any():
+        references_of = [pool.member[models][:, audited] for models in rows]
+        lacks_side = np.array([~(seen.any(0) & ~seen.all(0)) for seen in references_of])
+        reason = "no reference on one side" if lacks_side[unscored].all() else "the attack gave NaN"
+        flags.append(f"{unscored.mean():.2%} of the samples unscored: {reason}")
     accuracy, loss = _by_membership(target, targets, audited)
     attack_name = getattr(plain, "__name__", name)
     member = target.member[targets]

@@ -88,13 +88,16 @@ POSITIVE = ("bandwidth", "multiplicity")
 def find(name: str) -> Defense:
     """The defense of that name; ValueError for one that is not known."""
     if name not in DEFENSES:
-        where = (
-            " is an output defense: give it to query(output=...)"
-            if name in OUTPUTS
-            else " is not known"
+        known = ", ".join(DEFENSES)
+        if name in OUTPUTS:
+            raise ValueError(
+                f"defense={name!r} is an output defense: give it to query(output=...); there are"
+                f" {known}"
+            )
+        raise ValueError(
+            f"defense={name!r} is not known; there are {known}{hint(name, [*DEFENSES, *OUTPUTS])};"
+            " one of your own has to be entered into defenses.DEFENSES in this process"
         )
-        near = "" if name in OUTPUTS else hint(name, [*DEFENSES, *OUTPUTS])
-        raise ValueError(f"defense={name!r}{where}; there are {', '.join(DEFENSES)}{near}")
     return DEFENSES[name]
 
 

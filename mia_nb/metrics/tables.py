@@ -75,8 +75,8 @@ def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
             raise ValueError(f"{name} has no target: score at least one")
         if np.isnan(value).all(1).any():
             raise ValueError(
-                f"{name} scored no sample of a target (no reference on one side?): leave it out, or"
-                " train more models"
+                f"{name} scored no sample of a target: it gave NaN for each, as attacks do that lack"
+                " references on one side; leave it out, mend it, or train more models"
             )
     return scores
 
@@ -198,7 +198,8 @@ def summary(
         fpr: false positive rates in [0, 1] at which the TPR is read.
         n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
-        self_test: that of `self_test`; a failed one stamps every row.
+        self_test: that of `self_test`; a failed one stamps every row, a passed one those of the
+            attacks that it ran.
         groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images.
 
     Returns:
@@ -270,8 +271,13 @@ def table_of(
         tables.append(rows)
     table = pd.concat([*tables, _max_rows(tables)], ignore_index=True)
     if self_test is not None:
-        table["self_test"] = "passed" if self_test.passed else "failed"
+        ran = ~self_test.table["verdict"].str.startswith("refused")
+        tested = set(self_test.table.loc[ran, "attack"])
+        if tested >= set(scores):
+            tested.add("max")
+        table["self_test"] = np.where(table["attack"].isin(tested), "passed", "not tested")
         if not self_test.passed:
+            table["self_test"] = "failed"
             flags = "design check failed; " + table["flags"]
             table["flags"] = flags.str.removesuffix("; ")
     return table

@@ -42,6 +42,8 @@ class Tabs:
         return f"Tabs: {', '.join(self.makers) or 'nothing to explore'}{note}"
 
     def __getitem__(self, title: str) -> Explorer:
+        if title not in self.makers:
+            raise KeyError(f"no tab {title!r}; there are {', '.join(self.makers)}")
         if title not in self.made:
             try:
                 self.made[title] = self.makers[title]()
