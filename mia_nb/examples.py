@@ -34,8 +34,8 @@ PICTURED = "resnet14"  # whose most exposed images are those that have thumbnail
 
 @checked
 def load_example(name: str = "cifar10/resnet14") -> Signals:
-    """Signals that come with the package: of networks trained on halves of 50,000 CIFAR-10 images, or
-    of the 1,797 digits.
+    """Signals that come with the package: of networks trained on halves of 50,000 CIFAR-10 images,
+    or of the 1,797 digits.
 
     Parameters:
         name: data set and pool, such as "cifar10/resnet14". `mia_nb.examples.examples()` lists

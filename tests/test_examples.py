@@ -103,7 +103,7 @@ def test_a_pool_with_fewer_models_shares_the_design_and_another_design_is_refuse
 def test_an_unknown_name_says_what_there_is(written):
     with pytest.raises(ValueError, match="'cifar10/onee'; did you mean 'cifar10/one'"):
         examples.load_example("cifar10/onee")
-    with pytest.raises(ValueError, match="no example data set 'mnist'; there are cifar10$"):
+    with pytest.raises(ValueError, match=r"data set 'mnist'; there are cifar10$"):
         examples.load_example("mnist/one")
 
 

@@ -75,8 +75,8 @@ def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
             raise ValueError(f"{name} has no target: score at least one")
         if np.isnan(value).all(1).any():
             raise ValueError(
-                f"{name} scored no sample of a target: it gave NaN for each, as attacks do that lack"
-                " references on one side; leave it out, mend it, or train more models"
+                f"{name} scored no sample of a target: it gave NaN for each, as attacks do"
+                " that lack references on one side; leave it out, mend it, or train more models"
             )
     return scores
 
