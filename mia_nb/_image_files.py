@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -29,9 +29,11 @@ from mia_nb.digests import digest
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 # EPS starts a program; of the others Pillow reads no more than the header
 NOT_READ = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
-# what may lie among images without being one, and is passed over in silence; so are hidden files
-BESIDE = {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"}
-BESIDE_WORDS = {"readme", "license", "licence", "copying", "notice", "authors", "changelog"}
+# names and suffixes of what may lie among images without being one; so may hidden files
+BESIDE = {
+    *("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"),
+    *("readme", "license", "licence", "copying", "notice", "authors", "changelog"),
+}
 BESIDE_SUFFIXES = {
     *(".txt", ".md", ".rst", ".html", ".log", ".csv", ".tsv", ".json", ".jsonl", ".xml"),
     *(".yaml", ".yml", ".toml", ".ini", ".sha256", ".md5"),
@@ -144,9 +146,9 @@ def class_folders(
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>.
 
-    All that the installed Pillow reads is an image (`_readable`). Hidden files and what may lie
-    beside images (`_beside`) are passed over; ValueError for any other file, which would be missing
-    in silence.
+    All that the installed Pillow reads is an image. Hidden files and what may lie beside images
+    (`BESIDE`) are passed over; ValueError for any other file, and for images in folders of a class
+    folder, which would be missing in silence.
 
     Parameters:
         size: side in pixels; the largest square in the middle of each image, scaled. None: as they
@@ -161,34 +163,74 @@ def class_folders(
             f"{path} holds {len(folders)} class folders; wanted {path}/<class>/<image files> for"
             " two or more classes"
         )
-    stamp: list[tuple] = []
+    names: list[str] = []
     labels: list[int] = []
-    odd: list[str] = []
+    left_out: list[str] = []
     for label, folder in enumerate(folders):
-        try:
-            image_files, others = _images_in(path, folder)
-        except OSError as error:
-            raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
-        odd += others
-        if not image_files and all(map(_is_deeper, others)):
-            deeper = any((path / folder).glob("*/"))
-            fix = (
-                f"it holds folders: is the data set {path / folder}?"
-                if deeper
-                else "remove it or fill it"
-            )
+        of_class, others = _images_in(path, folder)
+        if not of_class and not others:
             raise ValueError(
                 f"class folder {path / folder} holds no images (.jpg, .png and all else that Pillow"
-                f" reads); {fix}"
+                " reads); remove it or fill it"
             )
-        stamp += image_files
-        labels += [label] * len(image_files)
-    if odd:
-        raise ValueError(_left_out(path, odd))
-    names = [name for name, *_ in stamp]
-    stamp += [("upright", size)]
+        names += of_class
+        labels += [label] * len(of_class)
+        left_out += others
+    if left_out:
+        raise ValueError(_refusal(path, left_out))
+    try:
+        stamp = [(name, *_size_and_time((path / name).stat())) for name in names]
+    except OSError as error:
+        raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
+    stamp.append(("upright", size))
     x = _cached(cache, path, stamp, lambda: _decode(names, lambda name: _open(path / name), size))
     return x, np.array(labels), folders
+
+
+def _images_in(path: Path, folder: str) -> tuple[list[str], list[str]]:
+    """Names of the images of a class folder, sorted, and of files that would be left out."""
+
+    def refuse(error: OSError) -> None:
+        raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    suffixes = _readable()
+    images = []
+    others = []
+    for inside, folders, files in os.walk(path / folder, onerror=refuse):
+        folders[:] = [name for name in folders if not _is_beside(name, BESIDE_FOLDERS)]
+        for file in files:
+            if _is_beside(file, BESIDE) or _suffix(file) in BESIDE_SUFFIXES:
+                continue
+            name = os.path.relpath(os.path.join(inside, file), path)
+            is_image = _suffix(file) in suffixes
+            if is_image and not _is_deeper(name):
+                images.append(name)
+            elif is_image or not _is_deeper(name):
+                others.append(name)
+    return sorted(images), others
+
+
+def _is_beside(name: str, known: Collection[str]) -> bool:
+    return name[0] == "." or name.lower() in known
+
+
+def _is_deeper(name: str) -> bool:
+    """Whether this names a file in a folder of a class folder."""
+    return name.count(os.sep) > 1
+
+
+def _refusal(path: Path, left_out: list[str]) -> str:
+    """Why a folder is refused in which these files would be left out."""
+    first = min(left_out, key=lambda name: (_is_deeper(name), name))
+    printable = first if first.isprintable() else ascii(first)
+    if _is_deeper(first):
+        reason = f"lies deeper than {path}/<class>/<image files>: move images up"
+    else:
+        reason = (
+            "is no image that the installed Pillow reads: convert images to .png or register"
+            " Pillow's plugin for them"
+        )
+    return f"{printable} in {path} {reason}, all else out ({len(left_out):,} files in all)"
 
 
 def _open(file: Path) -> BinaryIO:
@@ -208,76 +250,6 @@ def _readable() -> dict[str, str]:
 
 def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
-
-
-def _beside(name: str) -> bool:
-    """Whether a file may lie among images without being one."""
-    word = name.lower()
-    return (
-        name[0] == "." or word in BESIDE or word in BESIDE_WORDS or _suffix(name) in BESIDE_SUFFIXES
-    )
-
-
-def _images_in(path: Path, folder: str) -> tuple[list[tuple], list[str]]:
-    """(name, size and time of each image of a class folder, sorted; names of files that would be
-    left out), images in folders of this folder among the latter.
-    """
-    known = _readable()
-    image_files = []
-    odd = []
-    with os.scandir(path / folder) as entries:
-        for entry in entries:
-            name = f"{folder}/{entry.name}"
-            if entry.is_dir():
-                odd += _deeper(path, name, known)
-            elif entry.name[0] != "." and _suffix(entry.name) in known:
-                image_files.append((name, *_size_and_time(entry.stat())))
-            elif not _beside(entry.name):
-                odd.append(name)
-    return sorted(image_files), odd
-
-
-def _deeper(path: Path, folder: str, known: Collection[str]) -> list[str]:
-    """Names of the images below a folder that is in a class folder."""
-    odd = []
-    for inside, folders, files in os.walk(path / folder):
-        if _is_beside_folder(os.path.basename(inside)):
-            folders.clear()
-            continue
-        at = os.path.relpath(inside, path)
-        odd += [f"{at}/{name}" for name in files if name[0] != "." and _suffix(name) in known]
-    return odd
-
-
-def _is_beside_folder(name: str) -> bool:
-    return name[0] == "." or name.lower() in BESIDE_FOLDERS
-
-
-def _is_deeper(name: str) -> bool:
-    """Whether this names a file in a folder of a class folder."""
-    return name.count("/") > 1
-
-
-def _left_out(path: Path, odd: list[str]) -> str:
-    """Why a folder is refused of which files would be left out."""
-    first = min(odd, key=lambda name: (_is_deeper(name), name))
-    printable = first if first.isprintable() else ascii(first)
-    kind = _suffix(first)
-    many = f"{len(odd):,} files that are" if len(odd) > 1 else "a file that is"
-    which = ", the first" if len(odd) > 1 else ":"
-    fix = "move it out of the class folders"
-    if _is_deeper(first):
-        return (
-            f"{path} holds {many} in no class folder itself but deeper{which} {printable}:"
-            f" wanted {path}/<class>/<image files>; move images up, or {fix}"
-        )
-    if kind in (".heic", ".heif"):
-        fix = "register Pillow's plugin (pillow-heif), convert it to .png, or " + fix
-    elif not kind:
-        fix = "give it the suffix of its format if it is an image, else " + fix
-    else:
-        fix = f"convert it to .png if it is an image, else {fix}"
-    return f"{path} holds {many} no image that the installed Pillow reads{which} {printable}; {fix}"
 
 
 def tiny_imagenet(
@@ -374,12 +346,11 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
     """The image of a file, nothing decoded but its header; whatever fails, a ValueError of one
     line.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     printable = name if name.isprintable() else ascii(name)
-    kinds = _formats(name)
     try:
-        with read(name) as file, Image.open(file, formats=kinds) as image:
+        with read(name) as file, Image.open(file, formats=_formats(name)) as image:
             if image.mode[0] in "IF":
                 raise ValueError(f"mode {image.mode} has more than 8 bits per channel")
             yield image
@@ -387,11 +358,6 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
         most = f"{Image.MAX_IMAGE_PIXELS / 1e6:.0f} million"
         advice = "scale it down, or leave it out"
         raise ValueError(f"{printable} has more than {most} pixels: {advice}") from error
-    except UnidentifiedImageError as error:
-        known = ", ".join(kinds)
-        raise ValueError(
-            f"{printable} cannot be read as an image: it is none of {known}"
-        ) from error
     except Exception as error:  # Pillow's plugins raise many kinds
         raise ValueError(f"{printable} cannot be read as an 8-bit image: {_line(error)}") from error
 
@@ -402,55 +368,55 @@ def _decode(
     """(N, C, H, W) uint8 of the named files, which must agree in size or are made to; C = 1 when
     all are grey, else 3.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
     from tqdm.auto import tqdm
 
-    def pixels(name):
-        with _opened(name, read) as image:
-            # refused for its size, undecoded
-            if size is None and image.width * image.height != area:
-                return np.broadcast_to(np.uint8(0), (3, image.height, image.width)), False
-            image.load()
-            with contextlib.suppress(Exception):  # who writes a broken orientation has none
-                ImageOps.exif_transpose(image, in_place=True)
-            colours = image.convert("RGB")
-            colours = (
-                colours
-                if size is None
-                else ImageOps.fit(colours, (size, size), Image.Resampling.BICUBIC)
-            )
-            return np.asarray(colours).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
-
-    def fill(block: slice):
-        for i in block:
-            image, grey[i] = pixels(names[i])
-            if image.shape != shape:
-                sizes = "{2}x{1} and {5}x{4}".format(*shape, *image.shape)
-                raise ValueError(
-                    f"image sizes differ: {names[0]} and {names[i]} are {sizes} (width x height);"
-                    " choose one with size="
-                )
-            x[i] = image
-        return len(block)
-
-    blocks = [range(start, min(start + 256, len(names))) for start in range(0, len(names), 256)]
-    quiet = os.environ.get("MIA_NB_MODE") == "batch"
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # of damaged EXIF
         with _opened(names[0], read) as first:
             area = first.width * first.height if size is None else size**2
-        check_budget(f"{len(names):,} images of {area:,} pixels", len(names) * 3 * area)
-        shape = pixels(names[0])[0].shape
+            check_budget(f"{len(names):,} images of {area:,} pixels", len(names) * 3 * area)
+            shape = _pixels(first, size).shape
         x = np.empty((len(names), *shape), np.uint8)
         grey = np.empty(len(names), bool)
-        bar = tqdm(
-            total=len(names), desc="reading images", unit="image", leave=False, disable=quiet
-        )
-        with bar, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            for count in pool.map(fill, blocks):
-                bar.update(count)
+
+        def fill(i: int) -> None:
+            pixels = None
+            with _opened(names[i], read) as image:
+                if size is not None or image.width * image.height == area:
+                    pixels = _pixels(image, size)  # else it is refused undecoded
+            if pixels is None or pixels.shape != shape:
+                sizes = f"{shape[2]}x{shape[1]} and {image.width}x{image.height}"
+                raise ValueError(
+                    f"image sizes differ: {names[0]} and {names[i]} are {sizes} (width x height);"
+                    " choose one with size="
+                )
+            x[i] = pixels
+            grey[i] = image.mode in ("1", "L", "LA")
+
+        quiet = os.environ.get("MIA_NB_MODE") == "batch"
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            done = pool.map(fill, range(len(names)))
+            bar = tqdm(done, "reading images", len(names), False, unit="image", disable=quiet)
+            for _ in bar:
+                pass
     return np.ascontiguousarray(x[:, :1]) if grey.all() else x
+
+
+def _pixels(image: Any, size: int | None) -> np.ndarray:
+    """(3, H, W) uint8 of an opened image, turned as its orientation says; with a size the square
+    in its middle, scaled.
+    """
+    from PIL import Image, ImageOps
+
+    image.load()
+    with contextlib.suppress(Exception):  # who writes a broken orientation has none
+        ImageOps.exif_transpose(image, in_place=True)
+    colours = image.convert("RGB")
+    if size is not None:
+        colours = ImageOps.fit(colours, (size, size), Image.Resampling.BICUBIC)
+    return np.asarray(colours).transpose(2, 0, 1)
 
 
 def _cached(

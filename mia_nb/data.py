@@ -126,11 +126,14 @@ def load(
     elif name in OFFICIAL_PARTS:
         x, y, classes = OFFICIAL_PARTS[name](root, download, part)
     elif name == "synthetic" or name.startswith("synthetic:"):
-        (x, y, classes), name = _synthetic(name.partition(":")[2]), "synthetic"
+        x, y, classes = _synthetic(name.partition(":")[2])
+        name = "synthetic"
     elif folder:
-        (x, y, classes), name = class_folders(path, root / ".cache", size), path.resolve().name
+        x, y, classes = class_folders(path, root / ".cache", size)
+        name = path.resolve().name
     elif path.suffix == ".npz":
-        (x, y, classes), name = _npz(path, part), path.stem
+        x, y, classes = _npz(path, part)
+        name = path.stem
     else:
         raise ValueError(
             f"no data set or folder {name!r}{hint(name, DATASETS)} (known: {', '.join(DATASETS)},"
@@ -194,24 +197,13 @@ def from_arrays(
     # a copy: what becomes of the caller's array changes no images
     x = torch.from_numpy(np.array(_as_uint8(x, name), order="C"))
     samples = len(x) // frames
-    if classes is not None and not isinstance(classes, Sequence | np.ndarray):
-        raise ValueError(
-            f"{name}: classes={shown(classes)}; wanted a list of names, in the order of the class"
-            " numbers"
-        )
     y, classes = _labels(y, samples, classes, name)
     _warn_of_twins(classes, name)
-    given = f"mean={shown(mean)}, std={shown(std)}"
     if (mean is None) != (std is None):
-        raise ValueError(f"{given}: give both or none")
-    try:
-        mean, std = (tuple(map(float, v)) for v in (_measure(x) if mean is None else (mean, std)))
-    except (TypeError, ValueError, OverflowError):
-        mean = std = ()
-    fine = np.isfinite([*mean, *std]).all() and min(std, default=0) > 0
-    if len(mean) != len(std) or len(mean) not in (1, x.shape[1]) or not fine:
-        wanted = f"one positive std and one mean for each of {x.shape[1]} channels"
-        raise ValueError(f"{name}: {given}; wanted {wanted}")
+        raise ValueError(f"mean={shown(mean)}, std={shown(std)}: give both or none")
+    if mean is None:
+        mean, std = _measure(x)
+    mean, std = _check_scale(mean, std, x.shape[1])
     if canary is not None:
         canary = mask(f"{name}: canary", canary, y.shape)
     if frames > 1:
@@ -248,11 +240,13 @@ def _warn(text: str) -> None:
 
 
 def _warn_of_twins(classes: tuple[str, ...], name: str) -> None:
-    seen, twins = {}, []
-    for one in classes:
-        spelt = unicodedata.normalize("NFC", one).casefold().strip()
-        twins += [(seen[spelt], one)] if spelt in seen else []
-        seen.setdefault(spelt, one)
+    seen: dict[str, str] = {}
+    twins = []
+    for label in classes:
+        spelt = unicodedata.normalize("NFC", label).casefold().strip()
+        if spelt in seen:
+            twins.append((seen[spelt], label))
+        seen.setdefault(spelt, label)
     if twins:
         more = f" ({len(twins) - 1} more such pairs)" if len(twins) > 1 else ""
         first, other = map(ascii, twins[0])
@@ -307,10 +301,11 @@ def _labels(
         )
     if y.dtype == bool:
         _warn(f"{name}: boolean labels were read as class 0 (False) and class 1 (True)")
-    listed = hasattr(classes, "__len__") and getattr(classes, "ndim", 1) == 1
-    if classes is not None and (isinstance(classes, str | bytes) or not listed):
+    listed = isinstance(classes, Sequence | np.ndarray) and np.ndim(classes) == 1
+    if classes is not None and not listed:
         raise ValueError(
-            f"{name}: classes={shown(classes)}; wanted a list of names, one for each class"
+            f"{name}: classes={shown(classes)}; wanted a list of names, in the order of the class"
+            " numbers"
         )
     y = y.astype(np.int64)
     count = len(classes) if classes is not None else int(y.max()) + 1
@@ -616,8 +611,8 @@ def normalise(
     Returns:
         (..., C, H, W) of this dtype, on the device of x.
     """
-    _check_scale(mean, std, x.shape[-3] if x.ndim > 2 else 1)
-    scale, shift = _scale(tuple(map(float, mean)), tuple(map(float, std)), x.device, dtype)
+    mean, std = _check_scale(mean, std, x.shape[-3] if x.ndim > 2 else 1)
+    scale, shift = _scale(mean, std, x.device, dtype)
     return x.to(scale.dtype).mul_(scale).add_(shift).to(dtype)
 
 
@@ -652,14 +647,22 @@ def check_images(images: Images) -> Images:
     return images
 
 
-def _check_scale(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
-    finite = np.isfinite([*mean, *std]).all()
-    fits = len(mean) == len(std) and len(mean) in (1, channels)
-    if not (finite and fits and min(std) > 0):
+def _check_scale(
+    mean: Sequence[float], std: Sequence[float], channels: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std as tuples of floats; ValueError where they normalise no such images."""
+    try:
+        means = tuple(map(float, mean))
+        stds = tuple(map(float, std))
+    except (TypeError, ValueError, OverflowError):
+        means = stds = ()
+    finite = np.isfinite([*means, *stds]).all() and min(stds, default=0) > 0
+    if not finite or len(means) != len(stds) or len(means) not in (1, channels):
         raise ValueError(
             f"mean={shown(mean)}, std={shown(std)}: wanted one finite mean and one positive std for"
             f" each of {channels} channels"
         )
+    return means, stds
 
 
 @lru_cache(maxsize=16)  # so that a step on a GPU copies nothing and waits for nothing

@@ -378,13 +378,14 @@ class Signals:
         shape = self.margin.shape
         if len(shape) != 3:
             raise ValueError(f"margin has shape {shape}; wanted (models, queries, samples)")
-        wanted = dict.fromkeys(CUBES, shape) | dict.fromkeys(("labels", "population"), shape[2:])
-        wanted |= {"member": (shape[0], shape[2])}
+        wanted = dict.fromkeys(CUBES, shape)
+        wanted["labels"] = wanted["population"] = shape[2:]
+        wanted["member"] = (shape[0], shape[2])
         if self.activity is not None:
             names = self.info.get("activity")
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise ValueError(f'info["activity"] is {shown(names)}; wanted a name a column')
-            wanted |= {"activity": (shape[0], shape[2], len(names))}
+            wanted["activity"] = (shape[0], shape[2], len(names))
         for name, fitting in wanted.items():
             value = getattr(self, name)
             if value is not None and value.shape != fitting:
@@ -532,16 +533,7 @@ class Signals:
             raise ValueError("no release was given: wanted the signals of one or several")
         last = signals[-1]
         for number, release in enumerate(signals):
-            if release.shape[1] != 1:
-                raise ValueError(
-                    f"release {number} holds {release.shape[1]} queries: wanted one query a release"
-                )
-            for name in ("labels", "population", "member"):
-                if not np.array_equal(getattr(release, name), getattr(last, name)):
-                    raise ValueError(
-                        f"release {number} and the last one differ in {name}: wanted the same"
-                        " models (of the same members, in the same order) on the same samples"
-                    )
+            _check_release(number, release, last)
         cubes = {
             name: np.concatenate([getattr(release, name) for release in signals], axis=1)
             for name in CUBES
@@ -589,62 +581,40 @@ class Signals:
         Caveat: log-probabilities are valid logits and are not refused. Example:
             signals = Signals.from_logits(logits, labels, member)
         """
-        logits = np.asarray(logits)
-        labels = np.asarray(labels)
-        logits = logits[:, None] if logits.ndim == 3 else logits
-        if (
-            logits.dtype.kind not in "iuf"
-            or labels.ndim != 1
-            or (labels.size and labels.dtype.kind not in "biu")
-        ):
-            raise ValueError(
-                f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and a"
-                " vector of whole numbers"
-            )
-        if logits.ndim != 4 or logits.shape[2:3] != labels.shape:
-            raise ValueError(
-                f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K)"
-                " and (N,)"
-            )
-        models, queries, samples, classes = logits.shape
-        labels = labels.astype(np.int64, copy=False)
-        first, last = (labels.min(), labels.max()) if samples else (0, 0)
-        if classes < 2:
-            raise ValueError(
-                f"logits have {classes} class: membership inference here needs two or more outputs"
-            )
-        if first < 0 or last >= classes:
-            raise ValueError(
-                f"labels run from {first} to {last}; the model has classes 0..{classes - 1}"
-            )
+        logits, labels = _logits_and_labels(logits, labels)
         positive("temperature", temperature)
-        population = np.zeros(samples, bool) if population is None else population
-        kinds = {name: bool if name == "correct" else float for name in CUBES}
-        cubes = {name: np.empty(logits.shape[:3], kind) for name, kind in kinds.items()}
+        models, queries, samples, classes = logits.shape
+        cubes = {name: np.empty(logits.shape[:3]) for name in CUBES}
+        cubes["correct"] = np.empty(logits.shape[:3], bool)
         top_log_p = np.zeros((models, samples, min(classes, TOP)), np.float32)
         all_probabilities = samples > 0
-        mean_log_p = np.zeros((samples, classes))
-        for m, q in np.ndindex(models, queries):
-            z = logits[m, q].astype(np.float64) / temperature
-            raw = logits[m, q]
-            if not np.isfinite(z).all():
-                n = int(np.flatnonzero(~np.isfinite(z).all(1))[0])
-                raise ValueError(
-                    f"model {m} gives a non-finite output for sample {n} (query {q}): {z[n][:4]};"
-                    " did it diverge, or is it the logarithm of 0 (clip probabilities first)?"
+        for m in range(models):
+            mean_log_p = np.zeros((samples, classes))
+            for q in range(queries):
+                raw = logits[m, q]
+                z = raw.astype(np.float64) / temperature
+                if not np.isfinite(z).all():
+                    n = int(np.flatnonzero(~np.isfinite(z).all(1))[0])
+                    raise ValueError(
+                        f"model {m} gives a non-finite output for sample {n} (query {q}):"
+                        f" {z[n][:4]}; did it diverge, or is it the logarithm of 0 (clip"
+                        " probabilities first)?"
+                    )
+                all_probabilities &= bool(
+                    (raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3)
                 )
-            all_probabilities &= bool((raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3))
-            log_p, *values = _measure(z, labels)
-            for cube, value in zip(cubes.values(), values, strict=True):
-                cube[m, q] = value
-            mean_log_p = mean_log_p * (q > 0) + log_p / queries
-            if q == queries - 1:
+                log_p, *values = _measure(z, labels)
+                for cube, value in zip(cubes.values(), values, strict=True):
+                    cube[m, q] = value
+                mean_log_p = mean_log_p + log_p / queries
+            if queries:
                 top_log_p[m] = -np.sort(-mean_log_p, axis=1)[:, :TOP]
         if all_probabilities:
             raise ValueError(
                 "these logits are all >= 0 and sum to 1: probabilities were passed; pass logits, or"
                 " np.log(p)"
             )
+        population = np.zeros(samples, bool) if population is None else population
         return cls(
             labels=labels,
             member=None if member is None else mask("member", member),
@@ -654,6 +624,51 @@ class Signals:
             info=dict(instance("info", {} if info is None else info, dict)),
             **cubes,
         )
+
+
+def _logits_and_labels(logits: object, labels: object) -> tuple[np.ndarray, np.ndarray]:
+    """Logits (M, Q, N, K) and labels (N,) int64; ValueError for what can be neither."""
+    logits = np.asarray(logits)
+    labels = np.asarray(labels)
+    if logits.ndim == 3:
+        logits = logits[:, None]
+    numbers = logits.dtype.kind in "iuf" and (labels.dtype.kind in "biu" or not labels.size)
+    if not numbers or labels.ndim != 1:
+        raise ValueError(
+            f"logits of {logits.dtype} and labels of {labels.dtype}: wanted numbers and a"
+            " vector of whole numbers"
+        )
+    if logits.ndim != 4 or logits.shape[2:3] != labels.shape:
+        raise ValueError(
+            f"logits {logits.shape} and labels {labels.shape}: wanted (M, Q, N, K) or (M, N, K)"
+            " and (N,)"
+        )
+    classes = logits.shape[3]
+    if classes < 2:
+        raise ValueError(
+            f"logits have {classes} class: membership inference here needs two or more outputs"
+        )
+    labels = labels.astype(np.int64, copy=False)
+    first, last = (labels.min(), labels.max()) if labels.size else (0, 0)
+    if first < 0 or last >= classes:
+        raise ValueError(
+            f"labels run from {first} to {last}; the model has classes 0..{classes - 1}"
+        )
+    return logits, labels
+
+
+def _check_release(number: int, release: Signals, last: Signals) -> None:
+    """ValueError where a release is not of the models and samples of the last one."""
+    if release.shape[1] != 1:
+        raise ValueError(
+            f"release {number} holds {release.shape[1]} queries: wanted one query a release"
+        )
+    for name in ("labels", "population", "member"):
+        if not np.array_equal(getattr(release, name), getattr(last, name)):
+            raise ValueError(
+                f"release {number} and the last one differ in {name}: wanted the same"
+                " models (of the same members, in the same order) on the same samples"
+            )
 
 
 def _picks(size: int, index: int | Sequence[int] | slice | np.ndarray | None) -> slice | np.ndarray:

@@ -481,9 +481,6 @@ def test_bad_folders_are_refused_in_one_line_that_names_the_file(colours, tmp_pa
     (path / "eel").mkdir()
     with pytest.raises(ValueError, match=r"pets/eel holds no images"):
         data.load(path, data_root=tmp_path)
-    (path / "eel" / "small").mkdir()
-    with pytest.raises(ValueError, match=r"is the data set .*eel\?"):
-        data.load(path, data_root=tmp_path)
     with pytest.raises(ValueError, match="holds 0 class folders"):
         data.load(path / "cat", data_root=tmp_path)
 
@@ -605,12 +602,12 @@ IMAGES = {
         written(Image.new("F", (11, 9)), "TIFF"),
         "more than 8 bits per channel",
     ),
-    "empty": ("x.png", b"", "dog/x.png cannot be read as an image: it is none of .*BMP, GIF, JPEG"),
-    "text": ("x.png", b"hello", "cannot be read as an image: it is none of"),
+    "empty": ("x.png", b"", "dog/x.png cannot be read as an 8-bit image: cannot identify"),
+    "text": ("x.png", b"hello", "cannot be read as an 8-bit image: cannot identify"),
     "for another program": (
         "x.png",
         written(COLOUR, "EPS"),
-        "cannot be read as an image: it is none of",
+        "cannot be read as an 8-bit image: cannot identify",
     ),
     "cut short": ("x.png", written(COLOUR)[:45], "dog/x.png cannot be read as an 8-bit image"),
     "a JPEG cut short": (
@@ -693,7 +690,7 @@ def test_a_format_of_a_plugin_is_read_once_it_is_registered(colours, tmp_path, m
     path, _ = colours
     (path / "dog" / "x.heic").write_bytes(b"ftyp")
     with pytest.raises(
-        ValueError, match=r"no image .* reads: dog/x\.heic; register Pillow's plugin"
+        ValueError, match=r"dog/x\.heic in .* is no image .* register Pillow's plugin"
     ):
         data.load(path, data_root=tmp_path)
     Image.init()
@@ -718,18 +715,15 @@ def test_what_may_lie_beside_images_is_passed_over(colours, tmp_path):
 
 
 LEFT_OUT = {  # names of files that are put there, and what is said
-    "HEIC": (["dog/b.heic", "dog/a.HEIC"], r"2 files that are .* the first dog/a\.HEIC; register"),
-    "raw": (["cat/a.cr2"], r"a file that is no image .*: cat/a\.cr2; convert it to \.png if"),
-    "no suffix": (["cat/4f3a", "dog/7"], r"2 files .* the first cat/4f3a; give it the suffix"),
+    "HEIC": (["dog/b.heic", "dog/a.HEIC"], r"dog/a\.HEIC in .* is no image .*2 files"),
+    "raw": (["cat/a.cr2"], r"cat/a\.cr2 in .* convert images to \.png"),
+    "no suffix": (["cat/4f3a", "dog/7"], r"cat/4f3a in .*2 files"),
     "half copied": (["cat/a.png.part"], r"cat/a\.png\.part"),
     "edited": (["cat/a.png~"], r"cat/a\.png~"),
     "starts a program": (["cat/a.eps"], r"cat/a\.eps"),
-    "arrays": (["dog/a.npy", "cat/z.h5"], "2 files .* the first cat/z.h5"),
-    "a folder deeper": (
-        ["cat/more/a.jpeg"],
-        r"no class folder itself but deeper: cat/more/a\.jpeg",
-    ),
-    "two deeper": (["cat/1/2/a.png", "cat/1/b.tif"], "2 files that are in no class folder itself"),
+    "arrays": (["dog/a.npy", "cat/z.h5"], r"cat/z\.h5 in .*2 files"),
+    "a folder deeper": (["cat/more/a.jpeg"], r"cat/more/a\.jpeg in .* lies deeper than"),
+    "two deeper": (["cat/1/2/a.png", "cat/1/b.tif"], r"cat/1/2/a\.png .* lies deeper .*2 files"),
     "two lines": (["cat/a\nb"], r"'cat/a\\nb'"),
 }
 
@@ -1040,9 +1034,9 @@ def test_class_folders_that_look_alike_stay_two_classes_and_are_said(colours, tm
     ("options", "says"),
     [
         ({"x": 1.5}, "wanted .N, C, H, W."),
-        ({"mean": 0.5, "std": 1}, "mean=0.5, std=1; wanted one positive std"),
-        ({"mean": [np.nan], "std": [1]}, "wanted one positive std"),
-        ({"mean": "a", "std": "b"}, "wanted one positive std"),
+        ({"mean": 0.5, "std": 1}, "mean=0.5, std=1: wanted one finite mean and one positive std"),
+        ({"mean": [np.nan], "std": [1]}, "wanted one finite mean and one positive std"),
+        ({"mean": "a", "std": "b"}, "wanted one finite mean and one positive std"),
         ({"classes": 5}, "classes=5; wanted a list of names"),
         ({"classes": "ab"}, "classes='ab'; wanted a list of names"),
     ],
