@@ -140,6 +140,15 @@ class Record(BaseModel):
             first = error.errors(include_url=False)[0]
             raise ValueError(_refusal(type(self), first, values)) from None
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Lists the fields in the docstring, so that `help` shows what each takes."""
+        lines = [
+            f"        {name}: {field.description} (default: {field.default!r})."
+            for name, field in cls.model_fields.items()
+        ]
+        cls.__doc__ = "\n".join([str(cls.__doc__).rstrip(), "", "    Parameters:", *lines, ""])
+
     @field_validator("*", mode="before")
     @classmethod
     def _plain(cls, value):

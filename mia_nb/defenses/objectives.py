@@ -14,15 +14,25 @@ from torch import Tensor
 
 
 class Step(NamedTuple):
-    """What a defense sees of one model's optimiser step."""
+    """What a defense sees of one model's optimiser step.
 
-    forward: Callable[[Tensor], Tensor]  # normalised images (B, C, H, W) -> logits (B, K)
-    criterion: Callable[[Tensor, Tensor], Tensor]  # logits, labels -> losses (B,)
+    Attributes:
+        forward: normalised images (B, C, H, W) -> logits (B, K).
+        criterion: logits, labels -> losses (B,).
+        x: the batch of normalised images (B, C, H, W).
+        y: their labels (B,), int64.
+        epoch: from 0 up.
+        params: weights that the optimiser changes, by name.
+        draws: the defense's own random numbers, and held-out images "x", "y" (B, ...) where it
+            draws some.
+    """
+
+    forward: Callable[[Tensor], Tensor]
+    criterion: Callable[[Tensor, Tensor], Tensor]
     x: Tensor
-    y: Tensor  # (B,)
+    y: Tensor
     epoch: int
-    params: dict[str, Tensor]  # what the optimiser changes
-    # the defense's own random numbers, and held-out images "x", "y" (B, ...) where it draws some
+    params: dict[str, Tensor]
     draws: dict[str, Tensor]
 
 
