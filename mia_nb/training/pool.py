@@ -97,7 +97,10 @@ class Pool:
     def files_of(self, model: int) -> list[str]:
         """Files of a row that was trained to its end."""
         weights = [weights_name(model, epoch) for epoch in (None, *self.recipe.snapshots)]
-        return [trace_name(model), *weights]
+        # written before the weights, of conversions and of training on what is stored
+        recorded = self.folder.files()
+        beside = [name for name in (report_name(model), stored_name(model)) if name in recorded]
+        return [trace_name(model), *weights, *beside]
 
     @property
     def sampling(self) -> dict:
@@ -381,6 +384,11 @@ def stopped_name(model: int) -> str:
 def report_name(model: int) -> str:
     """File of what the conversion of a row fitted."""
     return f"conversion_{model:03d}.json"
+
+
+def stored_name(model: int) -> str:
+    """File of the noisy states and randomised labels that a row of `train_private` learned from."""
+    return f"stored_{model:03d}.npz"
 
 
 def read_weights(folder: store.Folder, name: str) -> dict[str, torch.Tensor]:

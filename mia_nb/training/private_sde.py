@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-import time
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +16,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from mia_nb import accounting, data, store
 from mia_nb.arguments import Array, Delta, Flag, Fraction, PathLike, Positive, Real, Whole
@@ -31,22 +27,20 @@ from mia_nb.training.loop import mix
 from mia_nb.training.pool import (
     Pool,
     complete_pool,
+    stored_name,
     trace_name,
     weights_digest,
     weights_name,
     write_weights,
 )
 from mia_nb.training.train import (
-    announce,
     complete,
-    is_whole,
+    make_missing,
     membership,
     place,
-    rows_to_make,
     train_pool,
-    write_inputs,
 )
-from mia_nb.training.work import share, threads
+from mia_nb.training.work import make_each, threads
 from mia_nb.types import Images, Recipe
 
 HELD_OUT = 10  # one public image in so many is left out of the backbone's training
@@ -235,7 +229,8 @@ def train_private(
         backbone=backbone.key,
         backbone_weights=weights_digest(backbone.folder, 1),
     )
-    pool = _made(pool, backbone, images, progress, force)
+    make = partial(_make_heads, pool, backbone, images, progress)
+    pool = make_missing(pool, images, make, lambda: None, force=force, progress=progress)
     if progress:
         print(proved(pool, delta=delta, relation=relation).line, flush=True)
     return pool
@@ -308,37 +303,15 @@ def _certified(network: Bottleneck) -> float:
     return copy.deepcopy(network.flow.drift).double().certified_lipschitz((1, 1))
 
 
-def _made(pool: Pool, backbone: Pool, images: Images, progress: bool, force: bool) -> Pool:
-    """The pool with its missing models made."""
-    unfinished = partial(_unfinished, pool)
-    if is_whole(pool, images, force, unfinished):
-        return announce(pool, progress, "cached")
-    write_inputs(pool, images)
-    todo = rows_to_make(pool, force, unfinished)
-    begun = time.perf_counter()
+def _make_heads(
+    pool: Pool, backbone: Pool, images: Images, progress: bool, rows: list[int]
+) -> None:
+    """Store states and labels of these rows, and train their heads."""
     state = backbone.state(0)
-    quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
-    with threads(1), tqdm(total=len(todo), desc="heads", unit="model", disable=quiet) as bar:
-        network = _frozen(pool, images, 0, state)
-        embedded = _embedded(network, images)
-
-        def make(unit: list[int]) -> None:
-            _make(pool, images, unit[0], state, embedded)
-            bar.update()
-
-        share(pool.folder, [[m] for m in range(len(pool.member))], unfinished, make)
-    return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
-
-
-def stored_name(model: int) -> str:
-    """File of the noisy states and randomised labels that a row was trained on."""
-    return f"stored_{model:03d}.npz"
-
-
-def _unfinished(pool: Pool, rows: Iterable[int]) -> list[int]:
-    """Rows without intact weights, or without what they were trained on."""
-    missing = set(pool.unfinished(rows))
-    return [m for m in rows if m in missing or not pool.folder.intact(stored_name(m))]
+    with threads(1):
+        embedded = _embedded(_frozen(pool, images, 0, state), images)
+        make = partial(_make_head, pool, images, state, embedded)
+        make_each(pool, rows, make, "heads", progress)
 
 
 def _frozen(pool: Pool, images: Images, model: int, state: dict[str, Tensor]) -> Bottleneck:
@@ -364,8 +337,8 @@ def _shown(x: Tensor, images: Images) -> Tensor:
     return data.normalise(x, images.mean, images.std, torch.float32)
 
 
-def _make(
-    pool: Pool, images: Images, model: int, state: dict[str, Tensor], embedded: Tensor
+def _make_head(
+    pool: Pool, images: Images, state: dict[str, Tensor], embedded: Tensor, model: int
 ) -> None:
     """Store a row's noisy states and labels, unless they are there, and train its head on them."""
     folder = pool.folder

@@ -4,9 +4,7 @@ from it.
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -15,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from mia_nb import data, models
 from mia_nb.arguments import Flag, Positive, Real, Rows, Whole
@@ -32,16 +29,13 @@ from mia_nb.training.pool import (
     write_weights,
 )
 from mia_nb.training.train import (
-    announce,
     at_the_end,
     check_parent,
     finetune_pool,
-    is_whole,
+    make_missing,
     place,
-    rows_to_make,
-    write_inputs,
 )
-from mia_nb.training.work import share, threads, useful_threads
+from mia_nb.training.work import make_each, threads, useful_threads
 from mia_nb.types import Images, Recipe
 
 BATCH = 256  # images a calibration looks at together
@@ -131,31 +125,21 @@ def convert_pool(
         defense_args={},
     )
     derived = place(recipe, images, pool.member, pool.population, pool.folder.path.parent, pool)
-    folder = derived.folder
-    rows = range(len(pool.member))
-    unfinished = partial(_unfinished, derived)
-    if is_whole(derived, images, force, unfinished):
-        return announce(derived, progress, "cached")
-    models.check_width(loop.build(recipe, images, 0), images)
-    # every model is checked when it is converted, the first before anything is written
-    encode = args.get("encode", "constant")
-    snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
-    write_inputs(derived, images)
-    todo = rows_to_make(derived, force, unfinished)
-    begun = time.perf_counter()
-    how = execution(folder, device, "plain", lambda: _one_by_one(device, images))
-    quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
-    with (
-        threads(how["threads"]),
-        tqdm(total=len(todo), desc="converting", unit="model", disable=quiet) as bar,
-    ):
 
-        def make(unit: list[int]) -> None:
-            _convert(pool, derived, images, unit[0], torch.device(how["device"]))
-            bar.update()
+    def refuse() -> None:
+        models.check_width(loop.build(recipe, images, 0), images)
+        # every model is checked when it is converted, the first before anything is written
+        encode = args.get("encode", "constant")
+        snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
 
-        share(folder, [[m] for m in rows], unfinished, make)
-    return announce(derived, progress, f"converted in {time.perf_counter() - begun:.1f} s")
+    def make(rows: list[int]) -> None:
+        how = execution(derived.folder, device, "plain", lambda: _one_by_one(device, images))
+        convert = partial(_convert, pool, derived, images, torch.device(how["device"]))
+        with threads(how["threads"]):
+            make_each(derived, rows, convert, "converting", progress)
+
+    how = {"force": force, "progress": progress, "done": "converted"}
+    return make_missing(derived, images, make, refuse, **how)
 
 
 def _plain(pool: Pool, images: Images) -> None:
@@ -185,13 +169,7 @@ def _one_by_one(device: str | None, images: Images) -> dict:
     }
 
 
-def _unfinished(pool: Pool, rows: Iterable[int]) -> list[int]:
-    """Rows not converted, or without their report."""
-    missing = set(pool.unfinished(rows))
-    return [m for m in rows if m in missing or not pool.folder.intact(report_name(m))]
-
-
-def _convert(pool: Pool, derived: Pool, images: Images, model: int, device: torch.device) -> None:
+def _convert(pool: Pool, derived: Pool, images: Images, device: torch.device, model: int) -> None:
     """Convert one row and write report, trace and weights."""
     args = dict(derived.recipe.model_args)
     fitted = dict(args.pop("calibration"))

@@ -8,7 +8,7 @@ import contextlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -113,36 +113,65 @@ def train_pool(
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)
     pool = place(recipe, images, *membership(recipe, images, member, parent), root, parent)
-    known = pool.folder.has("recipe.json")
-    if known:
+    plan = pool.plan(images, parent)
+
+    def refuse() -> None:
+        if backend == "loky":
+            device_of(device)  # it trains here
+        check(plan, int(pool.population.sum()), parent)
+
+    def make(rows: list[int]) -> None:
+        train_rows(
+            pool,
+            plan,
+            rows,
+            _title(recipe),
+            device=device,
+            strategy=strategy,
+            workers=workers,
+            backend=backend,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
+
+    return make_missing(pool, images, make, refuse, force=force, progress=progress)
+
+
+def make_missing(
+    pool: Pool,
+    images: Images,
+    make: Callable[[list[int]], None],
+    refuse: Callable[[], None],
+    *,
+    force: bool,
+    progress: bool,
+    done: str = "trained",
+) -> Pool:
+    """The pool with its missing rows made, or read where it is complete.
+
+    Parameters:
+        pool: where it lies or would lie.
+        images: its own.
+        make: makes these rows.
+        refuse: ValueError for a pool that cannot be made; asked before anything is written.
+        force: whether rows that are there are made again.
+        progress: whether a line says what was done.
+        done: what the rows are in the end.
+    """
+    if pool.folder.has("recipe.json"):
         write_inputs(pool, images)
         pool = open_pool(pool.folder)
         if not force and not pool.unfinished(range(len(pool.member))):
             with contextlib.suppress(store.ReadOnly):
                 remove_leftovers(pool.folder)
             return announce(pool, progress, "cached")
-    if backend == "loky":
-        device_of(device)  # it trains here
-    plan = pool.plan(images, parent)
-    if not known:
-        check(plan, int(pool.population.sum()), parent)
+    else:
+        refuse()
         write_inputs(pool, images)
     begun = time.perf_counter()
-    missing = rows_to_make(pool, force, pool.unfinished)
-    train_rows(
-        pool,
-        plan,
-        missing,
-        _title(recipe),
-        device=device,
-        strategy=strategy,
-        workers=workers,
-        backend=backend,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
+    make(rows_to_make(pool, force))
     remove_leftovers(pool.folder)
-    return announce(pool, progress, f"trained in {time.perf_counter() - begun:.1f} s")
+    return announce(pool, progress, f"{done} in {time.perf_counter() - begun:.1f} s")
 
 
 @checked
@@ -271,25 +300,7 @@ def check_network(given: Recipe, defense: str | None, what: str) -> None:
         )
 
 
-def is_whole(
-    pool: Pool,
-    images: Images,
-    force: bool,
-    unfinished: Callable[[Iterable[int]], list[int]],
-) -> bool:
-    """Whether nothing of a pool is to be made; what is there and cannot be read again is refused
-    before anything is removed.
-    """
-    if not pool.folder.has("recipe.json"):
-        return False
-    write_inputs(pool, images)
-    open_pool(pool.folder)
-    return not force and not unfinished(range(len(pool.member)))
-
-
-def rows_to_make(
-    pool: Pool, force: bool, unfinished: Callable[[Iterable[int]], list[int]]
-) -> list[int]:
+def rows_to_make(pool: Pool, force: bool) -> list[int]:
     """Rows to make: all with `force`, else the unfinished ones; damaged files are named."""
     folder = pool.folder
     if force:
@@ -303,7 +314,7 @@ def rows_to_make(
             )
         with folder.lock():
             folder.remove(*(name for name in folder.files() if name.split("_")[0] in MADE))
-    rows = unfinished(range(len(pool.member)))
+    rows = pool.unfinished(range(len(pool.member)))
     for name in [name for m in rows for name in pool.files_of(m)]:
         if folder.has(name) and not folder.intact(name):
             print(

@@ -5,6 +5,7 @@ unfinished takes it. A worker that dies frees its locks.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 import filelock
 import numpy as np
 import torch
+from tqdm.auto import tqdm
 
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Corrupt, Folder
@@ -34,10 +36,9 @@ REPORTS = ".tmp-progress-"  # how folders begin in which workers report their pr
 Progress = Callable[[list[int], int, float], None]
 
 
-def units(num_models: int, group: int) -> list[list[int]]:
-    """The rows of a pool in groups of so many, the last one maybe smaller."""
-    rows = list(range(num_models))
-    return [rows[start : start + group] for start in range(0, num_models, group)]
+def units(rows: list[int], group: int) -> list[list[int]]:
+    """Rows of a pool in groups of so many, the last one maybe smaller."""
+    return [rows[start : start + group] for start in range(0, len(rows), group)]
 
 
 def unit_name(rows: list[int]) -> str:
@@ -72,15 +73,33 @@ def work(
         train_unit(pool, plan, rows, checkpoint, progress)
 
     with threads(threads_each):
-        share(pool.folder, todo, pool.unfinished, make, wait)
+        share(pool, todo, make, wait)
+
+
+def make_each(
+    pool: Pool, rows: list[int], make: Callable[[int], None], what: str, progress: bool
+) -> None:
+    """make(row) for one row after another, with a bar.
+
+    Parameters:
+        pool: whose rows.
+        rows: that are missing.
+        make: makes one.
+        what: what the bar says.
+        progress: whether it is shown.
+    """
+    quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
+    with tqdm(total=len(rows), desc=what, unit="model", disable=quiet) as bar:
+
+        def make_unit(unit: list[int]) -> None:
+            make(unit[0])
+            bar.update()
+
+        share(pool, units(rows, 1), make_unit)
 
 
 def share(
-    folder: Folder,
-    todo: list[list[int]],
-    unfinished: Callable[[list[int]], list[int]],
-    make: Callable[[list[int]], None],
-    wait: bool = True,
+    pool: Pool, todo: list[list[int]], make: Callable[[list[int]], None], wait: bool = True
 ) -> None:
     """make(rows) for every unit of which something is unfinished, under its lock; those that
     others work on come last.
@@ -89,9 +108,9 @@ def share(
         for rows in todo:
             with (
                 contextlib.suppress(filelock.Timeout),
-                folder.lock(unit_name(rows), timeout=timeout),
+                pool.folder.lock(unit_name(rows), timeout=timeout),
             ):
-                if unfinished(rows):
+                if pool.unfinished(rows):
                     make(rows)
 
 

@@ -127,7 +127,8 @@ def train_rows(
             count = 1
     with started(backend, count, pool.record.get("builder", ""), device) as count:
         how = decide(pool, plan, backend, workers if local else count, device, strategy)
-        todo = [unit for unit in units(len(pool.member), how["group"]) if set(unit) & set(rows)]
+        every = units(list(range(len(pool.member))), how["group"])
+        todo = [unit for unit in every if set(unit) & set(rows)]
         count = min(count, len(todo))
         named = [m for unit in todo for m in unit]
         with training_bar(title, named, plan.recipe.epochs, how, count, progress) as report:
