@@ -163,7 +163,8 @@ def pool_numbers(pool: training.pool.Pool) -> str:
     weights = [w.numpy() for state in states for _, w in sorted(state.items())]
     images = pool.images()
     told = json.dumps([pool.recipe.to_json(), pool.key, images.digest, images.classes]).encode()
-    arrays = (pool.member, pool.population, pool.traces, images.x.numpy(), images.y.numpy())
+    traces = np.stack([pool.trace(m) for m in rows])
+    arrays = (pool.member, pool.population, traces, images.x.numpy(), images.y.numpy())
     return digest(told, *arrays, *weights)
 
 

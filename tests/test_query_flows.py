@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from toys_flow import replaced
 
 from mia_nb import data, models, query, querying, store, training
 from mia_nb.models import solvers
@@ -383,9 +384,7 @@ def test_a_replaced_network_is_queried_with_the_noise_of_its_new_block(images, r
     start = train(ODE, images, root, model="resnet14", model_args={"width": 4, "blocks": 1})
     recipe = Recipe(epochs=2, batch=64, lr=0.05)
     options = {"progress": False, "workers": 1, "strategy": "plain"}
-    changed = training.train.replace_pool(
-        start, recipe, images, block={"steps": 2, "k": 0.5}, **options
-    )
+    changed = replaced(start, recipe, images, block={"steps": 2, "k": 0.5}, **options)
     on, off = ask(changed, images, queries=2), ask(changed, images, noise=False)
     assert (on.query_kind, off.query_kind) == ("noise", "plain") and (
         on.margin[:, 0] != on.margin[:, 1]

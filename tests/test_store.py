@@ -768,7 +768,7 @@ root, key = sys.argv[1:]
 images = mia.load("digits", limit=60)
 pool = mia.load_pool(key, root)
 again = mia.train(pool.recipe, images, root=root, progress=False, workers=1)
-assert again.key == pool.key and len(pool.model(0).state_dict()) and pool.traces is not None
+assert again.key == pool.key and len(pool.model(0).state_dict()) and pool.trace(0).size
 signals = mia.query(pool, images, progress=False)
 assert signals.member.any()
 for command in (["list"], ["show", key], ["show", "signals"]):

@@ -347,11 +347,11 @@ def test_loss_traces_hold_the_members_losses_and_nothing_else(images, tmp_path):
             .detach()
             .numpy()
         )
-        assert np.isnan(pool.traces[m][:, ~pool.member[m]]).all()
-        assert not np.isnan(pool.traces[m][:, pool.member[m]]).any()
-        np.testing.assert_allclose(
-            pool.traces[m, 1, pool.member[m]], np.log(loss[pool.member[m]]), atol=2e-3
-        )
+        trace = pool.trace(m)
+        assert np.isnan(trace[:, ~pool.member[m]]).all()
+        assert not np.isnan(trace[:, pool.member[m]]).any()
+        expected = np.log(loss[pool.member[m]])
+        np.testing.assert_allclose(trace[1, pool.member[m]], expected, atol=2e-3)
 
 
 def test_a_finished_pool_comes_back_without_training(images, tmp_path):

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from mia_nb.models.neural_de import FlowBlock, FlowNet, set_noise
+from mia_nb.training.train import finetune_pool
 
 
 def silenced(in_channels, num_classes):
@@ -56,3 +57,10 @@ class Mixing(nn.Module):
 
 def mixing(in_channels, num_classes, size):
     return Mixing(in_channels * size[0] * size[1], num_classes)
+
+
+def replaced(pool, recipe, images, *, freeze=False, block=None, **options):
+    """The pool whose networks have a fresh SDE block in place of the last group of another's."""
+    base = {"base": pool.recipe.model, "base_args": pool.recipe.model_args, "freeze": freeze}
+    recipe = recipe.replace(model="replaced", model_args=base | (block or {}))
+    return finetune_pool(pool, recipe, images, **options)

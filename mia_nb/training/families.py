@@ -23,7 +23,6 @@ from mia_nb.training.train import (
     finetune_pool,
     membership,
     place,
-    replaced,
     train_pool,
 )
 from mia_nb.training.trials import check
@@ -238,7 +237,8 @@ def family_pools(
 
     Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), 5.4, for replace-then-finetune.
 
-    Caveat: the checks of derived families take fresh weights for their parents'.
+    Caveat: what lies before a replaced group was trained on the same images without noise. The
+    checks of derived families take fresh weights for their parents'.
     """
     planned = planned_recipes(families, recipe, model_args or {}, flow or {}, finetune or {})
     _refuse(planned, images, root, options.get("member"))
@@ -313,10 +313,12 @@ def _replaced(
     """As `_planned`, of a family whose networks get a block in place of their last group."""
     parent = _parent(changes, number)
     block = flow | changes.pop("model_args", {})
-    freeze = changes.pop("freeze", False)
+    freeze = bool(changes.pop("freeze", False))
     _check(changes, number, SPLIT)
+    start = planned[parent][0]
+    network = {"base": start.model, "base_args": start.model_args, "freeze": freeze} | block
     tuned = recipe.replace(**changes, parent=f"family {parent}")
-    return replaced(planned[parent][0], tuned, freeze, block), parent
+    return tuned.replace(model="replaced", model_args=network), parent
 
 
 @dataclass(frozen=True)

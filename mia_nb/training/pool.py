@@ -21,8 +21,6 @@ from mia_nb.training import loop
 from mia_nb.training.loop import DTYPES, Plan
 from mia_nb.types import Images, Recipe
 
-TRACE_LIMIT = 2**30  # bytes of loss traces that `Pool.traces` puts into memory
-
 
 @dataclass(frozen=True, eq=False)
 class Pool:
@@ -149,20 +147,11 @@ class Pool:
                 epochs.append(0)
         return epochs
 
-    @cached_property
-    def traces(self) -> np.ndarray | None:
-        """(M, E, N) float16: natural logarithms of per-sample training losses in each of E epochs.
-
-        From 1e-10 up; NaN where a row did not train on a sample in that epoch. None where they
-        would take more than 1 GiB: read `trace(m)` one by one then.
-        """
-        models, samples = self.member.shape
-        if models * self.recipe.epochs * samples * 2 > TRACE_LIMIT:
-            return None
-        return np.stack([self.trace(m) for m in range(models)])
-
     def trace(self, model: int) -> np.ndarray:
-        """(E, N) of one row, as in `traces`; all NaN for a row not trained to its end.
+        """(E, N) float16: natural logarithms of one row's per-sample losses in each of E epochs.
+
+        From 1e-10 up; NaN where it did not train on a sample in that epoch, and everywhere for a
+        row not trained to its end.
 
         Parameters:
             model: the row's number, from 0.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mia_nb import accounting, data, store
 from mia_nb.arguments import Array, Delta, Flag, Fraction, PathLike, Positive, Real, Whole
-from mia_nb.checks import checked, instance, one_of
+from mia_nb.checks import checked, one_of
 from mia_nb.models import neural_de
 from mia_nb.models.bottleneck import Bottleneck
 from mia_nb.training import loop
@@ -186,8 +186,8 @@ def train_private(
     The statement is about one model; whoever shows several spends as often.
     """
     one_of("relation", relation, accounting.RELATIONS)
-    images = data.check_images(instance("images", images, Images))
-    public = data.check_images(instance("public", public, Images))
+    data.check_images(images)
+    data.check_images(public)
     if recipe.model != "bottleneck" or recipe.parent is not None:
         raise ValueError(
             f'model={recipe.model!r}, parent={recipe.parent!r}: wanted model="bottleneck", trained'
@@ -206,9 +206,6 @@ def train_private(
     if most > slots:
         raise ValueError(f"slots={slots} for {most} members: wanted a public bound of their number")
     keep = recipe.defense_args.get("keep", 0.9)
-    args = recipe.model_args
-    if noise is not None:
-        args = {**args, "k": noise}
     if epsilon is not None:
         if noise is not None:
             raise ValueError(f"epsilon={epsilon} and noise={noise}: one follows, name one")
@@ -216,7 +213,8 @@ def train_private(
         keep = _keep(epsilon * labels, classes)
         goal = {"epsilon": epsilon, "delta": delta, "relation": relation}
         mu = accounting.stored_mu(**goal, keep=keep, classes=classes)
-        args = {**args, "k": _noise(backbone.model(0), mu, relation, releases)}
+        noise = _noise(backbone.model(0), mu, relation, releases)
+    args = recipe.model_args if noise is None else {**recipe.model_args, "k": noise}
     stored = {"keep": keep, "slots": slots, "releases": releases}
     recipe = complete(recipe.replace(model_args=args, defense="stored", defense_args=stored))
     pool = place(

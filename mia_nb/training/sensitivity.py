@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 
 from mia_nb import data
-from mia_nb.arguments import Positive, Rows, Whole
-from mia_nb.checks import checked, row_numbers, whole
+from mia_nb.arguments import Positive, Rows, Several
+from mia_nb.checks import checked, row_numbers
 from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.loop import DTYPES
 from mia_nb.training.pool import Pool
@@ -23,7 +23,7 @@ EXACT = "donot_use_mm_for_euclid_dist"  # small distances between large norms wo
 
 @checked
 def sensitivity(
-    pool: Pool, *, models: Rows | None = None, limit: Whole = 64, iterations: Positive = 20
+    pool: Pool, *, models: Rows | None = None, limit: Several = 64, iterations: Positive = 20
 ) -> pd.DataFrame:
     """How far a differential equation can stretch distances between hidden states, measured.
 
@@ -49,7 +49,6 @@ def sensitivity(
     1 at most.
     """
     numbers = row_numbers("models", models, len(pool.member)).tolist()
-    whole("limit", limit, 2)  # distances are between pairs
     images = pool.images()
     x = data.normalise(images.x[:limit], images.mean, images.std, DTYPES[pool.recipe.dtype])
     rows = []

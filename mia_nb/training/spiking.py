@@ -92,8 +92,6 @@ def convert_pool(
     """
     _plain(pool, images)
     at_the_end(pool)
-    if fit_T is None:
-        fit_T = timesteps
     if p not in (1, 2):
         raise ValueError(
             f"p={p!r}: thresholds minimise the mean absolute error (1) or the mean square (2)"
@@ -101,29 +99,19 @@ def convert_pool(
     _only("a conversion, whose neurons are fixed", network, LATER)
     check_parent(pool, images)
     fitted = {
-        "fit_T": fit_T,
+        "fit_T": timesteps if fit_T is None else fit_T,
         "per_channel": bool(per_channel),
         "p": int(p),
         "images": min(calibration, int(pool.member.sum(1).max())),
     }
     args = {
-        "base": pool.recipe.model,
-        "base_args": pool.recipe.model_args,
         "timesteps": timesteps,
         "readout": readout,
         "pool": pool_layers,
         "calibration": fitted,
         **{name: value for name, value in network.items() if value is not None},
     }
-    # thresholds are fitted on the members, and not under the parent's defense
-    recipe = pool.recipe.replace(
-        model="snn",
-        model_args=args,
-        epochs=0,
-        parent=pool.key,
-        defense=None,
-        defense_args={},
-    )
+    recipe = _converted(pool, args)
     derived = place(recipe, images, pool.member, pool.population, pool.folder.path.parent, pool)
 
     def refuse() -> None:
@@ -140,6 +128,20 @@ def convert_pool(
 
     how = {"force": force, "progress": progress, "done": "converted"}
     return make_missing(derived, images, make, refuse, **how)
+
+
+def _converted(pool: Pool, network: dict) -> Recipe:
+    """The recipe of a pool's networks as spiking ones of these options, not trained any further."""
+    base = {"base": pool.recipe.model, "base_args": pool.recipe.model_args}
+    return pool.recipe.replace(
+        model="snn",
+        model_args=base | network,
+        epochs=0,
+        parent=pool.key,
+        # thresholds are fitted on the members, and not under the parent's defense
+        defense=None,
+        defense_args={},
+    )
 
 
 def _plain(pool: Pool, images: Images) -> None:
@@ -277,15 +279,7 @@ def hybrid_pools(
         train,
         ("device", "strategy", "workers", "backend", "progress", "force", "checkpoint"),
     )
-    if isinstance(epochs, Integral):
-        epochs_of = [int(epochs)] * timesteps
-    else:
-        epochs_of = list(epochs)[:timesteps]
-    if timesteps < 1 or len(epochs_of) < timesteps:
-        raise ValueError(
-            f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1,"
-            " 2, ..."
-        )
+    epochs_of = _of_each(epochs, timesteps)
     if widths is not None and len(widths) < timesteps:
         raise ValueError(
             f"widths={widths} for timesteps={timesteps}: give one for each of T = 1, 2, ..., or"
@@ -295,30 +289,40 @@ def hybrid_pools(
         optimizer_args = {}
         if optimizer == "sgd":
             optimizer_args = {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0}
+    tuning = Recipe(
+        model="snn",
+        seed=pool.recipe.seed,
+        batch=batch,
+        lr=lr,
+        optimizer=optimizer,
+        optimizer_args=optimizer_args,
+        schedule=schedule,
+        augment=augment or pool.recipe.augment,
+        loss=loss,
+        dtype=dtype or pool.recipe.dtype,
+    )
     how = {name: train[name] for name in ("device", "progress", "force") if name in train}
     last = convert_pool(pool, images, 1, fit_T=1, **{**(conversion or {}), **how})
     pools = {}
-    for T, n in enumerate(epochs_of, 1):
+    for T in range(1, timesteps + 1):
         network = {**last.recipe.model_args, "timesteps": T}
         if widths is not None:
             network["surrogate_args"] = {"width": widths[T - 1]}
-        recipe = Recipe(
-            model="snn",
-            model_args=network,
-            seed=pool.recipe.seed,
-            epochs=n,
-            batch=batch,
-            lr=lr,
-            optimizer=optimizer,
-            optimizer_args=optimizer_args,
-            schedule=schedule,
-            augment=augment or pool.recipe.augment,
-            loss=loss,
-            dtype=dtype or pool.recipe.dtype,
-        )
+        recipe = tuning.replace(model_args=network, epochs=epochs_of[T - 1])
         last = finetune_pool(last, recipe, images, **train)
         pools[T] = last
     return pools
+
+
+def _of_each(epochs: int | Sequence[int], timesteps: int) -> list[int]:
+    """Epochs for each of T = 1, 2, ..., `timesteps`."""
+    several = [epochs] * timesteps if isinstance(epochs, Integral) else list(epochs)
+    if timesteps < 1 or len(several) < timesteps:
+        raise ValueError(
+            f"epochs={epochs} for timesteps={timesteps}: give one number, or one for each of T = 1,"
+            " 2, ..."
+        )
+    return several[:timesteps]
 
 
 def _only(what: str, options: dict, known: tuple[str, ...]) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from mia_nb import __version__, data, defenses, models, store
-from mia_nb.arguments import Array, Flag, PathLike, Real, Whole
-from mia_nb.checks import checked, instance, mask, one_of, positive
+from mia_nb.arguments import Array, Flag, PathLike, Positive, Real
+from mia_nb.checks import checked, mask, one_of, positive
 from mia_nb.training.execution import device_of, parsed
 from mia_nb.training.loop import LOSSES, OPTIMIZERS, mix
 from mia_nb.training.pool import Pool, load_pool, open_pool, weights_digest
 from mia_nb.training.trials import check
 from mia_nb.training.work import remove_leftovers
-from mia_nb.training.workers import check_workers, train_rows
+from mia_nb.training.workers import check_backend, train_rows
 from mia_nb.types import Images, Recipe
 
 # enters every key; raise it when the same recipe starts to mean other models
@@ -53,7 +53,7 @@ def train_pool(
     root: PathLike = "results",
     device: str | None = None,
     strategy: str = "auto",
-    workers: Whole | None = None,
+    workers: Positive | None = None,
     backend: str = "loky",
     progress: Flag = True,
     force: Flag = False,
@@ -105,9 +105,9 @@ def train_pool(
         (2, 400)
     """
     recipe = complete(recipe)
-    images = data.check_images(instance("images", images, Images))
+    data.check_images(images)
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
-    check_workers(workers, backend, models.architecture(recipe.model, recipe.model_args))
+    check_backend(backend, models.architecture(recipe.model, recipe.model_args))
     device_of(device, here=False)
     parsed(strategy)
     positive("checkpoint", checkpoint, zero=True)
@@ -192,46 +192,6 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options: Any) ->
     split = {name: getattr(pool.recipe, name) for name in SPLIT}
     recipe = recipe.replace(parent=pool.key, **split)
     return train_pool(recipe, images, root=pool.folder.path.parent, **options)
-
-
-@checked
-def replace_pool(
-    pool: Pool,
-    recipe: Recipe,
-    images: Images,
-    *,
-    freeze: Flag = False,
-    block: dict | None = None,
-    **options: Any,
-) -> Pool:
-    """Replace-then-finetune: the last group of every network becomes a fresh SDE block, and
-    training goes on by `recipe`.
-
-    Parameters:
-        pool, recipe, images: as in `finetune_pool`.
-        freeze: train only the block and the head.
-        block: options of `models.neural_de.FlowBlock` (by default k = .5, 16 steps, T = 1: sigma
-            2).
-        options: as for `train_pool`.
-
-    Raises:
-        ValueError: as `train_pool`, and for networks without a group to replace.
-
-    Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), 5.4; they fine-tune half as long as they
-    trained, and do not say whether all layers.
-
-    Caveat: what lies before the block was trained on the same images without noise.
-    """
-    return finetune_pool(pool, replaced(pool.recipe, recipe, freeze, block), images, **options)
-
-
-def replaced(given: Recipe, recipe: Recipe, freeze: bool, block: dict | None) -> Recipe:
-    """The recipe by which networks of the `given` one go on with a block in place of their last
-    group.
-    """
-    args = {"base": given.model, "base_args": given.model_args, "freeze": bool(freeze)}
-    args |= block or {}
-    return recipe.replace(model="replaced", model_args=args)
 
 
 def at_the_end(pool: Pool) -> None:

@@ -31,7 +31,7 @@ from joblib.externals.loky import get_reusable_executor
 
 from mia_nb import __version__, models
 from mia_nb._files import parse_json, replacing
-from mia_nb.checks import one_of, whole
+from mia_nb.checks import one_of
 from mia_nb.store import Folder
 from mia_nb.training.execution import (
     EXECUTION,
@@ -74,18 +74,11 @@ class Unwanted(Exception):
     """The process that asked for this work has stopped."""
 
 
-def check_workers(workers: int | None, backend: str, model: str) -> None:
-    """ValueError for what is no number of workers or no backend, and for a network of a script,
-    which workers elsewhere could not import.
-
-    Parameters:
-        workers: the number, or None for the backend's default.
-        backend: its name.
-        model: name or "module:function" of the network's builder.
+def check_backend(backend: str, model: str) -> None:
+    """ValueError for what is no backend, and for a network of a script ("module:function"), which
+    workers elsewhere could not import.
     """
     one_of("backend", backend, BACKENDS)
-    if workers is not None:
-        whole("workers", workers)
     if backend != "loky" and model.startswith("__main__:"):
         raise ValueError(
             f"model={model!r} lives in this script, which workers of {backend} cannot import:"
