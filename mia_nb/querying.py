@@ -371,58 +371,35 @@ def _query_models(
     images, member, population, chosen = _queried_images(pool, images, options.get("limit"))
     device_of(device)  # refuses a GPU that is not there
     on_device = images._replace(x=images.x.to(device), y=images.y.to(device))
-    quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
-    # models side by side, one thread each: on a CPU a network's own threads mostly wait for each
-    # other; a GPU works on one model while masks are drawn for others, and their outputs measured.
-    # Dropout and the noise of models from elsewhere draw from the one global generator
-    alone = options["noise"] and not _noise_of_blocks_alone(pool)
-    on_gpu = device.type == "cuda"
     left = [m for m in rows if store.kept_partial(folder, m) is None]
-    side_by_side = 1
-    if not alone:
-        most = 4 if on_gpu else len(left)
-        side_by_side = max(min(cores(), len(left), most), 1)
-    modules: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
-    for _ in range(side_by_side):
-        module = pool.model(rows[0]).to(device)
-        if _named(pool):  # others may view
-            module.to(memory_format=torch.channels_last)
-        modules.put(module)
-    labels = images.y.cpu().numpy()
-    family = _family(pool, module)
-    looking = options.get("activity", False)
-    named = {"activity": _activity_names(module)} if looking else {}
+    networks = _networks(pool, rows[0], options["noise"], len(left), device)
+    info = {"draws": query_kind, "pool": pool.key, **_family(pool, networks[0])}
+    info |= {"dataset": images.name, **options}
+    if options.get("activity"):
+        info["activity"] = _activity_names(networks[0])
+    idle: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
+    for network in networks:
+        idle.put(network)
 
     def query_model(m: int) -> None:
-        module = modules.get()
+        network = idle.get()
         try:
-            pool.fill(module, m)
-            logits = _outputs(module, on_device, m, options, pool.recipe.dtype, batch)
-            activity = None
-            if looking:
-                activity = _activity(module, on_device, options, pool.recipe.dtype, batch)
-        except BlownUp as error:
-            raise ValueError(f"model {m}: {error}") from error
+            pool.fill(network, m)
+            signals = _signals(network, on_device, m, options, pool.recipe.dtype, batch)
         finally:
-            modules.put(module)
-        try:
-            signals = Signals.from_logits(
-                logits[None], labels, temperature=options["temperature"], query_kind=query_kind
-            )
-        except ValueError as error:
-            raise ValueError(str(error).replace("model 0 gives", f"model {m} gives")) from error
-        store.keep_partial(folder, m, replace(signals, info=named, activity=activity))
+            idle.put(network)
+        store.keep_partial(folder, m, signals)
 
     with (
-        threads(1 if side_by_side > 1 else torch.get_num_threads()),
-        torch.random.fork_rng(devices=[device] if on_gpu else []),
-        ThreadPoolExecutor(side_by_side) as executor,
+        threads(1 if len(networks) > 1 else torch.get_num_threads()),
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        ThreadPoolExecutor(len(networks)) as executor,
     ):
         bar = tqdm(
             executor.map(query_model, left),
             desc=f"querying {len(rows)} {pool.recipe.model}",
             unit="model",
-            disable=quiet,
+            disable=not progress or os.environ.get("MIA_NB_MODE") == "batch",
             total=len(rows),
             initial=len(rows) - len(left),
         )
@@ -431,16 +408,59 @@ def _query_models(
         except BaseException:  # the first model refused, or an interrupt: the others can wait
             executor.shutdown(cancel_futures=True)
             raise
+    labels = images.y.cpu().numpy()
     design = {"labels": labels, "member": member[rows], "population": population}
-    info = {
-        "draws": query_kind,
-        "pool": pool.key,
-        **family,
-        "dataset": images.name,
-        **options,
-        **named,
-    }
     store.join_partial(folder, rows, design, info, chosen)
+
+
+def _networks(
+    pool: Pool, row: int, noise: bool | None, models: int, device: torch.device
+) -> list[nn.Module]:
+    """As many networks of a pool as are queried side by side, with the weights of one row.
+
+    One thread each: on a CPU a network's own threads mostly wait for each other; a GPU works on one
+    model while masks are drawn for others, and their outputs measured.
+
+    Parameters:
+        pool: that is queried.
+        row: whose weights they have.
+        noise: of the query. Dropout and the noise of models from elsewhere draw from the one global
+            generator, so that they are queried one after another.
+        models: that are to be queried.
+        device: for all of them.
+    """
+    side_by_side = 1
+    if not noise or _noise_of_blocks_alone(pool):
+        most = 4 if device.type == "cuda" else models
+        side_by_side = max(min(cores(), models, most), 1)
+    networks = []
+    for _ in range(side_by_side):
+        network = pool.model(row).to(device)
+        if _named(pool):  # others may view
+            network.to(memory_format=torch.channels_last)
+        networks.append(network)
+    return networks
+
+
+def _signals(
+    module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int
+) -> Signals:
+    """Signals of one model, with what its layers did where that is asked for."""
+    activity = None
+    info = {}
+    try:
+        logits = _outputs(module, images, model, options, dtype, batch)
+        if options.get("activity"):
+            activity = _activity(module, images, options, dtype, batch)
+            info["activity"] = _activity_names(module)
+    except BlownUp as error:
+        raise ValueError(f"model {model}: {error}") from error
+    labels = images.y.cpu().numpy()
+    try:
+        signals = Signals.from_logits(logits[None], labels, temperature=options["temperature"])
+    except ValueError as error:
+        raise ValueError(str(error).replace("model 0 gives", f"model {model} gives")) from error
+    return replace(signals, activity=activity, info=info)
 
 
 def _queried_images(
@@ -726,19 +746,19 @@ def _check_outputs(
     spread = torch.linspace(0, len(images.x) - 1, min(64, len(images.x))).long()
     x = images.x[spread.to(images.x.device)]
     x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
-    first = run(x)
-    if first.ndim != 2 or first.shape[1] != classes:
+    outputs = run(x)
+    if outputs.ndim != 2 or outputs.shape[1] != classes:
         raise ValueError(
-            f"model {model} gives outputs of shape {tuple(first.shape)}; wanted ({len(x)},"
+            f"model {model} gives outputs of shape {tuple(outputs.shape)}; wanted ({len(x)},"
             f" {classes}): one logit a class"
         )
-    if not torch.isfinite(first).all():
+    if not torch.isfinite(outputs).all():
         reason = neural_de.blown_up(module, x)
         if reason:
             raise ValueError(f"model {model}: {reason}")
         return  # non-finite outputs are named, with their sample, where signals are made
     # with its noise off a network that learned with it may well have nothing left to say
-    constant = len(x) > 1 and torch.equal(first, first[:1].expand_as(first))
+    constant = len(x) > 1 and torch.equal(outputs, outputs[:1].expand_as(outputs))
     if constant and not neural_de.is_noisy(module):
         raise ValueError(
             f"model {model} gives the same output for every sample: {_silence(module, x)}"
@@ -749,18 +769,25 @@ def _check_outputs(
             _prepare(module, False)
             _check_outputs(run, images, model, classes, dtype, False)
             _prepare(module, True)
-        return
+    else:
+        _check_repeated(run, x, outputs, model, _tolerance(x, dtype))
+
+
+def _check_repeated(run: partial, x: Tensor, outputs: Tensor, model: int, tolerance: float) -> None:
+    """Refuse a model without noise that gives images x other outputs at the next query, or in
+    another batch.
+    """
+    module = run.args[0]
     if getattr(module, "stochastic", False):
         raise ValueError(
             f"model {model} encodes its input as random spikes, so that every output is another"
             " one: declare it with noise=True, and take several queries"
         )
-    scale = _tolerance(x, dtype) * (1 + first.abs().max())
+    scale = tolerance * (1 + outputs.abs().max())
     # a convolution rounds differently in another batch, and in one sample of many that flips a
     # spike
     allowed = 0 if timesteps(module) is None else 0.25
-    again = run(x)
-    if _share(again - first, scale) > allowed:
+    if _share(run(x) - outputs, scale) > allowed:
         raise ValueError(
             f"model {model} gives another output to the same query: declare it with noise=True, or"
             " noise=False to switch it off"
@@ -769,7 +796,7 @@ def _check_outputs(
         return
     half = len(x) // 2
     halves = torch.cat([run(x[:half]), run(x[half:])])
-    if _share(halves - first, scale) > allowed:
+    if _share(halves - outputs, scale) > allowed:
         raise ValueError(
             f"model {model} gives outputs that depend on the other images in the batch: is"
             " BatchNorm left in train mode?"
