@@ -367,13 +367,10 @@ def _refuse(
 def _check_pool(pool: Untrained, root: PathLike) -> None:
     """`train_pool`'s check of what is not stored yet."""
     parts = (pool.recipe, pool.images, pool.member, pool.population)
-    if pool.parent is None:
-        if place(*parts, root, None).folder.has("recipe.json"):
-            return
-        plan = plan_of(*parts)
-    else:
-        plan = plan_of(*parts, pool.parent.state)
-    check(plan, int(pool.population.sum()), pool.parent)
+    # where those of a derived pool will lie depends on weights that are yet to be trained
+    if pool.parent is None and place(*parts, root, None).folder.has("recipe.json"):
+        return
+    check(plan_of(*parts, pool.parent), int(pool.population.sum()), pool.parent)
 
 
 def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:

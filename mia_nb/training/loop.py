@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -74,7 +74,6 @@ LOSSES = {"cross_entropy": partial(F.cross_entropy, reduction="none"), "tet": te
 PER_STEP = ("tet",)  # losses of (T, B, K), the logits of each time step
 
 
-@checked
 def mix(*words: object) -> int:
     """A stable 63-bit seed from any words, e.g. mix(seed, model, epoch, "order")."""
     return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:8], "big") >> 1
@@ -125,6 +124,18 @@ def fitting(run: Callable[[int], Any], size: int, least: int) -> Any:
 Start = Callable[[int], dict[str, Tensor]]  # row -> the parent's weights, from which it starts
 
 
+class Parent(Protocol):
+    """What is asked of the pool that another starts from, trained or not yet."""
+
+    recipe: Recipe
+
+    def model(self, model: int) -> nn.Module:
+        """A row as a module, in evaluation mode."""
+
+    def state(self, model: int) -> dict[str, Tensor]:
+        """A row's weights."""
+
+
 class Plan(NamedTuple):
     """What a worker needs to train any row of a pool."""
 
@@ -156,7 +167,7 @@ def plan_of(
     images: Images,
     member: np.ndarray,
     population: np.ndarray,
-    start: Start | None = None,
+    parent: Parent | None = None,
 ) -> Plan:
     """What there is to train, on the CPU, one model at a time.
 
@@ -164,14 +175,14 @@ def plan_of(
         recipe, images: of the pool.
         member: (M, N) bool.
         population: (N,) bool.
-        start: gives the parent's weights, of a derived pool.
+        parent: whose weights a derived pool starts from.
     """
     return Plan(
         recipe,
         images,
         member,
         torch.device("cpu"),
-        start=start,
+        start=None if parent is None else parent.state,
         held_out=held_out(recipe, population),
     )
 

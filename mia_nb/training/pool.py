@@ -269,8 +269,7 @@ class Pool:
             images: the pool's.
             parent: that of a derived pool, whose weights it starts from.
         """
-        start = None if parent is None else parent.state
-        return loop.plan_of(self.recipe, images, self.member, self.population, start)
+        return loop.plan_of(self.recipe, images, self.member, self.population, parent)
 
     def conversion_report(self) -> pd.DataFrame:
         """What the conversion to spiking networks fitted, a row for each model and site.
@@ -306,6 +305,7 @@ class Pool:
     def _images(self) -> Images:
         return self._read_images(self.folder.read_array)
 
+    @cached_property
     def mapped_images(self) -> Images:
         """The same, mapped, so that all processes of a machine hold them once; nobody may write to
         them.
@@ -321,17 +321,10 @@ class Pool:
         if self.folder.has("canary.npy"):
             canary = self.folder.read_array("canary.npy", "b", (len(x),))
         lists = {name: tuple(about[name]) for name in ("classes", "mean", "std")}
+        frames = about.get("frames", 1)
+        images = Images(x=x, y=y, canary=canary, name=about["name"], frames=frames, **lists)
         try:
-            return check_images(
-                Images(
-                    x=x,
-                    y=y,
-                    canary=canary,
-                    name=about["name"],
-                    frames=about.get("frames", 1),
-                    **lists,
-                )
-            )
+            return check_images(images)
         except (TypeError, ValueError) as error:
             raise self.folder.corrupt("images.json", error) from error
 
@@ -340,12 +333,13 @@ class Pool:
         """What is recorded of its images besides their pixels: classes, name, digest, mean, std,
         and `frames` where there are several.
         """
-        return self.folder.read_json("images.json", classes=list, name=str, mean=list, std=list)
+        return self.folder.read_json(
+            "images.json", classes=list, name=str, digest=str, mean=list, std=list
+        )
 
     def is_about(self, images: Images) -> bool:
         """Whether these are the images that its models were trained on or are audited by."""
-        recorded = self.folder.read_json("images.json", digest=str)
-        return images.digest == recorded["digest"]
+        return images.digest == self.images_record["digest"]
 
 
 def weights_name(model: int, epoch: int | None = None) -> str:

@@ -5,8 +5,6 @@ Each asks the code itself: a step is taken, and what comes out is held against w
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +14,7 @@ from mia_nb.models import neural_de
 from mia_nb.training import loop
 from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.compiled import CompiledGroup, forget, reason
-from mia_nb.training.loop import DTYPES, OPTIMIZERS, Group, Plan
+from mia_nb.training.loop import DTYPES, OPTIMIZERS, Group, Parent, Plan
 from mia_nb.training.stacking import keeps_gradients
 from mia_nb.types import Images, Recipe
 
@@ -34,15 +32,6 @@ MAY_CHANGE = (
 # defenses without draws, and the same in every epoch
 COMPILABLE = (None, "l1", "l2", "label_smoothing", "early_stopping")
 EXACT = 2**-10  # a learning rate that float32 holds exactly
-
-
-class Parent(Protocol):
-    """What is asked of the pool that another starts from, trained or not yet."""
-
-    recipe: Recipe
-
-    def model(self, model: int) -> nn.Module:
-        """A row as a module, in evaluation mode."""
 
 
 def check(plan: Plan, set_aside: int, parent: Parent | None = None) -> None:
