@@ -307,7 +307,7 @@ def measure(net: Net, mode: Mode, images: Images, device: torch.device, seconds:
 
     Nothing compiled is left from the row before.
     """
-    compiled.forget()
+    compiled._FUNCTIONS.clear()
     batch = min(mode.batch or net.batch, len(images.y) // 4)
     recipe = training.train.complete(
         Recipe(

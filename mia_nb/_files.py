@@ -20,22 +20,28 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 MANIFEST = "manifest.jsonl"
 PLAIN_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 SHA256 = re.compile("[0-9a-f]{64}")
-# a line as it is usually written, of a name that is plain: read in a fifth of the time that JSON
-# takes
-USUAL = re.compile(
-    rb'\{"file": "(?!manifest\.jsonl")(\w[\w.+=@ -]{0,199})", "sha256": (?:null|"([0-9a-f]{64})")\}'
-)
 # nanoseconds: two states of a file that are no further apart may show the same time
 RECENT = 2 * 10**9
-# manifests as last read: (stamp, bytes, what they list, what was said of them)
-_READ: dict[Path, tuple] = {}
+
+
+class _Manifest(NamedTuple):
+    """A manifest as it was last read."""
+
+    stamp: tuple[int, int, int] | None  # of the file; None where a later state may have the same
+    data: bytes  # whole lines alone
+    files: dict[str, str]
+    message: str  # that was printed of it
+
+
+UNREAD = _Manifest(None, b"", {}, "")
+_READ: dict[Path, _Manifest] = {}
 
 
 @contextlib.contextmanager
@@ -188,15 +194,15 @@ def _entry(line: bytes) -> tuple[str, str | None] | None:
     """(file, sha256) of a line of a manifest, the latter None for a file that was removed; None for
     what is no record.
     """
-    if usual := USUAL.fullmatch(line):
-        return usual[1].decode(), usual[2] and usual[2].decode()
     try:
         entry = parse_json(line)
         name = entry["file"]
         sha = entry["sha256"]
-        return (name, sha) if is_plain(name) and (sha is None or SHA256.fullmatch(sha)) else None
+        if is_plain(name) and (sha is None or SHA256.fullmatch(sha)):
+            return name, sha
     except (ValueError, TypeError, KeyError):
-        return None
+        pass
+    return None
 
 
 def listed(path: Path) -> dict[str, str]:
@@ -205,47 +211,55 @@ def listed(path: Path) -> dict[str, str]:
     Lines that are no records are skipped, and said once. Only what was appended since the last call
     is parsed.
     """
-    stamp, before, files, last_message = _READ.get(path, (None, b"", {}, ""))
+    last = _READ.get(path, UNREAD)
     try:
         with open_file(path) as file:
             stat = os.fstat(file.fileno())
-            now = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            if now == stamp:
-                return files
+            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if stamp == last.stamp:
+                return last.files
             data = file.read()
     except FileNotFoundError:
         return {}
-    before = before if data.startswith(before) else b""
-    files = dict(files) if before else {}
-    bad = []
-    lines = data[len(before) :].split(b"\n")
-    for number, line in enumerate(lines, before.count(b"\n") + 1):
-        if entry := _entry(line):
-            name, sha = entry
-            if sha:
-                files[name] = sha
-            else:
-                files.pop(name, None)
-        elif line:
-            bad.append(number)
+    before = last.data if data.startswith(last.data) else b""
+    files = dict(last.files) if before else {}
+    bad = _read_lines(data[len(before) :], before.count(b"\n") + 1, files)
+    message = last.message
     if bad:
-        which = ", ".join(map(str, bad[:5])) + ", ..." * (len(bad) > 5)
-        description = (
-            "1 line is no record and is"
-            if len(bad) == 1
-            else f"{len(bad)} lines are no records and are"
-        )
-        message = f"{path}: {description} skipped ({which}); what was listed there is made again"
-        if message != last_message:
+        message = _skipped(path, bad)
+        if message != last.message:
             print(message, file=sys.stderr)
-        last_message = message
     if len(_READ) > 100:
         _READ.clear()
     settled = time.time_ns() - stat.st_mtime_ns > RECENT
-    _READ[path] = (
-        now if settled else None,
-        data if data.endswith(b"\n") else b"",
-        files,
-        last_message,
-    )
+    whole_lines = data if data.endswith(b"\n") else b""
+    _READ[path] = _Manifest(stamp if settled else None, whole_lines, files, message)
     return files
+
+
+def _read_lines(data: bytes, first: int, files: dict[str, str]) -> list[int]:
+    """Bring `files` up to date with lines of a manifest, numbered from `first`; the numbers of
+    those that are no records.
+    """
+    bad = []
+    for number, line in enumerate(data.split(b"\n"), first):
+        entry = _entry(line)
+        if entry is None:
+            if line:
+                bad.append(number)
+            continue
+        name, sha = entry
+        if sha:
+            files[name] = sha
+        else:
+            files.pop(name, None)
+    return bad
+
+
+def _skipped(path: Path, bad: list[int]) -> str:
+    """What is said of lines with these numbers."""
+    which = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+    lines = "1 line is no record and is"
+    if len(bad) > 1:
+        lines = f"{len(bad)} lines are no records and are"
+    return f"{path}: {lines} skipped ({which}); what was listed there is made again"

@@ -537,12 +537,17 @@ def _outputs(
     output = options.get("output")
     if output is None:
         return logits_of(images)
-    random = None
-    if defenses.OUTPUTS[output].random:  # as many images of uniform pixels
-        generator = torch.Generator().manual_seed(mix(options["seed"], "random images"))
-        x = torch.randint(0, 256, images.x.shape, generator=generator, dtype=torch.uint8)
-        random = logits_of(images._replace(x=x.to(images.x.device)))
-    return defenses.change_output(output, logits_of(images), random, **options["output_args"])
+    of_random = None
+    if defenses.OUTPUTS[output].random:
+        of_random = logits_of(_random_images(images, options["seed"]))
+    return defenses.change_output(output, logits_of(images), of_random, **options["output_args"])
+
+
+def _random_images(images: Images, seed: int) -> Images:
+    """As many images of uniform pixels."""
+    generator = torch.Generator().manual_seed(mix(seed, "random images"))
+    x = torch.randint(0, 256, images.x.shape, generator=generator, dtype=torch.uint8)
+    return images._replace(x=x.to(images.x.device))
 
 
 def _activity_names(module: snn.SNN) -> list[str]:

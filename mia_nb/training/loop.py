@@ -231,31 +231,41 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
     """
     lr = recipe.lr
     if recipe.schedule == "one_cycle":
-        if fraction < 0.3:
-            start = lr / 25
-            end = lr
-            t = fraction / 0.3
-        else:
-            start = lr
-            end = lr / 1e4
-            t = (fraction - 0.3) / 0.7
-        return end + (start - end) * (1 + math.cos(math.pi * t)) / 2
+        return _one_cycle(lr, fraction)
     if recipe.schedule == "cosine":
         return lr * (1 + math.cos(math.pi * fraction)) / 2
     if recipe.schedule == "linear":
         return lr * (1 - fraction)
     if recipe.schedule == "plateau":
-        best = math.inf
-        waited = 0
-        for loss in history:
-            if loss < 0.98 * best:
-                best = loss
-                waited = 0
-            else:
-                waited += 1
-            if waited > 10:
-                lr = max(lr * 0.1, min(1e-5, recipe.lr))
-                waited = 0
+        return _plateau(lr, history)
+    return lr
+
+
+def _one_cycle(lr: float, fraction: float) -> float:
+    if fraction < 0.3:
+        start = lr / 25
+        end = lr
+        t = fraction / 0.3
+    else:
+        start = lr
+        end = lr / 1e4
+        t = (fraction - 0.3) / 0.7
+    return end + (start - end) * (1 + math.cos(math.pi * t)) / 2
+
+
+def _plateau(lr: float, history: list[float]) -> float:
+    least = min(1e-5, lr)
+    best = math.inf
+    waited = 0
+    for loss in history:
+        if loss < 0.98 * best:
+            best = loss
+            waited = 0
+        else:
+            waited += 1
+        if waited > 10:
+            lr = max(lr * 0.1, least)
+            waited = 0
     return lr
 
 
