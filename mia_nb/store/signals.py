@@ -65,23 +65,29 @@ def load_signals(folder: Folder) -> Signals:
         raise OSError(
             error.errno, f"{error.strerror} while reading {folder.path}: {way}"
         ) from error
+    arrays = dict.fromkeys(FORMS) | arrays
+    _check_forms(folder, arrays)
+    _check_activity(folder, info, arrays["activity"])
+    del arrays["samples"]
+    return Signals(**arrays, query_kind=info.pop("draws"), info=info)
+
+
+def _check_forms(folder: Folder, arrays: dict[str, np.ndarray | None]) -> None:
+    """Corrupt unless every array has a type and axes of its field, as long as those of the others."""
     sizes: dict[str, int] = {}  # of each axis, by the first array that has it
     for name, (kinds, axes) in FORMS.items():
-        array = arrays.setdefault(name, None)
+        array = arrays[name]
         if array is None:
             if name not in OPTIONAL:
                 raise folder.corrupt("info.json", f"{name} is not among its fields")
             continue
-        fits = array.ndim == len(axes) and all(
-            sizes.setdefault(axis, size) == size
-            for axis, size in zip(axes, array.shape, strict=True)
-        )
-        if not fits or array.dtype.kind not in kinds:
+        fits = array.ndim == len(axes) and array.dtype.kind in kinds
+        if fits:
+            for axis, size in zip(axes, array.shape, strict=True):
+                fits = fits and sizes.setdefault(axis, size) == size
+        if not fits:
             text = f"it holds {array.shape} {array.dtype}, which does not fit the others"
             raise folder.corrupt(f"{name}.npy", text)
-    arrays.pop("samples")
-    _check_activity(folder, info, arrays["activity"])
-    return Signals(**arrays, query_kind=info.pop("draws"), info=info)
 
 
 def _check_activity(folder: Folder, info: dict, activity: np.ndarray | None) -> None:

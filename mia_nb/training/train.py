@@ -174,7 +174,6 @@ def make_missing(
     return announce(pool, progress, f"{done} in {time.perf_counter() - begun:.1f} s")
 
 
-@checked
 def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options: Any) -> Pool:
     """Train every model of a pool further: `recipe` with the pool as its parent and its split,
     beside it in the same root.
@@ -285,7 +284,6 @@ def rows_to_make(pool: Pool, force: bool) -> list[int]:
     return rows
 
 
-@checked
 def complete(recipe: Recipe) -> Recipe:
     """The recipe with the optimiser's defaults written out; ValueError for a name that is not
     known.
