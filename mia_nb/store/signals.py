@@ -73,7 +73,7 @@ def load_signals(folder: Folder) -> Signals:
 
 
 def _check_forms(folder: Folder, arrays: dict[str, np.ndarray | None]) -> None:
-    """Corrupt unless every array has a type and axes of its field, as long as those of the others."""
+    """Corrupt unless every array has a type and axes of its field, as long as in the others."""
     sizes: dict[str, int] = {}  # of each axis, by the first array that has it
     for name, (kinds, axes) in FORMS.items():
         array = arrays[name]

@@ -95,10 +95,12 @@ class Pool:
     def files_of(self, model: int) -> list[str]:
         """Files of a row that was trained to its end."""
         weights = [weights_name(model, epoch) for epoch in (None, *self.recipe.snapshots)]
-        # written before the weights, of conversions and of training on what is stored
-        recorded = self.folder.files()
-        beside = [name for name in (report_name(model), stored_name(model)) if name in recorded]
-        return [trace_name(model), *weights, *beside]
+        names = [trace_name(model), *weights]
+        if self.recipe.defense == "stored":
+            names.append(stored_name(model))
+        if report_name(model) in self.folder.files():  # of a conversion, written before its weights
+            names.append(report_name(model))
+        return names
 
     @property
     def sampling(self) -> dict:
