@@ -405,15 +405,7 @@ def test_sigma_and_noise_sd_are_those_of_the_networks():
     assert accounting.nsde_sigma(k=0.5, steps=16, T=1) == 2 == accounting.noise_sd(k=0.5, steps=16)
     assert accounting.nsde_sigma(k=0.5, steps=32, T=0.125) == 8
     assert accounting.noise_sd(k=0.5, steps=32) == pytest.approx(math.sqrt(8))
-    from mia_nb.models import solvers
-
     for k, steps, T in ((0.3, 8, 0.25), (0.6, 32, 1.0)):
-        assert accounting.nsde_sigma(k=k, steps=steps, T=T) == pytest.approx(
-            solvers.sigma(k, steps, T), rel=1e-14
-        )
-        assert accounting.noise_sd(k=k, steps=steps) == pytest.approx(
-            solvers.noise_sd(k, steps), rel=1e-14
-        )
         assert accounting.noise_sd(k=k, steps=steps) == pytest.approx(
             accounting.nsde_sigma(k=k, steps=steps, T=T) * math.sqrt(T)
         )

@@ -15,6 +15,7 @@ import torchsde
 from torch import nn
 from torch.func import vmap
 
+from mia_nb.accounting import noise_sd, nsde_sigma
 from mia_nb.models import solvers
 from mia_nb.models.neural_de import Drift
 from mia_nb.models.solvers import integrate
@@ -200,7 +201,7 @@ def test_without_drift_the_noise_has_variance_k_squared_times_steps(method):
         lambda t, h: 0 * h, start, steps=steps, T=0.5, method=method, k=k, generator=seeded(0)
     )
     assert end.var().item() == pytest.approx(k**2 * steps, rel=0.02)
-    assert end.std().item() == pytest.approx(solvers.noise_sd(k, steps), rel=0.01)
+    assert end.std().item() == pytest.approx(noise_sd(k=k, steps=steps), rel=0.01)
     assert_normal(end, 0.0, k**2 * steps)
 
 
@@ -229,7 +230,7 @@ def test_the_library_s_stochastic_schemes_have_the_closed_mean_and_variance_of_a
     k, steps, T, h0 = 0.2, 10, 0.5, 1.5
     start = torch.full((100, 5, 10, 10), h0, dtype=torch.float64)
     options = {"steps": steps, "T": T, "k": k, "generator": seeded(2)}
-    c, g = 1 + rate * T / steps, solvers.sigma(k, steps, T)
+    c, g = 1 + rate * T / steps, nsde_sigma(k=k, steps=steps, T=T)
     discrete = c**steps * h0, k**2 * sum(c ** (2 * j) for j in range(steps))
     continuous = math.exp(rate * T) * h0, g**2 * (math.exp(2 * rate * T) - 1) / (2 * rate)
     assert_normal(integrate(lambda t, h: rate * h, start, method="milstein", **options), *discrete)
@@ -240,7 +241,7 @@ def test_the_library_s_stochastic_schemes_have_the_closed_mean_and_variance_of_a
 def test_own_euler_maruyama_is_torchsde_s_on_the_same_brownian_path(convolutional, monkeypatch):
     drift, h = convolutional
     steps, k, T = 16, 0.3, 0.5
-    dt, g = T / steps, solvers.sigma(k, steps, T)
+    dt, g = T / steps, nsde_sigma(k=k, steps=steps, T=T)
 
     class Equation(nn.Module):
         noise_type, sde_type = "diagonal", "ito"
@@ -363,14 +364,10 @@ def test_sigma_reproduces_every_setting_of_the_study_s_table_xii():
     for s, T, k, printed in rows:
         exact = HANDS.get(k, k)
         assert exact == pytest.approx(k, abs=0.0051)
-        assert solvers.sigma(exact, s, T) == pytest.approx(printed, abs=0.055)
-        assert solvers.noise_sd(exact, s) == pytest.approx(
-            solvers.sigma(exact, s, T) * math.sqrt(T)
+        assert nsde_sigma(k=exact, steps=s, T=T) == pytest.approx(printed, abs=0.055)
+        assert noise_sd(k=exact, steps=s) == pytest.approx(
+            nsde_sigma(k=exact, steps=s, T=T) * math.sqrt(T)
         )
-    assert solvers.sigma(0.5, 16) == 2 and solvers.noise_sd(0.5, 16) == 2
-    assert solvers.sigma(0.25, 8, 0.125) / solvers.noise_sd(0.25, 8) == pytest.approx(
-        2.83, abs=0.005
-    )
 
 
 # --------------------------------------------------------------------------------------------------

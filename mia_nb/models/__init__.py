@@ -106,20 +106,12 @@ def build(
             f"model {model!r} is no builder of models: it stands in an installed package, in a"
             " module that defines no network"
         )
-    args = {**FORMS.get(model, {}), **(model_args or {})}
     height, width = (size, size) if isinstance(size, int) else size
     # else the base says it
     if model in MODELS and model not in BASES and min(height, width) < SMALLEST:
         raise ValueError(
             f"{model} wants images of {SMALLEST}x{SMALLEST} pixels or more; these are"
             f" {height}x{width}"
-        )
-    known = inspect.signature(builder).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
-    if not takes_any and (unknown := sorted(set(args) - set(known))):
-        near = hint(unknown[0], known)
-        raise ValueError(
-            f"model_args: {model} takes no {unknown[0]!r}{near} (it takes {', '.join(known)})"
         )
     offered = {
         "in_channels": in_channels,
@@ -130,9 +122,7 @@ def build(
     }
     if frames > 1:
         offered["frames"] = frames
-    if str(getattr(builder, "__module__", None)).partition(".")[0] == "torchvision":
-        known = {*known, "num_classes"}
-    args = {name: value for name, value in offered.items() if name in known} | args
+    args = _arguments(model, builder, model_args or {}, offered)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
@@ -147,6 +137,27 @@ def build(
             f"model {model} returned a {type(module).__name__}; wanted a torch.nn.Module"
         )
     return module.to(dtype)
+
+
+def _arguments(
+    model: str, builder: Callable, model_args: dict[str, Any], offered: dict[str, Any]
+) -> dict[str, Any]:
+    """What a builder is called with: of what is offered that which it names, then its options;
+    ValueError for an option that it does not take.
+    """
+    args = {**FORMS.get(model, {}), **model_args}
+    parameters = inspect.signature(builder).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = sorted(set(args) - set(parameters))
+    if unknown and not takes_any:
+        near = hint(unknown[0], parameters)
+        raise ValueError(
+            f"model_args: {model} takes no {unknown[0]!r}{near} (it takes {', '.join(parameters)})"
+        )
+    wanted = set(parameters)
+    if str(getattr(builder, "__module__", None)).partition(".")[0] == "torchvision":
+        wanted.add("num_classes")
+    return {name: value for name, value in offered.items() if name in wanted} | args
 
 
 def architecture(model: str, model_args: dict | None = None) -> str:
@@ -177,9 +188,8 @@ def source(model: str, model_args: dict | None = None) -> str:
         return ""
     builder = _find(names[0])
     place = names[0].partition(":")[0]
-    if (
-        place == "__main__"
-    ):  # a cell, whose file is the kernel's, or a script with globals of its own
+    if place == "__main__":
+        # a cell, whose file is the kernel's, or a script with globals of its own
         return _code_in_memory(names[0], builder)
     code = _code_in_files(names[0], builder)
     if _CODE.setdefault(builder, {}).setdefault(names[0], code) != code:
@@ -284,11 +294,9 @@ def timesteps(module: nn.Module) -> int | None:
     B, K); None of any other.
     """
     count = getattr(module, "timesteps", None)
-    return (
-        count
-        if count is not None and "per_step" in inspect.signature(module.forward).parameters
-        else None
-    )
+    if count is None or "per_step" not in inspect.signature(module.forward).parameters:
+        return None
+    return count
 
 
 def check_width(module: nn.Module, images: Images) -> nn.Module:
@@ -302,8 +310,7 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
     Raises:
         ValueError: of one line, where the module fails or its outputs are of another shape.
     """
-    weight = next(module.parameters(), torch.zeros(()))
-    probe = normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)
+    probe = _two_images(module, images)
     try:
         with evaluating(module), torch.random.fork_rng(devices=[]):
             output = module(probe)
@@ -311,15 +318,20 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
         raise ValueError(
             f"the model fails on two images of shape {tuple(probe.shape[1:])}: {first_line(error)}"
         ) from error
-    got = getattr(output, "shape", type(output).__name__)
     wanted = (len(probe), len(images.classes))
-    if not isinstance(output, torch.Tensor) or tuple(got) != wanted:
-        shape = tuple(got) if isinstance(output, torch.Tensor) else got
+    came = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    if came != wanted:
         raise ValueError(
-            f"the model gives {shape} for two images; wanted {wanted}: one logit for each of"
+            f"the model gives {came} for two images; wanted {wanted}: one logit for each of"
             f" {wanted[1]} classes"
         )
     return module
+
+
+def _two_images(module: nn.Module, images: Images) -> torch.Tensor:
+    """The first two images as the module takes them."""
+    weight = next(module.parameters(), torch.zeros(()))
+    return normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)
 
 
 def main_logits(output: Any) -> torch.Tensor:
@@ -341,8 +353,7 @@ def check_training(module: nn.Module, images: Images) -> None:
         module: runs in training mode without gradient; its mode and buffers are left as they were.
         images: whose classes are counted.
     """
-    weight = next(module.parameters(), torch.zeros(()))
-    probe = normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)
+    probe = _two_images(module, images)
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     modes = [(part, part.training) for part in module.modules()]
     try:
@@ -360,13 +371,12 @@ def check_training(module: nn.Module, images: Images) -> None:
             buffer.data = was
     logits = main_logits(output)
     wanted = (len(probe), len(images.classes))
-    if isinstance(logits, torch.Tensor) and tuple(logits.shape) == wanted:
-        return
     came = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(output).__name__}"
-    raise ValueError(
-        f"the model gives {came} for two images in training mode; wanted logits {wanted}, or a"
-        " named tuple whose field logits they are: return the logits alone"
-    )
+    if came != wanted:
+        raise ValueError(
+            f"the model gives {came} for two images in training mode; wanted logits {wanted}, or a"
+            " named tuple whose field logits they are: return the logits alone"
+        )
 
 
 @contextlib.contextmanager
@@ -433,14 +443,13 @@ def _builds(builder: object) -> bool:
     home = getattr(builder, "__module__", None) or ""
     if not (inspect.isfunction(builder) or inspect.isclass(builder)) or _foreign(home):
         return False
-    values = vars(sys.modules[home]).values() if home in sys.modules else ()
-    origins = (
-        value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
-        for value in values
-    )
-    return any(
-        str(origin).partition(".")[0] in ("torch", "torchvision") for origin in origins
-    ) or any(inspect.isclass(value) and issubclass(value, nn.Module) for value in values)
+    for value in vars(sys.modules[home]).values() if home in sys.modules else ():
+        origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+        if str(origin).partition(".")[0] in ("torch", "torchvision"):
+            return True
+        if inspect.isclass(value) and issubclass(value, nn.Module):
+            return True
+    return False
 
 
 def _beside_networks(builder: Callable) -> bool:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from mia_nb import models
+from mia_nb.accounting import noise_sd, nsde_sigma
 from mia_nb.checks import one_of
 from mia_nb.models import solvers
 from mia_nb.models.lipschitz import conv_norm, local_lipschitz
@@ -76,13 +77,17 @@ class ConcatConv2d(nn.Module):
             nn.init.uniform_(p, -bound, bound)
 
     def forward(self, t: float | Tensor, h: Tensor, scale: Tensor | None = None) -> Tensor:
+        """The map of [t, h]; `scale` multiplies the part of h."""
         mapped = self.state(h)
+        if scale is not None:
+            mapped = scale * mapped
         # one time channel serves all images, unless gradients per sample are wanted
         example = h[:, :1] if torch.is_grad_enabled() else h[:1, :1]
-        return (mapped if scale is None else scale * mapped) + self.time(
-            # a number fills in one kernel
-            t * torch.ones_like(example) if isinstance(t, Tensor) else torch.full_like(example, t)
-        )
+        if isinstance(t, Tensor):
+            times = t * torch.ones_like(example)
+        else:
+            times = torch.full_like(example, t)  # one kernel
+        return mapped + self.time(times)
 
 
 class Drift(nn.Module):
@@ -219,8 +224,15 @@ class FlowBlock(nn.Module):
             conv = [nn.Conv2d(wide, wide, 3, padding=1) for _ in range(2)]
             self.start = nn.Sequential(conv[0], nn.ReLU(), conv[1])
 
-    sigma = property(lambda self: solvers.sigma(self.k, self.solver["steps"], self.solver["T"]))
-    noise_sd = property(lambda self: solvers.noise_sd(self.k, self.solver["steps"]))
+    @property
+    def sigma(self) -> float:
+        """k sqrt(steps / T), the diffusion coefficient."""
+        return nsde_sigma(k=self.k, steps=self.solver["steps"], T=self.solver["T"])
+
+    @property
+    def noise_sd(self) -> float:
+        """k sqrt(steps), the standard deviation of the noise in h(T) where the drift is 0."""
+        return noise_sd(k=self.k, steps=self.solver["steps"])
 
     @property
     def noise_on(self) -> bool:
@@ -478,15 +490,15 @@ class Replaced(nn.Module):
         """This module's state dictionary with all that the network before its replacement knew
         outside the last group.
         """
-        gone = f"groups.{len(self.network.groups) - 1}."
-        fresh = {
-            name: tensor
-            for name, tensor in self.state_dict().items()
-            if name.startswith(f"network.{gone}")
-        }
-        return fresh | {
-            f"network.{name}": tensor for name, tensor in state.items() if not name.startswith(gone)
-        }
+        replaced_group = f"groups.{len(self.network.groups) - 1}."
+        adopted = {}
+        for name, tensor in self.state_dict().items():
+            if name.startswith(f"network.{replaced_group}"):
+                adopted[name] = tensor
+        for name, tensor in state.items():
+            if not name.startswith(replaced_group):
+                adopted[f"network.{name}"] = tensor
+        return adopted
 
 
 def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Replaced:
@@ -594,9 +606,10 @@ def is_noisy(module: nn.Module) -> bool:
 def describe(module: nn.Module) -> dict | None:
     """The differential equation of a network in words and numbers, None where there is none: that
     of its last block, the same as all others' unless it took a group's place."""
-    *_, block = None, *(block for _, block in flow_blocks(module))
-    if block is None:
+    blocks = [block for _, block in flow_blocks(module)]
+    if not blocks:
         return None
+    block = blocks[-1]
     return {
         "norm": getattr(module, "norm", "bn"),
         "layout": getattr(module, "layout", "last"),
@@ -635,8 +648,6 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
     finally:
         for handle in handles:
             handle.remove()
-    return (
-        f"{reasons[0]}: take more steps, a smaller learning rate, or lipschitz="
-        if reasons
-        else None
-    )
+    if not reasons:
+        return None
+    return f"{reasons[0]}: take more steps, a smaller learning rate, or lipschitz="

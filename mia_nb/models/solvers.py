@@ -28,21 +28,6 @@ class BlownUp(ValueError):
     """A state that left all bounds inside a solver that chooses its own steps."""
 
 
-def sigma(k: float, steps: int, T: float = 1.0) -> float:
-    """Diffusion coefficient k sqrt(steps / T) of noise with standard deviation k a step: the
-    study's sigma, all its Table XII.
-
-    Hong, Wu, Gruber and Lee (arXiv 2501.06686). Their Theorem 1 writes the diffusion as sigma /
-    sqrt(T): that sigma is `noise_sd`. The two agree at T = 1 only.
-    """
-    return k * math.sqrt(steps / T)
-
-
-def noise_sd(k: float, steps: int) -> float:
-    """Standard deviation k sqrt(steps) of the noise in h(T) where the drift is 0."""
-    return k * math.sqrt(steps)
-
-
 def integrate(
     drift: Drift,
     h: Tensor,
@@ -108,7 +93,7 @@ def integrate(
                 f" stacked: train them one by one (strategy='plain'), or take {', '.join(FIXED)}"
             )
         if method in DIAGONAL:
-            return _torchsde(drift, h, t0, T, method, steps, sigma(k, steps, T), generator)
+            return _torchsde(drift, h, t0, T, method, steps, k * math.sqrt(steps / T), generator)
         return _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint)
     dt = T / steps
     step = {"euler": _euler, "rk4": _rk4, "stoch_rk4": _stoch_rk4}[method]
