@@ -100,36 +100,28 @@ def score(
     plain, options = _bound(function)
     unit, held_out, disjoint = _units(plain, target, pool, targets, keep_complement)
     rows = [np.flatnonzero(unit != number) for number in held_out]
-    tolerated = {
-        option: value
-        # a design that leaves gaps is stamped, not refused
-        for option, value in (("missing", "nan"), ("allow_unequal", True))
-        if option in inspect.signature(plain).parameters and option not in options
-    }
-    # an attack from elsewhere expects arrays, those that learn read all of them
-    cut = partial(in_place, pool) if plain in IN_BLOCKS else pool.select
-    value = np.empty((len(targets), audited.sum()))
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
-        summaries = _summaries(plain, options, target.query_kind, pool, unit, set(held_out))
-        for number, summary in summaries:
-            known = {} if summary is None else {"summary": summary}
-            for row in np.flatnonzero(held_out == number):
-                t = targets[row]
-                hidden_target = target.select(models=slice(t, t + 1)).hide()
-                references = cut(rows[row]) if len(rows[row]) else None
-                scores = _row_of(function, name, hidden_target, references, tolerated | known)
-                value[row] = scores[audited]
+        value = _values(name, function, target, pool, targets, unit, held_out)
     designs = _designs(pool, rows)
     flags = _flags(target, pool, designs, keep_complement, _warned(raised))
-    unscored = np.isnan(value)
-    if unscored.any():
-        references_of = [pool.member[models][:, audited] for models in rows]
-        lacks_side = np.array([~(seen.any(0) & ~seen.all(0)) for seen in references_of])
-        reason = "no reference on one side" if lacks_side[unscored].all() else "the attack gave NaN"
-        flags.append(f"{unscored.mean():.2%} of the samples unscored: {reason}")
+    if np.isnan(value).any():
+        flags.append(_unscored(np.isnan(value), pool, rows, audited))
     accuracy, loss = _by_membership(target, targets, audited)
     attack_name = getattr(plain, "__name__", name)
+    info = {
+        "attack": name,
+        "options": options,
+        "k": min((k for k, _ in designs), default=0),
+        "queries": target.shape[1],
+        "draws": target.query_kind,
+        "combine": combination(attack_name, target.query_kind, options.get("combine")),
+        "keys": {"target": target.info.get("pool"), "references": pool.info.get("pool")},
+        "disjoint": references is not None and disjoint,
+        "flags": flags,
+    }
+    if "split" in target.info:
+        info["split"] = target.info["split"]
     member = target.member[targets]
     return Scores(
         value=value,
@@ -138,19 +130,53 @@ def score(
         pair=pair_ids(member[:, audited & ~target.member.all(0)]),
         accuracy=accuracy,
         loss=loss,
-        info={
-            "attack": name,
-            "options": options,
-            "k": min((k for k, _ in designs), default=0),
-            "queries": target.shape[1],
-            "draws": target.query_kind,
-            "combine": combination(attack_name, target.query_kind, options.get("combine")),
-            "keys": {"target": target.info.get("pool"), "references": pool.info.get("pool")},
-            "disjoint": references is not None and disjoint,
-            "flags": flags,
-            **{key: target.info[key] for key in ("split",) if key in target.info},
-        },
+        info=info,
     )
+
+
+def _values(
+    name: str,
+    function: Attack,
+    target: Signals,
+    pool: Signals,
+    targets: np.ndarray,
+    unit: np.ndarray,
+    held_out: np.ndarray,
+) -> np.ndarray:
+    """(targets, audited samples) scores: of each target against the models of the pool that are
+    not of the unit that is held out.
+    """
+    plain, options = _bound(function)
+    known = inspect.signature(plain).parameters
+    tolerated = {}  # a design that leaves gaps is stamped, not refused
+    for option, value in (("missing", "nan"), ("allow_unequal", True)):
+        if option in known and option not in options:
+            tolerated[option] = value
+    # an attack from elsewhere expects arrays, those that learn read all of them
+    cut = partial(in_place, pool) if plain in IN_BLOCKS else pool.select
+    audited = ~target.population
+    values = np.empty((len(targets), audited.sum()))
+    summaries = _summaries(plain, options, target.query_kind, pool, unit, set(held_out))
+    for number, summary in summaries:
+        rows = np.flatnonzero(unit != number)
+        references = cut(rows) if len(rows) else None
+        given = tolerated if summary is None else tolerated | {"summary": summary}
+        for row in np.flatnonzero(held_out == number):
+            t = targets[row]
+            hidden_target = target.select(models=slice(t, t + 1)).hide()
+            scores = _row_of(function, name, hidden_target, references, given)
+            values[row] = scores[audited]
+    return values
+
+
+def _unscored(
+    missing: np.ndarray, pool: Signals, rows: list[np.ndarray], audited: np.ndarray
+) -> str:
+    """The flag of scores (targets, audited samples) that are missing: how many, and why."""
+    references_of = [pool.member[models][:, audited] for models in rows]
+    lacks_side = np.array([~(seen.any(0) & ~seen.all(0)) for seen in references_of])
+    reason = "no reference on one side" if lacks_side[missing].all() else "the attack gave NaN"
+    return f"{missing.mean():.2%} of the samples unscored: {reason}"
 
 
 @checked
