@@ -47,48 +47,59 @@ def parameters(args: Namespace) -> list[tuple[str, str]]:
     """What the options say, as (parameter, text) of the notebook; ValueError for what does not go
     together.
     """
-    given = [
-        (OPTIONS.get(option, option), str(value), f"--{option} ")
-        for option in ("model", "logits", "pool", "data", "epochs", "models")
-        if (value := getattr(args, option)) is not None
-    ]
-    overrides = notebooks.given(args.parameter)
-    given += [(name, value, f"-p {name}=") for name, value in overrides if name != "fail_if"]
-    named = {name: value for name, value, _ in given}
-    for name in named:
-        texts = [f"{how}{value}" for other, value, how in given if other == name]
-        message = f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
-        if len(texts) > 1:
-            raise ValueError(message)
-    ways = [name for name in WAYS if named.get(name)]
-    came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
-    way = ways[0] if len(ways) == 1 else ""
-    idle_ones = [how for name, _, how in given if way and name in IDLE[way]]
-    extra = [how.removeprefix("-p ").rstrip(" =") for how in idle_ones]
-    logits = named.get("logits")
-    if not way:
+    given = []  # (parameter, text, how it was given)
+    for option in ("model", "logits", "pool", "data", "epochs", "models"):
+        value = getattr(args, option)
+        if value is not None:
+            given.append((OPTIONS.get(option, option), str(value), f"--{option} "))
+    limits = []
+    for name, text in notebooks.given(args.parameter):
+        if name == "fail_if":
+            limits += _listed(text)
+        else:
+            given.append((name, text, f"-p {name}="))
+    limits += args.fail_if
+    values = {}
+    for name, text, how in given:
+        if name in values:
+            texts = [f"{how}{text}" for other, text, how in given if other == name]
+            raise ValueError(
+                f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
+            )
+        values[name] = text
+    _refuse_together(values, given)
+    stated = [str(limit) for limit in auditing.limits(limits)]
+    if stated:
+        values["fail_if"] = json.dumps(stated)
+    return list(values.items())
+
+
+def _refuse_together(values: dict[str, str], given: list[tuple[str, str, str]]) -> None:
+    """ValueError unless there is one thing to audit, with all that it needs and nothing idle."""
+    ways = [name for name in WAYS if values.get(name)]
+    if len(ways) != 1:
+        came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
         raise ValueError(
             "wanted one of --model package.module:function --data IMAGES, --logits FILE.npz"
             f" (outputs of models trained elsewhere), --pool KEY (a stored pool){came}"
         )
-    if way == "model" and "dataset" not in named:
+    way = ways[0]
+    if way == "model" and "dataset" not in values:
         raise ValueError(
             "--model needs --data: a folder of class folders of images, an .npz with train_images,"
             " or a known name"
         )
-    if extra:
+    idle = [how.removeprefix("-p ").rstrip(" =") for name, _, how in given if name in IDLE[way]]
+    if idle:
         raise ValueError(
-            f"--{way} brings {BRINGS.get(way)}: {', '.join(extra)} would change nothing; leave"
-            f" {'it' if len(extra) == 1 else 'them'} out"
+            f"--{way} brings {BRINGS.get(way)}: {', '.join(idle)} would change nothing; leave"
+            f" {'it' if len(idle) == 1 else 'them'} out"
         )
-    if way == "logits" and not Path(logits).is_file():
+    if way == "logits" and not Path(values["logits"]).is_file():
         raise ValueError(
-            f"--logits {logits}: no such file; wanted an .npz with logits, labels and member, or"
-            " a .csv or .tsv of one model"
+            f"--logits {values['logits']}: no such file; wanted an .npz with logits, labels and"
+            " member, or a .csv or .tsv of one model"
         )
-    limits = [text for name, value in overrides if name == "fail_if" for text in _listed(value)]
-    stated = [str(limit) for limit in auditing.limits([*limits, *args.fail_if])]
-    return [*named.items(), *([("fail_if", json.dumps(stated))] if stated else [])]
 
 
 def _listed(text: str) -> list:
@@ -192,7 +203,7 @@ def finished(args: Namespace) -> Namespace:
             f"--weights needs {lacking} too: what builds the network, the images, and a .npy or"
             " a table with a column member that is true for those that it was trained on"
         )
-    if args.weights and not Path(args.weights).is_file():
+    if not Path(args.weights).is_file():
         raise ValueError(f"--weights {args.weights}: no such file")
     from mia_nb import data, models
     from mia_nb.models.checkpoints import load_weights

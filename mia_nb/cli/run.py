@@ -15,7 +15,9 @@ import sys
 import time
 from argparse import Namespace
 from datetime import UTC, datetime
+from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import filelock
 
@@ -30,6 +32,9 @@ from mia_nb.cli.status import STATUS, is_whole, lost_figures, read_status
 from mia_nb.digests import digest
 from mia_nb.parameters import changed, read_parameters, refuse_values
 from mia_nb.types import Recipe
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
@@ -173,19 +178,24 @@ def _refuse(step: Step, results: Path) -> None:
     refuse_values(step.notebook, step.parameters | {"results": str(results)})
     new = changed(read_parameters(step.notebook), step.parameters)
     if new.get("recipe", {}).keys() & {"model", "model_args", "defense", "optimizer", "loss"}:
-        from mia_nb import models  # brings torch, which nothing else here waits for
-        from mia_nb.training.train import complete
-
-        recipe = complete(Recipe(**step.parameters["recipe"]))
-        models.allow(*models.builders_of(recipe.model, recipe.model_args))  # named by who runs it
-        if ":" not in recipe.model and recipe.model not in models.BASES:
-            size = {"in_channels": 3, "num_classes": 2, "size": 32, "seed": 0}
-            models.build(recipe.model, recipe.model_args, **size)
-    if not Path(name := new.get("source", {}).get("dataset", ".")).expanduser().exists():
+        _refuse_recipe(Recipe(**step.parameters["recipe"]))
+    dataset = new.get("source", {}).get("dataset")
+    if dataset is not None and not Path(dataset).expanduser().exists():
         from mia_nb import data
 
-        if name not in data.DATASETS and not name.startswith("synthetic"):
+        if dataset not in data.DATASETS and not dataset.startswith("synthetic"):
             data.load(**step.parameters["source"])  # refuses it
+
+
+def _refuse_recipe(recipe: Recipe) -> None:
+    from mia_nb import models  # brings torch, which nothing else here waits for
+    from mia_nb.training.train import complete
+
+    recipe = complete(recipe)
+    models.allow(*models.builders_of(recipe.model, recipe.model_args))  # named by who runs it
+    if ":" not in recipe.model and recipe.model not in models.BASES:
+        size = {"in_channels": 3, "num_classes": 2, "size": 32, "seed": 0}
+        models.build(recipe.model, recipe.model_args, **size)
 
 
 def _run_step(
@@ -255,42 +265,15 @@ def execute(
     paths, errors in few lines; returns a line for each figure that failed.
     """
     import nbformat
-    import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    from mia_nb.cli.kernels import BatchKernels
-
-    # it calls parameters typed `str | None` unknown
-    logging.getLogger("papermill").setLevel(logging.ERROR)
     node = nbformat.v4.upgrade(nbformat.read(notebook, as_version=4))
     node.metadata["kernelspec"] = SPEC
     node.metadata.pop("papermill", None)
     # papermill adds a cell
     progress = Progress(out.name, len(node.cells) + bool(parameters), quiet, overall)
-    place = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
     try:
-        for attempt in range(STARTS):
-            nbformat.write(node, out)
-            try:
-                papermill.execute_notebook(
-                    place,
-                    place,
-                    parameters,
-                    kernel_name=SPEC["name"],
-                    kernel_manager_class=BatchKernels,
-                    progress_bar=False,
-                    stdout_file=progress,
-                    stderr_file=progress,
-                    on_cell_start=progress.next_cell,
-                )
-                break
-            except (
-                RuntimeError
-            ):  # two kernels that start at once may draw the same port; nothing has run yet
-                if progress.cell or attempt == STARTS - 1:
-                    raise
-        progress.end()
-        return []
+        _execute(node, out, parameters, progress)
     except PapermillExecutionError as error:
         # the run went on after errors in cells tagged `raises-exception`; papermill complains of
         # these too, at its end
@@ -301,14 +284,47 @@ def execute(
         return lost
     except RuntimeError as error:  # nbclient's DeadKernelError among them
         progress.end("killed")
-        where = (
+        raise Killed(
             f"{out.stem}: the kernel died in cell {progress.cell} of {progress.cells}; out of"
-            " memory, or killed by hand?"
-        )
-        raise Killed(f"{where}\n  {_clip(str(error))}\n  done so far: {short(out)}") from error
+            f" memory, or killed by hand?\n  {_clip(str(error))}\n  done so far: {short(out)}"
+        ) from error
     except BaseException:
         progress.end("stopped")
         raise
+    progress.end()
+    return []
+
+
+def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress) -> None:
+    """Execute a notebook with papermill, which writes it to `out`. Two kernels that start at once
+    may draw the same port: one that dies before its first cell is started again.
+    """
+    import nbformat
+    import papermill
+
+    from mia_nb.cli.kernels import BatchKernels
+
+    # it calls parameters typed `str | None` unknown
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    place = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
+    for attempt in range(1, STARTS + 1):
+        nbformat.write(node, out)
+        try:
+            papermill.execute_notebook(
+                place,
+                place,
+                parameters,
+                kernel_name=SPEC["name"],
+                kernel_manager_class=BatchKernels,
+                progress_bar=False,
+                stdout_file=progress,
+                stderr_file=progress,
+                on_cell_start=progress.next_cell,
+            )
+            return
+        except RuntimeError:
+            if progress.cell or attempt == STARTS:
+                raise
 
 
 def _figures_alone(out: Path) -> list[str]:
@@ -441,33 +457,24 @@ def _stamp(value: object) -> str | None:
 
 
 def _file_of_builder(builder: str) -> Path | None:
-    """The file of `module:function`, looked for as a kernel will look: in the working directory
-    first.
+    """The file of `module:function`, looked for as a kernel will look, in the working directory
+    first, without importing the package that it is in: that may be slow, and may fail outside of a
+    kernel.
     """
+    top, *rest = builder.partition(":")[0].split(".")
     sys.path.insert(0, os.getcwd())
     try:
-        return _source_of(builder.partition(":")[0])
+        spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
     finally:
         sys.path.pop(0)
-
-
-def _source_of(module: str) -> Path | None:
-    """A module's file, without importing the package that it is in: that may be slow, and may fail
-    outside of a kernel.
-    """
-    top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top)
-    if spec is None:
+    for name in rest:
+        places = spec.submodule_search_locations if spec is not None else None
+        spec = PathFinder.find_spec(name, places or [])
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return None
-    places = [Path(spec.origin)] if spec.origin else []
-    if rest:
-        places = []
-        for root in spec.submodule_search_locations or ():
-            inside = Path(root, *rest)
-            places += [inside.with_name(f"{inside.name}.py"), inside / "__init__.py"]
-    return next((place for place in places if place.is_file()), None)
+    return Path(spec.origin)
 
 
 def _file_names(steps: list[Step]) -> list[str]:
