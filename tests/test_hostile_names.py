@@ -158,14 +158,15 @@ def test_messages_about_hostile_arguments_are_printable(argv, tmp_path, capsys, 
     assert len((out + err).splitlines()) == 1
 
 
-def test_the_verdict_after_a_run_is_the_text_that_markdown_showed(tmp_path):
+def test_the_verdict_after_a_run_is_the_text_that_markdown_showed(tmp_path, monkeypatch):
+    monkeypatch.setattr("mia_nb.cli.report.SENTENCES", 20)
     scores, groups = leaky(IMAGE)
     found = mia.verdict(scores, groups=groups, about=f"{ESCAPES}", n_resamples=20)
     shown = v4.new_output("display_data", {"text/markdown": found._repr_markdown_()})
     cell = v4.new_code_cell("", metadata={"tags": ["verdict"]}, outputs=[shown])
     folder = store.open_folder(tmp_path, "run", "x", store.content_key("x"), {"steps": []})
     folder.write_bytes("a.ipynb", json.dumps(v4.new_notebook(cells=[cell])).encode())
-    text = "\n".join(runner.verdict_lines(folder, sentences=20))
+    text = "\n".join(runner.verdict_lines(folder))
     assert_printable(text)
     plain = " ".join(text.replace("\xa0", " ").split())
     assert " ".join(found.title.split("\r\n")[0].replace("\x1b", "\\x1b").split())[:3] in plain

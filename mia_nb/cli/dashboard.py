@@ -23,6 +23,7 @@ from mia_nb.cli.say import say
 
 if TYPE_CHECKING:
     from jupyter_server.base.handlers import JupyterHandler
+    from traitlets.config import Config
 
 NOTEBOOK = "08_explore.ipynb"
 ADDRESS = f"/voila/render/{NOTEBOOK}"
@@ -102,13 +103,37 @@ def _prepare(folder: Path, results: str) -> None:
 
 def _serve(folder: Path, port: int, open_browser: bool) -> None:
     from jupyter_server.serverapp import ServerApp
-    from traitlets.config import Config
 
     class Server(ServerApp):
         def load_config_file(self, suppress_errors: bool = True) -> None:
             """Nothing: what the user set for other servers must not open this one."""
 
     token = secrets.token_hex(24)
+    # of Voila's static files, which are behind the token like everything else
+    warnings.filterwarnings("ignore", "Extension endpoints")
+    app = Server.instance(config=_settings(folder, port, open_browser, token))
+    app.initialize([], find_extensions=False)
+
+    def announce() -> None:
+        if port not in (0, app.port):
+            say(f"port {port} is taken: {app.port} is used instead")
+        say(f"http://127.0.0.1:{app.port}{ADDRESS}?token={token} (stop with Ctrl-C)")
+
+    def stop(*_: object) -> None:
+        logging.disable()  # a page that is being made would complain
+        app.stop(from_signal=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    app.io_loop.add_callback(announce)  # once it listens
+    app.start()
+    _end_tasks(app.io_loop.asyncio_loop)
+
+
+def _settings(folder: Path, port: int, open_browser: bool, token: str) -> Config:
+    """Of a server for this machine alone, which shows the notebook and runs nothing else."""
+    from traitlets.config import Config
+
     server = {
         "ip": "127.0.0.1",
         "port": port,
@@ -130,7 +155,7 @@ def _serve(folder: Path, port: int, open_browser: bool) -> None:
         "cull_interval": 60,
         "allowed_message_types": MESSAGES,
     }
-    config = Config(
+    return Config(
         ServerApp=server,
         IdentityProvider={"token": token},
         MappingKernelManager=kernels,
@@ -141,25 +166,6 @@ def _serve(folder: Path, port: int, open_browser: bool) -> None:
             "extension_denylist": UNUSED,
         },
     )
-    # of Voila's static files, which are behind the token like everything else
-    warnings.filterwarnings("ignore", "Extension endpoints")
-    app = Server.instance(config=config)
-    app.initialize([], find_extensions=False)
-
-    def announce() -> None:
-        if port not in (0, app.port):
-            say(f"port {port} is taken: {app.port} is used instead")
-        say(f"http://127.0.0.1:{app.port}{ADDRESS}?token={token} (stop with Ctrl-C)")
-
-    def stop(*_: object) -> None:
-        logging.disable()  # a page that is being made would complain
-        app.stop(from_signal=True)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    app.io_loop.add_callback(announce)  # once it listens
-    app.start()
-    _end_tasks(app.io_loop.asyncio_loop)
 
 
 def _give_cookie(visit: JupyterHandler, **_: object) -> None:

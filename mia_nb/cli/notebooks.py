@@ -4,7 +4,6 @@ before anything runs.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from mia_nb import escape
 from mia_nb.checks import hint, positive, shown
 from mia_nb.cli.say import say
 from mia_nb.parameters import (
+    Parameter,
     complete,
     described,
     read_parameters,
@@ -91,22 +91,17 @@ def resolve(name: str, preset: str | None, where: list[Path]) -> tuple[str, str 
     """(target, preset) of `mia-nb run NAME`: a NAME that is no notebook but a preset means all of
     that preset.
     """
-    if (
-        preset is None
-        and name != "all"
-        and name not in _notebooks(where)
-        and name in _presets(where)
-    ):
-        return "all", name
-    return name, preset
+    if preset is not None or name == "all" or name in _notebooks(where):
+        return name, preset
+    return ("all", name) if name in _presets(where) else (name, None)
 
 
 def _presets(where: list[Path]) -> dict[str, Path]:
-    return {
-        path.stem: path
-        for place in reversed(where)
-        for path in sorted(place.glob("presets/*.yaml"))
-    }
+    known = {}
+    for place in where:
+        for path in sorted(place.glob("presets/*.yaml")):
+            known.setdefault(path.stem, path)
+    return known
 
 
 def _find_preset(name: str, where: list[Path]) -> Path:
@@ -119,11 +114,12 @@ def _find_preset(name: str, where: list[Path]) -> Path:
 
 def about(name: str, where: list[Path]) -> str:
     """What a preset says of itself: the prose of the comment on its top."""
-    lines = _find_preset(name, where).read_text(encoding="utf-8").splitlines()
-    prose = itertools.takewhile(
-        lambda line: line.startswith("# ") and not line.startswith("#  "), lines
-    )
-    return " ".join(line.removeprefix("# ") for line in prose)
+    prose = []
+    for line in _find_preset(name, where).read_text(encoding="utf-8").splitlines():
+        if not line.startswith("# ") or line.startswith("#  "):
+            break
+        prose.append(line.removeprefix("# "))
+    return " ".join(prose)
 
 
 def read_preset(name: str, where: list[Path], inside: tuple[Path, ...] = ()) -> list[dict]:
@@ -170,11 +166,13 @@ def _check_step(path: Path, step: Any) -> None:
 
 def given(texts: Iterable[str]) -> list[tuple[str, str]]:
     """What `-p name=value` says, as (name, text); ValueError for other texts."""
-    pairs = [(text, *text.partition("=")) for text in texts]
-    for text, _, equals, _ in pairs:
+    pairs = []
+    for text in texts:
+        name, equals, value = text.partition("=")
         if not equals:
             raise ValueError(f"-p {text}: wanted -p name=value or -p name value")
-    return [(name.strip(), value) for _, name, _, value in pairs]
+        pairs.append((name.strip(), value))
+    return pairs
 
 
 def plan(
@@ -186,42 +184,52 @@ def plan(
     Raises ValueError for anything unknown ("did you mean") or of the wrong type, before anything
     runs.
     """
-    path = None if target == "all" else find_notebook(target, where)
-    if preset is not None:
-        steps = [
-            (find_notebook(entry["notebook"], where), entry) for entry in read_preset(preset, where)
-        ]
-        entries = [
-            (path or notebook, entry)
-            for notebook, entry in steps
-            if path is None or notebook.stem == path.stem
-        ]
-        if path is not None and not entries:
-            raise ValueError(f"preset {preset} has no step for {path.stem}")
-    elif path is None:
-        known = ", ".join(sorted(_presets(where))) or "none"
-        raise ValueError(f"`run all` needs --preset NAME; there are: {known}")
-    else:
-        entries = [(path, {})]
+    given = list(given)
+    entries = _entries(target, preset, where)
     declared = [read_parameters(path) for path, _ in entries]
-    if "results" in dict(given):
-        raise ValueError(
-            f"results={dict(given)['results']}: every notebook of a run shares one folder; use"
-            " --results DIR"
-        )
-    everywhere = {name: one for known in declared for name, one in known.items()}
     stems = ", ".join(dict.fromkeys(path.stem for path, _ in entries))
-    for name, _ in given:
-        if name not in everywhere and record_of(name, everywhere) is None:
-            complete(everywhere, [(name, None)], stems)
+    everywhere: dict[str, Parameter] = {}
+    for known in declared:
+        everywhere |= known
+    for name, text in given:
+        if name == "results":
+            raise ValueError(
+                f"results={text}: every notebook of a run shares one folder; use --results DIR"
+            )
+        if not _has(everywhere, name):
+            complete(everywhere, [(name, None)], stems)  # says that there is none of this name
     steps = []
     for (path, step), known in zip(entries, declared, strict=True):
         written = list((step.get("parameters") or {}).items())
-        here = [(name, text) for name, text in given if name in known or record_of(name, known)]
-        overrides = [(name, read_text(known, name, text)) for name, text in here]
+        overrides = [
+            (name, read_text(known, name, text)) for name, text in given if _has(known, name)
+        ]
         values = complete(known, [*written, *overrides], path.stem)
         steps.append(Step(path, values, step.get("share", 1)))
     return steps
+
+
+def _has(known: dict[str, Parameter], name: str) -> bool:
+    """Whether a notebook has this parameter, by itself or as a field of a record."""
+    return name in known or record_of(name, known) is not None
+
+
+def _entries(target: str, preset: str | None, where: list[Path]) -> list[tuple[Path, dict]]:
+    """The notebooks to run, and the steps of the preset for them, as written."""
+    if target == "all" and preset is None:
+        known = ", ".join(sorted(_presets(where))) or "none"
+        raise ValueError(f"`run all` needs --preset NAME; there are: {known}")
+    path = None if target == "all" else find_notebook(target, where)
+    if preset is None:
+        return [(path, {})]
+    entries = []
+    for step in read_preset(preset, where):
+        notebook = find_notebook(step["notebook"], where)
+        if path is None or notebook.stem == path.stem:
+            entries.append((path or notebook, step))
+    if path is not None and not entries:
+        raise ValueError(f"preset {preset} has no step for {path.stem}")
+    return entries
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

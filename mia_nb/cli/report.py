@@ -17,6 +17,7 @@ from mia_nb.cli.say import say, short
 from mia_nb.cli.status import read_status
 
 REPORT, PROVENANCE = "report.html", "provenance.json"
+SENTENCES = 3  # of a verdict, on a terminal
 LIBRARIES = (
     "torch",
     "torchvision",
@@ -31,7 +32,7 @@ LIBRARIES = (
 )
 
 
-def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
+def verdict_lines(folder: store.Folder) -> list[str]:
     """The first sentences of a run's verdict, in lines of a terminal; none where it has none."""
     verdicts = []
     for file in folder.files():
@@ -45,7 +46,7 @@ def verdict_lines(folder: store.Folder, sentences: int = 3) -> list[str]:
         line = escape.terminal(escape.unmarked(line.lstrip("#* ")))
         lines.append(re.sub(r"(\d) %", "\\1\u00a0%", line))
     wrapped = []
-    for line in lines[: sentences + 1]:  # and the heading
+    for line in lines[: SENTENCES + 1]:  # and the heading
         wrapped += textwrap.wrap(line, 79, subsequent_indent="  ")
     return wrapped
 
@@ -63,17 +64,13 @@ def _verdicts(cells: list[dict]) -> list[tuple[bool, str]]:
     return verdicts
 
 
-def report(
-    folder: store.Folder, files: list[str] | None = None, out: str | Path | None = None
-) -> Path:
+def report(folder: store.Folder, out: str | Path | None = None) -> Path:
     """Write the report of a run, from its finished notebooks: `out`, or its own report.html."""
     from mia_nb.report import page
 
-    status = read_status(folder)
-    files = files or [step["file"] for step in status if step["status"] == "done"]
-    if not files:
+    steps = _finished(folder)
+    if not steps:
         raise ValueError(f"{short(folder.path)} has no finished notebook; run it first")
-    steps = [step for step in status if step["file"] in files]
     facts = {"run": f"{folder.name} {folder.key}"}
     if folder.intact(PROVENANCE):
         facts |= folder.read_json(PROVENANCE, mia_nb=str)
@@ -82,7 +79,7 @@ def report(
     date = min(step["started"] for step in steps)[:10]
     title = f"Membership inference: {folder.name}, {date}"
     lead = facts.pop("about", "")
-    executed = {folder.path / file: folder.read_bytes(file) for file in files}
+    executed = {folder.path / step["file"]: folder.read_bytes(step["file"]) for step in steps}
     text = page(executed, title=title, lead=lead, provenance=facts).encode()
     if out is not None:
         with replacing(out) as file:
@@ -100,7 +97,7 @@ def report_again(args: Namespace) -> None:
     runs = [store.find(key, root, "run")] if key else store.folders(root, "run")
     if not runs:
         raise ValueError(f"no run in {root} yet; start with: mia-nb run all --preset demo")
-    finished = [folder for folder in runs if _has_finished_notebook(folder)]
+    finished = [folder for folder in runs if _finished(folder)]
     folder = (finished or runs)[-1]
     try:
         say(os.path.relpath(report(folder, out=args.out)))
@@ -114,8 +111,9 @@ def report_again(args: Namespace) -> None:
         ) from error
 
 
-def _has_finished_notebook(folder: store.Folder) -> bool:
-    return any(step["status"] == "done" for step in read_status(folder))
+def _finished(folder: store.Folder) -> list[dict]:
+    """The steps of a run that are done."""
+    return [step for step in read_status(folder) if step["status"] == "done"]
 
 
 def provenance() -> dict[str, str]:

@@ -152,12 +152,11 @@ def _run_what_is_missing(
         record[file] = _run_step(step, file, folder, record, force, overall)
         _refuse_changed(step, recipe["steps"][number], folder, file)
         overall.left.remove(file)
-        finished = [name for name in files if record.get(name, {}).get("status") == "done"]
-        page = report(folder, finished)
+        page = report(folder)
         if len(todo) > 1 and file == todo[0]:
             say(f"results so far, on a page that grows: {short(page)}")
     if not todo:
-        report(folder, files)
+        report(folder)
 
 
 def _is_finished(folder: store.Folder, files: list[str]) -> bool:
