@@ -205,6 +205,20 @@ def finished(args: Namespace) -> Namespace:
         )
     if not Path(args.weights).is_file():
         raise ValueError(f"--weights {args.weights}: no such file")
+    arrays = _answers(args)
+    # of other outputs another file, whatever the weights are called: audits that run at once
+    # share none
+    weights = Path(args.weights).absolute().with_suffix("")
+    name = re.sub(r"\W+", "_", "_".join(weights.parts[-2:])).strip("_")[-80:]
+    path = Path(args.results) / f"finished_{name}-{digest(arrays)[:12]}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        np.savez(file, **arrays)
+    return Namespace(**vars(args) | {"logits": str(path), "model": None, "data": None})
+
+
+def _answers(args: Namespace) -> dict[str, np.ndarray]:
+    """The arrays of an .npz for --logits: the images, and what the model of --weights puts out."""
     from mia_nb import data, models
     from mia_nb.models.checkpoints import load_weights
 
@@ -227,21 +241,13 @@ def finished(args: Namespace) -> Namespace:
     if images.frames > 1:
         pictures = x.reshape(len(x), images.frames, -1, *x.shape[2:])
     member = array_in("member", args.member)
-    arrays = {
+    return {
         "logits": outputs(module, x)[None],
         "labels": images.y.numpy(),
         "images": pictures,
         "member": mask(f"--member {args.member}", member, (len(x),))[None],
+        "classes": np.array(images.classes, str),
     }
-    arrays["classes"] = np.array(images.classes, str)
-    # of other outputs another file, whatever the weights are called: audits that run at once
-    # share none
-    called = re.sub(r"\W+", "_", "_".join(Path(args.weights).absolute().with_suffix("").parts[-2:]))
-    path = Path(args.results) / f"finished_{called.strip('_')[-80:]}-{digest(arrays)[:12]}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        np.savez(file, **arrays)
-    return Namespace(**vars(args) | {"logits": str(path), "model": None, "data": None})
 
 
 def read_result(folder: store.Folder) -> dict:

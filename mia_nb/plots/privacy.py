@@ -87,21 +87,23 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant") -> go.Figure
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.05)
     points = table.drop_duplicates(["model", "epoch"])
     _add_models(figure, points, "epoch", "mean of models", GREY, "solid", column=1)
-    reached, others = [], []
-    varied = dict.fromkeys([*VARIED, "delta"] + [by] * (by not in ("accountant", "sampling")))
+    reached = []
+    others = []
+    varied = [*VARIED, "delta"]
+    if by not in (*varied, "accountant", "sampling"):
+        varied.append(by)
     for i, (name, rows) in enumerate(_groups(table, varied).items()):
         _add_models(figure, rows, "epsilon", name, look(i).colour, look(i).dash, column=2)
         passed, reading = _reading(rows, name)
         (reached if passed else others).append(reading)
     figure.add_vline(x=AT, line=DOTTED, row=1, col=2)
-    for readings in (reached, others):
-        readings[3:] = [f"and {len(readings) - 3} more"] * (len(readings) > 3)
-    first = f"At nominal epsilon {AT:g} the mean test accuracy is {', '.join(reached)}"
+    readings = ", ".join(_first_three(reached))
+    first = f"At nominal epsilon {AT:g} the mean test accuracy is {readings}"
     count = points["model"].nunique()
     deltas = table["delta"].unique() if "delta" in table else ()
     return finish(
         figure,
-        clauses(reached and first, *others),
+        clauses(reached and first, *_first_three(others)),
         clauses(
             "the same accuracies twice: left by epoch, right relabelled",
             f"thin: {count} model{'s' * (count > 1)}",
@@ -115,6 +117,12 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant") -> go.Figure
         xaxis2={"title": {"text": NOMINAL}, "rangemode": "tozero"},
         yaxis={"title": {"text": "test accuracy"}, "tickformat": "~%"},
     )
+
+
+def _first_three(readings: list[str]) -> list[str]:
+    if len(readings) <= 3:
+        return readings
+    return [*readings[:3], f"and {len(readings) - 3} more"]
 
 
 def _reading(rows: pd.DataFrame, name: str) -> tuple[bool, str]:
