@@ -29,19 +29,20 @@ ARRAYS = {
 OPTIONAL = ("population", "classes", "images", "draws", "split")
 INVERTED, LOST = 6.0, 2.0  # standard errors from chance that are certain, and that may be chance
 ROUNDED = 0.05  # share by which sums of probabilities may miss 1
-SILENT = 0.05  # share of outputs that may be ties of all classes, as those of 30 voting trees are
 PROBABILITIES = {
     "sum to 1": "probabilities were passed; pass logits, or np.log(p)",
-    "sum to 100": "percentages were passed; pass logits, or np.log(p / 100)",
     "lie in [0, 1]": (
         "sigmoids were passed; pass logits, or np.log(p / (1 - p)) with p clipped "
         "(logits that lie so by chance: pass logits - 1, which changes no softmax)"
     ),
-    "are -log(p)": "negated log-probabilities were passed; pass -logits",
 }
 TEXT = ("classes", "draws", "split")  # the arrays of text; all others hold numbers
 SPLITS = ("pairs", "bernoulli", "random")
 LOOK = "Look at the outputs first:"
+CHANCE = (
+    "named members' classes no better than chance (shuffled or shifted labels, negated logits,"
+    " another order of samples or classes, or no training?)."
+)
 FEWEST = 2  # members, and non-members, of a model
 
 
@@ -86,17 +87,14 @@ def read_outputs(path: PathLike) -> Outputs:
     Returns:
         An `Outputs` of signals, images (N, C, H, W) or None, names of classes, and the file's
         sha256. What is only suspicious stands in `signals.info["remarks"]`, and by `comparable` on
-        top of the verdict: members' classes no better than chance, outputs of one sign, samples
-        without an output.
+        top of the verdict: members' classes no better than chance.
 
     Raises:
         ValueError: of one line that says what came, what was wanted and what to do: missing or
             pickled arrays, swapped axes, NaN, labels out of range, a model without members or
-            without non-members, two models with the same outputs, a model that gives one output for
-            all samples, masks that are visibly not what `split` declares; of any model
-            probabilities, percentages, sigmoids or negated log-probabilities; and beyond 6 standard
-            errors an inverted mask, rows of `member` in another order than the models, labels from
-            1, negated logits.
+            without non-members, two models with the same outputs, masks that are visibly not what
+            `split` declares; of any model probabilities or sigmoids; and beyond 6 standard errors
+            an inverted mask and rows of `member` in another order than the models.
 
     Caveat: masks whose samples are in another order than the outputs look like models that do not
     leak. One split shows too little of how it was drawn: an audited epsilon of one model wants
@@ -152,18 +150,24 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
     member = _flags(_per_model(logits, labels, arrays["member"]), "member")
     population = _flags(arrays.get("population", np.zeros(len(labels))), "population")
     _check_design(member, population)
-    _check_outputs(logits)
+    _refuse_probabilities(logits)
+    _refuse_copies(logits)
     names = _classes(arrays.get("classes"), logits.shape[-1])
     queries = logits.shape[1] if logits.ndim == 4 else 1
     query_kind = _query_kind(arrays.get("draws"), queries)
     info = {"family": name, "dataset": name, "outputs": digest, "queries": queries}
     if "split" in arrays:
         info["split"] = _split(arrays["split"], member[:, ~population])
-    info["remarks"] = [*_check_labels(logits, labels, member), *_remarks(logits)]
+    at_chance = _at_chance(logits, labels, member)
+    info["remarks"] = []
+    if at_chance:
+        info["remarks"] = [f"{LOOK} {_models(at_chance)} {CHANCE}"]
     signals = Signals.from_logits(
         logits, labels, member, population=population, query_kind=query_kind, info=info
     )
-    _check_masks(signals)
+    # of models that are all at chance, what they are surer of says nothing of the masks
+    if len(at_chance) < len(logits):
+        _refuse_other_masks(signals)
     images, frames = _images(arrays.get("images"), len(labels))
     return Outputs(signals, images, names, digest, frames)
 
@@ -171,13 +175,13 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
 def _labels(labels: np.ndarray) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    advice = "; pass labels.argmax(1)" if labels.ndim == 2 else ""
-    classes = labels.size and np.isfinite(labels).all() and labels.min() >= 0
     if labels.ndim != 1:
+        advice = "; pass labels.argmax(1)" if labels.ndim == 2 else ""
         raise ValueError(
             f"labels have shape {labels.shape}; wanted (samples,) class numbers{advice}"
         )
-    if not classes or (labels != np.rint(labels)).any():
+    numbers = labels.size and np.isfinite(labels).all() and labels.min() >= 0
+    if not numbers or (labels != np.rint(labels)).any():
         raise ValueError(
             "labels must be whole numbers from 0, one per sample, and there must be some"
         )
@@ -189,20 +193,20 @@ def _per_model(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> np
     axes of logits or member are in another order.
     """
     samples = len(labels)
-    models = logits.shape[0] if logits.ndim else 0
     came = f"logits have shape {logits.shape}"
-    alone = logits.ndim == 2 and models == samples
-    advice = "; of one model pass logits[None] and member[None]" if alone else ""
     if logits.ndim not in (3, 4):
+        alone = logits.ndim == 2 and len(logits) == samples
+        advice = "; of one model pass logits[None] and member[None]" if alone else ""
         raise ValueError(f"{came}; wanted {ARRAYS['logits']}{advice}")
-    places = [axis for axis, n in enumerate(logits.shape) if n == samples]
-    if member.shape == (samples,) and models == 1:
-        member = member[None]
-    moved = f"; pass np.moveaxis(logits, {places[0]}, -2)" if places else ""
-    turned = "; pass member.T" if member.shape == (samples, models) else ""
     if logits.shape[-2] != samples:
+        places = [axis for axis, n in enumerate(logits.shape) if n == samples]
+        moved = f"; pass np.moveaxis(logits, {places[0]}, -2)" if places else ""
         raise ValueError(f"{came} and there are {samples} labels; wanted {ARRAYS['logits']}{moved}")
+    models = len(logits)
+    if member.shape == (samples,) and models == 1:
+        return member[None]
     if member.shape != (models, samples):
+        turned = "; pass member.T" if member.shape == (samples, models) else ""
         raise ValueError(
             f"member has shape {member.shape}; logits of {models} models and {samples} samples want"
             f" ({models}, {samples}), a row per model{turned}"
@@ -218,21 +222,22 @@ def _flags(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _check_design(member: np.ndarray, population: np.ndarray) -> None:
-    wanted = member.shape[1:]
-    came = f"population has shape {population.shape}"
-    if population.shape != wanted:
-        raise ValueError(f"{came}; wanted {wanted}, one flag per sample")
+    if population.shape != member.shape[1:]:
+        raise ValueError(
+            f"population has shape {population.shape}; wanted {member.shape[1:]}, one flag per"
+            " sample"
+        )
     taken = int((member & population).any(0).sum())
-    inside = member[:, ~population].sum(1)
-    outside = (~population).sum() - inside
-    lacking = np.minimum(inside, outside) < FEWEST
-    model = int(lacking.argmax())  # the first of them
     if taken:
         raise ValueError(
             f"{taken} samples of the population are members of a model; wanted samples that no"
             " model saw"
         )
+    inside = member[:, ~population].sum(1)
+    outside = (~population).sum() - inside
+    lacking = np.minimum(inside, outside) < FEWEST
     if lacking.any():
+        model = int(lacking.argmax())  # the first of them
         raise ValueError(
             f"model {model} has {inside[model]} members and {outside[model]} non-members among the"
             " audited samples; wanted some of each: query every model with samples that it did and"
@@ -240,48 +245,37 @@ def _check_design(member: np.ndarray, population: np.ndarray) -> None:
         )
 
 
-def _check_outputs(logits: np.ndarray) -> None:
-    """Every model its own outputs, not one output for all, and logits or log-probabilities."""
-    contents = [digests.digest(outputs) for outputs in logits]
-    for model, outputs in enumerate(logits):
-        first = contents.index(contents[model])
-        flat = outputs.reshape(-1, *outputs.shape[-2:])
-        constant = flat.shape[1] > 1 and (flat == flat[:, :1]).all()
-        if constant:
-            raise ValueError(
-                f"model {model} gives one output for all samples: was it trained, and queried with"
-                " these?"
-            )
-        if first < model:
-            raise ValueError(
-                f"models {first} and {model} gave the same outputs: is one file in there twice?"
-            )
-    kinds = [_scale(outputs.reshape(-1, outputs.shape[-1])) for outputs in logits]
+def _refuse_probabilities(logits: np.ndarray) -> None:
+    """ValueError where some model's outputs are probabilities; log-probabilities will do."""
+    kinds = [_probabilities(outputs) for outputs in logits]
     kind = next(filter(None, kinds), "")
+    if not kind:
+        return
     alike = [model for model, other in enumerate(kinds) if other == kind]
     mixed = ", not those of the others" if len(alike) < len(logits) else ""
-    came = f"the outputs of {_models(alike)} are all >= 0 and {kind}{mixed}"
-    if kind:
-        raise ValueError(f"{came}: {PROBABILITIES.get(kind)}")
+    raise ValueError(
+        f"the outputs of {_models(alike)} are all >= 0 and {kind}{mixed}: {PROBABILITIES[kind]}"
+    )
 
 
-def _scale(z: np.ndarray) -> str:
-    """The key of PROBABILITIES of outputs (rows, K) that are no logits, "" of others."""
-    if not z.min() >= 0:
+def _probabilities(outputs: np.ndarray) -> str:
+    """The key of PROBABILITIES that one model's outputs (..., K) fit, "" of logits."""
+    if not outputs.min() >= 0:
         return ""
-    if _sum_to(1, z):
+    if np.allclose(outputs.sum(-1, dtype=float), 1, rtol=ROUNDED, atol=0):
         return "sum to 1"
-    if _sum_to(100, z):
-        return "sum to 100"
-    if z.max() <= 1:
-        return "lie in [0, 1]"
-    if _sum_to(1, np.exp(-z.astype(float))):
-        return "are -log(p)"
-    return ""
+    return "lie in [0, 1]" if outputs.max() <= 1 else ""
 
 
-def _sum_to(whole: int, z: np.ndarray) -> bool:
-    return np.allclose(z.sum(1, dtype=float), whole, rtol=ROUNDED, atol=0)
+def _refuse_copies(logits: np.ndarray) -> None:
+    """ValueError where two models gave the same: as one's reference the other would be itself."""
+    first: dict[str, int] = {}
+    for model, outputs in enumerate(logits):
+        other = first.setdefault(digests.digest(outputs), model)
+        if other != model:
+            raise ValueError(
+                f"models {other} and {model} gave the same outputs: is one file in there twice?"
+            )
 
 
 def _models(numbers: list[int]) -> str:
@@ -289,29 +283,14 @@ def _models(numbers: list[int]) -> str:
     return f"model{'s' if len(numbers) > 1 else ''} {shown}"
 
 
-def _check_labels(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[str]:
-    """Remarks on models at chance on their members; ValueError if one change puts all far above."""
-    binary = ", or 1 - labels" if logits.shape[-1] == 2 else ""
-    fixes = ("labels - 1", "labels + 1", f"-logits{binary}")
-    above = []
-    for z, inside in zip(logits, member, strict=True):
-        z = (z if z.ndim == 2 else z.mean(0))[inside]
-        y = labels[inside]
-        top = z.argmax(1)
-        above.append([_above_chance(guess, y) for guess in (top, top + 1, top - 1, z.argmin(1))])
-    errors_as_labelled, *fixed = zip(*above, strict=True)
-    at_chance = [model for model, errors in enumerate(errors_as_labelled) if errors < LOST]
-    for fix, errors in zip(fixes, fixed, strict=True):
-        if len(at_chance) == len(logits) and INVERTED < min(errors) < np.inf:
-            raise ValueError(
-                "no model names its members' classes better than chance, and with"
-                f" {fix} all do: pass {fix}"
-            )
-    chance = (
-        "named members' classes no better than chance (shuffled or shifted labels, another order"
-        " of samples or classes, or no training?)."
-    )
-    return [f"{LOOK} {_models(at_chance)} {chance}"] if at_chance else []
+def _at_chance(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[int]:
+    """The models that are at chance on their own members."""
+    at_chance = []
+    for model, (z, inside) in enumerate(zip(logits, member, strict=True)):
+        mean = z if z.ndim == 2 else z.mean(0)
+        if _above_chance(mean[inside].argmax(1), labels[inside]) < LOST:
+            at_chance.append(model)
+    return at_chance
 
 
 def _above_chance(named: np.ndarray, labels: np.ndarray) -> float:
@@ -325,28 +304,7 @@ def _above_chance(named: np.ndarray, labels: np.ndarray) -> float:
     return float((np.mean(named == labels) - chance) / max(error, 1e-12))
 
 
-def _remarks(logits: np.ndarray) -> list[str]:
-    """What no logits look like but some may be."""
-    flat = [z.reshape(-1, z.shape[-1]) for z in logits]
-    positive = [model for model, z in enumerate(flat) if z.min() >= 0]
-    negative = [
-        model
-        for model, z in enumerate(flat)
-        if z.max() <= 0 and z.min() < 0 and not _sum_to(1, np.exp(z.astype(float)))
-    ]
-    silent = sum(int((z == z[:, :1]).all(1).sum()) for z in flat)
-    cut_off = "as if cut off, squashed or negated."
-    remarks = []
-    if positive:
-        remarks.append(f"{LOOK} those of {_models(positive)} are all >= 0, {cut_off}")
-    if negative:
-        remarks.append(f"{LOOK} those of {_models(negative)} are all <= 0, {cut_off}")
-    if silent > SILENT * sum(map(len, flat)):
-        remarks.append(f"{LOOK} {silent:,} are equal for all classes, as if nothing was queried.")
-    return remarks
-
-
-def _check_masks(signals: Signals) -> None:
+def _refuse_other_masks(signals: Signals) -> None:
     """Members' margins are not far below non-members', and no other order of `member`'s rows fits
     the margins, less their mean, better.
     """
@@ -359,30 +317,33 @@ def _check_masks(signals: Signals) -> None:
     n0 = (~member).sum(1)
     spread = auc_null_error(n1, n0)
     values = np.array([auc(phi, inside) for phi, inside in zip(margin, member, strict=True)])
-    ranks = pd.DataFrame(margin - margin.mean(0)).rank(axis=1).to_numpy()
-    crossed = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)  # AUC of a model and a row
-    errors = (crossed - 0.5) / spread
-    order = linear_sum_assignment(errors, maximize=True)[1]
-    own_errors = errors.diagonal()
-    best = errors[np.arange(len(order)), order]
-    worst = np.argmax(best - own_errors)
     if ((values - 0.5) / spread).max() < -INVERTED:
         raise ValueError(
             "every model is surer of non-members than of members (AUC of the margin"
             f" {values.mean():.3f}): is member inverted? pass ~member"
         )
-    if ((best > INVERTED) & (own_errors < LOST)).any():
+    # AUC of each model's margins, less what samples are like for all, by each row of member
+    ranks = pd.DataFrame(margin - margin.mean(0)).rank(axis=1).to_numpy()
+    crossed = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)
+    errors = (crossed - 0.5) / spread
+    rows = linear_sum_assignment(errors, maximize=True)[1]
+    by_own_row = errors.diagonal()
+    by_best_row = errors[np.arange(len(rows)), rows]
+    if ((by_best_row > INVERTED) & (by_own_row < LOST)).any():
+        worst = np.argmax(by_best_row - by_own_row)
         raise ValueError(
-            f"model {worst} is surer of the members of row {order[worst]} than of its own: are the"
-            f" rows of member in another order? pass member[{order.tolist()}]"
+            f"model {worst} is surer of the members of row {rows[worst]} than of its own: are the"
+            f" rows of member in another order? pass member[{rows.tolist()}]"
         )
 
 
-def _classes(names, count: int) -> tuple[str, ...]:
-    names = np.arange(count) if names is None else names
-    came = f"classes have shape {names.shape}; the logits have {count}"
+def _classes(names: np.ndarray | None, count: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(map(str, range(count)))
     if names.shape != (count,):
-        raise ValueError(f"{came}, so wanted ({count},) names")
+        raise ValueError(
+            f"classes have shape {names.shape}; the logits have {count}, so wanted ({count},) names"
+        )
     return tuple(_text(names))
 
 
@@ -393,29 +354,31 @@ def _text(words) -> list[str]:
     ]
 
 
-def _query_kind(declared, queries: int) -> str:
+def _query_kind(declared: np.ndarray | None, queries: int) -> str:
+    if queries == 1:
+        return "plain"
     kind = "noise" if declared is None else "".join(_text(declared)[:1])
-    wanted = f"wanted what the {queries} queries are: {', '.join(QUERY_KINDS[1:])}"
-    if queries > 1 and kind not in QUERY_KINDS[1:]:
-        raise ValueError(f"draws is {kind!r}; {wanted}")
-    return kind if queries > 1 else "plain"
+    if kind not in QUERY_KINDS[1:]:
+        raise ValueError(
+            f"draws is {kind!r}; wanted what the {queries} queries are:"
+            f" {', '.join(QUERY_KINDS[1:])}"
+        )
+    return kind
 
 
-def _split(declared, member: np.ndarray) -> str:
+def _split(declared: np.ndarray, member: np.ndarray) -> str:
     """What the file declares, where the masks do not visibly contradict it."""
     kind = "".join(_text(declared)[:1])
-    alone = kind == "pairs" and any((row != member).all(1).sum() != 1 for row in member)
-    fault = coin_fault(member) if kind == "bernoulli" else ""
     if kind not in SPLITS:
         raise ValueError(
             f"split is {kind!r}; wanted pairs, bernoulli or random, or no such array where members"
             " were not drawn by chance"
         )
-    if alone:
+    if kind == "pairs" and any((row != member).all(1).sum() != 1 for row in member):
         raise ValueError(
             "split is 'pairs', but some mask has no complement of its own; leave split out"
         )
-    if fault:
+    if kind == "bernoulli" and (fault := coin_fault(member)):
         raise ValueError(f"split is 'bernoulli', but {fault}")
     return kind
 
@@ -424,21 +387,23 @@ def _images(x: np.ndarray | None, samples: int) -> tuple[np.ndarray | None, int]
     """Images (N, C, H, W), and the number of frames of events that their channels hold."""
     if x is None:
         return None, 1
-    fits = x.dtype == np.uint8 and x.ndim in (3, 4, 5) and len(x) == samples
-    wanted = "wanted uint8 (N, H, W), (N, H, W, C), (N, C, H, W) or frames (N, T, C, H, W)"
-    if fits and x.ndim == 5:
+    if x.dtype != np.uint8 or x.ndim not in (3, 4, 5) or len(x) != samples:
+        raise ValueError(
+            f"images are {x.dtype} {x.shape}; wanted uint8 (N, H, W), (N, H, W, C), (N, C, H, W) or"
+            f" frames (N, T, C, H, W), N = {samples}"
+        )
+    frames = 1
+    if x.ndim == 5:
         frames = x.shape[1]
         if not frames or not 1 <= x.shape[2] <= 3:
             raise ValueError(
                 f"frames have shape {x.shape}; wanted (N, T, C, H, W), 1 to 3 channels"
             )
         return np.ascontiguousarray(x).reshape(samples, -1, *x.shape[3:]), frames
-    if not fits:
-        raise ValueError(f"images are {x.dtype} {x.shape}; {wanted}, N = {samples}")
     if x.ndim == 3:
         x = x[:, None]
     elif x.shape[1] not in (1, 3):
         x = x.transpose(0, 3, 1, 2)
     if x.shape[1] not in (1, 3):
         raise ValueError(f"images have {x.shape[1]} channels; wanted 1 or 3")
-    return np.ascontiguousarray(x), 1
+    return np.ascontiguousarray(x), frames
