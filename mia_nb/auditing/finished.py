@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +31,10 @@ from mia_nb.auditing.sentences import (
     VARIES,
     decision_words,
     finding_words,
+    found_words,
     loss_words,
     rate_words,
+    strongest_words,
     tail_words,
     threshold_words,
 )
@@ -65,6 +68,22 @@ ALONE = {name: attack for name, attack in suite(0).items() if name != "attack_p"
     "modified entropy": modified_entropy,
 }
 LOSS, EXCESS = "loss", "excess loss"  # values whose means are compared
+
+
+class Setting(NamedTuple):
+    """What holds for all parts of one audit: `names` of the classes, `groups` of samples to show or
+    None, a `doubt` because of which nothing is concluded, the resamples and the seed.
+
+    units: of one finished model, on which a permutation test decides; None: of several models,
+    whose intervals decide.
+    """
+
+    names: tuple[str, ...]
+    groups: np.ndarray | None
+    units: Units | None
+    doubt: str
+    n_resamples: int
+    seed: int
 
 
 @checked
@@ -154,6 +173,54 @@ def audit_model(
         >>> found.verdict.outcome, bool(found.table.loc[0, "value"] > 0.9)
         ('exceeded', True)
     """
+    _refuse_options(references, retrain, key, models, batch)
+    known = named_classes(model)
+    table, y, member = both_sides(train, test, known)
+    x = numpy_of(table)
+    groups = _labels_of_groups(groups, y.shape)
+    shift = raw_inputs_guard(table, y, member, seed)
+    query = partial(outputs, x=table, batch=batch, device=device, known=known)
+    arrays = {"logits": query(model)[None], "labels": y, "member": member[None]}
+    classes = known if classes is None else classes
+    if classes is not None:
+        arrays["classes"] = np.asarray(classes, str)
+    # what is wrong with the outputs is said before anything is trained
+    finished = outputs_from(arrays, "finished", "")
+    signals = finished.signals
+
+    remarks = list(signals.info["remarks"])
+    if on_both_sides := copies(x, y, member):
+        remarks.append(on_both_sides)
+    few = slice(max(min(batch, len(x)) // 2, 1))
+    again = query(model, x=rows_of(table, few))
+    if not np.isclose(again, arrays["logits"][0, few], rtol=0.01, atol=0.01).all():
+        remarks.append(VARIES)
+    untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
+    if untested:
+        remarks.append(UNTESTED)
+
+    loss = signals.margin[0].mean(0)
+    units = resampling_units(loss, y, member, groups=groups, x=x, seed=seed)
+    doubt = units.doubt
+    if not (shift.passed or untested):
+        doubt = f"{DOUBT}: {shift.note}."
+    setting = Setting(finished.classes, groups, units, doubt, n_resamples, seed)
+    if references:
+        others = given_references(references, len(y), query)
+        audit = _compared(arrays, others, setting)
+    elif retrain:
+        inputs = table if wants_columns(model) else x
+        twins = retrained_models(retrain, inputs, y, models, Path(root), seed, query, key)
+        audit = _compared(arrays, twins, setting, models)
+    else:
+        audit = _alone(signals, setting)
+    return _with_remarks(audit, remarks, shift)
+
+
+def _refuse_options(
+    references: object, retrain: object, key: str | None, models: int, batch: int
+) -> None:
+    """ValueError for options of `audit_model` that do not go together or cannot be."""
     if references and retrain:
         raise ValueError("references and retrain were both given; give one")
     if retrain is not None and not callable(retrain):
@@ -170,53 +237,6 @@ def audit_model(
         raise ValueError(f"key={shown(key)} names what retrain does; leave it out without retrain")
     if key == "":
         raise ValueError('key="": wanted a name of the training, or none')
-    known = named_classes(model)
-    x, y, member = both_sides(train, test, known)
-    table = x
-    x = numpy_of(x)
-    groups = _labels_of_groups(groups, y.shape)
-    shift = raw_inputs_guard(table, y, member, seed)
-    query = partial(outputs, x=table, batch=batch, device=device, known=known)
-    classes = known if classes is None else classes
-    arrays = {"logits": query(model)[None], "labels": y, "member": member[None]}
-    arrays |= {} if classes is None else {"classes": np.asarray(classes, str)}
-    # what is wrong with the outputs is said before anything is trained
-    checked_outputs = outputs_from(arrays, "finished", "")
-    signals = checked_outputs.signals
-    names = checked_outputs.classes
-    part = slice(max(min(batch, len(x)) // 2, 1))
-    close = np.isclose(
-        query(model, x=rows_of(table, part)), arrays["logits"][0, part], rtol=0.01, atol=0.01
-    )
-    untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
-    remarks = list(signals.info["remarks"])
-    if on_both_sides := copies(x, y, member):
-        remarks.append(on_both_sides)
-    if not close.all():
-        remarks.append(VARIES)
-    if untested:
-        remarks.append(UNTESTED)
-    doubt = "" if shift.passed or untested else f"{DOUBT}: {shift.note}."
-    units = resampling_units(
-        signals.margin[0].mean(0),
-        y,
-        member,
-        groups=groups,
-        x=x if isinstance(x, np.ndarray) else None,
-        seed=seed,
-    )
-    doubt = doubt or units.doubt
-    judged = partial(_judged, names=names, groups=groups, n_resamples=n_resamples, seed=seed)
-    if references:
-        pairs = given_references(references, len(y), query)
-        audit = _compared(arrays, pairs, judged, doubt, units)
-    elif retrain:
-        inputs = table if wants_columns(model) else x
-        twins = retrained_models(retrain, inputs, y, models, Path(root), seed, query, key)
-        audit = _compared(arrays, twins, judged, doubt, units, models)
-    else:
-        audit = _alone(signals, judged, doubt, seed, units)
-    return _with_remarks(audit, remarks, shift)
 
 
 @checked
@@ -257,12 +277,13 @@ def audit_outputs(
     groups = _labels_of_groups(groups, member.shape)
     shift = None if images is None else raw_inputs_guard(images, signals.labels, member, seed)
     facts = comparable(signals, shift=shift)
-    units = resampling_units(
-        signals.margin[0].mean(0), signals.labels, member, groups=groups, x=images, seed=seed
-    )
-    judged = partial(_judged, names=held.classes, groups=groups, n_resamples=n_resamples, seed=seed)
-    audit = _alone(signals, judged, facts["doubt"] or units.doubt, seed, units)
-    remarks = [*facts["remarks"], *filter(None, [facts["assumed"]])]
+    loss = signals.margin[0].mean(0)
+    units = resampling_units(loss, signals.labels, member, groups=groups, x=images, seed=seed)
+    doubt = facts["doubt"] or units.doubt
+    audit = _alone(signals, Setting(held.classes, groups, units, doubt, n_resamples, seed))
+    remarks = list(facts["remarks"])
+    if facts["assumed"]:
+        remarks.append(facts["assumed"])
     return _with_remarks(audit, remarks, shift)
 
 
@@ -280,18 +301,18 @@ def _labels_of_groups(groups: object, shape: tuple[int]) -> np.ndarray | None:
 
 def _with_remarks(audit: ModelAudit, remarks: list[str], shift: ShiftGuard | None) -> ModelAudit:
     """The audit with what is to be read before its numbers, and what may be done after them."""
-    views = {"classes": audit.by_class, "groups": audit.by_group}
-    split = [largest_contribution(t, kind) for kind, t in views.items() if t is not None]
-    lines = [*remarks, audit.text, *filter(None, split)]
+    lines = [*remarks, audit.text, largest_contribution(audit.by_class, "classes")]
+    if audit.by_group is not None:
+        lines.append(largest_contribution(audit.by_group, "groups"))
     if audit.verdict.outcome == EXCEEDED:
         lines.append(UNKNOWN_TRAINING)
-    return audit._replace(shift=shift, text="\n".join(lines))
+    return audit._replace(shift=shift, text="\n".join(filter(None, lines)))
 
 
-def _alone(signals: Signals, judged: Callable, doubt: str, seed: int, units: Units) -> ModelAudit:
+def _alone(signals: Signals, setting: Setting) -> ModelAudit:
     """The attacks that need no other model."""
-    ranked = partial(_ranked_among_others, units=units.labels, seed=seed)
-    audit = judged(signals, ALONE, doubt=doubt, units=units, calibrated={"attack_p": ranked})
+    ranked = partial(_ranked_among_others, units=setting.units.labels, seed=setting.seed)
+    audit = _judged(signals, ALONE, setting, calibrated={"attack_p": ranked})
     one_minus_p, member = scored(audit.scores["attack_p"], 0)
     threshold = threshold_words(1 - one_minus_p <= RATE, member)
     return audit._replace(text="\n".join([audit.text, threshold, TWINS]))
@@ -333,26 +354,25 @@ def _in_first_half(member: np.ndarray, units: np.ndarray | None, seed: int) -> n
 
 
 def _compared(
-    arrays: dict,
-    others: Iterable[tuple],
-    judged: Callable,
-    doubt: str,
-    units: Units,
-    twins: int = 0,
+    arrays: dict, others: Iterable[tuple], setting: Setting, twins: int = 0
 ) -> ModelAudit:
     """The finished model against the others, of which so many are its retrained twins."""
-    for name, more in zip(("member", "logits"), zip(*others, strict=True), strict=True):
-        arrays = arrays | {name: np.stack([*arrays[name], *more])}
-    inside = arrays["member"][1:].sum(0)
-    count = len(arrays["member"]) - 1
-    if not (k := int(np.median(np.minimum(inside, count - inside)))):
+    masks, logits = zip(*others, strict=True)
+    arrays = arrays | {
+        "member": np.stack([*arrays["member"], *masks]),
+        "logits": np.stack([*arrays["logits"], *logits]),
+    }
+    count = len(masks)
+    inside = np.sum(masks, axis=0)
+    k = int(np.median(np.minimum(inside, count - inside)))
+    if not k:
         raise ValueError(
             f"the {count} references leave most samples without a model on one side; wanted some"
             " trained with and some without each sample (mia-nb plan draws such masks)"
         )
     signals = outputs_from(arrays, "finished", "").signals
-    audit = judged(signals, suite(k), targets=[0], doubt=doubt, units=units)
-    size = f"{arrays['member'][1:].sum(1).mean():,.0f}"
+    audit = _judged(signals, suite(k), setting, targets=[0])
+    size = f"{np.sum(masks, axis=1).mean():,.0f}"
     text = [
         audit.text,
         f"Compared with {count} models trained on {size} samples each of train and test ({k} with"
@@ -365,7 +385,10 @@ def _compared(
         # chance dealt out their samples one by one, so that these are the units, whatever belongs
         # together
         halves = signals.select(models=slice(1, None))
-        again = judged(halves, suite(twins // 2 - 1), who=f"Of {twins} retrained models each")
+        dealt = setting._replace(units=None, doubt="")
+        again = _judged(
+            halves, suite(twins // 2 - 1), dealt, who=f"Of {twins} retrained models each"
+        )
         text.append(f"{again.text} No difference between train and test can explain this number.")
     return audit._replace(text="\n".join(text), twins=again)
 
@@ -373,26 +396,22 @@ def _compared(
 def _judged(
     signals: Signals,
     attacks: dict,
+    setting: Setting,
     *,
-    names: tuple,
-    groups: np.ndarray | None,
-    n_resamples: int,
-    seed: int,
     targets: list[int] | None = None,
-    doubt: str = "",
     who: str = "The finished model",
-    units: Units | None = None,
     calibrated: dict[str, Callable[[Scores], Scores]] | None = None,
 ) -> ModelAudit:
     """Attacks, negative control, table, verdict, groups and what to say of them.
 
-    units: of one finished model, on which a permutation test decides; None: of several models,
-    whose intervals decide. calibrated: {name: function of the loss threshold's scores} of attacks
-    that non-members calibrate; they are shown and decide nothing, since their scores would change
-    with the membership that a permutation deals out.
+    calibrated: {name: function of the loss threshold's scores} of attacks that non-members
+    calibrate; they are shown and decide nothing, since their scores would change with the
+    membership that a permutation deals out.
     """
-    control = self_test(signals, attacks, n_resamples=REDRAWS, seed=seed)
-    doubt = doubt or ("" if control.passed else FAILED)
+    control = self_test(signals, attacks, n_resamples=REDRAWS, seed=setting.seed)
+    if not control.passed:
+        setting = setting._replace(doubt=setting.doubt or FAILED)
+    names, groups, units, doubt, n_resamples, seed = setting
     scores = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
     labels = None if units is None else units.labels
     resampling = {"n_resamples": n_resamples, "seed": seed, "groups": labels}
@@ -400,19 +419,17 @@ def _judged(
     shown_too = {name: ranked(scores["loss"]) for name, ranked in (calibrated or {}).items()}
     table = table_of(scores | shown_too, self_test=control, **resampling)
     first = next(iter(scores))
-    audited = ~signals.population
     rate = rate_words(scores[first], table, first)
     if units is None:
-        finding = f"{who} {finding_words(verdict, bool(doubt))}."
+        finding = finding_words(verdict, bool(doubt))
         details = [rate]
     else:
-        means = compared_means(signals)
-        verdict, decided, words = _decided(verdict, scores, means, units, doubt, seed)
-        finding = f"{who} {words}."
+        verdict, finding, decided = _decided(verdict, scores, compared_means(signals), setting)
         details = [decided, units.text, rate]
+    audited = ~signals.population
     split = partial(by_group, scores[first], n_resamples=n_resamples, seed=seed)
     by_class = split(signals.labels[audited], among=range(len(names)))
-    headline = " ".join(filter(None, [doubt, finding]))
+    headline = " ".join(filter(None, [doubt, f"{who} {finding}."]))
     return ModelAudit(
         headline=headline,
         text=" ".join(filter(None, [headline, *details])),
@@ -447,42 +464,38 @@ def compared_means(signals: Signals) -> dict[str, np.ndarray]:
 
 
 def _decided(
-    verdict: Verdict,
-    scores: dict[str, Scores],
-    means: dict[str, np.ndarray],
-    units: Units,
-    doubt: str,
-    seed: int,
+    verdict: Verdict, scores: dict[str, Scores], means: dict[str, np.ndarray], setting: Setting
 ) -> tuple[Verdict, str, str]:
-    """(the verdict by the permutation test, what decided, what was found) of one finished model."""
+    """(the verdict by the permutation test, what was found, what decided) of one finished model."""
+    doubt = setting.doubt
+    units = setting.units.labels
     member = next(iter(scores.values())).member[0]
     values = {name: scores_of_attack.value[0] for name, scores_of_attack in scores.items()}
-    evidence = membership_test(values, member, means=means, units=units.labels, seed=seed)
+    evidence = membership_test(values, member, means=means, units=units, seed=setting.seed)
     leaks = evidence.p <= DECISIVE
     outcome = EXCEEDED if leaks else OPEN
     if doubt or (not leaks and verdict.outcome == BELOW):
         outcome = verdict.outcome
     verdict = verdict._replace(outcome=outcome, p=evidence.p, tail="")
-    finding = finding_words(verdict, bool(doubt), leaks)
-    decided = decision_words(evidence)
+    found = found_words(verdict, bool(doubt), leaks)
+    numbers = strongest_words(verdict)
+    if leaks and evidence.parts["tail"] <= DECISIVE:
+        tail = tail_words(evidence, values[evidence.tail_attack], member)
+        verdict = verdict._replace(tail=tail)
     if leaks and evidence.part == "loss":
-        values_compared = means[evidence.mean]
-        gap = loss_gap(values_compared, member, units.labels)
+        losses = means[evidence.mean]
+        gap = loss_gap(losses, member, units)
         verdict = _of_part(verdict, "loss", 0.0, gap, evidence.mean)
-        start, end = finding.split(": ", 1)
-        finding = f"{start}: {loss_words(evidence.mean, values_compared, member, gap)}; {end}"
+        numbers = f"{loss_words(evidence.mean, losses, member, gap)}; {numbers}"
     if leaks and evidence.part == "tail":
         low, high = clopper_pearson(evidence.top_members, evidence.top)
         share = np.array([evidence.top_members / evidence.top, low, high])
         verdict = _of_part(verdict, "tail", float(member.mean()), share, evidence.tail_attack)
-    if leaks and evidence.parts["tail"] <= DECISIVE:
-        tail = tail_words(evidence, values[evidence.tail_attack], member)
-        verdict = verdict._replace(tail=tail)
-        if evidence.part == "tail":
-            start, end = finding.split(": ", 1)
-            finding = f"{start}: {tail}. Over all samples {end}"
+        numbers = f"{verdict.tail}. Over all samples {numbers}"
+    finding = f"{found}: {numbers}"
+    decided = decision_words(evidence)
     sentence = f"{verdict.limit}: {verdict.outcome}; {finding}. {decided}"
-    return verdict._replace(sentence=sentence), decided, finding
+    return verdict._replace(sentence=sentence), finding, decided
 
 
 def _of_part(

@@ -195,17 +195,27 @@ def threshold_words(called: np.ndarray, member: np.ndarray) -> str:
     )
 
 
-def finding_words(verdict: Verdict, doubted: bool, leaks: bool | None = None) -> str:
-    """The verdict in words, with its numbers. leaks: what decided where it was not the interval."""
-    differs = verdict.low > 0.5 if leaks is None else leaks
-    finding = "treats train and test differently" if differs else FOUND[OPEN]
+def finding_words(verdict: Verdict, doubted: bool) -> str:
+    """What an interval of the AUC says, with its numbers."""
+    return f"{found_words(verdict, doubted, verdict.low > 0.5)}: {strongest_words(verdict)}"
+
+
+def found_words(verdict: Verdict, doubted: bool, differs: bool) -> str:
+    """The verdict in words. differs: whether the two sides do, whatever tells them apart."""
+    if not doubted:
+        return FOUND[verdict.outcome]
+    return "treats train and test differently" if differs else FOUND[OPEN]
+
+
+def strongest_words(verdict: Verdict) -> str:
+    """The AUC of the strongest attack."""
     # the table gives each attack's interval alone, which is narrower
     corrected = f" (corrected for {verdict.attacks} attacks)" if verdict.attacks > 1 else ""
     return (
-        f"{finding if doubted else FOUND[verdict.outcome]}: the strongest of {verdict.attacks}"
-        f" attacks ({in_words(verdict.attack)}) ranks a random member above a random non-member"
-        f" with probability {verdict.value:.3f} [{verdict.low:.3f}, {verdict.high:.3f}]{corrected},"
-        f" where guessing gives 0.5 ({verdict.n1:,} members, {verdict.n0:,} non-members)"
+        f"the strongest of {verdict.attacks} attacks ({in_words(verdict.attack)}) ranks a random"
+        f" member above a random non-member with probability {verdict.value:.3f}"
+        f" [{verdict.low:.3f}, {verdict.high:.3f}]{corrected}, where guessing gives 0.5"
+        f" ({verdict.n1:,} members, {verdict.n0:,} non-members)"
     )
 
 
