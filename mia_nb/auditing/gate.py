@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from mia_nb import escape
 from mia_nb.arguments import Array, Count, Delta, Whole
@@ -121,8 +122,6 @@ class LimitsTable:
         self.rows = [_row(verdict) for verdict in self.verdicts]
 
     def __repr__(self) -> str:
-        import pandas as pd
-
         if not self.rows:
             return "no limit was stated"
         return escape.lines(pd.DataFrame(self.rows).to_string(index=False))
@@ -182,39 +181,34 @@ def limits(texts: Array) -> list[Limit]:
     """
     if not np.iterable(texts):
         raise ValueError(f"texts={shown(texts)}: wanted a list of them; {WANTED}")
-    stated = []
-    for text in texts:
-        match = FORM.fullmatch(str(text))
-        try:
-            name = match[1].lower()
-            fpr = match[2] and float(match[2])
-            value = float(match[3])
-        except (TypeError, ValueError):
-            raise ValueError(f'limit "{text}": {WANTED}') from None
-        guessing = {"auc": 0.5}.get(name, fpr or 0.0)
-        if not math.isfinite(value):
-            raise ValueError(f'limit "{text}": nothing lies above it; wanted a finite limit')
-        if fpr is not None and not 0 < fpr < 1:
-            raise ValueError(
-                f'limit "{text}": a false positive rate lies between 0 and 1; 1 % is 0.01'
-            )
-        if fpr is not None and float(f"{fpr:g}") != fpr:
-            raise ValueError(
-                f'limit "{text}": '
-                f"a false positive rate has six digits at most; wanted tpr@{guessing:g}"
-            )
-        if name != "epsilon" and value >= 1:
-            raise ValueError(
-                f'limit "{text}": '
-                f"{name.partition('@')[0]} is a fraction and never above 1; 5 % is 0.05"
-            )
-        if value < guessing:
-            raise ValueError(
-                f'limit "{text}": '
-                f"an attacker who guesses reaches {guessing:g}; wanted a limit at or above that"
-            )
-        stated.append(Limit(name if fpr is None else f"tpr@{fpr:g}", value, fpr))
-    return list(dict.fromkeys(stated))
+    return list(dict.fromkeys(_limit_of(str(text)) for text in texts))
+
+
+def _limit_of(text: str) -> Limit:
+    """The limit that one text states."""
+    start = f'limit "{text}": '
+    match = FORM.fullmatch(text)
+    try:
+        name = match[1].lower()
+        fpr = match[2] and float(match[2])
+        value = float(match[3])
+    except (TypeError, ValueError):
+        raise ValueError(f"{start}{WANTED}") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{start}nothing lies above it; wanted a finite limit")
+    if fpr is not None and not 0 < fpr < 1:
+        raise ValueError(f"{start}a false positive rate lies between 0 and 1; 1 % is 0.01")
+    if fpr is not None and float(f"{fpr:g}") != fpr:
+        raise ValueError(f"{start}a false positive rate has six digits at most; wanted tpr@{fpr:g}")
+    if name != "epsilon" and value >= 1:
+        metric = name.partition("@")[0]
+        raise ValueError(f"{start}{metric} is a fraction and never above 1; 5 % is 0.05")
+    guessing = 0.5 if name == "auc" else fpr or 0.0
+    if value < guessing:
+        raise ValueError(
+            f"{start}an attacker who guesses reaches {guessing:g}; wanted a limit at or above that"
+        )
+    return Limit(name if fpr is None else f"tpr@{fpr:g}", value, fpr)
 
 
 def fewest(audited: int, split: str) -> int:
@@ -281,15 +275,17 @@ def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> str:
     """Why a limit on a rate is refused, "" where it is not."""
     if limit.fpr is None:
         return ""
-    needed = math.ceil(MIN_FALSE_POSITIVES / limit.fpr - 1e-9)
-    least = MIN_FALSE_POSITIVES / max(n0, 1)
-    rate = f"state tpr@{math.ceil(1e4 * least) / 1e4:g} or a higher rate, or " if least < 1 else ""
-    most = clopper_pearson(max(n1, 1), max(n1, 1), confidence=1 - 0.05 / attacks)[0]
     if not measurable(limit.metric, n0):
+        needed = math.ceil(MIN_FALSE_POSITIVES / limit.fpr - 1e-9)
+        least = MIN_FALSE_POSITIVES / max(n0, 1)
+        rate = ""
+        if least < 1:
+            rate = f"state tpr@{math.ceil(1e4 * least) / 1e4:g} or a higher rate, or "
         return (
             f" cannot be measured with n0 = {n0} non-members a model: {needed:,} are needed,"
             f" so that {MIN_FALSE_POSITIVES} false alarms are allowed; {rate}audit more images"
         )
+    most = clopper_pearson(max(n1, 1), max(n1, 1), confidence=1 - 0.05 / attacks)[0]
     if limit.value >= most:
         return (
             f" can never be exceeded: with n1 = {n1} members a model and {attacks} attacks even a"
@@ -306,15 +302,17 @@ def _too_few_units(limit: Limit, models: int, units: int) -> str:
     paired = models >= 2 * units
     have = f"{units} {'pair' if paired else 'training set'}{'s' if units != 1 else ''}"
     needed = f"{2 * PAIRS} models ({PAIRS} pairs)" if paired else f"{PAIRS} models"
-    wide = "its interval over so few is too wide to decide"
-    why = wide if units >= 2 else "its threshold is set on other targets"
+    why = "its threshold is set on other targets"
+    if units >= 2:
+        why = "its interval over so few is too wide to decide"
     return f" cannot be measured on {models} models ({have}): {why}; train {needed} or more"
 
 
 def _too_large_epsilon(limit: Limit, models: int, audited: int, delta: float, attacks: int) -> str:
     """Why a limit on epsilon is refused, "" where it is not."""
-    together = models >= FEWEST_SPLIT  # half of the models
-    coins, tests = (audited * (models // 2), 1) if together else (audited, models)
+    coins, tests = audited, models
+    if models >= FEWEST_SPLIT:  # half of the models are audited together
+        coins, tests = audited * (models // 2), 1
     alpha = 0.05 / (tests * attacks)
     alpha /= len(numbers_tried(coins, alpha, delta))
     most = perfect_epsilon(coins, coins, delta, 1 - alpha)
@@ -386,48 +384,73 @@ def judge(
     if not scores:
         raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
     refuse_unequal_samples(scores)
-    resampling = {"n_resamples": n_resamples, "seed": seed, "confidence": 1 - 0.05 / len(scores)}
-    resampling["groups"] = groups
     able = _able(scores)
+    resampling = {
+        "n_resamples": n_resamples,
+        "seed": seed,
+        "confidence": 1 - 0.05 / len(scores),
+        "groups": groups,
+    }
     shared = {}
-    verdicts = []
-    rates = [limit.fpr for limit in stated if limit.fpr is not None]
-    rates += _tail_rates(able)
-    if any(limit.metric in ("auc", "advantage") or limit.fpr is not None for limit in stated):
-        rates = tuple(dict.fromkeys(rates))
+    if any(limit.metric != "epsilon" for limit in stated):
+        rates = [limit.fpr for limit in stated if limit.fpr is not None]
+        rates = tuple(dict.fromkeys([*rates, *_tail_rates(able)]))
         shared = {name: intervals(able[name], rates, **resampling) for name in able}
+    verdicts = []
     for limit in stated:
-        fit = {
-            name: one for name, one in able.items() if measurable(limit.metric, smallest(one)[1])
-        }
-        sides = f"{10 / limit.fpr:,.0f} non-members" if limit.fpr else "a member and a non-member"
-        cannot = f'limit "{limit}" cannot be measured'
-        if not fit:
-            raise ValueError(f"{cannot}: no attack scored {sides} of each model")
+        fit = _fit(limit, able)
         if limit.metric == "epsilon":
             verdict = _epsilon(limit, split_scores or scores, delta)
+        elif limit.metric == "advantage":
+            verdict = _compare(limit, _advantages(limit, fit, resampling), scores)
         else:
-            if limit.metric == "advantage":
-                alone = len(np.unique(next(iter(fit.values())).pair)) < 2
-                if alone:
-                    raise ValueError(f"{cannot} on one pair: its threshold is set on other targets")
-                ends = {  # at thresholds set on other pairs
-                    name: 2 * intervals(at_others(one), (), **resampling).loc["auc", ENDS] - 1
-                    for name, one in fit.items()
-                }
-            else:
-                ends = {name: shared[name].loc[limit.metric, ENDS] for name in fit}
+            ends = {name: shared[name].loc[limit.metric, ENDS] for name in fit}
             verdict = _compare(limit, ends, scores)
         if doubt:
             alone = verdict.sentence.removeprefix(f"{limit}: ")
             sentence = f"{limit}: {OPEN}. {doubt} By the numbers alone: {alone}"
             verdict = verdict._replace(outcome=OPEN, sentence=sentence)
         elif verdict.outcome != EXCEEDED and _beyond_the_limit(limit, able):
-            tail = _tail(able, shared, groups, seed)
-            with_tail = f"{verdict.sentence}; but the tail gives members away: {tail}"
-            verdict = verdict._replace(tail=tail, sentence=with_tail if tail else verdict.sentence)
+            verdict = _with_tail(verdict, _tail(able, shared, groups, seed))
         verdicts.append(verdict)
     return verdicts
+
+
+def _with_tail(verdict: Verdict, tail: str) -> Verdict:
+    if not tail:
+        return verdict
+    sentence = f"{verdict.sentence}; but the tail gives members away: {tail}"
+    return verdict._replace(tail=tail, sentence=sentence)
+
+
+def _fit(limit: Limit, able: dict[str, Scores]) -> dict[str, Scores]:
+    """The attacks that scored enough samples for a limit; ValueError without any."""
+    fit = {
+        name: attacked
+        for name, attacked in able.items()
+        if measurable(limit.metric, smallest(attacked)[1])
+    }
+    if not fit:
+        sides = "a member and a non-member"
+        if limit.fpr:
+            sides = f"{10 / limit.fpr:,.0f} non-members"
+        raise ValueError(
+            f'limit "{limit}" cannot be measured: no attack scored {sides} of each model'
+        )
+    return fit
+
+
+def _advantages(limit: Limit, fit: dict[str, Scores], resampling: dict) -> dict:
+    """{attack: value, low, high} of the advantage at thresholds set on other pairs."""
+    if len(np.unique(next(iter(fit.values())).pair)) < 2:
+        raise ValueError(
+            f'limit "{limit}" cannot be measured on one pair: its threshold is set on other targets'
+        )
+    ends = {}
+    for name, attacked in fit.items():
+        area = intervals(at_others(attacked), (), **resampling).loc["auc", ENDS]
+        ends[name] = 2 * area - 1
+    return ends
 
 
 def _beyond_the_limit(limit: Limit, scores: dict[str, Scores]) -> bool:
@@ -439,10 +462,8 @@ def _beyond_the_limit(limit: Limit, scores: dict[str, Scores]) -> bool:
 
 def _tail_rates(scores: dict[str, Scores]) -> list[float]:
     """The smallest false positive rate that all attacks can measure."""
-    rates = [
-        x for x in FPR if all(measurable(f"tpr@{x:g}", smallest(s)[1]) for s in scores.values())
-    ]
-    return rates[:1]
+    n0 = min((smallest(attacked)[1] for attacked in scores.values()), default=0)
+    return [x for x in FPR if measurable(f"tpr@{x:g}", n0)][:1]
 
 
 def _tail(scores: dict[str, Scores], shared: dict, groups, seed: int) -> str:
@@ -450,14 +471,12 @@ def _tail(scores: dict[str, Scores], shared: dict, groups, seed: int) -> str:
     first = next(iter(scores.values()))
     if len(first.value) == 1:
         member = first.member[0]
-        alike = {
-            name: s.value[0] for name, s in scores.items() if s.value.shape == (1, len(member))
-        }
+        values = {name: attacked.value[0] for name, attacked in scores.items()}
         units = None if groups is None else pure_units(groups, member)
-        test = membership_test(alike, member, units=units, seed=seed)
+        test = membership_test(values, member, units=units, seed=seed)
         if test.parts["tail"] > LEVEL:
             return ""
-        words = tail_words(test, alike[test.tail_attack], member)
+        words = tail_words(test, values[test.tail_attack], member)
         return f"{words} ({p_words(test.parts['tail'])}, permutation test)"
     for x in _tail_rates(scores):
         ends = {name: shared[name].loc[f"tpr@{x:g}", ENDS] for name in scores}
@@ -506,7 +525,8 @@ def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> Verdict:
     tried = f"the largest of {len(scores)} attacks" if len(scores) > 1 else "one attack"
     who = f"{tried}, {in_words(strongest)}{_left_out(ends, scores)}; {_words(scores[strongest])}"
     sentence = f"{limit.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({who}): {BECAUSE[outcome]}"
-    if 2 <= (pairs := len(np.unique(scores[strongest].pair))) <= LOOSE:
+    pairs = len(np.unique(scores[strongest].pair))
+    if 2 <= pairs <= LOOSE:
         sentence += f"; with {pairs} pairs the interval may miss up to 14 % of the time, not 5 %"
     return _verdict(limit, outcome, (value, low, high), strongest, scores, sentence)
 
@@ -518,18 +538,41 @@ def _epsilon(limit: Limit, scores: dict[str, Scores], delta: float) -> Verdict:
     strongest = max(audits, key=lambda name: audits[name].epsilon)
     low = float(audits[strongest].epsilon)
     runs = audits[strongest].runs
-    doubt = "; a low bound is no evidence, and nothing here bounds it from above"
-    outcome, end = (EXCEEDED, "") if low > limit.value else (OPEN, doubt)
+    outcome, end = EXCEEDED, ""
+    if low <= limit.value:
+        outcome = OPEN
+        end = "; a low bound is no evidence, and nothing here bounds it from above"
     many = f"{runs} runs together" if runs > 1 else "one run"
     who = f"{strongest}{_left_out(audits, scores)}; {_words(scores[strongest])}"
     sentence = f"epsilon at least {low:.3g} at delta {delta:g} (95 %, {many}, {who}){end}"
     return _verdict(limit, outcome, (low, low, math.nan), strongest, scores, sentence)
 
 
-def _verdict(limit: Limit, outcome: str, ends, strongest: str, scores, sentence: str) -> Verdict:
-    tried = (strongest, len(scores), *smallest(scores[strongest]), len(scores[strongest].value))
-    sentence = f"{limit}: {outcome}; {sentence}"
-    return Verdict(str(limit), outcome, limit.metric, limit.value, *ends, *tried, sentence)
+def _verdict(
+    limit: Limit,
+    outcome: str,
+    ends: tuple[float, float, float],
+    strongest: str,
+    scores: dict[str, Scores],
+    sentence: str,
+) -> Verdict:
+    value, low, high = ends
+    n1, n0 = smallest(scores[strongest])
+    return Verdict(
+        limit=str(limit),
+        outcome=outcome,
+        metric=limit.metric,
+        threshold=limit.value,
+        value=value,
+        low=low,
+        high=high,
+        attack=strongest,
+        attacks=len(scores),
+        n1=n1,
+        n0=n0,
+        targets=len(scores[strongest].value),
+        sentence=f"{limit}: {outcome}; {sentence}",
+    )
 
 
 def _left_out(used, scores: dict[str, Scores]) -> str:
@@ -538,7 +581,8 @@ def _left_out(used, scores: dict[str, Scores]) -> str:
 
 
 def _words(scores: Scores) -> str:
-    (n1, n0), targets = smallest(scores), len(scores.value)
+    n1, n0 = smallest(scores)
+    targets = len(scores.value)
     models = f"{targets} models"
     if len(np.unique(scores.pair)) == 1:
         alone = "1 model" if targets == 1 else f"{models} on one split"

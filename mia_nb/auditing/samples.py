@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import pandas as pd
 
@@ -90,7 +88,7 @@ def _samples(
     return x, y
 
 
-def rows_of(x: np.ndarray | pd.DataFrame, which) -> np.ndarray | pd.DataFrame:
+def rows_of(x: np.ndarray | pd.DataFrame, which: np.ndarray | slice) -> np.ndarray | pd.DataFrame:
     """Some rows of an array or of a table."""
     return x.iloc[which] if isinstance(x, pd.DataFrame) else x[which]
 
@@ -112,7 +110,7 @@ def raw_inputs_guard(
 def copies(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> str:
     """What to say where samples of test, with their labels, are in train too; "" where few are."""
     try:
-        keys = [digest(*row) for row in zip(_comparable_rows(x), y.tolist(), strict=True)]
+        keys = [digest(_comparable(row), label) for row, label in zip(x, y.tolist(), strict=True)]
     except ValueError as error:
         return f"That no sample of test is in train too could not be checked ({error})."
     trained = {key for key, inside in zip(keys, member, strict=True) if inside}
@@ -124,14 +122,7 @@ def copies(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> str:
     return f"{finding}: take them out of test." if shared >= COPIES * len(outside) else ""
 
 
-def _comparable_rows(x) -> Iterable:
-    """Samples in a form in which equal ones are equal, whatever types hold them."""
-    if isinstance(x, pd.DataFrame):
-        return ([_comparable(value) for value in row] for row in x.itertuples(index=False))
-    return (_comparable(row) for row in x)
-
-
-def _comparable(value):
+def _comparable(value: object) -> object:
     """A value in which 1, 1.0 and NumPy's 1 are one, 0 has no sign, and what is missing is None."""
     if hasattr(value, "detach"):
         value = numpy_of(value)
