@@ -104,93 +104,97 @@ def membership_test(
                 f"{name} has shape {np.shape(values)} and member {member.shape}: wanted one entry"
                 " of each per sample"
             )
-    number = np.arange(len(member))
-    if units is not None:
-        number = np.unique(units, return_inverse=True)[1].ravel()
-    size = np.bincount(number)
-    inside = np.bincount(number, member) / size
-    mixed = int(((inside > 0) & (inside < 1)).sum())
-    if mixed:
-        raise ValueError(f"{mixed} units have samples on both sides; wanted each on one")
-    inside = inside > 0
-    if inside.all() or not inside.any():
-        raise ValueError("all units are on one side: wanted members and non-members")
+    number, size, inside = _sides(member, units)
+    compared = [of for name, values in scores.items() for of in _of_scores(name, values)]
+    compared += [Compared("loss", name, 0, _centred(values)) for name, values in means.items()]
+    part = np.array([of.part for of in compared])
 
-    weights, part, attack, top = _weights(scores, means)
-    summed = np.stack([np.bincount(number, column, len(size)) for column in weights.T], axis=1)
+    # (units, S) sums of weights, then (1 + permutations, S) statistics, the true deal's first
+    summed = np.stack([np.bincount(number, of.weight, len(size)) for of in compared], axis=1)
     if permutations is None:
         permutations = PERMUTATIONS if len(size) <= MANY_UNITS else PERMUTATIONS // 2
-    blocks = _deals(inside, permutations, np.random.default_rng(seed))
-    statistics = np.concatenate([_differences(deal, summed, size) for deal in blocks])
+    deals = _deals(inside, permutations, np.random.default_rng(seed))
+    statistics = np.concatenate([_differences(deal, summed, size) for deal in deals])
 
-    # in standard units; the first row is the true deal, one like the others under the hypothesis
+    # in standard units; under the hypothesis the true deal is one like the others
     spread = statistics.std(0)
     statistics = np.divide(statistics, spread, out=np.zeros_like(statistics), where=spread > 0)
-    p_of_part = {
-        name: _p_of_each_deal(statistics[:, part == name].max(1))
-        for name in SHARES
-        if (part == name).any()
-    }
-    weighted = {name: values / SHARES[name] for name, values in p_of_part.items()}
-    smallest_of_parts = np.min(list(weighted.values()), axis=0)
-    p = float((smallest_of_parts <= smallest_of_parts[0] + 1e-12).mean())
+    p_of_part = {}
+    best = {}  # the most extreme of each part in the true deal
+    for name in SHARES:
+        columns = np.flatnonzero(part == name)
+        if len(columns):
+            p_of_part[name] = _p_of_each_deal(statistics[:, columns].max(1))
+            best[name] = compared[columns[statistics[0, columns].argmax()]]
+    weighted = {name: p / SHARES[name] for name, p in p_of_part.items()}
+    smallest = np.min(list(weighted.values()), axis=0)
 
     decisive = min(weighted, key=lambda name: weighted[name][0])
-    best = {
-        name: np.flatnonzero(part == name)[statistics[0, part == name].argmax()]
-        for name in p_of_part
-    }
     tail = best["tail"]
-    k = int(top[tail])
-    members = int(weights[member, tail].sum() + k * member.mean() + 0.5)
-    leader = best["area" if decisive == "loss" else decisive]
     return Evidence(
-        p=p,
+        p=float((smallest <= smallest[0] + 1e-12).mean()),
         part=decisive,
-        parts={name: float(values[0]) for name, values in p_of_part.items()},
-        attack=str(attack[leader]),
-        mean=str(attack[best["loss"]]) if means else "",
-        tail_attack=str(attack[tail]),
-        top=k,
-        top_members=members,
+        parts={name: float(p[0]) for name, p in p_of_part.items()},
+        attack=best["area" if decisive == "loss" else decisive].name,
+        mean=best["loss"].name if means else "",
+        tail_attack=tail.name,
+        top=tail.top,
+        top_members=int(tail.weight[member].sum() + tail.top * member.mean() + 0.5),
         units=len(size),
         smallest=1 / math.comb(len(size), int(inside.sum())) if len(size) < 60 else 0.0,
     )
 
 
-def _weights(
-    scores: dict[str, np.ndarray], means: dict[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(N, S) weights whose mean is 0, one column a statistic; the part, the attack and the k of
-    each.
+class Compared(NamedTuple):
+    """A statistic: the mean of `weight` (N,) over members, less that over others. part: area, loss
+    or tail; name: of the attack, or of the mean; top: of a tail, how many scores it counts.
     """
-    columns = []
-    part = []
-    attack = []
-    top = []
-    for name, values in scores.items():
-        values = np.asarray(values, float)
-        known = ~np.isnan(values)
-        rank = mid_ranks(values[known])
-        falling = len(rank) + 1 - rank  # 1 for the largest, ties share their mean
-        kinds = {"area": [(0, rank)], "tail": []}
-        for k in _tops(len(rank)):
-            kinds["tail"].append((k, _among_largest(falling, k)))
-        for kind, weighted in kinds.items():
-            for k, weight in weighted:
-                column = np.zeros(len(values))  # what is not scored speaks for no side
-                column[known] = weight - weight.mean()
-                columns.append(column)
-                part.append(kind)
-                attack.append(name)
-                top.append(k)
-    for name, values in means.items():
-        values = np.asarray(values, float)
-        columns.append(values - values.mean())
-        part.append("loss")
-        attack.append(name)
-        top.append(0)
-    return np.stack(columns, axis=1), np.array(part), np.array(attack), np.array(top)
+
+    part: str
+    name: str
+    top: int
+    weight: np.ndarray
+
+
+def _sides(
+    member: np.ndarray, units: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(number of each sample's unit, samples of each unit, whether it is a member's)."""
+    number = np.arange(len(member))
+    if units is not None:
+        number = np.unique(units, return_inverse=True)[1].ravel()
+    size = np.bincount(number)
+    share = np.bincount(number, member) / size
+    mixed = int(((share > 0) & (share < 1)).sum())
+    if mixed:
+        raise ValueError(f"{mixed} units have samples on both sides; wanted each on one")
+    inside = share > 0
+    if inside.all() or not inside.any():
+        raise ValueError("all units are on one side: wanted members and non-members")
+    return number, size, inside
+
+
+def _of_scores(name: str, values: np.ndarray) -> list[Compared]:
+    """What is compared of one attack: its ranks, and who is among its k largest."""
+    values = np.asarray(values, float)
+    rank = mid_ranks(values[~np.isnan(values)])
+    falling = len(rank) + 1 - rank  # 1 for the largest, ties share their mean
+    compared = [Compared("area", name, 0, _of_known(values, rank))]
+    for k in _tops(len(rank)):
+        compared.append(Compared("tail", name, k, _of_known(values, _among_largest(falling, k))))
+    return compared
+
+
+def _of_known(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """(N,) centred weights; what is not scored speaks for no side."""
+    weights = np.zeros(len(values))
+    weights[~np.isnan(values)] = _centred(weight)
+    return weights
+
+
+def _centred(values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, float)
+    return values - values.mean()
 
 
 def mid_ranks(values: np.ndarray) -> np.ndarray:
