@@ -23,17 +23,9 @@ from sklearn.svm import LinearSVC
 import mia_nb as mia
 from mia_nb.auditing import collect, read_outputs
 from mia_nb.auditing.elsewhere import array_in
-from mia_nb.auditing.model_outputs import outputs
-from mia_nb.auditing.readers import (
-    logits_of,
-    named_classes,
-    numbers_of,
-    numpy_of,
-    sample_of,
-    table_in,
-    without_extremes,
-)
-from mia_nb.auditing.samples import both_sides
+from mia_nb.auditing.model_outputs import logits_of, named_classes, outputs
+from mia_nb.auditing.samples import both_sides, numbers_of, numpy_of, sample_of, without_extremes
+from mia_nb.auditing.tables import table_in
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 8)).astype(np.float32), np.arange(200) % 2

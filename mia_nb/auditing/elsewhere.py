@@ -11,7 +11,8 @@ from mia_nb._files import replacing
 from mia_nb._image_files import npz_arrays
 from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
 from mia_nb.auditing.outputs import outputs_from
-from mia_nb.auditing.readers import SEPARATORS, in_one_line, numpy_of, table_in
+from mia_nb.auditing.samples import in_one_line, numpy_of
+from mia_nb.auditing.tables import SEPARATORS, table_in
 from mia_nb.checks import checked, mask
 
 

@@ -19,10 +19,9 @@ from mia_nb.attacks.margins import log_p as log_p_of
 from mia_nb.auditing.dependence import Units, loss_gap, resampling_units
 from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.model_audit import ModelAudit
-from mia_nb.auditing.model_outputs import outputs
+from mia_nb.auditing.model_outputs import named_classes, outputs, wants_columns
 from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
-from mia_nb.auditing.readers import named_classes, numpy_of, wants_columns
-from mia_nb.auditing.samples import both_sides, copies, raw_inputs_guard, rows_of
+from mia_nb.auditing.samples import both_sides, copies, numpy_of, raw_inputs_guard, rows_of
 from mia_nb.auditing.sentences import (
     FAILED,
     RATE,

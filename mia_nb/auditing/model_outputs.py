@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
 
-from mia_nb.auditing.readers import estimator, in_one_line, logits_of, numpy_of, wants_columns
-from mia_nb.auditing.samples import rows_of
+from mia_nb.auditing.samples import in_one_line, numpy_of, rows_of
 from mia_nb.checks import shown
 
+SMALLEST = 1e-6  # probabilities of an estimator are clipped to this before the logarithm
 MODEL = (
     "wanted a torch module, or a function of a batch that gives logits (batch, classes); of"
     " scikit-learn the estimator itself"
@@ -88,3 +88,114 @@ def _queried(model: object, device: str | None, known: list | None = None) -> It
     finally:
         for part, training in modes.items():
             part.training = training
+
+
+def logits_of(output: object, samples: int) -> np.ndarray:
+    """What a model gave for a batch, as logits (samples, classes).
+
+    Parameters:
+        output: an array or tensor (samples, classes); (samples,) or (samples, 1), one logit of a
+            binary network; a mapping or record with an entry `logits`; or a tuple of which one
+            entry has the shape of logits.
+        samples: how many there are in the batch.
+
+    Returns:
+        (samples, classes) array; of one logit z the columns 0 and z.
+
+    Raises:
+        ValueError: of one line that says what came, for anything else, and for one probability a
+            sample.
+    """
+    if isinstance(output, Mapping):
+        if "logits" not in output:
+            names = ", ".join(map(str, list(output)[:10]))
+            raise ValueError(
+                f"the model gives a dict with {names or 'nothing'}; wanted an entry logits, of"
+                " shape (batch, classes)"
+            )
+        output = output["logits"]
+    elif not hasattr(output, "shape") and hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, tuple):
+        output = _entry_of(output, samples)
+    logits = numpy_of(output)
+    if logits.ndim == 3 and logits.shape[2] == 1:
+        logits = logits[:, :, 0]
+    if logits.shape in ((samples,), (samples, 1)):
+        return _binary(logits.reshape(-1))
+    if logits.ndim != 2 or len(logits) != samples:
+        raise ValueError(
+            f"the model gives {logits.shape} for {samples} samples; wanted (batch, classes) logits,"
+            " or one logit a sample"
+        )
+    return logits
+
+
+def _entry_of(output: tuple, samples: int) -> object:
+    """The one entry of a tuple that can be logits."""
+    shapes = [tuple(getattr(entry, "shape", ())) for entry in output]
+    fitting = [
+        entry
+        for entry, shape in zip(output, shapes, strict=True)
+        if len(shape) == 2 and shape[0] == samples and shape[1] > 1
+    ]
+    if len(fitting) != 1:
+        raise ValueError(
+            f"the model gives a tuple of shapes {shapes}, of which {len(fitting)} can be logits"
+            " (batch, classes); return these alone: lambda x: model(x)[0]"
+        )
+    return fitting[0]
+
+
+def _binary(logit: np.ndarray) -> np.ndarray:
+    """The logits of two classes from one."""
+    if logit.dtype.kind not in "fiub":
+        raise ValueError(f"the model gives {logit.dtype}; wanted numbers")
+    if ((logit >= 0) & (logit <= 1)).all():
+        raise ValueError(
+            "the model gives one number in [0, 1] a sample, a probability p, it seems; return"
+            " np.log(p / (1 - p)) with p = p.clip(1e-6, 1 - 1e-6)"
+        )
+    return np.stack([np.zeros_like(logit), logit], axis=1)
+
+
+def named_classes(model: object) -> list | None:
+    """The classes of a scikit-learn estimator, where its labels are other than 0 to K - 1; None of
+    all other models.
+    """
+    declared = getattr(model, "classes_", None)
+    if declared is None or np.ndim(declared) != 1 or not _ways(model):
+        return None
+    named = np.asarray(declared).tolist()
+    return None if named == list(range(len(named))) else named
+
+
+def _ways(model: object) -> list[str]:
+    return [way for way in ("predict_proba", "decision_function") if hasattr(model, way)]
+
+
+def estimator(model: object, known: list | None = None) -> Callable | None:
+    """A function of a batch that gives the logits of a scikit-learn estimator; None of others.
+
+    known: the classes that labels are numbered by, None for 0 to K - 1. Raises ValueError for an
+    estimator of other classes: its outputs would be in another order.
+    """
+    declared = getattr(model, "classes_", None)
+    ways = _ways(model)
+    if declared is None or not ways:
+        return None
+    named = np.asarray(declared).tolist() if np.ndim(declared) == 1 else list(declared)
+    if np.ndim(declared) != 1 or named not in (list(range(len(named))), known):
+        raise ValueError(
+            f"the estimator's classes are {shown(named)}; wanted {shown(known) if known else ''}"
+            f"{' or ' if known else ''}class numbers from 0: train it on"
+            " np.unique(y, return_inverse=True)[1]"
+        )
+    if ways[0] == "predict_proba":
+        return lambda x: np.log(np.asarray(model.predict_proba(x)).clip(SMALLEST))
+    return model.decision_function
+
+
+def wants_columns(model: object) -> bool:
+    """Whether this is an estimator that was fitted on a table, and may pick columns by name."""
+    return bool(_ways(model)) and getattr(model, "feature_names_in_", None) is not None

@@ -16,7 +16,7 @@ from mia_nb import digests
 from mia_nb._image_files import npz_arrays
 from mia_nb.arguments import PathLike
 from mia_nb.auditing.one_run import coin_fault
-from mia_nb.auditing.readers import SEPARATORS, table_in
+from mia_nb.auditing.tables import SEPARATORS, table_in
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import QUERY_KINDS, Signals

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
-from mia_nb.auditing.readers import (
-    class_numbers,
-    in_one_line,
-    numbers_of,
-    numpy_of,
-    sample_of,
-    without_extremes,
-)
 from mia_nb.auditing.shift import COPIES, ShiftGuard, shift_guard
 from mia_nb.checks import shown
 from mia_nb.digests import digest
 
+INPUTS = ("image", "img", "x", "pixel_values", "input", "inputs", "input_ids", "features", "data")
+LABELS = ("label", "labels", "y", "target", "targets", "fine_label")
+MOST_VALUES = 20  # of a column of text that are told apart
+LARGEST = 1e15  # what a table holds beyond this is cut where rows are compared
 EXACT = 2**53  # whole numbers up to here are floats too
 DATA = (
     "wanted (x, y) of arrays or tensors, or a data set whose [i] is (x, y) or has an image and a"
@@ -143,3 +141,108 @@ def _comparable(value: object) -> object:
     if isinstance(value, float) or (isinstance(value, int) and abs(value) <= EXACT):
         return float(value) + 0.0
     return value
+
+
+def in_one_line(error: BaseException, most: int) -> str:
+    """An error of somebody else's on one line, and no longer than this."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:most]
+
+
+def numpy_of(values: object) -> np.ndarray:
+    """Arrays, tensors or lists of these as one array; of objects where samples differ in shape.
+
+    Raises ValueError for masked arrays and complex numbers, of which nothing here knows the
+    meaning.
+    """
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        return (values.float() if "bfloat16" in str(values.dtype) else values).numpy()
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError("a masked array came; wanted plain numbers, for instance x.filled(0)")
+    if not isinstance(values, tuple | list):
+        array = np.asarray(values)
+        if array.dtype.kind == "c":
+            raise ValueError("complex numbers came; wanted real ones, for instance abs(x)")
+        return array
+    parts = [numpy_of(part) for part in values]
+    if len({part.shape for part in parts}) == 1:
+        return np.stack(parts)
+    ragged = np.empty(len(parts), object)
+    ragged[:] = parts
+    return ragged
+
+
+def sample_of(item: object) -> tuple[object, object]:
+    """The input and the label of a data set's item: the first two of a tuple, or entries of a
+    mapping by their usual names.
+    """
+    if isinstance(item, Mapping):
+        inputs = [name for name in INPUTS if name in item]
+        labels = [name for name in LABELS if name in item]
+        if len(inputs) != 1 or len(labels) != 1:
+            names = ", ".join(map(str, list(item)[:10]))
+            raise ValueError(
+                f"items are dicts with {names}: wanted one entry of {', '.join(INPUTS)} and one of"
+                f" {', '.join(LABELS)}"
+            )
+        return item[inputs[0]], item[labels[0]]
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        raise ValueError(f"an item is a {type(item).__name__}; wanted (x, y)")
+    return item[0], item[1]
+
+
+def class_numbers(name: str, labels: np.ndarray, known: list) -> np.ndarray:
+    """The place of each label among an estimator's classes; ValueError for labels that it does not
+    have.
+    """
+    place = {label: number for number, label in enumerate(known)}
+    words = np.asarray(labels).reshape(-1).tolist()
+    strange = [label for label in words if _missing(label) or label not in place]
+    if strange:
+        raise ValueError(
+            f"the estimator's classes are {shown(known)}, and {name} has labels"
+            f" {shown(strange[0])} ...; wanted the labels that it was trained on, or train it on"
+            " np.unique(y, return_inverse=True)[1] and pass these"
+        )
+    return np.array([place[label] for label in words], np.int64)
+
+
+def _missing(label: object) -> bool:
+    try:
+        return bool(label != label) or label.__hash__ is None
+    except (TypeError, ValueError):  # pd.NA has no truth value
+        return True
+
+
+def numbers_of(x: np.ndarray | pd.DataFrame) -> np.ndarray | None:
+    """(N, D) numbers of a table whose columns hold numbers, text or both; None of anything else.
+
+    A column of text becomes one of 0 and 1 for each of its most frequent values.
+    """
+    if not isinstance(x, pd.DataFrame):
+        if x.ndim != 2 or x.dtype.kind not in "OSU":
+            return None
+        x = pd.DataFrame(x)
+    columns = []
+    for place in range(x.shape[1]):
+        column = x.iloc[:, place].infer_objects()
+        if pd.api.types.is_datetime64_any_dtype(column):
+            column = pd.to_numeric(column).where(column.notna())
+        if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
+            columns.append(column.astype("Float64").to_numpy(np.float64, na_value=np.nan))
+            continue
+        # what is no number is compared as it is written
+        text = column.astype(object).map(str)
+        for value in text.value_counts().index[:MOST_VALUES]:
+            columns.append((text == value).to_numpy(np.float64))
+    return np.column_stack(columns) if columns else None
+
+
+def without_extremes(x: np.ndarray) -> np.ndarray:
+    """Numbers that can be compared: what is missing is 0, what is infinite or beyond all use the
+    largest that is not.
+    """
+    x = np.asarray(x, np.float64)
+    finite = np.abs(x[np.isfinite(x)])
+    largest = min(float(finite.max()), LARGEST) if finite.size else 0.0
+    return np.nan_to_num(x, nan=0.0, posinf=largest, neginf=-largest).clip(-LARGEST, LARGEST)

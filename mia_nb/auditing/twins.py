@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import store
-from mia_nb.auditing.readers import in_one_line, numpy_of
-from mia_nb.auditing.samples import rows_of
+from mia_nb.auditing.samples import in_one_line, numpy_of, rows_of
 from mia_nb.checks import mask, shown
 from mia_nb.digests import digest, digest_of_function
 from mia_nb.types import Signals
