@@ -11,22 +11,6 @@ from mia_nb.checks import checked, whole
 from mia_nb.metrics.curve import clopper_pearson
 
 
-def _ends(
-    tp: int, positives: int, fp: int, negatives: int, confidence: float
-) -> tuple[float, float]:
-    """(lower end of the TPR, upper end of the FPR), which hold jointly with the stated confidence
-    (Bonferroni).
-    """
-    for name, hits, trials in (("tp", tp, positives), ("fp", fp, negatives)):
-        if not 0 <= whole(name, hits, 0) <= whole("trials", trials, 0) or trials < 1:
-            raise ValueError(
-                f"{name}={hits} of {trials}: wanted 0 <= hits <= trials and at least one trial"
-            )
-    low, _ = clopper_pearson(tp, positives, confidence=confidence)
-    _, high = clopper_pearson(fp, negatives, confidence=confidence)
-    return float(low), float(high)
-
-
 @checked
 def epsilon_lower(
     *,
@@ -60,7 +44,14 @@ def epsilon_lower(
     records of one model are not. 25,000 of 25,000 without a false positive
     certify 8.82 at most.
     """
-    low, high = _ends(tp, positives, fp, negatives, confidence)
+    for name, hits, trials in (("tp", tp, positives), ("fp", fp, negatives)):
+        if not 0 <= whole(name, hits, 0) <= whole("trials", trials, 0) or trials < 1:
+            raise ValueError(
+                f"{name}={hits} of {trials}: wanted 0 <= hits <= trials and at least one trial"
+            )
+    low = clopper_pearson(tp, positives, confidence=confidence)[0]
+    high = clopper_pearson(fp, negatives, confidence=confidence)[1]
     with np.errstate(divide="ignore"):
-        ratios = [np.maximum(low - delta, 0) / high, np.maximum(1 - delta - high, 0) / (1 - low)]
-        return float(max(0.0, *np.log(ratios)))
+        by_members = np.maximum(low - delta, 0) / high
+        by_others = np.maximum(1 - delta - high, 0) / (1 - low)
+        return float(max(0.0, np.log(by_members), np.log(by_others)))

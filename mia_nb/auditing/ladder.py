@@ -122,40 +122,20 @@ def ladder(
     ):
         if arguments is not None:
             _complete(name, arguments, wanted, optional)
-    known = flow or {}
-    # a drift of second order has no certified L
-    bounds = {"certified": known.get("lipschitz"), "local": None, "distance": None}
-    bounds = {
-        name: None if L is None or math.isnan(L) else L
-        for name, L in (bounds | (lipschitz or {})).items()
-    }
-    certified = bounds["certified"]
-    local = bounds["local"]
     if dp_sgd is not None and stored is not None:
         raise ValueError("dp_sgd and stored are two ways to train: a network has one of them")
-    if not (audited is None or hasattr(audited, "at_most")):
-        raise ValueError(
-            f"audited is a {type(audited).__name__}: wanted the record that audit or one_run"
-            " returns"
-        )
-    if audited is not None and getattr(audited, "delta", None) != delta:
-        raise ValueError(
-            f"audited holds at delta={getattr(audited, 'delta', None)}, the ladder at"
-            f" delta={delta}: audit again at this delta"
-        )
-    if None not in (certified, local) and local > certified * (1 + 1e-6):
-        raise ValueError(
-            f"a local L of {local or 0:.4g} refutes the certified {certified or 0:.4g}: measure"
-            " again"
-        )
+    _refuse_other_audit(audited, delta)
+    bounds = _bounds(flow, lipschitz)
     one_of("accountant", accountant, ("prv", "rdp", "gdp"))
+    if stored is None:
+        training = _training(flow, dp_sgd, delta, accountant)
+    else:
+        training = _stored(flow, bounds, stored, delta)
     rows = [
         _nominal(flow, nominal, bounds, delta, accountant, sampling),
         _theorem(flow, nominal, bounds, delta),
         _release(flow, bounds, release, delta),
-        _training(flow, dp_sgd, delta, accountant)
-        if stored is None
-        else _stored(flow, bounds, stored, delta),
+        training,
         _audited(audited),
     ]
     for i, row in enumerate(rows):
@@ -164,6 +144,40 @@ def ladder(
     if audited is not None and not math.isnan(rows[2]["epsilon"]):
         rows[2]["verdict"] = "not tested by row 5: it concerns the queried input"
     return pd.DataFrame(rows)[COLUMNS]
+
+
+def _refuse_other_audit(audited: object, delta: float) -> None:
+    """ValueError for what is no record of an audit, and for an audit at another delta."""
+    if audited is None:
+        return
+    if not hasattr(audited, "at_most"):
+        raise ValueError(
+            f"audited is a {type(audited).__name__}: wanted the record that audit or one_run"
+            " returns"
+        )
+    if audited.delta != delta:
+        raise ValueError(
+            f"audited holds at delta={audited.delta}, the ladder at delta={delta}: audit again at"
+            " this delta"
+        )
+
+
+def _bounds(flow: dict | None, lipschitz: dict | None) -> dict[str, float | None]:
+    """The certified and the local L of the drift, and the distance of states that enter; None for
+    what is not known.
+    """
+    bounds = {"certified": (flow or {}).get("lipschitz"), "local": None, "distance": None}
+    bounds |= lipschitz or {}
+    for name, value in bounds.items():
+        if value is not None and math.isnan(value):
+            bounds[name] = None  # a drift of second order has no certified L
+    certified = bounds["certified"]
+    local = bounds["local"]
+    if certified is not None and local is not None and local > certified * (1 + 1e-6):
+        raise ValueError(
+            f"a local L of {local:.4g} refutes the certified {certified:.4g}: measure again"
+        )
+    return bounds
 
 
 def number(epsilon: float, *, up: bool | None = None) -> str:
@@ -336,13 +350,16 @@ def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float
         absent = "not given: needs clipped h0 and a certified L"
     else:
         absent = ""
+    if absent == INFINITE:
+        off = {"noise is off at inference": True}
+        return _row(absent, relation, epsilon=math.inf, remarks=off)
     if absent:
-        off = absent == INFINITE
-        epsilon = math.inf if off else math.nan
-        return _row(absent, relation, epsilon=epsilon, remarks={"noise is off at inference": off})
-    clips = f"release clip={clip}, but the network clips at {known.get('clip')}"
+        return _row(absent, relation)
     if known.get("clip", clip) != clip:
-        raise ValueError(f"{clips}: pass that, or leave it out")
+        raise ValueError(
+            f"release clip={clip}, but the network clips at {known.get('clip')}: pass that, or"
+            " leave it out"
+        )
     if not _covered(flow):
         order = flow.get("order", 1)
         return _row(
@@ -440,9 +457,11 @@ def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: 
         return _row(INFINITE, RECORD, epsilon=math.inf, claim=math.inf, method=method)
     used = "rdp" if accountant == "rdp" else "prv"
     trials = dp_sgd.get("trials", 1)
-    wanted = "wanted the trainings on these records, the last included: 1 or more"
     if trials < 1:
-        raise ValueError(f"dp_sgd has trials={trials}: {wanted}")
+        raise ValueError(
+            f"dp_sgd has trials={trials}: wanted the trainings on these records, the last"
+            " included: 1 or more"
+        )
     noise, rate, steps = (dp_sgd[key] for key in ("noise_multiplier", "sample_rate", "steps"))
     setting = {"noise_multiplier": noise, "sample_rate": rate, "delta": delta, "accountant": used}
     last = epsilon = accounting.epsilon(**setting, steps=steps)
@@ -491,8 +510,6 @@ def _verdict(row: dict, audited) -> str:
     claim = row.pop("claim")
     if audited is None or (claim is not None and math.isnan(claim)):
         return ""
-    below = claim is not None and audited.epsilon <= claim
-    most = audited.at_most if below else 0.0
     if math.isinf(row["epsilon"]):
         return "nothing claimed"
     if claim is None and row["relation"] == REPLACED:
@@ -502,8 +519,9 @@ def _verdict(row: dict, audited) -> str:
             "not tested by row 5: it takes Corollary 1 at an L that bounds the drift throughout"
             " training"
         )
-    if below and most <= claim:
+    if audited.epsilon > claim:
+        return f"refuted at {100 * audited.confidence:g} % by row 5"
+    most = audited.at_most
+    if most <= claim:
         return f"row 5 could not have exceeded it (at most {number(most, up=False)})"
-    if below:
-        return NOTHING_ABOVE
-    return f"refuted at {100 * audited.confidence:g} % by row 5"
+    return NOTHING_ABOVE
