@@ -9,8 +9,8 @@ from mia_nb.auditing.gate import LimitsTable, judge, limits, refuse_unmeasurable
 from mia_nb.auditing.ladder import ladder
 from mia_nb.auditing.one_run import audit, score_split
 from mia_nb.auditing.outputs import read_outputs
-from mia_nb.auditing.result import design, headline, result
-from mia_nb.auditing.sentences import next_steps
+from mia_nb.auditing.result import design, result
+from mia_nb.auditing.sentences import headline, next_steps
 from mia_nb.auditing.shift import comparable, shift_guard
 from mia_nb.auditing.stability import stability
 from mia_nb.auditing.vulnerable import null_scores, vulnerability

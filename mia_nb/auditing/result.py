@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import __version__
-from mia_nb.arguments import Anything, Flag
-from mia_nb.attacks import in_words
+from mia_nb.arguments import Anything
 from mia_nb.auditing.one_run import coin_fault
+from mia_nb.auditing.sentences import design_words, headline
 from mia_nb.auditing.vulnerable import in_pairs
 from mia_nb.checks import checked
 from mia_nb.metrics.groups import largest_contribution
@@ -46,19 +46,8 @@ IDLE = {
     "pool": ("logits", *MAKING),
     "logits": ("pool", *MAKING, *QUERYING),
 }
-VAGUE = 0.05  # half width of an AUC's interval beyond which holding 1/2 says nothing
 UNSHOWN = ("targets", "left_out")  # of an audit's record
 INVERTED = "inverted or leaking design"
-WORDS = {
-    "pairs": "{units} pair{plural} of models on complementary halves",
-    "coins": "{models} model{s}, a fair coin for every sample and model",
-    "mask": "1 model, one mask",
-    "masks": "{models} models on {units} training set{plural}, given",
-}
-SEES = (
-    "The attacker sees the outputs for all classes and the true labels, knows how the target was"
-    " made, and has"
-)
 
 
 @checked
@@ -105,101 +94,27 @@ def design(signals: Signals, split: str | None = None) -> dict:
         "queries": signals.margin.shape[1],
         "draws": signals.query_kind,
     }
-    return facts | {"words": _words(facts)}
-
-
-def _words(facts: dict) -> str:
-    """The design in sentences."""
-    plural, s = ("s" if facts[name] > 1 else "" for name in ("units", "models"))
-    start = WORDS[facts["kind"]].format(**facts, plural=plural, s=s)
-    start += f": of {facts['audited']:,} audited samples"
-    n1, n0, k = (facts[name] for name in ("members", "non_members", "references"))
-    left_out = (
-        "A target's complementary model, trained on exactly the other half,"
-        if facts["kind"] == "pairs"
-        else "A model with the target's training set, or with exactly the others,"
-    )
-    both = f"{k} model{'s' if k > 1 else ''} with and {k} without each sample to compare with"
-    knows = both if k else "no model to compare with"
-    resolution = (
-        f"it has {n1:,} members and {n0:,} non-members."
-        if facts["models"] == 1
-        else f"each model has at least {n1:,} members and {n0:,} non-members. Every model is the"
-        f" target in turn. {left_out} is no reference: it would give the answer away."
-    )
-    return f"{start} {resolution} {SEES} {knows}; weights and gradients stay hidden."
-
-
-@checked
-def headline(
-    table: pd.DataFrame, self_test_passed: Flag, design: dict | None = None, *, finding: str = ""
-) -> str:
-    """What the strongest attack found, with interval, sizes and the state of the negative control,
-    in a sentence.
-
-    Parameters:
-        table: of `metrics.summary`.
-        self_test_passed: of `metrics.self_test`.
-        design: that of `design`, for the number of pairs or training sets; where it holds what
-            `comparable` says, remarks and doubt come first.
-        finding: what stands in place of the strongest attack's interval: of one finished model the
-            headline of `audit_outputs`, whose permutation test has more power.
-
-    Returns:
-        one to a few sentences. "no better than a coin" only where the interval holds 1/2 and is at
-        most .05 wide on each side; where it is wider nothing was found out.
-    """
-    auc = by_attack(table, "auc")
-    top = auc.loc[auc["value"].drop("max").idxmax()]
-    low, high = auc.loc["max", ["low", "high"]]
-    facts = design or {}
-    if low > 0.5 and facts.get("doubt"):
-        says = "tells the two sides apart"
-    elif low > 0.5:
-        says = "tells members from non-members"
-    elif high < 0.5:
-        says = "ranks members below non-members (is the design right?)"
-    elif (high - low) / 2 > VAGUE:
-        says = (
-            "cannot tell members from non-members, nor show that it could not: the interval is too"
-            " wide"
-        )
-    else:
-        says = "finds members no better than a coin, as far as these numbers resolve"
-    targets = f"{top['targets']:.0f} target{'s' if top['targets'] > 1 else ''}"
-    if facts.get("models", 1) > 1:
-        unit = "pair" if facts["kind"] == "pairs" else "training set"
-        targets += f" ({facts['units']} {unit}{'s' if facts['units'] > 1 else ''})"
-    sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
-    test = "passed" if self_test_passed else "FAILED: do not quote these numbers"
-    strongest = (
-        f"The strongest of {len(auc) - 1} attacks, {in_words(top.name)}, {says}: AUC"
-        f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}."
-    )
-    sentences = (
-        *facts.get("remarks", ()),
-        facts.get("doubt"),
-        finding.removeprefix(facts.get("doubt", "")).strip() or strongest,
-        f"The negative control {test}.",
-        facts.get("assumed"),
-    )
-    return " ".join(sentence for sentence in sentences if sentence)
+    return facts | {"words": design_words(facts)}
 
 
 def provenance(parameters: dict) -> dict:
     """Versions, date, machine; of torch only where it was used; the audit notebook's parameters
     without idle ones.
     """
-    versions = {"mia_nb": __version__, "python": platform.python_version()}
     way = next((name for name in ("logits", "pool") if parameters.get(name)), "model")
-    versions |= {  # forked kernels have torch loaded whether it is used or not
-        name: importlib.metadata.version(name)
-        for name in PACKAGES
-        if name not in ("torch", "torchvision") or (name in sys.modules and way != "logits")
-    }
+    versions = {"mia_nb": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        # forked kernels have torch loaded whether it is used or not
+        if name in ("torch", "torchvision") and (name not in sys.modules or way == "logits"):
+            continue
+        versions[name] = importlib.metadata.version(name)
     torch = sys.modules.get("torch")
-    gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpu = None
+    if torch is not None and torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name()
+    cores = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     used = {name: value for name, value in parameters.items() if name not in IDLE[way]}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""What an audit of one finished model says, in sentences."""
+"""What an audit says, in sentences."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from mia_nb.arguments import Flag
 from mia_nb.attacks import in_words
 from mia_nb.auditing.outputs import LOOK
+from mia_nb.checks import checked
 from mia_nb.metrics import clopper_pearson, tpr_at
 from mia_nb.metrics.permutation import LEVEL, Evidence
 from mia_nb.metrics.tables import by_attack, percent_interval
@@ -43,6 +45,17 @@ TWINS = (
     " proves nothing: a stronger attack may succeed."
 )
 
+VAGUE = 0.05  # half width of an AUC's interval beyond which holding 1/2 says nothing
+WORDS = {
+    "pairs": "{units} pair{plural} of models on complementary halves",
+    "coins": "{models} model{s}, a fair coin for every sample and model",
+    "mask": "1 model, one mask",
+    "masks": "{models} models on {units} training set{plural}, given",
+}
+SEES = (
+    "The attacker sees the outputs for all classes and the true labels, knows how the target was"
+    " made, and has"
+)
 NO_CONTROL = (
     "Find out first why attacks succeed where there is nothing to find; use no number until then."
 )
@@ -64,6 +77,86 @@ NO_GUARANTEE = (
     "Take this for no guarantee: more models, queries or samples may find what these attacks"
     " missed."
 )
+
+
+@checked
+def headline(
+    table: pd.DataFrame, self_test_passed: Flag, design: dict | None = None, *, finding: str = ""
+) -> str:
+    """What the strongest attack found, with interval, sizes and the state of the negative control,
+    in a sentence.
+
+    Parameters:
+        table: of `metrics.summary`.
+        self_test_passed: of `metrics.self_test`.
+        design: that of `design`, for the number of pairs or training sets; where it holds what
+            `comparable` says, remarks and doubt come first.
+        finding: what stands in place of the strongest attack's interval: of one finished model the
+            headline of `audit_outputs`, whose permutation test has more power.
+
+    Returns:
+        one to a few sentences. "no better than a coin" only where the interval holds 1/2 and is at
+        most .05 wide on each side; where it is wider nothing was found out.
+    """
+    auc = by_attack(table, "auc")
+    top = auc.loc[auc["value"].drop("max").idxmax()]
+    low, high = auc.loc["max", ["low", "high"]]
+    facts = design or {}
+    if low > 0.5 and facts.get("doubt"):
+        says = "tells the two sides apart"
+    elif low > 0.5:
+        says = "tells members from non-members"
+    elif high < 0.5:
+        says = "ranks members below non-members (is the design right?)"
+    elif (high - low) / 2 > VAGUE:
+        says = (
+            "cannot tell members from non-members, nor show that it could not: the interval is too"
+            " wide"
+        )
+    else:
+        says = "finds members no better than a coin, as far as these numbers resolve"
+    targets = f"{top['targets']:.0f} target{'s' if top['targets'] > 1 else ''}"
+    if facts.get("models", 1) > 1:
+        unit = "pair" if facts["kind"] == "pairs" else "training set"
+        targets += f" ({facts['units']} {unit}{'s' if facts['units'] > 1 else ''})"
+    sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
+    test = "passed" if self_test_passed else "FAILED: do not quote these numbers"
+    strongest = (
+        f"The strongest of {len(auc) - 1} attacks, {in_words(top.name)}, {says}: AUC"
+        f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}."
+    )
+    sentences = (
+        *facts.get("remarks", ()),
+        facts.get("doubt"),
+        finding.removeprefix(facts.get("doubt", "")).strip() or strongest,
+        f"The negative control {test}.",
+        facts.get("assumed"),
+    )
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def design_words(facts: dict) -> str:
+    """A design in sentences; facts: those of `auditing.design`."""
+    units, models = facts["units"], facts["models"]
+    start = WORDS[facts["kind"]].format(
+        **facts, plural="s" if units > 1 else "", s="s" if models > 1 else ""
+    )
+    start += f": of {facts['audited']:,} audited samples"
+    n1, n0, k = (facts[name] for name in ("members", "non_members", "references"))
+    if models == 1:
+        sizes = f"it has {n1:,} members and {n0:,} non-members."
+    else:
+        left_out = "A model with the target's training set, or with exactly the others,"
+        if facts["kind"] == "pairs":
+            left_out = "A target's complementary model, trained on exactly the other half,"
+        sizes = (
+            f"each model has at least {n1:,} members and {n0:,} non-members. Every model is the"
+            f" target in turn. {left_out} is no reference: it would give the answer away."
+        )
+    knows = "no model to compare with"
+    if k:
+        knows = f"{k} model{'s' if k > 1 else ''} with and {k} without each sample to compare with"
+    return f"{start} {sizes} {SEES} {knows}; weights and gradients stay hidden."
 
 
 def next_steps(
