@@ -40,11 +40,10 @@ from mia_nb.auditing.sentences import (
 from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, comparable
 from mia_nb.auditing.twins import given_references, retrained_models
 from mia_nb.checks import checked, shown
-from mia_nb.metrics import by_group, clopper_pearson, self_test
+from mia_nb.metrics import by_group, clopper_pearson, self_test, summary
 from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.permutation import LEVEL as DECISIVE
 from mia_nb.metrics.permutation import membership_test
-from mia_nb.metrics.tables import table_of
 from mia_nb.metrics.uncertainty import RESAMPLES, scored
 from mia_nb.metrics.verdict import UNKNOWN_TRAINING
 from mia_nb.types import Scores, Signals
@@ -416,7 +415,7 @@ def _judged(
     resampling = {"n_resamples": n_resamples, "seed": seed, "groups": labels}
     verdict = judge(limits(["auc>0.5"]), scores, doubt=doubt, **resampling)[0]
     shown_too = {name: ranked(scores["loss"]) for name, ranked in (calibrated or {}).items()}
-    table = table_of(scores | shown_too, self_test=control, **resampling)
+    table = summary(scores | shown_too, self_test=control, **resampling)
     first = next(iter(scores))
     rate = rate_words(scores[first], table, first)
     if units is None:

@@ -234,39 +234,14 @@ def summary(
     fpr = rates(fpr)
     scores = _named(scores)
     refuse_unequal_samples(scores)
-    if groups is not None:
-        shape = np.shape(groups)
-        for scores_of_attack in scores.values():
-            wanted = scores_of_attack.value.shape[1:]
-            if shape != wanted:
-                raise ValueError(f"groups have shape {shape}; wanted {wanted}, a label per sample")
-    return table_of(
-        scores, fpr, n_resamples=n_resamples, seed=seed, self_test=self_test, groups=groups
-    )
-
-
-def table_of(
-    scores: dict[str, Scores],
-    fpr: Sequence[float] = FPR,
-    *,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
-    self_test: SelfTest | None = None,
-    groups: np.ndarray | None = None,
-) -> pd.DataFrame:
-    """`summary` of attacks of which one may be judged on fewer of the samples, as one that is
-    calibrated by the others; `groups` serve the attacks that scored as many samples.
-    """
     if not scores or "max" in scores:
         raise ValueError(
             f"summary got {list(scores)}: pass {{name: attacks.score(...)}}; the name max is taken"
             " by its last rows"
         )
     tables = []
-    for name, attack_scores in scores.items():
-        as_many = groups is not None and np.shape(groups) == attack_scores.value.shape[1:]
-        drawn_together = groups if as_many else None
-        rows = _attack_rows(attack_scores, fpr, n_resamples, seed, drawn_together)
+    for name, scores_of_attack in scores.items():
+        rows = _attack_rows(scores_of_attack, fpr, n_resamples, seed, groups)
         rows.insert(0, "attack", name)
         tables.append(rows)
     table = pd.concat([*tables, _max_rows(tables)], ignore_index=True)
