@@ -25,6 +25,7 @@ INDEPENDENT = (
     "Assumed: samples are independent of each other. Where several belong together (one person's"
     " images, frames of one video), say so with groups=."
 )
+ON_BOTH_SIDES = "Most groups have samples on both sides: samples are dealt out anew, not groups."
 
 
 class Units(NamedTuple):
@@ -61,25 +62,21 @@ def resampling_units(
     Returns:
         A `Units`.
     """
-    if groups is not None and (pure := pure_units(groups, member)) is not None:
-        sides = [len(np.unique(pure[side])) for side in (member, ~member)]
-        return Units(
-            labels=pure,
-            text=(
-                f"Groups were split whole: {sides[0]:,} of members and {sides[1]:,} of non-members"
-                " are dealt out anew, not samples."
-            ),
+    pure = None if groups is None else pure_units(groups, member)
+    if pure is not None:
+        n1, n0 = (len(np.unique(pure[side])) for side in (member, ~member))
+        text = (
+            f"Groups were split whole: {n1:,} of members and {n0:,} of non-members are dealt out"
+            " anew, not samples."
         )
-    if x is not None and (doubt := _nearest_on_own_side(x, member, seed)):
-        return Units(None, "", doubt)
+        return Units(pure, text)
+    if x is not None:
+        doubt = _nearest_on_own_side(x, member, seed)
+        if doubt:
+            return Units(None, "", doubt)
     length, correlation = block_length(score, labels, member, seed=seed)
     if length == 1:
-        warning_text = (
-            "Most groups have samples on both sides: samples are dealt out anew, not groups."
-            if groups is not None
-            else INDEPENDENT
-        )
-        return Units(None, warning_text)
+        return Units(None, INDEPENDENT if groups is None else ON_BOTH_SIDES)
     blocks = _blocks(member, length)
     alike = (
         "Neighbouring samples are alike: in the order given, the losses of samples that follow each"

@@ -21,7 +21,13 @@ from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
 from mia_nb.auditing.model_audit import ModelAudit
 from mia_nb.auditing.model_outputs import named_classes, outputs, wants_columns
 from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
-from mia_nb.auditing.samples import both_sides, copies, numpy_of, raw_inputs_guard, rows_of
+from mia_nb.auditing.samples import (
+    both_sides,
+    numpy_of,
+    raw_inputs_guard,
+    rows_of,
+    samples_on_both_sides,
+)
 from mia_nb.auditing.sentences import (
     FAILED,
     RATE,
@@ -187,7 +193,7 @@ def audit_model(
     signals = finished.signals
 
     remarks = list(signals.info["remarks"])
-    if on_both_sides := copies(x, y, member):
+    if on_both_sides := samples_on_both_sides(x, y, member):
         remarks.append(on_both_sides)
     few = slice(max(min(batch, len(x)) // 2, 1))
     again = query(model, x=rows_of(table, few))

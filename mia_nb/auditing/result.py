@@ -79,8 +79,11 @@ def design(signals: Signals, split: str | None = None) -> dict:
     else:
         kind = "masks"
     inside = member.sum(1)
-    others = [member[numbers != number] for number in numbers]
-    sides = [int(np.median(np.minimum(one.sum(0), (~one).sum(0)))) for one in others]
+    references = []  # of each target, on the side of the typical sample that has fewer
+    for number in numbers:
+        others = member[numbers != number]
+        trained = others.sum(0)
+        references.append(int(np.median(np.minimum(trained, len(others) - trained))))
     facts = {
         "kind": kind,
         "models": len(member),
@@ -90,7 +93,7 @@ def design(signals: Signals, split: str | None = None) -> dict:
         "population": int(signals.population.sum()),
         "members": int(inside.min()),
         "non_members": int((member.shape[1] - inside).min()),
-        "references": min(sides),
+        "references": min(references),
         "queries": signals.margin.shape[1],
         "draws": signals.query_kind,
     }

@@ -105,7 +105,7 @@ def raw_inputs_guard(
     return shift_guard(values if finite else without_extremes(values), y, member, seed=seed)
 
 
-def copies(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> str:
+def samples_on_both_sides(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> str:
     """What to say where samples of test, with their labels, are in train too; "" where few are."""
     try:
         keys = [digest(_comparable(row), label) for row, label in zip(x, y.tolist(), strict=True)]
