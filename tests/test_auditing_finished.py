@@ -715,6 +715,7 @@ def test_data_that_do_not_fit_are_refused_in_a_line():
     fails("train cannot be read", logits, x1, test)
     fails("test has .* 200, .*wanted as many|test has .*200.*150", logits, (x1, y1), (x0, y0[:150]))
     fails("labels of shape", logits, (x1, np.eye(4)[y1]), test)
+    fails(r"labels of shape \(\)", logits, (x1, 5), test)
     fails("one shape", logits, (x1[:, :3], y1), test)
     fails(r"labels .*np\.unique", logits, (x1, y1.astype(str)), (x0, y0.astype(str)))
     fails("the logits have 4, so wanted", logits, (x1, y1), test, classes=["a", "b"])

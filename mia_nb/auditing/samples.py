@@ -29,9 +29,11 @@ def both_sides(
 
     known: the classes of an estimator whose labels are not numbers from 0.
     """
-    (x1, y1), (x0, y0) = _samples("train", train, known), _samples("test", test, known)
-    tables = [isinstance(x, pd.DataFrame) for x in (x1, x0)]
-    if all(tables):
+    x1, y1 = _samples("train", train, known)
+    x0, y0 = _samples("test", test, known)
+    y = np.concatenate([y1, y0])
+    member = np.arange(len(y)) < len(y1)
+    if isinstance(x1, pd.DataFrame) and isinstance(x0, pd.DataFrame):
         names = [*x1.columns]
         others = [*x0.columns]
         if len(names) != len(others) or {*names} != {*others} or len({*names}) < len(names):
@@ -39,29 +41,25 @@ def both_sides(
                 f"columns of train are {shown(names)}, of test {shown(others)}; wanted the same"
                 " ones, each once"
             )
-        y = np.concatenate([y1, y0])
         # columns by their names, whatever their order
-        both = pd.concat([x1, x0[names]], ignore_index=True)
-        return both, y, np.arange(len(y)) < len(y1)
+        return pd.concat([x1, x0[names]], ignore_index=True), y, member
     x1 = numpy_of(x1)
     x0 = numpy_of(x0)
     if x1.shape[1:] != x0.shape[1:]:
         raise ValueError(
             f"samples of train have shape {x1.shape[1:]}, of test {x0.shape[1:]}; wanted one shape"
         )
-    y = np.concatenate([y1, y0])
-    return np.concatenate([x1, x0]), y, np.arange(len(y)) < len(y1)
+    return np.concatenate([x1, x0]), y, member
 
 
 def _samples(
     name: str, data: object, known: list | None = None
 ) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
     """x (n, ...) as an array, or as the table that it is, and y (n,) as class numbers."""
-    alone = isinstance(data, tuple | list) and len(data) == 2
     if not hasattr(data, "__getitem__") and hasattr(data, "dataset"):
         data = data.dataset  # of a DataLoader, in the order of the data set
     try:
-        if alone:
+        if isinstance(data, tuple | list) and len(data) == 2:
             x, y = data
         else:
             x, y = zip(*(sample_of(data[i]) for i in range(len(data))), strict=True)
@@ -69,14 +67,15 @@ def _samples(
         y = numpy_of(y)
     except Exception as error:
         raise ValueError(f"{name} cannot be read ({in_one_line(error, 120)}): {DATA}") from error
-    if known is not None and y.shape in ((len(y),), (len(y), 1)):
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if known is not None and y.ndim == 1:
         y = class_numbers(name, y, known)
     if y.dtype.kind not in "biuf":
         raise ValueError(
             f"{name} has labels {shown(y[:3].tolist())} ...; wanted class numbers from 0:"
             " np.unique(y, return_inverse=True)[1] of train and test together"
         )
-    y = y[:, 0] if y.shape == (len(y), 1) else y
     if y.ndim != 1:
         raise ValueError(
             f"{name} has labels of shape {y.shape}; wanted (samples,) class numbers from 0"
