@@ -355,14 +355,12 @@ def privacy(images, root: str) -> None:
     families = accounting.aimed(families, recipe, members=(len(images.y) - 297) // 2, delta=1e-5)
     sizes = {"model_args": {"width": 16}, "flow": {"width": 8, "steps": 4}}
     pools = training.family_pools(families, recipe, images, root=root, **sizes)
-    cells, ladders = {}, {}
+    networks, ladders = {}, {}
     for pool in pools:
         signals = query(pool, images, queries=16 if pool is pools[0] else 1)
-        name = studies.setting(signals.info, "").label
-        cells |= {
-            studies.setting(signals.info, word): attacks.score(word, signals)
-            for word in ("rmia", "loss")
-        }
+        network = studies.setting(signals.info)
+        name = network.label
+        networks[network] = {word: attacks.score(word, signals) for word in ("rmia", "loss")}
         spent = pool.recipe.defense_args if pool.recipe.defense == "dp_sgd" else None
         ladders[name] = auditing.ladder(
             delta=1e-5,
@@ -372,13 +370,20 @@ def privacy(images, root: str) -> None:
             audited=auditing.audit(auditing.score_split("rmia", signals), delta=1e-5),
         )
     masked = query(pools[1], images, output="memguard")
-    cells |= {
-        studies.setting(masked.info, word): attacks.score(word, masked) for word in ("rmia", "loss")
+    networks[studies.setting(masked.info)] = {
+        word: attacks.score(word, masked) for word in ("rmia", "loss")
     }
     three = dict(list(ladders.items())[:3])
     screenshot([plots.ladder(three)], HERE / "ladder.png", [1100], 760)
-    left = studies.defense_table(cells)
-    figure = plots.defenses(left, undefended=list(ladders)[1])  # an SDENet has none either
+    left = []
+    for network, found in networks.items():
+        table = metrics.summary(found)
+        strongest = metrics.by_attack(table, "auc")["value"].drop("max").idxmax()
+        rows = table[table["attack"] == "max"]
+        left.append(rows.assign(name=network.label, attack=strongest, output=network.output))
+    figure = plots.defenses(
+        pd.concat(left), undefended=list(ladders)[1]
+    )  # an SDENet has none either
     screenshot([figure], HERE / "defenses.png", [1100], 480)
 
 

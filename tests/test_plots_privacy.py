@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from mia_nb import accounting, auditing, plots, studies
+from mia_nb import accounting, auditing, metrics, plots
 from mia_nb.accounting import tradeoff
 from mia_nb.auditing.ladder import LABELS
 from mia_nb.auditing.one_run import one_run
 from mia_nb.plots import privacy
 from mia_nb.plots.style import TEMPLATE
-from mia_nb.studies.privacy import room_below
+from mia_nb.studies.compare import room_below
 from mia_nb.types import Scores
 
 STUDY = {"noise_multiplier": 2.0, "samples": 25_000}
@@ -471,13 +471,13 @@ def test_tables_that_cannot_be_drawn_are_refused_in_one_line(call, wanted):
     assert "\n" not in str(error.value)
 
 
-def test_a_table_of_measured_defenses_can_be_drawn():
-    cells = {
-        studies.Setting("resnet14", 3): scores(1.0),
-        studies.Setting("resnet14", 3, defense="dp_sgd"): scores(0.1, seed=1),
-    }
-    figure = plots.defenses(studies.defense_table(cells, (0.1,), n_resamples=50))
-    assert "DP-SGD leaks least" in title(figure)
+def test_summaries_of_measured_defenses_can_be_drawn():
+    found = {"ResNet-14": scores(1.0), "ResNet-14, DP-SGD": scores(0.1, seed=1)}
+    tables = []
+    for name, one in found.items():
+        table = metrics.summary({"loss": one}, (0.1,), n_resamples=50)
+        tables.append(table[table["attack"] == "max"].assign(name=name))
+    assert "DP-SGD leaks least" in title(plots.defenses(pd.concat(tables)))
 
 
 def test_a_title_leaves_out_options_of_a_defense_where_its_name_alone_tells_it_from_the_others():

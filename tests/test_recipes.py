@@ -282,11 +282,8 @@ def test_pairing_resolves_what_intervals_by_themselves_do_not():
     difference is sure.
     """
     cells = of({"5": 0.30, "20": 0.33}, LENGTHS, same=True)
-    ends = (
-        studies.varied_settings(cells, (), n_resamples=300)["epochs"]
-        .set_index(["label", "attack"])
-        .xs("loss", level="attack")
-    )
+    loss = {cell.recipe: scores for cell, scores in cells.items() if cell.attack == "loss"}
+    ends = metrics.by_attack(metrics.summary(loss, (), n_resamples=300), "auc")
     assert ends.loc["5", "high"] > ends.loc["20", "low"]
     table = studies.comparisons("recipes", cells, n_resamples=300)
     row = table[
@@ -395,7 +392,12 @@ def test_facts_are_means_over_targets_with_student_over_pairs(rising):
 
 
 def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_drawn_open(rising):
-    risks = studies.varied_settings(rising, (0.01, 0.1), n_resamples=50)["epochs"]
+    tables = []
+    for cell, found in rising.items():
+        table = metrics.summary({cell.attack: found}, (0.01, 0.1), n_resamples=50)
+        tables.append(table[table["attack"] != "max"].assign(epochs=cell.epochs))
+    risks = pd.concat(tables, ignore_index=True)
+    risks = risks[risks["metric"].isin(["auc", "tpr"])]
     assert len(risks) == 3 * 6
     assert not risks.loc[risks["fpr"] == 0.01, "measurable"].any()
     figure = plots.lines(risks, "epochs", line="attack", panel="metric", log=True)

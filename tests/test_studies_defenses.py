@@ -220,46 +220,10 @@ def test_signals_without_a_model_and_scores_without_a_target_are_refused():
         studies.against_papers(
             "privacy", {PLAIN: Scores(rows, rows > 0, single, single, rows, rows, {})}
         )
-    with pytest.raises(ValueError, match="no settings"):
-        studies.defense_table({})
-
-
-def test_the_table_of_defenses_takes_the_strongest_attack_with_the_interval_of_the_maximum():
-    cells = {
-        PLAIN: scores(1.0),
-        PLAIN._replace(attack="loss"): scores(0.3, seed=1),
-        DP: scores(0.05, accuracy=(0.7, 0.7)),
-    }
-    long = studies.defense_table(cells, (0.1,), n_resamples=DRAWS)
-    table = long[long["metric"] == "auc"].set_index("name")
-    assert table["attack"].to_dict() == {
-        "ResNet-14": "lira_global",
-        "ResNet-14, DP-SGD": "lira_global",
-    }
-    assert table["attacks"].tolist() == [2, 1] and table["defense"].tolist() == ["", "dp_sgd"]
-    plain = long[long["name"] == "ResNet-14"]
-    whole = metrics.summary(
-        {"lira_global": cells[PLAIN], "loss": cells[PLAIN._replace(attack="loss")]},
-        (0.1,),
-        n_resamples=DRAWS,
-    )
-    columns = ["metric", "fpr", "value", "low", "high", "measurable"]
-    risks = plain["metric"].isin(["auc", "tpr"])
-    top = whole[(whole["attack"] == "max") & whole["metric"].isin(["auc", "tpr"])]
-    pd.testing.assert_frame_equal(
-        plain.loc[risks, columns].reset_index(drop=True), top[columns].reset_index(drop=True)
-    )
-    ends = metrics.accuracies(cells[PLAIN])
-    gap, right = (plain[plain["metric"] == side].iloc[0] for side in ("gap", "test_acc"))
-    np.testing.assert_allclose(
-        gap[["value", "low", "high"]].astype(float), ends.loc["gap", ["value", "low", "high"]]
-    )
-    assert right["low"] < right["value"] == cells[PLAIN].accuracy[:, 1].mean() < right["high"]
-    assert plain["measurable"].all() and (plain["pairs"] == 4).all() and (plain["n0"] == 200).all()
 
 
 def cost(**changes) -> pd.DataFrame:
-    names = ["ResNet-14", "ODENet", "SDENet sigma=2", "replaced"]
+    names = ["resnet14", "odenet", "sdenet", "replaced"]
     table = pd.DataFrame(
         {"family": names, "seconds": [10.0, 40, 150, 20], "memory_mib": [1000.0, 1500, 5800, 1200]}
     )
@@ -287,11 +251,6 @@ def test_costs_are_ratios_to_resnet_on_both_sides():
         memory.loc["sdenet", "published_ratio"] == 5051 / 941
         and memory.loc["sdenet", "ratio"] == 5.8
     )
-    ends = studies.against_papers(
-        "costs", cost(seconds_low=[8.0, 39, 140, 19], seconds_high=[12.0, 41, 160, 21])
-    )
-    row = ends[(ends["model"] == "sdenet") & (ends["metric"] == "time_per_epoch")].iloc[0]
-    assert (row["ratio_low"], row["ratio_high"]) == (140 / 12, 160 / 8)
     missing = studies.against_papers("costs", cost().iloc[:2])
     assert (missing.loc[missing["ratio"].isna(), "note"].str.endswith("not run")).all() and missing[
         "ratio"
@@ -302,9 +261,8 @@ def test_costs_are_ratios_to_resnet_on_both_sides():
     ("table", "words"),
     [
         (cost().drop(columns="seconds"), "seconds missing"),
-        (cost().iloc[1:], "resnet14 missing: ratios are to it"),
-        (cost(family=["resnet14", "odenet", "odenet", "sdenet"]), "odenet comes twice"),
-        (cost(seconds=[10.0, 0, 1, 1]), "not positive"),
+        (cost().iloc[1:], "and resnet14, as ratios are to it"),
+        (cost(family=["resnet14", "odenet", "odenet", "sdenet"]), "wanted one row per network"),
     ],
 )
 def test_costs_that_cannot_be_compared_are_refused(table, words):

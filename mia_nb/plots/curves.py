@@ -37,7 +37,7 @@ from mia_nb.plots.style import (
     targets,
     translucent,
 )
-from mia_nb.studies.privacy import room_below
+from mia_nb.studies.compare import room_below
 from mia_nb.types import Scores
 
 LEVEL = 0.95  # of bands, pointwise, and of all comparisons with bounds together

@@ -280,7 +280,9 @@ def defenses(table: pd.DataFrame, *, undefended: str | None = None) -> go.Figure
     with accuracy. Right: the line of overfitting alone, AUC 1/2 + gap/2.
 
     Parameters:
-        table: `studies.defense_table`: rows of test_acc, gap and auc for each name
+        table: long, with columns name, attack, metric, fpr, value, low, high, measurable and maybe
+            defense and output: rows of test_acc, gap and auc for each name, as those of the attack
+            "max" in `metrics.summary`
         undefended: name of the network without a defense, by default the first row whose defense
             and output are empty
 

@@ -2,12 +2,11 @@
 numbers beside ours. NumPy only.
 """
 
-from mia_nb.studies.as_printed import SPIKING_ATTACKS
 from mia_nb.studies.claims import claims, comparisons
-from mia_nb.studies.on_print import claims_on_print
+from mia_nb.studies.on_print import SPIKING_ATTACKS, claims_on_print
 from mia_nb.studies.published import against_papers, against_papers_readable
 from mia_nb.studies.setting import Setting, setting
-from mia_nb.studies.tables import defense_table, recipe_facts, varied_settings
+from mia_nb.studies.tables import recipe_facts, varied_settings
 
 __all__ = [
     "SPIKING_ATTACKS",
@@ -17,7 +16,6 @@ __all__ = [
     "claims",
     "claims_on_print",
     "comparisons",
-    "defense_table",
     "recipe_facts",
     "setting",
     "varied_settings",

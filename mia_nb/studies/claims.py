@@ -1,32 +1,29 @@
-"""Comparisons and verdicts of the studies."""
+"""Verdicts on the claims of a study, with their evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 from mia_nb.arguments import Count, Delta, Level, PathLike
+from mia_nb.attacks import in_words
 from mia_nb.checks import checked
-from mia_nb.metrics.uncertainty import RESAMPLES
-from mia_nb.studies.as_printed import on_no_table, printed_alone, rules_as_printed
-from mia_nb.studies.engine import (
-    COLUMNS,
-    Study,
-    asking,
-    compare,
-    deciding,
-    judge,
-    load,
-    measuring,
-)
-from mia_nb.studies.matched import compared_again
-from mia_nb.studies.on_print import PAPERS
-from mia_nb.studies.privacy import below_curve
+from mia_nb.metrics.uncertainty import FPR, RESAMPLES
+from mia_nb.studies.compare import AT_EQUAL, SAME, compare, measuring, one_pair, rate_of
+from mia_nb.studies.engine import Contrast, asking, contrasts, deciding, load
+from mia_nb.studies.on_print import PUBLISHED, on_no_table, printed_alone, rules_as_printed
+from mia_nb.studies.remarks import DECIDED_BY, REMARKS, Case, deciding_aucs
 from mia_nb.studies.setting import Setting
 from mia_nb.types import Scores
 
 LADDER = ("row", "shown", "epsilon", "delta", "method", "verdict")
+FAILED = (
+    "design check failed: AUC below 0.5, a wrong sign or an effect of the design and no absence of"
+    " risk"
+)
 
 
 @checked
@@ -98,27 +95,8 @@ def comparisons(
     """
     rules = asking(load(study), "extended")
     settings = deciding(rules, settings)
-    return _compared(rules, settings, measuring(n_resamples, seed), frontier, delta, level)
-
-
-def _compared(
-    study: Study,
-    settings: dict[Setting, Scores],
-    measured: Callable,
-    frontier: pd.DataFrame | None,
-    delta: float | None,
-    level: float,
-) -> pd.DataFrame:
-    rows = compare(study, settings, measured, level=level)
-    rows += below_curve(study, settings, delta, level)
-    fewer = {}
-    if frontier is not None:
-        again, fewer = compared_again(study, settings, frontier, level)
-        rows += again
-    rows.sort(key=lambda row: list(study.claims).index(row["claim"]))
-    table = pd.DataFrame(rows, columns=COLUMNS).astype({"needed": bool})
-    table.attrs["fewer"] = fewer
-    return table
+    measured = measuring(n_resamples, seed)
+    return compare(rules, settings, measured, frontier=frontier, delta=delta, level=level)
 
 
 @checked
@@ -186,25 +164,186 @@ def claims(
             raise ValueError(
                 f"the ladder of {name} lacks {', '.join(lacks)}: pass auditing.ladder(...)"
             )
-    extended = asking(rules, "extended")
     measured = measuring(n_resamples, seed)
+    options = {"delta": delta, "level": level}
+    given = Case(ladders=ladders, ranks=ranks, **options)
+    extended = asking(rules, "extended")
     if comparisons is None:
-        comparisons = _compared(extended, settings, measured, frontier, delta, level)
-    context = {"ladders": ladders, "ranks": ranks, "delta": delta, "level": level}
-    table = judge(extended, settings, comparisons, frontier=frontier, **context)
-    if rules.name not in PAPERS:
+        comparisons = compare(extended, settings, measured, frontier=frontier, **options)
+    table = _judged(
+        comparisons, given._replace(study=extended, settings=settings, frontier=frontier)
+    )
+    if rules.name not in PUBLISHED:
         return table
-    printed = printed_alone(rules, settings)
-    rules = rules_as_printed(rules)
-    comparisons = _compared(rules, printed, measured, None, delta, level)
-    as_printed = judge(rules, printed, comparisons, frontier=None, **context)
+    settings = printed_alone(rules, settings)
+    as_printed = rules_as_printed(rules)
+    comparisons = compare(as_printed, settings, measured, frontier=None, **options)
+    printed = _judged(comparisons, given._replace(study=as_printed, settings=settings))
     for name, claim in rules.claims.items():
         if on_no_table(rules, name):
-            as_printed.loc[name, "verdict"] = "not printed"
+            printed.loc[name, "verdict"] = "not printed"
         if claim.proved:
-            as_printed.loc[name, "verdict"] = claim.proved
+            printed.loc[name, "verdict"] = claim.proved
         if claim.ours:
-            as_printed.loc[name, "verdict"] = "ours"
-    table.insert(1, "as_printed", as_printed["verdict"])
-    table["as_printed_evidence"] = as_printed["evidence"]
+            printed.loc[name, "verdict"] = "ours"
+    table.insert(1, "as_printed", printed["verdict"])
+    table["as_printed_evidence"] = printed["evidence"]
     return table
+
+
+def _judged(table: pd.DataFrame, given: Case) -> pd.DataFrame:
+    """A verdict per claim from its rows in `table`: claim, verdict, evidence, compared,
+    accuracy_apart.
+    """
+    fewer = table.attrs.get("fewer", {})
+    verdicts = {}
+    for name, claim in given.study.claims.items():
+        case = given._replace(
+            rows=table[table["claim"] == name],
+            wanted=contrasts(given.study, claim, given.settings),
+        )
+        needed = case.rows[case.rows["needed"]]
+        missing = [part for part in claim.parts if part not in set(needed["part"])]
+        auc = needed[needed["metric"] == "auc"]
+        failed = (auc["simultaneous_high"] < claim.design_check).any()
+        apart = _apart([contrast for contrast in case.wanted if contrast.needed], case.settings)
+        evidence = [f"not run: needs {claim.needs}"]
+        if len(case.rows):
+            evidence = [*_evidence(case.rows), *(f"{part}: not run" for part in missing)]
+            for remark in claim.remarks:
+                evidence += REMARKS[remark](case)
+            if failed:
+                evidence.append(FAILED)
+            evidence += _caveats(case.wanted, case.settings)
+        verdict = _decided(needed, missing)
+        if failed:
+            verdict = "not resolved (design check failed)"
+        elif verdict in ("holds", "does not hold"):
+            unequal = claim.equal and apart > SAME + 1e-9
+            verdict = _qualified(verdict, case, unequal, fewer.get(name))
+        verdicts[name] = {
+            "claim": claim.sentence,
+            "verdict": verdict,
+            "evidence": re.sub(
+                r"\b(?:rmia|lira|nig|attack)\w*", lambda key: in_words(key[0]), "; ".join(evidence)
+            ),
+            "compared": "; ".join(dict.fromkeys(needed["compared"])),
+            "accuracy_apart": 100 * apart,
+        }
+        if claim.decided_by:
+            verdicts[name] |= DECIDED_BY[claim.decided_by](case)
+    return pd.DataFrame.from_dict(verdicts, orient="index").rename_axis("id")
+
+
+def _decided(needed: pd.DataFrame, missing: list[str]) -> str:
+    """The verdict by the comparisons that decide."""
+    if not len(needed):
+        return "not run"
+    if (needed["outcome"] == "against").any():
+        return "does not hold"
+    if (needed["outcome"] == "for").all() and not missing:
+        return "holds"
+    return "not resolved"
+
+
+def _qualified(verdict: str, case: Case, unequal: bool, fewer: str | None) -> str:
+    """What is decided, with what comparisons at equal accuracy make of it, and from which rate on
+    it was held against a curve.
+    """
+    outcomes = case.rows.loc[case.rows["part"] == AT_EQUAL["test_acc"], "outcome"]
+    against = (outcomes == "against").any()
+    if verdict == "holds":
+        if against:
+            return "not at equal accuracy"
+        same = len(outcomes) == deciding_aucs(case.rows) and (outcomes == "for").all()
+    else:
+        same = against
+    if same and len(outcomes):
+        return f"{verdict} (also at equal accuracy{f', {fewer}' if fewer else ''})"
+    if unequal:
+        return f"{verdict} (at unequal accuracy)"
+    if verdict == "holds" and any(contrast.minus == "curve" for contrast in case.wanted):
+        deciding = case.rows.loc[case.rows["needed"], "metric"]
+        least = min(map(rate_of, deciding))
+        if least > FPR[0]:
+            return f"holds (at FPR {least:g} and above)"
+    return verdict
+
+
+def _evidence(rows: pd.DataFrame) -> Iterator[str]:
+    """A phrase per part: counts, and the comparison that is least for the claim; of a TPR that
+    decides nothing the counts.
+    """
+    for (part, metric), group in rows.groupby(["part", "metric"], sort=False):
+        least = _least(group)
+        texts = [
+            f"{(group['outcome'] == side).sum()} of {len(group)} {side}"
+            for side in ("for", "against")
+        ]
+        if least["needed"] or not metric.startswith("tpr@"):
+            form = ".1f" if metric.startswith("ratio of tpr") else "+.3f"
+            value, low, high = (format(least[name], form) for name in ("value", "low", "high"))
+            ends = f"{least['compared']} {value} [{low}, {high}]"
+            texts = [*texts, f"least {ends}"] if len(group) > 1 else [ends]
+        title = f"{part} {metric}" if "tpr@" in metric else part
+        if metric.startswith(part):
+            title = metric
+        yield f"{title}: {', '.join(texts)}"
+        if group["relative"].notna().any():
+            most = group.loc[group["relative"].abs().idxmax()]
+            yield (
+                f"{part}, as a share of the other side's AUC - 1/2: at most {most['relative']:+.0%}"
+                f" [{most['relative_low']:+.0%}, {most['relative_high']:+.0%}] ({most['compared']})"
+            )
+
+
+def _least(group: pd.DataFrame) -> pd.Series:
+    """First those that are not for the claim: of these, or of all, the smallest difference; under
+    a margin the largest in size; a difference that is no number where all are none.
+    """
+    value = group["value"].to_numpy()
+    size = np.where(group["margin"] == 0, value, -abs(value))
+    return group.iloc[np.lexsort((size, group["outcome"] == "for"))[0]]
+
+
+def _compared_settings(contrast: Contrast) -> set[Setting]:
+    """Every setting on a side of a contrast."""
+    return {setting for _, side in contrast.terms for setting in side}
+
+
+def _accuracy(
+    wanted: list[Contrast], settings: dict[Setting, Scores]
+) -> dict[str, tuple[float, float]]:
+    """Mean train and test accuracy of all models compared, by their names."""
+    every = {setting for contrast in wanted for setting in _compared_settings(contrast)}
+    accuracy: dict[str, tuple[float, float]] = {}
+    # plain sorts first: the model as it is used
+    for setting in sorted(every, key=lambda setting: (setting.recipe, setting)):
+        accuracy.setdefault(setting.models, tuple(settings[setting].accuracy.mean(0)))
+    return accuracy
+
+
+def _apart(wanted: list[Contrast], settings: dict[Setting, Scores]) -> float:
+    """Largest difference of test accuracy inside a contrast of different models; NaN without
+    one.
+    """
+    accuracy = _accuracy(wanted, settings)
+    differences = []
+    for contrast in wanted:
+        tests = [accuracy[name][1] for name in {s.models for s in _compared_settings(contrast)}]
+        if len(tests) > 1:
+            differences.append(float(max(tests) - min(tests)))
+    return max(differences, default=np.nan)
+
+
+def _caveats(wanted: list[Contrast], settings: dict[Setting, Scores]) -> Iterator[str]:
+    """Train and test accuracy of everything compared, how unequal, and too few targets."""
+    yield "train / test accuracy " + ", ".join(
+        f"{name} {train:.3f} / {test:.3f}"
+        for name, (train, test) in _accuracy(wanted, settings).items()
+    )
+    apart = _apart(wanted, settings)
+    if apart > 0:
+        yield f"compared at test accuracies up to {apart:.3f} apart"
+    if wanted and one_pair(settings[wanted[0].first]):
+        yield "one pair of targets does not show training randomness: nothing is decided"

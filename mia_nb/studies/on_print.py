@@ -1,29 +1,35 @@
-"""Claims judged on the numbers that the papers printed themselves."""
+"""What the papers' own tables decide: claims judged on the printed numbers, and which of what was
+run here is printed there.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache, partial
 from statistics import median_low
 from typing import Literal
 
 import pandas as pd
 
+from mia_nb.attacks import ATTACKS
 from mia_nb.checks import checked
 from mia_nb.studies.engine import TPR, Claim, Contrast, Study, asking, contrasts, load
 from mia_nb.studies.joins import matches
-from mia_nb.studies.published import paper_results, printed_setting
+from mia_nb.studies.published import PRINTED_ATTACKS, printed_records, stands_for
 from mia_nb.studies.setting import Setting, normal
+from mia_nb.types import Scores
 
-PAPERS = {
-    "snn": ("snn-uai2025", "snn-workshop2025"),
-    "nsde": ("nsde2025",),
-    "privacy": ("nsde2025",),
-}
-TABLES = {"privacy": ("XI",)}  # the only table of defenses; of the others every one
+PUBLISHED = ("snn", "nsde", "privacy")  # the studies that have printed tables
 LOWEST = "tpr@0.001"  # the smallest rate that the papers print
-GAP = {"generalization_gap": "gap"}
 ROUNDING = 1e-9
+EQ_8 = "logmeanp"  # the study's Eq. 8: queries with input dropout are combined by mean probability
+# The attacks of Guan et al. 2025. Their Attack-R counts references; Eq. 8 holds for all three.
+SPIKING_ATTACKS = {
+    "attack_p": ATTACKS["attack_p"],
+    "attack_r_lattice": partial(ATTACKS["attack_r_lattice"], combine=EQ_8),
+    "rmia": ATTACKS["rmia"],
+}
 Printed = dict[Setting, dict[str, float]]
 
 
@@ -54,15 +60,9 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
         'holds'
     """
     rules = asking(load(study), "as printed")
-    blocks = printed_blocks(study)
     rows = {}
     for name, claim in rules.claims.items():
-        compared = [
-            (block, contrast, value)
-            for block, values in blocks.items()
-            for contrast, value in printed_contrasts(rules, claim, values)
-        ]
-        row = {"claim": claim.sentence} | _verdict(compared)
+        row = {"claim": claim.sentence} | _verdict(_on_print(study)[name])
         if claim.matched == "gap" and row["verdict"] == "holds":
             row["verdict"] = "holds in part: nothing is printed at an equal gap"
         if claim.proved:
@@ -71,40 +71,76 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("id")
 
 
+def _verdict(compared: list[tuple[str, Contrast, float]]) -> dict[str, object]:
+    if not compared:
+        return {"verdict": "not printed", "comparisons": 0, "agree": 0, "least": ""}
+    agree = sum(_agrees(contrast, value) for _, contrast, value in compared)
+    block, contrast, value = min(compared, key=lambda row: _support(row[1], row[2]))
+    form = ".2f" if contrast.ratio else "+.4f"
+    return {
+        "verdict": "holds" if agree == len(compared) else "does not hold",
+        "comparisons": len(compared),
+        "agree": agree,
+        "least": f"{block}: {contrast.part}, {contrast.compared}: {value:{form}}",
+    }
+
+
+def _agrees(contrast: Contrast, value: float) -> bool:
+    if contrast.margin:
+        return abs(value) <= contrast.margin + ROUNDING
+    return value > contrast.above + ROUNDING
+
+
+def _support(contrast: Contrast, value: float) -> float:
+    """How far a value lies on the claim's side of its limit, negative beyond it."""
+    if contrast.margin:
+        return contrast.margin - abs(value)
+    return value - contrast.above
+
+
+@cache
+def _on_print(study: str) -> dict[str, list[tuple[str, Contrast, float]]]:
+    """By claim the comparisons that decide it and can be read off the paper's tables, each with its
+    block and its value.
+    """
+    rules = asking(load(study), "as printed")
+    compared = {name: [] for name in rules.claims}
+    for block, values in printed_blocks(study).items():
+        for name, claim in rules.claims.items():
+            for contrast, value in _printed_contrasts(rules, claim, values):
+                compared[name].append((block, contrast, value))
+    return compared
+
+
 def printed_blocks(study: str) -> dict[str, Printed]:
     """{block of the print: {setting: {metric: value}}}; accuracies stand with every attack.
 
     Of a cell that several tables print the median counts, so that one misprint decides nothing.
     """
     cells: dict[tuple[str, Setting, str], list[float]] = defaultdict(list)
-    for paper in PAPERS[study]:
-        for record in paper_results(paper):
-            if record["table"] not in TABLES.get(study, (record["table"],)):
-                continue
-            architecture = record["model"].partition("-")[2] if study == "snn" else ""
-            block = f"{record['dataset']} {architecture}".strip()
-            setting = normal(printed_setting(record))
-            metric = GAP.get(record["metric"], record["metric"])
-            cells[block, setting, metric].append(record["value"])
-    blocks: dict[str, Printed] = defaultdict(lambda: defaultdict(dict))
-    for (block, setting, metric), printed in cells.items():
-        blocks[block][setting][metric] = median_low(printed)
-    for values in blocks.values():
-        for setting, metrics in values.items():
-            of_models = values.get(setting._replace(attack=""), {})
-            for metric, value in of_models.items():
+    for wanted, record in printed_records(study, judged=True):
+        architecture = record["model"].partition("-")[2] if study == "snn" else ""
+        block = f"{record['dataset']} {architecture}".strip()
+        metric = "gap" if record["metric"] == "generalization_gap" else record["metric"]
+        cells[block, normal(wanted), metric].append(record["value"])
+    blocks: dict[str, Printed] = {}
+    for (block, setting, metric), values in cells.items():
+        blocks.setdefault(block, {}).setdefault(setting, {})[metric] = median_low(values)
+    for printed in blocks.values():
+        for setting, metrics in printed.items():
+            for metric, value in printed.get(setting._replace(attack=""), {}).items():
                 metrics.setdefault(metric, value)
-    return {block: dict(values) for block, values in blocks.items()}
+    return blocks
 
 
-def printed_contrasts(
+def _printed_contrasts(
     rules: Study, claim: Claim, values: Printed
 ) -> Iterator[tuple[Contrast, float]]:
     """The comparisons that decide a claim in one block, with their printed values."""
-    joins = [
-        join | {"compare": [asked for asked in join["compare"] if not _needs_scores(asked)]}
-        for join in claim.joins
-    ]
+    joins = []
+    for join in claim.joins:
+        on_print = [entry for entry in join["compare"] if not _needs_scores(entry)]
+        joins.append(join | {"compare": on_print})
     usable = {
         setting: metrics
         for setting, metrics in values.items()
@@ -112,12 +148,12 @@ def printed_contrasts(
     }
     for contrast in contrasts(rules, claim._replace(joins=joins), usable):
         value = _printed_value(contrast, usable)
-        if contrast.needed and value is not None:
+        if value is not None:
             yield contrast, value
 
 
 def _needs_scores(comparison: dict) -> bool:
-    """Whether a comparison cannot be read off printed numbers."""
+    """Whether a comparison decides nothing, or cannot be read off printed numbers."""
     return (
         comparison.get("attacks") == "in order under b"
         or comparison.get("minus") == "curve"
@@ -144,28 +180,64 @@ def _printed_value(contrast: Contrast, values: Printed) -> float | None:
     return difference
 
 
-def _agrees(contrast: Contrast, value: float) -> bool:
-    if contrast.margin:
-        return abs(value) <= contrast.margin + ROUNDING
-    return value > contrast.above + ROUNDING
+# the verdict "as printed" of what was run: exactly the settings and attacks of the paper's tables
 
 
-def _support(contrast: Contrast, value: float) -> float:
-    """How far a value lies on the claim's side of its limit, negative beyond it."""
-    if contrast.margin:
-        return contrast.margin - abs(value)
-    return value - contrast.above
+def rules_as_printed(study: Study) -> Study:
+    """The study with the comparisons that its paper made, and no part that it did not print."""
+    study = asking(study, "as printed")
+    claims = {}
+    for name, claim in study.claims.items():
+        printed = {contrast.part for _, contrast, _ in _on_print(study.name)[name]}
+        claims[name] = claim._replace(parts=tuple(part for part in claim.parts if part in printed))
+    return study._replace(claims=claims)
 
 
-def _verdict(compared: list[tuple[str, Contrast, float]]) -> dict[str, object]:
-    if not compared:
-        return {"verdict": "not printed", "comparisons": 0, "agree": 0, "least": ""}
-    agree = [_agrees(contrast, value) for _, contrast, value in compared]
-    block, contrast, value = min(compared, key=lambda row: _support(row[1], row[2]))
-    form = ".2f" if contrast.ratio else "+.4f"
+def on_no_table(study: Study, name: str) -> bool:
+    """Whether no comparison of this claim can be read off the paper's tables."""
+    return not _on_print(study.name)[name]
+
+
+def printed_alone(study: Study, settings: dict[Setting, Scores]) -> dict[Setting, Scores]:
+    """Of settings in normal form those that the study's tables have, the attack named as printed.
+
+    A stochastic network counts with the fewest queries that were run, as the papers do not print
+    their number. Of Attack-R the study's own form counts, and with input dropout its Eq. 8.
+    """
+    as_printed: dict[Setting, Scores] = {}
+    asked_least = set()
+    for setting, scores in sorted(settings.items(), key=lambda item: item[0].queries):
+        if setting.input_dropout and scores.info.get("combine", EQ_8) != EQ_8:
+            continue
+        printed = setting._replace(attack=_printed_name(study, setting))
+        network = printed._replace(queries=1)
+        if network not in asked_least and _in_a_table(study.name, printed):
+            asked_least.add(network)
+            as_printed[printed] = scores
+    return as_printed
+
+
+def _printed_name(study: Study, setting: Setting) -> str:
+    """The attack under the name that the study's claims have for it; "" for none of the study's."""
+    if study.name == "snn":
+        names = {"attack_p": "attack_p", "attack_r_lattice": "attack_r", "rmia": "rmia"}
+        return names.get(setting.attack, "")
+    printed = {attack for attacks in PRINTED_ATTACKS.values() for attack in attacks}
+    return setting.attack if setting.attack in printed else ""
+
+
+def _in_a_table(study: str, setting: Setting) -> bool:
+    return bool(setting.attack) and any(
+        setting.attack in PRINTED_ATTACKS[attack] and stands_for(setting, wanted, table)
+        for wanted, attack, table in _printed_networks(study)
+    )
+
+
+@cache
+def _printed_networks(study: str) -> set[tuple[Setting, str, str]]:
+    """The settings of a study's tables that an attack was run on, with the attack and the table."""
     return {
-        "verdict": "holds" if all(agree) else "does not hold",
-        "comparisons": len(agree),
-        "agree": sum(agree),
-        "least": f"{block}: {contrast.part}, {contrast.compared}: {value:{form}}",
+        (wanted, record["attack"], record["table"])
+        for wanted, record in printed_records(study)
+        if wanted.attack
     }

@@ -14,14 +14,11 @@ from mia_nb.arguments import Anything, Count
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.tables import accuracies, intervals
-from mia_nb.metrics.uncertainty import (
-    RESAMPLES,
-    smallest,
-    tied_floor,
-)
-from mia_nb.studies.engine import load, one_pair
+from mia_nb.metrics.uncertainty import RESAMPLES, smallest, tied_floor
+from mia_nb.studies.compare import one_pair, rate_of
+from mia_nb.studies.engine import load
 from mia_nb.studies.figure4 import figure4_beside
-from mia_nb.studies.setting import ALIGNED, NAMES, NOISY, RESNET_BLOCKS, Setting, usable
+from mia_nb.studies.setting import ALIGNED, NOISY, RESNET_BLOCKS, Setting, usable
 from mia_nb.types import Scores
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -47,9 +44,8 @@ PRINTED_ATTACKS = {  # the first names it where several are one
     "watson": ("watson",),
     "lira": ("lira_global", "lira_per_sample"),
 }
-LIKE_WITH_LIKE = {
-    "attack-r": ("attack_r_lattice", "attack_r")
-}  # which stands beside the print first
+# which stands beside the print first
+LIKE_WITH_LIKE = {"attack-r": ("attack_r_lattice", "attack_r")}
 PRINTED_DEFENSES = {  # in training, of the output
     "memguard": ("", "memguard"),
     "mmd-mixup": ("mmd_mixup", ""),
@@ -60,6 +56,7 @@ PRINTED_DEFENSES = {  # in training, of the output
 }
 # what was rounded
 PRINTED_K = {0.71: math.sqrt(0.5), 0.35: math.sqrt(0.125), 0.18: math.sqrt(0.03125), 0.13: 0.125}
+OF_DEFENSES = "XI"  # a table that prints model, defense and sigma alone
 PRINTED_SCHEME = "stochastic RK4"
 OF_PRINTED_SCHEME = ("stoch_rk4", "rk4")  # without noise these are one
 NEAR = 0.055  # printed sigmas have one decimal
@@ -68,10 +65,9 @@ PRINTED_ACCURACY = {
     "train": "train_accuracy",
     "test": "test_accuracy",
     "gap": "generalization_gap",
-}
+}  # our name: the printed one
 TITLES = {"auc": "AUC", "accuracy": "attack accuracy"}
-# printed metric: our column and its unit
-COSTS = {"time_per_epoch": ("seconds", "seconds"), "memory": ("memory_mib", "MiB")}
+COSTS = {"time_per_epoch": "seconds", "memory": "memory_mib"}  # printed metric: our column
 BASELINE = "resnet14"  # that costs are ratios to
 
 
@@ -119,15 +115,16 @@ def printed_setting(record: dict) -> Setting:
         )
     model = PRINTED_MODELS[record["model"]]
     defense, output = PRINTED_DEFENSES[printed.get("defense")]
-    sigma = printed.get("sigma", 2.0 if model == "replaced" else 0.0)
     steps = printed.get("s", 16)
     T = printed.get("T", 1.0)
-    k = (
-        PRINTED_K.get(printed["k"], printed["k"])
-        if "s" in printed
-        else sigma * math.sqrt(T / steps)
-    )
-    scheme = "stoch_rk4" if model in NOISY and record["table"] != "XI" else "euler"
+    if "s" in printed:
+        k = PRINTED_K.get(printed["k"], printed["k"])
+    else:
+        sigma = printed.get("sigma", 2.0 if model == "replaced" else 0.0)
+        k = sigma * math.sqrt(T / steps)
+    scheme = "euler"
+    if model in NOISY and record["table"] != OF_DEFENSES:
+        scheme = "stoch_rk4"
     return Setting(
         model,
         blocks=printed.get("blocks", RESNET_BLOCKS if model == "resnet14" else 1),
@@ -142,6 +139,22 @@ def printed_setting(record: dict) -> Setting:
     )
 
 
+@cache
+def printed_records(study: str, judged: bool = False) -> list[tuple[Setting, dict]]:
+    """Every number of a study's tables, those on demand too, after its setting; judged: also of the
+    tables that only the verdict on print takes.
+    """
+    printed = load(study).printed
+    tables = [*printed["tables"], *printed.get("on_demand", ())]
+    if judged:
+        tables += printed.get("judged", ())
+    return [
+        (printed_setting(record), record)
+        for record in records()
+        if record["paper"] in printed["papers"] and record["table"] in tables
+    ]
+
+
 def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
     """One row per number, or statement, that a paper printed, ours and its interval beside it.
 
@@ -151,9 +164,8 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
             XI, defenses), "costs" (their Table VI, as ratios), "figure4" (what the text beside
             their Figure 4 states of accounting).
         settings: the scores of each `Setting`. Of "costs" a table, a row per network, with columns
-            family (resnet14, odenet, sdenet, replaced, or the names printed for them in tables:
-            "ResNet-14", "SDENet sigma=2"), seconds (of an epoch), memory_mib and where measured
-            _low and _high of both. Of "figure4" none.
+            family (resnet14, odenet, sdenet, replaced), seconds (of an epoch) and memory_mib. Of
+            "figure4" none.
         stands_for: the printed data set, with its model in the spiking study, whose rows ours is
             placed in; "" is the study's own, CIFAR-10 (and ResNet18); None places it nowhere.
         ours: what ours really is, say "digits, tinycnn", for the note; "" says what it stands for.
@@ -168,15 +180,14 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
         timesteps (0 = ANN), input_dropout, references; others: printed, setting), attack, metric,
         published, ours, low, high (as in `intervals`; accuracies and generalization gap: Student's
         t over pairs), measurable, n0, note, and of neural ODEs and SDEs the printed equation.
-        "accuracy" is the attack's, at its best threshold. Of "costs" columns paper, table, model,
-        printed (label), metric, published, unit, published_ratio (to ResNet-14), ours, ours_unit,
-        ratio, ratio_low, ratio_high (ends over the baseline's opposite ends, so at least as wide as
-        their level), note. Of "figure4" columns statement, printed, ours, agrees, note.
+        "accuracy" is the attack's, at its best threshold. Of "costs" columns model, printed
+        (label), metric, published, unit, ours, note, published_ratio and ratio (to ResNet-14). Of
+        "figure4" columns statement, printed, ours, agrees, note.
 
     Raises:
         ValueError: for a table that has no place here, for settings that cannot be, for one without
-            a target; for costs that lack columns, name a family twice, are not positive or lack
-            ResNet-14; and as `accounting.over_epochs` does.
+            a target; for costs that lack columns or ResNet-14 or name a family twice; and
+            as `accounting.over_epochs` does.
 
     Caveat: the notes say how far ours is the printed setting. It is placed by model, blocks,
     channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense and
@@ -227,27 +238,28 @@ def tables_beside(
     }
 
     @cache
-    def measured(setting: Setting) -> dict:
-        return measure(settings[setting], n_resamples, seed)
+    def measured(setting: Setting) -> pd.DataFrame:
+        return _measure(settings[setting], n_resamples, seed)
 
     rows = []
-    for record in records():
-        if record["paper"] not in printed["papers"] or record["table"] not in tables:
+    for wanted, record in printed_records(study):
+        if record["table"] not in tables:
             continue
-        here = block == [record["dataset"], record["model"].split("-")[-1]][: len(block)]
-        wanted = printed_setting(record)
+        here = [record["dataset"], record["model"].split("-")[-1]][: len(block)] == block
         setting = _placed(settings, wanted, record) if here else None
         notes = [f"print: {note}" for note in record.get("notes", ())]
         if setting is None:
+            numbers = {"ours": np.nan, "low": np.nan, "high": np.nan, "measurable": False, "n0": 0}
             notes += ["not run", "" if here else place]
         else:
-            tied = _tied(settings[setting], record["metric"]) if record["table"] == "XI" else ""
-            notes += [*_differences(setting, wanted, record), tied, measured(setting)["few"], place]
+            numbers = measured(setting).loc[record["metric"]].rename({"value": "ours"}).to_dict()
+            n0 = smallest(settings[setting])[1]
+            numbers |= {"measurable": measurable(record["metric"], n0), "n0": n0}
+            notes += [*_differences(setting, wanted, record, settings[setting]), place]
         rows.append(
             {name: record[name] for name in ("paper", "table", "dataset")}
             | _identity(record, wanted, printed.get("columns"))
-            | {"metric": record["metric"], "published": record["value"]}
-            | _beside(record["metric"], measured(setting) if setting else None)
+            | {"metric": record["metric"], "published": record["value"], **numbers}
             | {"note": "; ".join(filter(None, notes))}
             | ({} if "columns" in printed else {name: getattr(wanted, name) for name in EQUATION})
         )
@@ -257,12 +269,10 @@ def tables_beside(
 def _identity(record: dict, wanted: Setting, columns: list[str] | None) -> dict:
     """What names a printed number's setting."""
     if columns:
-        columns_of_setting = {name: getattr(wanted, name) for name in columns}
-        return (
-            {"model": record["model"]}
-            | columns_of_setting
-            | ({} if wanted.attack else {"references": ""})
-        )
+        of_setting = {name: getattr(wanted, name) for name in columns}
+        if not wanted.attack:
+            of_setting["references"] = ""
+        return {"model": record["model"], **of_setting}
     about = record["setting"]
     row = f"row {about['row']}, {about['impact']}" if "row" in about else about["label"]
     return {"printed": row, "setting": wanted.label, "attack": wanted.attack}
@@ -272,28 +282,29 @@ def _placed(settings: dict, wanted: Setting, record: dict) -> Setting | None:
     """Our setting for a printed one, any attack where the number is no attack's."""
     attacks = PRINTED_ATTACKS.get(record["attack"], ())
     attacks = LIKE_WITH_LIKE.get(record["attack"], attacks)
+    table = record["table"]
     candidates = [
         setting
         for setting in settings
-        if (setting.attack in attacks or not attacks) and stands_for(setting, wanted, record)
+        if (setting.attack in attacks or not attacks) and stands_for(setting, wanted, table)
     ]
 
     def order(setting: Setting) -> tuple:
         attack = attacks.index(setting.attack) if attacks else 0
         other_scheme = wanted.method == "stoch_rk4" and setting.method not in OF_PRINTED_SCHEME
-        apart = _apart(setting, wanted, record)
+        apart = _apart(setting, wanted, table)
         return setting.model != wanted.model, *apart, other_scheme, setting.queries, attack
 
     return min(candidates, key=order, default=None)
 
 
-def stands_for(setting: Setting, wanted: Setting, record: dict) -> bool:
-    """Whether our network is a printed one; an sdenet without noise is an odenet."""
-    quiet = {"odenet", "sdenet"} if not wanted.k else set()
-    models = quiet if wanted.model in quiet else {wanted.model}
+def stands_for(setting: Setting, wanted: Setting, table: str) -> bool:
+    """Whether our network is one of a table; an sdenet without noise is an odenet."""
+    quiet = ("odenet", "sdenet")
+    alike = setting.model in quiet and wanted.model in quiet and not wanted.k
     names = ["defense", "output", "training", "timesteps", "input_dropout"]
     names += ["references"] if wanted.attack else []
-    if setting.model not in models or not _equal(setting, wanted, names):
+    if not (alike or setting.model == wanted.model) or not _equal(setting, wanted, names):
         return False
     if wanted.model not in PRINTED_MODELS.values() or wanted.model == "resnet14":
         return True
@@ -301,67 +312,56 @@ def stands_for(setting: Setting, wanted: Setting, record: dict) -> bool:
     if not (near and setting.noise and setting.noise_train):
         return False
     solver = "steps" if wanted.model in NOISY else "method"
-    return record["table"] == "XI" or _equal(setting, wanted, ["blocks", "augment", "T", solver])
+    return table == OF_DEFENSES or _equal(setting, wanted, ["blocks", "augment", "T", solver])
 
 
 def _equal(setting: Setting, wanted: Setting, names: list[str]) -> bool:
     return all(getattr(setting, name) == getattr(wanted, name) for name in names)
 
 
-def _apart(setting: Setting, wanted: Setting, record: dict) -> tuple:
+def _apart(setting: Setting, wanted: Setting, table: str) -> tuple:
     """What of our network is not as printed, as far as the table leaves it open."""
-    if record["table"] == "XI":  # more than a name, sigma and the defense
+    if table == OF_DEFENSES:  # more than a name, sigma and the defense
         return (", " in setting._replace(defense="", output="").label,)
     return setting.blocks != wanted.blocks, setting.steps != wanted.steps
 
 
-def _differences(setting: Setting, wanted: Setting, record: dict) -> list[str]:
-    """How our setting is not the printed one, and what the print leaves open."""
-    differs = setting.model != wanted.model or any(_apart(setting, wanted, record))
-    noisy = wanted.model in NOISY and record["table"] != "XI"
-    return [
-        "printed in five levels, ours is continuous" if setting.attack == "attack_r" else "",
-        f"ours is {setting.label}" if differs else "",
-        f"noise_sd {setting.noise_sd:g}" if abs(setting.noise_sd - wanted.noise_sd) >= NEAR else "",
-        f"print: {PRINTED_SCHEME}, ours: {setting.method}" if noisy else "",
-        f"queries per model not printed, ours: {setting.queries}" if setting.k else "",
-        f"form of LiRA not printed, ours: {setting.attack}" if record["attack"] == "lira" else "",
-    ]
+def _differences(setting: Setting, wanted: Setting, record: dict, scores: Scores) -> list[str]:
+    """How our setting is not the printed one, what the print leaves open, and what ours does not
+    show.
+    """
+    notes = []
+    if setting.attack == "attack_r":
+        notes.append("printed in five levels, ours is continuous")
+    if setting.model != wanted.model or any(_apart(setting, wanted, record["table"])):
+        notes.append(f"ours is {setting.label}")
+    if abs(setting.noise_sd - wanted.noise_sd) >= NEAR:
+        notes.append(f"noise_sd {setting.noise_sd:g}")
+    if wanted.model in NOISY and record["table"] != OF_DEFENSES:
+        notes.append(f"print: {PRINTED_SCHEME}, ours: {setting.method}")
+    if setting.k:
+        notes.append(f"queries per model not printed, ours: {setting.queries}")
+    if record["attack"] == "lira":
+        notes.append(f"form of LiRA not printed, ours: {setting.attack}")
+    if record["table"] == OF_DEFENSES and record["metric"].startswith("tpr@"):
+        floor = tied_floor(scores)
+        single = 1 / smallest(scores)[1] + 1e-12
+        if floor > max(rate_of(record["metric"]), single):
+            notes.append(f"ours: ties, no FPR below {floor:.2g}")
+    if one_pair(scores):
+        notes.append(f"{len(scores.value)} targets: training randomness not covered")
+    return notes
 
 
-def measure(scores: Scores, n_resamples: int, seed: int) -> dict:
-    """{metric: (value, low, high)} under the printed names, the fewest non-members n0 of a target,
-    and the caveat few targets.
+def _measure(scores: Scores, n_resamples: int, seed: int) -> pd.DataFrame:
+    """value, low and high of each metric under its printed name.
 
     Accuracies and the generalization gap with Student's t over pairs; "accuracy" is the attack's
     own at its best threshold, (1 + advantage) / 2, which chance alone lifts above 1/2.
     """
     ends = intervals(scores, FPR, n_resamples=n_resamples, seed=seed)
-    warning = f"{len(scores.value)} targets: training randomness not covered"
-    return {
-        **{name: tuple(row) for name, row in ends.drop("advantage").iterrows()},
-        "accuracy": tuple((1 + end) / 2 for end in ends.loc["advantage"]),
-        **{PRINTED_ACCURACY[name]: tuple(row) for name, row in accuracies(scores).iterrows()},
-        "n0": smallest(scores)[1],
-        "few": warning if one_pair(scores) else "",
-    }
-
-
-def _beside(metric: str, measured: dict | None) -> dict:
-    """ours, low, high, measurable and n0 of one metric from `measure`; None: it was not run."""
-    if measured is None:
-        return dict.fromkeys(("ours", "low", "high"), np.nan) | {"measurable": False, "n0": 0}
-    row = dict(zip(("ours", "low", "high"), map(float, measured[metric]), strict=True))
-    return row | {"measurable": measurable(metric, measured["n0"]), "n0": measured["n0"]}
-
-
-def _tied(scores: Scores, metric: str) -> str:
-    if not metric.startswith("tpr@"):
-        return ""
-    floor = tied_floor(scores)
-    x = float(metric.removeprefix("tpr@"))
-    single = 1 / smallest(scores)[1]
-    return f"ours: ties, no FPR below {floor:.2g}" if floor > max(x, single + 1e-12) else ""
+    ends.loc["accuracy"] = (1 + ends.loc["advantage"]) / 2
+    return pd.concat([ends, accuracies(scores).rename(PRINTED_ACCURACY)])
 
 
 @checked
@@ -398,69 +398,31 @@ def _ours(row: dict) -> str:
 @checked
 def costs_beside(cost: pd.DataFrame) -> pd.DataFrame:
     """Table VI with ours beside it, see `against_papers`."""
-    ours = _costs(cost)
-    printed = paper_results("nsde2025", "VI")
-    of_baseline = {
-        record["metric"]: record["value"]
-        for record in printed
-        if PRINTED_MODELS[record["model"]] == BASELINE
-    }
-    rows = []
-    for record in printed:
-        model = PRINTED_MODELS[record["model"]]
-        metric = record["metric"]
-        column, unit = COSTS[metric]
-        value, low, high = ours.loc[model, [column, f"{column}_low", f"{column}_high"]]
-        base, base_low, base_high = ours.loc[BASELINE, [column, f"{column}_low", f"{column}_high"]]
-        ratios = (value / base, low / base_high, high / base_low)
-        if model == BASELINE:
-            ratios = (1.0, 1.0, 1.0)
-        notes = [f"print: {note}" for note in record.get("notes", ())]
-        if np.isnan(value):
-            notes.append("not run")
-        rows.append(
-            {
-                "paper": record["paper"],
-                "table": record["table"],
-                "model": model,
-                "printed": record["setting"]["label"],
-                "metric": metric,
-                "published": record["value"],
-                "unit": record["unit"],
-                "published_ratio": record["value"] / of_baseline[metric],
-                "ours": value,
-                "ours_unit": unit,
-                "ratio": ratios[0],
-                "ratio_low": ratios[1],
-                "ratio_high": ratios[2],
-                "note": "; ".join(notes),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _costs(cost: pd.DataFrame) -> pd.DataFrame:
-    """The costs of networks by our names of them, NaN where not run; ValueError for what cannot be
-    compared.
-    """
-    columns = [column for column, _ in COSTS.values()]
-    if lacks := [name for name in ("family", *columns) if name not in cost.columns]:
+    if lacks := [name for name in ("family", *COSTS.values()) if name not in cost.columns]:
         raise ValueError(
             f"cost has columns {list(cost.columns)}; {', '.join(lacks)} missing: wanted family,"
             " seconds, memory_mib"
         )
-    keys = {name: key for key, name in NAMES.items()} | {key: key for key in NAMES}
-    models = cost["family"].astype(str).str.partition(" sigma=")[0].map(keys)
-    by_model = cost.assign(model=models)[models.notna()].set_index("model")
-    twice = ", ".join(by_model.index[by_model.index.duplicated()])
-    families = ", ".join(map(str, cost["family"]))
-    if twice:
-        raise ValueError(f"{twice} comes twice in cost: one row per network")
-    if BASELINE not in by_model.index:
-        raise ValueError(f"cost has {families}; {BASELINE} missing: ratios are to it")
-    if not (by_model[columns].astype(float) > 0).all(axis=None):
+    families = cost["family"].tolist()
+    if families.count(BASELINE) != 1 or len(set(families)) < len(families):
         raise ValueError(
-            "cost has values that are not positive: measure them, or leave the network out"
+            f"cost has {', '.join(map(str, families))}: wanted one row per network, and {BASELINE},"
+            " as ratios are to it"
         )
-    ends = [f"{name}{end}" for name in columns for end in ("", "_low", "_high")]
-    return by_model.reindex(index=list(NAMES), columns=ends).astype(float)
+    rows = []
+    for record in paper_results("nsde2025", "VI"):
+        metric = record["metric"]
+        notes = [f"print: {note}" for note in record.get("notes", ())]
+        model = PRINTED_MODELS[record["model"]]
+        row = {"model": model, "printed": record["setting"]["label"], "metric": metric}
+        row |= {"published": record["value"], "unit": record["unit"], "ours": np.nan}
+        if model in families:
+            row["ours"] = float(cost.set_index("family").loc[model, COSTS[metric]])
+        else:
+            notes.append("not run")
+        rows.append(row | {"note": "; ".join(notes)})
+    table = pd.DataFrame(rows)
+    baseline = table[table["model"] == BASELINE].set_index("metric")
+    for name, values in (("published_ratio", "published"), ("ratio", "ours")):
+        table[name] = table[values] / table["metric"].map(baseline[values])
+    return table

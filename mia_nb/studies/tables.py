@@ -1,20 +1,15 @@
-"""Tables of settings beside each other: recipes, defenses, and one setting at a time."""
+"""Tables of settings beside each other: what recipes train to, and one setting at a time."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Count, Rates
+from mia_nb.arguments import Count
 from mia_nb.checks import checked
-from mia_nb.metrics.tables import (
-    by_attack,
-    summary,
-)
-from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval
-from mia_nb.studies.setting import Setting, usable
+from mia_nb.metrics.tables import summary
+from mia_nb.metrics.uncertainty import RESAMPLES, interval
+from mia_nb.studies.setting import Setting
 from mia_nb.types import Scores
 
 FACTS = ("train accuracy", "test accuracy", "gap", "member loss", "non-member loss")
@@ -33,14 +28,6 @@ FREE = {
     "noise_sd": (("model", "k", "T", "steps"), ()),
 }
 OTHER_UNITS = ("sigma", "noise_sd")
-
-
-def _sizes(scores: Scores) -> dict:
-    return {
-        "pairs": len(np.unique(scores.pair)),
-        "n1": int(scores.member.sum(1).min()),
-        "n0": int((~scores.member).sum(1).min()),
-    }
 
 
 @checked
@@ -66,105 +53,23 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
         )
         low, high = (np.broadcast_to(end, len(FACTS)) for end in interval(values, of_recipe.pair))
         columns = {"fact": FACTS, "value": values.mean(0), "low": low, "high": high}
-        rows.append(pd.DataFrame({"recipe": label, **columns, **_sizes(of_recipe)}))
-    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
-
-
-def _risks_of_recipes(
-    settings: dict[Setting, Scores], fpr: Sequence[float], n_resamples: int, seed: int
-) -> pd.DataFrame:
-    rows = []
-    for setting, scores in settings.items():
-        table = summary({setting.attack: scores}, fpr, n_resamples=n_resamples, seed=seed)
-        risks = (table["attack"] != "max") & table["metric"].isin(["auc", "tpr"])
-        rows += [
-            {
-                "label": setting.recipe,
-                "epochs": setting.epochs,
-                "schedule": setting.schedule,
-                "augment": setting.augmentation,
-                "rest": setting.rest,
-                **row[["attack", "metric", "fpr", "value", "low", "high", "chance", "measurable"]],
-                **_sizes(scores),
-            }
-            for _, row in table[risks].iterrows()
-        ]
-    return pd.DataFrame(rows)
-
-
-@checked
-def defense_table(
-    settings: dict[Setting, Scores],
-    fpr: Rates = FPR,
-    *,
-    n_resamples: Count = RESAMPLES,
-    seed: Count = 0,
-) -> pd.DataFrame:
-    """Every defended network under its strongest attack: what a defense costs and what it leaves to
-    find.
-
-    Parameters:
-        settings: the scores of each `Setting`; networks that differ in queries alone are one row.
-        fpr: false positive rates of the TPRs.
-        n_resamples: resamples behind an interval.
-        seed: of the resamples.
-
-    Returns:
-        the long table of `metrics.summary`, a row per network and metric, with columns name,
-        defense, output, attack (of largest mean AUC, unadjusted) and attacks (how many were tried)
-        before the others: the table of `plots.defenses`. auc and tpr are those of the maximum over
-        attacks, the rest those of the attack named.
-
-    Raises:
-        ValueError: for settings that cannot be or have no target, and for none.
-
-    Caveat: an attack that was not run is not there; no attack found is no absence of one.
-    """
-    settings = usable(settings)
-    if not settings:
-        raise ValueError(
-            "defense_table got no settings: pass {studies.setting(signals.info, attack):"
-            " attacks.score(...)}"
-        )
-    groups: dict[str, dict[str, Scores]] = {}
-    about: dict[str, Setting] = {}
-    for setting, scores in settings.items():
-        title = setting.attack if setting.queries == 1 else f"{setting.attack}, {setting.counted}"
-        groups.setdefault(setting.label, {})[title] = scores
-        about.setdefault(setting.label, setting)
-    tables = []
-    for name, attacks in groups.items():
-        table = summary(attacks, fpr, n_resamples=n_resamples, seed=seed)
-        best = by_attack(table, "auc")["value"].drop("max").idxmax()
-        rows = table[table["attack"] == "max"].drop(columns="attack")
-        rows = rows.assign(n1=table["n1"].min(), n0=table["n0"].min())
-        about_it = {
-            "name": name,
-            "defense": about[name].defense,
-            "output": about[name].output,
-            "attack": best,
-            "attacks": len(attacks),
+        sizes = {
+            "pairs": len(np.unique(of_recipe.pair)),
+            "n1": int(of_recipe.member.sum(1).min()),
+            "n0": int((~of_recipe.member).sum(1).min()),
         }
-        for place, (column, value) in enumerate(about_it.items()):
-            rows.insert(place, column, value)
-        tables.append(rows)
-    return pd.concat(tables, ignore_index=True)
+        rows.append(pd.DataFrame({"recipe": label, **columns, **sizes}))
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
 @checked
 def varied_settings(
-    settings: dict[Setting, Scores],
-    fpr: Rates = FPR,
-    *,
-    n_resamples: Count = RESAMPLES,
-    seed: Count = 0,
+    settings: dict[Setting, Scores], *, n_resamples: Count = RESAMPLES, seed: Count = 0
 ) -> dict[str, pd.DataFrame]:
-    """Tables for `plots.lines`: one for every setting that networks or recipes differ in.
+    """Tables for `plots.lines`: one for every setting that networks differ in.
 
     Parameters:
-        settings: the scores of one attack on each network (its name does not matter), or of any
-            attacks on recipes (`studies.setting(recipe, attack, label=...)`).
-        fpr: of recipes, false positive rates of the TPRs.
+        settings: the scores of one attack on each network (its name does not matter).
         n_resamples: resamples behind an interval.
         seed: of the resamples.
 
@@ -178,15 +83,10 @@ def varied_settings(
         in k; "noise_sd": those of one method and number of blocks; both left out where all have the
         same steps and T, which makes them k in other units. "equation": ODENet-64 and its variants.
         Families that coincide in the setting are grouped by T and steps too; where they still do,
-        the setting is left out. Of recipes {"epochs": a row per recipe, attack, metric (auc, tpr)
-        and fpr}, with columns label, epochs, schedule, augment, rest, attack, metric, fpr, value,
-        low, high, chance, measurable (whether every target has the non-members that its FPR asks
-        for, ten false positives; always for an AUC), pairs, n1, n0.
+        the setting is left out.
 
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
-    if any(setting.recipe for setting in settings):
-        return {"epochs": _risks_of_recipes(settings, fpr, n_resamples, seed)}
     if not settings:
         return {}
     families = pd.concat(
