@@ -239,12 +239,14 @@ def _yaml_loader() -> type:
             names = set()
             for key, _ in node.value:
                 name = key.value if key.tag == MERGE else self.construct_object(key, deep=True)
-                problem = f"{shown(name)} is there twice"
                 if not isinstance(name, str):
                     problem = f"{shown(name)} is a name in a mapping, and names are text"
-                if not isinstance(name, str) or name in names:
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-                names.add(name)
+                elif name in names:
+                    problem = f"{shown(name)} is there twice"
+                else:
+                    names.add(name)
+                    continue
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             self.flatten_mapping(node)
             return {
                 self.construct_object(key, deep=True): self.construct_object(value, deep=True)
@@ -338,12 +340,10 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
     parameters = {}
     for node in nodes:
         try:
-            (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
-            target = None if isinstance(node, ast.AugAssign) else target
-            name = target.id
+            name = _assigned_name(node)
             with without_collection():
                 default = ast.literal_eval(node.value)
-        except (AttributeError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        except (TypeError, ValueError, RecursionError, MemoryError) as error:
             line = (ast.get_source_segment(source, node) or "")[:120]
             raise ValueError(
                 f"{path}: `{line}` in the parameters cell: wanted `name: type = literal  # help`"
@@ -353,20 +353,31 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
     return parameters
 
 
+def _assigned_name(node: ast.stmt) -> str:
+    """The one name that a statement sets; ValueError for other statements."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        target = node.targets[0]
+    elif isinstance(node, ast.AnnAssign):
+        target = node.target
+    else:
+        raise ValueError("no assignment to one name")
+    if not isinstance(target, ast.Name):
+        raise ValueError("no assignment to one name")
+    return target.id
+
+
 def _kinds(annotation: ast.expr | None, default: Any) -> tuple[str, ...]:
     """`int | None` -> ("int", "None"); without an annotation the default's own type, and () when
     that is None.
     """
     if annotation is None:
         return () if default is None else (type(default).__name__,)
-    text = (
-        annotation.value
-        if isinstance(annotation, ast.Constant) and annotation.value
-        else ast.unparse(annotation)
-    )
+    text = ast.unparse(annotation).strip("'")  # it may be written in quotation marks
     text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
     kinds = tuple(kind.strip() for kind in text.split("|"))
-    return kinds if default is not None or "None" in kinds else (*kinds, "None")
+    if default is None and "None" not in kinds:
+        return (*kinds, "None")
+    return kinds
 
 
 def fit(parameter: Parameter, value: Any) -> Any:
@@ -383,12 +394,9 @@ def fit(parameter: Parameter, value: Any) -> Any:
         except ValidationError:
             continue
     wanted = " or ".join(parameter.kinds)
-    hint = (
-        f"; write [{value}]"
-        if wanted.startswith("list") and isinstance(value, str | int | float)
-        else ""
-    )
-    raise ValueError(f"{parameter.name}={shown(value)} is {_english(value)}, wanted {wanted}{hint}")
+    if wanted.startswith("list") and isinstance(value, str | int | float):
+        wanted += f"; write [{value}]"
+    raise ValueError(f"{parameter.name}={shown(value)} is {_english(value)}, wanted {wanted}")
 
 
 def complete(
@@ -419,14 +427,10 @@ def complete(
 
 def record_of(name: str, records: Iterable[str]) -> str | None:
     """The first of these records that has a field of this name, None where none has."""
-    return next(
-        (
-            record
-            for record in RECORDS
-            if record in records and name in RECORDS[record].model_fields
-        ),
-        None,
-    )
+    for record, kind in RECORDS.items():
+        if record in records and name in kind.model_fields:
+            return record
+    return None
 
 
 def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
@@ -473,15 +477,9 @@ def described(known: Mapping[str, Parameter]) -> list[tuple[str, str, str, str]]
             text = RECORDS[record].model_fields[name].description
         rows.append((name, " | ".join(kinds) or "any", repr(default), text))
         fields = RECORDS[name].model_fields if name in RECORDS else {}
-        rows += [
-            (
-                f"  {field}",
-                _type_of(about.annotation),
-                repr(defaults[name][field]),
-                about.description,
-            )
-            for field, about in fields.items()
-        ]
+        for field, about in fields.items():
+            default = repr(defaults[name][field])
+            rows.append((f"  {field}", _type_of(about.annotation), default, about.description))
     return rows
 
 
@@ -508,16 +506,19 @@ def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
             injected = [node.targets[0].id for node in nodes]
         elif re.match(r"\w+: [\w |]+ = ", source):
             declared |= parse(source, Path("this notebook"))
-    known, read = {}, []
+    known = {}
+    given = []
     for name, kind in namespace.get("__annotations__", {}).items():
         if name in namespace:
             kinds = tuple(getattr(kind, "__name__", str(kind)).split(" | "))
             known[name] = declared.get(name, Parameter(name, namespace[name], kinds, ""))
     for name in dict.fromkeys([*known, *injected]):
         value = dict(namespace[name]) if name in RECORDS else namespace[name]
-        text = isinstance(value, str) and "str" not in getattr(known.get(name), "kinds", ())
-        read.append((name, read_text(known, name, value) if text or value == "null" else value))
-    return complete(known, read)
+        wants_text = name in known and "str" in known[name].kinds
+        if isinstance(value, str) and (value == "null" or not wants_text):
+            value = read_text(known, name, value)
+        given.append((name, value))
+    return complete(known, given)
 
 
 def _as(kind: str, value: Any) -> Any:

@@ -283,8 +283,6 @@ def test_samples_that_lack_a_side_are_refused_or_left_unscored(name):
         ({"degree": -1}, "lira_smooth"),
         ({"degree": 21}, "lira_smooth"),
         ({"degree": 2.5}, "lira_smooth"),
-        ({"pseudo": 1}, "rmia_tuned"),
-        ({"max_rows": 0}, "rmia_tuned"),
         ({"temperatures": ()}, "rmia_tuned"),
         ({"temperatures": (1.0, 0.0)}, "rmia_tuned"),
         ({"temperatures": (1.0, float("nan"))}, "rmia_tuned"),

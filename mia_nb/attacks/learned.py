@@ -19,6 +19,7 @@ METRICS = {
     "entropy": ("entropy", -1.0),
     "modified": ("modified_entropy", -1.0),
 }
+MOST_ROWS = 200_000  # that shokri learns from
 FLOOR = -50.0  # log-probabilities and margins beyond this tell a classifier nothing more
 
 
@@ -111,8 +112,6 @@ def shokri(
     references: Signals | None = None,
     *,
     per_class: bool | str = "auto",
-    classifier: str = "logistic",
-    max_rows: Whole = 200_000,
     seed: Count = 0,
 ) -> np.ndarray:
     """Classifier of members trained on the references' outputs: s = log-odds of "member".
@@ -122,16 +121,13 @@ def shokri(
         references: signals of other models, membership included; their samples may be others.
         per_class: True = a classifier per class, False = one with the label one-hot appended (also
             where a class has no rows), "auto" = per class if each has 200 rows of both kinds.
-        classifier: "logistic" (standardised, balanced) or "mlp" (64 hidden units).
-        max_rows: most rows to learn from, drawn by class and membership.
-        seed: of the rows and of the network.
+        seed: of the rows that are learned from, 200,000 at most, drawn by class and membership.
 
-    Rows are pairs (reference, sample); features are the descending log-probabilities (top 10; the
-    paper's unsorted vector is not kept in Signals), phi and correctness, all query means. Source:
-    Shokri, Stronati, Song, Shmatikov 2017. Raises ValueError without references that have members
-    and non-members.
+    A logistic regression, standardised and balanced. Rows are pairs (reference, sample); features
+    are the descending log-probabilities (top 10; the paper's unsorted vector is not kept in
+    Signals), phi and correctness, all query means. Source: Shokri, Stronati, Song, Shmatikov 2017.
+    Raises ValueError without references that have members and non-members.
     """
-    one_of("classifier", classifier, ("logistic", "mlp"))
     if per_class not in ("auto", True, False):
         raise ValueError(f"per_class={per_class!r} is not one of auto, True, False")
     if not target.top_log_p.shape[-1]:
@@ -140,7 +136,7 @@ def shokri(
             " a pool, or use the other attacks"
         )
     check("shokri", target, references, needs_references=True, same_samples=False)
-    model, sample = _rows(references, max_rows, seed)
+    model, sample = _rows(references, MOST_ROWS, seed)
     member = references.member[model, sample]
     labels = references.labels[sample]
     if member.all() or not member.any():
@@ -154,12 +150,12 @@ def shokri(
     if not per_class or fewest < (200 if per_class == "auto" else 2):
         train = np.hstack([train, labels[:, None] == classes])
         test = np.hstack([test, target.labels[:, None] == classes])
-        return _log_odds(train, member, test, classifier, seed)
+        return _log_odds(train, member, test)
     score = np.empty(len(test))
     for y in classes:
         known = labels == y
         rows = target.labels == y
-        score[rows] = _log_odds(train[known], member[known], test[rows], classifier, seed)
+        score[rows] = _log_odds(train[known], member[known], test[rows])
     return score
 
 
@@ -195,22 +191,11 @@ def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.nd
     return (train - centre) / spread, (test - centre) / spread
 
 
-def _log_odds(
-    train: np.ndarray, member: np.ndarray, test: np.ndarray, classifier: str, seed: int
-) -> np.ndarray:
+def _log_odds(train: np.ndarray, member: np.ndarray, test: np.ndarray) -> np.ndarray:
     # imported here: a second of start-up that only this attack needs
     from sklearn.linear_model import LogisticRegression
-    from sklearn.neural_network import MLPClassifier
 
     train, test = standardised(train, test)
-    if classifier == "logistic":
-        model = LogisticRegression(class_weight="balanced", solver="newton-cholesky").fit(
-            train, member
-        )
-        return model.decision_function(test) * (1 if model.classes_[1] else -1)
-    model = MLPClassifier((64,), random_state=seed, max_iter=50, early_stopping=True).fit(
-        train, member
-    )
-    p = model.predict_proba(test)[:, list(model.classes_).index(True)].clip(1e-12, 1 - 1e-12)
-    # balanced as the logistic one
-    return np.log(p / (1 - p)) - np.log(member.sum() / (~member).sum())
+    model = LogisticRegression(class_weight="balanced", solver="newton-cholesky")
+    model.fit(train, member)
+    return model.decision_function(test) * (1 if model.classes_[1] else -1)

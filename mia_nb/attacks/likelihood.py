@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaln, digamma, gammaln, hyp2f1, polygamma, stdtr
 
-from mia_nb.arguments import Anything, Flag, Real, Whole
+from mia_nb.arguments import Anything, Flag, Whole
 from mia_nb.attacks.inputs import (
     Sides,
     columns,
@@ -28,6 +28,7 @@ from mia_nb.types import Signals
 
 PRIOR_CAP = 5000.0  # nig's a0 when the variances look alike
 NU0 = 6.0  # references that a shrunken variance gives to that of all samples
+RHO = 0.1  # share of the diagonal in the joint forms' covariance
 KAPPA0 = 1.0  # references that the centre of IN gives to its prior
 JOINT = ("joint", "mean_sd")  # of `combine`: forms that compare vectors
 
@@ -76,8 +77,6 @@ def lira(
     centre: str = "mean",
     tail: str = "one_sided",
     ddof: Whole = 1,
-    nu0: Real = NU0,
-    rho: Real = 0.1,
     combine: str | None = None,
     missing: str = "raise",
     summary: Anything = None,
@@ -90,16 +89,15 @@ def lira(
         references: signals of the other models, membership included.
         offline: OUT alone: z = (phi_t - m_out) / sqrt(v_out).
         variance: v of a side, SS = sum of squares around a sample's own mean: per_sample SS / (n -
-            ddof); global sum SS / sum (n - ddof); shrunk (nu0 v_global + SS) / (nu0 + n - 1); auto
-            = per_sample where every side has 32 references, else shrunk.
+            ddof); global sum SS / sum (n - ddof); shrunk (6 v_global + SS) / (6 + n - 1); auto =
+            per_sample where every side has 32 references, else shrunk.
         centre: "mean" or "median".
         tail: offline, one_sided, or two_sided: -log N, which rewards low margins too (parity).
         ddof: of the variance.
-        nu0: of the shrunk variance.
-        rho: of the joint forms: covariance (1 - rho) V + rho diag V.
         combine: llr averages s over queries; a name of `combine_queries` reduces the margins first;
-            joint: one Gaussian over the Q margins, V pooled within samples and over sides; mean_sd:
-            that joint form of the queries' mean margin and log standard deviation.
+            joint: one Gaussian over the Q margins, of the covariance 0.9 V + 0.1 diag V, V pooled
+            within samples and over sides; mean_sd: that joint form of the queries' mean margin and
+            log standard deviation.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `worlds_of` the references, where they are known already; None: computed here.
 
@@ -118,7 +116,7 @@ def lira(
             raise ValueError(
                 "lira: the joint forms compare both worlds; use offline=False, or combine='llr'"
             )
-        return _joint(target, references, side, rho, combine)
+        return _joint(target, references, side, combine)
     n_smaller = side.n_out if offline else np.minimum(side.n_in, side.n_out)
     fewest = int(n_smaller[side.audited].min(initial=len(side.mask)))
     if variance == "auto":
@@ -134,7 +132,7 @@ def lira(
     score = np.zeros(side.usable.shape)
     for query, (phi_t, phi) in enumerate(pairs):
         world_in, world_out = summary.of(query)
-        v_in, v_out = _variances(world_in, world_out, side.audited, offline, variance, ddof, nu0)
+        v_in, v_out = _variances(world_in, world_out, side.audited, offline, variance, ddof)
         m_in, m_out = world_in.mean, world_out.mean
         if centre == "median":
             m_in, m_out = median(phi, side.mask), median(phi, ~side.mask)
@@ -170,7 +168,7 @@ def lira_fit(
     one_of("variance", variance, ("per_sample", "global", "shrunk"))
     side = sides("lira", target, references, ("in", "out"), "nan")
     world_in, world_out = worlds_of(references, "lira", combine).of(0)
-    variances = _variances(world_in, world_out, side.audited, False, variance, 1, NU0)
+    variances = _variances(world_in, world_out, side.audited, False, variance, 1)
     means = (world_in.mean, world_out.mean)
     return target_margin(target, "lira", combine), _fit(side, means, variances, (np.inf, np.inf))
 
@@ -222,7 +220,6 @@ def _variances(
     offline: bool,
     variance: str,
     ddof: int,
-    nu0: float,
 ) -> tuple:
     """(v_in, v_out) of every sample; v_in is None offline."""
 
@@ -239,7 +236,7 @@ def _variances(
         if variance == "global":
             out = np.full(ss.shape, overall)
         elif variance == "shrunk":
-            out = (nu0 * overall + ss) / (nu0 + free)
+            out = (NU0 * overall + ss) / (NU0 + free)
         else:
             out = np.where(free > 0, ss / np.maximum(divisor, 1), overall)
             if not free[audited].all():
@@ -253,9 +250,7 @@ def _variances(
     return None if offline else of_side("IN", world_in.n, world_in.ss), v_out
 
 
-def _joint(
-    target: Signals, references: Signals, side: Sides, rho: float, combine: str
-) -> np.ndarray:
+def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> np.ndarray:
     """log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's Q margins, V pooled over
     samples and sides.
     """
@@ -289,7 +284,7 @@ def _joint(
         cross += residual @ residual.T
     pooled = cross / free.sum()
     spread = np.diag(pooled)
-    pooled = (1 - rho) * pooled + np.diag(rho * spread + 1e-12 * (1 + spread))
+    pooled = (1 - RHO) * pooled + np.diag(RHO * spread + 1e-12 * (1 + spread))
     score = np.einsum(
         "dn,dn->n", np.linalg.solve(pooled, m_in - m_out), observed - (m_in + m_out) / 2
     )

@@ -40,7 +40,7 @@ IN_BLOCKS = (
 # what these read of their references can be merged, so all targets share the reading
 WORLDS = (attack_r, lira, lira_smooth, nig)
 CONFIDENCES = (rmia, base)
-OF_THE_CHOICE = ("temperatures", "pseudo", "max_rows", "combine", "seed")  # rmia_tuned's options
+OF_THE_CHOICE = ("temperatures", "combine", "seed")  # rmia_tuned's options
 # what two plans of queries must agree in, besides their number
 PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")
 LEARN_A_SPREAD = ("lira", "nig_offline", "releases", "spikes")  # how their names begin

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.arguments import Anything, Array, Count, Positive, Several
+from mia_nb.arguments import Anything, Array, Count
 from mia_nb.attacks.inputs import confidences_of, in_place, margins_per_query, sides
 from mia_nb.attacks.margins import Columns
 from mia_nb.attacks.reference import rmia
@@ -20,6 +20,8 @@ TEMPERATURES = (1.0, 1.5, 2.0, 3.0)
 LOWEST_RATE = 0.001  # of the false positive rates that count in the choice
 FEWEST_FALSE = 10  # non-members above the lowest threshold: fewer are noise
 RATES = 20
+PLAYERS = 8  # references that play the target, at most
+MOST_SAMPLES = 25_000  # that a temperature is chosen on
 
 
 class Tuned(NamedTuple):
@@ -35,8 +37,6 @@ def rmia_tuned(
     references: Signals | None = None,
     *,
     temperatures: Sequence[float] = TEMPERATURES,
-    pseudo: Several = 8,
-    max_rows: Positive = 200_000,
     combine: str | None = None,
     missing: str = "raise",
     seed: Count = 0,
@@ -46,19 +46,18 @@ def rmia_tuned(
 
     RMIA compares probabilities: samples whose probability is nearly 1 in every model hardly count,
     whatever their margins say. Divided by a temperature above 1, margins keep more of what they
-    say; how much of it is signal depends on the networks. So references play the target in turn,
-    their own complements held out, and the temperature at which their members are found best is
-    taken: by the mean logarithm of the true positive rate over false positive rates from 0.1 % (or
-    where 10 non-members are accused) to 50 %, equally spaced on a logarithmic axis. Another
-    temperature than the first is taken only where its lead over the first, averaged over the
-    pseudo-targets, is above its standard error in that measure and in the AUC.
+    say; how much of it is signal depends on the networks. So 8 references at most play the target
+    in turn, on the same 25,000 samples at most, their own complements held out, and the temperature
+    at which their members are found best is taken: by the mean logarithm of the true positive rate
+    over false positive rates from 0.1 % (or where 10 non-members are accused) to 50 %, equally
+    spaced on a logarithmic axis. Another temperature than the first is taken only where its lead
+    over the first, averaged over the pseudo-targets, is above its standard error in that measure
+    and in the AUC.
 
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
         temperatures: to choose from, each above 0; the first is preferred.
-        pseudo: most references that play the target, 2 or more.
-        max_rows: most pairs (pseudo-target, sample) to choose on; the same samples for each.
         combine: how queries are combined, as in `rmia`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         seed: of the choice of pseudo-targets and samples.
@@ -78,8 +77,7 @@ def rmia_tuned(
     if summary is None:
         sides("rmia_tuned", target, references, ("in", "out"), missing)
         everyone = np.zeros(references.shape[0], int)
-        options = {"temperatures": temperatures, "pseudo": pseudo, "max_rows": max_rows}
-        options |= {"combine": combine, "seed": seed}
+        options = {"temperatures": temperatures, "combine": combine, "seed": seed}
         _, summary = next(tuned_outside(references, everyone, {-1}, **options))
     else:
         sides("rmia_tuned", target, references, ("in", "out"), missing, summary.confidences)
@@ -99,8 +97,6 @@ def tuned_outside(
     wanted: Anything,
     *,
     temperatures: Sequence[float] = TEMPERATURES,
-    pseudo: Several = 8,
-    max_rows: Positive = 200_000,
     combine: str | None = None,
     seed: Count = 0,
 ) -> Iterator[tuple[int, Tuned]]:
@@ -110,7 +106,7 @@ def tuned_outside(
         pool: signals of all models, membership included.
         unit: (M,) number of each model's unit, as in `summaries.left_out`.
         wanted: set of numbers of units; -1 stands for a unit without models.
-        temperatures, pseudo, max_rows, combine, seed: as in `rmia_tuned`.
+        temperatures, combine, seed: as in `rmia_tuned`.
 
     Returns:
         an iterator of pairs (number, `Tuned`), in no particular order.
@@ -129,8 +125,8 @@ def tuned_outside(
     outside = {number: np.flatnonzero(unit != number) for number in wanted}
     for count in {len(rows) for rows in outside.values()}:
         rng = np.random.default_rng(seed)
-        places = rng.permutation(count)[:pseudo]
-        samples = rng.permutation(np.flatnonzero(~pool.population))[: max_rows // pseudo]
+        places = rng.permutation(count)[:PLAYERS]
+        samples = rng.permutation(np.flatnonzero(~pool.population))[:MOST_SAMPLES]
         playing = {number: rows[places] for number, rows in outside.items() if len(rows) == count}
         known = pool.select(samples=np.sort(samples))
         chosen |= _best_temperatures(
