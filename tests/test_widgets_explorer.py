@@ -571,7 +571,6 @@ def test_scores_of_a_source_are_those_of_the_attack(stored):
         {"draws": "plain", "pool": 5},
         {"draws": "plain", "fields": ["../x"]},
         {"queries": [2]},
-        {"models": ["x"]},
     ],
 )
 def test_signals_whose_record_is_damaged_are_named_and_hide_no_others(
@@ -589,22 +588,6 @@ def test_signals_whose_record_is_damaged_are_named_and_hide_no_others(
     assert said.count("\n") == 1 and f"{folder.path.name} is damaged and passed over" in said
 
 
-def test_samples_that_the_pool_does_not_have_are_named(stored, tmp_path):
-    root = tmp_path / "copy"
-    shutil.copytree(stored[0], root)
-    limited = next(
-        source
-        for source in widgets.sources(root, shipped=False)
-        if source.folder.has("samples.npy")
-    )
-    limited.folder.write_array("samples.npy", limited.samples + 1_000_000)
-    (again,) = (
-        source for source in widgets.sources(root, shipped=False) if source.folder == limited.folder
-    )
-    with pytest.raises(store.Corrupt, match=r"samples\.npy is not what it should be"):
-        _ = again.images
-
-
 def test_the_pool_chosen_in_one_tab_is_chosen_in_all():
     a, b = (widgets.stored.Source(name, world(6, 300, leak=1.0)) for name in "ab")
     tabs = widgets.explore([a, b])
@@ -618,6 +601,9 @@ def test_the_pool_chosen_in_one_tab_is_chosen_in_all():
     page.selected_index = 3  # no spiking network: a message
     page.selected_index = 2
     assert tabs["Vulnerable samples"].values["pool"] == "a"
+    tabs["Vulnerable samples"].controls["pool"].value = "b"
+    page.selected_index = len(tabs.makers) - 1
+    assert tabs["Run comparison"].values["pool"] == "b"
 
 
 def test_no_pool_is_taken_that_is_not_offered_and_a_long_list_is_searched_by_typing():

@@ -40,19 +40,16 @@ from mia_nb.widgets.explorer import (
     worded,
 )
 from mia_nb.widgets.families import (
+    MORE_RATES,
     Family,
     Outputs,
     by_dropout,
     by_noise,
-    by_result,
     by_time,
-    has_dropout,
-    query_call,
-    query_kind,
     same_images,
 )
 from mia_nb.widgets.pictures import INSIDE, side_by_side
-from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, only
+from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, only
 
 DRAWS = 200  # of the bootstrap
 KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
@@ -68,7 +65,6 @@ METRICS = [
     ("test accuracy", ("test_acc", None)),
     ("train - test accuracy", ("gap", None)),
 ]
-MORE_RATES = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05]' -p queries=8"
 
 
 def latency(sources: Sequence[Source]) -> Explorer:
@@ -98,10 +94,6 @@ def latency(sources: Sequence[Source]) -> Explorer:
         " mia-nb run all --preset demo"
     )
 
-    def missing(family: Family, shown: Outputs) -> dict[str, bool]:
-        lone = "no ordinary network with the same members was queried in this way"
-        return {lone: shown.reference is None}
-
     return settings_explorer(
         "Latency",
         "Does an attacker learn more from more time steps?",
@@ -110,7 +102,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
         nothing=nothing,
         start=lambda family: tuple(family.outputs)[(len(family.outputs) - 1) // 2],
         against=("t", ENERGY),
-        missing=missing,
+        alone="no ordinary network with the same members was queried in this way",
     )
 
 
@@ -132,36 +124,18 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     Caveat: the largest of many points is the largest of many numbers; p and Q chosen on what is
         evaluated flatter the attacker, `metrics.choose` takes them from other models.
     """
-    sources = list_of_sources(sources)
     nothing = (
         "no pool is stored that was queried plainly and with input dropout; make one with:"
         f" {MORE_RATES}"
     )
-    unknown = []
-    for source in sources:
-        if query_kind(source) == "dropout" and not has_dropout(source):
-            unknown.append(source.label)
-    if unknown:
-        nothing += (
-            f"; of {', '.join(unknown)} the rate is not known: Source(label, signals,"
-            " info={'draws': 'dropout', 'input_dropout': 0.02})"
-        )
-
-    def missing(family: Family, shown: Outputs) -> dict[str, bool]:
-        rates = {p for p, _ in family.outputs}
-        call = query_call(shown.reference.source, input_dropout=0.05, queries=8)
-        again = f"only p = {min(rates):g} was queried; more: {MORE_RATES}, or of any pool {call}"
-        return {again: len(rates) == 1}
-
     return settings_explorer(
         "Dropout",
         "Does input dropout help the attacker?",
-        by_dropout(sources),
+        by_dropout(list_of_sources(sources)),
         {"p": "p", "queries": "queries Q"},
         nothing=nothing,
         start=lambda family: (min(family.outputs)[0], END),
         against=("p", "queries"),
-        missing=missing,
     )
 
 
@@ -184,11 +158,6 @@ def noise(sources: Sequence[Source]) -> Explorer:
     Caveat: noise that is fresh in every output averages away; what is left after it may be as
         little or as much as without it.
     """
-
-    def missing(family: Family, shown: Outputs) -> dict[str, bool]:
-        call = query_call(shown.source, noise=False)
-        return {f"outputs with the noise off are not stored: {call}": shown.reference is None}
-
     return settings_explorer(
         "Noise is not privacy",
         "What is left of the noise when outputs are averaged?",
@@ -198,7 +167,8 @@ def noise(sources: Sequence[Source]) -> Explorer:
         " mia-nb run 09_neural_de --preset tour",
         start=lambda family: (next(iter(family.outputs))[0], END),
         against=("outputs", "sigma"),
-        missing=missing,
+        alone="outputs with the noise off are not stored: query(pool, images, noise=False), and all"
+        " else as here",
     )
 
 
@@ -219,15 +189,15 @@ def compare(sources: Sequence[Source]) -> Explorer:
     Caveat: at unequal test accuracies a lower risk may be the price of a worse model: compare at
         equal accuracy.
     """
-    families = by_result(list_of_sources(sources))
-    if not families:
+    pools = named(list_of_sources(sources))
+    if not pools:
         return message("Run comparison", NOTHING)
-    measured = Measurements(families)
+    measured = Measurements()
 
     def shown_of(pool: str, beside: tuple[str, ...]) -> list[Outputs]:
         """The result on top, and those that are ticked."""
-        outputs = families[pool].outputs
-        return [outputs[(name,)] for name in (pool, *beside)]
+        first = Outputs(pool, pools[pool])
+        return [first, *(Outputs(name, pools[name], reference=first) for name in beside)]
 
     def draw(pool: str, attack: str, target: int | str, beside: tuple[str, ...]) -> View:
         """The results side by side, and the settings in which they differ."""
@@ -242,17 +212,17 @@ def compare(sources: Sequence[Source]) -> Explorer:
         figures = measured.pictures(tuple(shown), attack, target)
         return view_of(tables, changes, attack, figures, texts, long, note(tables))
 
-    others = tuple(families)[1:]
+    others = tuple(pools)[1:]
     controls = {
-        "pool": chooser("pool", families),
+        "pool": chooser("pool", pools),
         "attack": dropdown("attack"),
         "target": dropdown("target"),
         "beside": Ticks("beside it", others, others[:1], limit=BESIDE),
     }
     follow = {
         "beside": {
-            "options": lambda pool: all_but(families, pool),
-            "value": lambda pool, beside: all_but(beside, pool) or all_but(families, pool)[:1],
+            "options": lambda pool: all_but(pools, pool),
+            "value": lambda pool, beside: all_but(beside, pool) or all_but(pools, pool)[:1],
         },
         "attack": {"options": lambda pool, beside: offered_attacks(shown_of(pool, beside))},
         "target": {"options": lambda pool, beside: offered_targets(shown_of(pool, beside))},
@@ -264,7 +234,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
         question="Two results differ: in what, and is it more than chance?",
         rows=[["histogram"], ["roc"]],
         follow=follow,
-        pools={name: family.sources for name, family in families.items()},
+        pools=pools,
         heights={"histogram": 200, "roc": 260},  # names of results are long
         shares={"roc": 2},
     )
@@ -279,7 +249,7 @@ def settings_explorer(
     nothing: str,
     start: Callable[[Family], tuple],
     against: Sequence[str],
-    missing: Callable[[Family, Outputs], dict[str, bool]],
+    alone: str = "",
 ) -> Explorer:
     """The explorer of families of outputs that differ in one or two settings: a setting beside its
     reference, and a metric against a setting.
@@ -293,11 +263,21 @@ def settings_explorer(
         start: the settings shown first
         against: what may stand on the horizontal axis, the first at first: settings, and "energy"
             where that of all outputs is known
-        missing: remarks on what is not stored, and whether they hold, of a family and what is shown
+        alone: a remark on outputs without a reference
     """
     if not families:
         return message(title, nothing)
-    measured = Measurements(families, tuple(axes))
+    measured = Measurements()
+
+    @lru_cache(KEPT)
+    def family_table(pool: str, attack: str, target: int | str) -> pd.DataFrame:
+        """The long table of a family, with a column for each setting."""
+        tables = []
+        for place, outputs in families[pool].outputs.items():
+            settings = dict(zip(axes, place, strict=True))
+            table = measured.table(outputs, attack, target)
+            tables.append(table.assign(**settings, energy=outputs.energy))
+        return pd.concat(tables, ignore_index=True)
 
     def shown_of(pool: str, **values: object) -> list[Outputs]:
         """The chosen setting, and its reference if it has one."""
@@ -316,10 +296,10 @@ def settings_explorer(
         family = families[pool]
         shown = shown_of(pool, **place)
         tables, changes = measured.beside(shown, attack, target)
-        family_table = measured.family_table(pool, attack, target)
+        along_all = family_table(pool, attack, target)
         references = [tables[outputs].assign(energy=outputs.energy) for outputs in shown[1:]]
 
-        lines = curve(family_table, references, axes, along, show, attack)
+        lines = curve(along_all, references, axes, along, show, attack)
         at = place.get(along, shown[0].energy)
         if is_number(at):
             lines = with_line(lines, at)
@@ -327,10 +307,10 @@ def settings_explorer(
         histogram = with_layout(figures["histogram"], legend=INSIDE)
         figures = figures | {"histogram": histogram, "curve": lines}
 
-        long = pd.concat([family_table, *references], ignore_index=True)
+        long = pd.concat([along_all, *references], ignore_index=True)
         texts = numbers(on_one_line(long, place, along), shown[0])
         known = note(tables, caption=family.caption, tried=len(family.outputs))
-        known |= missing(family, shown[0])
+        known[alone] = len(shown) == 1
         return view_of(tables, changes, attack, figures, texts, long, known)
 
     def along_offered(pool: str) -> list[tuple[str, str]]:
@@ -407,14 +387,11 @@ def by_column(texts: pd.DataFrame) -> pd.DataFrame:
 class Measurements:
     """Scores, long tables and pictures of outputs, each made once."""
 
-    def __init__(self, families: dict[str, Family], axes: tuple[str, ...] = ()):
-        self.families = families
-        self.axes = axes
+    def __init__(self):
         self.scores = lru_cache(KEPT)(lambda outputs, attack: outputs.scores(attack))
         self.table = lru_cache(LOOKS)(self._table)
         self.change = lru_cache(LOOKS)(self._change)
         self.pictures = lru_cache(LOOKS)(self._pictures)
-        self.family_table = lru_cache(KEPT)(self._family_table)
 
     def beside(
         self, shown: Sequence[Outputs], attack: str, target: int | str
@@ -456,15 +433,6 @@ class Measurements:
         short = short_names(outputs.name for outputs in shown)
         scores = {short[outputs.name]: self._of(outputs, attack, target) for outputs in shown}
         return side_by_side(scores, attack)
-
-    def _family_table(self, pool: str, attack: str, target: int | str) -> pd.DataFrame:
-        """The long table of a family, with a column for each setting."""
-        tables = []
-        for place, outputs in self.families[pool].outputs.items():
-            settings = dict(zip(self.axes, place, strict=True))
-            settings[ENERGY] = outputs.energy
-            tables.append(self.table(outputs, attack, target).assign(**settings))
-        return pd.concat(tables, ignore_index=True)
 
 
 def has_all_energies(family: Family) -> bool:

@@ -65,17 +65,12 @@ def sentence(
     short = short_names(outputs.name for outputs in tables)
     parts = []
     for outputs, table in tables.items():
-        row = rows_of(table, metric, fpr).iloc[0]
-        if fpr is None:
-            words = f"AUC {row['value']:.3f} (95 %: {row['low']:.3f}-{row['high']:.3f})"
-        else:
-            value, low, high = 100 * row[["value", "low", "high"]]
-            form = ".2f" if fpr < 0.01 else ".1f"
-            words = f"{value:{form}} % (95 %: {low:{form}}-{high:{form}})"
-        if not parts:
-            name = attacks.in_words(attack)
-            at = f" of members at {100 * fpr:g} % false positives" if fpr is not None else ""
-            words = f"{name} {'has' if fpr is None else 'finds'} {words}{at}"
+        words = rate_with_interval(rows_of(table, metric, fpr).iloc[0], fpr)
+        if not parts and fpr is None:
+            words = f"{attacks.in_words(attack)} has {words}"
+        elif not parts:
+            at = f"of members at {100 * fpr:g} % false positives"
+            words = f"{attacks.in_words(attack)} finds {words} {at}"
         parts.append(f"{short[outputs.name]}: {words}")
     for outputs, change in changes.items():
         who = "the difference"
@@ -87,9 +82,21 @@ def sentence(
             continue
         nothing = ", which may be nothing" if change["low"] <= 0 <= change["high"] else ""
         parts.append(f"{who}: AUC {ends(*change, '+.3f')}, paired{nothing}")
-    sizes = sorted({int(table["n0"].min()) for table in tables.values()})
-    parts.append(f"n0 = {' to '.join(f'{n0:,}' for n0 in (sizes[0], sizes[-1])[: len(sizes)])}")
+    sizes = [int(table["n0"].min()) for table in tables.values()]
+    size = f"n0 = {min(sizes):,}"
+    if max(sizes) > min(sizes):
+        size += f" to {max(sizes):,}"
+    parts.append(size)
     return "; ".join(parts)
+
+
+def rate_with_interval(row: pd.Series, fpr: float | None) -> str:
+    """A TPR in per cent, or for no fpr an AUC, with its interval."""
+    if fpr is None:
+        return f"AUC {row['value']:.3f} (95 %: {row['low']:.3f}-{row['high']:.3f})"
+    value, low, high = 100 * row[["value", "low", "high"]]
+    form = ".2f" if fpr < 0.01 else ".1f"
+    return f"{value:{form}} % (95 %: {low:{form}}-{high:{form}})"
 
 
 def change_rows(changes: dict[Outputs, pd.Series | None], attack: str) -> pd.DataFrame:

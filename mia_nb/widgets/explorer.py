@@ -175,11 +175,12 @@ class Explorer:
 
         What is not ticked or chosen is left out.
         """
-        labels = {
-            name: _label(getattr(control, "label", control.value))
-            for name, control in self.controls.items()
-        }
-        return "; ".join(f"{name}: {label}" for name, label in labels.items() if label)
+        parts = []
+        for name, control in self.controls.items():
+            label = _label(getattr(control, "label", control.value))
+            if label:
+                parts.append(f"{name}: {label}")
+        return "; ".join(parts)
 
     def set(self, **values: object) -> View:
         """Set controls or state, as a hand would; the new view.
@@ -205,8 +206,9 @@ class Explorer:
         What a spreadsheet would run is quoted.
         """
         view = self._something()
-        lines = (f"{self.name}: {view.sentence}", self.settings)
-        comments = "".join(f"# {' '.join(line.split())}\n" for line in lines)
+        comments = ""
+        for line in (f"{self.name}: {view.sentence}", self.settings):
+            comments += f"# {' '.join(line.split())}\n"
         table = view.table if view.long is None else view.long
         if table is None:
             return comments
@@ -229,10 +231,13 @@ class Explorer:
         for figure in map(go.Figure, view.figures.values()):
             if figure.data or figure.layout.images:  # not one that waits for a hand
                 display(figure)
-        texts = filter(None, (view.note, self.settings))
-        small = "".join(f"<p><small>{html.escape(text)}</small></p>" for text in texts)
-        if self.view is not None:
-            display(HTML(_table(view.table) + small))
+        if self.view is None:
+            return
+        below = _table(view.table)
+        for text in (view.note, self.settings):
+            if text:
+                below += f"<p><small>{html.escape(text)}</small></p>"
+        display(HTML(below))
 
     @cached_property
     def widget(self) -> W.Widget:
@@ -253,29 +258,34 @@ class Explorer:
             self._button("PNG", "every picture", partial(self._pictures, "png")),
             self._button("SVG", "every picture for print", partial(self._pictures, "svg")),
         ]
-        above = [self.controls[name] for name in self._wide]
-        left = [c for c in self.controls.values() if c is not self.chooser and c not in above]
+        left = []
+        right = []
+        for name, control in self.controls.items():
+            if name in self._wide:
+                right.append(control)
+            elif control is not self.chooser:
+                left.append(control)
         left.append(W.HBox(exports if self.rows else []))
-        right = [
-            *above,
-            *(W.HBox([self._figures[n] for n in row], layout=ROW_OF_FIGURES) for row in self.rows),
-        ]
+        for row in self.rows:
+            right.append(W.HBox([self._figures[name] for name in row], layout=ROW_OF_FIGURES))
         # a table that is not there yet may come with many rows
         short = self.view is None or (self.view.table is not None and len(self.view.table) == 1)
         (left if short else right).append(self._numbers)
         right.append(self._note)
-        pane = partial(W.VBox, _dom_classes=["mia-nb-pane"])
-        whole = W.Layout(width="100%")
-        self._tell()
-        controls = pane(left, layout={"flex": "0 0 240px"} | PANE)
-        body = W.HBox([controls, pane(right, layout={"flex": "1 1 300px"} | PANE)], layout=whole)
         top = [W.HTML(STYLE)]
         if self.question:
             top.append(W.HTML(QUESTION.format(html.escape(self.question))))
         if self.chooser is not None:
             top.append(self.chooser)
         top += [self._sentence, self._message]
-        return W.VBox([*top, body], layout=whole)
+        self._tell()
+        pane = partial(W.VBox, _dom_classes=["mia-nb-pane"])
+        columns = [
+            pane(left, layout={"flex": "0 0 240px"} | PANE),
+            pane(right, layout={"flex": "1 1 300px"} | PANE),
+        ]
+        whole = W.Layout(width="100%")
+        return W.VBox([*top, W.HBox(columns, layout=whole)], layout=whole)
 
     def _button(self, label: str, contents: str, action: Callable) -> W.Button:
         button = W.Button(
@@ -399,11 +409,14 @@ class Explorer:
 
     def _styled(self, name: str) -> dict:
         """For a column of a page; the zoom stays while only sliders move or points are clicked."""
-        moving = {n for n, c in self.controls.items() if isinstance(c, SLIDERS)}
-        moving |= {place for place in self._hands["click"].values() if isinstance(place, str)}
-        fixed = {n: str(c.value) for n, c in self.controls.items() if n not in moving}
+        clicked = self._hands["click"].values()
+        fixed = {}
+        for place, control in self.controls.items():
+            if not isinstance(control, SLIDERS) and place not in clicked:
+                fixed[place] = str(control.value)
         figure = plain(self.view.figures[name])
-        if by_hand := figure["layout"].get("meta"):
+        by_hand = figure["layout"].get("meta")
+        if by_hand:
             figure = with_title(figure, f"{figure['layout']['title']['text']}; {by_hand}")
         return with_layout(
             figure,
@@ -475,8 +488,10 @@ def _numbers(table: pd.DataFrame | None) -> str:
     """For a narrow column: one row as labels beside values, more as a table that scrolls."""
     if table is None or len(table) != 1:
         return f"{SCROLLED}{_table(table)}</div>"
-    cells = [(html.escape(str(n)), html.escape(str(v))) for n, v in table.iloc[0].items()]
-    return PAIRS.format("".join(PAIR.format(*cell) for cell in cells))
+    pairs = ""
+    for name, value in table.iloc[0].items():
+        pairs += PAIR.format(html.escape(str(name)), html.escape(str(value)))
+    return PAIRS.format(pairs)
 
 
 class Ticks(W.VBox):
@@ -635,14 +650,17 @@ def message(name: str, text: str) -> Explorer:
 
 def remarks(texts: dict[str, Any], flags: Iterable[str] = ()) -> str:
     """A view's note: the texts that hold, and the flags of an attack, once each."""
-    return "; ".join(dict.fromkeys([*(text for text, holds in texts.items() if holds), *flags]))
+    known = [text for text, holds in texts.items() if holds]
+    return "; ".join(dict.fromkeys([*known, *flags]))
 
 
 def plain(figure: go.Figure | dict) -> dict:
     """The figure as plain JSON values, typed arrays as base64: copied and extended a hundred times
     faster than a go.Figure.
     """
-    return figure if isinstance(figure, dict) else json.loads(figure.to_json(validate=False))
+    if isinstance(figure, dict):
+        return figure
+    return json.loads(figure.to_json(validate=False))
 
 
 def with_layout(figure: dict, **parts: object) -> dict:
@@ -665,6 +683,5 @@ def with_line(figure: dict, x: float, **look: object) -> dict:
     if not math.isfinite(x):
         return figure
     line = {"type": "line", "line": {"color": GREY}, "yref": "y domain", "y0": 0, "y1": 1}
-    return with_layout(
-        figure, shapes=[*figure["layout"].get("shapes", []), line | {"x0": x, "x1": x} | look]
-    )
+    line |= {"x0": x, "x1": x} | look
+    return with_layout(figure, shapes=[*figure["layout"].get("shapes", []), line])

@@ -83,8 +83,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
     Caveat: a ranking only until it is tested: references and targets share a pool, which moves a
         sample's scores together (see `auditing.vulnerability`).
     """
-    sources = list_of_sources(sources)
-    pools = named(sources)
+    pools = named(list_of_sources(sources))
     if not pools:
         return message(TITLE, NOTHING)
 

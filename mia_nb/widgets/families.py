@@ -19,6 +19,7 @@ from mia_nb.widgets.stored import Source, label, queried, trained, unique, way
 USUAL = {"input_dropout": 0.0, "queries": 1, "temperature": 1.0} | dict.fromkeys(
     ("output", "output_args", "epoch", "limit")
 )
+MORE_RATES = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05]' -p queries=8"
 # of info: what pools that differ in their noise alone share
 SAME_BUT_NOISE = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
 
@@ -90,8 +91,10 @@ def by_time(sources: Sequence[Source]) -> dict[str, Family]:
             ways = groups.setdefault((*alike(source), _architecture(source)), {})
             ways.setdefault(_training(source, pools), {})[source.info["timesteps"]] = source
     for ways in groups.values():
-        rising = [dict(sorted(one.items())) for one in ways.values()]
-        members = [source for one in rising for source in one.values()]
+        rising = [dict(sorted(by_timesteps.items())) for by_timesteps in ways.values()]
+        members = []
+        for by_timesteps in rising:
+            members += by_timesteps.values()
         if len(members) > 1:
             families.append(_of_each_t(rising, _ordinary_outputs(members, single, pools)))
     return unique(families)
@@ -118,13 +121,13 @@ def _step_by_step(source: Source, reference: Outputs | None) -> tuple[str, Famil
 def _of_each_t(ways: Sequence[dict[int, Source]], reference: Outputs | None) -> tuple[str, Family]:
     """Networks of different T, in several ways: their name, and the family."""
     named = unique((way(next(iter(group.values())).recipe), group) for group in ways)
-    every = sorted({timesteps for group in ways for timesteps in group})
+    every = sorted(set().union(*ways))
     first = next(iter(ways[0].values()))
     name = _network_name(first, ", ".join(map(str, every)))
     if first.recipe:
         *others, last = named
-        said = f"{', '.join(others)} and {last}" if others else last
-        name = name.replace(f", {way(first.recipe)}", f", {said}", 1)
+        all_ways = f"{', '.join(others)} and {last}" if others else last
+        name = name.replace(f", {way(first.recipe)}", f", {all_ways}", 1)
         name = ", ".join([name, *queried(first.info)])
     outputs = {}
     for made, group in named.items():
@@ -147,7 +150,9 @@ def _ordinary_outputs(
     """The ordinary network beside these spiking ones, if its outputs are stored: one that any of
     them was made from, before others of the same architecture.
     """
-    source = next(filter(None, (ancestor(one, sources, pools) for one in spiking)), None)
+    source = None
+    for network in spiking:
+        source = source or ancestor(network, sources, pools)
     source = source or ordinary(spiking[-1], sources)
     if source is None:
         return None
@@ -180,6 +185,8 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
                 queries = tuple(range(count))
                 outputs[p, count] = Outputs(name, source, queries, reference=reference)
         caption = "queries of one p share their masks: the first Q of those made"
+        if len(group) == 1:
+            caption += f"; only p = {min(group):g} was queried, more: {MORE_RATES}"
         name = f"{plain.label}, a mask per step" if step_masks else plain.label
         families.append((name, Family(outputs, caption)))
     return unique(families)
@@ -282,20 +289,6 @@ def silent(source: Source, sources: Sequence[Source]) -> Source | None:
     return None
 
 
-def by_result(sources: Sequence[Source]) -> dict[str, Family]:
-    """Every source as the reference of all others, by (name,)."""
-    named = unique((source.label, source) for source in sources)
-    families = {}
-    for name, source in named.items():
-        reference = Outputs(name, source)
-        outputs = {(name,): reference}
-        for other, other_source in named.items():
-            if other != name:
-                outputs[(other,)] = Outputs(other, other_source, reference=reference)
-        families[name] = Family(outputs, "")
-    return families
-
-
 def same_images(first: Source, second: Source) -> bool:
     """Whether the same samples of the same images were queried, as far as stored: digest, sample
     numbers, labels.
@@ -327,18 +320,6 @@ def doublings(most: int) -> list[int]:
 
 def _number(count: int, singular: str, plural: str) -> str:
     return f"{count} {singular if count == 1 else plural}"
-
-
-def query_call(source: Source, **options: object) -> str:
-    """The call that queries the models of a source about its images again, with these options."""
-    arguments = {} if 0 in source.rows else {"models": source.rows}
-    for name in ("limit", "output", "output_args"):
-        if source.info.get(name):
-            arguments[name] = source.info[name]
-    words = ", ".join(f"{name}={value!r}" for name, value in (arguments | options).items())
-    epoch = f".at({source.info['epoch']})" if source.info.get("epoch") else ""
-    pool = (source.info.get("pool") or "KEY")[:12]
-    return f"query.query(training.load_pool({pool!r}){epoch}, images, {words})"
 
 
 def alike(source: Source, *, but: Iterable[str] = ()) -> tuple:

@@ -84,17 +84,16 @@ def sample(sources: Sequence[Source]) -> Explorer:
         shows, `csv()` exports it. Without sources a message that says what to run.
 
     The sample whose worlds differ most comes first. Choose another by a click or by its number in
-    the pool's images; a lasso shows who is in a subset. References come a
-    pair at a time, the target's complementary model left out as in `attacks.score`; in designs
-    without pairs k stands for 2k models. Fits: the Gaussians of `lira` with the chosen variance,
-    Student's t of `nig` (Student-t LiRA), both of the margin averaged over queries (of the last
-    time step for "steps"). Intervals: 95 % given these references: v SS-scaled inverse chi-squared,
-    m given v normal with variance v / n.
+    the pool's images; a lasso shows who is in a subset. References come a pair at a time, the
+    target's complementary model left out as in `attacks.score`; in designs without pairs k stands
+    for 2k models. Fits: the Gaussians of `lira` with the chosen variance, Student's t of `nig`
+    (Student-t LiRA), both of the margin averaged over queries (of the last time step for "steps").
+    Intervals: 95 % given these references: v SS-scaled inverse chi-squared, m given v normal with
+    variance v / n.
 
     Caveat: what one ratio proves depends on how often it errs, see `scores`.
     """
-    sources = list_of_sources(sources)
-    pools = named(sources)
+    pools = named(list_of_sources(sources))
     if not pools:
         return message(TITLE, NOTHING)
 
@@ -118,7 +117,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
         k: int,
         variance: str,
         truth: bool,
-        subset: int,
+        subset: tuple[int, ...],
     ) -> View:
         """The two worlds of the sample, and where it lies among all others."""
         source = pools[pool]

@@ -68,11 +68,10 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
 
     Example: `widgets.scores(widgets.sources("results")).set(attack="rmia").sentence`
     """
-    sources = list_of_sources(sources)
+    pools = named(list_of_sources(sources))
     fraction("at", at)
-    if not sources:
+    if not pools:
         return message(TITLE, NOTHING)
-    pools = named(sources)
     rates = cache(lambda pool, attack, target: Rates(only(pools[pool].scores(attack), target)))
 
     @cache

@@ -11,8 +11,6 @@ from mia_nb import escape, parameters
 from mia_nb.checks import shown
 
 MODES = ("auto", "batch", "live")
-
-
 # what stands in a figure's place where it cannot be drawn
 FIGURE_WORDS = "<p>[Figure: {}. JupyterLab and Voila draw it, and so does the report of a run.]</p>"
 
@@ -47,7 +45,7 @@ def setup(namespace: dict) -> None:
     that were given by their bare names and the defaults of all others. Relative folders start at
     MIA_NB_HOME (set by `make lab`), else here. `mode` "batch" asks for plain-text progress (an
     executed notebook keeps no widgets), "live" for progress bars; "auto" keeps the runner's choice
-    in MIA_NB_MODE, else live. Figures are stored as plotly JSON, which JupyterLab n_resamples
+    in MIA_NB_MODE, else live. Figures are stored as plotly JSON, which JupyterLab draws
     without a network and without trust; tables show long text in full.
 
     Example: `widgets.setup(globals())`
@@ -55,8 +53,10 @@ def setup(namespace: dict) -> None:
     if not isinstance(namespace, dict):
         raise ValueError(f"namespace={shown(namespace)}: wanted globals() of the notebook")
     values = parameters.of_namespace(namespace)
-    records = parameters.RECORDS.items()
-    namespace |= values | {name: kind(**values[name]) for name, kind in records if name in values}
+    namespace |= values
+    for name, record in parameters.RECORDS.items():
+        if name in values:
+            namespace[name] = record(**values[name])
     home = os.environ.get("MIA_NB_HOME", "")
     if "results" in namespace:
         namespace["results"] = os.path.join(home, namespace["results"])

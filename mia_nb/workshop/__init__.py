@@ -7,7 +7,7 @@ Kept free of torch. In a notebook: `cube = open_cube(results)`, then
 """
 
 from mia_nb.workshop.checker import check
-from mia_nb.workshop.cube import keep, open_cube, stored
+from mia_nb.workshop.cube import keep, open_cube
 from mia_nb.workshop.explorers import fight, lattice, leak, null, race
 from mia_nb.workshop.game import game
 from mia_nb.workshop.measures import (
@@ -19,7 +19,6 @@ from mia_nb.workshop.measures import (
     p_value,
     race_table,
     redrawn,
-    with_interval,
     with_references,
 )
 from mia_nb.workshop.questions import Prediction
@@ -43,7 +42,5 @@ __all__ = [
     "race",
     "race_table",
     "redrawn",
-    "stored",
-    "with_interval",
     "with_references",
 ]

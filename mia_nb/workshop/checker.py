@@ -51,16 +51,12 @@ def check(
     if answer is None:
         print(NOT_ANSWERED)
         return False
-    try:
-        if isinstance(truth, str):
-            right, comment = judge_word(answer, truth, praise, hint)
-        else:
-            truths = [float(number) for number in np.atleast_1d(truth)]
-            wrong = list_mistakes(mistakes or {})
-            right, comment = judge_number(answer, truths, praise, hint, wrong, tolerance, share)
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:200]
-        right, comment = False, f"This answer cannot be checked: {reason}"
+    if isinstance(truth, str):
+        right, comment = judge_word(answer, truth, praise, hint)
+    else:
+        truths = [float(number) for number in np.atleast_1d(truth)]
+        wrong = list_mistakes(mistakes or {})
+        right, comment = judge_number(answer, truths, praise, hint, wrong, tolerance, share)
     print(f"right. {comment}" if right else f"not yet. {comment}")
     return right
 
@@ -84,8 +80,11 @@ def judge_number(
     tolerance: float,
     share: bool,
 ) -> tuple[bool, str]:
-    """Whether a number is right, and what to say to it. TypeError for what is no number."""
-    number = read_number(answer)
+    """Whether a number is right, and what to say to it."""
+    try:
+        number = read_number(answer)
+    except ValueError as error:
+        return False, f"This answer cannot be checked: {error}"
     digits, _ = written_digits(number)
 
     if any(is_close(number, truth, tolerance) for truth in truths):
@@ -123,19 +122,15 @@ def list_mistakes(mistakes: Mapping[str, float | Sequence[float]]) -> list[tuple
 
 
 def read_number(value: object) -> float:
-    """A plain finite number; TypeError in words for anything else."""
-    if isinstance(value, str | bytes):
-        raise TypeError(f"one number is wanted, this is the text {value!r}")
-    if np.size(value) != 1:
-        raise TypeError(f"one number is wanted, this is {np.size(value)} values")
-    item = np.asarray(value).reshape(-1)[0]
-    if isinstance(item, bool | np.bool_):
-        raise TypeError(f"one number is wanted, this is {item}")
-    if isinstance(item, np.float32 | np.float16):
-        item = str(item)  # 0.32 has two digits in any precision
-    number = float(item)
+    """A plain finite number; ValueError in words for anything else."""
+    try:
+        (item,) = np.ravel(value)
+        number = float(str(item))  # 0.32 has two digits in any precision
+    except (ValueError, TypeError):
+        number = math.nan
     if not math.isfinite(number):
-        raise TypeError(f"a finite number is wanted, this is {number}")
+        shown = " ".join(repr(value).split())[:200]
+        raise ValueError(f"one finite number is wanted, this is {shown}")
     return number
 
 

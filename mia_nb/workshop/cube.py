@@ -32,7 +32,7 @@ class Cube(dict[str, Source]):
             f"{role} is an elective's and needs the file {INDEX} in the results folder; {BUILD}"
         )
 
-    def group(self, name: str) -> list[Source]:
+    def group(self, name: str) -> tuple[Source, ...]:
         """The sources whose role is `name` or begins with "name/", in the order in which they were
         kept. ValueError for none.
         """
@@ -40,7 +40,9 @@ class Cube(dict[str, Source]):
         for role, source in self.items():
             if role == name or role.startswith(f"{name}/"):
                 members.append(source)
-        return members or self[name]  # an error that says what is missing
+        if not members:
+            return self[name]  # an error that says what is missing
+        return tuple(members)
 
 
 class Pictures(Thumbnails):
@@ -69,26 +71,6 @@ def shipped() -> Cube:
     return cube
 
 
-def stored(signals: Signals, results: str | Path = "results") -> Source:
-    """The Source of signals that `query` has just returned: the same outputs with images and loss
-    traces beside them.
-
-    Parameters:
-        signals: as `query` returned them
-        results: folder of stored results
-
-    Raises:
-        ValueError: for signals that are not stored in this folder.
-    """
-    wanted = _same({"draws": signals.query_kind, **signals.info})
-    for source in reversed(sources(results, pool=signals.info.get("pool", "?"), limit=10_000)):
-        if _same(source.info) == wanted:
-            return source
-    raise ValueError(
-        f"these signals are not stored in {results}; query them with query(pool, images)"
-    )
-
-
 def keep(results: str | Path, roles: dict[str, Signals]) -> Path:
     """Write results/workshop.json: which stored signals play which role in the electives.
 
@@ -104,12 +86,27 @@ def keep(results: str | Path, roles: dict[str, Signals]) -> Path:
     """
     keys = {}
     for role, signals in roles.items():
-        source = stored(signals, results)
+        source = _stored(signals, results)
         keys[role] = {"signals": source.folder.key, "pool": source.pool.key}
     path = Path(results) / INDEX
     with replacing(path) as file:
         file.write(json.dumps({"roles": keys}, indent=1).encode())
     return path
+
+
+def _stored(signals: Signals, results: str | Path) -> Source:
+    """The Source of signals that `query` has just returned."""
+    wanted = _same({"draws": signals.query_kind, **signals.info})
+    for source in reversed(sources(results, pool=signals.info.get("pool", "?"), limit=10_000)):
+        if _same(source.info) == wanted:
+            return source
+    raise ValueError(
+        f"these signals are not stored in {results}; query them with query(pool, images)"
+    )
+
+
+def _same(info: dict) -> str:
+    return json.dumps(info, sort_keys=True, default=str)
 
 
 def open_cube(results: str | Path = "results") -> Cube:
@@ -145,7 +142,3 @@ def open_cube(results: str | Path = "results") -> Cube:
             ) from error
         cube[role] = Source(label(info, pool.recipe), folder=folder, pool=pool, info=info)
     return cube
-
-
-def _same(info: dict) -> str:
-    return json.dumps(info, sort_keys=True, default=str)

@@ -33,24 +33,22 @@ from mia_nb.widgets.explorer import (
     with_line,
     worded,
 )
+from mia_nb.widgets.pictures import ends
 from mia_nb.widgets.stored import Source
 from mia_nb.workshop.game import WITHOUT_IMAGES, pictured
 from mia_nb.workshop.measures import (
-    BUDGETS,
-    DRAWS,
     FAMILIES,
     METRICS,
     RACERS,
     RATE,
     frontier,
     gradients,
-    lattice_scores,
     outcome,
     p_value,
     race_table,
     recovered,
     redrawn,
-    with_interval,
+    with_references,
 )
 
 RACE = "Budget race"
@@ -62,8 +60,10 @@ DESIGNS = {
     HELD: "the target and its complementary model are no references",
     LEFT: "only the target is left out: its complementary model is a reference",
 }
+TESTED = ("rmia", "loss", "lira_global", "nig")
 SIZES = (4, 8, 16)  # models of a world that membership is dealt anew in
 TIES = (2, 4, 8, 14, 16, 32, 64)  # references of the lattice
+AT_RATE = f"TPR at {RATE:.0%}"
 SIGMAS = (0, 2, 20, 200, 2000)
 VERDICTS = {
     "less": "gives away less",
@@ -72,7 +72,7 @@ VERDICTS = {
 }
 
 
-def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
+def race(source: Source) -> Explorer:
     """Who finds most with 1, 4, 16 and 64 reference models? Every attack on the same targets, with
     95 % bands.
 
@@ -80,17 +80,15 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
 
     Parameters:
         source: signals of complementary pairs, such as `cube["race"]`
-        budgets: numbers of reference models; those larger than the pool are left out
 
     Returns:
         An explorer, a static figure in batch mode. With fewer than six models a message says so.
     """
     models = len(source.signals.margin)
     if models < 6:
-        return message(
-            RACE, f"{source.label} has {models} models; a race needs 6 or more, better 66"
-        )
-    every = race_table(source.signals, budgets=budgets)
+        text = f"{source.label} has {models} models; a race needs 6 or more, better 66"
+        return message(RACE, text)
+    every = race_table(source.signals)
 
     def draw(metric: str, shown: tuple[str, ...]) -> View:
         """The metric of each attack against the number of references."""
@@ -99,27 +97,11 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
         table = every[(every["metric"] == metric) & every["attack"].isin(shown)]
         chance = 0.5 if metric == "AUC" else RATE
         figure = teaching.budget_race(table, metric=metric, chance=chance)
-        ran = table.dropna(subset="value")
-        best = [
-            f"{attacks.in_words(row.attack)} with {row.references}"
-            f" ({with_interval(row.value, row.low, row.high)})"
-            for row in ran.loc[ran.groupby("references")["value"].idxmax()].itertuples()
-        ]
-        most = table.loc[table["targets"].idxmax()]
-        sentence = (
-            f"Highest {metric}: {'; '.join(best)}; {most['targets']} targets, n0 = {most['n0']}"
-        )
         note = (
             "n/m: cannot run with so few; with one reference RMIA weighs models equally; the"
             " highest is chosen with hindsight"
         )
-        ends = map(with_interval, table["value"], table["low"], table["high"])
-        wide = table.assign(value=list(ends))
-        wide = wide.pivot(index="attack", columns="references", values="value").reindex(shown)
-        wide.columns = [f"{k} references" if k > 1 else "1 reference" for k in wide.columns]
-        return View(
-            sentence, {"race": plain(figure)}, wide.rename(attacks.NAMES).reset_index(), note
-        )
+        return View(winners(table, metric), {"race": plain(figure)}, by_budget(table, shown), note)
 
     controls = {
         "metric": buttons("metric", list(METRICS), "AUC"),
@@ -128,12 +110,28 @@ def race(source: Source, *, budgets: tuple[int, ...] = BUDGETS) -> Explorer:
     return Explorer(RACE, controls, cache(draw), rows=[["race"]])
 
 
-def null(
-    source: Source,
-    *,
-    names: Sequence[str] = ("rmia", "loss", "lira_global", "nig"),
-    n_resamples: int = DRAWS,
-) -> Explorer:
+def winners(table: pd.DataFrame, metric: str) -> str:
+    """Who is highest with each number of references."""
+    ran = table.dropna(subset="value")
+    best = []
+    for row in ran.loc[ran.groupby("references")["value"].idxmax()].itertuples():
+        value = ends(row.value, row.low, row.high)
+        best.append(f"{attacks.in_words(row.attack)} with {row.references} ({value})")
+    most = table.loc[table["targets"].idxmax()]
+    sizes = f"{most['targets']} targets, n0 = {most['n0']}"
+    return f"Highest {metric}: {'; '.join(best)}; {sizes}"
+
+
+def by_budget(table: pd.DataFrame, shown: Sequence[str]) -> pd.DataFrame:
+    """A row for each attack, a column for each number of references."""
+    texts = list(map(ends, table["value"], table["low"], table["high"]))
+    wide = table.assign(value=texts)
+    wide = wide.pivot(index="attack", columns="references", values="value").reindex(shown)
+    wide.columns = [f"{k} references" if k > 1 else "1 reference" for k in wide.columns]
+    return wide.rename(attacks.NAMES).reset_index()
+
+
+def null(source: Source) -> Explorer:
     """The real AUC beside those of worlds in which membership was dealt anew, in two designs and
     with few or many models.
 
@@ -143,8 +141,6 @@ def null(
 
     Parameters:
         source: signals of complementary pairs, such as `cube["small"]`
-        names: attacks to choose from
-        n_resamples: redrawn worlds
 
     Returns:
         An explorer, a static figure in batch mode. With fewer than four models a message says so.
@@ -152,58 +148,54 @@ def null(
     most = len(source.signals.margin)
     sizes = [size for size in SIZES if size <= most]
     if not sizes:
-        return message(
-            NULL, f"{source.label} has {most} models; redrawing membership needs 4 or more"
-        )
+        text = f"{source.label} has {most} models; redrawing membership needs 4 or more"
+        return message(NULL, text)
 
     def draw(attack: str, design: str, models: int) -> View:
         """The real AUC among those of worlds dealt anew."""
-        whole = source.signals
-        signals = whole if models == most else whole.select(models=slice(0, models))
-        real, drawn = redrawn(
-            signals, attack, keep_complement=design == LEFT, n_resamples=n_resamples
-        )
-        p = p_value(real, drawn)
-        middle = drawn.mean()
+        signals = source.signals
+        if models < most:
+            signals = signals.select(models=slice(0, models))
+        real, drawn = redrawn(signals, attack, keep_complement=design == LEFT)
+        name = attacks.in_words(attack)
+        mean = drawn.mean()
         error = drawn.std(ddof=1) / np.sqrt(len(drawn))
-        off = abs(middle - 0.5) > 4 * error + 1e-12
+        is_off = abs(mean - 0.5) > 4 * error + 1e-12
+        p = p_value(real, drawn)
+
         verdict = f"the real members give {real:.3f}, p = {p:.3g}"
-        if off:
-            verdict = (
-                f"this design makes {middle:.3f} out of nothing: no AUC from it can be believed"
-            )
+        if is_off:
+            verdict = f"this design makes {mean:.3f} out of nothing: no AUC from it can be believed"
         low, high = np.quantile(drawn, [0.025, 0.975])
         n0 = int((~signals.member[0, source.audited]).sum())
         sentence = (
-            f"{attacks.in_words(attack)} on nothing: AUC {middle:.3f} (95 % of {len(drawn)} worlds:"
+            f"{name} on nothing: AUC {mean:.3f} (95 % of {len(drawn)} worlds:"
             f" {low:.3f}-{high:.3f}); {verdict}; {models} models, {min(4, models)} targets,"
             f" n0 = {n0:,}"
         )
         row = {
-            "attack": attacks.in_words(attack),
+            "attack": name,
             "design": design,
             "models": models,
             "real AUC": f"{real:.4f}",
-            "on nothing": f"{middle:.4f}",
+            "on nothing": f"{mean:.4f}",
             "its standard error": f"{error:.4f}",
             "p": f"{p:.3g}",
-            "verdict": "FAIL" if off else "pass",
+            "verdict": "FAIL" if is_off else "pass",
         }
-        figure = teaching.null_band(
-            real, drawn, name=attacks.in_words(attack), design=DESIGNS[design]
-        )
+        figure = teaching.null_band(real, drawn, name=name, design=DESIGNS[design])
         note = f"{DESIGNS[design]}; a redrawn world keeps every output and deals the members anew"
         return View(sentence, {"null": plain(figure)}, pd.DataFrame([row]), note)
 
     controls = {
-        "attack": dropdown("attack", worded(names), names[0]),
+        "attack": dropdown("attack", worded(TESTED), TESTED[0]),
         "design": buttons("design", list(DESIGNS), HELD),
         "models": steps("models", sizes, sizes[-1]),
     }
     return Explorer(NULL, controls, cache(draw), rows=[["null"]])
 
 
-def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
+def lattice(source: Source) -> Explorer:
     """Attack-R with few references: its score counts the references that the target beats, so that
     k of them give k + 1 values.
 
@@ -211,7 +203,6 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
 
     Parameters:
         source: signals of complementary pairs, such as `cube["pool"]`
-        rate: the share of false alarms at which both are quoted
 
     Returns:
         An explorer, a static figure in batch mode. With fewer than four models a message says so.
@@ -219,24 +210,25 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
     most = len(source.signals.margin) - 2
     budgets = [k for k in TIES if k <= most]
     if not budgets:
-        return message(
-            LATTICE, f"{source.label} has {most + 2} models; the lattice needs 4 or more"
-        )
+        text = f"{source.label} has {most + 2} models; the lattice needs 4 or more"
+        return message(LATTICE, text)
 
     def draw(references: int) -> View:
         """The values that scores take with so many references, and the ROC."""
-        scores = lattice_scores(source, references)
-        key = f"TPR at {rate:.0%}"
-        rows = [_tied(name, of_attack, rate, key) for name, of_attack in scores.items()]
+        # on the first pair
+        tied = with_references(source.signals, "attack_r_lattice", references, pairs=1)
+        free = with_references(source.signals, "attack_r", references, pairs=1)
+        scores = {"Attack-R (share beaten)": tied, "Attack-R (difference)": free}
+        rows = [_tied(name, of_attack) for name, of_attack in scores.items()]
         first, second = rows
         sentence = (
             f"{references} references: {first['different scores']} different scores, none accuses"
-            f" fewer than {100 * float(first['smallest FPR above 0']):.1f} % of non-members; {key}"
-            f" is {first[key]}, of the difference {second[key]}, n0 = {first['n0']:,}"
+            f" fewer than {100 * float(first['smallest FPR above 0']):.1f} % of non-members;"
+            f" {AT_RATE} is {first[AT_RATE]}, of the difference {second[AT_RATE]},"
+            f" n0 = {first['n0']:,}"
         )
-        counted = next(iter(scores.values()))
         name = f"Attack-R with {references} references"
-        bars = teaching.levels(counted.value[0], counted.member[0], name=name)
+        bars = teaching.levels(tied.value[0], tied.member[0], name=name)
         figures = {"levels": plain(bars), "roc": plain(plots.roc_pair(scores))}
         note = (
             "table: the first target; curves: a target and its complementary model; a zero made by"
@@ -248,16 +240,16 @@ def lattice(source: Source, *, rate: float = 0.05) -> Explorer:
     return Explorer(LATTICE, controls, cache(draw), rows=[["levels"], ["roc"]])
 
 
-def _tied(name: str, scores: Scores, rate: float, key: str) -> dict:
+def _tied(name: str, scores: Scores) -> dict:
     """A row of the lattice's table: what ties do to the first target's curve."""
     value = scores.value[0]
     member = scores.member[0]
-    at = metrics.tpr_at(value, member, rate)
+    at = metrics.tpr_at(value, member, RATE)
     return {
         "attack": name,
         "different scores": len(np.unique(value)),
         "smallest FPR above 0": f"{at.fpr_floor:.4f}",
-        key: f"{at.tpr:.4f} [{at.low:.4f}, {at.high:.4f}]",
+        AT_RATE: ends(at.tpr, at.low, at.high, ".4f"),
         "ties": f"{tie_mass(value):.3f}",
         "AUC": f"{metrics.auc(value, member):.3f}",
         "n0": at.n0,
@@ -280,7 +272,7 @@ def fight(sources: Sequence[Source]) -> Explorer:
     """
     table = frontier(sources)
     means = frontier_means(table)
-    ends = means.sort_values("epoch").groupby("family", sort=False).tail(1).set_index("family")
+    last = means.sort_values("epoch").groupby("family", sort=False).tail(1).set_index("family")
     names = tuple(table["family"].unique())
 
     @cache  # one for all places of the line
@@ -298,11 +290,13 @@ def fight(sources: Sequence[Source]) -> Explorer:
         curves = table[table["family"].isin(families)]
         equal = metrics.matched(curves, levels=[accuracy], baseline=names[0])
         equal = equal.set_index("family").loc[families]
-        compared = equal[equal["difference_pairs"] >= 2]
         verdicts = []
-        for name, at in compared.iterrows():
-            word = outcome(at["difference_low"], at["difference_high"])
-            verdicts.append(f"{name} {VERDICTS[word]} ({_difference(at)})")
+        rows = []
+        for name, at in equal.iterrows():
+            rows.append(_family_row(at, last.loc[name]))
+            if at["difference_pairs"] >= 2:
+                word = outcome(at["difference_low"], at["difference_high"])
+                verdicts.append(f"{name} {VERDICTS[word]} ({_difference(at)})")
         sentence = (
             f"At {accuracy:.0%} test accuracy, against {names[0]}:"
             f" {'; '.join(verdicts) or 'nothing can be compared here'}"
@@ -312,8 +306,8 @@ def fight(sources: Sequence[Source]) -> Explorer:
             " each epoch, with hindsight; n/m: fewer than two targets came so far; 95 %, not"
             " corrected for several families"
         )
-        rows = pd.DataFrame([_family_row(at, ends.loc[name]) for name, at in equal.iterrows()])
-        return View(sentence, {"fight": with_line(picture(shown), accuracy, line=MARK)}, rows, note)
+        figure = with_line(picture(shown), accuracy, line=MARK)
+        return View(sentence, {"fight": figure}, pd.DataFrame(rows), note)
 
     low = float(np.floor(100 * means["test_acc"].min()) / 100)
     high = float(np.ceil(100 * means["test_acc"].max()) / 100)
@@ -325,11 +319,10 @@ def fight(sources: Sequence[Source]) -> Explorer:
 
 
 def _difference(at: pd.Series) -> str:
-    ends = (at[f"difference{end}"] for end in ("", "_low", "_high"))
-    return with_interval(*ends, "+.3f")
+    return ends(*at[["difference", "difference_low", "difference_high"]], "+.3f")
 
 
-def _family_row(at: pd.Series, end: pd.Series) -> dict:
+def _family_row(at: pd.Series, last: pd.Series) -> dict:
     """A family of the fight: where its training ends, and what it leaks at one accuracy (`at`)."""
     if at["difference_pairs"] >= 2:
         difference = _difference(at)
@@ -339,9 +332,9 @@ def _family_row(at: pd.Series, end: pd.Series) -> dict:
         difference = "n/m"
     return {
         "family": at.name,
-        "ends at accuracy": f"{end['test_acc']:.1%}",
-        "AUC there": f"{end['auc']:.3f}",
-        "AUC at this accuracy": with_interval(at["value"], at["low"], at["high"]),
+        "ends at accuracy": f"{last['test_acc']:.1%}",
+        "AUC there": f"{last['auc']:.3f}",
+        "AUC at this accuracy": ends(*at[["value", "low", "high"]]),
         "difference": difference,
         "targets": f"{at['pairs']:.0f}",
     }
@@ -396,9 +389,9 @@ def leak(source: Source) -> Explorer:
         worst = float(np.abs(record - x).max())
         true_class = source.classes[label]
         class_read = source.classes[label_read]
-        if label_read == label:
-            label_text = "the right label"
-        else:
+
+        label_text = "the right label"
+        if label_read != label:
             label_text = f"the label {class_read} instead of {true_class}"
         sentence = (
             f"sigma = {sigma:g}: the image is read off the gradient to {worst:.0e} of the brightest"

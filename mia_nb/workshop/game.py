@@ -5,7 +5,6 @@ training data.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from mia_nb.attacks.margins import over_queries
 from mia_nb.plots.samples import sheet
 from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER, row_of
 from mia_nb.plots.teaching import guesser
-from mia_nb.types import Scores
 from mia_nb.widgets.explorer import (
     ROW,
     Explorer,
@@ -36,6 +34,7 @@ TITLE = "The membership game"
 WITHOUT_IMAGES = "no images are stored with {}; load them with the pool's own images"
 SIDE = 10  # members, and as many non-members, in a hand
 COLUMNS = 10
+OPPONENTS = ("loss", "rmia")
 DEALS = 20
 NUMBERS = range(1, 2 * SIDE + 1)
 ACCUSED = {"color": LINES[0], "width": 4}
@@ -69,10 +68,12 @@ class Hand(NamedTuple):
         """Number and confidence of each image, with as many digits as it takes to differ from
         certainty.
         """
-        doubt = np.maximum(1 - self.confidence, 1e-6)
-        digits = np.clip(np.ceil(-np.log10(doubt)) - 1, 0, 4).astype(int)
-        triples = zip(NUMBERS, 100 * self.confidence, digits, strict=True)
-        return tuple(f"{number}: {percent:.{k}f} %" for number, percent, k in triples)
+        labels = []
+        for number, confidence in zip(NUMBERS, self.confidence, strict=True):
+            doubt = np.maximum(1 - confidence, 1e-6)
+            digits = int(np.clip(np.ceil(-np.log10(doubt)) - 1, 0, 4))
+            labels.append(f"{number}: {100 * confidence:.{digits}f} %")
+        return tuple(labels)
 
 
 def pictured(source: Source) -> np.ndarray:
@@ -100,27 +101,17 @@ def deal(source: Source, *, target: int = 0, seed: int = 0) -> Hand:
     return Hand(columns, signals.member[target, columns], np.exp(-np.logaddexp(0, -margin)))
 
 
-def game(
-    source: Source,
-    *,
-    target: int = 0,
-    attacks: Sequence[str] = ("loss", "rmia"),
-    guesses: Sequence[int] = (),
-    reveal: bool = False,
-) -> Explorer:
+def game(source: Source, *, target: int = 0) -> Explorer:
     """Click the images that were in the training data, then submit: one's own point beside attacks
     in the ROC plane.
 
-    Attacks accuse the ten images that they score highest; how they did is shown once the player has
-    submitted. The box around one's point and the intervals are 95 % Clopper-Pearson on ten trials
-    each.
+    The loss threshold and RMIA play too: they accuse the ten images that they score highest; how
+    they did is shown once the player has submitted. The box around one's point and the intervals
+    are 95 % Clopper-Pearson on ten trials each.
 
     Parameters:
-        source: signals with images, of the cube or of `stored`
+        source: signals with images, such as `open_cube()["pool"]`
         target: the model under attack, its row number
-        attacks: names of the attacks that play too
-        guesses: numbers from 1 to 20 that are accused from the start
-        reveal: submit at once
 
     Returns:
         An explorer; a static figure in batch mode.
@@ -129,84 +120,100 @@ def game(
     """
     if source.images is None:
         return message(TITLE, WITHOUT_IMAGES.format(source.label))
-    curves = {in_words(name): _of_target(source.scores(name), target) for name in attacks}
+    curves = {}
+    for name in OPPONENTS:
+        scores = source.scores(name)
+        row = row_of(scores, target)
+        curves[in_words(name)] = scores.value[row], scores.member[row]
     before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(BEFORE))
     hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
 
     @cache
     def images(number: int) -> dict:
+        """The sheet of a hand, without frames."""
         hand = hand_of(number)
-        x = source.images[hand.columns]
-        below = [text.replace(": ", "<br>") for text in hand.labels]
-        return sheet(x, below, NUMBERS, SURE, columns=COLUMNS)
+        below = [label.replace(": ", "<br>") for label in hand.labels]
+        return sheet(source.images[hand.columns], below, NUMBERS, SURE, columns=COLUMNS)
 
     def draw(hand: int, accuse: tuple[str, ...], score: bool) -> View:
         """The hand as it is accused, and once it is submitted its point beside the attacks."""
-        columns, member, _ = hand_of(hand)
-        mine = np.isin(hand_of(hand).labels, accuse)
-        framed = _framed(images(hand), mine, member if score else None)
+        dealt = hand_of(hand)
+        mine = np.isin(dealt.labels, accuse)
         if not score:
             sentence = f"{mine.sum()} of 20 accused. Who was in the training data?"
-            return View(sentence, {"images": framed, "plane": before})
-        at = np.searchsorted(source.audited, columns)
+            return View(sentence, {"images": _accused(images(hand), mine), "plane": before})
+        at = np.searchsorted(source.audited, dealt.columns)
         accused = {name: _highest(value[at]) for name, (value, _) in curves.items()}
-        sentence, points, table = _scored(accused | {"you": mine}, member)
-        plane = plain(guesser(curves, points, SIDE, SIDE))
-        note = "attacks accuse the ten they score highest"
-        return View(sentence, {"images": framed, "plane": plane}, table, note)
+        sentence, points, table = _scored(accused | {"you": mine}, dealt.member)
+        figures = {
+            "images": _revealed(images(hand), mine, dealt.member),
+            "plane": plain(guesser(curves, points, SIDE, SIDE)),
+        }
+        return View(sentence, figures, table, "attacks accuse the ten they score highest")
 
-    def accused(number: int, values: dict[str, Any]) -> dict:
+    def clicked(number: int, values: dict[str, Any]) -> dict:
         """A click accuses, a second one takes it back."""
         label = hand_of(values["hand"]).labels[number - 1]
-        others = tuple(other for other in values["accuse"] if other != label)
-        return {"accuse": others if label in values["accuse"] else (*values["accuse"], label)}
+        accused = values["accuse"]
+        if label in accused:
+            return {"accuse": tuple(other for other in accused if other != label)}
+        return {"accuse": (*accused, label)}
 
-    first = hand_of(1).labels
-    ticked = tuple(first[number - 1] for number in guesses)
     controls = {
         "hand": W.IntSlider(description="hand", min=1, max=DEALS, value=1, **ROW),
         "score": W.ToggleButton(description="submit", button_style="success"),
-        "accuse": Ticks("in the training data?", first, limit=2 * SIDE),
+        "accuse": Ticks("in the training data?", hand_of(1).labels, limit=2 * SIDE),
     }
     controls["accuse"].layout.display = "none"  # clicks on the images set it
     follow = {  # another hand is played from its start
         "accuse": {"options": lambda hand: hand_of(hand).labels, "value": lambda hand: ()},
         "score": {"value": lambda hand: False},
     }
-    made = Explorer(
+    return Explorer(
         TITLE,
         controls,
         draw,
         rows=[["images"], ["plane"]],
         follow=follow,
-        clicks={"images": accused},
+        clicks={"images": clicked},
     )
-    made.set(accuse=ticked, score=reveal)
-    return made
 
 
-def _scored(accused: dict[str, np.ndarray], member: np.ndarray) -> tuple[str, dict, pd.DataFrame]:
+def _scored(
+    accused: dict[str, np.ndarray], member: np.ndarray
+) -> tuple[str, dict[str, tuple[int, int]], pd.DataFrame]:
     """(the result in words, {name: (hits, false alarms)}, a row for each) of accusations (20,) of
     all players, "you" the last of them.
     """
-    points = {
-        name: (int((guess & member).sum()), int((guess & ~member).sum()))
-        for name, guess in accused.items()
-    }
-    right = {name: SIDE + hits - alarms for name, (hits, alarms) in points.items()}
+    points = {}
+    right = {}
+    for name, guess in accused.items():
+        hits = int((guess & member).sum())
+        alarms = int((guess & ~member).sum())
+        points[name] = hits, alarms
+        right[name] = SIDE + hits - alarms
     *attacks, you = right
     low, high = (100 * float(end) for end in metrics.clopper_pearson(right[you], 2 * SIDE))
     others = ", ".join(f"{name} {right[name]} of 20" for name in attacks)
     sentence = (
         f"You: {right[you]} of 20 right (95 %: {low:.0f}-{high:.0f} %); a coin gets 10, {others}"
     )
-    table = pd.DataFrame([_row(name, *points[name]) for name in (you, *attacks)])
-    return sentence, points, table
+    rows = []
+    for name in (you, *attacks):
+        hits, alarms = points[name]
+        row = {
+            "who": name,
+            "right": f"{right[name]} of {2 * SIDE}",
+            "members found": _of_ten(hits),
+            "false alarms": _of_ten(alarms),
+        }
+        rows.append(row)
+    return sentence, points, pd.DataFrame(rows)
 
 
-def _of_target(scores: Scores, target: int) -> tuple[np.ndarray, np.ndarray]:
-    row = row_of(scores, target)
-    return scores.value[row], scores.member[row]
+def _of_ten(count: int) -> str:
+    low, high = metrics.clopper_pearson(count, SIDE)
+    return f"{count} of {SIDE} [{low:.0%}, {high:.0%}]"
 
 
 def _highest(value: np.ndarray) -> np.ndarray:
@@ -215,33 +222,35 @@ def _highest(value: np.ndarray) -> np.ndarray:
     return np.isin(np.arange(2 * SIDE), order[:SIDE])
 
 
-def _row(who: str, hits: int, alarms: int) -> dict:
-    (a, b), (c, d) = metrics.clopper_pearson(hits, SIDE), metrics.clopper_pearson(alarms, SIDE)
-    return {
-        "who": who,
-        "right": f"{SIDE + hits - alarms} of {2 * SIDE}",
-        "members found": f"{hits} of {SIDE} [{a:.0%}, {b:.0%}]",
-        "false alarms": f"{alarms} of {SIDE} [{c:.0%}, {d:.0%}]",
-    }
-
-
-def _framed(images: dict, mine: np.ndarray, member: np.ndarray | None) -> dict:
-    """The sheet with a frame around the accused, or around all in the colours of their membership
-    and crosses over mistakes.
-    """
+def _boxes(images: dict) -> list[dict[str, float]]:
+    """Where the twenty images lie on their sheet."""
     points = images["data"][1]
     x, y = (np.frombuffer(base64.b64decode(points[axis]["bdata"]), np.float32) for axis in "xy")
     # an image is as wide as 3/4 of the step to the next; the caption begins close below
     half = 3 / 8 * float(np.diff(np.unique(x))[0]) + 0.5
-    shapes = []
-    for i, (across, down) in enumerate(zip(map(float, x), map(float, y), strict=True)):
+    boxes = []
+    for across, down in zip(x.tolist(), y.tolist(), strict=True):
         box = {"x0": across - half, "x1": across + half, "y0": down - half, "y1": down + half}
-        if member is None:
-            shapes += [{"type": "rect", "line": ACCUSED} | box] if mine[i] else []
-            continue
-        shapes.append({"type": "rect", "line": FRAMES[bool(member[i])]} | box)
-        falling = {"type": "line", "line": CROSS} | box
-        rising = falling | {"y0": box["y1"], "y1": box["y0"]}
-        shapes += [falling, rising] if mine[i] != member[i] else []
-    titled = images if member is None else with_title(images, LEGEND)
-    return with_layout(titled, shapes=shapes, meta=CLICK * (member is None))
+        boxes.append(box)
+    return boxes
+
+
+def _accused(images: dict, mine: np.ndarray) -> dict:
+    """The sheet with a frame around the accused."""
+    shapes = []
+    for box, is_accused in zip(_boxes(images), mine, strict=True):
+        if is_accused:
+            shapes.append({"type": "rect", "line": ACCUSED} | box)
+    return with_layout(images, shapes=shapes, meta=CLICK)
+
+
+def _revealed(images: dict, mine: np.ndarray, member: np.ndarray) -> dict:
+    """The sheet with frames in the colours of membership, and crosses over mistakes."""
+    shapes = []
+    for box, is_accused, is_member in zip(_boxes(images), mine, member, strict=True):
+        shapes.append({"type": "rect", "line": FRAMES[bool(is_member)]} | box)
+        if is_accused != is_member:
+            falling = {"type": "line", "line": CROSS} | box
+            rising = falling | {"y0": box["y1"], "y1": box["y0"]}
+            shapes += [falling, rising]
+    return with_layout(with_title(images, LEGEND), shapes=shapes, meta="")

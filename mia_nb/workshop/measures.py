@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
-from functools import lru_cache, wraps
+from functools import lru_cache
 from itertools import chain, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,17 +29,6 @@ NOT_RUN = pd.DataFrame(np.nan, list(METRICS.values()), ["value", "low", "high"])
 STRONGEST_OF = ("rmia", "lira_global", "loss")
 FAMILIES = {"dp_sgd": "DP-SGD", "relaxloss": "RelaxLoss", "": "ordinary"}
 HIDDEN, STEPS = 16, 16
-
-
-def remembered(function: Callable) -> Callable:
-    """The function of hashable arguments, computed once for each; every caller gets a copy."""
-    computed = lru_cache(32)(function)
-
-    @wraps(function)
-    def copied(*args: Any, **options: Any) -> Any:
-        return deepcopy(computed(*args, **options))
-
-    return copied
 
 
 def mean_auc(scores: Scores) -> float:
@@ -100,47 +87,35 @@ def facts_of_training(source: Source) -> dict:
     return facts
 
 
-def with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
-    """A value with its interval, n/m where it could not be measured.
-
-    Parameters:
-        value: a number, or NaN
-        low, high: the ends of its interval
-        form: how each is written
-    """
-    return "n/m" if np.isnan(value) else f"{value:{form}} [{low:{form}}, {high:{form}}]"
-
-
 def pair_ids(signals: Signals) -> np.ndarray:
     """(M,) number of the pair of complementary models that each model belongs to."""
     return units(signals.member[:, ~signals.population])
 
 
-@remembered
+@lru_cache(32)
 def redrawn(
-    signals: Signals, attack: str, *, keep_complement: bool = False, n_resamples: int = DRAWS
+    signals: Signals, attack: str, *, keep_complement: bool = False
 ) -> tuple[float, np.ndarray]:
     """AUC of an attack with the real members, and in worlds in which membership was dealt anew.
 
     Each is the mean over the targets of the first two pairs. If membership changed no signal, the
     real mask would be one of the redrawn ones: the p-value is (1 + #{drawn >= real}) /
-    (n_resamples + 1).
+    (100 + 1).
 
     Parameters:
         signals: of complementary pairs of models
         attack: name of an attack
         keep_complement: leave the target's complementary model among its references, which makes a
             signal out of nothing
-        n_resamples: redrawn worlds
 
     Returns:
-        (real AUC, (n_resamples,) AUCs of redrawn worlds).
+        (real AUC, (100,) AUCs of redrawn worlds).
 
     Raises:
         ValueError: as `attacks.score`, and for too few pairs.
     """
     targets = np.flatnonzero(pair_ids(signals) < 2)
-    masks = redraw(signals, n_resamples, np.random.default_rng(0))
+    masks = redraw(signals, DRAWS, np.random.default_rng(0))
     aucs = []
     for member in chain([signals.member], masks):
         world = replace(signals, member=member)
@@ -151,11 +126,11 @@ def redrawn(
 
 
 def p_value(real: float, drawn: np.ndarray) -> float:
-    """(1 + #{drawn >= real}) / (n_resamples + 1): the real world is one of the possible ones.
+    """(1 + #{drawn >= real}) / (len(drawn) + 1): the real world is one of the possible ones.
 
     Parameters:
         real: a statistic of the real world
-        drawn: (n_resamples,) the same of worlds in which membership was dealt anew
+        drawn: the same of worlds in which membership was dealt anew
     """
     return (1 + int((drawn >= real).sum())) / (len(drawn) + 1)
 
@@ -209,13 +184,13 @@ def with_references(
     return Scores(**arrays, info=parts[0].info | {"k": references // 2})
 
 
-@remembered
-def race_table(signals: Signals, *, budgets: tuple[int, ...] = BUDGETS) -> pd.DataFrame:
-    """What every attack of the race finds with 1, 4, 16 and 64 reference models.
+@lru_cache(32)
+def race_table(signals: Signals) -> pd.DataFrame:
+    """What every attack of the race finds with 1, 4, 16 and 64 reference models; budgets larger
+    than the pool are left out.
 
     Parameters:
         signals: of complementary pairs of models; eight pairs are attacked
-        budgets: numbers of reference models; those larger than the pool are left out
 
     Returns:
         A row per attack, budget and metric with columns attack, references, metric, value, low,
@@ -223,7 +198,7 @@ def race_table(signals: Signals, *, budgets: tuple[int, ...] = BUDGETS) -> pd.Da
         `metrics.intervals` with 200 bootstrap resamples.
     """
     rows = []
-    possible = [budget for budget in budgets if budget <= len(signals.member) - 2]
+    possible = [budget for budget in BUDGETS if budget <= len(signals.member) - 2]
     for budget, name in product(possible, RACERS):
         scores = with_references(signals, name, budget)
         if scores is None:
@@ -238,16 +213,8 @@ def race_table(signals: Signals, *, budgets: tuple[int, ...] = BUDGETS) -> pd.Da
     return pd.DataFrame(rows)
 
 
-def lattice_scores(source: Source, references: int) -> dict[str, Scores]:
-    """Attack-R as a share of beaten references, and as a difference, on the first pair with so many
-    references. ValueError for more than there are.
-    """
-    tied = with_references(source.signals, "attack_r_lattice", references, pairs=1)
-    free = with_references(source.signals, "attack_r", references, pairs=1)
-    return {"Attack-R (share beaten)": tied, "Attack-R (difference)": free}
-
-
-def frontier(sources: Sequence[Source]) -> pd.DataFrame:
+@lru_cache(32)
+def frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
     """`metrics.frontier` of families queried at several epochs.
 
     Parameters:
@@ -257,11 +224,6 @@ def frontier(sources: Sequence[Source]) -> pd.DataFrame:
         A row per family, epoch, attack and target. Attacks that refuse a family's references are
         left out.
     """
-    return _frontier(tuple(sources))
-
-
-@remembered
-def _frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
     runs: dict[str, dict] = {}
     for source in sources:
         scores = {}
