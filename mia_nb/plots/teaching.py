@@ -31,83 +31,74 @@ from mia_nb.plots.style import (
 
 MOST_VALUES = 80  # of a tied score
 RATE = {"tickformat": "~%", "range": [-0.02, 1.02]}
+YOU = "you"
+OWN_STAR = {
+    "size": 22,
+    "color": MEMBER,
+    "line": {"width": 2, "color": MEMBER},
+    "symbol": "star-open",
+}
 
 
 def guesser(
-    curves: dict[str, tuple],
+    curves: dict[str, tuple[np.ndarray, np.ndarray]],
     points: dict[str, tuple[int, int]],
     n1: int,
     n0: int,
-    *,
-    own: str = "you",
 ) -> go.Figure:
-    """Where a guesser stands in the ROC plane, beside attacks.
+    """Where a guesser, called "you", stands in the ROC plane, beside attacks.
 
-    The box around `own` holds the 95 % Clopper-Pearson intervals of both rates: so little do n1 +
-    n0 guesses say.
+    The box around that point holds the 95 % Clopper-Pearson intervals of both rates: so little do
+    n1 + n0 guesses say.
 
     Parameters:
         curves: {attack: (score (N,), member (N,))}
         points: {name: (true positives, false positives)} among these members and non-members
         n1: members
         n0: non-members
-        own: the point that is boxed
     """
     figure = go.Figure()
     figure.add_scatter(
         x=[0, 1], y=[0, 1], name="random guessing", mode="lines", line=DOTTED, hoverinfo="skip"
     )
     style_of = looks(curves)
-    for name, pair in curves.items():
-        curve = thin(metrics.roc(*pair), int((~pair[1]).sum()))
+    for name, (score, member) in curves.items():
+        curve = thin(metrics.roc(score, member), int((~member).sum()))
         style = style_of[name]
         figure.add_scatter(
             x=curve.fpr,
             y=curve.tpr,
             mode="lines",
             line={"color": style.colour, "dash": style.dash, "width": 2},
-            name=f"{name}, all images: AUC {metrics.auc(*pair):.3f}",
+            name=f"{name}, all images: AUC {metrics.auc(score, member):.3f}",
             hoverinfo="skip",
         )
     for i, (name, (hits, alarms)) in enumerate(points.items()):
-        is_own = name == own
-        colour = GREY
-        if is_own:
-            colour = MEMBER
-            low, high = map(float, metrics.clopper_pearson(hits, n1))
-            left, right = map(float, metrics.clopper_pearson(alarms, n0))
-            figure.add_shape(
-                type="rect",
-                x0=left,
-                x1=right,
-                y0=low,
-                y1=high,
-                line={"color": MEMBER, "dash": "dash", "width": 1},
-                fillcolor=translucent(MEMBER, 0.12),
-                layer="below",
-            )
-        elif name in curves:
-            colour = style_of[name].colour
+        if name == YOU:
+            marker = OWN_STAR
+        else:
+            marker = {
+                # who did as another stands around the smaller marker of the other
+                "size": 15 - 4 * min(i, 2),
+                "color": style_of[name].colour if name in curves else GREY,
+                "line": {"width": 1, "color": "white"},
+                "symbol": MARKERS[1 + i % (len(MARKERS) - 1)],
+            }
         rates = f"{hits} of {n1} members at {alarms} of {n0} false positives"
         figure.add_scatter(
             x=[alarms / n0],
             y=[hits / n1],
             mode="markers",
-            marker={
-                # who did as another stands around the smaller marker of the other
-                "size": 22 if is_own else 15 - 4 * min(i, 2),
-                "color": colour,
-                "line": {"width": 2 if is_own else 1, "color": colour if is_own else "white"},
-                "symbol": "star-open" if is_own else MARKERS[1 + i % (len(MARKERS) - 1)],
-            },
+            marker=marker,
             name=f"{name}, these {n1 + n0}",
             hovertemplate=f"{name}: {rates}<extra></extra>",
         )
     sentence = f"Attacks on these {n1 + n0} images, and on all"
     note = "points: ten accused of twenty"
-    if own in points:
-        hits, alarms = points[own]
-        sentence = f"{own}: {hits} of {n1} members at {alarms} of {n0} false positives"
+    if YOU in points:
+        hits, alarms = points[YOU]
+        _add_box(figure, metrics.clopper_pearson(hits, n1), metrics.clopper_pearson(alarms, n0))
+        sentence = f"{YOU}: {hits} of {n1} members at {alarms} of {n0} false positives"
         note = f"box: 95 % of what {n1} members and {n0} non-members can say"
     return finish(
         figure,
@@ -117,6 +108,21 @@ def guesser(
         legend=BELOW,
         xaxis={"title": AXES[0], **RATE},
         yaxis={"title": AXES[1], **RATE},
+    )
+
+
+def _add_box(figure: go.Figure, tpr: tuple, fpr: tuple) -> None:
+    """A box over two intervals in the ROC plane."""
+    (low, high), (left, right) = tpr, fpr
+    figure.add_shape(
+        type="rect",
+        x0=float(left),
+        x1=float(right),
+        y0=float(low),
+        y1=float(high),
+        line={"color": MEMBER, "dash": "dash", "width": 1},
+        fillcolor=translucent(MEMBER, 0.12),
+        layer="below",
     )
 
 
