@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import shipping
 
 from mia_nb import data, examples, querying
 from mia_nb.attacks import score
@@ -188,7 +189,7 @@ def ship(name: str, pool, images, place: Path) -> None:
     """Query a pool and put its signals beside the others that travel with the package."""
     begun = time.perf_counter()
     signals = querying.query(pool, images)
-    examples.write(place, name, signals, about(pool, signals, images), ENTROPIES.get(name, ()))
+    shipping.write(place, name, signals, about(pool, signals, images), ENTROPIES.get(name, ()))
     size = sum(path.stat().st_size for path in place.iterdir()) / 1e6
     print(
         f"{name}: shipped, {size:.1f} MB in all, {time.perf_counter() - begun:,.0f} s", flush=True
@@ -206,7 +207,7 @@ def pictures(name: str, images, place: Path) -> None:
     others = np.setdiff1d(np.arange(len(first)), exposed)
     random = np.random.default_rng(0).choice(others, 200, replace=False)
     numbers = [*map(int, exposed), *sorted(map(int, random))]
-    examples.write_images(place, numbers, images.x[numbers].numpy())
+    shipping.write_images(place, numbers, images.x[numbers].numpy())
 
 
 def main() -> None:

@@ -8,7 +8,9 @@ import platform
 import sys
 from pathlib import Path
 
-from mia_nb import accounting, data, examples, querying, training
+import shipping
+
+from mia_nb import accounting, data, querying, training
 from mia_nb.types import Recipe
 
 SHARED = Recipe(
@@ -43,7 +45,7 @@ def main(place: Path, results: str = "results") -> None:
             about["test_accuracy"] = round(
                 float(signals.correct[~signals.member[:, None]].mean()), 4
             )
-            examples.write(place, f"{name}-{epoch:02d}", signals, about)
+            shipping.write(place, f"{name}-{epoch:02d}", signals, about)
             print(f"{name}, epoch {epoch}: test accuracy {about['test_accuracy']:.1%}", flush=True)
 
 

@@ -54,6 +54,7 @@ def test_every_script_is_a_question_of_the_run():
         - {
             "run",
             "common",
+            "shipping",
             "ordinary",
             "evidence",
             "shadows",

@@ -3,7 +3,9 @@ other designs and unknown names are refused in one line; tables printed from the
 full arrays."""
 
 import json
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,10 @@ from mia_nb.attacks import score
 from mia_nb.attacks.learned import song_mittal
 from mia_nb.types import Signals
 from mia_nb.widgets.exposed import separations
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import shipping
 
 
 def make(models=8, samples=2000, seed=0, leak=0.5):
@@ -31,7 +37,7 @@ def make(models=8, samples=2000, seed=0, leak=0.5):
 def written(tmp_path, monkeypatch):
     monkeypatch.setattr(examples, "PLACES", (tmp_path,))
     signals = make()
-    examples.write(tmp_path / "cifar10", "one", signals, {"info": {"recipe": {"epochs": 3}}})
+    shipping.write(tmp_path / "cifar10", "one", signals, {"info": {"recipe": {"epochs": 3}}})
     return tmp_path / "cifar10", signals
 
 
@@ -52,7 +58,7 @@ def test_what_is_read_is_what_was_written_to_sixteen_bits(written):
 
 def test_entropies_that_did_not_travel_are_missing_and_refused_in_one_line(written):
     place, signals = written
-    examples.write(place, "short", signals, {"info": {}}, ("modified_entropy",))
+    shipping.write(place, "short", signals, {"info": {}}, ("modified_entropy",))
     read, whole = (examples.load_example(f"cifar10/{name}") for name in ("short", "one"))
     assert np.isnan(read.entropy).all() and read.entropy.shape == whole.entropy.shape
     assert np.array_equal(read.modified_entropy, whole.modified_entropy)
@@ -68,7 +74,7 @@ def test_extreme_outputs_keep_their_order(tmp_path, monkeypatch):
     logits[:, :, 0] = [[0, 30, 90, 2000], [0, 30, 90, 3000]]
     member = np.array([[True, False, True, False], [False, True, False, True]])
     signals = Signals.from_logits(logits, np.zeros(4, int), member)
-    examples.write(tmp_path / "cifar10", "far", signals, {"info": {}})
+    shipping.write(tmp_path / "cifar10", "far", signals, {"info": {}})
     read = examples.load_example("cifar10/far")
     for name in ("margin", "entropy", "modified_entropy"):
         assert np.isfinite(getattr(read, name)).all()
@@ -92,12 +98,12 @@ def test_results_are_those_of_the_full_arrays_far_below_the_printed_digit(writte
 def test_a_pool_with_fewer_models_shares_the_design_and_another_design_is_refused(written):
     place, signals = written
     fewer = signals.select(models=range(4))
-    examples.write(place, "fewer", fewer, {"info": {}})
+    shipping.write(place, "fewer", fewer, {"info": {}})
     read = examples.load_example("cifar10/fewer")
     assert np.array_equal(read.member, signals.member[:4])
     assert list(examples.examples()) == ["cifar10/fewer", "cifar10/one"]
     with pytest.raises(ValueError, match="other labels or members"):
-        examples.write(place, "else", make(seed=1), {"info": {}})
+        shipping.write(place, "else", make(seed=1), {"info": {}})
 
 
 def test_an_unknown_name_says_what_there_is(written):
@@ -129,7 +135,7 @@ def test_an_altered_file_and_another_format_are_refused(written):
 def test_thumbnails_come_back_by_sample_number(written):
     x = np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8)
     numbers = list(range(0, 400, 10))
-    examples.write_images(written[0], numbers, x)
+    shipping.write_images(written[0], numbers, x)
     read = examples.thumbnails()
     assert list(read) == numbers
     assert all(np.array_equal(read[number], one) for number, one in zip(numbers, x, strict=True))
