@@ -1,5 +1,8 @@
-"""Solving dh/dt = f(t, h), and dh = f(t, h) dt + g dB: an own fixed-grid loop, and two libraries
-where they serve better.
+"""Solve dh/dt = f(t, h), or dh = f(t, h) dt + g dB where noise is asked for.
+
+`integrate` takes equal steps in a loop of its own ("euler", "rk4", "stoch_rk4"), which vmap and
+compilation pass through. It hands the other methods to torchdiffeq, which chooses its steps by
+tolerances, or to torchsde, which solves the stochastic equation.
 """
 
 from __future__ import annotations
@@ -15,17 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-FIXED = ("euler", "rk4", "stoch_rk4")
+FIXED = ("euler", "rk4", "stoch_rk4")  # the loop of this module
 ADAPTIVE = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")  # torchdiffeq
-DIAGONAL = ("srk", "milstein")  # torchsde
+DIAGONAL = ("srk", "milstein")  # torchsde: noise without correlation between coordinates
 METHODS = (*FIXED, *ADAPTIVE, *DIAGONAL)
 BACKENDS = dict.fromkeys(ADAPTIVE, "torchdiffeq") | dict.fromkeys(DIAGONAL, "torchsde")
 
-Drift = Callable[[float, Tensor], Tensor]
+Drift = Callable[[float, Tensor], Tensor]  # (t, h) -> dh/dt, of the shape of h
 
 
 class BlownUp(ValueError):
-    """A state that left all bounds inside a solver that chooses its own steps."""
+    """An adaptive solver found no step size for a state that grows beyond all bounds."""
 
 
 def integrate(
@@ -42,27 +45,31 @@ def integrate(
     atol: float = 1e-3,
     adjoint: bool = False,
 ) -> Tensor:
-    """h(t0 + T) of dh/dt = drift(t, h), h(t0) = h; after each of `steps` steps noise of standard
-    deviation k is added.
+    """The state at t0 + T of dh/dt = drift(t, h), started from h at t0.
+
+    With k > 0 every step also adds noise of standard deviation k, so that more steps mean more
+    noise in all.
 
     Parameters:
         drift: (t, h) -> dh/dt, of the shape of h.
         h: (B, ...) the state at t0. Under autocast it stays float32: increments smaller than its
             256th part would be lost in bfloat16.
-        steps: of a fixed grid, from 1.
+        steps: number of equal steps, from 1; adaptive methods ignore it.
         T: integration time, above 0.
-        t0: where it begins.
-        method: "euler": with k > 0 Euler-Maruyama.
-            "rk4": the classical tableau (coefficients >= 0, so a step's Lipschitz factor is at most
-            sum_{j<=4} (dt L)^j / j!); its noise comes after the step.
-            "stoch_rk4": one draw W = k n a step, W/2, W/2, W added inside stages 2 to 4 and W to
-                the
-            result; equal to rk4 only where the drift is 0.
-            "dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun": torchdiffeq, no noise.
-            "srk", "milstein": torchsde with diffusion k sqrt(steps / T).
+        t0: time at which it begins.
+        method: one of
+            "euler": Euler, with k > 0 Euler-Maruyama.
+            "rk4": the classical Runge-Kutta step; its noise comes after the step. Its coefficients
+                are not negative, so that a step's Lipschitz factor is at most the sum of
+                (dt L)^j / j! over j <= 4.
+            "stoch_rk4": a Runge-Kutta step whose noise W, drawn once, also enters its stages:
+                W/2, W/2 and W in stages 2 to 4, and W in the result. With noise it equals rk4
+                only where the drift is 0.
+            "dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun": torchdiffeq, without noise.
+            "srk", "milstein": torchsde with the diffusion k sqrt(steps / T).
         k: standard deviation of the noise of a step, from 0.
-        generator: of the noise; None: torch's global one.
-        rtol, atol: tolerances, by which torchdiffeq chooses its steps.
+        generator: draws the noise; None: torch's global one.
+        rtol, atol: tolerances by which torchdiffeq chooses its steps.
         adjoint: torchdiffeq solves backwards in time for the gradient: little memory, approximate,
             and wrong for gradients per sample.
 
@@ -80,9 +87,9 @@ def integrate(
 
     Source: public code of Oganesyan, Volokhova and Vetrov (stoch_rk4).
 
-    Caveats: a fixed grid is not checked for its accuracy, and may give inf; an adaptive solver
-    chooses its steps for the whole batch, so within the tolerances a state's solution depends on
-    its companions. The own loop (the first three) works under torch.func.vmap and compiles whole.
+    Caveats: nothing checks whether equal steps are short enough, and the result may be inf. An
+    adaptive solver chooses its steps for the whole batch, so that within the tolerances a state's
+    solution depends on its companions.
     """
     check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
     h = widened(h)
@@ -95,12 +102,41 @@ def integrate(
         if method in DIAGONAL:
             return _torchsde(drift, h, t0, T, method, steps, k * math.sqrt(steps / T), generator)
         return _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint)
+    step = STEPPERS[method]
     dt = T / steps
-    step = {"euler": _euler, "rk4": _rk4, "stoch_rk4": _stoch_rk4}[method]
     for i in range(steps):
         noise = k * draw(h, generator) if k else None
         h = step(drift, t0 + i * dt, h, dt, noise)
     return h
+
+
+def _euler(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
+    """One step of Euler, or of Euler-Maruyama."""
+    h = h + dt * drift(t, h)
+    return h if noise is None else h + noise
+
+
+def _rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
+    """One classical Runge-Kutta step, then the noise."""
+    k1 = drift(t, h)
+    k2 = drift(t + dt / 2, h + dt / 2 * k1)
+    k3 = drift(t + dt / 2, h + dt / 2 * k2)
+    k4 = drift(t + dt, h + dt * k3)
+    h = h + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return h if noise is None else h + noise
+
+
+def _stoch_rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
+    """One Runge-Kutta step whose noise enters the stages too."""
+    w = 0.0 if noise is None else noise
+    k1 = drift(t, h)
+    k2 = drift(t + dt / 2, h + dt / 2 * k1 + w / 2)
+    k3 = drift(t + dt / 2, h + dt / 2 * k2 + w / 2)
+    k4 = drift(t + dt, h + dt * k3 + w)
+    return h + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4) + w
+
+
+STEPPERS = {"euler": _euler, "rk4": _rk4, "stoch_rk4": _stoch_rk4}
 
 
 def check(
@@ -114,10 +150,10 @@ def check(
     adjoint: bool = False,
 ) -> None:
     """ValueError of one line for settings that no solver can serve."""
-    whole = isinstance(steps, Integral) and not isinstance(steps, bool) and steps >= 1
     if method not in METHODS:
         raise ValueError(f"method={method!r} is not one of {', '.join(METHODS)}")
-    if not whole:
+    is_whole = isinstance(steps, Integral) and not isinstance(steps, bool)
+    if not (is_whole and steps >= 1):
         raise ValueError(f"steps={steps!r}: wanted a whole number of steps from 1 up")
     if not 0 < T < math.inf:
         raise ValueError(f"T={T}: wanted a positive time of integration")
@@ -136,11 +172,11 @@ def check(
             " gradients"
         )
     if method in BACKENDS:
-        _library(method)
+        _library(method)  # refuses a library that is not installed
 
 
 def widened(h: Tensor) -> Tensor:
-    """A state in float32 at least."""
+    """The state in float32 where it comes in half precision, else as it is."""
     return h.float() if h.dtype in (torch.bfloat16, torch.float16) else h
 
 
@@ -150,19 +186,28 @@ def is_transformed(h: Tensor) -> bool:
 
 
 def draw(h: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal noise like h, filled in the order of its logical shape whatever its memory
-    format, so that stacked and plain training draw the same numbers."""
+    """Standard normal noise of the shape of h.
+
+    The numbers are laid down in the order of the axes whatever the memory format of h, so that
+    stacked and plain training draw the same ones.
+    """
     if generator is None:
         return torch.randn_like(h, memory_format=torch.contiguous_format)
     return torch.randn(h.shape, generator=generator, device=h.device, dtype=h.dtype)
 
 
 class Draws(TorchFunctionMode):
-    """While on, in this thread, randn_like draws every block of rows from its generator."""
+    """A context in which torch.randn_like draws each block of rows from a generator of its own.
+
+    A model that is queried in blocks of images so gets the same noise however many blocks one
+    forward pass holds. Only calls of this thread are concerned.
+    """
 
     def __init__(self, generators: list[torch.Generator], sizes: list[int]) -> None:
+        """One generator a block, and the number of rows of each block."""
         super().__init__()
-        self.generators, self.sizes = generators, sizes
+        self.generators = generators
+        self.sizes = sizes
 
     def __torch_function__(
         self,
@@ -174,34 +219,12 @@ class Draws(TorchFunctionMode):
         if function is not torch.randn_like:
             return function(*args, **(kwargs or {}))
         blocks = args[0].split(self.sizes) if len(self.sizes) > 1 else args
-        return torch.cat([draw(block, g) for block, g in zip(blocks, self.generators, strict=True)])
-
-
-def _euler(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
-    h = h + dt * drift(t, h)
-    return h if noise is None else h + noise
-
-
-def _rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
-    k1 = drift(t, h)
-    k2 = drift(t + dt / 2, h + dt / 2 * k1)
-    k3 = drift(t + dt / 2, h + dt / 2 * k2)
-    k4 = drift(t + dt, h + dt * k3)
-    h = h + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-    return h if noise is None else h + noise
-
-
-def _stoch_rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
-    w = 0.0 if noise is None else noise
-    k1 = drift(t, h)
-    k2 = drift(t + dt / 2, h + dt / 2 * k1 + w / 2)
-    k3 = drift(t + dt / 2, h + dt / 2 * k2 + w / 2)
-    k4 = drift(t + dt, h + dt * k3 + w)
-    return h + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4) + w
+        noise = [draw(block, g) for block, g in zip(blocks, self.generators, strict=True)]
+        return torch.cat(noise)
 
 
 def _library(method: str) -> ModuleType:
-    """The module behind a method; imported here, since it takes a second and few need it."""
+    """The library of a method, imported here since that takes a second and few need it."""
     name = BACKENDS[method]
     try:
         return importlib.import_module(name)
@@ -211,13 +234,17 @@ def _library(method: str) -> ModuleType:
         ) from error
 
 
-class _Function(nn.Module):
-    """A drift as torchdiffeq's adjoint wants it: a module that owns the parameters."""
+class _DriftModule(nn.Module):
+    """A drift as torchdiffeq's adjoint wants it: a module that owns the drift's parameters.
+
+    `owner` is the module whose parameters these are: the drift itself, or the module that it is a
+    method of; None for a plain function.
+    """
 
     def __init__(self, drift: Drift) -> None:
         super().__init__()
         self.drift = drift
-        owner = getattr(drift, "__self__", drift)
+        owner = getattr(drift, "__self__", drift)  # of a bound method its object
         self.owner = owner if isinstance(owner, nn.Module) else None
 
     def forward(self, t: Tensor, h: Tensor) -> Tensor:
@@ -234,35 +261,35 @@ def _torchdiffeq(
     atol: float,
     adjoint: bool,
 ) -> Tensor:
+    """The last state of torchdiffeq's solution; BlownUp where it finds no step."""
     library = _library(method)
-    times = torch.tensor(
-        [t0, t0 + T], dtype=h.dtype if h.dtype == torch.float64 else torch.float32, device=h.device
-    )
-    solve = library.odeint_adjoint if adjoint else library.odeint
-    function = _Function(drift)
-    if adjoint and function.owner is None:  # its parameters would get no gradient
+    module = _DriftModule(drift)
+    if adjoint and module.owner is None:  # its parameters would get no gradient
         raise ValueError(
             "adjoint=True with a drift that is no nn.Module and no method of one: its parameters"
             " cannot be found; make it a module, or leave adjoint out"
         )
-    # the last step ends at the end; else the library steps beyond it and interpolates, which no
-    # tolerance checks
-    ends = {"step_t": times[1:]}
-    back = {"adjoint_options": {"step_t": times[:1]}} if adjoint else {}
+    dtype = torch.float64 if h.dtype == torch.float64 else torch.float32
+    times = torch.tensor([t0, t0 + T], dtype=dtype, device=h.device)
+    # Without step_t the library steps beyond the end and interpolates, which no tolerance checks.
+    options = {"method": method, "rtol": rtol, "atol": atol, "options": {"step_t": times[1:]}}
+    solve = library.odeint
+    if adjoint:
+        solve = library.odeint_adjoint
+        options["adjoint_options"] = {"step_t": times[:1]}  # backwards t0 is the end
     try:
-        return solve(function, h, times, rtol=rtol, atol=atol, method=method, options=ends, **back)[
-            -1
-        ]
+        states = solve(module, h, times, **options)
     except AssertionError as error:  # a step size of 0, or a state that is not finite
-        first = (str(error).splitlines() or ["no reason given"])[0]
+        first_line = (str(error).splitlines() or ["no reason given"])[0]
         raise BlownUp(
             f"the state blew up: {method} found no step that meets rtol={rtol}, atol={atol}"
-            f" ({first}); take a smaller learning rate, lipschitz=, or a fixed grid"
+            f" ({first_line}); take a smaller learning rate, lipschitz=, or a fixed grid"
         ) from error
+    return states[-1]
 
 
 class _Diffusion(nn.Module):
-    """drift and constant diffusion on states flattened to (B, d), as torchsde wants them."""
+    """The equation as torchsde wants it: drift f and constant diffusion g of states (B, d)."""
 
     noise_type, sde_type = "diagonal", "ito"
 
@@ -289,27 +316,29 @@ def _torchsde(
     diffusion: float,
     generator: torch.Generator | None,
 ) -> Tensor:
+    """The last state of torchsde's solution on `steps` equal steps."""
     library = _library(method)
     y = h.flatten(1)
-    device = h.device if generator is None else generator.device
-    # torchsde draws from NumPy: the bits of one number of ours are its seed
-    entropy = int(
-        draw(torch.zeros(1, dtype=torch.float64, device=device), generator).view(torch.int64).abs()
-    )
-    levy = "space-time" if method == "srk" else "none"
     path = library.BrownianInterval(
         t0=t0,
         t1=t0 + T,
         size=tuple(y.shape),
         dtype=y.dtype,
         device=y.device,
-        entropy=entropy,
-        levy_area_approximation=levy,
+        entropy=_brownian_seed(h, generator),
+        levy_area_approximation="space-time" if method == "srk" else "none",
     )
     times = torch.tensor([t0, t0 + T], dtype=torch.float64, device=y.device)
-    problem = _Diffusion(drift, h.shape[1:], diffusion)
-    # steps a trifle longer, the last cut off at the end: rounding would leave a remainder of a step
-    # more
-    return library.sdeint(problem, y, times, bm=path, method=method, dt=T / steps * (1 + 1e-9))[
-        -1
-    ].view_as(h)
+    equation = _Diffusion(drift, h.shape[1:], diffusion)
+    # A trifle longer than T / steps: else rounding would leave a remainder at the end, and with it
+    # one step more. The library cuts the last step off at the end.
+    dt = T / steps * (1 + 1e-9)
+    states = library.sdeint(equation, y, times, bm=path, method=method, dt=dt)
+    return states[-1].view_as(h)
+
+
+def _brownian_seed(h: Tensor, generator: torch.Generator | None) -> int:
+    """A seed for torchsde, which draws from NumPy: the bits of one number of our generator."""
+    device = h.device if generator is None else generator.device
+    number = draw(torch.zeros(1, dtype=torch.float64, device=device), generator)
+    return int(number.view(torch.int64).abs())
