@@ -216,13 +216,13 @@ def choose(
             file=sys.stderr,
         )
     num_models = len(plan.member)
-    count = processes(plan.recipe, str(plan.device), workers)
     way = parsed(strategy)
     if isinstance(way, Strategy):
         way = settled(plan, way._replace(group=min(way.group, num_models)))
     else:
         way = _by_rule(plan)
-    if way.kind != "plain" and ":" not in strategy:
+    if way.kind == "stacked" and ":" not in strategy:  # a group for every worker
+        count = processes(plan.recipe, str(plan.device), workers)
         way = way._replace(group=min(way.group, math.ceil(num_models / count)))
     threads = torch.get_num_threads()
     if plan.device.type == "cpu":
@@ -299,7 +299,7 @@ def _by_rule(plan: Plan) -> Strategy:
 
 @contextlib.contextmanager
 def training_bar(
-    title: str, rows: list[int], epochs: int, execution: dict, workers: int, shown: bool
+    title: str, rows: list[int], epochs: int, how: dict, workers: int, progress: bool
 ) -> Iterator[Progress]:
     """A progress bar in epochs of models; about ten plain lines where MIA_NB_MODE is batch.
 
@@ -307,21 +307,21 @@ def training_bar(
         title: what is trained.
         rows: the models' numbers.
         epochs: of each.
-        execution: how they are trained.
+        how: they are trained, as `choose` says it.
         workers: units at a time.
-        shown: False shows nothing.
+        progress: False shows nothing.
 
     Yields:
         What takes reports of progress, from any thread: rows, the epochs they have behind them, and
         the mean loss of the last one.
     """
-    place = "" if execution["device"] == "cpu" else f" on {execution['device']}"
-    how = f"{recorded_strategy(execution)}, {workers} x {execution['threads']} threads"
-    label = f"training {len(rows)} {title}{place} ({how})"
+    place = "" if how["device"] == "cpu" else f" on {how['device']}"
+    strategy = f"{recorded_strategy(how)}, {workers} x {how['threads']} threads"
+    label = f"training {len(rows)} {title}{place} ({strategy})"
     plain = os.environ.get("MIA_NB_MODE") == "batch"
     total = len(rows) * epochs
-    with tqdm(total=total, desc=label, unit="epoch", disable=not shown or plain) as bar:
-        advance = Advance(bar, rows, total, label if shown and plain else None)
+    with tqdm(total=total, desc=label, unit="epoch", disable=not progress or plain) as bar:
+        advance = Advance(bar, rows, total, label if progress and plain else None)
         yield advance.report
 
 

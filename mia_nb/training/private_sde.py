@@ -470,30 +470,35 @@ def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> 
         rest = {"keep": args["keep"], "classes": classes, "delta": delta, "relation": relation}
         epsilon = accounting.stored_epsilon(mu=mu, **rest)
     return Proof(
-        epsilon,
-        delta,
-        relation,
-        _certified(network),
-        mu,
-        args["keep"],
-        classes,
-        args["releases"],
-        args["slots"],
-        failed,
+        epsilon=epsilon,
+        delta=delta,
+        relation=relation,
+        lipschitz=_certified(network),
+        mu=mu,
+        keep=args["keep"],
+        classes=classes,
+        releases=args["releases"],
+        slots=args["slots"],
+        failed=failed,
     )
 
 
 def _unbounded(network: Bottleneck) -> tuple[str, ...]:
     """What lacks for a bound of the states' trade-off."""
     block = network.flow
-    lacks = {
-        "states are not clipped (clip=None)": block.clip is None,
-        "the drift has no certified constant (lipschitz=None)": block.drift.lipschitz is None,
-        f"no bound is known for {block.solver['method']}": block.solver["method"] not in COVERED,
-        "the state is of second order": block.order != 1,
-        "there is no noise (k=0)": block.k == 0,
-    }
-    return tuple(reason for reason, applies in lacks.items() if applies)
+    method = block.solver["method"]
+    lacks = []
+    if block.clip is None:
+        lacks.append("states are not clipped (clip=None)")
+    if block.drift.lipschitz is None:
+        lacks.append("the drift has no certified constant (lipschitz=None)")
+    if method not in COVERED:
+        lacks.append(f"no bound is known for {method}")
+    if block.order != 1:
+        lacks.append("the state is of second order")
+    if block.k == 0:
+        lacks.append("there is no noise (k=0)")
+    return tuple(lacks)
 
 
 def _not_public(pool: Pool) -> tuple[str, ...]:
@@ -504,25 +509,27 @@ def _not_public(pool: Pool) -> tuple[str, ...]:
         )
     except ValueError as error:
         return (f"the public network is gone ({error})",)
+    lacks = []
     images = pool.images()
     public = backbone.images()
     seen = {row.tobytes() for row in public.x.numpy()}
     shared = sum(row.tobytes() in seen for row in images.x.numpy())
+    if shared > 0:
+        lacks.append(f"{shared} private images are among the public ones")
+    if backbone.recipe.parent is not None:
+        lacks.append("the public network has a parent")
     measured = data.from_arrays(public.x, public.y, classes=public.classes)
-    from_public = (public.mean, public.std) in (((0.0,), (1.0,)), (measured.mean, measured.std))
+    scale = (public.mean, public.std)
+    if scale not in (((0.0,), (1.0,)), (measured.mean, measured.std)):
+        lacks.append("normalisation was not measured on the public images")
+    if (images.mean, images.std) != scale:
+        lacks.append("private images are normalised otherwise than public ones")
     state = backbone.state(0)
-    lacks = {
-        f"{shared} private images are among the public ones": shared > 0,
-        "the public network has a parent": backbone.recipe.parent is not None,
-        "normalisation was not measured on the public images": not from_public,
-        "private images are normalised otherwise than public ones": (images.mean, images.std)
-        != (public.mean, public.std),
-        "weights before the head are not the public network's": any(
-            not _same_frozen(pool.state(m), state) for m in range(len(pool.member))
-        ),
-        "states of a batch depend on each other": _mixes(pool.model(0), public),
-    }
-    return tuple(reason for reason, applies in lacks.items() if applies)
+    if not all(_same_frozen(pool.state(m), state) for m in range(len(pool.member))):
+        lacks.append("weights before the head are not the public network's")
+    if _mixes(pool.model(0), public):
+        lacks.append("states of a batch depend on each other")
+    return tuple(lacks)
 
 
 def _same_frozen(state: dict[str, Tensor], public: dict[str, Tensor]) -> bool:

@@ -108,7 +108,7 @@ def train_pool(
     data.check_images(images)
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
     check_backend(backend, models.architecture(recipe.model, recipe.model_args))
-    device_of(device, here=False)
+    device_of(device, here=False)  # these three refuse what is none
     parsed(strategy)
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)

@@ -55,7 +55,7 @@ ROUNDS = 4  # times that the units which are missing are handed out before the t
 REPORTED = 0.5  # seconds between two reports of a worker, and two looks at the reports
 # torch's threads and its global generator belong to the process: a worker with several threads
 # trains one unit at a time
-ALONE = threading.Lock()
+ONE_AT_A_TIME = threading.Lock()
 
 
 class Order(NamedTuple):
@@ -164,7 +164,7 @@ def started(backend: str, workers: int | None, builder: str, device: str | None)
                 os.environ.get(models.ALLOWED, ""),
                 builder,
             )
-            options = {"initializer": follow, "initargs": arguments}
+            options = {"initializer": end_with_parent, "initargs": arguments}
             if torch.cuda.is_available():
                 stack.callback(_free_gpus)
         stack.enter_context(parallel_config(backend=backend, **options))
@@ -248,7 +248,7 @@ def _not_installed(backend: str, error: ImportError) -> ValueError:
     )
 
 
-def follow(parent: int, *_: object) -> None:
+def end_with_parent(parent: int, *_: object) -> None:
     """Prepare a process of loky: it ends with the one that started it, and leaves Ctrl-C to it.
 
     Joblib ends its processes when a call is interrupted or Python exits. This is for SIGTERM and
@@ -293,7 +293,7 @@ def decide(
     return resumed(folder, device, strategy, here=False)
 
 
-def sign_of_loss(backend: str) -> type[Exception]:
+def error_of_lost_worker(backend: str) -> type[Exception]:
     """The exception by which a backend says that a worker died."""
     if backend == "ray":
         from ray.exceptions import RayActorError
@@ -331,7 +331,7 @@ def train_units(
         ValueError: what a worker complains of.
     """
     folder = pool.folder
-    lost = sign_of_loss(backend)
+    worker_lost = error_of_lost_worker(backend)
     with tempfile.TemporaryDirectory(
         prefix=REPORTS, dir=folder.path, ignore_cleanup_errors=True
     ) as reports:
@@ -345,7 +345,7 @@ def train_units(
                 train = delayed(partial(train_there, wait=number > 0))
                 try:
                     Parallel(n_jobs=workers, batch_size=1)(train(order, rows) for rows in missing)
-                except lost as error:
+                except worker_lost as error:
                     reason = " ".join(str(error).split())[:300]
                     print(
                         f"a worker died ({reason}): training again what is missing",
@@ -425,7 +425,7 @@ def pool_there(order: Order) -> Pool:
 
 def begin_there(order: Order, device: str | None, strategy: str, workers: int) -> None:
     """A worker's part of `decide`: choose how to train by the machine that it runs on."""
-    with ALONE:
+    with ONE_AT_A_TIME:
         pool = pool_there(order)
         plan = pool.plan(pool.mapped_images, pool.parent)
 
@@ -444,7 +444,7 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
         rows: of the unit.
         wait: whether to wait for a unit that another process trains now.
     """
-    with ALONE, contextlib.suppress(Unwanted):
+    with ONE_AT_A_TIME, contextlib.suppress(Unwanted):
         pool = pool_there(order)
         begun = read_execution(pool.folder)
         if begun.get("torch") != TORCH:
