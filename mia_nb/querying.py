@@ -178,7 +178,8 @@ def _settings(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple
     # an SDE's noise goes along with what is done to the image; dropout layers' noise is a query
     # of its own
     changed = plan.input_dropout or plan.augment
-    query_kind = _source(plan, noise and not (_noise_of_blocks_alone(pool) and changed))
+    goes_along = changed and _noise_of_blocks_alone(pool)
+    query_kind = _source(plan, None if goes_along else noise)
     if plan.mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], plan)
     if plan.activity:
