@@ -72,10 +72,12 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
 
 
 def _verdict(compared: list[tuple[str, Contrast, float]]) -> dict[str, object]:
+    """The verdict, how many comparisons agree with the claim, and the one that is least for it."""
     if not compared:
         return {"verdict": "not printed", "comparisons": 0, "agree": 0, "least": ""}
-    agree = sum(_agrees(contrast, value) for _, contrast, value in compared)
-    block, contrast, value = min(compared, key=lambda row: _support(row[1], row[2]))
+    support = [_support(contrast, value) for _, contrast, value in compared]
+    agree = sum(value > 0 for value in support)
+    block, contrast, value = compared[support.index(min(support))]
     form = ".2f" if contrast.ratio else "+.4f"
     return {
         "verdict": "holds" if agree == len(compared) else "does not hold",
@@ -85,17 +87,13 @@ def _verdict(compared: list[tuple[str, Contrast, float]]) -> dict[str, object]:
     }
 
 
-def _agrees(contrast: Contrast, value: float) -> bool:
-    if contrast.margin:
-        return abs(value) <= contrast.margin + ROUNDING
-    return value > contrast.above + ROUNDING
-
-
 def _support(contrast: Contrast, value: float) -> float:
-    """How far a value lies on the claim's side of its limit, negative beyond it."""
+    """How far a value lies on the claim's side of its limit; a difference as large as the margin is
+    still within it, one that is not above the limit is not for the claim.
+    """
     if contrast.margin:
-        return contrast.margin - abs(value)
-    return value - contrast.above
+        return contrast.margin - abs(value) + ROUNDING
+    return value - contrast.above - ROUNDING
 
 
 @cache

@@ -238,8 +238,9 @@ def tables_beside(
     }
 
     @cache
-    def measured(setting: Setting) -> pd.DataFrame:
-        return _measure(settings[setting], n_resamples, seed)
+    def measured(setting: Setting) -> tuple[pd.DataFrame, int]:
+        scores = settings[setting]
+        return _measure(scores, n_resamples, seed), smallest(scores)[1]
 
     rows = []
     for wanted, record in printed_records(study):
@@ -252,8 +253,8 @@ def tables_beside(
             numbers = {"ours": np.nan, "low": np.nan, "high": np.nan, "measurable": False, "n0": 0}
             notes += ["not run", "" if here else place]
         else:
-            numbers = measured(setting).loc[record["metric"]].rename({"value": "ours"}).to_dict()
-            n0 = smallest(settings[setting])[1]
+            ends, n0 = measured(setting)
+            numbers = ends.loc[record["metric"]].rename({"value": "ours"}).to_dict()
             numbers |= {"measurable": measurable(record["metric"], n0), "n0": n0}
             notes += [*_differences(setting, wanted, record, settings[setting]), place]
         rows.append(
