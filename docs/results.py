@@ -378,7 +378,11 @@ def factors() -> list[str]:
     for statement, (least, most, above, below, datasets, attacks) in FACTORS:
         rows = rates[rates["dataset"].isin(datasets) & rates["attack"].isin(attacks)]
         sides = [
-            rows[pd.concat([rows[name].isin(known) for name, known in side.items()], axis=1).all(1)]
+            rows[
+                pd.concat([rows[name].isin(known) for name, known in side.items()], axis=1).all(
+                    axis=1
+                )
+            ]
             for side in (above, below)
         ]
         both = sides[0].merge(sides[1], on=["dataset", "attack", "metric"])

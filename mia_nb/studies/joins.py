@@ -63,16 +63,13 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
 
     A join of one side alone sets every setting against itself.
     """
-    a, b = (
-        noiseless(networks, selections) if side == "noiseless" else select(side, networks)
-        for side in (join["a"], join.get("b", {}))
-    )
+    a = _side(join["a"], networks, selections)
     if "along" in join:
         matched = _along(join, a)
     elif "b" not in join:
         matched = [(setting, setting) for setting in a]
     else:
-        b = select(join.get("only_b", {}), b)
+        b = select(join.get("only_b", {}), _side(join["b"], networks, selections))
         differ = join.get("differ", Setting._fields)
         shared = [name for name in Setting._fields if name not in differ]
         every = combinations(a, 2) if join["a"] == join["b"] else product(a, b)
@@ -80,6 +77,10 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
     if join.get("most_alike"):
         matched = _most_alike(matched)
     return _by_queries(matched, join["queries"]) if "queries" in join else matched
+
+
+def _side(side: dict | list | str, networks: list[Setting], selections: dict) -> list[Setting]:
+    return noiseless(networks, selections) if side == "noiseless" else select(side, networks)
 
 
 def _along(join: dict, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
@@ -118,19 +119,23 @@ def _most_alike(matched: list[tuple]) -> list[tuple]:
     def shared(pair: tuple) -> int:
         return sum(getattr(pair[0], name) == getattr(pair[1], name) for name in LIKENESS)
 
-    most = {
-        second: max(shared(pair) for pair in matched if pair[1] == second) for _, second in matched
-    }
+    most: dict[Setting, int] = {}
+    for pair in matched:
+        most[pair[1]] = max(most.get(pair[1], 0), shared(pair))
     return [pair for pair in matched if shared(pair) == most[pair[1]]]
 
 
 def _by_queries(matched: list[tuple], which: str) -> list[tuple]:
     """Of pairs that differ in queries alone the one with the most, or ("fewer") all others."""
-    networks = {pair: tuple(setting._replace(queries=1) for setting in pair) for pair in matched}
-    rising = sorted(matched, key=lambda pair: pair[1].queries)
-    most = {networks[pair]: pair[1].queries for pair in rising}
+
+    def networks(pair: tuple) -> tuple:
+        return tuple(setting._replace(queries=1) for setting in pair)
+
+    most: dict[tuple, int] = {}
+    for pair in matched:
+        most[networks(pair)] = max(most.get(networks(pair), 0), pair[1].queries)
     wanted = which == "most"
-    return [pair for pair in matched if (pair[1].queries == most[networks[pair]]) == wanted]
+    return [pair for pair in matched if (pair[1].queries == most[networks(pair)]) == wanted]
 
 
 def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:

@@ -157,9 +157,10 @@ class Setting(NamedTuple):
     @property
     def label(self) -> str:
         """The models in words, without queries and attack: "SDENet sigma=2, 2 blocks, L2"."""
-        if self.recipe or self.model in TRAINED:
-            spiking = f"SNN {self.training} T={self.timesteps}"
-            return self.recipe or (spiking if self.model == "snn" else "ANN")
+        if self.recipe:
+            return self.recipe
+        if self.model in TRAINED:
+            return f"SNN {self.training} T={self.timesteps}" if self.model == "snn" else "ANN"
         usual = RESNET_BLOCKS if self.model == "resnet14" else 1
         return self._described(
             f"{self.blocks} block{'s' * (self.blocks != 1)}" if self.blocks != usual else "",
@@ -291,13 +292,12 @@ def _equation(model: str, flow: dict) -> str:
 def _options(name: str, options: dict | None) -> str:
     """Options of a defense in words, without those whose value the study prints."""
     printed = PRINTED_OPTIONS.get(name, {})
-    return ", ".join(
-        f"{key.replace('_', ' ')} {value:g}"
-        if isinstance(value, int | float)
-        else f"{key.replace('_', ' ')} {value}"
-        for key, value in sorted((options or {}).items())
-        if printed.get(key) != value
-    )
+    words = []
+    for key, value in sorted((options or {}).items()):
+        if printed.get(key) != value:
+            text = f"{value:g}" if isinstance(value, int | float) else value
+            words.append(f"{key.replace('_', ' ')} {text}")
+    return ", ".join(words)
 
 
 def _variant(info: dict) -> str:
@@ -321,16 +321,13 @@ def normal(setting: Setting) -> Setting:
     Raises ValueError for one that cannot be.
     """
     spiking = setting.model == "snn"
-    families = " and ".join(NOISY)
-    trained = (
-        setting.training in TRAINED.get(setting.model, ()) and (setting.timesteps > 0) == spiking
-    )
-    if setting.model in TRAINED and not (trained and (spiking or setting.references == "own")):
-        raise ValueError(
-            f"{setting} "
-            f"is no setting: an ann has training '', 0 timesteps and its own references, a snn"
-            f" {', '.join(TRAINED['snn'])} and at least 1 timestep"
-        )
+    if setting.model in TRAINED:
+        trained = setting.training in TRAINED[setting.model] and (setting.timesteps > 0) == spiking
+        if not trained or not (spiking or setting.references == "own"):
+            raise ValueError(
+                f"{setting} is no setting: an ann has training '', 0 timesteps and its own"
+                f" references, a snn {', '.join(TRAINED['snn'])} and at least 1 timestep"
+            )
     if setting.references not in REFERENCES:
         raise ValueError(
             f"{setting} has unknown references {setting.references!r}: wanted one of"
@@ -338,7 +335,8 @@ def normal(setting: Setting) -> Setting:
         )
     if (setting.k and setting.model not in NOISY) or (setting.augment and setting.model != "anode"):
         raise ValueError(
-            f"{setting} cannot be: noise (k) is for {families} alone, augment for anode alone"
+            f"{setting} cannot be: noise (k) is for {' and '.join(NOISY)} alone, augment for anode"
+            " alone"
         )
     if setting.k < 0 or setting.T <= 0 or min(setting.blocks, setting.steps, setting.queries) < 1:
         raise ValueError(
@@ -350,9 +348,9 @@ def normal(setting: Setting) -> Setting:
         setting = setting._replace(steps=16)
     if not setting.k:
         setting = setting._replace(noise_train=True, noise=True)
-    return (
-        setting if setting.stochastic or setting.model in TRAINED else setting._replace(queries=1)
-    )
+    if not setting.stochastic and setting.model not in TRAINED:
+        setting = setting._replace(queries=1)
+    return setting
 
 
 def usable(settings: dict, models=()) -> dict[Setting, Scores]:
