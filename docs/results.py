@@ -377,15 +377,9 @@ def factors() -> list[str]:
     lines = table("stated", "ratios within", "smallest", "largest")
     for statement, (least, most, above, below, datasets, attacks) in FACTORS:
         rows = rates[rates["dataset"].isin(datasets) & rates["attack"].isin(attacks)]
-        sides = [
-            rows[
-                pd.concat([rows[name].isin(known) for name, known in side.items()], axis=1).all(
-                    axis=1
-                )
-            ]
-            for side in (above, below)
-        ]
-        both = sides[0].merge(sides[1], on=["dataset", "attack", "metric"])
+        both = with_entries(rows, above).merge(
+            with_entries(rows, below), on=["dataset", "attack", "metric"]
+        )
         both = both[(both["value_x"] > 0) | (both["value_y"] > 0)]  # 0 / 0 is no ratio
         ratios = both["value_x"] / both["value_y"]
         within = (ratios >= least - half_a_digit(least)) & (ratios < most + half_a_digit(most))
@@ -394,6 +388,13 @@ def factors() -> list[str]:
             f" {ratios.max():.2f} |"
         )
     return lines
+
+
+def with_entries(rows: pd.DataFrame, entries: dict[str, list]) -> pd.DataFrame:
+    """The rows that have one of the values in each of these columns."""
+    for column, values in entries.items():
+        rows = rows[rows[column].isin(values)]
+    return rows
 
 
 def half_a_digit(limit: float) -> float:
