@@ -38,38 +38,22 @@ def local_zo(
     amplitude: Tensor,
     *,
     delta: float = 0.5,
-    dist: str = "normal",
     samples: int = 0,
 ) -> Tensor:
     """Zeroth-order surrogate of Mukhoty et al. 2023: the mean over z of |z| / (2 delta) where |v| <
-    delta |z|, else 0.
+    delta |z|, else 0, for z of the standard normal distribution.
 
-    z has mean 0 and variance 1 (dist: normal, uniform, laplace). samples = 0: the closed form of
-    the expectation, g(v) = (1 / delta) int_{|v| / delta}^inf z density(z) dz; samples = 5 is the
-    released setting and draws from torch's global generator. ValueError for another dist.
+    samples = 0: the closed form of the expectation, g(v) = (1 / delta) int_{|v| / delta}^inf z
+    density(z) dz; samples = 5 is the released setting and draws from torch's global generator.
     """
-    closed, draw = LOCAL_ZO[one_of("dist", dist, LOCAL_ZO)]
     if samples == 0:
-        return closed(v.abs() / delta) / delta
+        u = v.abs() / delta
+        return (u.square() * -0.5).exp() / math.sqrt(2 * math.pi) / delta
     total = torch.zeros_like(v)
     for _ in range(samples):  # one draw at a time: memory does not grow with samples
-        z = draw(v).abs()
+        z = torch.randn_like(v).abs()
         total += torch.where(v.abs() < delta * z, z, 0.0)
     return total / (2 * delta * samples)
-
-
-def _laplace(v: Tensor) -> Tensor:
-    return torch.empty_like(v).exponential_(math.sqrt(2))  # only |z| is used
-
-
-LOCAL_ZO = {
-    "normal": (lambda u: (u.square() * -0.5).exp() / math.sqrt(2 * math.pi), torch.randn_like),
-    "uniform": (
-        lambda u: (3 - u.square()).clamp(min=0) / (4 * math.sqrt(3)),
-        lambda v: torch.empty_like(v).uniform_(-math.sqrt(3), math.sqrt(3)),
-    ),
-    "laplace": (lambda u: (u + 1 / math.sqrt(2)) * (-math.sqrt(2) * u).exp() / 2, _laplace),
-}
 
 
 def atan(v: Tensor, theta: Tensor, amplitude: Tensor, *, alpha: float = 2.0) -> Tensor:

@@ -51,6 +51,7 @@ __all__ = [
     "spiking",
 ]
 
+BINS = 2048  # of a histogram of activations
 REPORTED_IMAGES = 1024  # on which a conversion measures its firing rates
 STATE_SAMPLES = 32  # on which it is tried whether a network's state is cleared
 # methods by which modules drop their state: SpikingJelly, snntorch, Keras
@@ -461,7 +462,7 @@ def sites(model: nn.Module) -> list[Site]:
 
 
 def calibrate(
-    net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = False, bins: int = 2048
+    net: nn.Module, batches: Iterable[Tensor], *, per_channel: bool = False
 ) -> list[Histogram]:
     """Histograms of the positive activations at every site, in one pass of the plain network in
     eval mode.
@@ -470,8 +471,8 @@ def calibrate(
         net: a model or a traced network.
         batches: normalised images (B, C, H, W) of the model's own training half: never another
             model's, never evaluation non-members.
-        per_channel: a histogram for each channel, else for each layer.
-        bins: of each; memory is groups x bins per site, whatever the amount of data.
+        per_channel: a histogram for each channel, else for each layer; of 2,048 bins, so that
+            memory does not grow with the amount of data.
 
     Returns:
         A `Histogram` per site, in the order of the network.
@@ -481,7 +482,7 @@ def calibrate(
     """
     net = net if places.traced(net) else places.trace(net, Spike)[0]
     histograms: dict[str, Histogram] = {}
-    counting = _Counting(net, histograms, per_channel, bins)
+    counting = _Counting(net, histograms, per_channel)
     with models.evaluating(net):
         for x in _checked(batches):
             counting.run(x, 1, False)
@@ -510,13 +511,10 @@ def _checked(batches: Iterable[Tensor]) -> Iterator[Tensor]:
 class _Counting(fx.Interpreter):
     """The plain network, with ReLU at the sites and their activations counted."""
 
-    def __init__(
-        self, net: fx.GraphModule, found: dict[str, Histogram], per_channel: bool, bins: int
-    ) -> None:
+    def __init__(self, net: fx.GraphModule, found: dict[str, Histogram], per_channel: bool) -> None:
         super().__init__(net)
         self.found = found
         self.per_channel = per_channel
-        self.bins = bins
 
     def call_module(self, target: str, args: tuple, kwargs: dict[str, Any]) -> Tensor:
         """What a module returns; at a site, the ReLU of its input, which is counted."""
@@ -527,7 +525,7 @@ class _Counting(fx.Interpreter):
             grouped = z.transpose(0, 1).flatten(1)
         else:
             grouped = z.reshape(1, -1)
-        histogram = self.found.get(target) or Histogram.empty(len(grouped), self.bins)
+        histogram = self.found.get(target) or Histogram.empty(len(grouped), BINS)
         self.found[target] = histogram.add(grouped)
         return z
 
@@ -540,7 +538,6 @@ def convert(
     fit_T: int | None = None,
     per_channel: bool = False,
     p: float = 1,
-    bins: int = 2048,
     pool: str = "keep",
     histograms: list[Histogram] | None = None,
     learn: bool = False,
@@ -559,7 +556,6 @@ def convert(
             conversion, meant for fine-tuning.
         per_channel: one threshold a channel, else one a layer.
         p: theta minimises E |a - Q_T(a)|^p over a site's positive activations a (thresholds.py).
-        bins: of the histograms.
         pool: "keep", or "avg" to replace max-pooling, which belongs before the training of the
             model.
         histograms: of `calibrate`, instead of batches: several T at the price of one.
@@ -604,7 +600,7 @@ def convert(
     kept: list[Tensor] = []
     if histograms is None:
         shown = _keeping(batches, kept, REPORTED_IMAGES)
-        histograms = calibrate(net, shown, per_channel=per_channel, bins=bins)
+        histograms = calibrate(net, shown, per_channel=per_channel)
     if len(histograms) != len(spike_sites):
         raise ValueError(
             f"histograms of {len(histograms)} sites came; this model has {len(spike_sites)}:"
@@ -657,7 +653,7 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
     with models.evaluating(model), models.same_draws(x.device):
         plain = model(x.clone())
     with models.evaluating(net), models.same_draws(x.device):
-        traced = _Counting(net, {}, False, 2).run(x.clone(), 1, False)
+        traced = _Counting(net, {}, False).run(x.clone(), 1, False)
     if not isinstance(plain, Tensor):
         raise ValueError(
             f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one"
