@@ -1,5 +1,10 @@
-"""Likelihood ratios of the target's margin in the worlds with and without the sample: lira, its
-joint form, nig.
+"""Attacks by likelihood ratio: `lira`, its joint form, and `nig`.
+
+Each asks under which world the target's margin phi is more likely: that of the reference models
+trained with the sample (IN), or that of those trained without it (OUT). `lira` takes both for
+Gaussians, `nig` for Student's t, which allows for how badly few references tell a variance.
+
+In names, _t is the target's, _in and _out the two worlds'; ss is a sum of squares around the mean.
 """
 
 from __future__ import annotations
@@ -21,24 +26,25 @@ from mia_nb.attacks.inputs import (
     target_margin,
     worlds_of,
 )
-from mia_nb.attacks.margins import blocks, median
+from mia_nb.attacks.margins import Columns, blocks, median
 from mia_nb.attacks.summaries import World, worlds
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
-PRIOR_CAP = 5000.0  # nig's a0 when the variances look alike
-NU0 = 6.0  # references that a shrunken variance gives to that of all samples
-RHO = 0.1  # share of the diagonal in the joint forms' covariance
-KAPPA0 = 1.0  # references that the centre of IN gives to its prior
-JOINT = ("joint", "mean_sd")  # of `combine`: forms that compare vectors
+MANY_REFERENCES = 32  # a side, from which a sample's own variance is good enough for lira
+NU0 = 6.0  # weight, in references, of all samples' variance in a shrunken one
+RHO = 0.1  # weight of the diagonal in the joint forms' covariance
+KAPPA0 = 1.0  # weight, in references, of the prior in nig's centre of IN
+PRIOR_CAP = 5000.0  # nig's a0 where all samples' variances look alike
+JOINT = ("joint", "mean_sd")  # values of `combine`: forms that compare vectors, not numbers
 
 
 class Fit(NamedTuple):
-    """What an attack takes the density of a sample's margin to be, in row 0 IN and in row 1 OUT:
-    arrays (2, N), in nats.
+    """The two densities of each sample's margin that an attack compares: arrays (2, N), row 0 IN,
+    row 1 OUT, margins in nats.
 
-    Student's t with `freedom` degrees of freedom, the Gaussian where they are infinite. NaN where a
-    side has no references.
+    Each is Student's t with `freedom` degrees of freedom; infinite ones make it a Gaussian. NaN
+    where a side has no references.
     """
 
     centre: np.ndarray
@@ -51,15 +57,17 @@ class Fit(NamedTuple):
         return Fit(*(part[:, sample : sample + 1] for part in self))
 
     def log_density(self, phi: np.ndarray) -> np.ndarray:
-        """log densities IN and OUT at margins phi, (2, N): of every sample at its own, or of one
-        (`of`) at all.
+        """log densities IN and OUT, (2, N), of margins phi (N,).
+
+        A fit of N samples takes each margin for its own sample, that of one sample (`of`) all
+        margins for this one.
         """
         z = (phi - self.centre) / self.scale
         if np.isinf(self.freedom).all():
             return -(z**2 + np.log(2 * np.pi)) / 2 - np.log(self.scale)
         a = self.freedom / 2
-        level = gammaln(a + 0.5) - gammaln(a) - np.log(2 * np.pi * a) / 2
-        return level - np.log(self.scale) - (a + 0.5) * np.log1p(z**2 / (2 * a))
+        log_constant = gammaln(a + 0.5) - gammaln(a) - np.log(2 * np.pi * a) / 2
+        return log_constant - np.log(self.scale) - (a + 0.5) * np.log1p(z**2 / (2 * a))
 
     def log_ratio(self, phi: np.ndarray) -> np.ndarray:
         """log density IN - log density OUT: the attack's score of margins phi (N,)."""
@@ -81,28 +89,38 @@ def lira(
     missing: str = "raise",
     summary: Anything = None,
 ) -> np.ndarray:
-    """Gaussian likelihood ratio of the margin: s = log N(phi_t; m_in, v_in) - log N(phi_t; m_out,
-    v_out).
+    """Gaussian likelihood ratio of the margin (LiRA).
+
+        online:   s = log N(phi_t; m_in, v_in) - log N(phi_t; m_out, v_out)
+        offline:  s = (phi_t - m_out) / sqrt(v_out)
 
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
-        offline: OUT alone: z = (phi_t - m_out) / sqrt(v_out).
-        variance: v of a side, SS = sum of squares around a sample's own mean: per_sample SS / (n -
-            ddof); global sum SS / sum (n - ddof); shrunk (6 v_global + SS) / (6 + n - 1); auto =
-            per_sample where every side has 32 references, else shrunk.
-        centre: "mean" or "median".
-        tail: offline, one_sided, or two_sided: -log N, which rewards low margins too (parity).
-        ddof: of the variance.
-        combine: llr averages s over queries; a name of `combine_queries` reduces the margins first;
-            joint: one Gaussian over the Q margins, of the covariance 0.9 V + 0.1 diag V, V pooled
-            within samples and over sides; mean_sd: that joint form of the queries' mean margin and
-            log standard deviation.
+        offline: whether OUT references alone are used.
+        variance: how v of a side is estimated, see below; "auto" takes per_sample where every
+            sample has 32 references on each side, else shrunk.
+        centre: "mean" or "median" of the side's margins, its m.
+        tail: offline, "one_sided", or "two_sided": -log N(phi_t; m_out, v_out), which rewards low
+            margins as much as high ones.
+        ddof: of the variances.
+        combine: "llr" averages s over queries; a name of `combine_queries` reduces the margins
+            first; "joint" compares the vectors of a sample's Q margins, Gaussians with the
+            covariance 0.9 V + 0.1 diag V, V pooled over samples and sides; "mean_sd" so compares
+            the mean of the Q margins and their log standard deviation.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `worlds_of` the references, where they are known already; None: computed here.
 
-    Source: Carlini et al. 2022. Raises ValueError for missing sides and where no sample has two
-    references on a side. Caveat: with reference counts that depend on the target's membership the
+    Returns:
+        (N,) scores in nats (offline in standard deviations), NaN for samples that lack a side.
+
+    Variances, where SS is the sum of squares of a sample's n margins around their mean:
+        per_sample: SS / (n - ddof).
+        global: sum SS / sum (n - ddof) over samples, one number for all.
+        shrunk: (6 v_global + SS) / (6 + n - 1), between the two.
+
+    Raises ValueError for missing sides and where no sample has two references on a side. Source:
+    Carlini et al. 2022. Caveat: with reference counts that depend on the target's membership the
     score gives the design away, not the model.
     """
     one_of("variance", variance, ("auto", "per_sample", "global", "shrunk"))
@@ -117,10 +135,10 @@ def lira(
                 "lira: the joint forms compare both worlds; use offline=False, or combine='llr'"
             )
         return _joint(target, references, side, combine)
-    n_smaller = side.n_out if offline else np.minimum(side.n_in, side.n_out)
-    fewest = int(n_smaller[side.audited].min(initial=len(side.mask)))
+    n = side.n_out if offline else np.minimum(side.n_in, side.n_out)
+    fewest = int(n[side.audited].min(initial=len(side.mask)))
     if variance == "auto":
-        variance = "per_sample" if fewest >= 32 else "shrunk"
+        variance = "per_sample" if fewest >= MANY_REFERENCES else "shrunk"
     if fewest < 4:
         warnings.warn(
             f"LiRA has {fewest} references on a side: RMIA and Student-t LiRA are steadier below 4",
@@ -133,9 +151,12 @@ def lira(
     for query, (phi_t, phi) in enumerate(pairs):
         world_in, world_out = summary.of(query)
         v_in, v_out = _variances(world_in, world_out, side.audited, offline, variance, ddof)
-        m_in, m_out = world_in.mean, world_out.mean
         if centre == "median":
-            m_in, m_out = median(phi, side.mask), median(phi, ~side.mask)
+            m_in = median(phi, side.mask)
+            m_out = median(phi, ~side.mask)
+        else:
+            m_in = world_in.mean
+            m_out = world_out.mean
         z = (phi_t - m_out) / np.sqrt(v_out)
         if not offline:
             score += (z**2 - (phi_t - m_in) ** 2 / v_in + np.log(v_out / v_in)) / 2
@@ -153,7 +174,7 @@ def lira_fit(
     variance: str = "shrunk",
     combine: str = "margin",
 ) -> tuple[np.ndarray, Fit]:
-    """(the target's margins (N,), the Gaussians that `lira` compares at them).
+    """The target's margins (N,), and the Gaussians that `lira` compares at them.
 
     Parameters:
         target: signals of one model.
@@ -161,9 +182,9 @@ def lira_fit(
         variance: per_sample, global or shrunk.
         combine: one margin for all queries, a name of `combine_queries`.
 
-    log_ratio of the margins is the score of `lira` with these options; NaN where a side is missing.
-    Raises ValueError where no sample has two references on a side, so that there is no variance,
-    and for variance="auto".
+    The fit's log_ratio of the margins is the score of `lira` with these options, NaN where a side
+    is missing. Raises ValueError where no sample has two references on a side, so that there is no
+    variance, and for variance="auto".
     """
     one_of("variance", variance, ("per_sample", "global", "shrunk"))
     side = sides("lira", target, references, ("in", "out"), "nan")
@@ -179,15 +200,15 @@ def nig_fit(
     *,
     combine: str = "margin",
 ) -> tuple[np.ndarray, Fit]:
-    """(the target's margins (N,), the Student t predictives that `nig` compares at them).
+    """The target's margins (N,), and the Student t predictives that `nig` compares at them.
 
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
         combine: one margin for all queries, a name of `combine_queries`.
 
-    log_ratio of the margins is the score of nig(..., combine, allow_unequal=True); NaN where a side
-    is missing.
+    The fit's log_ratio of the margins is the score of `nig` with this `combine` and
+    allow_unequal=True, NaN where a side is missing.
     """
     side = sides("nig", target, references, ("in", "out"), "nan")
     world_in, world_out = worlds_of(references, "nig", combine).of(0)
@@ -201,7 +222,7 @@ def _fit(
     variance: Sequence[np.ndarray],
     freedom: Sequence[np.ndarray | float],
 ) -> Fit:
-    """The fit of both sides, of each (N,); NaN where a side has no references."""
+    """The fit from (IN, OUT) pairs of arrays (N,); NaN where a side has no references."""
     n = np.stack([side.n_in, side.n_out])
     present = np.where(n > 0, 1.0, np.nan)
     freedom = np.stack([np.broadcast_to(degrees, n.shape[1:]) for degrees in freedom])
@@ -221,79 +242,98 @@ def _variances(
     variance: str,
     ddof: int,
 ) -> tuple:
-    """(v_in, v_out) of every sample; v_in is None offline."""
+    """(v_in, v_out) of every sample, (N,) each; v_in is None offline."""
+    v_out = _variance("OUT", world_out, audited, variance, ddof)
+    if offline:
+        return None, v_out
+    return _variance("IN", world_in, audited, variance, ddof), v_out
 
-    def of_side(name: str, n: np.ndarray, ss: np.ndarray) -> np.ndarray:
-        """(N,) floored at 1e-12 + (1e-6 s_global)^2."""
-        free = np.maximum(n - 1, 0)
-        divisor = np.maximum(n - ddof, 0)
-        if not free[audited].any():
-            raise ValueError(
-                f"lira: no sample has two {name} references, so there is no variance estimate:"
-                " train more pairs, or use rmia"
+
+def _variance(side: str, world: World, audited: np.ndarray, variance: str, ddof: int) -> np.ndarray:
+    """(N,) variance of a side's margins by one of the forms that `lira` lists, kept off 0."""
+    free = np.maximum(world.n - 1, 0)
+    divisor = np.maximum(world.n - ddof, 0)
+    if not free[audited].any():
+        raise ValueError(
+            f"lira: no sample has two {side} references, so there is no variance estimate:"
+            " train more pairs, or use rmia"
+        )
+    overall = world.ss[audited].sum() / divisor[audited].sum()
+    if variance == "global":
+        v = np.full(world.ss.shape, overall)
+    elif variance == "shrunk":
+        v = (NU0 * overall + world.ss) / (NU0 + free)
+    else:
+        v = np.where(free > 0, world.ss / np.maximum(divisor, 1), overall)
+        if not free[audited].all():
+            warnings.warn(
+                "lira: samples with one reference on a side take the global variance",
+                stacklevel=4,
             )
-        overall = ss[audited].sum() / divisor[audited].sum()
-        if variance == "global":
-            out = np.full(ss.shape, overall)
-        elif variance == "shrunk":
-            out = (NU0 * overall + ss) / (NU0 + free)
-        else:
-            out = np.where(free > 0, ss / np.maximum(divisor, 1), overall)
-            if not free[audited].all():
-                warnings.warn(
-                    "lira: samples with one reference on a side take the global variance",
-                    stacklevel=4,
-                )
-        return np.maximum(out, 1e-12 + 1e-12 * overall)
-
-    v_out = of_side("OUT", world_out.n, world_out.ss)
-    return None if offline else of_side("IN", world_in.n, world_in.ss), v_out
+    return np.maximum(v, 1e-12 + 1e-12 * overall)
 
 
 def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> np.ndarray:
-    """log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's Q margins, V pooled over
-    samples and sides.
+    """(N,) log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's margins.
+
+    The covariance V is that of all samples, so that the ratio is linear in D:
+    (m_in - m_out)' V^-1 (D - (m_in + m_out) / 2).
     """
     observed = target.margin[0]
-    margin = columns(references.margin)
+    vectors = columns(references.margin)
     if combine == "mean_sd":
-        for cubes in ((target.margin,), (margin[:, part] for part in blocks(*margin.shape))):
-            if not any(np.ptp(cube, axis=1).any() for cube in cubes):
-                raise ValueError(
-                    "combine='mean_sd' needs several differing queries of a stochastic model; these"
-                    " do not differ"
-                )
+        _refuse_equal_queries(target, vectors)
         observed = _mean_and_log_sd(target.margin)[0]
-        margin = margin.then(_mean_and_log_sd)
-    dims, (models, samples) = len(observed), margin.shape
+        vectors = vectors.then(_mean_and_log_sd)
+    dims = len(observed)
     free = np.array([n[side.audited].sum() - side.audited.sum() for n in (side.n_in, side.n_out)])
     if free.min() < 20 * dims:
         raise ValueError(
             f"lira: the joint form of {dims} signals needs {20 * dims} degrees of freedom on a side"
             f" and the references leave {free.min()}: train more pairs, or use combine='llr'"
         )
-    signals = [margin.then(lambda vectors, d=d: vectors[:, d]) for d in range(dims)]
-    both = worlds(signals, side.mask)
+    coordinates = [vectors.then(lambda vector, d=d: vector[:, d]) for d in range(dims)]
+    both = worlds(coordinates, side.mask)
     m_in, m_out = both.total / np.maximum(both.n, 1)[:, None]
-    cross = np.zeros((dims, dims))
+    covariance = _squares(vectors, side, m_in, m_out) / free.sum()
+    diagonal = np.diag(covariance)
+    covariance = (1 - RHO) * covariance + np.diag(RHO * diagonal + 1e-12 * (1 + diagonal))
+    direction = np.linalg.solve(covariance, m_in - m_out)
+    score = np.einsum("dn,dn->n", direction, observed - (m_in + m_out) / 2)
+    return np.where(side.usable, score, np.nan)
+
+
+def _refuse_equal_queries(target: Signals, margin: Columns) -> None:
+    """ValueError where no sample's queries differ, of the target or of the references."""
+    of_references = (margin[:, part] for part in blocks(*margin.shape))
+    for cubes in ((target.margin,), of_references):
+        if not any(np.ptp(cube, axis=1).any() for cube in cubes):
+            raise ValueError(
+                "combine='mean_sd' needs several differing queries of a stochastic model; these"
+                " do not differ"
+            )
+
+
+def _squares(vectors: Columns, side: Sides, m_in: np.ndarray, m_out: np.ndarray) -> np.ndarray:
+    """(d, d) sums of squares and products of the references' vectors (M, d, N) around the mean of
+    their side, over all models and audited samples.
+    """
+    models, samples = vectors.shape
+    dims = len(m_in)
+    total = np.zeros((dims, dims))
     for part in blocks(models * dims, samples):
         mask = side.mask[:, part][:, None]
-        used = side.audited[part]
-        residual = (margin[:, part] - np.where(mask, m_in[:, part], m_out[:, part])) * used
+        mean = np.where(mask, m_in[:, part], m_out[:, part])
+        residual = (vectors[:, part] - mean) * side.audited[part]
         residual = residual.swapaxes(0, 1).reshape(dims, -1)
-        cross += residual @ residual.T
-    pooled = cross / free.sum()
-    spread = np.diag(pooled)
-    pooled = (1 - RHO) * pooled + np.diag(RHO * spread + 1e-12 * (1 + spread))
-    score = np.einsum(
-        "dn,dn->n", np.linalg.solve(pooled, m_in - m_out), observed - (m_in + m_out) / 2
-    )
-    return np.where(side.usable, score, np.nan)
+        total += residual @ residual.T
+    return total
 
 
 def _mean_and_log_sd(margin: np.ndarray) -> np.ndarray:
     """(M, Q, N) -> (M, 2, N): mean and log standard deviation over the queries."""
-    return np.stack([margin.mean(1), np.log(np.maximum(margin.std(1, ddof=1), 1e-9))], axis=1)
+    sd = np.maximum(margin.std(1, ddof=1), 1e-9)
+    return np.stack([margin.mean(1), np.log(sd)], axis=1)
 
 
 @checked
@@ -307,12 +347,14 @@ def nig(
     allow_unequal: Flag = False,
     summary: Anything = None,
 ) -> np.ndarray:
-    """Bayesian variance for few references: ratio of Student-t predictives under a
-    normal-inverse-gamma prior.
+    """Student-t likelihood ratio for few references: LiRA whose variances have a prior that is
+    learned from all samples (normal-inverse-gamma, NIG).
 
-        s = lt(phi_t; 2a, m_in, c_in) - lt(phi_t; 2a, m_out, c_out)
+        s = log t(phi_t; 2a, m_in, c_in) - log t(phi_t; 2a, m_out, c_out)
 
-        for a side with n references and a prior of kappa0 of them, k = kappa0 + n:
+    t(.; nu, m, c) is Student's t with nu degrees of freedom, centre m and squared scale c. A side
+    with n references, of mean xbar, and a prior centre mu0 worth kappa0 more, has k = kappa0 + n,
+
         m = (kappa0 mu0 + n xbar) / k
         c = b (k + 1) / (a k)
         a = a0 + (n_in + n_out - 1) / 2
@@ -325,12 +367,16 @@ def nig(
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
-        offline: log T_cdf of the OUT predictive alone.
+        offline: whether OUT references alone are used: s is then the log of the OUT predictive's
+            distribution function at phi_t.
         combine: llr averages s over queries; a name of `combine_queries` reduces the margins first.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
-        allow_unequal: for designs, as Bernoulli, whose reference counts differ between samples but
-            cannot follow the target's membership.
+        allow_unequal: whether reference counts may differ between samples: right for designs, as
+            Bernoulli, in which they cannot follow the target's membership.
         summary: `worlds_of` the references, where they are known already; None: computed here.
+
+    Returns:
+        (N,) scores in nats, NaN for samples that lack a side.
 
     Source: our formulation of the idea of arXiv 2603.11799. Raises ValueError for missing sides and
     when reference counts differ between samples: the scale depends on them, so counts that follow
@@ -362,6 +408,7 @@ def nig(
 def _nig_online(
     phi_t: np.ndarray, world_in: World, world_out: World, audited: np.ndarray
 ) -> np.ndarray:
+    """(N,) `nig`'s score from both sides."""
     (m_in, m_out), a, (c_in, c_out) = _nig_predictives(world_in, world_out, audited)
     return _log_t(phi_t - m_in, a, c_in) - _log_t(phi_t - m_out, a, c_out)
 
@@ -369,34 +416,34 @@ def _nig_online(
 def _nig_predictives(
     world_in: World, world_out: World, audited: np.ndarray
 ) -> tuple[tuple, np.ndarray, tuple]:
-    """((m_in, m_out), a, (c_in, c_out)): Student's t with 2a degrees of freedom, centre m, scale^2
-    c.
-    """
+    """((m_in, m_out), a, (c_in, c_out)) as `nig` defines them, (N,) each."""
     n_in = np.maximum(world_in.n, 1)
     n_out = np.maximum(world_out.n, 1)
     gap = world_in.mean - world_out.mean
+    mean_gap = gap[audited].mean()
     a0, b0 = variance_prior(
         n_in + n_out - 2, world_in.ss + world_out.ss, audited, between=gap[audited]
     )
-    k = KAPPA0 + n_in
-    shift = gap[audited].mean()
-    centre = (KAPPA0 * (world_out.mean + shift) + n_in * world_in.mean) / k
-    pull = KAPPA0 * n_in * (gap - shift) ** 2 / k
     a = a0 + (n_in / 2 + (n_out - 1) / 2)
-    b = b0 + ((world_in.ss + pull) / 2 + world_out.ss / 2)
+    # OUT has no prior centre; that of IN lies the mean gap above OUT's mean.
+    k = KAPPA0 + n_in
+    m_in = (KAPPA0 * (world_out.mean + mean_gap) + n_in * world_in.mean) / k
+    ss_of_prior = KAPPA0 * n_in * (gap - mean_gap) ** 2 / k
+    b = b0 + ((world_in.ss + ss_of_prior) / 2 + world_out.ss / 2)
     c_in = b * (k + 1) / (a * k)
     c_out = b * (n_out + 1) / (a * n_out)
-    return (centre, world_out.mean), a, (c_in, c_out)
+    return (m_in, world_out.mean), a, (c_in, c_out)
 
 
-def _log_t(gap: np.ndarray, a: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """log density at distance gap of Student's t, 2a degrees of freedom, scale^2 c, up to terms in
-    a.
+def _log_t(distance: np.ndarray, a: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """log density of Student's t (2a degrees of freedom, squared scale c) at a distance from its
+    centre, but for terms in a, which are the same on both sides.
     """
-    return -np.log(c) / 2 - (a + 0.5) * np.log1p(gap**2 / (2 * a * c))
+    return -np.log(c) / 2 - (a + 0.5) * np.log1p(distance**2 / (2 * a * c))
 
 
 def _nig_offline(phi_t: np.ndarray, world: World, audited: np.ndarray) -> np.ndarray:
+    """(N,) `nig`'s score from the OUT side."""
     n = np.maximum(world.n, 1)
     if not (n[audited] > 1).any():
         raise ValueError(
@@ -405,7 +452,8 @@ def _nig_offline(phi_t: np.ndarray, world: World, audited: np.ndarray) -> np.nda
         )
     a0, b0 = variance_prior(n - 1, world.ss, audited)
     a = a0 + (n - 1) / 2
-    z = (phi_t - world.mean) / np.sqrt((b0 + world.ss / 2) * (n + 1) / (a * n))
+    b = b0 + world.ss / 2
+    z = (phi_t - world.mean) / np.sqrt(b * (n + 1) / (a * n))
     return _log_t_cdf(z, 2 * a)
 
 
@@ -415,8 +463,17 @@ def variance_prior(
     audited: np.ndarray,
     between: np.ndarray | None = None,
 ) -> tuple[float, float]:
-    """Inverse-gamma (a0, b0) of the variances, from E and var of log SS: var = trigamma(a0) +
-    trigamma(d/2).
+    """The inverse-gamma prior (a0, b0) of samples' variances, by the moments of their logarithms.
+
+    Parameters:
+        free: (N,) degrees of freedom d of each sample.
+        ss: (N,) sums of squares.
+        audited: (N,) samples to learn from.
+        between: differences of samples' means, of which the variance is guessed where no sample
+            has degrees of freedom.
+
+    Over samples log(SS / d) has the variance trigamma(a0), since true variances differ, plus
+    trigamma(d / 2), the error of an estimate from d degrees of freedom. Its mean gives b0.
     """
     used = audited & (free > 0)
     if not used.any():
@@ -428,29 +485,30 @@ def variance_prior(
         return a0, (a0 - 1) * max(between.var() / 2, 1e-6)
     half = free[used] / 2
     variance = ss[used] / free[used]
-    log_variance = (
-        np.log(np.maximum(variance, 1e-12 + 1e-12 * variance.mean())) - digamma(half) + np.log(half)
-    )
+    positive = np.maximum(variance, 1e-12 + 1e-12 * variance.mean())
+    log_variance = np.log(positive) - digamma(half) + np.log(half)  # without the estimate's bias
     excess = log_variance.var() - polygamma(1, half).mean()
     a0 = PRIOR_CAP
     if excess > polygamma(1, PRIOR_CAP):
-        from scipy.optimize import brentq
+        from scipy.optimize import brentq  # takes a moment to import, and not every score needs it
 
-        a0 = np.exp(
-            brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP))
-        )
+        # trigamma(a0) = excess, solved for log a0
+        log_a0 = brentq(lambda x: np.log(polygamma(1, np.exp(x)) / excess), -30, np.log(PRIOR_CAP))
+        a0 = np.exp(log_a0)
     return a0, np.exp(log_variance.mean() + digamma(a0))
 
 
 def _log_t_cdf(z: np.ndarray, nu: np.ndarray) -> np.ndarray:
-    """log of Student's t distribution function, by the series of the incomplete beta function where
-    it underflows.
+    """(N,) log of the distribution function of Student's t with nu degrees of freedom.
+
+    Far below the centre the function underflows; there the series of the incomplete beta function
+    gives its logarithm.
     """
     tail = stdtr(nu, -np.abs(z))
     out = np.log1p(-tail)
-    low = z < 0
-    out[low] = np.log(np.maximum(tail[low], 1e-300))
-    far = low & (tail < 1e-290)
+    below = z < 0
+    out[below] = np.log(np.maximum(tail[below], 1e-300))
+    far = below & (tail < 1e-290)
     if far.any():
         a = nu[far] / 2
         y = nu[far] / (nu[far] + z[far] ** 2)

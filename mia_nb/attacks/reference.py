@@ -1,5 +1,8 @@
-"""Attacks that compare the target with the references' average output: attack_r, watson, rmia,
-base.
+"""Attacks that compare the target's output with an average of the references' outputs: attack_r,
+watson, rmia, base.
+
+In names, phi is a margin, p the probability of the label, q = 1 - p; _t is the target's, _in and
+_out those of the references trained with a sample and without it.
 """
 
 from __future__ import annotations
@@ -23,22 +26,11 @@ from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 MAX_LOSS = 1000.0  # the largest loss of attack_r's interpolation
-READINGS = {  # of watson: what is compared, as a function of the margin
+SIGNALS = {  # what watson compares, as a function of the margin
     "loss": log_p,
     "margin": np.asarray,
     "confidence": lambda margin: np.exp(log_p(margin)),
 }
-
-
-def _mean(phi: Columns, mask: Columns) -> np.ndarray:
-    """(N,) mean of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
-
-    def mean(part: slice) -> np.ndarray:
-        keep = mask[:, part].astype(np.float64)
-        count = keep.sum(0)
-        return np.einsum("mn,mn->n", phi[:, part], keep) / np.where(count > 0, count, np.nan)
-
-    return by_blocks(phi.shape, mean)
 
 
 @checked
@@ -51,13 +43,13 @@ def attack_r(
     missing: str = "raise",
     summary: Anything = None,
 ) -> np.ndarray:
-    """Reference attack: how the target's margin compares with the references' margins phi_k of the
-    same sample.
+    """Reference attack: how the target's margin phi_t compares with the references' margins phi_k
+    of the same sample.
 
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
-        form: shift, interp or lattice, see below.
+        form: "shift", "interp" or "lattice", see below.
         combine: how queries are combined, a name of `combine_queries`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `worlds_of` the references, where they are known already; None: computed here.
@@ -69,6 +61,9 @@ def attack_r(
         lattice: share of n references with phi_k <= phi_t, at most n + 1 values (Guan et al. 2025):
             its zeros at low FPR are made by ties.
 
+    Returns:
+        (N,) scores: nats with shift, else in [0, 1].
+
     Raises ValueError, with interp, for samples without OUT reference.
     """
     one_of("form", form, ("shift", "interp", "lattice"))
@@ -77,39 +72,46 @@ def attack_r(
     phi_t = target_margin(target, "attack_r", combine)
     phi = reference_margins(references, "attack_r", combine)
     if form == "lattice":
-        below = Columns(phi.shape, lambda index: (phi_t[index[-1]] >= phi[index]).astype(float))
-        return _mean(below, side.mask.then(np.ones_like))
+        return by_blocks(phi.shape, lambda part: (phi[:, part] <= phi_t[part]).mean(0))
     if form == "interp":
-        return 1 - by_blocks(
-            phi.shape,
-            lambda part: _interpolated(
-                -log_p(phi_t[part]), -log_p(phi[:, part]), ~side.mask[:, part]
-            ),
-        )
+
+        def position(part: slice) -> np.ndarray:
+            losses = -log_p(phi[:, part])
+            return _interpolated(-log_p(phi_t[part]), losses, ~side.mask[:, part])
+
+        return 1 - by_blocks(phi.shape, position)
     if summary is None:
         summary = worlds([phi], side.mask)
     return phi_t - _mean_or_nan(summary.together(0))
 
 
 def _mean_or_nan(world: World) -> np.ndarray:
-    """(N,) mean margins, NaN where there is no reference."""
+    """(N,) the world's means, NaN where there is no reference."""
     return np.where(world.n > 0, world.mean, np.nan)
 
 
 def _interpolated(loss_t: np.ndarray, losses: np.ndarray, keep: np.ndarray) -> np.ndarray:
-    """Position of each loss among {0, sorted losses that are kept, MAX_LOSS} in units of 1 / (their
-    count + 1).
+    """(N,) position of the target's loss among those of the references, in [0, 1].
+
+    Parameters:
+        loss_t: (N,) losses of the target.
+        losses: (M, N) losses of the references.
+        keep: (M, N) which of them count.
+
+    The knots 0, the sorted losses that count, and MAX_LOSS stand at equal distances; between them
+    the position is linear in the loss. NaN where no loss counts.
     """
     loss_t = np.minimum(loss_t, MAX_LOSS)
     count = keep.sum(0)
-    # what is not kept sorts to the end, where MAX_LOSS stands
+    # Losses that do not count become MAX_LOSS: they sort behind the others, to the last knot.
     losses = np.sort(np.where(keep, np.minimum(losses, MAX_LOSS), MAX_LOSS), axis=0)
     knots = np.vstack([np.zeros_like(loss_t), losses, np.full_like(loss_t, MAX_LOSS)])
     below = np.minimum((knots[1:] <= loss_t).sum(0), count)
     low = np.take_along_axis(knots, below[None], 0)[0]
     high = np.take_along_axis(knots, (below + 1)[None], 0)[0]
-    share = np.where(high > low, (loss_t - low) / np.where(high > low, high - low, 1), 1)
-    return np.where(count > 0, (below + share) / (count + 1), np.nan)
+    width = np.where(high > low, high - low, 1)
+    fraction = np.where(high > low, (loss_t - low) / width, 1)
+    return np.where(count > 0, (below + fraction) / (count + 1), np.nan)
 
 
 @checked
@@ -123,13 +125,14 @@ def watson(
     missing: str = "raise",
     summary: Anything = None,
 ) -> np.ndarray:
-    """Difficulty calibration: s = g_t - mean_{k in OUT} g_k.
+    """Difficulty calibration: the target's signal less the mean of what models that did not train
+    on the sample show, s = g_t - mean_{k in OUT} g_k.
 
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
-        signal: g: log p ("loss"), phi ("margin") or p ("confidence").
-        centre: "mean" or "median".
+        signal: g, one of "loss" (log p), "margin" (phi) and "confidence" (p).
+        centre: "mean" or "median" of the references.
         combine: how queries are combined, a name of `combine_queries`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `watson_worlds` of the references, where they are known; None: computed here.
@@ -137,21 +140,21 @@ def watson(
     Source: Watson, Guo, Cormode, Sablayrolles 2022. Raises ValueError for samples without OUT
     reference. Warns when the ranking equals the plain loss attack's: the calibration had no effect.
     """
-    read = READINGS[one_of("signal", signal, READINGS)]
+    signal_of = SIGNALS[one_of("signal", signal, SIGNALS)]
     one_of("centre", centre, ("mean", "median"))
     side = sides("watson", target, references, ("out",), missing, summary)
     phi_t = target_margin(target, "watson", combine)
     if centre == "median":
         phi = reference_margins(references, "watson", combine)
-        average = median(phi.then(read), ~side.mask)
+        average = median(phi.then(signal_of), ~side.mask)
     else:
         if summary is None:
             summary = watson_worlds(references, combine=combine, signal=signal)
         _, world_out = summary.of(0)
         average = _mean_or_nan(world_out)
-    score = read(phi_t) - average
-    ranked = score[side.audited][np.argsort(phi_t[side.audited])]
-    if len(ranked) > 2 and (np.diff(ranked) > 0).all():
+    score = signal_of(phi_t) - average
+    by_falling_loss = score[side.audited][np.argsort(phi_t[side.audited])]
+    if len(by_falling_loss) > 2 and (np.diff(by_falling_loss) > 0).all():
         warnings.warn(
             "difficulty calibration had no effect: it ranks exactly as the loss does",
             stacklevel=2,
@@ -162,9 +165,9 @@ def watson(
 def watson_worlds(
     references: Signals, *, combine: str | None = None, signal: str = "loss"
 ) -> Worlds:
-    """The worlds of what `watson` compares."""
-    read = READINGS[one_of("signal", signal, READINGS)]
-    values = reference_margins(references, "watson", combine).then(read)
+    """The references' means of what `watson` compares, with and without each sample."""
+    signal_of = SIGNALS[one_of("signal", signal, SIGNALS)]
+    values = reference_margins(references, "watson", combine).then(signal_of)
     return worlds([values], columns(references.member))
 
 
@@ -182,8 +185,8 @@ def rmia(
     missing: str = "raise",
     summary: Anything = None,
 ) -> np.ndarray:
-    """Robust likelihood ratio u = log p_t - log pbar against the average confidence of the
-    references.
+    """Robust membership inference (RMIA): the target's confidence in the label over the average
+    confidence pbar of the references, u = log p_t - log pbar.
 
         online:   pbar = (mean_IN p + mean_OUT p) / 2
         offline:  pbar = ((1 + a) mean_OUT p + (1 - a)) / 2
@@ -191,22 +194,26 @@ def rmia(
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
-        form: ratio, s = u; count, s = share of population samples z with u(x) - u(z) > log gamma,
-            whose ROC vertices are a subset of ratio's; vote, the majority over queries of that
-            comparison for each pair (x, z).
+        form: "ratio": s = u. "count": s is the share of population samples z with
+            u(x) - u(z) > log gamma; its ROC vertices are a subset of ratio's. "vote": the same
+            share, a comparison with z being won by the majority of queries.
         offline: whether OUT references alone are used.
-        a: of the offline average, in [0, 1].
-        gamma: of count and vote, above 0.
+        a: slope of the line by which the offline form guesses mean_IN p from mean_OUT p, in [0, 1].
+        gamma: threshold of count and vote, above 0.
         trim: share of the references dropped at each end of the confidences, in [0, 0.5); online
             from IN and OUT together, which then weigh by model.
         combine: how queries are combined, a name of `combine_queries`; llr averages u over queries.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `confidences_of` the references, where they are known; None: read from them.
 
-    A population sample that no reference was trained on gets the offline rule with all its OUT
-    references. pbar is kept as a margin, so saturated samples keep their order. Source: Zarifzadeh,
-    Liu, Shokri 2024, Eq. 2-11; Guan et al. 2025 (ratio). Raises ValueError for missing sides and,
-    in count and vote, without population. The paper's temperature belongs to `Signals.from_logits`.
+    Returns:
+        (N,) scores: nats with ratio, else shares in [0, 1]; NaN for samples that lack a side.
+
+    A population sample that no reference was trained on gets the offline average of all its
+    references. pbar is kept as a margin, so that saturated samples keep their order. The paper's
+    temperature belongs to `Signals.from_logits`. Raises ValueError for missing sides and, in count
+    and vote, without population. Source: Zarifzadeh, Liu, Shokri 2024, Eq. 2-11; Guan et al. 2025
+    (ratio).
     """
     one_of("form", form, ("ratio", "count", "vote"))
     if not (0 <= a <= 1 and 0 <= trim < 0.5 and gamma > 0):
@@ -236,16 +243,16 @@ def rmia(
     u = u.mean(0)
     if form == "ratio":
         return u
-    among = np.sort(u[target.population])
-    count = np.searchsorted(among, u - np.log(gamma), side="left")
-    return np.where(np.isnan(u), np.nan, count / len(among))
+    of_population = np.sort(u[target.population])
+    count = np.searchsorted(of_population, u - np.log(gamma), side="left")
+    return np.where(np.isnan(u), np.nan, count / len(of_population))
 
 
 def _log_average(summary: Confidences, query: int, *, offline: bool, a: float) -> np.ndarray:
     """(N,) logarithm of rmia's pbar, from the sums over the references.
 
-    pbar and 1 - pbar are computed side by side, neither as a difference, so that the logarithm is
-    accurate where pbar rounds to 1.
+    p is pbar and q is 1 - pbar, neither computed as a difference, so that the logarithm is accurate
+    where pbar rounds to 1.
     """
     n_in, _ = summary.n
     with np.errstate(divide="ignore", invalid="ignore"):  # NaN where a side has no reference
@@ -253,10 +260,10 @@ def _log_average(summary: Confidences, query: int, *, offline: bool, a: float) -
         q_in, q_out = summary.q[:, query] / summary.n
         p = (p_in + p_out) / 2
         q = (q_in + q_out) / 2
-        by_out = (n_in == 0) | offline
-        if by_out.any():
-            p = np.where(by_out, ((1 + a) * p_out + 1 - a) / 2, p)
-            q = np.where(by_out, (1 + a) * q_out / 2, q)
+        out_alone = (n_in == 0) | offline
+        if out_alone.any():
+            p = np.where(out_alone, ((1 + a) * p_out + 1 - a) / 2, p)
+            q = np.where(out_alone, (1 + a) * q_out / 2, q)
         return -np.log1p(q / p)
 
 
@@ -264,51 +271,72 @@ def _average_margin(
     phi: Columns, side: Sides, *, offline: bool, a: float, trim: float
 ) -> np.ndarray:
     """(N,) margin of rmia's pbar: log pbar - log(1 - pbar), accurate where pbar rounds to 1."""
-    by_out = (side.n_in == 0) | offline
     n_in = np.where(side.n_in, side.n_in, np.nan)
     n_out = np.where(side.n_out, side.n_out, np.nan)
-    weight_in = np.where(by_out, 0 / n_out, 0.5 / n_in)
-    weight_out = np.where(by_out, 1 / n_out, 0.5 / n_out)
+    out_alone = (side.n_in == 0) | offline
+    weight_in = np.where(out_alone, 0 / n_out, 0.5 / n_in)
+    weight_out = np.where(out_alone, 1 / n_out, 0.5 / n_out)
     mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out, trim)
-    with np.errstate(divide="ignore"):  # log 0 = -inf is meant: a = 1 adds nothing
-        blend = np.where(by_out, (1 + a) / 2, 1.0)
-        return np.logaddexp(np.log(blend) + mean_p, np.log1p(-blend)) - np.log(blend) - mean_q
+    # pbar = blend mean_p + 1 - blend, and 1 - pbar = blend mean_q
+    blend = np.where(out_alone, (1 + a) / 2, 1.0)
+    with np.errstate(divide="ignore"):  # log 0 = -inf is meant: where blend is 1 nothing is added
+        log_pbar = np.logaddexp(np.log(blend) + mean_p, np.log1p(-blend))
+    return log_pbar - np.log(blend) - mean_q
 
 
 def _log_means(
     phi: Columns, mask: Columns, weight_in: np.ndarray, weight_out: np.ndarray, trim: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(log mean p, log mean (1 - p)) over references, each (N,), with one weight for IN and one for
-    OUT models.
+    """(log mean p, log mean q) over references, (N,) each.
+
+    Parameters:
+        phi: (M, N) margins.
+        mask: (M, N) True for IN.
+        weight_in, weight_out: (N,) weight of every IN and of every OUT reference; what has weight 0
+            is left out.
+        trim: share of the references left out at each end; those that stay weigh alike.
     """
     mean_p, mean_q = np.empty((2, phi.shape[1]))
     for part in blocks(*phi.shape):
         x = phi[:, part]
         weight = np.where(mask[:, part], weight_in[part], weight_out[part])
         if trim:
-            used = weight > 0
-            count = used.sum(0)
-            rank = np.arange(len(x))[:, None]
-            cut = (trim * count).astype(int)
-            keep = (rank >= cut) & (rank < count - cut)
-            x = np.where(keep, np.sort(np.where(used, x, np.inf), axis=0), 0)
-            weight = keep / np.maximum(count - 2 * cut, 1)
+            x, weight = _trimmed(x, weight > 0, trim)
         mean_p[part], mean_q[part] = log_mean_p_q(x, weight)
     return mean_p, mean_q
 
 
+def _trimmed(phi: np.ndarray, used: np.ndarray, trim: float) -> tuple[np.ndarray, np.ndarray]:
+    """The margins sorted along axis 0, and the weights (M, N) of a mean without the share `trim` of
+    those used at each end.
+    """
+    count = used.sum(0)
+    cut = (trim * count).astype(int)
+    rank = np.arange(len(phi))[:, None]
+    keep = (rank >= cut) & (rank < count - cut)
+    rising = np.sort(np.where(used, phi, np.inf), axis=0)  # what is not used comes last
+    return np.where(keep, rising, 0), keep / np.maximum(count - 2 * cut, 1)
+
+
 def _majority(u: np.ndarray, population: np.ndarray, log_gamma: float) -> np.ndarray:
-    """Share of population samples z that more than half of the queries put below x: (Q, N) ->
-    (N,).
+    """(N,) share of population samples z that u puts below x in more than half of the queries.
+
+    Parameters:
+        u: (Q, N).
+        population: (N,) bool.
+        log_gamma: by which u(x) has to exceed u(z).
     """
     half = len(u) / 2
 
-    def won(part: slice) -> np.ndarray:
-        gaps = (u_q[part, None] - u_q[population] for u_q in u)
-        return (sum((gap > log_gamma).astype(np.int32) for gap in gaps) > half).mean(1)
+    def share_won(part: slice) -> np.ndarray:
+        queries_won = 0
+        for of_query in u:
+            gap = of_query[part, None] - of_query[population]
+            queries_won = queries_won + (gap > log_gamma).astype(np.int32)
+        return (queries_won > half).mean(1)
 
-    score = by_blocks((int(population.sum()), u.shape[1]), won)
-    return np.where(np.isnan(u[0]), np.nan, score)
+    share = by_blocks((int(population.sum()), u.shape[1]), share_won)
+    return np.where(np.isnan(u[0]), np.nan, share)
 
 
 @checked
@@ -322,17 +350,22 @@ def base(
     missing: str = "raise",
     summary: Anything = None,
 ) -> np.ndarray:
-    """Confidence over the models' average confidence: s = log p_t - log mean_{IN + OUT} p, or log
-    p_t - alpha log mean_OUT p.
+    """The target's confidence in the label over the models' average confidence (BASE).
+
+        online:   s = log p_t - log mean_{IN and OUT} p
+        offline:  s = log p_t - alpha log mean_OUT p
 
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
         offline: whether OUT references alone are used.
-        alpha: of the offline form.
+        alpha: exponent of the average in the offline form.
         combine: how queries are combined, a name of `combine_queries`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `confidences_of` the references, where they are known; None: read from them.
+
+    Returns:
+        (N,) scores in nats.
 
     Online this is `rmia` when n_in = n_out; with unequal sides `base` weighs models equally, `rmia`
     sides equally. At Q = 1 it is also the "RMIA" p_t / mean p of Guan et al. 2025, on a log scale.
@@ -340,10 +373,14 @@ def base(
     """
     need = ("out",) if offline else ()
     side = sides("base", target, references, need, missing, summary)
-    count = np.where(side.n_out, side.n_out, np.nan) if offline else len(side.mask)
-    weight_out = np.ones(side.n_out.shape) / count
-    weight_in = 0 * weight_out if offline else weight_out
-    power = alpha if offline else 1
+    if offline:
+        weight_out = 1 / np.where(side.n_out, side.n_out, np.nan)
+        weight_in = 0 * weight_out  # NaN where there is no OUT reference
+        power = alpha
+    else:
+        weight_out = np.full(side.n_out.shape, 1 / len(side.mask))
+        weight_in = weight_out
+        power = 1
     score = np.zeros(side.n_out.shape)
     pairs = per_query(target, references, "base", combine)
     for query, (phi_t, phi) in enumerate(pairs):
@@ -358,8 +395,8 @@ def base(
 
 def _log_overall(summary: Confidences, query: int, offline: bool) -> np.ndarray:
     """(N,) logarithm of base's mean p: over all references, or the OUT ones; NaN without any."""
-    side = slice(1, 2) if offline else slice(None)
-    p = summary.p[side, query].sum(0)
-    q = summary.q[side, query].sum(0)
+    rows = [1] if offline else [0, 1]
+    p = summary.p[rows, query].sum(0)
+    q = summary.q[rows, query].sum(0)
     with np.errstate(invalid="ignore"):
         return -np.log1p(q / p)
