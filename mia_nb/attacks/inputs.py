@@ -128,22 +128,22 @@ def check(
         )
     if alone:
         return
-    queries, samples = zip(*(s.shape[1:] for s in (target, references)), strict=True)
-    other = same_samples and not np.array_equal(target.labels, references.labels)
+    _, target_queries, target_samples = target.shape
+    _, reference_queries, reference_samples = references.shape
     if references.member is None:
         raise ValueError(
             f"{attack} needs to know which samples each reference was trained on, but"
             " references.member is None"
         )
-    if queries[0] != queries[1]:
+    if target_queries != reference_queries:
         raise ValueError(
-            f"the target was queried {queries[0]} times, the references {queries[1]} times: query"
-            " both alike"
+            f"the target was queried {target_queries} times, the references {reference_queries}"
+            " times: query both alike"
         )
-    if other:
+    if same_samples and not np.array_equal(target.labels, references.labels):
         raise ValueError(
-            f"{attack}: target ({samples[0]} samples) and references ({samples[1]}) differ in"
-            " samples or labels"
+            f"{attack}: target ({target_samples} samples) and references ({reference_samples})"
+            " differ in samples or labels"
         )
 
 

@@ -123,13 +123,10 @@ class ResNet18(nn.Module):
         )
         channels = (width, width, 2 * width, 4 * width, 8 * width)
         stages = zip(channels, channels[1:], (1, 2, 2, 2), strict=False)
-        self.stages = nn.Sequential(
-            *(
-                block
-                for before, after, stride in stages
-                for block in (BasicBlock(before, after, stride), BasicBlock(after, after, 1))
-            )
-        )
+        blocks = []
+        for before, after, stride in stages:
+            blocks += [BasicBlock(before, after, stride), BasicBlock(after, after, 1)]
+        self.stages = nn.Sequential(*blocks)
         self.head = nn.Linear(8 * width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -29,26 +29,27 @@ def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.
     membrane is moved back to its side. Caveat: images are shown one at a time, which may round
     otherwise than a batch.
     """
-    if (
-        not len(x)
-        or not isinstance(module, snn.SNN)
-        or module.stochastic
-        or not (spikes := module.spikes())
-    ):
+    if not len(x) or not isinstance(module, snn.SNN) or module.stochastic:
+        return None
+    spikes = module.spikes()
+    if not spikes:
         return None
     site = next(iter(spikes))
     seen = [snn.record(module, image[None], site) for image in x]
-    spk, mem = (np.stack([record[i] for record in seen]) for i in (0, 1))
-    count = max(1, min(NEURONS, spk.shape[2], BYTES // (3 * len(x) * spk.shape[1])))
-    neurons = np.unique(np.linspace(0, spk.shape[2] - 1, count).round().astype(np.int64))
-    spk = spk[:, :, neurons]
-    theta = seen[0][2][neurons].astype(np.float32)
+    spk = np.stack([spk for spk, _, _ in seen])
+    mem = np.stack([mem for _, mem, _ in seen])
+    theta = seen[0][2]
+    _, timesteps, size = spk.shape
+    count = max(1, min(NEURONS, size, BYTES // (3 * len(x) * timesteps)))
+    chosen = _evenly_spaced(size, count)
+    spk = spk[:, :, chosen]
+    theta = theta[chosen].astype(np.float32)
     return {
         "spikes": spk.astype(np.uint8),
-        "membranes": _on_its_side(mem[:, :, neurons], spk, theta),
+        "membranes": _on_its_side(mem[:, :, chosen], spk, theta),
         "thresholds": theta,
-        "neurons": neurons,
-        "size": np.array([mem.shape[2]]),
+        "neurons": chosen,
+        "size": np.array([size]),
         "samples": np.asarray(columns, dtype=np.int64),
         "site": np.array([site]),
     }
@@ -56,19 +57,22 @@ def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.
 
 def evenly(columns: np.ndarray) -> np.ndarray:
     """At most 12 of these numbers, evenly spaced in their order."""
-    return columns[
-        np.unique(np.linspace(0, len(columns) - 1, min(IMAGES, len(columns))).round().astype(int))
-    ]
+    return columns[_evenly_spaced(len(columns), min(IMAGES, len(columns)))]
+
+
+def _evenly_spaced(size: int, count: int) -> np.ndarray:
+    """`count` of the numbers below `size`, the first and the last among them."""
+    return np.unique(np.linspace(0, size - 1, count).round().astype(np.int64))
 
 
 def activity_names(module: snn.SNN) -> list[str]:
     """What `activity` measures of a network, a name a column: `accumulates`, then `count SITE`,
     `first SITE`, `rest SITE` and `charge SITE` of each of its sites.
     """
-    return [
-        "accumulates",
-        *(f"{measure} {site}" for site in module.spikes() for measure in MEASURES),
-    ]
+    names = ["accumulates"]
+    for site in module.spikes():
+        names += [f"{measure} {site}" for measure in MEASURES]
+    return names
 
 
 def activity(module: snn.SNN, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,4 +191,6 @@ def _on_its_side(mem: np.ndarray, spk: np.ndarray, theta: np.ndarray) -> np.ndar
     small = np.clip(mem, -largest, largest).astype(np.float16)
     up = np.nextafter(small, np.float16(np.inf))
     down = np.nextafter(small, np.float16(-np.inf))
-    return np.where(spk & (small < theta), up, np.where(~spk & (small >= theta), down, small))
+    below = spk & (small < theta)
+    above = ~spk & (small >= theta)
+    return np.where(below, up, np.where(above, down, small))
