@@ -313,14 +313,6 @@ def settings_explorer(
         known[alone] = len(shown) == 1
         return view_of(tables, changes, attack, figures, texts, long, known)
 
-    def along_offered(pool: str) -> list[tuple[str, str]]:
-        """What may stand on the horizontal axis of this family."""
-        offered = []
-        for name in against:
-            if name != ENERGY or has_all_energies(families[pool]):
-                offered.append((axes.get(name, ENERGY_WORDS), name))
-        return offered
-
     def clicked(number: int, values: dict) -> dict:
         """The settings of a point of the curve."""
         place = tuple(families[values["pool"]].outputs)[number]
@@ -341,7 +333,7 @@ def settings_explorer(
     follow |= {
         "attack": {"options": lambda **values: offered_attacks(shown_of(**values))},
         "target": {"options": lambda **values: offered_targets(shown_of(**values))},
-        "along": {"options": along_offered},
+        "along": {"options": lambda pool: horizontal(families[pool], axes, against)},
     }
     return Explorer(
         title,
@@ -433,6 +425,17 @@ class Measurements:
         short = short_names(outputs.name for outputs in shown)
         scores = {short[outputs.name]: self._of(outputs, attack, target) for outputs in shown}
         return side_by_side(scores, attack)
+
+
+def horizontal(
+    family: Family, axes: dict[str, str], against: Sequence[str]
+) -> list[tuple[str, str]]:
+    """What may stand on the horizontal axis of this family, in words and by key."""
+    offered = []
+    for name in against:
+        if name != ENERGY or has_all_energies(family):
+            offered.append((axes.get(name, ENERGY_WORDS), name))
+    return offered
 
 
 def has_all_energies(family: Family) -> bool:

@@ -176,9 +176,9 @@ def right(source: Source) -> np.ndarray:
     """(N audited,) share of the models without a sample that are right on it, mean over
     queries; NaN without such models.
     """
-    signals, audited = source.signals, source.audited
-    correct = over_queries(signals.correct, signals.query_kind)
-    return mean_of(correct[:, audited], ~signals.member[:, audited])
+    signals = source.signals
+    correct = over_queries(signals.correct, signals.query_kind)[:, source.audited]
+    return mean_of(correct, ~signals.member[:, source.audited])
 
 
 @lru_cache(32)
@@ -248,28 +248,32 @@ def histogram(source: Source, attack: str, filters: tuple, n_resamples: int) -> 
 
 @lru_cache(16)
 def ranking(source: Source, attack: str) -> Ranking:
-    """Separation of every sample over all targets, and how far every other pair of targets agrees
-    with the rest.
-    """
+    """Separation of every sample over all targets, and how far halves of them agree."""
     scores = source.scores(attack)
     value, half, units = separations(scores)
     order = np.argsort(-value, kind="stable")
+    return Ranking(value, half, units, order[~np.isnan(value[order])], agreement(scores))
+
+
+def agreement(scores: Scores) -> tuple[float, int]:
+    """(rank correlation of what two halves of the targets say, how many of a page both put on
+    top); NaN and 0 where there is one pair of targets.
+    """
     pairs = np.unique(scores.pair)
+    if len(pairs) < 2:
+        return np.nan, 0
     halves = []
     for side in (pairs[::2], pairs[1::2]):
-        rows = np.isin(scores.pair, side)
-        halves.append(separations(rows_of(scores, rows))[0] if rows.any() else np.nan * value)
-    known = np.flatnonzero(np.isfinite(halves).all(0))
-    first, second = (half_of_targets[known] for half_of_targets in halves)
-    alike = rank_correlation(first, second) if len(known) > 2 else np.nan
-    common = set(most_exposed(first)) & set(most_exposed(second))
-    order = order[~np.isnan(value[order])]
-    return Ranking(value, half, units, order, (alike, len(common)))
+        halves.append(separations(rows_of(scores, np.isin(scores.pair, side)))[0])
+    known = np.isfinite(halves).all(0)
+    first, second = (half[known] for half in halves)
+    alike = rank_correlation(first, second) if known.sum() > 2 else np.nan
+    return alike, len(most_exposed(first) & most_exposed(second))
 
 
-def most_exposed(value: np.ndarray) -> list[int]:
+def most_exposed(value: np.ndarray) -> set[int]:
     """Places of the largest values, as many as a page holds."""
-    return np.argsort(-value, kind="stable")[:PAGE].tolist()
+    return set(np.argsort(-value, kind="stable")[:PAGE].tolist())
 
 
 def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
