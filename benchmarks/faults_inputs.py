@@ -18,7 +18,7 @@ from mia_nb.auditing.bounds import epsilon_lower
 from mia_nb.auditing.one_run import check_bernoulli, one_run, one_run_epsilon
 from mia_nb.cli import notebooks
 from mia_nb.metrics.agreement import memorisation
-from mia_nb.metrics.curve import advantage, balanced_accuracy, null_advantage
+from mia_nb.metrics.curve import advantage, null_advantage
 from mia_nb.parameters import described, read_parameters
 from mia_nb.querying import query
 from mia_nb.types import Recipe, Signals
@@ -289,7 +289,6 @@ def signatures(w: World) -> list[tuple]:
         (metrics.roc, v, {}),
         (metrics.tpr_at, v | {"fpr": 0.1}, {"fpr": "share"}),
         (advantage, v, {}),
-        (balanced_accuracy, v, {}),
         (null_advantage, {"n1": 5, "n0": 6}, {}),
         (
             metrics.clopper_pearson,

@@ -102,7 +102,7 @@ def sde_ladder(**changes) -> pd.DataFrame:
         "audited": audited(),
         "accountant": "rdp",
     }
-    given |= {"lipschitz": {"certified": 1.0}, "release": {"clip": 0.5}} | changes
+    given |= {"flow": FLOW | {"clip": 0.5}, "lipschitz": {"certified": 1.0}} | changes
     return auditing.ladder(**given)
 
 
@@ -287,7 +287,7 @@ def test_only_a_verdict_that_says_refuted_is_called_so():
 
 
 def test_a_theorem_at_a_local_constant_is_a_lower_bound():
-    figure = plots.ladder(sde_ladder(lipschitz={"local": 22.0}, release=None))
+    figure = plots.ladder(sde_ladder(lipschitz={"local": 22.0}))
     runs = {t.y[0] for t in figure.data if t.mode == "lines" and len(t.x) == 2}
     assert runs == {-2, -4, -5} and words(figure)[-2].startswith(">= 53")
 

@@ -82,7 +82,7 @@ def ladder(
             network without a differential equation.
         nominal: {"sample_rate", "steps"} of the training.
         lipschitz: {"certified": L or None, "local": L or None, "distance" of states that enter}.
-        release: {"clip", "queries", "one_sided"}.
+        release: {"queries"} on one input; 1 where it is None. The clip is that of `flow`.
         dp_sgd: {"noise_multiplier", "sample_rate", "steps", "trials"}, where row 4 shows the sum of
             that many trainings, all counted as this one, and an audit is compared with one.
         stored: {"releases", "label_epsilon"}: stem and drift frozen and trained on public data
@@ -111,13 +111,12 @@ def ladder(
         ValueError: for incomplete or unknown arguments, a local L above the certified one, and an
             audit at another delta.
     """
-    release_clip = () if (flow or {}).get("clip") else ("clip",)
     for name, arguments, wanted, optional in (
         ("flow", flow, ("k", "steps", "T", "method"), None),
         ("nominal", nominal, ("sample_rate", "steps"), ()),
         ("dp_sgd", dp_sgd, ("noise_multiplier", "sample_rate", "steps"), ("trials",)),
         ("lipschitz", lipschitz, (), ("certified", "local", "distance")),
-        ("release", release, release_clip, ("clip", "queries", "one_sided")),
+        ("release", release, ("queries",), ()),
         ("stored", stored, ("releases", "label_epsilon"), ("keep", "classes", "relation")),
     ):
         if arguments is not None:
@@ -337,9 +336,8 @@ def _at(epsilons: dict[str, float]) -> list[str]:
 def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float) -> dict:
     relation = "any two inputs, one at a time"
     known = flow or {}
-    release = {"clip": known.get("clip"), "queries": 1, "one_sided": None} | (release or {})
-    clip = release["clip"]
-    queries = release["queries"]
+    clip = known.get("clip")
+    queries = 1 if release is None else release["queries"]
     if flow is None or flow["k"] == 0:
         absent = NO_NOISE
     elif not known.get("noise_eval", True):
@@ -355,17 +353,12 @@ def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float
         return _row(absent, relation, epsilon=math.inf, remarks=off)
     if absent:
         return _row(absent, relation)
-    if known.get("clip", clip) != clip:
-        raise ValueError(
-            f"release clip={clip}, but the network clips at {known.get('clip')}: pass that, or"
-            " leave it out"
-        )
     if not _covered(flow):
         order = flow.get("order", 1)
         return _row(
             f"not covered ({flow['method']}, order {order}): wanted euler or rk4, order 1", relation
         )
-    mu, constants = _mu(flow, bounds, clip, queries, release["one_sided"])
+    mu, constants = _mu(flow, bounds, clip, queries)
     epsilon = accounting.gaussian_epsilon(mu, delta)
     over = f" over {queries} queries" if queries > 1 else ""
     return _row(
@@ -384,9 +377,7 @@ def _covered(flow: dict) -> bool:
     return flow["method"] in COVERED and flow.get("order", 1) == 1
 
 
-def _mu(
-    flow: dict, bounds: dict, clip: float, queries: int, one_sided: bool | None = None
-) -> tuple[float, str]:
+def _mu(flow: dict, bounds: dict, clip: float, queries: int) -> tuple[float, str]:
     """mu of so many releases, and the constants that it stands on in words."""
     L = bounds["certified"]
     mu = accounting.release_mu(
@@ -394,7 +385,6 @@ def _mu(
         steps=flow["steps"],
         T=flow["T"],
         scheme=flow["method"],
-        one_sided=one_sided,
         lipschitz=L,
         clip=clip,
         queries=queries,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
-from mia_nb.arguments import Array, Fraction, Level, Mask, Numbers, Rates, Real, Whole
+from mia_nb.arguments import Array, Fraction, Level, Mask, Numbers, Rates, Whole
 from mia_nb.checks import checked, counted, fraction, mask, reals, shown, whole
 
 # below this many allowed false positives a TPR at that FPR is not measurable
@@ -231,24 +231,13 @@ def clopper_pearson(successes: Array, trials: Array, *, confidence: Level = 0.95
 
 
 @checked
-def advantage(score: Numbers, member: Mask, *, threshold: Real | None = None) -> float:
-    """TPR - FPR at the threshold; None: the largest over vertices, an oracle that chance alone
-    lifts to `null_advantage`.
+def advantage(score: Numbers, member: Mask) -> float:
+    """The largest TPR - FPR over vertices, an oracle that chance alone lifts to `null_advantage`.
+
+    (1 + advantage) / 2 is the best balanced accuracy.
     """
-    if threshold is not None:
-        score, member = _vectors(score, member)
-        called = score >= reals("threshold", threshold)
-        return float(called[member].mean() - called[~member].mean())
     tp, fp, _ = counts(score, member)
     return float((tp / tp[-1] - fp / fp[-1]).max())
-
-
-@checked
-def balanced_accuracy(score: Numbers, member: Mask, *, threshold: Real | None = None) -> float:
-    """(TPR + TNR) / 2 = (1 + advantage) / 2: accuracy at prior 1/2, whatever the ratio of the
-    classes.
-    """
-    return (1 + advantage(score, member, threshold=threshold)) / 2
 
 
 @checked
