@@ -20,20 +20,6 @@ from mia_nb.metrics.uncertainty import half_width
 from mia_nb.types import Signals
 
 GROUPS = 20  # blocks of samples left out in turn
-COLUMNS = [
-    "first",
-    "second",
-    "correlation",
-    "ceiling",
-    "ratio",
-    "low",
-    "high",
-    "first_reliability",
-    "second_reliability",
-    "samples",
-    "pairs",
-    "covers",
-]
 
 
 @checked
@@ -122,28 +108,47 @@ def agreement(
     if splits < 1:
         raise ValueError(f"splits={splits}: wanted a number of random cuts from 1 up")
     means = _means(list(pools.values()), attack, pairs)
-    whole = range(len(pairs))
+    numbers = list(range(len(pairs)))
     samples = int((~first.population).sum())
-    cuts = _cuts(whole, splits)
+    cuts = _cuts(numbers, splits)
     everyone = np.ones(samples, bool)
-    blocks = np.random.default_rng([0, 1]).permutation(samples) % GROUPS
     point = _correlations(means, cuts, everyone)
-    left_out = [[_correlations(means, cuts, blocks != block) for block in range(GROUPS)]]
-    enough = (len(pairs) - 1) // 2 >= least and len(pairs) > 2
-    if enough:
-        fewer = (_cuts([u for u in whole if u != out], splits) for out in whole)
-        left_out.append([_correlations(means, some, everyone) for some in fewer])
-    facts = samples, len(pairs), "samples and pairs" if enough else "samples"
+
+    # the same without one block of samples, and without one pair of models
+    blocks = np.random.default_rng([0, 1]).permutation(samples) % GROUPS
+    without_block = [_correlations(means, cuts, blocks != block) for block in range(GROUPS)]
+    jackknives = [np.stack(without_block)]
+    covers, free = "samples", GROUPS
+    if len(pairs) > 2 and (len(pairs) - 1) // 2 >= least:
+        without_pair = []
+        for out in numbers:
+            fewer = [number for number in numbers if number != out]
+            without_pair.append(_correlations(means, _cuts(fewer, splits), everyone))
+        jackknives.append(np.stack(without_pair))
+        covers, free = "samples and pairs", len(pairs)
+
     rows = []
-    for (i, a), (j, b) in combinations(enumerate(pools), 2):
-        value, correlation, ceiling = _ratio(point, i, j)
-        errors = [_spread(_ratio(np.stack(some), i, j)[0]) for some in left_out]
-        variance = np.hypot.reduce(errors) ** 2
-        free = len(pairs) if enough else GROUPS
-        half = half_width(variance, free)
-        row = (a, b, correlation, ceiling, value, value - half, value + half)
-        rows.append((*row, point[i, i], point[j, j], *facts))
-    return pd.DataFrame(rows, columns=COLUMNS)
+    for (i, one), (j, other) in combinations(enumerate(pools), 2):
+        ratio, ceiling = _ratio(point, i, j)
+        errors = [_spread(_ratio(estimates, i, j)[0]) for estimates in jackknives]
+        half = half_width(np.hypot.reduce(errors) ** 2, free)
+        rows.append(
+            {
+                "first": one,
+                "second": other,
+                "correlation": point[i, j],
+                "ceiling": ceiling,
+                "ratio": ratio,
+                "low": ratio - half,
+                "high": ratio + half,
+                "first_reliability": point[i, i],
+                "second_reliability": point[j, j],
+                "samples": samples,
+                "pairs": len(pairs),
+                "covers": covers,
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def _means(pools: list[Signals], attack: str | None, pairs: list[np.ndarray]) -> Callable:
@@ -184,34 +189,33 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
         return float(np.corrcoef(pd.Series(x).rank(), pd.Series(y).rank())[0, 1])
 
 
-def _cuts(units: Iterable[int], splits: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _cuts(units: list[int], splits: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Cuts into two equal halves (an odd pair is left out): all of them where there are no more
     than `splits`, else random.
     """
-    units = list(units)
     size = len(units) // 2
-    rng = np.random.default_rng([0, 2])
     if comb(len(units), size) * comb(len(units) - size, size) // 2 <= splits:
-        every = [
-            (a, b)
-            for a in combinations(units, size)
-            for b in combinations([u for u in units if u not in a], size)
-        ]
-        return [(a, b) for a, b in every if a < b]
-    orders = [rng.permutation(units) for _ in range(splits)]
-    return [
-        (tuple(sorted(map(int, o[:size]))), tuple(sorted(map(int, o[size : 2 * size]))))
-        for o in orders
-    ]
+        every = []
+        for half in combinations(units, size):
+            rest = [unit for unit in units if unit not in half]
+            every += [(half, other) for other in combinations(rest, size) if half < other]
+        return every
+    rng = np.random.default_rng([0, 2])
+    cuts = []
+    for _ in range(splits):
+        order = rng.permutation(units).tolist()
+        cuts.append((tuple(sorted(order[:size])), tuple(sorted(order[size : 2 * size]))))
+    return cuts
 
 
-def _ratio(correlation: np.ndarray, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(ratio, correlation, ceiling) of pools i and j from (..., pools, pools)."""
-    variances = correlation[..., i, i], correlation[..., j, j]
-    ceiling = np.sqrt(
-        np.where((variances[0] > 0) & (variances[1] > 0), variances[0] * variances[1], np.nan)
-    )
-    return correlation[..., i, j] / ceiling, correlation[..., i, j][()], ceiling[()]
+def _ratio(correlation: np.ndarray, i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
+    """(ratio, ceiling) of pools i and j from (..., pools, pools); NaN where a reliability is not
+    positive.
+    """
+    first = correlation[..., i, i]
+    second = correlation[..., j, j]
+    ceiling = np.sqrt(np.where((first > 0) & (second > 0), first * second, np.nan))
+    return correlation[..., i, j] / ceiling, ceiling[()]
 
 
 def _spread(left_out: np.ndarray) -> float:
