@@ -25,6 +25,8 @@ from mia_nb.types import Scores
 FEWEST, FEW = 5, 30  # members, or non-members, of a group: below no number, below no comparison
 RATE = 0.1  # false positive rate of groups
 ENDS = ("", "_low", "_high")
+METRICS = ("auc", f"tpr@{RATE:g}")
+UNKNOWN = [f"{metric}{end}" for metric in METRICS for end in ENDS]
 
 
 @checked
@@ -60,29 +62,34 @@ def by_group(
     Caveat: the ends of auc and tpr are one group's own; of 20 groups one misses the truth.
     """
     groups = np.asarray(groups)
-    rows = {}
-    compared = {}
     if groups.dtype == object and among is None:  # numbers and text do not compare
         groups = groups.astype(str)
     if groups.shape != scores.value.shape[1:]:
         raise ValueError(f"groups have shape {groups.shape}; wanted {scores.value.shape[1:]}")
+    rows = {}
+    compared = {}
     for number, group in enumerate(np.unique(groups) if among is None else among):
         inside = groups == group
         part = replace(scores, value=scores.value[:, inside], member=scores.member[:, inside])
         n1, n0 = smallest(part)
-        ends = dict.fromkeys(("auc", f"tpr@{RATE:g}"), (math.nan,) * 3)
-        if min(n1, n0) >= FEWEST:  # each group its own draws: groups share no sample
+        row = dict.fromkeys(UNKNOWN, math.nan)
+        if min(n1, n0) >= FEWEST:
+            # each group its own draws: groups share no sample
             drawn = bootstrap(part, (RATE,), n_resamples=n_resamples, seed=seed + number)
-            ends_by_metric = intervals(part, (RATE,), sampled=drawn)
-            ends = {name: tuple(ends_by_metric.loc[name]) for name in ends}
+            table = intervals(part, (RATE,), sampled=drawn)
+            for metric in METRICS:
+                row |= _with_ends(metric, *table.loc[metric])
         if min(n1, n0) >= FEW:
             compared[group] = (per_target_metrics(part, ())[:, 0], drawn["auc"])
-        row = {f"{name}{end}": v for name in ends for end, v in zip(ENDS, ends[name], strict=True)}
         rows[group] = row | {"n1": n1, "n0": n0, "remark": _remark(n1, n0)}
     above = _above(compared, scores.pair)
-    missing = dict.fromkeys((f"above{end}" for end in ENDS), math.nan)
-    rows = {group: row | above.get(group, missing) for group, row in rows.items()}
+    for group, row in rows.items():
+        row |= above.get(group, _with_ends("above", math.nan, math.nan, math.nan))
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
+
+
+def _with_ends(name: str, value: float, low: float, high: float) -> dict[str, float]:
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 def _remark(n1: int, n0: int) -> str:
@@ -100,14 +107,17 @@ def _remark(n1: int, n0: int) -> str:
 def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
     """{group: its AUC minus the mean of the others', with adjusted ends}."""
     count = len(compared)
-    rows = {}
     if count < 2:
         return {}
-    value, drawn = (np.stack(parts) for parts in zip(*compared.values(), strict=True))
-    value, drawn = ((numbers - numbers.mean(0)) * count / (count - 1) for numbers in (value, drawn))
+    value = np.stack([areas for areas, _ in compared.values()])
+    drawn = np.stack([areas for _, areas in compared.values()])
+    # less the mean of the others: count / (count - 1) times what it is less the mean of all
+    value = (value - value.mean(0)) * count / (count - 1)
+    drawn = (drawn - drawn.mean(0)) * count / (count - 1)
+    rows = {}
     for i, group in enumerate(compared):
-        ends = interval(value[i], pair, drawn[i], confidence=1 - 0.05 / count)
-        rows[group] = {"above": value[i].mean(), "above_low": ends[0], "above_high": ends[1]}
+        low, high = interval(value[i], pair, drawn[i], confidence=1 - 0.05 / count)
+        rows[group] = _with_ends("above", value[i].mean(), low, high)
     return rows
 
 
