@@ -20,7 +20,7 @@ UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # the way each goes while
 LEVELS = 5
 FACTS = ("train_acc", "test_acc", "gap", "train_loss", "test_loss")
 KEYS = ("family", "epoch", "attack")
-MATCHED = [
+MATCHED = [  # before over_samples, by, metric and baseline, which are of the whole table
     "level",
     "family",
     "value",
@@ -34,10 +34,6 @@ MATCHED = [
     "attack",
     "queries",
     "last_test_acc",
-    "over_samples",
-    "by",
-    "metric",
-    "baseline",
 ]
 
 
@@ -56,8 +52,7 @@ def frontier(
         runs: {family: {epoch: {attack: Scores}}}, the same masks everywhere.
         fpr: false positive rates in [0, 1] at which the TPR is read.
         n_resamples: resamples of the samples' bootstrap; 0: no such columns, and intervals made
-        from the
-            table cover the training of models only.
+            from the table cover the training of models only.
         seed: of the bootstrap.
 
     Returns:
@@ -73,26 +68,23 @@ def frontier(
             same samples.
     """
     fpr = rates(fpr)
-    flat = {
-        (family, epoch, attack): scores
-        for family, epochs in runs.items()
-        for epoch, attacks in epochs.items()
-        for attack, scores in attacks.items()
-    }
+    flat = {}
+    for family, epochs in runs.items():
+        for epoch, attacks in epochs.items():
+            whole("epoch", epoch, 0)
+            for attack, scores in attacks.items():
+                flat[family, epoch, attack] = scores
     if not flat:
         raise ValueError(
             "frontier got no scores: pass {family: {epoch: {attack: attacks.score(...)}}}"
         )
-    for _, epoch, _ in flat:
-        whole("epoch", epoch, 0)
     first = next(iter(flat))
-    other = next((key for key in flat if not same_masks(flat[key], flat[first])), first)
-    if other != first:
-        raise ValueError(
-            f"{_named(other)} and {_named(first)} have different membership: families are matched"
-            " target by target, train them on the same masks and score the same"
-            " targets"
-        )
+    for key, scores in flat.items():
+        if not same_masks(scores, flat[first]):
+            raise ValueError(
+                f"{_named(key)} and {_named(first)} have different membership: families are matched"
+                " target by target, train them on the same masks and score the same targets"
+            )
     of_rates = [
         f"{name}_{fact}" for name in names(fpr)[2:] for fact in ("measurable", "tp", "fewer")
     ]
@@ -110,8 +102,9 @@ def frontier(
     return pd.concat(tables, ignore_index=True)
 
 
-def _named(key) -> str:
-    return f"{key[0]} at epoch {key[1]} ({key[2]})"
+def _named(key: tuple[str, int, str]) -> str:
+    family, epoch, attack = key
+    return f"{family} at epoch {epoch} ({attack})"
 
 
 @checked
@@ -123,8 +116,8 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
     epoch, attack, then each measured column with _low, _high (NaN with one pair), tpr@x_measurable,
     pairs, targets, over_samples, n1, n0 (smallest over targets). over_samples: whether the
     intervals of auc, advantage and tpr@x cover the choice of samples
-    (`frontier(n_resamples=...)`); they
-    are then those of `summary`. All others cover the training of models alone.
+    (`frontier(n_resamples=...)`); they are then those of `summary`. All others cover the training
+    of models alone.
     """
     _need(table, ("auc",), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
@@ -300,36 +293,38 @@ def matched(
     """
     _check_matched(table, by, metric, baseline, attack)
     drawn = _with_draws(table, metric)
-    sign = UTILITY[by]
-    reason = ""
     curves = {
         family: _curve(rows, by, metric, drawn)
         for family, rows in _of_attack(table, metric, attack).groupby("family", sort=False)
     }
+    reason = ""
     if levels is None:
-        means = {family: curve.utility.mean(1) for family, curve in curves.items()}
-        covered = {  # from the first checkpoint to the best
-            family: sorted((mean[0], sign * (sign * mean).max())) for family, mean in means.items()
-        }
-        low = max(a for a, _ in covered.values())
-        high = min(b for _, b in covered.values())
-        levels = np.linspace(low, high, LEVELS + 2)[1:-1] if low < high else []
-        if low >= high:
-            words = ", ".join(f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in covered.items())
-            reason = (
-                f"no level of {by} is passed by all families: {words}; save earlier or later"
-                " checkpoints"
-            )
-    rows = [
-        row
-        for level in np.atleast_1d(levels)
-        for row in _at_level(float(level), curves, by, metric, baseline, confidence)
-    ]
-    out = pd.DataFrame(rows, columns=MATCHED[:-4]).assign(
+        levels, reason = _common_levels(curves, by)
+    rows = []
+    for level in np.atleast_1d(levels):
+        rows += _at_level(float(level), curves, by, metric, baseline, confidence)
+    out = pd.DataFrame(rows, columns=MATCHED).assign(
         over_samples=drawn, by=by, metric=metric, baseline=baseline or ""
     )
     out.attrs = {"reason": reason}
     return out
+
+
+def _common_levels(curves: dict[str, Curve], by: str) -> tuple[Sequence[float], str]:
+    """(levels inside the range that all families' mean curves cover, why there are none)."""
+    sign = UTILITY[by]
+    covered = {}  # from the first checkpoint to the best
+    for family, curve in curves.items():
+        mean = curve.utility.mean(1)
+        covered[family] = sorted((mean[0], sign * (sign * mean).max()))
+    low = max(start for start, _ in covered.values())
+    high = min(end for _, end in covered.values())
+    if low < high:
+        return np.linspace(low, high, LEVELS + 2)[1:-1], ""
+    words = ", ".join(f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in covered.items())
+    return [], (
+        f"no level of {by} is passed by all families: {words}; save earlier or later checkpoints"
+    )
 
 
 def highest_level(table: pd.DataFrame, a: str, b: str, by: str) -> float | None:
@@ -345,12 +340,13 @@ def highest_level(table: pd.DataFrame, a: str, b: str, by: str) -> float | None:
     return float(reached.max()) if len(reached) else None
 
 
-def _need(table: pd.DataFrame, columns: tuple, who: str):
+def _need(table: pd.DataFrame, columns: tuple, who: str) -> None:
     columns = (*KEYS, "target", "pair", *columns)
     lacks = ", ".join(name for name in columns if name not in table.columns)
-    held = f"{who} got columns {list(table.columns)}"
     if lacks:
-        raise ValueError(f"{held}; {lacks} missing: pass metrics.frontier(runs)")
+        raise ValueError(
+            f"{who} got columns {list(table.columns)}; {lacks} missing: pass metrics.frontier(runs)"
+        )
     if not len(table):
         raise ValueError(f"{who} got a table without rows: nothing was measured")
 
@@ -368,16 +364,16 @@ def _check_matched(
         for key, rows in table.groupby(list(KEYS), sort=False)
     }
     first = next(iter(held))
-    other = next((key for key in held if held[key] != held[first]), first)
     if baseline is not None and baseline not in families:
         raise ValueError(f"baseline={baseline!r} is not one of the families {families}")
     if attack not in ("max", *attacks):
         raise ValueError(f"attack={attack!r} is not in the table: it holds {attacks}, or say max")
-    if other != first:
-        raise ValueError(
-            f"{_named(other)} and {_named(first)} have other targets or pairs: score the same in"
-            " all"
-        )
+    for key, targets in held.items():
+        if targets != held[first]:
+            raise ValueError(
+                f"{_named(key)} and {_named(first)} have other targets or pairs: score the same in"
+                " all"
+            )
 
 
 def _curve(rows: pd.DataFrame, by: str, metric: str, drawn: bool) -> Curve:
@@ -408,19 +404,31 @@ def _at_level(
     }
     rows = []
     for family, (values, used) in at_level.items():
-        base = at_level[baseline][0] if baseline not in (None, family) else {}
+        base = {}
+        if baseline not in (None, family):
+            base = at_level[baseline][0]
         both = np.array([values[pair] - base[pair] for pair in values if pair in base])
         mean, *ends = _mean_and_ends(np.array([*values.values()]), confidence)
-        between = _mean_and_ends(both, confidence)
-        record = (level, family, mean, *np.clip(ends, *_range(metric)), *between)
+        low, high = np.clip(ends, *_range(metric))
+        difference, difference_low, difference_high = _mean_and_ends(both, confidence)
         curve = curves[family]
-        counted = (
-            len(values),
-            len(both),
-            ", ".join(dict.fromkeys(curve.attack[at] for at in used)),
+        rows.append(
+            {
+                "level": level,
+                "family": family,
+                "value": mean,
+                "low": low,
+                "high": high,
+                "difference": difference,
+                "difference_low": difference_low,
+                "difference_high": difference_high,
+                "pairs": len(values),
+                "difference_pairs": len(both),
+                "attack": ", ".join(dict.fromkeys(curve.attack[at] for at in used)),
+                "queries": curve.queries[used].min() if used else np.nan,
+                "last_test_acc": curve.last_test_acc,
+            }
         )
-        queries = curve.queries[used].min() if used else np.nan
-        rows.append((*record, *counted, queries, curve.last_test_acc))
     return rows
 
 

@@ -77,10 +77,6 @@ def variance_split(signals: Signals) -> VarianceSplit:
     need_membership(signals, "the spread between models is measured side by side")
     margin = signals.margin[:, :, audited]
     member = signals.member[:, audited]
-    silent = [
-        m for m, margins_of_model in enumerate(margin) if not np.ptp(margins_of_model, axis=0).any()
-    ]
-    who = "" if len(silent) == len(margin) else f" of models {silent}"
     if margin.shape[1] < 2:
         raise ValueError(
             "these signals hold one query: the noise shows between outputs, query with queries=16"
@@ -92,7 +88,9 @@ def variance_split(signals: Signals) -> VarianceSplit:
             f"these signals hold {kind}, not repeated queries: query with queries=R and"
             " per_step=False"
         )
+    silent = np.flatnonzero(~np.ptp(margin, axis=1).any(1)).tolist()
     if silent:
+        who = "" if len(silent) == len(margin) else f" of models {silent}"
         raise ValueError(
             f"declared stochastic, but all outputs{who} for a sample are equal: the noise is off;"
             " switch it on"
@@ -107,13 +105,21 @@ def variance_split(signals: Signals) -> VarianceSplit:
             f"no sample has two models on one side among {len(mean)}: train at least two pairs"
         )
     pairs = np.unique(unit)
-    left_out = np.array(
-        [_split(noise[unit != one], mean[unit != one], member[unit != one], count) for one in pairs]
-    )
-    pseudo = len(pairs) * split - (len(pairs) - 1) * left_out
-    ends = np.maximum(np.reshape(interval(pseudo, pairs), (2, -1)), 0)
+    left_out = []  # the same without each pair in turn
+    for pair in pairs:
+        kept = unit != pair
+        left_out.append(_split(noise[kept], mean[kept], member[kept], count))
+    pseudo = len(pairs) * split - (len(pairs) - 1) * np.array(left_out)
+    low, high = np.maximum(interval(pseudo, pairs), 0)
     return VarianceSplit(
-        float(split[0]), float(max(split[1], 0)), count, len(pairs), *ends.T.ravel().tolist()
+        between_queries=float(split[0]),
+        between_models=float(max(split[1], 0)),
+        queries=count,
+        pairs=len(pairs),
+        between_queries_low=float(low[0]),
+        between_queries_high=float(high[0]),
+        between_models_low=float(low[1]),
+        between_models_high=float(high[1]),
     )
 
 
