@@ -27,7 +27,7 @@ from mia_nb._glossary import explained, glossary
 if TYPE_CHECKING:
     from nbconvert import HTMLExporter
 
-    from mia_nb.auditing.gate import Verdict
+    from mia_nb.auditing.gate import LimitVerdict
     from mia_nb.auditing.model_audit import ModelAudit
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -110,7 +110,7 @@ def page(
 def audit_page(
     audit: ModelAudit,
     out: str | Path,
-    limits: Sequence[Verdict] = (),
+    limits: Sequence[LimitVerdict] = (),
     *,
     name: str = "one finished model",
 ) -> Path:

@@ -23,7 +23,7 @@ from worlds import bernoulli, pairs, world
 import mia_nb as mia
 from mia_nb import auditing, metrics, report, store
 from mia_nb.attacks import score
-from mia_nb.auditing.gate import Verdict, at_others, fewest
+from mia_nb.auditing.gate import LimitVerdict, at_others, fewest
 from mia_nb.auditing.result import MAKING, QUERYING, provenance, strict
 from mia_nb.auditing.shift import class_mix, copies
 from mia_nb.cli import audit as command
@@ -528,11 +528,15 @@ def test_the_status_is_three_only_for_what_is_established_and_one_where_nothing_
 def test_limits_are_shown_with_what_was_measured_in_words_and_colour():
     nan = float("nan")
     found = [
-        Verdict("tpr@0.01>0.05", "exceeded", "tpr@0.01", 0.05, 0.108, 0.072, 0.14, "rmia", *JUDGED),
-        Verdict("auc>0.6", "not exceeded", "auc", 0.6, 0.55, 0.53, 0.57, "lira", *JUDGED),
-        Verdict("auc>0.7", "not exceeded", "auc", 0.7, 0.55, 0.53, 0.57, "<b>", *JUDGED, tail="so"),
-        Verdict("epsilon>1", "not established", "epsilon", 1, 0.5, 0.5, nan, "loss", *JUDGED),
-        Verdict("auc>0.8", "not established", "auc", 0.8, nan, nan, nan, "", *JUDGED),
+        LimitVerdict(
+            "tpr@0.01>0.05", "exceeded", "tpr@0.01", 0.05, 0.108, 0.072, 0.14, "rmia", *JUDGED
+        ),
+        LimitVerdict("auc>0.6", "not exceeded", "auc", 0.6, 0.55, 0.53, 0.57, "lira", *JUDGED),
+        LimitVerdict(
+            "auc>0.7", "not exceeded", "auc", 0.7, 0.55, 0.53, 0.57, "<b>", *JUDGED, tail="so"
+        ),
+        LimitVerdict("epsilon>1", "not established", "epsilon", 1, 0.5, 0.5, nan, "loss", *JUDGED),
+        LimitVerdict("auc>0.8", "not established", "auc", 0.8, nan, nan, nan, "", *JUDGED),
     ]
     table = auditing.LimitsTable(found)
     shown = [list(row.values())[1:] for row in table.rows]

@@ -17,7 +17,7 @@ from mia_nb.arguments import Anything, Array, Count, PathLike, Whole
 from mia_nb.attacks import score, suite
 from mia_nb.attacks.margins import log_p as log_p_of
 from mia_nb.auditing.dependence import Units, loss_gap, resampling_units
-from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, Verdict, judge, limits
+from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, LimitVerdict, judge, limits
 from mia_nb.auditing.model_audit import ModelAudit
 from mia_nb.auditing.model_outputs import named_classes, outputs, wants_columns
 from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
@@ -468,8 +468,8 @@ def compared_means(signals: Signals) -> dict[str, np.ndarray]:
 
 
 def _decided(
-    verdict: Verdict, scores: dict[str, Scores], means: dict[str, np.ndarray], setting: Setting
-) -> tuple[Verdict, str, str]:
+    verdict: LimitVerdict, scores: dict[str, Scores], means: dict[str, np.ndarray], setting: Setting
+) -> tuple[LimitVerdict, str, str]:
     """(the verdict by the permutation test, what was found, what decided) of one finished model."""
     doubt = setting.doubt
     units = setting.units.labels
@@ -503,8 +503,8 @@ def _decided(
 
 
 def _of_part(
-    verdict: Verdict, metric: str, threshold: float, ends: np.ndarray, attack: str
-) -> Verdict:
+    verdict: LimitVerdict, metric: str, threshold: float, ends: np.ndarray, attack: str
+) -> LimitVerdict:
     """The verdict with the numbers of what decided: the mean loss, or the largest scores."""
     value, low, high = map(float, ends)
     return verdict._replace(

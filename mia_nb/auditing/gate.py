@@ -69,7 +69,7 @@ class Limit(NamedTuple):
         return f"{self.metric}>{float(self.value)}".removesuffix(".0")
 
 
-class Verdict(NamedTuple):
+class LimitVerdict(NamedTuple):
     """What was found about one limit.
 
     `low`, `high`: 95 % interval of the largest value over attacks (NaN: no such end). `p`: of the
@@ -109,14 +109,14 @@ class LimitsTable:
 
     Example:
         >>> from mia_nb.auditing import LimitsTable
-        >>> from mia_nb.auditing.gate import Verdict
+        >>> from mia_nb.auditing.gate import LimitVerdict
         >>> measured = ("auc", 0.6, 0.7, 0.65, 0.75, "rmia", 2, 9, 9, 4, "")
-        >>> print(LimitsTable([Verdict("auc>0.6", "exceeded", *measured)]))
+        >>> print(LimitsTable([LimitVerdict("auc>0.6", "exceeded", *measured)]))
           limit measured 95 % interval strongest attack   result
         auc>0.6    0.700  0.650, 0.750             RMIA EXCEEDED
     """
 
-    def __init__(self, verdicts: Sequence[Verdict]) -> None:
+    def __init__(self, verdicts: Sequence[LimitVerdict]) -> None:
         """Verdicts as `judge` gives them."""
         self.verdicts = list(verdicts)
         self.rows = [_row(verdict) for verdict in self.verdicts]
@@ -141,7 +141,7 @@ class LimitsTable:
         return f'<table class="limits"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def _row(verdict: Verdict) -> dict[str, str]:
+def _row(verdict: LimitVerdict) -> dict[str, str]:
     """One line of the table; rates are percentages, other measures have three decimals."""
 
     def shown(value: float) -> str:
@@ -335,7 +335,7 @@ def judge(
     split_scores: dict[str, Scores] | None = None,
     doubt: str = "",
     groups: Array | None = None,
-) -> list[Verdict]:
+) -> list[LimitVerdict]:
     """What attacks say about each limit, as a statement about the largest value over all of them.
 
     Parameters:
@@ -351,11 +351,11 @@ def judge(
             patient's images: they are drawn as a whole. None: each sample by itself.
 
     Returns:
-        A `Verdict` for each limit, with a sentence. Where a limit on the auc, the advantage or the
-        TPR at a higher rate than the smallest measurable one is not exceeded and yet the largest
-        scores give members away, `tail` says so: of models on one
-        training set by a permutation test (`metrics.permutation`), of others by the TPR at the
-        smallest measurable rate, whose interval lies above guessing.
+        A `LimitVerdict` for each limit, with a sentence. Where a limit on the auc, the advantage or
+        the TPR at a higher rate than the smallest measurable one is not exceeded and yet the
+        largest scores give members away, `tail` says so: of models on one training set by a
+        permutation test (`metrics.permutation`), of others by the TPR at the smallest measurable
+        rate, whose interval lies above guessing.
 
     Of A attacks each gets its interval at level 1 - 0.05 / A (Bonferroni, so that choosing the
     strongest with hindsight is paid for), that of `metrics.intervals`. Targets that are each
@@ -416,7 +416,7 @@ def judge(
     return verdicts
 
 
-def _with_tail(verdict: Verdict, tail: str) -> Verdict:
+def _with_tail(verdict: LimitVerdict, tail: str) -> LimitVerdict:
     if not tail:
         return verdict
     sentence = f"{verdict.sentence}; but the tail gives members away: {tail}"
@@ -512,7 +512,7 @@ def at_others(scores: Scores) -> Scores:
     return replace(scores, value=np.where(np.isnan(scores.value), np.nan, called))
 
 
-def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> Verdict:
+def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> LimitVerdict:
     """The verdict on the largest of the values, from {attack: value, low, high}."""
     strongest = max(ends, key=lambda name: ends[name]["value"])
     value, low, high = (float(max(row[end] for row in ends.values())) for end in ENDS)
@@ -531,7 +531,7 @@ def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> Verdict:
     return _verdict(limit, outcome, (value, low, high), strongest, scores, sentence)
 
 
-def _epsilon(limit: Limit, scores: dict[str, Scores], delta: float) -> Verdict:
+def _epsilon(limit: Limit, scores: dict[str, Scores], delta: float) -> LimitVerdict:
     """The verdict on the largest audited bound."""
     able = _able(scores)
     audits = {name: audit(able[name], delta=delta, attempts=len(scores)) for name in able}
@@ -555,10 +555,10 @@ def _verdict(
     strongest: str,
     scores: dict[str, Scores],
     sentence: str,
-) -> Verdict:
+) -> LimitVerdict:
     value, low, high = ends
     n1, n0 = smallest(scores[strongest])
-    return Verdict(
+    return LimitVerdict(
         limit=str(limit),
         outcome=outcome,
         metric=limit.metric,

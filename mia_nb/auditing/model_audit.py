@@ -15,7 +15,7 @@ import pandas as pd
 
 import mia_nb
 from mia_nb import escape
-from mia_nb.auditing.gate import Verdict, judge, limits, refuse_unmeasurable
+from mia_nb.auditing.gate import LimitVerdict, judge, limits, refuse_unmeasurable
 from mia_nb.auditing.result import Record, design, result
 from mia_nb.auditing.shift import ShiftGuard
 from mia_nb.metrics import accuracies, readable, readable_groups
@@ -48,7 +48,7 @@ class ModelAudit(NamedTuple):
     scores: dict[str, Scores]
     by_class: pd.DataFrame
     by_group: pd.DataFrame | None
-    verdict: Verdict
+    verdict: LimitVerdict
     self_test: SelfTest
     signals: Signals
     decided_by: tuple[str, ...]
@@ -59,7 +59,7 @@ class ModelAudit(NamedTuple):
     shift: ShiftGuard | None = None
     twins: ModelAudit | None = None
 
-    def limits(self, fail_if: Sequence[str]) -> list[Verdict]:
+    def limits(self, fail_if: Sequence[str]) -> list[LimitVerdict]:
         """What the audit says about limits such as "auc>0.6" or "tpr@0.1>0.2".
 
         fail_if: METRIC>LIMIT as for `auditing.limits`. Returns the verdicts of `auditing.judge` on

@@ -20,7 +20,7 @@ from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Recipe, Scores
 
 if TYPE_CHECKING:
-    from mia_nb.auditing.gate import Verdict
+    from mia_nb.auditing.gate import LimitVerdict
 
 EXCEEDED = "exceeded"
 BELOW = "not exceeded"
@@ -165,7 +165,7 @@ def next_steps(
     doubt: str = "",
     passed: bool = True,
     retrained: bool = False,
-    verdicts: Sequence[Verdict] = (),
+    verdicts: Sequence[LimitVerdict] = (),
     recipe: Recipe | None = None,
 ) -> list[str]:
     """What to do after an audit, the most pressing first.
@@ -288,19 +288,19 @@ def threshold_words(called: np.ndarray, member: np.ndarray) -> str:
     )
 
 
-def finding_words(verdict: Verdict, doubted: bool) -> str:
+def finding_words(verdict: LimitVerdict, doubted: bool) -> str:
     """What an interval of the AUC says, with its numbers."""
     return f"{found_words(verdict, doubted, verdict.low > 0.5)}: {strongest_words(verdict)}"
 
 
-def found_words(verdict: Verdict, doubted: bool, differs: bool) -> str:
+def found_words(verdict: LimitVerdict, doubted: bool, differs: bool) -> str:
     """The verdict in words. differs: whether the two sides do, whatever tells them apart."""
     if not doubted:
         return FOUND[verdict.outcome]
     return "treats train and test differently" if differs else FOUND[OPEN]
 
 
-def strongest_words(verdict: Verdict) -> str:
+def strongest_words(verdict: LimitVerdict) -> str:
     """The AUC of the strongest attack."""
     # the table gives each attack's interval alone, which is narrower
     corrected = f" (corrected for {verdict.attacks} attacks)" if verdict.attacks > 1 else ""
