@@ -4,12 +4,21 @@ which they are found.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from mia_nb.arguments import Array, Count, Fraction, Rates, Whole
 from mia_nb.checks import checked, mask, one_of
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, rates, tpr_at_counts
+from mia_nb.metrics.curve import (
+    MIN_FALSE_POSITIVES,
+    TprAt,
+    clopper_pearson,
+    counts,
+    rates,
+    tpr_at_counts,
+)
 from mia_nb.types import Scores
 
 KINDS = ("ordinary", "mislabelled", "mislabelled_near_duplicate", "ood")
@@ -220,12 +229,10 @@ def canary_rates(
     rows = []
     for rate, sample in zip(fpr, drawn.T, strict=True):
         at = tpr_at_counts(tp, fp, float(rate))
-        ends = {
-            "exact": clopper_pearson(at.tp, at.n1),
-            "canary": _by_canary(at, trials),
-            "cluster": np.nanquantile(sample, (0.025, 0.975)),
-        }
-        low, high = max(ends.values(), key=lambda pair: pair[1] - pair[0])
+        exact = clopper_pearson(at.tp, at.n1)
+        by_canary = _by_canary(at, trials)
+        clustered = np.nanquantile(sample, (0.025, 0.975))
+        low, high = max((exact, by_canary, clustered), key=lambda ends: ends[1] - ends[0])
         rows.append(
             {
                 "kind": kind,
@@ -233,8 +240,12 @@ def canary_rates(
                 "tpr": at.tpr,
                 "low": float(low),
                 "high": float(high),
-                **{f"{name}_low": float(pair[0]) for name, pair in ends.items()},
-                **{f"{name}_high": float(pair[1]) for name, pair in ends.items()},
+                "exact_low": float(exact[0]),
+                "exact_high": float(exact[1]),
+                "canary_low": float(by_canary[0]),
+                "canary_high": float(by_canary[1]),
+                "cluster_low": float(clustered[0]),
+                "cluster_high": float(clustered[1]),
                 "tp": at.tp,
                 "n1": at.n1,
                 "fp": at.fp,
@@ -250,28 +261,35 @@ def canary_rates(
     return pd.DataFrame(rows)
 
 
-def _by_canary(at, trials: int) -> tuple[float, float]:
+def _by_canary(at: TprAt, trials: int) -> tuple[float, float]:
     """Clopper-Pearson as if each canary were one trial; the rate's hits among so many rounded
     outwards.
     """
     hits = at.tp * trials / at.n1
-    return (
-        clopper_pearson(np.floor(hits + 1e-9), trials)[0],
-        clopper_pearson(np.ceil(hits - 1e-9), trials)[1],
-    )
+    low = clopper_pearson(np.floor(hits + 1e-9), trials)[0]
+    high = clopper_pearson(np.ceil(hits - 1e-9), trials)[1]
+    return low, high
 
 
-def _flag(at, share: float) -> str:
+def _flag(at: TprAt, share: float) -> str:
     flags = []
     if not at.measurable:
-        allowed = f"allow less than {MIN_FALSE_POSITIVES} false positives"
-        flags.append(f"{at.n0} non-member trials {allowed}")
+        flags.append(
+            f"{at.n0} non-member trials allow less than {MIN_FALSE_POSITIVES} false positives"
+        )
     if share > LARGEST_SHARE:
         flags.append(f"canaries are {share:.1%} of the training set, more than {LARGEST_SHARE:.0%}")
     return "; ".join(flags)
 
 
-def _clustered(value, member, clusters, fpr, n_resamples: int, seed: int) -> np.ndarray:
+def _clustered(
+    value: np.ndarray,
+    member: np.ndarray,
+    clusters: list[np.ndarray],
+    fpr: Sequence[float],
+    n_resamples: int,
+    seed: int,
+) -> np.ndarray:
     """(n_resamples, FPRs) pooled TPRs when the clusters of trials are drawn with replacement;
     clusters: numbers (trials,) from 0, of which a single one is not drawn.
     """
@@ -288,9 +306,8 @@ def _clustered(value, member, clusters, fpr, n_resamples: int, seed: int) -> np.
         weight = 1
         for number, size in clusters:
             weight = weight * np.bincount(rng.integers(size, size=size), minlength=size)[number]
-        tp, fp = (
-            np.concatenate([[0], np.cumsum(weight * side)[ends]]) for side in (member, ~member)
-        )
+        tp = np.concatenate([[0], np.cumsum(weight * member)[ends]])
+        fp = np.concatenate([[0], np.cumsum(weight * ~member)[ends]])
         if tp[-1] and fp[-1]:
             last = np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1
             row[:] = tp[last] / tp[-1]
