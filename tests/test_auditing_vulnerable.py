@@ -313,3 +313,10 @@ def test_complementary_models_of_some_targets_only_are_refused_and_empty_sides_t
         vulnerability(scores, rate=2)
     with pytest.raises(ValueError, match="share a pool"):
         vulnerability(replace(scores, info=SHARED))
+
+
+def test_some_targets_are_tested_under_a_null_of_the_same():
+    signals = null_signals(np.random.default_rng(19), models=8)
+    some = score("attack_r", signals, targets=[0, 1, 4, 5])
+    null = null_scores("attack_r", signals, n_resamples=5, targets=[0, 1, 4, 5])
+    assert vulnerability(some, null=null).attrs["method"] == "5 redrawn masks"

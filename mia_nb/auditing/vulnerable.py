@@ -4,7 +4,7 @@ and its resolution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -141,7 +141,12 @@ class Tested(NamedTuple):
 
 
 def null_scores(
-    attack: str | Callable, signals: Signals, *, n_resamples: int = 200, seed: int = 0
+    attack: str | Callable,
+    signals: Signals,
+    *,
+    n_resamples: int = 200,
+    seed: int = 0,
+    targets: Sequence[int] | None = None,
 ) -> Iterator[Scores]:
     """Scores of an attack on the real signals under masks redrawn from their design: what chance
     and the design make of them.
@@ -151,13 +156,14 @@ def null_scores(
         signals: of the pool.
         n_resamples: how many masks are redrawn.
         seed: of the masks.
+        targets: rows of the targets, those of the scores that are tested; None: all.
 
     Returns:
         `Scores`, one after the other. If membership changes no signal, the real mask is
         exchangeable with the redrawn ones.
     """
     for mask in redraw(signals, n_resamples, np.random.default_rng(seed)):
-        yield run_attack(attack, replace(signals, member=mask))
+        yield run_attack(attack, replace(signals, member=mask), targets=targets)
 
 
 def _disjoint(info: dict) -> bool:
