@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mia_nb import escape
 from mia_nb._files import replacing, without_collection
@@ -83,8 +83,6 @@ def page(
 
     Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
     """
-    import jinja2
-
     parts = [
         _part(f"s{number}", path, content)
         for number, (path, content) in enumerate(notebooks.items(), 1)
@@ -92,18 +90,14 @@ def page(
     with_verdict = [part for part in parts if part.verdict]
     top = min(with_verdict, key=lambda part: part.verdict_is_headline, default=None)
     figures = any('class="figure"' in part.picture + part.rest for part in parts)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES / "report"), autoescape=True
-    )
-    # a term is explained where the page mentions it first
-    environment.filters["explained"] = partial(explained, terms=dict(glossary()))
-    return environment.get_template("page.html.j2").render(
+    return _rendered(
+        "page.html.j2",
+        figures,
         title=title,
         lead=lead,
         parts=parts,
         top=top,
         provenance=provenance,
-        **_alone_on_disk(figures),
     )
 
 
@@ -125,8 +119,6 @@ def audit_page(
     Returns:
         its path.
     """
-    import jinja2
-
     from mia_nb.auditing.gate import LimitsTable
     from mia_nb.auditing.result import provenance
     from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, next_steps
@@ -145,10 +137,9 @@ def audit_page(
     )
     figure = audit.plot()
     facts = provenance({})
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES / "report"), autoescape=True
-    )
-    page = environment.get_template("audit.html.j2").render(
+    page = _rendered(
+        "audit.html.j2",
+        True,
         title=f"Audit of {name}",
         outcome="Nothing can be concluded" if audit.doubt else title_of[audit.verdict.outcome],
         headline=audit.headline,
@@ -160,7 +151,6 @@ def audit_page(
         tables={name: escape.html_table(table) for name, table in audit.views().items()},
         rest=audit.text.split("\n"),
         provenance={"date": facts["date"], **facts["versions"], **facts["hardware"]},
-        **_alone_on_disk(figures=True),
     )
     path = Path(out)
     with replacing(path) as file:
@@ -168,23 +158,29 @@ def audit_page(
     return path
 
 
-def _alone_on_disk(figures: bool) -> dict[str, str]:
-    """What a page holds so that it asks for nothing else: style, the script that draws, plotly.js
-    where there are figures, and the content security policy that allows these alone.
+def _rendered(template: str, figures: bool, **contents: Any) -> str:
+    """A page that asks for nothing else: in it style, the script that draws, plotly.js where there
+    are figures, and the content security policy that allows these alone.
     """
-    plotly, policy = "", "script-src 'none'"
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(TEMPLATES / "report")
+    environment = jinja2.Environment(loader=loader, autoescape=True)
+    # a term is explained where the page mentions it first
+    environment.filters["explained"] = partial(explained, terms=dict(glossary()))
+    policy = "script-src 'none'"
     if figures:
-        plotly = _packed_plotly()
         digest = base64.b64encode(hashlib.sha256(DRAW.encode()).digest()).decode()
         # report.js unpacks plotly.js and executes it, and plotly.js compiles functions to draw gl
         policy = f"script-src 'sha256-{digest}' 'unsafe-eval'"
-    return {
-        "style": (TEMPLATES / "report" / "report.css").read_text(encoding="utf-8"),
-        "draw": DRAW,
-        "plotly": plotly,
-        "policy": f"default-src 'none'; {policy}; style-src 'unsafe-inline'; img-src data: blob:;"
+    return environment.get_template(template).render(
+        style=(TEMPLATES / "report" / "report.css").read_text(encoding="utf-8"),
+        draw=DRAW,
+        plotly=_packed_plotly() if figures else "",
+        policy=f"default-src 'none'; {policy}; style-src 'unsafe-inline'; img-src data: blob:;"
         " base-uri 'none'; form-action 'none'",
-    }
+        **contents,
+    )
 
 
 @dataclass

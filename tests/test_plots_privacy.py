@@ -146,7 +146,7 @@ def test_curves_by_delta_and_an_epsilon_that_is_never_reached():
             for d in (0.1, 10.0)
         ]
     )
-    figure = plots.privacy_utility(table[table["accountant"] == "rdp"], by="delta")
+    figure = plots.privacy_utility(table[table["accountant"] == "rdp"])
     # lines name their delta
     assert "(RDP, delta 0.1: epoch " in title(figure) and "delta" not in note(figure)
     first = table.loc[(table["accountant"] == "rdp") & (table["delta"] == 10), "epsilon"].min()
@@ -155,14 +155,14 @@ def test_curves_by_delta_and_an_epsilon_that_is_never_reached():
     )
     broken = utility()
     broken.loc[broken["accountant"] == "rdp", "test_acc"] += 0.1
-    with pytest.raises(ValueError, match="differs between values of accountant"):
+    with pytest.raises(ValueError, match="differs between accountants or deltas"):
         plots.privacy_utility(broken)
 
 
 def measured(*epochs) -> pd.DataFrame:
     """Epsilon a tenth of the epoch, test accuracy 50 % and a point per epoch."""
     rows = [{"epoch": e, "epsilon": 0.1 * e, "test_acc": 0.5 + 0.01 * e} for e in epochs]
-    return pd.DataFrame(rows).assign(accountant="prv", model=0)
+    return pd.DataFrame(rows).assign(accountant="prv", sampling="poisson", delta=1e-5, model=0)
 
 
 def test_accuracy_is_read_where_it_was_measured():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -26,8 +25,6 @@ from mia_nb.plots.tables import need
 
 NOMINAL = "nominal epsilon (paper's accounting)"
 ACCOUNTANTS = {"prv": "PRV", "rdp": "RDP", "gdp": "GDP (CLT approximation)"}
-# of accounting tables, where they vary
-VARIED = ("batch", "samples", "noise_multiplier", "sigma", "label")
 LADDER = ("row", "label", "shown", "epsilon", "delta", "relation", "note")
 # rows that an audit can refute
 REFUTABLE = {1: "the nominal value", 2: "Corollary 1", 4: "the guarantee of DP-SGD"}
@@ -35,40 +32,38 @@ AT = 2.0  # nominal epsilon at which accuracy is read
 NEAR = 0.95  # share of AT: an accuracy read at less is told with its epsilon
 
 
-def _groups(table: pd.DataFrame, varied: Iterable[str]) -> dict[str, pd.DataFrame]:
-    """Rows by accountant and by every column that varies; GDP says which batches it assumes."""
-    columns = [name for name in varied if name in table and table[name].nunique() > 1]
-    table = table if "sampling" in table else table.assign(sampling="")
+def _groups(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Rows by accountant, and by delta where there are several; GDP says which batches it
+    assumes.
+    """
     groups = {}
-    for key, rows in table.groupby(["accountant", "sampling", *columns], sort=False):
-        accountant, sampling, *values = key
-        parts = [ACCOUNTANTS.get(accountant, str(accountant))]
-        if sampling and accountant == "gdp":
+    for key, rows in table.groupby(["accountant", "sampling", "delta"], sort=False):
+        accountant, sampling, delta = key
+        parts = [ACCOUNTANTS.get(accountant, accountant)]
+        if accountant == "gdp":
             parts.append(f"{sampling} batches")
-        for column, value in zip(columns, values, strict=True):
-            short = value if isinstance(value, str) else f"{column.replace('_', ' ')} {value:g}"
-            parts.append(short)
+        if table["delta"].nunique() > 1:
+            parts.append(f"delta {delta:g}")
         groups[", ".join(parts)] = rows
     return groups
 
 
-def privacy_utility(table: pd.DataFrame, *, by: str = "accountant") -> go.Figure:
+def privacy_utility(table: pd.DataFrame) -> go.Figure:
     """Test accuracy against nominal epsilon, and the same points against the epoch: Figure 4 (right
     two).
 
     Epsilon only counts epochs, so that both panels hold the same curve and the right one relabels
-    its axis, once per accountant and `by`: thin lines are models, thick ones means. The sentence
+    its axis, once per accountant and delta: thin lines are models, thick ones means. The sentence
     reads the mean accuracy at the last epoch within nominal epsilon 2, with that epoch's own
     epsilon where it is not near, or says which curves end below it or begin above.
 
     Parameters:
-        table: a row per model, epoch, accountant and value of `by` with columns epoch, epsilon,
-            accountant, model, test_acc, by and maybe sampling
-        by: a column that varies (delta, batch)
+        table: a row per model, epoch, accountant and delta with columns epoch, epsilon, accountant,
+            sampling, delta, model, test_acc
 
     Raises:
         ValueError: for missing columns or values, and for accuracies of one model and epoch that
-            differ between values of `by`.
+            differ.
 
     Source: Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
@@ -78,21 +73,19 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant") -> go.Figure
             "privacy_utility: epsilon is infinite, as it is for a sigma (noise multiplier) or a"
             " delta of 0: raise it, or drop those rows"
         )
-    need(table, (*finite, "accountant", "model", by), "privacy_utility", finite=finite)
+    columns = (*finite, "accountant", "sampling", "delta", "model")
+    need(table, columns, "privacy_utility", finite=finite)
     if (table.groupby(["model", "epoch"])["test_acc"].nunique() > 1).any():
         raise ValueError(
-            f"test_acc of one model and epoch differs between values of {by}: they are the same"
-            " models, accounted anew"
+            "test_acc of one model and epoch differs between accountants or deltas: they are the"
+            " same models, accounted anew"
         )
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.05)
     points = table.drop_duplicates(["model", "epoch"])
     _add_models(figure, points, "epoch", "mean of models", GREY, "solid", column=1)
     reached = []
     others = []
-    varied = [*VARIED, "delta"]
-    if by not in (*varied, "accountant", "sampling"):
-        varied.append(by)
-    for i, (name, rows) in enumerate(_groups(table, varied).items()):
+    for i, (name, rows) in enumerate(_groups(table).items()):
         _add_models(figure, rows, "epsilon", name, look(i).colour, look(i).dash, column=2)
         passed, reading = _reading(rows, name)
         (reached if passed else others).append(reading)
@@ -100,7 +93,7 @@ def privacy_utility(table: pd.DataFrame, *, by: str = "accountant") -> go.Figure
     readings = ", ".join(_first_three(reached))
     first = f"At nominal epsilon {AT:g} the mean test accuracy is {readings}"
     count = points["model"].nunique()
-    deltas = table["delta"].unique() if "delta" in table else ()
+    deltas = table["delta"].unique()
     return finish(
         figure,
         clauses(reached and first, *_first_three(others)),
