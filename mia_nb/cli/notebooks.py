@@ -78,12 +78,13 @@ def _notebooks(where: list[Path]) -> dict[str, Path]:
     their folder.
     """
     known: dict[str, Path] = {}
-    for folder in ("", "workshop"):
-        for path in (path for place in where for path in sorted((place / folder).glob("*.ipynb"))):
-            for name in (path.stem, re.sub(r"^\d+_", "", path.stem)):
-                known.setdefault(name, path)
-                if folder:
-                    known.setdefault(f"{folder}/{name}", path)
+    on_top = [path for place in where for path in sorted(place.glob("*.ipynb"))]
+    in_workshop = [path for place in where for path in sorted(place.glob("workshop/*.ipynb"))]
+    for path in [*on_top, *in_workshop]:
+        for name in (path.stem, re.sub(r"^\d+_", "", path.stem)):
+            known.setdefault(name, path)
+            if path in in_workshop:
+                known.setdefault(f"workshop/{name}", path)
     return known
 
 

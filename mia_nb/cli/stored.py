@@ -43,18 +43,7 @@ def status(folder: store.Folder) -> str:
     try:
         recipe = folder.recipe
         if folder.kind == "run":
-            statuses = [step["status"] for step in read_status(folder)]
-            if folder.has(STATUS) and not statuses:
-                return f"damaged {STATUS}"
-            partial = len(statuses) < len(recipe.get("steps", []))
-            for bad in ("running", "killed", "failed"):
-                if bad in statuses:
-                    return bad
-            if not statuses:
-                return "empty"
-            if partial:
-                return "partial"
-            return "done, figures failed" if lost_figures(folder) else "done"
+            return _status_of_run(folder, len(recipe.get("steps", [])))
         if _held(folder):
             return "running"
         if folder.kind == "pool":
@@ -66,6 +55,19 @@ def status(folder: store.Folder) -> str:
         return "done" if store.has_signals(folder) else "partial"
     except store.Corrupt as error:
         return f"damaged {error.file}"
+
+
+def _status_of_run(folder: store.Folder, wanted: int) -> str:
+    """wanted: number of steps of a whole run."""
+    statuses = [step["status"] for step in read_status(folder)]
+    for bad in ("running", "killed", "failed"):
+        if bad in statuses:
+            return bad
+    if not statuses:
+        return f"damaged {STATUS}" if folder.has(STATUS) else "empty"
+    if len(statuses) < wanted:
+        return "partial"
+    return "done, figures failed" if lost_figures(folder) else "done"
 
 
 def show(args: Namespace) -> None:
@@ -116,11 +118,7 @@ def cleaned(
     """
     chosen = store.folders(results)
     if key is not None:
-        chosen = [
-            f
-            for f in chosen
-            if f.path.name.startswith(key) or f.path.name.rsplit("-", 1)[1].startswith(key[:12])
-        ]
+        chosen = [folder for folder in chosen if _is_called(folder, key)]
         if len(chosen) != 1:
             raise ValueError(
                 f"{len(chosen)} results in {results} start with {key!r}; see mia-nb list"
@@ -142,6 +140,12 @@ def cleaned(
             yield f"removed {folder.path} ({freed})"
         else:
             yield f"would remove {folder.path} ({_size(folder.path)}); add --yes"
+
+
+def _is_called(folder: store.Folder, key: str) -> bool:
+    """Whether the name of its folder, or the key in it, starts so."""
+    name = folder.path.name
+    return name.startswith(key) or name.rsplit("-", 1)[1].startswith(key[:12])
 
 
 def _tidy(folder: store.Folder) -> Iterator[str]:
