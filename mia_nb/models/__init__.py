@@ -146,18 +146,33 @@ def _arguments(
     ValueError for an option that it does not take.
     """
     args = {**FORMS.get(model, {}), **model_args}
-    parameters = inspect.signature(builder).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    unknown = sorted(set(args) - set(parameters))
+    names, takes_any = _names_of_arguments(builder)
+    unknown = sorted(set(args) - set(names))
     if unknown and not takes_any:
-        near = hint(unknown[0], parameters)
+        near = hint(unknown[0], names)
         raise ValueError(
-            f"model_args: {model} takes no {unknown[0]!r}{near} (it takes {', '.join(parameters)})"
+            f"model_args: {model} takes no {unknown[0]!r}{near} (it takes {', '.join(names)})"
         )
-    wanted = set(parameters)
+    wanted = set(names)
     if str(getattr(builder, "__module__", None)).partition(".")[0] == "torchvision":
         wanted.add("num_classes")
     return {name: value for name, value in offered.items() if name in wanted} | args
+
+
+def _names_of_arguments(builder: Callable) -> tuple[list[str], bool]:
+    """Names of the arguments that a builder takes, those that its **options take among them where
+    its `option_names` lists them; whether it takes any other name too.
+    """
+    names = []
+    takes_any = False
+    for name, parameter in inspect.signature(builder).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            names.append(name)
+        elif hasattr(builder, "option_names"):
+            names += builder.option_names
+        else:
+            takes_any = True
+    return names, takes_any
 
 
 def architecture(model: str, model_args: dict | None = None) -> str:

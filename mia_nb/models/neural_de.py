@@ -13,7 +13,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -347,6 +347,25 @@ def _down(kind: str, before: int, after: int) -> nn.Sequential:
     )
 
 
+class FlowOptions(TypedDict, total=False):
+    """Options of every `FlowBlock` of a network, with their meaning there."""
+
+    steps: int
+    T: float
+    method: str
+    k: float
+    order: int
+    damped: bool
+    start: str
+    noise_train: bool
+    noise_eval: bool
+    lipschitz: float | None
+    clip: float | None
+    rtol: float
+    atol: float
+    adjoint: bool
+
+
 class FlowNet(nn.Module):
     """Images (B, in_channels, H, W) -> logits (B, num_classes) with flows where a ResNet-14 has
     groups of residual blocks.
@@ -355,22 +374,21 @@ class FlowNet(nn.Module):
         in_channels: channels of an image.
         num_classes: how many logits there are.
         layout: "16-32-64": stem (stride 2), flow of `width` channels, down to 2 width, flow, down
-            to 4
-            width, flow, mean, linear: the skeleton of `models.cnn.ResNet14`. "64": stem and two
-                downs
-            of 2 width channels throughout, then one group of flows.
+            to 4 width, flow, mean, linear: the skeleton of `models.cnn.ResNet14`. "64": stem and
+            two downs of 2 width channels throughout, then one group of flows.
         width: channels of the first flow.
         blocks: flows one after another in a group, each with its own weights, on [0, T], [T, 2T],
             ...
         norm: "bn", or "gn" (group norm: no statistics of a batch, as gradients per sample need).
         augment: channels that a group's first block appends.
-        steps, T, method, k, order, damped, start, noise_train, noise_eval, lipschitz, clip, rtol,
-        atol,
-            adjoint: of every `FlowBlock`.
+        **flow: steps, T, method, k, order, damped, start, noise_train, noise_eval, lipschitz, clip,
+            rtol, atol, adjoint, as for `FlowBlock`.
 
     Named forms: odenet, odenet64, anode, sonode, hbnode, sdenet (k = .5, sigma 2). 486,122
     parameters at the defaults and 10 classes. Raises ValueError as `FlowBlock` does.
     """
+
+    option_names = tuple(FlowOptions.__annotations__)
 
     def __init__(
         self,
@@ -381,43 +399,14 @@ class FlowNet(nn.Module):
         width: int = 32,
         blocks: int = 1,
         norm: str = "bn",
-        steps: int = 16,
-        T: float = 1.0,
-        method: str = "euler",
-        k: float = 0.0,
-        order: int = 1,
-        damped: bool = False,
         augment: int = 0,
-        start: str = "conv",
-        noise_train: bool = True,
-        noise_eval: bool = True,
-        lipschitz: float | None = None,
-        clip: float | None = None,
-        rtol: float = 1e-3,
-        atol: float = 1e-3,
-        adjoint: bool = False,
+        **flow: Unpack[FlowOptions],
     ) -> None:
         super().__init__()
         one_of("layout", layout, LAYOUTS)
         one_of("norm", norm, NORMS)
         if blocks < 1 or width < 1:
             raise ValueError(f"blocks={blocks}, width={width}: wanted both from 1 up")
-        options = {
-            "steps": steps,
-            "T": T,
-            "method": method,
-            "k": k,
-            "order": order,
-            "damped": damped,
-            "start": start,
-            "noise_train": noise_train,
-            "noise_eval": noise_eval,
-            "lipschitz": lipschitz,
-            "clip": clip,
-            "rtol": rtol,
-            "atol": atol,
-            "adjoint": adjoint,
-        }
         self.layout = layout
         self.blocks = blocks
         self.norm = norm
@@ -430,12 +419,12 @@ class FlowNet(nn.Module):
         channels = first
         for after in (2 * width, 4 * width) if layout == "16-32-64" else (first, first):
             if layout == "16-32-64":
-                self.groups.append(_flows(channels, blocks, augment, options))
+                self.groups.append(_flows(channels, blocks, augment, flow))
                 channels = self.groups[-1][-1].out_channels
             downs.append(_down(norm, channels, after))
             channels = after
         self.downs = nn.ModuleList(downs)
-        self.groups.append(_flows(channels, blocks, augment, options))
+        self.groups.append(_flows(channels, blocks, augment, flow))
         self.head = nn.Linear(self.groups[-1][-1].out_channels, num_classes)
 
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -448,11 +437,13 @@ class FlowNet(nn.Module):
         return self.head(_through(self.groups[-1], h, generator).mean((-2, -1)))
 
 
-def _flows(channels: int, blocks: int, augment: int, options: dict) -> nn.ModuleList:
+def _flows(channels: int, blocks: int, augment: int, flow: FlowOptions) -> nn.ModuleList:
     """One group: flows on [0, T], [T, 2T], ..."""
-    first = FlowBlock(channels, augment=augment, **options)
-    rest = (FlowBlock(channels + augment, t0=i * options["T"], **options) for i in range(1, blocks))
-    return nn.ModuleList([first, *rest])
+    group = [FlowBlock(channels, augment=augment, **flow)]
+    for number in range(1, blocks):
+        begin = number * flow.get("T", 1.0)
+        group.append(FlowBlock(channels + augment, t0=begin, **flow))
+    return nn.ModuleList(group)
 
 
 def _through(group: nn.ModuleList, h: Tensor, generator: torch.Generator | None) -> Tensor:
