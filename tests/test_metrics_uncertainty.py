@@ -336,7 +336,7 @@ def test_influences_do_not_change_with_a_rising_function_of_the_scores_or_with_u
 def test_first_order_resamples_follow_the_exact_ones_draw_by_draw(monkeypatch):
     scores = pool(4, 6000)
     exact = bootstrap(scores, FPR, n_resamples=200)
-    monkeypatch.setattr(module, "MANY", 6000)
+    monkeypatch.setattr(module, "FIRST_ORDER_FROM", 6000)
     linear = bootstrap(scores, FPR, n_resamples=200)
     least = {"auc": 0.999, "advantage": 0.9, "tpr@0.01": 0.85, "tpr@0.1": 0.95}
     for name, correlation in least.items():
@@ -362,7 +362,7 @@ def test_samples_of_one_group_are_drawn_together_to_first_order_too(monkeypatch)
     ten = replace(scores, value=scores.value.repeat(10, 1), member=scores.member.repeat(10, 1))
     groups = np.arange(1500).repeat(10)
     exact = bootstrap(scores, FPR, n_resamples=1000)["auc"].mean(1).std()
-    monkeypatch.setattr(module, "MANY", 1500)
+    monkeypatch.setattr(module, "FIRST_ORDER_FROM", 1500)
     grouped = bootstrap(ten, FPR, n_resamples=1000, groups=groups)["auc"].mean(1).std()
     alone = bootstrap(ten, FPR, n_resamples=1000)["auc"].mean(1).std()
     assert grouped == pytest.approx(exact, rel=0.05)

@@ -1,6 +1,10 @@
-"""ROC curves with tie blocks and everything read off one curve.
+"""The ROC curve of one target, and the metrics that are read off it.
 
-Larger score = more likely a member.
+A sample is called a member where its score reaches the threshold: larger scores mean more likely a
+member. Samples of equal scores are called together, so that a curve has one vertex for each block
+of ties, and no metric depends on their order.
+
+In names, tp and fp are counts of true and false positives, n1 and n0 of members and non-members.
 """
 
 from __future__ import annotations
@@ -32,33 +36,35 @@ class Roc(NamedTuple):
 class TprAt(NamedTuple):
     """TPR at one FPR with its exact interval, see `tpr_at`."""
 
-    fpr: float
+    fpr: float  # that was asked for
     tpr: float
-    low: float
+    low: float  # of the 95 % Clopper-Pearson interval, conditional on the threshold
     high: float
     tp: int
     n1: int
     fp: int
     n0: int
-    fpr_realised: float
-    fpr_floor: float
-    measurable: bool
+    fpr_realised: float  # of the vertex, at most fpr
+    fpr_floor: float  # the smallest that a finite threshold gives
+    measurable: bool  # whether the FPR allows 10 false positives or more
 
 
 def counts(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cumulative (tp, fp, threshold) after each block of equal scores, largest first, starting at
-    (0, 0, +inf); (V,) each.
+    """(tp, fp, threshold) at each vertex of the ROC, (V,) each: how many members and non-members
+    reach the threshold, from (0, 0, +inf) on.
 
     Raises ValueError on NaN scores, on shapes that differ, and when members or non-members are
     absent.
     """
     score, member = _vectors(score, member)
-    order = np.argsort(-score)  # in any order within a block
-    score = score[order]
-    member = member[order]
-    ends = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)
-    tp = np.concatenate([[0], np.cumsum(member)[ends]])
-    return tp, np.concatenate([[0], ends + 1]) - tp, np.concatenate([[np.inf], score[ends]])
+    falling = np.argsort(-score)  # in any order within a block of ties
+    score = score[falling]
+    member = member[falling]
+    block_ends = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)
+    tp = np.concatenate([[0], np.cumsum(member)[block_ends]])
+    called = np.concatenate([[0], block_ends + 1])
+    threshold = np.concatenate([[np.inf], score[block_ends]])
+    return tp, called - tp, threshold
 
 
 def _vectors(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -113,6 +119,11 @@ def roc(score: Numbers, member: Mask) -> Roc:
     Raises:
         ValueError: on NaN, and when members or non-members are absent.
 
+    Example:
+        >>> curve = roc([0.1, 0.4, 0.35, 0.8], [False, False, True, True])
+        >>> curve.fpr.tolist(), curve.tpr.tolist()
+        ([0.0, 0.0, 0.5, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0, 1.0])
+
     Caveat: the thresholds are chosen on the target's own labels.
     """
     tp, fp, threshold = counts(score, member)
@@ -126,8 +137,8 @@ def area(tp: np.ndarray, fp: np.ndarray) -> float:
 
 @checked
 def auc(score: Numbers, member: Mask) -> float:
-    """Area under the ROC curve, (#{s1 > s0} + #{s1 = s0} / 2) / (n1 n0) over members s1 and
-    non-members s0.
+    """Area under the ROC curve: the chance that a random member scores above a random non-member,
+    ties counted half.
 
     Parameters:
         score: (N,) larger = more likely a member; infinite scores are allowed.
@@ -136,21 +147,24 @@ def auc(score: Numbers, member: Mask) -> float:
     Raises:
         ValueError: on NaN, and when members or non-members are absent.
 
-    Source: Mann and Whitney 1947; by ranks, O(N log N).
+    Example:
+        >>> auc([0.1, 0.4, 0.35, 0.8], [False, False, True, True])  # 3 of 4 pairs are in order
+        0.75
+
+    Source: Mann and Whitney 1947; by sorting, O(N log N).
     """
     tp, fp, _ = counts(score, member)
     return area(tp, fp)
 
 
-def auc_null_error(n1: int, n0: int):
+def auc_null_error(n1: int | np.ndarray, n0: int | np.ndarray) -> float | np.ndarray:
     """Standard error of an AUC when scores tell nothing: sqrt((n1 + n0 + 1) / (12 n1 n0))."""
     return np.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
 
 
 @checked
 def tpr_at(score: Numbers, member: Mask, fpr: Fraction) -> TprAt:
-    """TPR at an FPR: the largest over vertices with at most floor(fpr n0) false positives, never
-    interpolated.
+    """The largest TPR of a vertex with at most floor(fpr n0) false positives, never interpolated.
 
     Parameters:
         score: (N,) larger = more likely a member.
@@ -158,27 +172,35 @@ def tpr_at(score: Numbers, member: Mask, fpr: Fraction) -> TprAt:
         fpr: false positive rate in [0, 1].
 
     Returns:
-        fpr, tpr, low, high (95 % Clopper-Pearson, conditional on the threshold), tp, n1, fp, n0,
-        fpr_realised (of the chosen vertex), fpr_floor (of the first vertex: above `fpr` ties, not
-        safety, make the TPR zero), measurable: 10 false positives or more are allowed.
+        A `TprAt`: the TPR, its 95 % interval, the counts behind it, and whether so few non-members
+        can tell it. Where `fpr_floor` lies above `fpr`, a TPR of 0 is the work of ties, not a sign
+        of safety.
 
     Raises:
         ValueError: on NaN, and when members or non-members are absent.
 
+    Example:
+        >>> at = tpr_at([0.1, 0.4, 0.35, 0.8], [False, False, True, True], fpr=0.5)
+        >>> at.tpr, at.tp, at.fp, at.measurable
+        (1.0, 2, 1, False)
+
     Source: Carlini et al. 2022.
     """
-    return tpr_at_counts(*counts(score, member)[:2], fpr)
+    tp, fp, _ = counts(score, member)
+    return tpr_at_counts(tp, fp, fpr)
 
 
 def _allowed(fp: np.ndarray, fpr: float) -> int:
     """How many false positives a rate allows."""
-    return int(np.floor(fpr * int(fp[-1]) + 1e-9))
+    return int(np.floor(fpr * int(fp[-1]) + 1e-9))  # 0.29 * 100 is 28.999999999999996
 
 
 def vertex_at(tp: np.ndarray, fp: np.ndarray, fpr: float) -> int:
-    """The vertex of the largest TPR at this FPR or less: the first, of fewest false positives."""
-    last = int(np.searchsorted(fp, _allowed(fp, fpr), side="right")) - 1
-    return int(np.searchsorted(tp, tp[last], side="left"))
+    """Number of the vertex with the largest TPR at this FPR or less, and of these with the fewest
+    false positives.
+    """
+    last_allowed = int(np.searchsorted(fp, _allowed(fp, fpr), side="right")) - 1
+    return int(np.searchsorted(tp, tp[last_allowed], side="left"))
 
 
 def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
@@ -216,6 +238,11 @@ def clopper_pearson(successes: Array, trials: Array, *, confidence: Level = 0.95
     Raises:
         ValueError: for impossible counts, and for counts with a fraction.
 
+    Example:
+        >>> low, high = clopper_pearson(0, 30)
+        >>> round(float(low), 3), round(float(high), 3)
+        (0.0, 0.116)
+
     Source: Clopper and Pearson 1934.
     """
     k, n = np.broadcast_arrays(counted("successes", successes), counted("trials", trials))
@@ -242,26 +269,34 @@ def advantage(score: Numbers, member: Mask) -> float:
 
 @checked
 def null_advantage(n1: Whole, n0: Whole) -> float:
-    """Expected oracle advantage of scores that tell nothing: the baseline beside every oracle
-    maximum.
+    """Expected largest advantage of scores that tell nothing: the baseline beside every maximum
+    that an evaluator chose with hindsight.
 
-    Equal sizes n: exact, (4^n / C(2n, n) - 1) / (2n), by reflection of the random walk. Else the
-    limit sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov statistic, with the
-    same first correction.
+    Parameters:
+        n1: members.
+        n0: non-members.
+
+    For equal numbers n it is exact, (4^n / C(2n, n) - 1) / (2n), by reflection of the random walk.
+    Else it is the limit sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov
+    statistic, with the same first correction.
+
+    Example:
+        >>> round(null_advantage(1000, 1000), 4)
+        0.0275
     """
     n1 = whole("n1", n1)
     n0 = whole("n0", n0)
     if n1 == n0:
-        return float(
-            (np.exp(2 * n1 * np.log(2) + 2 * gammaln(n1 + 1) - gammaln(2 * n1 + 1)) - 1) / (2 * n1)
-        )
+        log_power_over_binomial = 2 * n1 * np.log(2) + 2 * gammaln(n1 + 1) - gammaln(2 * n1 + 1)
+        return float((np.exp(log_power_over_binomial) - 1) / (2 * n1))
     spread = 1 / n1 + 1 / n0
     return float(np.sqrt(np.pi / 8 * spread) - spread / 4)
 
 
 @checked
 def ppv(tpr: Rates, fpr: Rates, prior: Rates):
-    """Share of members among those called members, prior TPR / (prior TPR + (1 - prior) FPR).
+    """Positive predictive value, the share of members among those called members:
+    prior TPR / (prior TPR + (1 - prior) FPR).
 
     Parameters:
         tpr: true positive rate in [0, 1]; all three broadcast.
@@ -270,19 +305,23 @@ def ppv(tpr: Rates, fpr: Rates, prior: Rates):
 
     Returns:
         A number or an array; NaN when none is called.
+
+    Example:
+        >>> round(float(ppv(tpr=0.05, fpr=0.001, prior=0.1)), 3)  # one sample in ten is a member
+        0.847
     """
     tpr, fpr, prior = (np.asarray(value, np.float64) for value in (tpr, fpr, prior))
-    called = np.asarray(prior * tpr)
+    true_positives = np.asarray(prior * tpr)
     with np.errstate(invalid="ignore"):
-        return called / (called + (1 - prior) * fpr)
+        return true_positives / (true_positives + (1 - prior) * fpr)
 
 
 def measurable(metric: str, n0: int) -> bool:
-    """Whether so many non-members can tell a TPR: 10 allowed false positives; every other metric
-    always.
+    """Whether n0 non-members are enough for a metric: a TPR, as "tpr@0.01", needs 10 allowed false
+    positives; every other metric can always be measured.
     """
-    x = metric.partition("tpr@")[2]
-    return not x or np.floor(float(x) * n0 + 1e-9) >= MIN_FALSE_POSITIVES
+    fpr = metric.partition("tpr@")[2]
+    return not fpr or np.floor(float(fpr) * n0 + 1e-9) >= MIN_FALSE_POSITIVES
 
 
 @checked
@@ -296,13 +335,16 @@ def tie_mass(score: Numbers) -> float:
 
 @checked
 def thin(curve: Roc, n0: Whole) -> Roc:
-    """A drawable subset of vertices: 50,001 points become about 800, and TPR at FPR k/n0 stays
+    """A drawable subset of vertices: 50,001 points become about 800, and the TPR at FPR k/n0 stays
     exact for every k kept.
 
-    Kept false-positive counts: 0..50, every count nearest 1e-4, 1e-3, 1e-2, 1e-1 from below, a
-    geometric and a linear grid over 50..n0. Of each kept count the first and the last vertex stay;
-    where a grid count has no vertex, its nearest from below. n0: non-members of the curve, so that
-    FPRs become integers. Compute the AUC from the full curve.
+    Parameters:
+        curve: all vertices.
+        n0: number of non-members, so that FPRs become counts.
+
+    Kept are the false positive counts from 0 to 50, those of the FPRs 1e-4, 1e-3, 1e-2 and 1e-1,
+    and a geometric and a linear grid beyond 50. Where a count has no vertex, the next one below it
+    stands in. Compute the AUC from the full curve.
     """
     fp = np.rint(curve.fpr * whole("n0", n0)).astype(np.int64)
     if not np.allclose(fp, curve.fpr * n0, atol=1e-6):
@@ -311,17 +353,13 @@ def thin(curve: Roc, n0: Whole) -> Roc:
             " non-members"
         )
     marks = np.floor(np.array([1e-4, 1e-3, 1e-2, 1e-1]) * n0 + 1e-9)
-    grid = np.concatenate(
-        [
-            np.arange(51),
-            marks,
-            np.geomspace(50, max(n0, 50), 200),
-            np.linspace(50, max(n0, 50), 200),
-        ]
-    )
+    geometric = np.geomspace(50, max(n0, 50), 200)
+    linear = np.linspace(50, max(n0, 50), 200)
+    grid = np.concatenate([np.arange(51), marks, geometric, linear])
     grid = np.unique(np.minimum(grid, n0).astype(np.int64))
-    wanted = np.unique(fp[np.searchsorted(fp, grid, side="right") - 1])  # counts that have a vertex
-    keep = np.union1d(
-        np.searchsorted(fp, wanted, side="left"), np.searchsorted(fp, wanted, side="right") - 1
-    )
+    kept_counts = np.unique(fp[np.searchsorted(fp, grid, side="right") - 1])
+    # Vertices of one count form a vertical stretch of the curve, of which both ends stay.
+    first = np.searchsorted(fp, kept_counts, side="left")
+    last = np.searchsorted(fp, kept_counts, side="right") - 1
+    keep = np.union1d(first, last)
     return Roc(curve.fpr[keep], curve.tpr[keep], curve.threshold[keep])
