@@ -44,7 +44,7 @@ EQUATION = {"num_models": 8, "epochs": 8, "snapshots": [2, 4, 6]}
 FAST = {  # the skeleton of the families at comparable accuracy
     "model": "fast",
     "model_args": {"width": 64},
-    "num_models": 16,
+    "num_models": 8,
     "epochs": 10,
     "snapshots": [1, 2, 3, 4, 5, 6, 7, 8, 9],
     "batch": 500,
@@ -57,6 +57,7 @@ FAST = {  # the skeleton of the families at comparable accuracy
 }
 SMALL = FAST | {
     "model_args": {"width": 32},
+    "num_models": 16,
     "epochs": 8,
     "snapshots": [1, 2, 3, 4, 5, 6, 7],
 }
@@ -71,7 +72,7 @@ def spiking(timesteps: int) -> dict:
 
 
 POOLS = {  # name: recipe of a pool that is trained from nothing
-    "fast": FAST,
+    "fast-wide": FAST,
     "fast-wide": FAST | {"num_models": 8},
     "fast-small": SMALL,
     "fast-eight": FAMILY,  # its first eight models, as the parent of spiking networks

@@ -86,7 +86,7 @@ FAST = evidence.ORDINARY | {"snapshots": [], **training.changes("fast")}
 POOLS = evidence.POOLS | {
     "resnet18": FAST | {"model": "resnet18", "model_args": {}, "batch": 512, "lr": 0.2},
 }
-SHIPPED = ("resnet18", "fast", "fast-hybrid-T4", "odenet", "sdenet")
+SHIPPED = ("resnet18", "fast-wide", "fast-hybrid-T4", "odenet", "sdenet")
 SMALL = {"num_models": 4, "epochs": 1, "snapshots": [], "batch": 16}
 
 

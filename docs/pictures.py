@@ -93,6 +93,7 @@ FAMILIES = {  # family: {epochs, or time steps: the shipped pool}
         8: "fast-small",
         16: "fast-long",
     },
+    "twice as wide": {10: "fast-wide"},
     "label smoothing": {8: "fast-smoothing"},
     "RelaxLoss": {8: "fast-relaxloss"},
     "last group an ODE": {8: "fast-ode"},

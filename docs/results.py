@@ -65,6 +65,7 @@ CHANGES = {  # of a training, beside the network that was trained without
         "fast-relaxloss": "RelaxLoss, target 0.8",
         "fast-short": "half as many epochs",
         "fast-long": "twice as many epochs",
+        "fast-wide": "twice as wide, 10 epochs",
     },
 }
 IN_THE_MIDDLE = "at the point of its training where"

@@ -137,7 +137,16 @@ def _bytes(place: Path, record: dict, name: str) -> bytes:
 
 
 def read_arrays(place: Path, record: dict, name: str) -> dict[str, np.ndarray]:
-    """The arrays of a file in an example's folder; ValueError where it was altered."""
+    """The arrays of a file in an example's folder.
+
+    Parameters:
+        place: the folder.
+        record: its manifest.
+        name: of the file.
+
+    Raises:
+        ValueError: for a file that was altered.
+    """
     with np.load(io.BytesIO(_bytes(place, record, name)), allow_pickle=False) as arrays:
         return dict(arrays)
 
