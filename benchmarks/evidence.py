@@ -73,7 +73,6 @@ def spiking(timesteps: int) -> dict:
 
 POOLS = {  # name: recipe of a pool that is trained from nothing
     "fast-wide": FAST,
-    "fast-wide": FAST | {"num_models": 8},
     "fast-small": SMALL,
     "fast-eight": FAMILY,  # its first eight models, as the parent of spiking networks
     # whole trainings, as fair rivals of less accurate families
