@@ -365,10 +365,9 @@ def test_it_starts_with_the_pools_number_of_the_sample_whose_worlds_differ_most(
 
 def test_canaries_are_looked_up_by_number(scattered):
     found, audited, _ = scattered
-    shown = numbers(
-        widgets.exposed([found]).set(canary="only").figures["sheet"]["data"][1], "customdata"
-    )
-    assert sorted(shown) == sorted(audited[audited % 3 == 1])
+    explorer = widgets.exposed([found])
+    said = {n for n in audited if cell(explorer.set(sample=int(n)), "canary") == "yes"}
+    assert said == set(audited[audited % 3 == 1])
 
 
 def test_clicks_and_lassos_carry_the_same_numbers(scattered):
@@ -742,14 +741,13 @@ def test_the_models_own_image_is_shown_with_its_label(stored):
     assert view.figures["image"]["layout"]["title"]["text"].startswith("labelled d;")
 
 
-def test_canaries_are_a_filter_where_they_are_known(stored):
+def test_a_sample_is_said_to_be_a_canary_where_that_is_known(stored):
     found, _, canary = stored
     explorer = widgets.exposed([found])
-    only = numbers(explorer.set(canary="only").figures["sheet"]["data"][1], "customdata")
-    assert set(only) == set(np.flatnonzero(canary)) and cell(explorer.view, "canary") == "yes"
-    others = numbers(explorer.set(canary="none").figures["sheet"]["data"][1], "customdata")
-    assert not canary[others].any()
-    assert "canary" not in widgets.exposed([source(planted())]).controls
+    for sample in (11, 12):
+        assert canary[sample] == (cell(explorer.set(sample=sample), "canary") == "yes")
+    assert canary[11] and not canary[12]
+    assert "canary" not in widgets.exposed([source(planted())]).view.table
 
 
 def test_in_batch_mode_both_are_shown_once_with_every_figure_that_needs_no_hand(

@@ -2,6 +2,7 @@
 list can be trusted.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -87,14 +88,13 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
     if not pools:
         return message(TITLE, NOTHING)
 
-    def leader(
-        pool: str, attack: str, kind: int | str, outputs: str, canary: str, sample: int
-    ) -> int:
-        rows = listed(pools[pool], attack, kind, outputs, canary)
+    def leader(pool: str, attack: str, kind: int | str, outputs: str, sample: int) -> int:
+        """Who leads the list; who was chosen before where nobody is in it."""
+        rows = listed(pools[pool], attack, kind, outputs)
         return int(pools[pool].numbers[rows[0]]) if len(rows) else sample
 
-    def pages(pool: str, attack: str, kind: int | str, outputs: str, canary: str) -> int:
-        return max(1, -(-len(listed(pools[pool], attack, kind, outputs, canary)) // PAGE))
+    def pages(pool: str, attack: str, kind: int | str, outputs: str) -> int:
+        return max(1, math.ceil(len(listed(pools[pool], attack, kind, outputs)) / PAGE))
 
     def draw(
         pool: str,
@@ -104,12 +104,11 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         page: int,
         sample: int,
         test: bool,
-        canary: str,
     ) -> View:
         """One page of the ranking, and where the chosen sample stands in it."""
         source = pools[pool]
         ranked = ranking(source, attack)
-        rows = listed(source, attack, kind, outputs, canary)
+        rows = listed(source, attack, kind, outputs)
         if not len(rows):
             raise ValueError("no sample passes these filters: widen class or outputs")
         column = source.column(sample)
@@ -117,7 +116,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         outcome = tested(source, attack, n_resamples) if test else None
         start = PAGE * (page - 1)
         on_page = tuple(rows[start : start + PAGE].tolist())
-        spread = histogram(source, attack, (kind, outputs, canary), n_resamples if test else 0)
+        spread = histogram(source, attack, (kind, outputs), n_resamples if test else 0)
         figures = {
             "sheet": sheet(source, on_page, start, sample),
             "margins": margins(source, image),
@@ -142,19 +141,15 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         "attack": dropdown("attack"),
         "kind": dropdown("class", [ALL], ALL),
         "outputs": dropdown("outputs", list(FILTERS), ALL),
-        "canary": dropdown("canaries", [ALL, "only", "none"], ALL),
         "page": count("page"),
         "sample": W.IntText(description="sample", value=0, **ROW),
         "test": tick("test (redraws masks, seconds)"),
     }
-    state = {}
-    if not any(source.has_canaries for source in pools.values()):
-        state["canary"] = controls.pop("canary").value
     follow = {
         "attack": {"options": lambda pool: worded(pools[pool].attacks())},
         "kind": {"options": lambda pool: [(ALL, ALL), *pools[pool].kinds]},
         # another list starts at its top
-        "page": {"max": pages, "value": lambda pool, attack, kind, outputs, canary: 1},
+        "page": {"max": pages, "value": lambda pool, attack, kind, outputs: 1},
         "sample": {"value": leader},
     }
     return Explorer(
@@ -166,7 +161,6 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         follow=follow,
         pools=pools,
         heights={"sheet": 270, "margins": 225, "traces": 225, "ranking": 270},
-        state=state,
         clicks={"sheet": "sample"},
     )
 
@@ -182,7 +176,7 @@ def right(source: Source) -> np.ndarray:
 
 
 @lru_cache(32)
-def listed(source: Source, attack: str, kind: int | str, outputs: str, canary: str) -> np.ndarray:
+def listed(source: Source, attack: str, kind: int | str, outputs: str) -> np.ndarray:
     """Samples that pass the filters, most exposed first."""
     order = ranking(source, attack).order
     if not len(order):
@@ -196,10 +190,6 @@ def listed(source: Source, attack: str, kind: int | str, outputs: str, canary: s
     if outputs != ALL:
         share = right(source)
         passed &= share >= 0.5 if FILTERS[outputs] == "right" else share < 0.5
-    if canary != ALL:
-        if source.canaries is None:
-            raise ValueError(f"{source.label} has no canaries: choose canaries: all")
-        passed &= source.canaries == (canary == "only")
     return order[passed[order]]
 
 

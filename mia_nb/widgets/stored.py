@@ -147,14 +147,12 @@ class Source:
             return None
         return self.folder.read_arrays("raster.npz")
 
-    @property
-    def has_canaries(self) -> bool:
-        return self.pool is not None and self.pool.has("canary.npy")
-
     @cached_property
     def canaries(self) -> np.ndarray | None:
         """(A,) bool, which of the audited columns are canaries; None where that is not known."""
-        return self.pool.read_array("canary.npy")[self.numbers] if self.has_canaries else None
+        if self.pool is None or not self.pool.has("canary.npy"):
+            return None
+        return self.pool.read_array("canary.npy")[self.numbers]
 
     @property
     def recipe(self) -> dict:
