@@ -112,3 +112,17 @@ def test_an_entry_that_the_engine_does_not_know_is_refused_in_one_line(tmp_path)
         studies.claims(
             path, {nsde.SDENET: nsde.study(lambda one: 0.0, settings=[nsde.SDENET])[nsde.SDENET]}
         )
+
+
+def test_a_claim_that_matches_nothing_says_what_each_side_found(tmp_path, settings):
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "claims: {X: {sentence: Wider leaks more., needs: two widths, joins:"
+        " [{a: {model: resnet14}, b: {model: wide}, compare: [{part: wide, attack: rmia}]}]}}"
+    )
+    networks = {one._replace(attack="") for one in settings}
+    evidence = studies.claims(path, settings, n_resamples=50).loc["X", "evidence"]
+    assert evidence == (
+        f"not run: needs two widths; join 1: of {len(networks)} settings a matches 1,"
+        " b matches 0, they give 0 pairs"
+    )

@@ -13,7 +13,7 @@ from mia_nb.attacks import in_words
 from mia_nb.checks import checked
 from mia_nb.metrics.uncertainty import FPR, RESAMPLES
 from mia_nb.studies.compare import AT_EQUAL, SAME, compare, measuring, one_pair, rate_of
-from mia_nb.studies.engine import Contrast, asking, contrasts, deciding, load
+from mia_nb.studies.engine import Contrast, asking, contrasts, deciding, load, matching
 from mia_nb.studies.on_print import PUBLISHED, on_no_table, printed_alone, rules_as_printed
 from mia_nb.studies.remarks import DECIDED_BY, REMARKS, Case, deciding_aucs
 from mia_nb.studies.setting import Setting
@@ -208,6 +208,8 @@ def _judged(table: pd.DataFrame, given: Case) -> pd.DataFrame:
         failed = (auc["simultaneous_high"] < claim.design_check).any()
         apart = _apart([contrast for contrast in case.wanted if contrast.needed], case.settings)
         evidence = [f"not run: needs {claim.needs}"]
+        if not given.study.shipped:
+            evidence += matching(given.study, claim, given.settings)
         if len(case.rows):
             evidence = [*_evidence(case.rows), *(f"{part}: not run" for part in missing)]
             for remark in claim.remarks:

@@ -19,11 +19,12 @@ A study is a YAML file. Its `claims` hold, by name,
 A join takes the settings `a`, and either those of `b` that share all fields but those in `differ`
 (without `differ` they share nothing), or compares those of `a` `along` a field, `but` the fields
 that follow from it, with those in `instead_of` replaced by a property; `which` of the steps (see
-`joins`). `only_b` narrows `b`; `most_alike`: of the first sides those most like the second;
-`queries`: the "most" that were run, or "fewer". Each entry of `compare` is one comparison of every
-pair:
+`joins`). With `a` alone attacks of one setting are compared; `differ` never names the attack.
+`only_b` narrows `b`; `most_alike`: of the first sides those most like the second; `queries`: the
+"most" that were run, or "fewer". Each entry of `compare` is one comparison of every pair:
 
-    part, compared      its group in the evidence, and its words: templates of a, b, attack, attacks
+    part, compared      its group in the evidence, and its words: templates of a, b, attack and
+                        attacks, as in "{attacks}, {a.label}"
     attack              one attack on both sides, or one for each; absent: the strongest of all that
                         both sides have
     attacks             a list, or "each" (of several) that both sides have, one by one; "in order
@@ -52,7 +53,7 @@ from typing import NamedTuple
 
 from mia_nb.metrics.uncertainty import interval, per_target_metrics
 from mia_nb.parameters import read_yaml_file
-from mia_nb.studies.joins import matches, pairs
+from mia_nb.studies.joins import matches, one_side, pairs
 from mia_nb.studies.setting import Setting, usable
 from mia_nb.types import Scores
 
@@ -128,6 +129,7 @@ class Study(NamedTuple):
     selections: dict = {}  # noqa: RUF012
     printed: dict = {}  # noqa: RUF012
     name: str = ""
+    shipped: bool = False
 
 
 def load(study: str | Path) -> Study:
@@ -139,7 +141,7 @@ def load(study: str | Path) -> Study:
     if not path.is_file():
         known = sorted(file.stem for file in FOLDER.glob("*.yaml"))
         raise ValueError(f"no study {str(study)!r}: wanted a YAML file or one of {known}")
-    return _read(path) if own else _shipped(path)
+    return _read(path) if own else _shipped(path)._replace(shipped=True)
 
 
 def _read(path: Path) -> Study:
@@ -199,6 +201,21 @@ def contrasts(study: Study, claim: Claim, settings: dict[Setting, Scores]) -> li
             for comparison in join["compare"]:
                 wanted += _contrasts(comparison, a, b, settings)
     return wanted
+
+
+def matching(study: Study, claim: Claim, settings: dict[Setting, Scores]) -> list[str]:
+    """How many settings each join of a claim found, for whoever wrote it."""
+    networks = list(dict.fromkeys(setting._replace(attack="") for setting in settings))
+    lines = []
+    for number, join in enumerate(claim.joins, 1):
+        found = []
+        for side in ("a", "b"):
+            if side in join:
+                count = len(one_side(join[side], networks, study.selections))
+                found.append(f"{side} matches {count}")
+        found.append(f"they give {len(pairs(join, networks, study.selections))} pairs")
+        lines.append(f"join {number}: of {len(networks)} settings {', '.join(found)}")
+    return lines
 
 
 def _contrasts(

@@ -63,13 +63,13 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
 
     A join of one side alone sets every setting against itself.
     """
-    a = _side(join["a"], networks, selections)
+    a = one_side(join["a"], networks, selections)
     if "along" in join:
         matched = _along(join, a)
     elif "b" not in join:
         matched = [(setting, setting) for setting in a]
     else:
-        b = select(join.get("only_b", {}), _side(join["b"], networks, selections))
+        b = select(join.get("only_b", {}), one_side(join["b"], networks, selections))
         differ = join.get("differ", Setting._fields)
         shared = [name for name in Setting._fields if name not in differ]
         every = combinations(a, 2) if join["a"] == join["b"] else product(a, b)
@@ -79,7 +79,8 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
     return _by_queries(matched, join["queries"]) if "queries" in join else matched
 
 
-def _side(side: dict | list | str, networks: list[Setting], selections: dict) -> list[Setting]:
+def one_side(side: dict | list | str, networks: list[Setting], selections: dict) -> list[Setting]:
+    """The settings of a side of a join; "noiseless" stands for those of a study's selection."""
     return noiseless(networks, selections) if side == "noiseless" else select(side, networks)
 
 

@@ -224,6 +224,9 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
     Raises:
         ValueError: when signals name no model, or one that has no place in the study, or do not say
             how their flow was integrated.
+
+    Caveat: signals say nothing of epochs or schedules, so that those of one network trained for 8
+    and for 16 epochs give one setting: pass the recipe to tell them apart.
     """
     if isinstance(info, Recipe):
         return _of_recipe(info, label, attack)
