@@ -151,16 +151,11 @@ def mask(name: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndar
     ValueError if not.
     """
     array = np.asarray(value)
-    if (
-        array.size
-        and array.dtype != bool
-        and (array.dtype.kind not in "iu" or not np.isin(array, (0, 1)).all())
-    ):
-        contents = (
-            f"numbers from {array.min()} to {array.max()}"
-            if array.dtype.kind in "iuf"
-            else shown(value)
-        )
+    zeros_and_ones = array.dtype.kind in "iu" and np.isin(array, (0, 1)).all()
+    if array.size and array.dtype != bool and not zeros_and_ones:
+        contents = shown(value)
+        if array.dtype.kind in "iuf":
+            contents = f"numbers from {array.min()} to {array.max()}"
         raise ValueError(f"{name} holds {contents}: wanted booleans, or the whole numbers 0 and 1")
     if shape is not None and array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}; wanted {shape}")
@@ -201,9 +196,8 @@ def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> A
         return [plain(item, depth - 1, seen) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if (isinstance(value, float) and not math.isfinite(value)) or (
-        isinstance(value, int) and abs(value) >= LARGE
-    ):
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    if infinite or (isinstance(value, int) and abs(value) >= LARGE):
         raise ValueError(f"{shown(value)} is not finite, or too large")
     if value is None or isinstance(value, str | int | float):
         return value

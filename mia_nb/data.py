@@ -483,10 +483,8 @@ def _torchvision(
         raise ValueError(
             f"{kind} is not in {root}, or not intact: allow it with download=True ({megabytes} MB)"
         ) from error
-    x, y = (
-        np.concatenate([np.asarray(getattr(part, name)) for part in parts])
-        for name in ("data", "targets")
-    )
+    x = np.concatenate([np.asarray(part.data) for part in parts])
+    y = np.concatenate([np.asarray(part.targets) for part in parts])
     return _channels_first(x), y, parts[0].classes
 
 
@@ -759,14 +757,11 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     operations = draws.get("operations")
     rest = {name: value for name, value in draws.items() if name != "operations"}
     draws = {name: value.to(x.device, non_blocking=True) for name, value in rest.items()}
-    rows, columns = (
-        torch.arange(size, device=x.device).expand(batch, size) for size in (height, width)
-    )
+    rows = torch.arange(height, device=x.device).expand(batch, height)
+    columns = torch.arange(width, device=x.device).expand(batch, width)
     if "centre" in draws:
-        down, right = (
-            at - centre[:, None]
-            for at, centre in zip((rows, columns), draws["centre"].unbind(1), strict=True)
-        )
+        down = rows - draws["centre"][:, :1]
+        right = columns - draws["centre"][:, 1:]
         tall = (down >= -top) & (down < height // 4 - top)
         wide = (right >= -left) & (right < width // 4 - left)
         hole = (tall[:, :, None] & wide[:, None, :])[:, None]
@@ -780,10 +775,9 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         columns = _mirrored(columns + draws["move"][:, 1:], width)
     if draws.keys() & {"shift", "flip", "move"}:
         pixel = (rows + top)[:, :, None] * (width + 2 * left) + (columns + left)[:, None, :]
+        pixel = pixel.view(batch, 1, -1).expand(-1, channels, -1)
         black = pad(x, (left, left, top, top)).flatten(2)
-        x = black.gather(2, pixel.view(batch, 1, -1).expand(-1, channels, -1)).view(
-            batch, channels, height, width
-        )
+        x = black.gather(2, pixel).view(batch, channels, height, width)
     if operations is not None:
         x = _autoaugment.apply(x, operations.cpu())
     return x.masked_fill(hole, 0) if "centre" in draws else x
