@@ -75,7 +75,7 @@ def test_it_takes_images_from_8x8_grey_upwards(channels, size, pooling):
 
 @pytest.mark.parametrize("option", ["activation", "pooling", "first_layer"])
 def test_an_unknown_word_is_refused_with_the_known_ones(option):
-    with pytest.raises(ValueError, match=f"{option}='none': wanted one of "):
+    with pytest.raises(ValueError, match=f"{option}='none' is not one of "):
         made(**{option: "none"})
 
 

@@ -16,6 +16,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from mia_nb.checks import one_of
+
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
 POOLINGS = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
 FIRST_LAYERS = ("whitening", "learned")
@@ -58,9 +60,9 @@ class FastNet(nn.Module):
         first_layer: str = "whitening",
     ) -> None:
         super().__init__()
-        check_word("activation", activation, ACTIVATIONS)
-        check_word("pooling", pooling, POOLINGS)
-        check_word("first_layer", first_layer, FIRST_LAYERS)
+        one_of("activation", activation, ACTIVATIONS)
+        one_of("pooling", pooling, POOLINGS)
+        one_of("first_layer", first_layer, FIRST_LAYERS)
         act = ACTIVATIONS[activation]
         pool = POOLINGS[pooling]
         patches = 2 * in_channels * PATCH**2  # each direction and its negative
@@ -89,12 +91,6 @@ class FastNet(nn.Module):
         for group in self.groups:
             h = group(h)
         return self.head(h.mean((-2, -1))) * self.scale
-
-
-def check_word(name: str, value: str, known: tuple | dict) -> None:
-    """ValueError for a word that is not known."""
-    if value not in known:
-        raise ValueError(f"{name}={value!r}: wanted one of {', '.join(known)}")
 
 
 def convolution(before: int, after: int) -> nn.Conv2d:

@@ -344,9 +344,8 @@ def _same_in_both_modes(
     for node, twin in zip_longest(graph.nodes, others.nodes):
         same = node is not None and twin is not None and node.format_node() == twin.format_node()
         if same and str(node.target).startswith("_tensor_constant"):  # made in forward
-            same = torch.equal(
-                operator.attrgetter(node.target)(model), operator.attrgetter(node.target)(other)
-            )
+            constant = operator.attrgetter(node.target)
+            same = torch.equal(constant(model), constant(other))
         if not same:
             raise ValueError(
                 f"{where_of(node or twin)} differs between training and evaluation, or from call to"

@@ -221,10 +221,12 @@ class SNN(InTime):
 
     def spikes(self) -> dict[str, Spike]:
         """The sites by name, in the order in which they fire."""
-        names = [node.target for node in self.net.graph.nodes if node.op == "call_module"]
-        return {
-            name: part for name in names if isinstance(part := self.net.get_submodule(name), Spike)
-        }
+        spikes = {}
+        for node in self.net.graph.nodes:
+            part = self.net.get_submodule(node.target) if node.op == "call_module" else None
+            if isinstance(part, Spike):
+                spikes[node.target] = part
+        return spikes
 
     def steps(self, x: Tensor) -> Tensor:
         """(T, B, K) outputs of the last layer."""
@@ -447,10 +449,9 @@ def _reset(part: nn.Module) -> None:
             parameters = inspect.signature(method).parameters.values()
         except (TypeError, ValueError):  # no Python function
             continue
-        if all(
-            p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-            for p in parameters
-        ):
+        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        wanted = [p for p in parameters if p.default is p.empty and p.kind not in several]
+        if not wanted:
             method()
 
 
@@ -496,11 +497,9 @@ def calibrate(
 def _checked(batches: Iterable[Tensor]) -> Iterator[Tensor]:
     for x in batches:
         if not isinstance(x, Tensor) or not x.is_floating_point():
-            came = (
-                f"{x.dtype} tensor".removeprefix("torch.")
-                if isinstance(x, Tensor)
-                else type(x).__name__
-            )
+            came = type(x).__name__
+            if isinstance(x, Tensor):
+                came = f"{x.dtype} tensor".removeprefix("torch.")
             raise ValueError(
                 f"a batch is a {came}; wanted normalised images (B, C, H, W) alone, as a tensor of"
                 " floats"
