@@ -374,19 +374,19 @@ def _check_pool(pool: Untrained, root: PathLike) -> None:
 
 
 def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
-    unknown = next(iter(sorted(set(changes) - KNOWN)), None)
-    other = next((name for name in fixed if name in changes), None)
+    """ValueError for a family that changes what no recipe has, or one of these `fixed` entries."""
+    unknown = sorted(set(changes) - KNOWN)
     if unknown:
         raise ValueError(
-            f"family {number} changes "
-            f"{unknown!r}, which no recipe has; it may change"
+            f"family {number} changes {unknown[0]!r}, which no recipe has; it may change"
             f" {', '.join(sorted(KNOWN - set(fixed)))}"
         )
-    if other:
-        raise ValueError(
-            f"family {number} changes "
-            f"{other!r}, but all families have the same members: change it for all"
-        )
+    for name in fixed:
+        if name in changes:
+            raise ValueError(
+                f"family {number} changes {name!r}, but all families have the same members: change"
+                " it for all"
+            )
 
 
 def _parent(changes: dict, number: int) -> int | None:
