@@ -378,6 +378,7 @@ def _query_models(
     info |= {"dataset": images.name, **options}
     if options.get("activity"):
         info["activity"] = _activity_names(networks[0])
+    labels = images.y.cpu().numpy()
     idle: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
     for network in networks:
         idle.put(network)
@@ -386,7 +387,7 @@ def _query_models(
         network = idle.get()
         try:
             pool.fill(network, m)
-            signals = _signals(network, on_device, m, options, pool.recipe.dtype, batch)
+            signals = _signals(network, on_device, labels, m, options, pool.recipe.dtype, batch)
         finally:
             idle.put(network)
         store.keep_partial(folder, m, signals)
@@ -409,7 +410,6 @@ def _query_models(
         except BaseException:  # the first model refused, or an interrupt: the others can wait
             executor.shutdown(cancel_futures=True)
             raise
-    labels = images.y.cpu().numpy()
     design = {"labels": labels, "member": member[rows], "population": population}
     store.join_partial(folder, rows, design, info, chosen)
 
@@ -444,9 +444,25 @@ def _networks(
 
 
 def _signals(
-    module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int
+    module: nn.Module,
+    images: Images,
+    labels: np.ndarray,
+    model: int,
+    options: dict,
+    dtype: str,
+    batch: int,
 ) -> Signals:
-    """Signals of one model, with what its layers did where that is asked for."""
+    """Signals of one model, with what its layers did where that is asked for.
+
+    Parameters:
+        module: the network, with the model's weights.
+        images: that are shown, on its device.
+        labels: theirs, at hand, so that no model waits for a GPU to give them.
+        model: the row's number.
+        options: of the query.
+        dtype: of the pool.
+        batch: images in one forward pass.
+    """
     activity = None
     info = {}
     try:
@@ -456,7 +472,6 @@ def _signals(
             info["activity"] = _activity_names(module)
     except BlownUp as error:
         raise ValueError(f"model {model}: {error}") from error
-    labels = images.y.cpu().numpy()
     try:
         signals = Signals.from_logits(logits[None], labels, temperature=options["temperature"])
     except ValueError as error:
