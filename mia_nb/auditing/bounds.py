@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from mia_nb.arguments import Delta, Level, Whole
-from mia_nb.checks import checked, whole
+from mia_nb.arguments import Count, Delta, Level
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import clopper_pearson
 
 
 @checked
 def epsilon_lower(
     *,
-    tp: Whole,
-    positives: Whole,
-    fp: Whole,
-    negatives: Whole,
+    tp: Count,
+    positives: Count,
+    fp: Count,
+    negatives: Count,
     delta: Delta,
     confidence: Level = 0.95,
 ) -> float:
@@ -45,7 +45,7 @@ def epsilon_lower(
     certify 8.82 at most.
     """
     for name, hits, trials in (("tp", tp, positives), ("fp", fp, negatives)):
-        if not 0 <= whole(name, hits, 0) <= whole("trials", trials, 0) or trials < 1:
+        if hits > trials or trials < 1:
             raise ValueError(
                 f"{name}={hits} of {trials}: wanted 0 <= hits <= trials and at least one trial"
             )

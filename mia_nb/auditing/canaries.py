@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Array, Count, Fraction, Rates, Whole
+from mia_nb.arguments import Array, Count, Fraction, Mask, Positive, Rates, Whole
 from mia_nb.checks import checked, mask, one_of
 from mia_nb.metrics.curve import (
     MIN_FALSE_POSITIVES,
@@ -132,8 +132,8 @@ def _near_copies(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 @checked
 def canary_member(
-    num_models: Whole,
-    canary: Array,
+    num_models: Positive,
+    canary: Mask,
     *,
     population: Array | None = None,
     seed: Count = 0,
@@ -155,14 +155,11 @@ def canary_member(
     Raises:
         ValueError: for no models, and canaries that are absent or in the population.
     """
-    canary = mask("canary", canary)
     aside = np.zeros(canary.shape, bool)
     if population is not None:
         aside = mask("population", population, canary.shape)
     size = int(canary.sum())
     inside = int((canary & aside).sum())
-    if num_models < 1:
-        raise ValueError(f"num_models={num_models}: wanted at least 1")
     if canary.ndim != 1 or not size or inside:
         raise ValueError(
             f"{size} canaries, {inside} of them in the population: wanted 1 or more, outside it"
@@ -181,7 +178,7 @@ def canary_rates(
     fpr: Rates = (0.001, 0.01, 0.1),
     share: Fraction | None = None,
     kind: str = "unnamed",
-    n_resamples: Count = 1000,
+    n_resamples: Positive = 1000,
     seed: Count = 0,
 ) -> pd.DataFrame:
     """TPR at each FPR over the canaries of all targets pooled: one threshold for all, a row per
@@ -212,10 +209,6 @@ def canary_rates(
     RMIA); targets share references, which no interval resamples; one pair of targets is not
     resampled: the interval is about these models.
     """
-    if n_resamples < 1:
-        raise ValueError(
-            f"n_resamples={n_resamples}: wanted at least 1 draw of the bootstrap; 1000 is usual"
-        )
     share = np.nan if share is None else share
     known = ~np.isnan(scores.value)
     fpr = rates(np.atleast_1d(fpr))

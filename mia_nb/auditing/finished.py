@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.arguments import Anything, Array, Count, PathLike, Whole
+from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
 from mia_nb.attacks import score, suite
 from mia_nb.attacks.margins import log_p as log_p_of
 from mia_nb.auditing.dependence import Units, loss_gap, resampling_units
@@ -101,7 +101,7 @@ def audit_model(
     key: str | None = None,
     models: Whole = 8,
     root: PathLike = "results",
-    batch: Whole = 512,
+    batch: Positive = 512,
     device: Anything | None = None,
     seed: Count = 0,
     classes: Array | None = None,
@@ -177,7 +177,7 @@ def audit_model(
         >>> found.verdict.outcome, bool(found.table.loc[0, "value"] > 0.9)
         ('exceeded', True)
     """
-    _refuse_options(references, retrain, key, models, batch)
+    _refuse_options(references, retrain, key, models)
     known = named_classes(model)
     table, y, member = both_sides(train, test, known)
     x = numpy_of(table)
@@ -221,9 +221,7 @@ def audit_model(
     return _with_remarks(audit, remarks, shift)
 
 
-def _refuse_options(
-    references: object, retrain: object, key: str | None, models: int, batch: int
-) -> None:
+def _refuse_options(references: object, retrain: object, key: str | None, models: int) -> None:
     """ValueError for options of `audit_model` that do not go together or cannot be."""
     if references and retrain:
         raise ValueError("references and retrain were both given; give one")
@@ -235,8 +233,6 @@ def _refuse_options(
         raise ValueError(
             f"models={models}: wanted an even number from 4 up, for complementary halves"
         )
-    if batch < 1:
-        raise ValueError(f"batch={batch}: wanted a number of samples")
     if key is not None and not retrain:
         raise ValueError(f"key={shown(key)} names what retrain does; leave it out without retrain")
     if key == "":

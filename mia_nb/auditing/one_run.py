@@ -21,9 +21,9 @@ from scipy.special import (
     expit,
 )
 
-from mia_nb.arguments import Anything, Count, Delta, Level, Mask, Numbers, Whole
+from mia_nb.arguments import Anything, Count, Delta, Level, Mask, Numbers, Positive
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked, mask, reals, whole
+from mia_nb.checks import checked
 from mia_nb.types import Scores, Signals, pair_ids
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
@@ -76,9 +76,9 @@ class Audit(NamedTuple):
 @checked
 def one_run_epsilon(
     *,
-    canaries: Whole,
-    guesses: Whole,
-    correct: Whole,
+    canaries: Count,
+    guesses: Count,
+    correct: Count,
     delta: Delta,
     confidence: Level = 0.95,
 ) -> float:
@@ -100,20 +100,14 @@ def one_run_epsilon(
     guesses >= 1. Caveat: a small bound is no evidence of anything; audits in one run are tight only
     where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
     """
-    for name, value in (("correct", correct), ("guesses", guesses), ("canaries", canaries)):
-        whole(name, value, 0)
-    m = int(canaries)
-    r = int(guesses)
-    v = int(correct)
-    alpha = 1 - confidence
-    if not (v <= r <= m and r >= 1):
+    if not (correct <= guesses <= canaries and guesses >= 1):
         raise ValueError(
             f"correct={correct}, guesses={guesses}, canaries={canaries}: wanted whole numbers,"
             " correct <= guesses <= canaries and a guess"
         )
-    if m > MOST:
+    if canaries > MOST:
         raise ValueError(f"canaries={canaries}: wanted at most {MOST:,}; audit a part of them")
-    return _steinke(m, r, v, delta, alpha)
+    return _steinke(canaries, guesses, correct, delta, 1 - confidence)
 
 
 def _steinke(m: int, r: int, v: int, delta: float, alpha: float) -> float:
@@ -156,7 +150,7 @@ def one_run(
     member: Mask,
     *,
     delta: Delta,
-    guesses: Whole | None = None,
+    guesses: Positive | None = None,
     confidence: Level = 0.95,
     seed: Count = 0,
 ) -> Audit:
@@ -181,12 +175,11 @@ def one_run(
     canaries, or half of one. Caveat: whether coins were fair and independent cannot be seen here
     (`check_bernoulli` recognises exact halves in a whole mask).
     """
-    score = reals("scores", score)
-    member = mask("members", member)
-    shapes = f"scores {score.shape} and members {member.shape}"
-    unequal = score.ndim != 1 or score.shape != member.shape
-    if unequal:
-        raise ValueError(f"{shapes}: wanted two equal vectors, one run at a time")
+    if score.ndim != 1 or score.shape != member.shape:
+        raise ValueError(
+            f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one run at"
+            " a time"
+        )
     known = ~np.isnan(score)
     m = int(known.sum())
     if not m:
@@ -194,12 +187,12 @@ def one_run(
             f"none of {len(score)} canaries has a score (all NaN): score them with references on"
             " both sides"
         )
-    if guesses is not None and whole("guesses", guesses) > m:
+    if guesses is not None and guesses > m:
         raise ValueError(f"guesses={guesses}: wanted 1 to {m}, the number of scored canaries")
-    order = np.random.default_rng(int(seed)).permutation(m)
+    order = np.random.default_rng(seed).permutation(m)
     order = order[np.argsort(score[known][order], kind="stable")]
     ranked = member[known][order]  # lowest score first
-    tried = numbers_tried(m, 1 - confidence, delta) if guesses is None else (int(guesses),)
+    tried = numbers_tried(m, 1 - confidence, delta) if guesses is None else (guesses,)
     alpha = (1 - confidence) / len(tried)
     bounds = []
     test = {"canaries": m, "delta": delta, "confidence": 1 - alpha}
@@ -265,7 +258,7 @@ def check_bernoulli(member: Mask) -> None:
     between samples, duplicates for example: that the coins were independent is for whoever drew
     them to say.
     """
-    if fault := coin_fault(mask("member", member)):
+    if fault := coin_fault(member):
         raise ValueError(fault)
 
 
@@ -329,7 +322,7 @@ def audit(
     *,
     delta: Delta,
     confidence: Level = 0.95,
-    attempts: Whole = 1,
+    attempts: Positive = 1,
     seed: Count = 0,
 ) -> Audit:
     """The targets of a Bernoulli pool audited: together where none was another's reference
@@ -366,11 +359,11 @@ def audit(
     Caveat: that trainings shared no seed, noise or batches is for whoever ran them to say; pools
     trained here share none.
     """
-    whole("attempts", attempts)
-    paired = "members were drawn in pairs (split='pairs')"
-    wanted = "a one-run audit needs independent fair coins"
     if scores.info.get("split") == "pairs":
-        raise ValueError(f"{paired}: {wanted}")
+        raise ValueError(
+            "members were drawn in pairs (split='pairs'): a one-run audit needs independent fair"
+            " coins"
+        )
     value = scores.value
     member = scores.member
     check_bernoulli(member)

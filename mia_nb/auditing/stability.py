@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Fraction, Mask
+from mia_nb.arguments import Level, Mask
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import counts
 
@@ -21,7 +21,7 @@ BEYOND = 0.1
 
 
 @checked
-def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Fraction = 0.01) -> pd.DataFrame:
+def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Level = 0.01) -> pd.DataFrame:
     """Overlap of the vulnerable sets of repetitions and of attacks: members at or above the
     threshold of one FPR.
 
@@ -58,11 +58,8 @@ def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Fraction = 0.
     ranking. Larger sets overlap more, also beyond chance: a leak alike for all members lifts their
     overlap too. Unions have more false positives than each of their sets.
     """
-    member = np.asarray(member, bool)
     shapes = [np.shape(scores) for scores in values.values()]
     equal = len(set(shapes)) == 1 and len(shapes[0]) == 2 and shapes[0][1:] == member.shape
-    if not 0 < fpr < 1:
-        raise ValueError(f"fpr={fpr}: wanted a false positive rate between 0 and 1; 1 % is 0.01")
     if not equal:
         raise ValueError(f"values {shapes}, member {member.shape}: wanted equal (S, N) and (N,)")
     scores = np.stack([np.asarray(of_attack, np.float64) for of_attack in values.values()])

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import comb
 
-from mia_nb.arguments import Count, Real, Whole
+from mia_nb.arguments import Count, Level, Positive
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
 from mia_nb.metrics.null import redraw
@@ -27,8 +27,8 @@ CHUNK = 1 << 21  # table entries held at once
 def vulnerability(
     scores: Scores,
     *,
-    rate: Real = 0.1,
-    permutations: Whole = 2000,
+    rate: Level = 0.1,
+    permutations: Positive = 2000,
     seed: Count = 0,
     null: Iterable[Scores] | None = None,
 ) -> pd.DataFrame:
@@ -75,11 +75,6 @@ def vulnerability(
     value = _both_or_none(scores) if paired else scores.value
     ranks, auc, t_in, t_out = _per_sample(value, scores.member)
     able = (t_in > 0) & (t_out > 0)
-    if not 0 < rate < 1 or permutations < 1:
-        raise ValueError(
-            f"rate={rate}, permutations={permutations}: wanted a rate between 0 and 1, at least 1"
-            " permutation"
-        )
     if null is None and not _disjoint(scores.info):
         raise ValueError(
             "targets and references share a pool: per-sample numbers are biased; score with"

@@ -12,7 +12,7 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Whole
+from mia_nb.arguments import Positive
 from mia_nb.attacks import score
 from mia_nb.checks import checked
 from mia_nb.metrics.pairs import rows_of_pairs
@@ -61,7 +61,7 @@ def agreement(
     pools: dict[str, Signals],
     attack: str | None = None,
     *,
-    splits: Whole = 10,
+    splits: Positive = 10,
 ) -> pd.DataFrame:
     """How far pools that share their masks memorise the same samples: a row per two of them.
 
@@ -105,8 +105,6 @@ def agreement(
         raise ValueError(
             f"{len(pairs)} pairs of models: two halves need {2 * least} or more; train more models"
         )
-    if splits < 1:
-        raise ValueError(f"splits={splits}: wanted a number of random cuts from 1 up")
     means = _means(list(pools.values()), attack, pairs)
     numbers = list(range(len(pairs)))
     samples = int((~first.population).sum())

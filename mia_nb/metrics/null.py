@@ -12,10 +12,10 @@ import pandas as pd
 from scipy.special import ndtr, stdtrit
 
 from mia_nb import escape
-from mia_nb.arguments import Count, Flag, Positive
+from mia_nb.arguments import Count, Flag, Positive, Several
 from mia_nb.attacks import find, in_words
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked, instance, whole
+from mia_nb.checks import checked, instance
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import need_membership, same_or_complement, units
 from mia_nb.metrics.uncertainty import scored
@@ -68,7 +68,7 @@ def self_test(
     signals: Signals,
     attacks: dict | Sequence[str],
     *,
-    n_resamples: Count = 200,
+    n_resamples: Several = 200,
     seed: Count = 0,
     keep_complement: Flag = False,
     samples: Positive | None = 5000,
@@ -104,8 +104,6 @@ def self_test(
         ValueError: when membership is hidden, no attack can run, or n_resamples < 2.
     """
     instance("attacks", attacks, dict | list | tuple)
-    n_resamples = whole("n_resamples", n_resamples, 2)
-    seed = whole("seed", seed, 0)
     attacks = attacks if isinstance(attacks, dict) else dict(find(attack) for attack in attacks)
     need_membership(signals, "the self-test needs it")
     rng = np.random.default_rng(seed)
