@@ -82,7 +82,6 @@ def shift_guard(
     """
     x = np.asarray(x)
     labels = np.asarray(labels)
-    member = np.asarray(member, bool)
     if x.dtype.kind == "c" or labels.dtype.kind == "c":
         raise ValueError("complex numbers came as x or labels; wanted real ones")
     if member.ndim != 1 or not x.shape[:1] == labels.shape == member.shape:
@@ -169,7 +168,7 @@ def class_mix(labels: Array, member: Mask, *, seed: Count = 0) -> float:
     margins where a count below 5 is expected; the smallest p times the number of splits
     (Bonferroni), at most 1. Caveat: the same mix says nothing about the samples inside a class.
     """
-    member = np.atleast_2d(member).astype(bool)
+    member = np.atleast_2d(member)
     code = np.unique(labels, return_inverse=True)[1]
     rng = np.random.default_rng(seed)
     smallest = 1.0

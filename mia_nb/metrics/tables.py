@@ -10,7 +10,7 @@ import pandas as pd
 
 from mia_nb.arguments import Array, Count, Flag, Fraction, Level, Rates
 from mia_nb.attacks import NAMES, in_words
-from mia_nb.checks import checked, instance, shown
+from mia_nb.checks import checked, shown
 from mia_nb.metrics.curve import (
     PRIORS,
     area,
@@ -68,9 +68,10 @@ def per_target(scores: Scores | dict[str, Scores], fpr: Rates = FPR) -> pd.DataF
 
 def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
     """{attack: scores}, each with a target and every target with a score."""
-    scores = {scores.info.get("attack", "attack"): scores} if isinstance(scores, Scores) else scores
-    for name, scores_of_attack in instance("scores", scores, dict).items():
-        value = instance(f"scores[{name!r}]", scores_of_attack, Scores).value
+    if isinstance(scores, Scores):
+        scores = {scores.info.get("attack", "attack"): scores}
+    for name, scores_of_attack in scores.items():
+        value = scores_of_attack.value
         if not len(value):
             raise ValueError(f"{name} has no target: score at least one")
         if np.isnan(value).all(1).any():

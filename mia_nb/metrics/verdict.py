@@ -12,7 +12,7 @@ import pandas as pd
 from mia_nb import escape
 from mia_nb.arguments import Array, Count
 from mia_nb.attacks import NAMES, in_words
-from mia_nb.checks import checked, instance
+from mia_nb.checks import checked
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
 from mia_nb.metrics.null import SelfTest
@@ -95,7 +95,7 @@ def verdict(
         members can be told from non-members
     """
     scores = {"attack": scores} if isinstance(scores, Scores) else scores
-    refuse_unequal_samples(instance("scores", scores, dict))
+    refuse_unequal_samples(scores)
     if table is None:
         table = summary(scores, FPR, n_resamples=n_resamples, seed=seed)
     _refuse_another_table(table, scores)
