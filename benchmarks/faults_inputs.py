@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -344,7 +345,7 @@ def signatures(w: World) -> list[tuple]:
         ),
         (
             auditing.vulnerability,
-            {"scores": w.scores, "permutations": 20},
+            {"scores": replace(w.scores, info={"disjoint": True}), "permutations": 20},
             {"rate": "inside", "seed": ""},
         ),
         (auditing.canary_member, {"num_models": 4, "canary": y == 0}, {}),
