@@ -22,9 +22,9 @@ from torch import Tensor, fx, nn
 
 from mia_nb import models
 from mia_nb.models.sites import (
-    KINDS,
-    NUMBERS,
+    SIZES,
     STEPWISE,
+    TENSOR_TYPES,
     Repeat,
     Site,
     Spike,
@@ -268,7 +268,7 @@ SINGLE_STEP = {
 }
 OF_TORCH = {
     function: name
-    for name in SUMS | PRODUCTS | FIRST | CONSTANTS | SINGLE_STEP | NUMBERS | {"where"}
+    for name in SUMS | PRODUCTS | FIRST | CONSTANTS | SINGLE_STEP | SIZES | {"where"}
     for home in (operator, torch, F)
     if callable(function := getattr(home, name, None))
 }
@@ -353,7 +353,7 @@ def _says_shape_or_kind(node: fx.Node) -> bool:
     if node.op == "call_function" and node.target is not getattr and node.target not in OF_TORCH:
         return False
     return node.op in ("call_function", "call_method") and _name(node) in (
-        NUMBERS | KINDS | CONSTANTS
+        SIZES | TENSOR_TYPES | CONSTANTS
     )
 
 

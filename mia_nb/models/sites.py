@@ -2,6 +2,11 @@
 
 By call and not by module, because ReLU modules are shared (torchvision's ResNet18 has 9 of them in
 17 places) and functional ones have no module at all.
+
+`trace` records the calls of a network as a graph of torch.fx, puts `Spike` modules in the place of
+its ReLU calls, and lays the graph out over time: what comes before the first spikes is the same at
+every time step ("static") and runs once; what comes after them differs ("temporal") and runs on all
+time steps as one batch. Where both meet, `Repeat` repeats the static one.
 """
 
 from __future__ import annotations
@@ -22,8 +27,8 @@ from mia_nb.models import neurons
 from mia_nb.models.neural_de import FlowBlock
 
 RELUS = {F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_"}  # functions and methods
-CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
-OTHERS = {
+CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}  # of activations: a ReLU, ReLU6 or hardtanh
+NO_SPIKING_FORM = {
     "relu6",
     "gelu",
     "silu",
@@ -53,7 +58,7 @@ OTHERS = {
     "tanhshrink",
     "scaled_dot_product_attention",
 }
-CHANGES = {
+IN_PLACE = {  # operators that change their first operand: those that give a new tensor
     getattr(operator, f"i{name}"): getattr(operator, name)
     for name in (
         "add",
@@ -67,20 +72,22 @@ CHANGES = {
     )
 }
 POOL_ARGS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-NUMBERS = {"size", "dim", "numel", "shape", "ndim", "nelement"}  # what a tensor says about itself
-# and what no number of images changes
-KINDS = {"dtype", "device", "layout", "get_device", "is_cuda"}
-# activations, also such as fx does not see inside
-OPAQUE = {part.__module__ for part in (nn.ReLU, nn.RNN, nn.Transformer)}
+# what a tensor says about itself: what the number of images changes, and what it does not
+SIZES = {"size", "dim", "numel", "shape", "ndim", "nelement"}
+TENSOR_TYPES = {"dtype", "device", "layout", "get_device", "is_cuda"}
+# Python modules of torch's activations, and of layers that hold activations fx does not see
+ACTIVATION_MODULES = {layer.__module__ for layer in (nn.ReLU, nn.RNN, nn.Transformer)}
 STEPWISE = "wrap a step-wise snntorch network in mia_nb.models.snn.Stepwise"
 WAY_OUT = f"insert mia_nb.models.snn.Spike modules by hand, or {STEPWISE}"
-# networks with Spike modules are traced as well
+# does not offer Spike modules: a network that has them is traced as well
 UNTRACED = f"write the control flow without values of tensors, or {STEPWISE}"
 
 
 def over_time(x: Tensor, timesteps: int, static: bool) -> Tensor:
-    """What comes in at a site as (T, B, ...): (T * B, ...) step by step, or (B, ...) where it is
-    the same at every step.
+    """The input of a site as (T, B, ...).
+
+    x is (B, ...) where `static` says that it is the same at every step, else (T * B, ...), step by
+    step.
     """
     return x.expand(timesteps, *x.shape) if static else x.unflatten(0, (timesteps, -1))
 
@@ -89,11 +96,18 @@ class Spike(nn.Module):
     """Integrate-and-fire neurons in place of one ReLU call; equations and options:
     `neurons.multistep`.
 
-    theta and u0 are buffers (parameters with learn=True), numbers or (C,), so that they travel in
-    the state dictionary. In a network of your own call it as you would a ReLU; `SNN` supplies the
-    time steps. Training with learn=True can take theta to 0 or below, where neurons fire without
-    input: such a state is refused when it is loaded. Raises ValueError for theta <= 0, beta outside
-    (0, 1], and an unknown reset or surrogate.
+    In a network of your own call it as you would a ReLU; `SNN` supplies the time steps.
+
+    theta, the firing threshold, and u0, the potential to start from, are numbers or one value per
+    channel (C,). They are buffers, with learn=True parameters, so that they travel in the state
+    dictionary. Training with learn=True can take theta to 0 or below, where neurons fire without
+    input: such a state is refused when it is loaded.
+
+    Raises ValueError for theta <= 0, beta outside (0, 1], and an unknown reset or surrogate.
+
+    Example:
+        >>> Spike(theta=1.0)(torch.tensor([[0.4, 1.2]]))
+        tensor([[0., 1.]])
     """
 
     def __init__(
@@ -129,15 +143,13 @@ class Spike(nn.Module):
         """Set threshold and initial potential; ValueError unless theta > 0."""
         if not (torch.as_tensor(theta) > 0).all():
             raise ValueError(f"theta={theta}: a firing threshold is above 0")
+        kind = nn.Parameter if self.learn else nn.Buffer
         for name, value in (("theta", theta), ("u0", u0)):
-            # sites share no memory
-            value = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
-            setattr(self, name, (nn.Parameter if self.learn else nn.Buffer)(value))
+            value = torch.as_tensor(value, dtype=torch.get_default_dtype())
+            setattr(self, name, kind(value.detach().clone()))  # a copy: sites share no memory
 
     def forward(self, x: Tensor, timesteps: int = 1, static: bool = False) -> Tensor:
-        """x (timesteps * B, ...), or (B, ...) where `static` says that it is the same at every step
-        -> (timesteps * B, ...).
-        """
+        """Spikes (timesteps * B, ...) of an input as `over_time` takes it."""
         x = over_time(x, timesteps, static)
         return neurons.multistep(x, self.theta, self.u0, **self.options).flatten(0, 1)
 
@@ -151,20 +163,20 @@ class Spike(nn.Module):
             )
         for name in ("theta", "u0"):
             saved = state.get(prefix + name)
-            own_value = getattr(self, name)
-            if saved is not None and saved.shape != own_value.shape:
-                own_value.data = own_value.new_empty(saved.shape)
+            current = getattr(self, name)
+            if saved is not None and saved.shape != current.shape:
+                current.data = current.new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
 
 class Repeat(nn.Module):
-    """Where a tensor that is the same at every step meets one that is not: repeats it along
-    time.
-    """
+    """Repeats a tensor that is the same at every step, where it meets one that is not."""
 
     def forward(self, x: Tensor, timesteps: int, static: bool) -> Tensor:
-        # a number of the batch has no images
-        return x.expand(timesteps, *x.shape).flatten(0, 1) if static and x.ndim else x
+        """(timesteps * B, ...) of x (B, ...); x itself where it is not static, or has no images."""
+        if not static or x.ndim == 0:
+            return x
+        return x.expand(timesteps, *x.shape).flatten(0, 1)
 
 
 class Site(NamedTuple):
@@ -176,23 +188,28 @@ class Site(NamedTuple):
 
 
 class _Proxy(fx.Proxy):
-    """Keeps `h += a`, which also changes h under its other names, apart from `h + a`, which fx does
-    not.
+    """A traced value that records `h += a` as a change of h, which may have other names too; fx
+    itself would record `h + a`.
     """
 
 
-for change in CHANGES:
-    setattr(
-        _Proxy,
-        f"__{change.__name__}__",
-        lambda self, other, change=change: self.tracer.create_proxy(
-            "call_function", change, (self, other), {}
-        ),
-    )
+def _recorded_as(change: Callable) -> Callable:
+    """The method by which a `_Proxy` records an in-place operator."""
+
+    def method(self: _Proxy, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", change, (self, other), {})
+
+    return method
+
+
+for change in IN_PLACE:
+    setattr(_Proxy, f"__{change.__name__}__", _recorded_as(change))
 
 
 class _Tracer(fx.Tracer):
-    where = ""
+    """Records a network's calls; keeps spiking layers whole, and remembers where it is."""
+
+    where = ""  # path of the module that is being traced, for messages
     record_stack_traces = True  # for messages that name a line
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
@@ -211,7 +228,7 @@ class _Tracer(fx.Tracer):
 
 
 def traced(net: nn.Module) -> bool:
-    """Whether a graph is one of `trace`, and not one of the user's own."""
+    """Whether a network comes from `trace`, and is no graph of the user's own."""
     if not isinstance(net, fx.GraphModule):
         return False
     inputs = {node.target for node in net.graph.nodes if node.op == "placeholder"}
@@ -219,6 +236,7 @@ def traced(net: nn.Module) -> bool:
 
 
 def _snntorch(module: nn.Module) -> bool:
+    """Whether a layer is one of snntorch."""
     return type(module).__module__.startswith("snntorch.")
 
 
@@ -232,28 +250,31 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     place, the reason and the way out; never converts a part in silence.
     """
     _refuse_parts(model)
-    model, other = copy.deepcopy(model), copy.deepcopy(model)  # tracing writes constants into them
+    # two copies, since tracing writes constants into a model
+    other_mode = copy.deepcopy(model).train(not model.training)
+    model = copy.deepcopy(model)
     graph = _graph(model)
-    _same_in_both_modes(model, graph, other, _graph(other.train(not model.training)))
+    _refuse_two_modes(model, graph, other_mode, _graph(other_mode))
     net = fx.GraphModule(model, graph, type(model).__name__)
+    changed = set()
     if spike is None:
-        sites, changed = _sites_by_hand(net), set()
+        sites = _sites_by_hand(net)
     else:
         sites, changed = _put_spikes(net, spike)
     if not sites:
         raise ValueError(
             f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}"
         )
-    _without_changes(net)
+    _replace_changes(net)
     _lay_out(net)
-    fires = {node.target for node in graph.nodes}  # a ReLU whose result is unused does not
+    left = {node.target for node in graph.nodes}  # calls whose results are unused are gone
     for site in sites:
-        if site.name in changed - fires:
+        if site.name in changed and site.name not in left:
             raise ValueError(
                 f"{site.where} changes in place what is then read by another name: use its result;"
                 f" {WAY_OUT}"
             )
-    return net, [site for site in sites if site.name in fires]
+    return net, [site for site in sites if site.name in left]
 
 
 def _refuse_parts(model: nn.Module) -> None:
@@ -268,6 +289,52 @@ def _refuse_parts(model: nn.Module) -> None:
             raise ValueError(
                 f"{name} is a differential equation, which no spikes stand for: convert a network"
                 " without one"
+            )
+
+
+def _graph(model: nn.Module) -> fx.Graph:
+    """The model's calls for one image tensor; other arguments take their defaults."""
+    tracer = _Tracer()
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    simple = (bool, int, float, str, type(None))
+    defaults = {p.name: p.default for p in parameters[1:] if isinstance(p.default, simple)}
+    random_state = torch.get_rng_state()
+    try:
+        graph = tracer.trace(model, concrete_args=defaults)
+    except Exception as error:  # control flow by value, unsupported Python, anything
+        place = tracer.where or type(model).__name__
+        raise ValueError(
+            f"{place} cannot be traced ({models.first_line(error)}); {UNTRACED}"
+        ) from error
+    if not torch.equal(torch.get_rng_state(), random_state):
+        raise ValueError(
+            f"{type(model).__name__} draws random numbers that do not depend on its input, which"
+            " tracing freezes: use an nn.Dropout module or torch.rand_like of a tensor"
+        )
+    checks = [node for node in graph.nodes if node.op == "placeholder"][1 : 1 + len(defaults)]
+    for node in checks:  # fx checks the defaults at every call; nobody passes others
+        checks += [user for user in node.users if user not in checks]
+    for node in reversed(checks):
+        graph.erase_node(node)
+    return graph
+
+
+def _refuse_two_modes(
+    model: nn.Module, graph: fx.Graph, other_model: nn.Module, other_graph: fx.Graph
+) -> None:
+    """ValueError where the model does something else in training than in evaluation, or makes other
+    constants from call to call.
+    """
+    for node, twin in zip_longest(graph.nodes, other_graph.nodes):
+        same = node is not None and twin is not None and node.format_node() == twin.format_node()
+        if same and str(node.target).startswith("_tensor_constant"):  # made in forward
+            value_of = operator.attrgetter(node.target)
+            same = torch.equal(value_of(model), value_of(other_model))
+        if not same:
+            raise ValueError(
+                f"{where_of(node or twin)} differs between training and evaluation, or from call to"
+                " call, which tracing freezes: use an nn.Dropout module or its like in place of"
+                " functions that are told the mode"
             )
 
 
@@ -290,8 +357,9 @@ def _sites_by_hand(net: fx.GraphModule) -> list[Site]:
 
 
 def _put_spikes(net: fx.GraphModule, spike: Callable[[], Spike]) -> tuple[list[Site], set[str]]:
-    """Put spikes in the place of every ReLU call: the sites, and the names of those that changed
-    their input in place.
+    """Put spikes in the place of every ReLU call.
+
+    Returns the sites, and the names of those whose ReLU changed its input in place.
     """
     sites = []
     changed = set()
@@ -311,74 +379,41 @@ def _put_spikes(net: fx.GraphModule, spike: Callable[[], Spike]) -> tuple[list[S
     return sites, changed
 
 
-def _graph(model: nn.Module) -> fx.Graph:
-    """The model's calls for one image tensor; other arguments take their defaults."""
-    tracer = _Tracer()
-    parameters = list(inspect.signature(model.forward).parameters.values())
-    simple = (bool, int, float, str, type(None))
-    defaults = {p.name: p.default for p in parameters[1:] if isinstance(p.default, simple)}
-    drawn = torch.get_rng_state()
-    try:
-        graph = tracer.trace(model, concrete_args=defaults)
-    except Exception as error:  # control flow by value, unsupported Python, anything
-        place = tracer.where or type(model).__name__
-        raise ValueError(
-            f"{place} cannot be traced ({models.first_line(error)}); {UNTRACED}"
-        ) from error
-    if not torch.equal(torch.get_rng_state(), drawn):
-        raise ValueError(
-            f"{type(model).__name__} draws random numbers that do not depend on its input, which"
-            " tracing freezes: use an nn.Dropout module or torch.rand_like of a tensor"
-        )
-    checks = [node for node in graph.nodes if node.op == "placeholder"][1 : 1 + len(defaults)]
-    for node in checks:  # fx checks the defaults at every call; nobody passes others
-        checks += [user for user in node.users if user not in checks]
-    for node in reversed(checks):
-        graph.erase_node(node)
-    return graph
-
-
-def _same_in_both_modes(
-    model: nn.Module, graph: fx.Graph, other: nn.Module, others: fx.Graph
-) -> None:
-    for node, twin in zip_longest(graph.nodes, others.nodes):
-        same = node is not None and twin is not None and node.format_node() == twin.format_node()
-        if same and str(node.target).startswith("_tensor_constant"):  # made in forward
-            constant = operator.attrgetter(node.target)
-            same = torch.equal(constant(model), constant(other))
-        if not same:
-            raise ValueError(
-                f"{where_of(node or twin)} differs between training and evaluation, or from call to"
-                " call, which tracing freezes: use an nn.Dropout module or its like in place of"
-                " functions that are told the mode"
-            )
-
-
 def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
-    """What a site's call is, None for other nodes; ValueError for what can be no part of a spiking
-    network.
+    """What a site's call is, None for calls that are no site; ValueError for what can be no part of
+    a spiking network.
     """
     if node.op == "call_module":
-        module = net.get_submodule(node.target)
-        if _snntorch(module):
-            raise ValueError(
-                f"{node.target} is a neuron of snntorch: this network spikes already; wrap it in"
-                " Stepwise"
-            )
-        if type(module).__module__ in OPAQUE and type(module) is not nn.ReLU:
-            raise ValueError(_refusal(node, type(module).__name__))
-        if isinstance(module, Spike):
-            return "Spike"
-        return "ReLU" if type(module) is nn.ReLU else None
-    if node.op not in ("call_function", "call_method"):
-        return None
+        return _kind_of_layer(net.get_submodule(node.target), node)
+    if node.op in ("call_function", "call_method"):
+        return _kind_of_function(node)
+    return None
+
+
+def _kind_of_layer(module: nn.Module, node: fx.Node) -> str | None:
+    if _snntorch(module):
+        raise ValueError(
+            f"{node.target} is a neuron of snntorch: this network spikes already; wrap it in"
+            " Stepwise"
+        )
+    if isinstance(module, Spike):
+        return "Spike"
+    if type(module) is nn.ReLU:
+        return "ReLU"
+    if type(module).__module__ in ACTIVATION_MODULES:
+        raise ValueError(_refusal(node, type(module).__name__))
+    return None
+
+
+def _kind_of_function(node: fx.Node) -> str | None:
     name = getattr(node.target, "__name__", node.target)
     if node.target in RELUS:
         return name
-    plain = name.strip("_").removeprefix("special_")
-    of_pixels = next((i.op == "placeholder" for i in node.all_input_nodes), False)
-    # clamps of activations are ReLU, ReLU6 or hardtanh
-    if plain in OTHERS or (plain in CLAMPS and not of_pixels):
+    plain_name = name.strip("_").removeprefix("special_")
+    if plain_name in NO_SPIKING_FORM:
+        raise ValueError(_refusal(node, name))
+    of_images = next((i.op == "placeholder" for i in node.all_input_nodes), False)
+    if plain_name in CLAMPS and not of_images:
         raise ValueError(_refusal(node, name))
     if name in ("dropout", "dropout2d", "alpha_dropout"):
         raise ValueError(
@@ -389,6 +424,7 @@ def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
 
 
 def _refusal(node: fx.Node, name: str) -> str:
+    """The message for an activation that has no spiking form."""
     if "softmax" in name.lower() and all(user.op == "output" for user in node.users):
         return (
             f"{where_of(node)}: {name} of the logits has no spiking form: return what it is given,"
@@ -410,7 +446,7 @@ def where_of(node: fx.Node) -> str:
 
 
 def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> bool:
-    """Put the spikes in the call's place; whether it worked in place."""
+    """Put the spikes in the call's place; returns whether the call changed its input in place."""
     if hasattr(net, name):
         raise ValueError(
             f"the model has a part named {name!r}, the name of a spiking site: rename it"
@@ -422,23 +458,26 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
         new = net.graph.call_module(name, (source,))
     new.meta = dict(node.meta)
     node.replace_all_uses_with(new)
-    if inplace:  # later readers of its input saw the activation
+    if inplace:  # who read its input later saw the activation
         order = {n: i for i, n in enumerate(net.graph.nodes)}
         source.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new])
     net.graph.erase_node(node)
     return inplace
 
 
-def _without_changes(net: fx.GraphModule) -> None:
-    """Refuse calls that change a tensor which is read elsewhere, or whose result is dropped: a
-    graph knows results only.
+def _replace_changes(net: fx.GraphModule) -> None:
+    """Put operators that give a new tensor in the place of those that change one.
+
+    A graph knows results only: refused is a change whose result is dropped, or of a tensor that is
+    read later.
     """
     order = {node: i for i, node in enumerate(net.graph.nodes)}
     for node in net.graph.nodes:
-        if (old := _changed(net, node)) is None:
+        old = _changed(net, node)
+        if old is None:
             continue
         read_later = any(order[user] > order[node] for user in old.users)
-        if old.op in ("placeholder", "get_attr") and node.target not in CHANGES:
+        if old.op in ("placeholder", "get_attr") and node.target not in IN_PLACE:
             raise ValueError(
                 f"{where_of(node)} changes {old.name}, which is not its own, in place: work on a"
                 " new tensor"
@@ -448,56 +487,60 @@ def _without_changes(net: fx.GraphModule) -> None:
                 f"{where_of(node)} changes in place what another name reads, or none: use its"
                 " result, as in h = h + 1"
             )
-        node.target = CHANGES.get(node.target, node.target)
+        node.target = IN_PLACE.get(node.target, node.target)
 
 
 def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """The tensor that a call changes in place."""
+    """The tensor that a call changes in place, None where it changes none."""
     if node.op not in ("call_module", "call_method", "call_function"):
         return None
-    if isinstance(out := node.kwargs.get("out"), fx.Node):
+    out = node.kwargs.get("out")
+    if isinstance(out, fx.Node):
         return out
     if node.op == "call_module":
         inplace = getattr(net.get_submodule(node.target), "inplace", False)
     else:
         name = getattr(node.target, "__name__", node.target)
-        inplace = node.target in CHANGES or (name.endswith("_") and not name.endswith("__"))
-    inplace = inplace or node.kwargs.get("inplace") is True
-    return next(iter(node.all_input_nodes), None) if inplace else None
+        inplace = node.target in IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    if inplace or node.kwargs.get("inplace") is True:
+        return next(iter(node.all_input_nodes), None)
+    return None
 
 
 def _lay_out(net: fx.GraphModule) -> None:
-    """Give the graph its arguments `timesteps` and `static`, pass them to the spikes, and insert
-    `Repeat`.
+    """Lay the graph out over time: it gets arguments `timesteps` and `static` behind the images,
+    spikes are told of them, and `Repeat` stands where a static value meets a temporal one.
     """
     graph = net.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     if len(inputs) != 1:
         raise ValueError(f"the model takes {len(inputs)} inputs; wanted one tensor of images")
-    with graph.inserting_after(inputs[0]):
+    images = inputs[0]
+    with graph.inserting_after(images):
         static = graph.placeholder("static")
         timesteps = graph.placeholder("timesteps")  # inserted later, so it comes first
-    kinds = {static: "fixed", timesteps: "fixed", inputs[0]: "static"}
+    behaviour = {static: "fixed", timesteps: "fixed", images: "static"}
     for node in graph.nodes:
-        if node not in kinds:
-            kinds[node] = _time(net, node, kinds)
+        if node not in behaviour:
+            behaviour[node] = _behaviour(net, node, behaviour)
     net.add_submodule("repeat", Repeat())
-    if _uses_numbers_behind_spikes(kinds):
+    if _uses_numbers_behind_spikes(behaviour):
         with graph.inserting_after(static):
-            repeated = graph.call_module("repeat", (inputs[0], timesteps, static))
-        inputs[0].replace_all_uses_with(repeated, delete_user_cb=lambda user: user is not repeated)
-        kinds = dict.fromkeys(graph.nodes, "temporal")
+            repeated = graph.call_module("repeat", (images, timesteps, static))
+        images.replace_all_uses_with(repeated, delete_user_cb=lambda user: user is not repeated)
+        behaviour = dict.fromkeys(graph.nodes, "temporal")
     for node in list(graph.nodes):
         if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
-            same_at_every_step = static if kinds[node.args[0]] == "static" else False
+            same_at_every_step = static if behaviour[node.args[0]] == "static" else False
             node.args = (node.args[0], timesteps, same_at_every_step)
             node.kwargs = {}
-        elif kinds[node] == "temporal":
-            for source in [i for i in node.all_input_nodes if kinds[i] == "static"]:
+        elif behaviour[node] == "temporal":
+            for source in [i for i in node.all_input_nodes if behaviour[i] == "static"]:
                 with graph.inserting_before(node):
                     repeated = graph.call_module("repeat", (source, timesteps, static))
                 node.replace_input_with(source, repeated)
-    if kinds[next(n for n in reversed(graph.nodes) if n.op == "output")] != "temporal":
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    if behaviour[output] != "temporal":
         raise ValueError(
             f"the output of {type(net).__name__} does not depend on any spike: is a ReLU's result"
             " unused?"
@@ -510,22 +553,47 @@ def _lay_out(net: fx.GraphModule) -> None:
     net.recompile()
 
 
-def _uses_numbers_behind_spikes(kinds: dict[fx.Node, str]) -> bool:
-    """Whether a number of what comes before the spikes, as a batch size, is used behind them: the
-    whole network has to run on all steps then.
+def _behaviour(net: fx.GraphModule, node: fx.Node, behaviour: dict[fx.Node, str]) -> str:
+    """How a node's value behaves over time, given that of the nodes before it.
+
+    "fixed": no images in it. "static": the same at every step. "number": read off a static value,
+    such as a batch size. "temporal": another at every step.
     """
-    for node, kind in kinds.items():
-        if kind == "temporal" and any(kinds[i] == "number" for i in node.all_input_nodes):
+    if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
+        if behaviour[node.args[0]] not in ("static", "temporal"):
+            raise ValueError(
+                f"{node.target}: a ReLU of a weight or a constant cannot spike; {WAY_OUT}"
+            )
+        return "temporal"
+    of_inputs = {behaviour[i] for i in node.all_input_nodes}
+    name = node.args[1] if node.target is getattr else getattr(node.target, "__name__", node.target)
+    if name in TENSOR_TYPES:
+        return "fixed"
+    if "temporal" in of_inputs:
+        return "temporal"
+    if "static" in of_inputs:
+        return "number" if name in SIZES else "static"
+    return "number" if "number" in of_inputs else "fixed"
+
+
+def _uses_numbers_behind_spikes(behaviour: dict[fx.Node, str]) -> bool:
+    """Whether a number read off a static value, such as a batch size, is used behind spikes: then
+    the whole network has to run on all steps.
+    """
+    for node in behaviour:
+        if behaviour[node] != "temporal":
+            continue
+        if any(behaviour[i] == "number" for i in node.all_input_nodes):
             return True
     return False
 
 
 def average_pools(net: fx.GraphModule) -> fx.GraphModule:
-    """The traced network itself, with average pooling at every call of a 2-d max pooling, module or
+    """The traced network itself, with average pooling in place of every 2-d max pooling, layer or
     function.
 
-    Raises ValueError for other max pooling, dilated ones, and such as return indices: there is no
-    average of their kind.
+    Raises ValueError for pooling by a maximum that has no average of its kind: in other dimensions,
+    dilated, or with indices returned.
     """
     for node in list(net.graph.nodes):
         name = max_pooling(net, node)
@@ -549,7 +617,7 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
 
 
 def max_pooling(net: fx.GraphModule, node: fx.Node) -> str:
-    """What a call of pooling by a maximum, layer or function, is called; "" of any other."""
+    """The name of the layer or function where a call pools by a maximum, else ""."""
     if node.op == "call_module":
         name = type(net.get_submodule(node.target)).__name__
     elif node.op == "call_function":
@@ -571,24 +639,3 @@ def plain_window(net: fx.GraphModule, node: fx.Node) -> dict | None:
         return None
     kept = ("kernel_size", "stride", "padding", "ceil_mode")
     return {name: options[name] for name in kept if options.get(name) is not None}
-
-
-def _time(net: fx.GraphModule, node: fx.Node, kinds: dict) -> str:
-    """How a value varies: "fixed" (no images in it), "static" (same at every step), "number" (of a
-    static one), "temporal".
-    """
-    if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
-        if kinds[node.args[0]] not in ("static", "temporal"):
-            raise ValueError(
-                f"{node.target}: a ReLU of a weight or a constant cannot spike; {WAY_OUT}"
-            )
-        return "temporal"
-    before = {kinds[i] for i in node.all_input_nodes}
-    name = node.args[1] if node.target is getattr else getattr(node.target, "__name__", node.target)
-    if name in KINDS:
-        return "fixed"
-    if "temporal" in before:
-        return "temporal"
-    if "static" in before:
-        return "number" if name in NUMBERS else "static"
-    return "number" if "number" in before else "fixed"
