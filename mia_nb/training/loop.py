@@ -1,9 +1,15 @@
-"""One trainer for a group of models: one id is an ordinary module, several are stacked along a
-leading model axis.
+"""The training loop: a `Plan` says what a pool's models are trained on, a `Group` trains some of
+them.
 
-Random draws are counted, not carried: initialisation, order and augmentation depend on (seed, row,
-epoch) alone, never on the strategy, the companions or the point of resumption. So a pool can grow
-and keep its first models.
+A group of one model is an ordinary module; the tensors of several are stacked along a leading model
+axis, and one forward pass serves all.
+
+Every generator is seeded anew from (seed, row, epoch, purpose): initialisation, order of samples
+and augmentation never depend on the strategy, on the other models of a group or on where a training
+was resumed. So a pool can grow and keep its first models.
+
+In shapes, G is models of a group, B images of a batch, M models of a pool, N images, T time steps,
+K classes.
 """
 
 from __future__ import annotations
@@ -49,19 +55,28 @@ OPTIMIZERS = {
     ),
 }
 WHITENING_IMAGES = 5000  # of a model's training images, from which its first layer is computed
-# bfloat16: autocast, float32 weights
+# of weights and images; "bfloat16" keeps them in float32 and computes under autocast
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+# why a model is not stacked
 RANDOM = "its forward draws random numbers, which would depend on the group"
-NO_MEMORY = "can't allocate memory|out of memory|ALLOC_FAILED"
+NO_MEMORY = "can't allocate memory|out of memory|ALLOC_FAILED"  # in a message of PyTorch
 TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
 
 
 def tet(logits: Tensor, labels: Tensor, *, lamb: float = 0.05, means: float = 1.0) -> Tensor:
-    """(1 - lamb) mean_t CE(z_t, y) + lamb mean_{t,k} (z_tk - means)^2: logits per time step (T, B,
-    K), labels (B,) -> (B,).
+    """Loss of temporal efficient training: (1 - lamb) mean_t CE(z_t, y) + lamb mean_{t,k} (z_tk -
+    means)^2.
 
-    Temporal efficient training: every step answers for itself, and the second term keeps the logits
-    near the threshold. Source: Deng, Li, Zhang and Gu (ICLR 2022).
+    Parameters:
+        logits: z (T, B, K), of each time step.
+        labels: y (B,).
+        lamb: weight of the second term, which keeps the logits near the firing threshold.
+        means: that threshold.
+
+    Returns:
+        (B,) losses: every time step has to answer for itself.
+
+    Source: Deng, Li, Zhang and Gu (ICLR 2022).
     """
     steps = len(logits)
     of_steps = F.cross_entropy(logits.flatten(0, 1), labels.repeat(steps), reduction="none")
@@ -85,8 +100,8 @@ def generator(*words: object) -> torch.Generator:
 
 
 def random_state_kept(device: torch.device) -> AbstractContextManager:
-    """A context after which torch's generators are as they were before it: those of all GPUs too,
-    which `torch.manual_seed` seeds wherever a model lies.
+    """A context that leaves torch's generators as it found them, those of all GPUs too, which
+    `torch.manual_seed` seeds wherever a model lies.
     """
     on_gpu = device.type == "cuda" or torch.cuda.is_initialized()
     return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_gpu else [])
@@ -102,8 +117,9 @@ def short_of_memory(error: BaseException) -> bool:
 
 
 def fitting(run: Callable[[int], Any], size: int, least: int) -> Any:
-    """run(size), or where memory runs out run of half of that, in multiples of `least`; ValueError
-    where that is too much.
+    """run(size), tried again with half the size where memory runs out.
+
+    Sizes stay multiples of `least`; ValueError where even that does not fit.
     """
     while True:
         try:
@@ -137,15 +153,15 @@ class Parent(Protocol):
 
 
 class Plan(NamedTuple):
-    """What a worker needs to train any row of a pool."""
+    """What a worker needs to train any row, that is any model, of a pool."""
 
     recipe: Recipe
     images: Images
-    member: np.ndarray  # (M, N) bool
+    member: np.ndarray  # (M, N) bool: who trains on what
     device: torch.device
-    stacked: bool = False
-    channels_last: bool = False
-    start: Start | None = None  # a derived pool's
+    stacked: bool = False  # several models in one forward pass
+    channels_last: bool = False  # memory format of images and weights
+    start: Start | None = None  # of a derived pool: the weights that its models start from
     held_out: np.ndarray | None = None  # numbers of the images that only the defense sees
     compiled: bool = False  # forward, loss and backward pass by torch.compile
 
@@ -156,9 +172,7 @@ class Plan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Optimiser steps in an epoch, the same for all rows: the expected number of members //
-        batch.
-        """
+        """Optimiser steps in an epoch, the same for all rows: expected members // batch."""
         return expected_members(self.recipe, self.member) // self.recipe.batch
 
 
@@ -222,12 +236,21 @@ def expected_members(recipe: Recipe, member: np.ndarray) -> int:
 
 
 def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> float:
-    """Rate at a fraction of training in [0, 1).
+    """The recipe's learning rate at a fraction of training in [0, 1).
 
-    one_cycle: half-cosine from lr/25 to lr over the first 30 %, then to lr/10^4 (Smith & Topin
-    2018, as in torch's OneCycleLR); cosine: lr (1 + cos(pi t))/2; linear: lr (1 - t); plateau: lr
-    times .1 after more than 10 epochs in which the mean train loss (`history`, one value an epoch)
-    did not fall by 2 %, at least 1e-5; constant: lr.
+    Parameters:
+        recipe: its lr and schedule count.
+        fraction: t, the share of the training that is over.
+        history: mean train loss of each epoch so far, for plateau.
+
+    Schedules:
+        one_cycle: half a cosine from lr/25 to lr over the first 30 %, then to lr/10^4 (Smith and
+            Topin 2018, as in torch's OneCycleLR).
+        cosine: lr (1 + cos(pi t)) / 2.
+        linear: lr (1 - t).
+        plateau: lr, times 0.1 after more than 10 epochs in which the loss did not fall by 2 %, down
+            to 1e-5.
+        constant: lr.
     """
     lr = recipe.lr
     if recipe.schedule == "one_cycle":
@@ -242,6 +265,7 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
 
 
 def _one_cycle(lr: float, fraction: float) -> float:
+    """The schedule one_cycle of `learning_rate`."""
     if fraction < 0.3:
         start = lr / 25
         end = lr
@@ -254,6 +278,7 @@ def _one_cycle(lr: float, fraction: float) -> float:
 
 
 def _plateau(lr: float, history: list[float]) -> float:
+    """The schedule plateau of `learning_rate`."""
     least = min(1e-5, lr)
     best = math.inf
     waited = 0
@@ -270,8 +295,10 @@ def _plateau(lr: float, history: list[float]) -> float:
 
 
 def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
-    """(steps * batch,) sample numbers: fresh permutations of the row's members one after another,
-    the remainder dropped.
+    """(steps * batch,) numbers of a row's images in the order of an epoch.
+
+    They are permutations of its members one after another, cut off at the end: under coin flips
+    (split "bernoulli") a row can have fewer members than an epoch has images.
     """
     members = torch.from_numpy(np.flatnonzero(plan.member[model]))
     draw = generator(plan.recipe.seed, model, epoch, "order")
@@ -282,26 +309,30 @@ def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
 
 
 def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
-    """Numbers of the images that the recipe's defense keeps to itself, out of those set aside; None
+    """Numbers of the images that only the recipe's defense sees, drawn from the population; None
     where it wants none.
     """
     if recipe.defense is None or not defenses.find(recipe.defense).held_out:
         return None
-    aside = np.flatnonzero(population)
+    candidates = np.flatnonzero(population)
     draw = generator(recipe.seed, "held_out")
-    order = torch.randperm(len(aside), generator=draw).numpy()
-    return np.sort(aside[order[: recipe.defense_args["held_out"]]])
+    order = torch.randperm(len(candidates), generator=draw).numpy()
+    return np.sort(candidates[order[: recipe.defense_args["held_out"]]])
 
 
 class Group:
-    """Models `ids` of a plan in training: parameters, buffers, optimiser, and per-sample losses.
+    """The models of some rows of a plan in training: parameters, buffers, optimiser and defense.
+
+    Call `epoch` once an epoch; `state` and `load` carry a training over an interruption, and
+    `weights` gives a finished model.
 
     Stacked: every tensor has a leading model axis and the forward runs under vmap; the losses are
     averaged per model and summed over models, so each model gets its own gradient and elementwise
     optimisers need no change.
     """
 
-    def __init__(self, plan: Plan, ids: list[int]):
+    def __init__(self, plan: Plan, ids: list[int]) -> None:
+        """ids: numbers of the rows."""
         self.ids = ids
         recipe = plan.recipe
         images = plan.images
@@ -329,11 +360,12 @@ class Group:
         if recipe.defense:
             self.defense = defenses.find(recipe.defense)
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
-        # early stopping: the lowest loss on held-out images, after how many epochs, and the weights
-        # then
+        # Early stopping: each model's lowest loss on held-out images, and after how many epochs.
         self.best = torch.full((len(ids),), math.inf)
         self.stopped = torch.zeros(len(ids), dtype=torch.int64)
-        self.kept: dict[str, Tensor] = {}  # under dp_sgd the average, where one is kept
+        # The weights that `weights` gives in place of the last ones: those of that epoch, or under
+        # dp_sgd an average.
+        self.kept: dict[str, Tensor] = {}
 
     def new_optimizer(self, lr: float | Tensor) -> torch.optim.Optimizer:
         """The recipe's optimiser of this group's parameters."""
@@ -356,7 +388,7 @@ class Group:
 
     @property
     def buffers(self) -> dict[str, Tensor]:
-        """As they are now: a forward may put another tensor in a buffer's place."""
+        """The buffers as they are now: a forward may put another tensor in a buffer's place."""
         return self.stacked_buffers if self.plan.stacked else dict(self.module.named_buffers())
 
     def losses(
@@ -368,43 +400,46 @@ class Group:
         draws: dict[str, Tensor] | None = None,
         objective: Callable | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Per-sample losses (G, B) of normalised images (G, B, C, H, W) and labels (G, B), and what
-        each model minimises (G,).
+        """Per-sample losses (G, B), and what each model minimises (G,).
 
         Parameters:
-            x: images.
-            y: labels.
+            x: normalised images (G, B, C, H, W).
+            y: labels (G, B).
             epoch: which may change what a defense minimises.
-            draws: the defense's, each (G, ...); without them those of a first step are taken.
-            objective: by default the defense's.
+            draws: the defense's random numbers, each (G, ...); None: those of a first step.
+            objective: what is minimised; None: the defense's objective.
         """
         if draws is None:
             draws = self.draws(epoch, 1, y)(0)
-        of_model = partial(
+        losses_of = partial(
             model_losses, self.plan, self.module, objective or self.objective, self.trained, epoch
         )
         if not self.plan.stacked:
             alone = {name: value[0] for name, value in draws.items()}
-            losses, minimised = of_model(self.params, None, x[0], y[0], alone)
+            losses, minimised = losses_of(self.params, None, x[0], y[0], alone)
             return losses[None], minimised[None]
-        # convolutions of several models are grouped, whose gradients are right
+        # Channels-last must keep gradients right: it does for convolutions of several models, which
+        # are grouped.
         right = len(self.ids) > 1 or keeps_gradients(self.module)
         with Stacking(self.generators, channels_last=right and self.plan.device.type == "cpu"):
-            # other draws are refused: one for the whole group would make a model depend on its
-            # companions
-            return vmap(of_model, randomness="error")(self.params, self.buffers, x, y, draws)
+            # Random numbers that `Stacking` does not draw are refused: one draw for the whole group
+            # would make a model depend on its companions.
+            of_group = vmap(losses_of, randomness="error")
+            return of_group(self.params, self.buffers, x, y, draws)
 
     @property
     def objective(self) -> Callable:
-        """The defense's objective with those of its options that it takes."""
+        """The defense's objective, with those of the recipe's defense_args that it takes."""
         wanted = inspect.signature(self.defense.objective).parameters
         args = self.plan.recipe.defense_args
         options = {name: value for name, value in args.items() if name in wanted}
         return partial(self.defense.objective, **options)
 
     def draws(self, epoch: int, steps: int, y: Tensor) -> Callable[[int], dict[str, Tensor]]:
-        """The defense's random numbers of an epoch on images labelled y (G, steps * batch): step ->
-        its draws, each (G, ...), held-out images as shown.
+        """The defense's random numbers of an epoch, as a function of the step.
+
+        y (G, steps * batch): labels of the epoch's images. A step's draws are (G, ...) each; where
+        the defense draws held-out images, they come as the network sees them.
         """
         if self.defense.draws is None:
             return lambda _: {}
@@ -413,14 +448,14 @@ class Group:
         held_out_labels = plan.images.y.cpu().numpy()[plan.held_out]
         labels = y.view(len(y), steps, -1).cpu().numpy()
         of_models = []
-        for model, of_model in zip(self.ids, labels, strict=True):
+        for model, model_labels in zip(self.ids, labels, strict=True):
             seed = mix(recipe.seed, model, epoch, "defense")
             of_models.append(
                 self.defense.draws(
-                    seed, plan.held_out, held_out_labels, of_model, **recipe.defense_args
+                    seed, plan.held_out, held_out_labels, model_labels, **recipe.defense_args
                 )
             )
-        # to the device at once: a copy in each step would wait for it
+        # all steps' draws go to the device at once: a copy in each step would wait for it
         drawn = stack_draws(of_models, plan.device)
         numbers = drawn.pop("held_out")
         batch = labels.shape[2]
@@ -438,8 +473,9 @@ class Group:
         return at
 
     def augments(self, epoch: int, size: int, purpose: str = "augment") -> dict[str, Tensor]:
-        """An epoch's augmentation draws (G, size, ...) of all rows, on the device but for the
-        operations of AutoAugment, by which the CPU sorts the images.
+        """An epoch's augmentation draws (G, size, ...) of all rows, on the device.
+
+        Only AutoAugment's operations stay on the CPU, which sorts the images by them.
         """
         of_models = [augmentation(self.plan, m, epoch, size, purpose) for m in self.ids]
         drawn = stack_draws(of_models)
@@ -449,8 +485,10 @@ class Group:
         return drawn
 
     def alternate(self, augments: dict[str, Tensor], order: Tensor, epoch: int) -> None:
-        """Mirror each of an epoch's images (G, samples) in every other epoch, where the recipe says
-        so: a coin of its own decides in which.
+        """Mirror each image in every other epoch, where the recipe says so, by changing
+        `augments` in place. A coin for each image decides whether it begins mirrored.
+
+        order (G, samples): numbers of the epoch's images.
         """
         if "alternate" not in self.plan.recipe.augment.split("+"):
             return
@@ -460,7 +498,7 @@ class Group:
             augments["flip"][slot] = first[order[slot]] ^ (epoch % 2 == 1)
 
     def shown(self, index: Tensor, augment: dict[str, Tensor]) -> Tensor:
-        """Images as the network sees them: gathered, augmented, normalised."""
+        """Images of these numbers as the network sees them: augmented and normalised."""
         images = self.plan.images
         x = images.x[index]
         if augment:
@@ -468,8 +506,10 @@ class Group:
         return data.normalise(x, images.mean, images.std, DTYPES[self.plan.recipe.dtype])
 
     def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
-        """Start an epoch's noise. A plain model draws from torch's global generator, a stacked one
-        from its own, the same numbers.
+        """Seed the generators of an epoch's noise.
+
+        A plain model draws from torch's global generator, a stacked one from its own: the same
+        numbers.
         """
         seeds = [mix(self.plan.recipe.seed, m, epoch, purpose) for m in self.ids]
         torch.manual_seed(seeds[0])
@@ -487,26 +527,38 @@ class Group:
         return losses.detach()
 
     def order(self, epoch: int) -> tuple[Tensor, list[int]]:
-        """An epoch's sample numbers (G, samples), and how many of them each step takes."""
+        """An epoch's image numbers (G, samples), and how many of them each step takes."""
         order = torch.stack([epoch_order(self.plan, m, epoch) for m in self.ids])
         return order, [self.plan.recipe.batch] * self.plan.steps
 
     def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
-        """Train one epoch: sample numbers (G, samples) and their losses, both on the CPU."""
+        """Train one epoch.
+
+        Parameters:
+            epoch: its number, from 0.
+            history: for each earlier epoch the mean train losses of the group's models.
+
+        Returns:
+            numbers of the images in their order (G, samples), and their losses, both on the CPU.
+        """
         plan = self.plan
         recipe = plan.recipe
         order, sizes = self.order(epoch)
         augments = self.augments(epoch, order.shape[1])
         self.alternate(augments, order, epoch)
-        of_steps = {name: value.split(sizes, 1) for name, value in augments.items()}
-        order_there = order.to(plan.device)
-        past = [row[0] for row in history]
-        draws = self.draws(epoch, plan.steps, plan.images.y[order_there])
+        augments_of_steps = {name: value.split(sizes, 1) for name, value in augments.items()}
+        order_on_device = order.to(plan.device)
+        # The first model's losses serve the plateau schedule, which is never stacked.
+        past = [of_models[0] for of_models in history]
+        draws = self.draws(epoch, plan.steps, plan.images.y[order_on_device])
         losses = []
         with random_state_kept(plan.device):
             self.seed_noise(epoch)
-            for step, index in enumerate(order_there.split(sizes, 1)):
-                augment = {name: parts[step].flatten(0, 1) for name, parts in of_steps.items()}
+            for step, index in enumerate(order_on_device.split(sizes, 1)):
+                augment = {
+                    name: of_steps[step].flatten(0, 1)
+                    for name, of_steps in augments_of_steps.items()
+                }
                 x = self.shown(index.reshape(-1), augment)
                 x = x.view(*index.shape, *plan.images.x.shape[1:])
                 lr = learning_rate(recipe, (epoch + step / plan.steps) / recipe.epochs, past)
@@ -551,8 +603,8 @@ class Group:
             self.kept[name] = torch.where(chosen, now, self.kept.get(name, now))
 
     def state(self) -> dict[str, Tensor]:
-        """What a resumed group needs, flat: `p.*` parameters, `b.*` buffers, `o.*` optimiser state,
-        `k.*` the best so far.
+        """What a resumed group needs, in one flat dictionary: `p.*` parameters, `b.*` buffers,
+        `o.*` the optimiser's state, `k.*` the weights that are kept.
         """
         flat = {f"p.{name}": tensor.detach() for name, tensor in self.params.items()}
         for name, tensor in self.buffers.items():
@@ -582,8 +634,8 @@ class Group:
                 if not key.startswith(prefix):
                     continue
                 entry = key.removeprefix(prefix)
-                # Adam's count of steps has a type of its own, and the shape of a weight that is one
-                # number
+                # Adam's count of steps keeps its own type, although a weight that is one number has
+                # its shape.
                 if value.shape == parameter.shape and entry != "step":
                     state[entry] = torch.empty_like(parameter).copy_(value)
                 else:
@@ -597,11 +649,13 @@ class Group:
                     self.kept[key.removeprefix("k.")] = value.to(self.plan.device)
 
     def weights(self, slot: int) -> dict[str, Tensor]:
-        """State dictionary of one model, on the CPU; with early stopping that of its best epoch so
-        far, under dp_sgd the average where one is kept.
+        """State dictionary of the model in this place of the group, on the CPU.
+
+        With early stopping it is that of the best epoch so far, under dp_sgd the average where one
+        is kept.
         """
         tensors = self.module.state_dict(keep_vars=True)
-        # by identity, as tied weights have several names and one tensor
+        # Tensors are found by identity, since tied weights have several names and one tensor.
         if self.plan.stacked or self.kept:
             named = (*self.module.named_parameters(), *self.module.named_buffers())
             names = {id(tensor): name for name, tensor in named}
@@ -626,15 +680,16 @@ def model_losses(
     y: Tensor,
     draws: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Per-sample losses (B,) of one model and what it minimises.
+    """Per-sample losses (B,) of one model, and the number that it minimises.
 
     Parameters:
-        plan: that is trained.
+        plan: of the training.
         module: the network.
-        objective: what is minimised of a `defenses.objectives.Step`.
+        objective: gives both from a `defenses.objectives.Step`.
         trained: names of the parameters that learn.
         epoch: which may change what is minimised.
-        params, buffers: that take the place of the module's; buffers None: the module has them.
+        params, buffers: tensors that take the place of the module's; with buffers None the module
+            is called as it is.
         x, y: images (B, C, H, W) and labels (B,).
         draws: the defense's random numbers.
     """
@@ -647,9 +702,8 @@ def model_losses(
 
     forward = partial(logits_of, plan, call)
     learning = {name: params[name] for name in trained}
-    return objective(
-        defenses.objectives.Step(forward, LOSSES[plan.recipe.loss], x, y, epoch, learning, draws)
-    )
+    criterion = LOSSES[plan.recipe.loss]
+    return objective(defenses.objectives.Step(forward, criterion, x, y, epoch, learning, draws))
 
 
 def logits_of(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -708,21 +762,25 @@ def augmentation(
     plan: Plan, model: int, epoch: int, size: int, purpose: str = "augment"
 ) -> dict[str, Tensor]:
     """One epoch's augmentation draws of a row, each tensor with `size` entries along its first
-    axis; empty for none.
+    axis; empty without augmentation.
     """
-    if plan.recipe.augment == "none":
+    recipe = plan.recipe
+    if recipe.augment == "none":
         return {}
     height, width = plan.images.x.shape[2:]
-    return data.augment_draws(
-        plan.recipe.augment, size, height, width, generator(plan.recipe.seed, model, epoch, purpose)
-    )
+    draw = generator(recipe.seed, model, epoch, purpose)
+    return data.augment_draws(recipe.augment, size, height, width, draw)
 
 
 def stack_draws(
     draws: list[dict[str, Tensor]], device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
     """The draws of several models along a leading model axis, on a device."""
-    return {name: torch.stack([of[name] for of in draws]).to(device) for name in draws[0]}
+    stacked = {}
+    for name in draws[0]:
+        of_models = [of_model[name] for of_model in draws]
+        stacked[name] = torch.stack(of_models).to(device)
+    return stacked
 
 
 def saved_bytes(plan: Plan) -> int:
