@@ -14,7 +14,7 @@ from mia_nb.plots.tables import metric_name
 from mia_nb.widgets import families
 from mia_nb.widgets.explorer import plain
 from mia_nb.widgets.families import Outputs
-from mia_nb.widgets.pictures import ORACLE, ends
+from mia_nb.widgets.pictures import ORACLE, with_interval
 from mia_nb.widgets.stored import Source
 
 APART = 0.01  # of test accuracy: more is another utility
@@ -81,7 +81,7 @@ def sentence(
             parts.append(f"{who}: {UNPAIRED}")
             continue
         nothing = ", which may be nothing" if change["low"] <= 0 <= change["high"] else ""
-        parts.append(f"{who}: AUC {ends(*change, '+.3f')}, paired{nothing}")
+        parts.append(f"{who}: AUC {with_interval(*change, '+.3f')}, paired{nothing}")
     sizes = [int(table["n0"].min()) for table in tables.values()]
     size = f"n0 = {min(sizes):,}"
     if max(sizes) > min(sizes):
@@ -196,11 +196,11 @@ def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
             view = view.drop(columns=f"TPR at {100 * fpr:g} % FPR")
     for metric in ("train_acc", "test_acc", "gap"):
         rows = rows_of(table, metric).set_index("family")[["value", "low", "high"]]
-        view[metric_name(metric)] = [ends(*row) for row in rows.to_numpy()]
+        view[metric_name(metric)] = [with_interval(*row) for row in rows.to_numpy()]
     if (table["metric"] == "energy_uj").any():
         rows = rows_of(table, "energy_uj").set_index("family").reindex(view.index)
         view[ENERGY_WORDS] = [
-            ends(*row, ".3g") for row in rows[["value", "low", "high"]].to_numpy()
+            with_interval(*row, ".3g") for row in rows[["value", "low", "high"]].to_numpy()
         ]
     view = view.rename_axis("family").reset_index()
     view.insert(0, "", [POINTER if name == chosen.name else "" for name in view["family"]])

@@ -33,7 +33,7 @@ from mia_nb.widgets.explorer import (
     with_line,
     worded,
 )
-from mia_nb.widgets.pictures import ends, mean_of, shown
+from mia_nb.widgets.pictures import masked_mean, number_text, with_interval
 from mia_nb.widgets.sample import traces
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, rows_of
 
@@ -172,7 +172,7 @@ def right(source: Source) -> np.ndarray:
     """
     signals = source.signals
     correct = over_queries(signals.correct, signals.query_kind)[:, source.audited]
-    return mean_of(correct, ~signals.member[:, source.audited])
+    return masked_mean(correct, ~signals.member[:, source.audited])
 
 
 @lru_cache(32)
@@ -199,8 +199,8 @@ def margins(source: Source, image: int) -> dict:
     signals = source.signals
     margin = over_queries(signals.margin[:, :, [image]], signals.query_kind)
     inside = signals.member[:, [image]]
-    with_it = shown(mean_of(margin, inside)[0], ".2f")
-    without = shown(mean_of(margin, ~inside)[0], ".2f")
+    with_it = number_text(masked_mean(margin, inside)[0], ".2f")
+    without = number_text(masked_mean(margin, ~inside)[0], ".2f")
     return pictures.two_worlds(
         margin[:, 0],
         inside[:, 0],
@@ -286,8 +286,8 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     outside = ~np.isnan(z) & ~scores.member
     n1 = inside.sum(0)
     n0 = outside.sum(0)
-    with_it = mean_of(z, inside)
-    without = mean_of(z, outside)
+    with_it = masked_mean(z, inside)
+    without = masked_mean(z, outside)
     squares = np.where(inside, (z - with_it) ** 2, 0).sum(0)
     squares += np.where(outside, (z - without) ** 2, 0).sum(0)
     free = n1 + n0 - 2
@@ -361,9 +361,9 @@ def numbers(source: Source, ranked: Ranking, column: int) -> dict:
         "sample": int(source.numbers[column]),
         "label": source.class_of(image),
         "rank": rank,
-        "separation (sd)": ends(value, value - half, value + half, ".2f"),
+        "separation (sd)": with_interval(value, value - half, value + half, ".2f"),
         "over": ranked.units,
-        "OUT models right": f"{shown(right(source)[column], '.0%')} of {out}",
+        "OUT models right": f"{number_text(right(source)[column], '.0%')} of {out}",
     }
     if source.canaries is not None:
         row["canary"] = "yes" if source.canaries[column] else "no"
@@ -389,15 +389,15 @@ def test_numbers(outcome: Tested, column: int) -> dict:
     """What the table says of the test of one sample."""
     line = outcome.table.iloc[column]
     row = {
-        "AUC over targets": shown(line["auc"], ".3f"),
+        "AUC over targets": number_text(line["auc"], ".3f"),
         "targets in, out": f"{line['t_in']:.0f}, {line['t_out']:.0f}",
         "p": "not redrawn",
     }
     if column in outcome.columns:
-        row["AUC over targets"] += f" (redrawn masks: {shown(line['null_auc'], '.3f')})"
+        row["AUC over targets"] += f" (redrawn masks: {number_text(line['null_auc'], '.3f')})"
         row |= {
-            "p": f"{shown(line['p'])} (no less than {shown(line['smallest_p'])})",
-            "q": shown(line["q"]),
+            "p": f"{number_text(line['p'])} (no less than {number_text(line['smallest_p'])})",
+            "q": number_text(line["q"]),
         }
     return row
 

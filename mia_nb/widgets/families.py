@@ -15,13 +15,19 @@ from mia_nb.digests import digest
 from mia_nb.types import Scores
 from mia_nb.widgets.stored import Source, label, queried, trained, unique, way
 
-# how outputs are queried where nothing is said
-USUAL = {"input_dropout": 0.0, "queries": 1, "temperature": 1.0} | dict.fromkeys(
-    ("output", "output_args", "epoch", "limit")
-)
+# what a query is where its record says nothing
+PLAIN_QUERY = {
+    "input_dropout": 0.0,
+    "queries": 1,
+    "temperature": 1.0,
+    "output": None,
+    "output_args": None,
+    "epoch": None,
+    "limit": None,
+}
 MORE_RATES = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05]' -p queries=8"
-# of info: what pools that differ in their noise alone share
-SAME_BUT_NOISE = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
+# entries of `info` that pools share which differ in their noise alone
+SHARED_QUERY = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
 
 
 class Outputs(NamedTuple):
@@ -88,51 +94,57 @@ def by_time(sources: Sequence[Source]) -> dict[str, Family]:
     groups: dict[tuple, dict[str, dict[int, Source]]] = {}
     for source in single:
         if source.info.get("timesteps"):
-            ways = groups.setdefault((*alike(source), _architecture(source)), {})
-            ways.setdefault(_training(source, pools), {})[source.info["timesteps"]] = source
+            ways = groups.setdefault((*comparison_key(source), _architecture_key(source)), {})
+            ways.setdefault(_training_key(source, pools), {})[source.info["timesteps"]] = source
     for ways in groups.values():
         rising = [dict(sorted(by_timesteps.items())) for by_timesteps in ways.values()]
         members = []
         for by_timesteps in rising:
             members += by_timesteps.values()
         if len(members) > 1:
-            families.append(_of_each_t(rising, _ordinary_outputs(members, single, pools)))
+            families.append(_by_timesteps(rising, _ordinary_outputs(members, single, pools)))
     return unique(families)
 
 
 def _step_by_step(source: Source, reference: Outputs | None) -> tuple[str, Family]:
     """A network that gave an output at each step: its name, and the family of its steps."""
     count = source.info.get("timesteps") or source.signals.margin.shape[1]
-    alone = source.info.get("per_step") == "instant"
+    is_each_alone = source.info.get("per_step") == "instant"
     outputs = {}
     for t in range(1, count + 1):
         name = f"after {t} of {count} steps" if t < count else f"after all {count} steps"
-        if alone:
+        if is_each_alone:
             name = f"in step {t} alone"
         outputs[way(source.recipe), t] = Outputs(name, source, (t - 1,), True, reference)
     name = f"{_network_name(source, count)}, step by step"
-    if alone:
+    if is_each_alone:
         caption = "an attacker who is given the output of step t alone"
         return f"{name}, each alone", Family(outputs, caption)
     caption = "an attacker who is given one output, at t; who sees that of every step has more"
     return name, Family(outputs, caption)
 
 
-def _of_each_t(ways: Sequence[dict[int, Source]], reference: Outputs | None) -> tuple[str, Family]:
-    """Networks of different T, in several ways: their name, and the family."""
-    named = unique((way(next(iter(group.values())).recipe), group) for group in ways)
-    every = sorted(set().union(*ways))
+def _by_timesteps(
+    ways: Sequence[dict[int, Source]], reference: Outputs | None
+) -> tuple[str, Family]:
+    """Networks that differ in T, and perhaps in the way they were made: a name and the family."""
+    named_ways = []
+    for by_timesteps in ways:
+        source = next(iter(by_timesteps.values()))
+        named_ways.append((way(source.recipe), by_timesteps))
+    groups = unique(named_ways)
+    all_timesteps = sorted(set().union(*ways))
     first = next(iter(ways[0].values()))
-    name = _network_name(first, ", ".join(map(str, every)))
+    name = _network_name(first, ", ".join(map(str, all_timesteps)))
     if first.recipe:
-        *others, last = named
+        *others, last = groups
         all_ways = f"{', '.join(others)} and {last}" if others else last
         name = name.replace(f", {way(first.recipe)}", f", {all_ways}", 1)
         name = ", ".join([name, *queried(first.info)])
     outputs = {}
-    for made, group in named.items():
+    for made, group in groups.items():
         for timesteps, source in group.items():
-            text = f"with T = {timesteps}" if len(named) == 1 else f"{made}, T = {timesteps}"
+            text = f"with T = {timesteps}" if len(groups) == 1 else f"{made}, T = {timesteps}"
             outputs[made, timesteps] = Outputs(text, source, reference=reference)
     return name, Family(outputs, "each T is a network of its own, with the same members")
 
@@ -153,7 +165,7 @@ def _ordinary_outputs(
     source = None
     for network in spiking:
         source = source or ancestor(network, sources, pools)
-    source = source or ordinary(spiking[-1], sources)
+    source = source or ordinary_network(spiking[-1], sources)
     if source is None:
         return None
     masked = ", same dropout" if source.info.get("input_dropout") else ""
@@ -166,22 +178,25 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
     The first Q of the queries are taken for Q = 1, 2, 4, ... and all; of two sources of equal p
     that of most queries counts, and of as many the newest.
     """
-    plainly = {_queried_but_dropout(s): s for s in sources if query_kind(s) == "plain"}
+    plain_sources = {}
+    for source in sources:
+        if query_kind(source) == "plain":
+            plain_sources[_key_without_dropout(source)] = source
     groups: dict[tuple, dict[float, Source]] = {}
     for source in sorted(filter(has_dropout, sources), key=query_count):
-        whom = _queried_but_dropout(source)
-        if whom in plainly:
+        key = _key_without_dropout(source)
+        if key in plain_sources:
             step_masks = source.info.get("mask_scope") == "step"
-            group = groups.setdefault((whom, step_masks), {})
+            group = groups.setdefault((key, step_masks), {})
             group[source.info["input_dropout"]] = source
     families = []
-    for (whom, step_masks), group in groups.items():
-        plain = plainly[whom]
+    for (key, step_masks), group in groups.items():
+        plain = plain_sources[key]
         reference = Outputs("queried plainly", plain)
         outputs = {}
         for p, source in sorted(group.items()):
             for count in doublings(query_count(source)):
-                name = f"p = {p:g}, {_number(count, 'query', 'queries')}"
+                name = f"p = {p:g}, {_counted(count, 'query', 'queries')}"
                 queries = tuple(range(count))
                 outputs[p, count] = Outputs(name, source, queries, reference=reference)
         caption = "queries of one p share their masks: the first Q of those made"
@@ -197,8 +212,11 @@ def has_dropout(source: Source) -> bool:
     return query_kind(source) == "dropout" and bool(source.info.get("input_dropout"))
 
 
-def _queried_but_dropout(source: Source) -> tuple:
-    return source.info.get("pool"), *alike(source, but=("input_dropout", "queries", "draws"))
+def _key_without_dropout(source: Source) -> tuple:
+    """Equal for sources of one pool that were queried alike but for input dropout."""
+    return source.info.get("pool"), *comparison_key(
+        source, ignoring=("input_dropout", "queries", "draws")
+    )
 
 
 def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
@@ -211,17 +229,17 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
     groups: dict[str, dict[float | str, Source]] = {}
     for source in sources:
         if query_kind(source) == "noise" and query_count(source) > 1:
-            levels = groups.setdefault(_all_but_its_noise(source), {})
+            levels = groups.setdefault(_key_without_noise(source), {})
             sigma = _flow(source).get("sigma", "as built")
             levels[sigma] = max(levels.get(sigma, source), source, key=query_count)
     families = []
     for levels in groups.values():
         outputs = {}
         for sigma, source in sorted(levels.items()):
-            quiet = silent(source, sources)
-            reference = None if quiet is None else Outputs("noise off", quiet)
+            reference_source = noise_off(source, sources)
+            reference = None if reference_source is None else Outputs("noise off", reference_source)
             for count in doublings(query_count(source)):
-                name = f"{strength(source)}, {_number(count, 'output', 'outputs')}"
+                name = f"{strength_text(source)}, {_counted(count, 'output', 'outputs')}"
                 queries = tuple(range(count))
                 outputs[sigma, count] = Outputs(name, source, queries, reference=reference)
         caption = (
@@ -238,18 +256,18 @@ def _flow(source: Source) -> dict:
     return source.info.get("flow") or {}
 
 
-def _all_but_its_noise(source: Source) -> str:
-    """How a pool was trained and queried, but for the strength of its noise."""
+def _key_without_noise(source: Source) -> str:
+    """Equal for sources that were trained and queried alike but for the strength of their noise."""
     if not _flow(source):
         return json.dumps([source.label])
     args = without(source.recipe.get("model_args", {}), "k")
     recipe = without(source.recipe, "snapshots") | {"model_args": args}
     equation = without(_flow(source), "k", "sigma", "noise_sd")
-    query = {name: source.info.get(name) for name in SAME_BUT_NOISE}
+    query = {name: source.info.get(name) for name in SHARED_QUERY}
     return json.dumps([recipe, equation, query], sort_keys=True, default=str)
 
 
-def strength(source: Source) -> str:
+def strength_text(source: Source) -> str:
     """How strong the noise is, in words."""
     if not _flow(source):
         return "noise as built"
@@ -275,16 +293,20 @@ def noisy_name(source: Source, levels: int) -> str:
     return name
 
 
-def silent(source: Source, sources: Sequence[Source]) -> Source | None:
+def noise_off(source: Source, sources: Sequence[Source]) -> Source | None:
     """The newest plain outputs of the same models on the same samples, at the same epoch, with the
     noise switched off.
     """
     pool = source.info.get("pool")
-    but = ("queries", "draws")
+    if not pool:
+        return None
+    wanted = comparison_key(source, ignoring=("queries", "draws"))
     for other in reversed(sources):
-        if not pool or other.info.get("pool") != pool or other.info.get("noise") is not False:
+        if other.info.get("pool") != pool or other.info.get("noise") is not False:
             continue
-        if query_kind(other) == "plain" and alike(other, but=but) == alike(source, but=but):
+        if query_kind(other) != "plain":
+            continue
+        if comparison_key(other, ignoring=("queries", "draws")) == wanted:
             return other
     return None
 
@@ -318,37 +340,43 @@ def doublings(most: int) -> list[int]:
     return sorted({2**n for n in range(most.bit_length())} | {most})
 
 
-def _number(count: int, singular: str, plural: str) -> str:
+def _counted(count: int, singular: str, plural: str) -> str:
+    """A count and its noun: "1 query", "4 queries"."""
     return f"{count} {singular if count == 1 else plural}"
 
 
-def alike(source: Source, *, but: Iterable[str] = ()) -> tuple:
-    """What sources share whose scores are compared row by row: members, samples and, `but` for
-    some, how they were queried.
+def comparison_key(source: Source, *, ignoring: Iterable[str] = ()) -> tuple:
+    """Equal for sources whose scores can be compared row by row: the same members and samples,
+    queried in the same way, up to the settings of the query that are ignored.
     """
     if source.pool is None or source.folder is None:
         signals = source.signals
-        arrays = [a for a in (signals.member, signals.labels, signals.population) if a is not None]
-        place = [digest(*arrays)]
+        arrays = (signals.member, signals.labels, signals.population)
+        samples = [digest(*(array for array in arrays if array is not None))]
     else:
         member = source.pool.files().get("member.npy")
-        samples = source.folder.files().get("samples.npy")
-        place = [member, samples, *source.rows, source.info.get("dataset")]
-    how = USUAL | {name: source.info[name] for name in USUAL if source.info.get(name)}
-    how["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
-    return *place, json.dumps(without(how, *but), sort_keys=True)
+        numbers = source.folder.files().get("samples.npy")
+        samples = [member, numbers, *source.rows, source.info.get("dataset")]
+    query = dict(PLAIN_QUERY)
+    for name in PLAIN_QUERY:
+        if source.info.get(name):
+            query[name] = source.info[name]
+    query["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
+    return *samples, json.dumps(without(query, *ignoring), sort_keys=True)
 
 
-def _architecture(source: Source) -> str:
-    """The network that spikes, and with what masks it was queried; of unknown ones the name."""
+def _architecture_key(source: Source) -> str:
+    """Equal for spiking networks of one architecture whose dropout masks have one scope; of a
+    network without a recipe its label.
+    """
     if not source.recipe:
         return source.label
     args = source.recipe.get("model_args", {}).get("base_args")
     return json.dumps([source.info.get("base"), args, source.info.get("mask_scope")])
 
 
-def _training(source: Source, pools: dict[str, store.Folder]) -> str:
-    """How a pool was trained but for its number of time steps."""
+def _training_key(source: Source, pools: dict[str, store.Folder]) -> str:
+    """Equal for pools that were trained alike but for their number of time steps."""
     recipe = without(source.recipe, "epochs", "model_args", "parent")
     args = without(source.recipe.get("model_args", {}), "timesteps")
     args["calibration"] = without(args.get("calibration") or {}, "fit_T")
@@ -397,17 +425,17 @@ def ancestor(
     for source in reversed(sources):
         if source.info.get("timesteps"):
             continue
-        if source.info.get("pool") in keys and alike(source) == alike(spiking):
+        if source.info.get("pool") in keys and comparison_key(source) == comparison_key(spiking):
             return source
         if made_from and without(source.recipe, "num_models") == made_from:
             first = _first_models(source, len(spiking.signals.margin))
-            if alike(first) == alike(spiking):
+            if comparison_key(first) == comparison_key(spiking):
                 return first
     return None
 
 
 def _first_models(source: Source, count: int) -> Source:
-    """The source as if it had no more models than so many, and no more references."""
+    """The source with its first `count` models alone, as targets and as references."""
     signals = source.signals
     if len(signals.margin) == count:
         return source
@@ -415,16 +443,16 @@ def _first_models(source: Source, count: int) -> Source:
     return Source(source.label, signals, info=source.info, classes=source.classes)
 
 
-def ordinary(spiking: Source, sources: Sequence[Source]) -> Source | None:
+def ordinary_network(spiking: Source, sources: Sequence[Source]) -> Source | None:
     """The newest network without time and of the same architecture that was queried in the same
     way.
     """
-    like = alike(spiking)
+    wanted = comparison_key(spiking)
     base = spiking.info.get("base")
     for source in reversed(sources):
-        same = base is None or source.info.get("family") in (base, None)
-        if not same or source.info.get("timesteps") or source.recipe.get("defense"):
+        same_base = base is None or source.info.get("family") in (base, None)
+        if not same_base or source.info.get("timesteps") or source.recipe.get("defense"):
             continue
-        if alike(source) == like:
+        if comparison_key(source) == wanted:
             return source
     return None

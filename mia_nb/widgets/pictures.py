@@ -14,7 +14,7 @@ NOT_MEASURABLE = "n/m"
 
 
 def side_by_side(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
-    """Scores by name: members' histograms over the non-members', and ROCs in one picture."""
+    """Two figures of scores by name: "histogram", members over non-members, and "roc"."""
     name = attacks.in_words(attack)
     roc = plots.roc_pair(scores).update_layout(height=420, title_text=f"ROC of {name}")
     return {
@@ -24,7 +24,9 @@ def side_by_side(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
 
 
 def histograms(scores: dict[str, Scores], title: str) -> dict:
-    """Members of each by their rank among its own non-members, who look the same in all."""
+    """Histograms of the members of each, by their rank among its own non-members. By rank the
+    non-members have the same histogram everywhere, so that it is drawn once.
+    """
     traces = []
     for number, (name, scores_of_attack) in enumerate(scores.items()):
         figure = ranked(scores_of_attack)
@@ -42,23 +44,28 @@ def histograms(scores: dict[str, Scores], title: str) -> dict:
 
 
 def ranked(scores: Scores, *, bins: int = BINS) -> dict:
-    """The histogram of scores by their rank among non-members, who look normal then: what few
-    members betray by is seen however long the tail of the scores is.
+    """The histogram of scores by their rank among non-members, whose ranks are shown as a normal
+    distribution: a few exposed members are seen however long the tail of the scores is.
     """
     figure = plain(plots.histogram(scores, bins=bins, scale="rank"))
     return with_layout(figure, xaxis=figure["layout"]["xaxis"] | {"tickfont": {"size": 10}})
 
 
-def ends(value: float, low: float, high: float, form: str = ".3f", *, unit: str = "") -> str:
+def with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
     """A value and its interval: "0.617 [0.547, 0.685]"; n/m for what is not known."""
-    interval = f"{low:{form}}, {high:{form}}" if np.isfinite([low, high]).all() else NOT_MEASURABLE
-    return NOT_MEASURABLE if np.isnan(value) else f"{value:{form}}{unit} [{interval}]"
+    if np.isnan(value):
+        return NOT_MEASURABLE
+    interval = NOT_MEASURABLE
+    if np.isfinite([low, high]).all():
+        interval = f"{low:{form}}, {high:{form}}"
+    return f"{value:{form}} [{interval}]"
 
 
-def shown(number: float, form: str = ".3g") -> str:
+def number_text(number: float, form: str = ".3g") -> str:
+    """A number in a format; n/m for NaN."""
     return NOT_MEASURABLE if np.isnan(number) else format(number, form)
 
 
-def mean_of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """(N,) mean of each column where the mask (M, N) holds, NaN where it nowhere does."""
+def masked_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(N,) mean of each column where the mask (M, N) holds, NaN where it holds nowhere."""
     return np.ma.array(values, mask=~mask).mean(0).filled(np.nan)

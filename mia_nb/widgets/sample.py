@@ -34,7 +34,7 @@ from mia_nb.widgets.explorer import (
     with_layout,
     worded,
 )
-from mia_nb.widgets.pictures import NOT_MEASURABLE, ends, shown
+from mia_nb.widgets.pictures import NOT_MEASURABLE, number_text, with_interval
 from mia_nb.widgets.stored import NOTHING, Source, list_of_sources, named
 
 TITLE = "One sample, two worlds"
@@ -141,7 +141,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
             "who": f"sample {sample}",
             "label": source.class_of(image),
             **numbers(world, image, gap, ratio),
-            "score": shown(y[column], ".4g"),
+            "score": number_text(y[column], ".4g"),
         }
         about = f"labelled {source.class_of(image)}, target {verdict(source, target, image)}"
         sentence = f"Sample {sample} ({about}): {words}"
@@ -330,8 +330,8 @@ def compared(world: Evidence, image: int, k: int, variance: str) -> tuple[str, s
     if world.gauss and n.min() > 0 and freedom.min() > 0:
         spans = possible(fit, float(world.phi[image]), freedom)
     low, high, least, most = spans.ravel()
-    gap_cell = ends(gap, low, high, ".3g")
-    ratio_cell = ends(ratio if world.gauss else np.nan, least, most, ".3g")
+    gap_cell = with_interval(gap, low, high, ".3g")
+    ratio_cell = with_interval(ratio if world.gauss else np.nan, least, most, ".3g")
 
     if n.min() == 0:
         words = f"none of these references is {'OUT' if n[0] else 'IN'}, so there is no ratio: take"
@@ -389,7 +389,7 @@ def numbers(world: Evidence, image: int, gap: str, ratio: str) -> dict:
         "n OUT": str(fit.n[1, 0]),
         "m IN - m OUT": gap,
         "log LR": ratio,
-        "log LR (Student-t LiRA)": shown(float(fit.log_ratio(phi)[0])),
+        "log LR (Student-t LiRA)": number_text(float(fit.log_ratio(phi)[0])),
     }
 
 

@@ -35,7 +35,7 @@ from mia_nb.widgets.explorer import (
     with_title,
     worded,
 )
-from mia_nb.widgets.pictures import INSIDE, ORACLE, ends, ranked, shown
+from mia_nb.widgets.pictures import INSIDE, ORACLE, number_text, ranked, with_interval
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, only
 
 TITLE = "Scores and ROC"
@@ -244,12 +244,12 @@ def numbers(known: Rates, threshold: float, at: At, prior: str, ppv: float) -> d
     """The row on the page."""
     return {
         "threshold (score)": f"{threshold:.4g}",
-        "TPR": ends(at.tpr, at.low, at.high, ".4f"),
+        "TPR": with_interval(at.tpr, at.low, at.high, ".4f"),
         "FPR": f"{at.fpr:.4f}",
-        f"PPV at prior {prior}": shown(ppv, ".3f"),
+        f"PPV at prior {prior}": number_text(ppv, ".3f"),
         "members accused": f"{at.true_positives:,} of {known.n1.sum():,}",
         "false positives": f"{at.false_positives:,} of {known.n0.sum():,}",
-        "AUC": ends(*known.auc[["value", "low", "high"]]),
+        "AUC": with_interval(*known.auc[["value", "low", "high"]]),
         "ties": f"{known.ties:.3f}",
         "k": known.scores.info["k"],
         "Q": known.scores.info["queries"],

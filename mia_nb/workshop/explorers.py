@@ -33,7 +33,7 @@ from mia_nb.widgets.explorer import (
     with_line,
     worded,
 )
-from mia_nb.widgets.pictures import ends
+from mia_nb.widgets.pictures import with_interval
 from mia_nb.widgets.stored import Source
 from mia_nb.workshop.game import WITHOUT_IMAGES, pictured
 from mia_nb.workshop.measures import (
@@ -115,7 +115,7 @@ def winners(table: pd.DataFrame, metric: str) -> str:
     ran = table.dropna(subset="value")
     best = []
     for row in ran.loc[ran.groupby("references")["value"].idxmax()].itertuples():
-        value = ends(row.value, row.low, row.high)
+        value = with_interval(row.value, row.low, row.high)
         best.append(f"{attacks.in_words(row.attack)} with {row.references} ({value})")
     most = table.loc[table["targets"].idxmax()]
     sizes = f"{most['targets']} targets, n0 = {most['n0']}"
@@ -124,7 +124,7 @@ def winners(table: pd.DataFrame, metric: str) -> str:
 
 def by_budget(table: pd.DataFrame, shown: Sequence[str]) -> pd.DataFrame:
     """A row for each attack, a column for each number of references."""
-    texts = list(map(ends, table["value"], table["low"], table["high"]))
+    texts = list(map(with_interval, table["value"], table["low"], table["high"]))
     wide = table.assign(value=texts)
     wide = wide.pivot(index="attack", columns="references", values="value").reindex(shown)
     wide.columns = [f"{k} references" if k > 1 else "1 reference" for k in wide.columns]
@@ -249,7 +249,7 @@ def _tied(name: str, scores: Scores) -> dict:
         "attack": name,
         "different scores": len(np.unique(value)),
         "smallest FPR above 0": f"{at.fpr_floor:.4f}",
-        AT_RATE: ends(at.tpr, at.low, at.high, ".4f"),
+        AT_RATE: with_interval(at.tpr, at.low, at.high, ".4f"),
         "ties": f"{tie_mass(value):.3f}",
         "AUC": f"{metrics.auc(value, member):.3f}",
         "n0": at.n0,
@@ -319,7 +319,7 @@ def fight(sources: Sequence[Source]) -> Explorer:
 
 
 def _difference(at: pd.Series) -> str:
-    return ends(*at[["difference", "difference_low", "difference_high"]], "+.3f")
+    return with_interval(*at[["difference", "difference_low", "difference_high"]], "+.3f")
 
 
 def _family_row(at: pd.Series, last: pd.Series) -> dict:
@@ -334,7 +334,7 @@ def _family_row(at: pd.Series, last: pd.Series) -> dict:
         "family": at.name,
         "ends at accuracy": f"{last['test_acc']:.1%}",
         "AUC there": f"{last['auc']:.3f}",
-        "AUC at this accuracy": ends(*at[["value", "low", "high"]]),
+        "AUC at this accuracy": with_interval(*at[["value", "low", "high"]]),
         "difference": difference,
         "targets": f"{at['pairs']:.0f}",
     }
