@@ -34,7 +34,7 @@ import mia_nb as mia
 from mia_nb import attacks, metrics
 from mia_nb.types import Scores
 from mia_nb.widgets import Source, compare, dropout, latency, noise
-from mia_nb.widgets.compare import DRAWS, KEPT
+from mia_nb.widgets.compare import RESAMPLES, SCORES_KEPT
 from mia_nb.widgets.contrast import UNPAIRED, differences, settings_of, short_names
 from mia_nb.widgets.families import by_time
 
@@ -135,7 +135,7 @@ def test_averaging_more_noisy_outputs_tends_to_the_network_without_noise(noisy):
         assert row["low"] < truth < row["high"]
     assert found.loc["noise off", "low"] < norm.cdf(1 / 0.8 / np.sqrt(2))
     wanted = metrics.query_curve(
-        gaussian_noise()[0], "loss", queries=(1, 4, 16), fpr=(), n_resamples=DRAWS
+        gaussian_noise()[0], "loss", queries=(1, 4, 16), fpr=(), n_resamples=RESAMPLES
     ).set_index("R")
     drawn = found.dropna(subset="outputs").set_index("outputs")["value"]
     for count in (1, 4, 16):
@@ -145,7 +145,7 @@ def test_averaging_more_noisy_outputs_tends_to_the_network_without_noise(noisy):
 @pytest.mark.parametrize("attack", ["loss", "rmia"])
 def test_numbers_are_those_of_the_summary(late, plain, attack):
     late.set(target="all", attack=attack, t=2)
-    wanted = mia.summary({attack: plain.scores(attack)}, n_resamples=DRAWS)
+    wanted = mia.summary({attack: plain.scores(attack)}, n_resamples=RESAMPLES)
     wanted = wanted[wanted["attack"] == attack].set_index(["metric", "fpr"])
     table = pd.read_csv(io.StringIO(late.csv()), comment="#")
     found = table[table["family"] == "ordinary network"].set_index(["metric", "fpr"])
@@ -176,7 +176,7 @@ def test_the_difference_is_the_paired_one_of_the_metrics(which, late, sweep, noi
     else:
         asked = rates[1].signals
     wanted = metrics.difference(
-        attacks.score("loss", asked), quiet.scores("loss"), (), n_resamples=DRAWS
+        attacks.score("loss", asked), quiet.scores("loss"), (), n_resamples=RESAMPLES
     ).loc["auc"]
     shown = f"{wanted['value']:+.3f} [{wanted['low']:+.3f}, {wanted['high']:+.3f}]"
     assert f"AUC {shown}, paired" in explorer.view.sentence
@@ -376,7 +376,7 @@ def test_scores_of_many_attacks_and_outputs_are_not_all_kept():
         explorer.set(attack=attack, target="all", outputs=count)
     gc.collect()
     after = sum(type(thing) is Scores for thing in gc.get_objects())
-    assert after <= before + KEPT + len(names)
+    assert after <= before + SCORES_KEPT + len(names)
 
 
 # --- what is not there ----------------------------------------------------------------------------

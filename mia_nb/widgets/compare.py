@@ -16,9 +16,9 @@ from mia_nb.widgets.contrast import (
     ENERGY_WORDS,
     all_but,
     change_rows,
+    conditional_notes,
     curve,
     differing_settings,
-    note,
     numbers,
     on_one_line,
     sentence,
@@ -51,10 +51,10 @@ from mia_nb.widgets.families import (
 from mia_nb.widgets.pictures import INSIDE, side_by_side
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, only
 
-DRAWS = 200  # of the bootstrap
-KEPT = 12  # Scores at once, of 7 MB each for 16 targets and 50,000 samples
-LOOKS = 256  # tables and pictures at once
-BESIDE = 3  # results beside the first
+RESAMPLES = 200  # of the bootstrap
+SCORES_KEPT = 12  # of 7 MB each for 16 targets and 50,000 samples
+VIEWS_KEPT = 256  # tables and pictures
+MOST_BESIDE = 3  # results beside the first
 # with the first rows of the table they fit a screen of 768 pixels
 HEIGHTS = {"curve": 260, "roc": 260, "histogram": 165}
 METRICS = [
@@ -68,11 +68,11 @@ METRICS = [
 
 
 def latency(sources: Sequence[Source]) -> Explorer:
-    """What one output after t time steps gives away, and what it costs, beside the ordinary network
-    that the spiking one came from.
+    """What an attacker learns from one output after t time steps, and what the output costs, beside
+    the ordinary network that the spiking one was made from.
 
     Parameters:
-        sources: what to find the networks in, as `sources` gives them
+        sources: stored results to look for networks in, as `widgets.sources` lists them
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
@@ -89,7 +89,7 @@ def latency(sources: Sequence[Source]) -> Explorer:
     Caveat: networks that differ in accuracy compare unfairly; an attacker who is shown the outputs
         of all steps has more than one. Memory, which takes most of a chip's energy, is not counted.
     """
-    nothing = (
+    if_none = (
         "no spiking network is stored that was queried at several time steps; make some with:"
         " mia-nb run all --preset demo"
     )
@@ -99,10 +99,10 @@ def latency(sources: Sequence[Source]) -> Explorer:
         "Does an attacker learn more from more time steps?",
         by_time(list_of_sources(sources)),
         {"way": "made", "t": "steps t"},
-        nothing=nothing,
+        if_none=if_none,
         start=lambda family: tuple(family.outputs)[(len(family.outputs) - 1) // 2],
-        against=("t", ENERGY),
-        alone="no ordinary network with the same members was queried in this way",
+        horizontal_axes=("t", ENERGY),
+        without_reference="no ordinary network with the same members was queried in this way",
     )
 
 
@@ -110,7 +110,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     """Attack success over input dropout p and queries Q, beside the plain query.
 
     Parameters:
-        sources: what to find the pools in, as `sources` gives them
+        sources: stored results to look for pools in, as `widgets.sources` lists them
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
@@ -124,7 +124,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     Caveat: the largest of many points is the largest of many numbers; p and Q chosen on what is
         evaluated flatter the attacker, `metrics.choose` takes them from other models.
     """
-    nothing = (
+    if_none = (
         "no pool is stored that was queried plainly and with input dropout; make one with:"
         f" {MORE_RATES}"
     )
@@ -133,9 +133,9 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         "Does input dropout help the attacker?",
         by_dropout(list_of_sources(sources)),
         {"p": "p", "queries": "queries Q"},
-        nothing=nothing,
+        if_none=if_none,
         start=lambda family: (min(family.outputs)[0], END),
-        against=("p", "queries"),
+        horizontal_axes=("p", "queries"),
     )
 
 
@@ -144,7 +144,7 @@ def noise(sources: Sequence[Source]) -> Explorer:
     networks with their noise off.
 
     Parameters:
-        sources: what to find the pools in, as `sources` gives them
+        sources: stored results to look for pools in, as `widgets.sources` lists them
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
@@ -163,12 +163,12 @@ def noise(sources: Sequence[Source]) -> Explorer:
         "What is left of the noise when outputs are averaged?",
         by_noise(list_of_sources(sources)),
         {"sigma": "sigma", "outputs": "outputs R"},
-        nothing="no model with noise was queried twice yet; make some with:"
+        if_none="no model with noise was queried twice yet; make some with:"
         " mia-nb run 09_neural_de --preset tour",
         start=lambda family: (next(iter(family.outputs))[0], END),
-        against=("outputs", "sigma"),
-        alone="outputs with the noise off are not stored: query(pool, images, noise=False), and all"
-        " else as here",
+        horizontal_axes=("outputs", "sigma"),
+        without_reference="outputs with the noise off are not stored:"
+        " query(pool, images, noise=False), and all else as here",
     )
 
 
@@ -176,7 +176,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
     """Up to four stored results under one attack, and the settings that differ.
 
     Parameters:
-        sources: what to choose from, as `sources` gives them
+        sources: stored results to choose from, as `widgets.sources` lists them
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
@@ -210,14 +210,14 @@ def compare(sources: Sequence[Source]) -> Explorer:
         new = [name for name in settings if name == "family" or name not in long]
         long = long.merge(settings[new], on="family")
         figures = measured.pictures(tuple(shown), attack, target)
-        return view_of(tables, changes, attack, figures, texts, long, note(tables))
+        return view_of(tables, changes, attack, figures, texts, long, conditional_notes(tables))
 
     others = tuple(pools)[1:]
     controls = {
         "pool": chooser("pool", pools),
         "attack": dropdown("attack"),
         "target": dropdown("target"),
-        "beside": Ticks("beside it", others, others[:1], limit=BESIDE),
+        "beside": Ticks("beside it", others, others[:1], limit=MOST_BESIDE),
     }
     follow = {
         "beside": {
@@ -246,10 +246,10 @@ def settings_explorer(
     families: dict[str, Family],
     axes: dict[str, str],
     *,
-    nothing: str,
+    if_none: str,
     start: Callable[[Family], tuple],
-    against: Sequence[str],
-    alone: str = "",
+    horizontal_axes: Sequence[str],
+    without_reference: str = "",
 ) -> Explorer:
     """The explorer of families of outputs that differ in one or two settings: a setting beside its
     reference, and a metric against a setting.
@@ -259,17 +259,17 @@ def settings_explorer(
         question: what it answers, in a sentence
         families: by name
         axes: {setting: what it is called}, in the order of a family's keys; each has a slider
-        nothing: what to say where nothing was found
-        start: the settings shown first
-        against: what may stand on the horizontal axis, the first at first: settings, and "energy"
-            where that of all outputs is known
-        alone: a remark on outputs without a reference
+        if_none: the message where there is no family
+        start: gives the settings that are shown first of a family
+        horizontal_axes: settings that may stand on the horizontal axis, the default first, and
+            "energy", which is offered where it is known of all outputs
+        without_reference: a remark beside outputs that have no reference
     """
     if not families:
-        return message(title, nothing)
+        return message(title, if_none)
     measured = Measurements()
 
-    @lru_cache(KEPT)
+    @lru_cache(SCORES_KEPT)
     def family_table(pool: str, attack: str, target: int | str) -> pd.DataFrame:
         """The long table of a family, with a column for each setting."""
         tables = []
@@ -300,18 +300,18 @@ def settings_explorer(
         references = [tables[outputs].assign(energy=outputs.energy) for outputs in shown[1:]]
 
         lines = curve(along_all, references, axes, along, show, attack)
-        at = place.get(along, shown[0].energy)
-        if is_number(at):
-            lines = with_line(lines, at)
+        chosen = place.get(along, shown[0].energy)  # of a setting, or the energy
+        if is_number(chosen):
+            lines = with_line(lines, chosen)
         figures = measured.pictures(tuple(shown), attack, target)
         histogram = with_layout(figures["histogram"], legend=INSIDE)
         figures = figures | {"histogram": histogram, "curve": lines}
 
         long = pd.concat([along_all, *references], ignore_index=True)
         texts = numbers(on_one_line(long, place, along), shown[0])
-        known = note(tables, caption=family.caption, tried=len(family.outputs))
-        known[alone] = len(shown) == 1
-        return view_of(tables, changes, attack, figures, texts, long, known)
+        notes = conditional_notes(tables, caption=family.caption, tried=len(family.outputs))
+        notes[without_reference] = len(shown) == 1
+        return view_of(tables, changes, attack, figures, texts, long, notes)
 
     def clicked(number: int, values: dict) -> dict:
         """The settings of a point of the curve."""
@@ -333,7 +333,7 @@ def settings_explorer(
     follow |= {
         "attack": {"options": lambda **values: offered_attacks(shown_of(**values))},
         "target": {"options": lambda **values: offered_targets(shown_of(**values))},
-        "along": {"options": lambda pool: horizontal(families[pool], axes, against)},
+        "along": {"options": lambda pool: offered_axes(families[pool], axes, horizontal_axes)},
     }
     return Explorer(
         title,
@@ -356,15 +356,26 @@ def view_of(
     figures: dict[str, dict],
     texts: pd.DataFrame,
     long: pd.DataFrame,
-    known: dict[str, bool],
+    notes: dict[str, bool],
 ) -> View:
-    """What is shown side by side, under its sentence; CSV saves the differences too."""
+    """The view of results side by side: its sentence, figures, table and notes, and what CSV saves,
+    which has the paired differences too.
+
+    Parameters:
+        tables: the long table of each result, the one on top first
+        changes: what the AUC of a result gains on its reference; None where they are not paired
+        attack: name of an attack
+        figures: by their place
+        texts: the table that is shown
+        long: the rows that CSV saves
+        notes: {remark: whether it holds}
+    """
     flags = filter(None, next(iter(tables.values()))["flags"].iloc[0].split("; "))
     return View(
         sentence(tables, changes, attack),
         figures,
         texts,
-        remarks(known, flags),
+        remarks(notes, flags),
         pd.concat([long, change_rows(changes, attack)], ignore_index=True),
     )
 
@@ -380,10 +391,10 @@ class Measurements:
     """Scores, long tables and pictures of outputs, each made once."""
 
     def __init__(self):
-        self.scores = lru_cache(KEPT)(lambda outputs, attack: outputs.scores(attack))
-        self.table = lru_cache(LOOKS)(self._table)
-        self.change = lru_cache(LOOKS)(self._change)
-        self.pictures = lru_cache(LOOKS)(self._pictures)
+        self.scores = lru_cache(SCORES_KEPT)(lambda outputs, attack: outputs.scores(attack))
+        self.table = lru_cache(VIEWS_KEPT)(self._table)
+        self.change = lru_cache(VIEWS_KEPT)(self._change)
+        self.pictures = lru_cache(VIEWS_KEPT)(self._pictures)
 
     def beside(
         self, shown: Sequence[Outputs], attack: str, target: int | str
@@ -397,13 +408,13 @@ class Measurements:
                 changes[outputs] = self.change(outputs, attack, target)
         return tables, changes
 
-    def _of(self, outputs: Outputs, attack: str, target: int | str) -> Scores:
+    def _target_scores(self, outputs: Outputs, attack: str, target: int | str) -> Scores:
         return only(self.scores(outputs, attack), target)
 
     def _table(self, outputs: Outputs, attack: str, target: int | str) -> pd.DataFrame:
         """The rows of `mia.summary`, under the name of the outputs."""
-        scores = self._of(outputs, attack, target)
-        table = metrics.summary({attack: scores}, n_resamples=DRAWS)
+        scores = self._target_scores(outputs, attack, target)
+        table = metrics.summary({attack: scores}, n_resamples=RESAMPLES)
         if outputs.energy is not None:
             table = metrics.with_operations(table, scores, outputs.source.info["operations"])
         table = table[table["attack"] == attack].reset_index(drop=True)
@@ -413,26 +424,28 @@ class Measurements:
     def _change(self, outputs: Outputs, attack: str, target: int | str) -> pd.Series | None:
         """AUC minus the reference's: value, low, high; None where the two cannot be paired."""
         reference = outputs.reference
-        scores = self._of(outputs, attack, target)
-        reference_scores = self._of(reference, attack, target)
+        scores = self._target_scores(outputs, attack, target)
+        reference_scores = self._target_scores(reference, attack, target)
         if not same_images(outputs.source, reference.source):
             return None
         if not same_masks(scores, reference_scores):
             return None
-        return metrics.difference(scores, reference_scores, (), n_resamples=DRAWS).loc["auc"]
+        return metrics.difference(scores, reference_scores, (), n_resamples=RESAMPLES).loc["auc"]
 
     def _pictures(self, shown: tuple[Outputs, ...], attack: str, target: int | str) -> dict:
         short = short_names(outputs.name for outputs in shown)
-        scores = {short[outputs.name]: self._of(outputs, attack, target) for outputs in shown}
+        scores = {
+            short[outputs.name]: self._target_scores(outputs, attack, target) for outputs in shown
+        }
         return side_by_side(scores, attack)
 
 
-def horizontal(
-    family: Family, axes: dict[str, str], against: Sequence[str]
+def offered_axes(
+    family: Family, axes: dict[str, str], horizontal_axes: Sequence[str]
 ) -> list[tuple[str, str]]:
     """What may stand on the horizontal axis of this family, in words and by key."""
     offered = []
-    for name in against:
+    for name in horizontal_axes:
         if name != ENERGY or has_all_energies(family):
             offered.append((axes.get(name, ENERGY_WORDS), name))
     return offered
@@ -458,13 +471,16 @@ def offered_settings(families: dict[str, Family], axes: tuple[str, ...], number:
     axis = axes[number]
 
     def options(pool: str, **values: object) -> list:
+        """The values that outputs of this pool take at the settings chosen before."""
         before = tuple(values[name] for name in axes[:number])
         places = [place for place in families[pool].outputs if place[:number] == before]
-        values = dict.fromkeys(place[number] for place in places)
-        return [(setting_text(value), value) for value in values]
+        offered = dict.fromkeys(place[number] for place in places)
+        return [(setting_text(value), value) for value in offered]
 
     def nearest(**values: object) -> object:
-        """What was chosen, or as much of it as there is."""
+        """The value chosen before; where it is not offered the largest offered value below it, or
+        else the first.
+        """
         offered = [value for _, value in options(**values)]
         wanted = values[axis]
         if wanted in offered:
@@ -482,8 +498,8 @@ def offered_settings(families: dict[str, Family], axes: tuple[str, ...], number:
 
 
 def offered_attacks(shown: Sequence[Outputs]) -> list[tuple[str, str]]:
-    """Attacks that all of these support, in words and by key, the headline first; of several
-    queries only those that average them.
+    """Attacks that all of these support, in words and by key, the headline first; for several
+    queries only attacks that average them.
     """
     first, *others = shown
     names = first.source.attacks()
@@ -502,6 +518,6 @@ def averages(attack: str) -> bool:
 
 
 def offered_targets(shown: Sequence[Outputs]) -> list[int | str]:
-    """All targets, or one that all of these have."""
+    """Choices of a target: all of them, or one that all of these have."""
     fewest = min(len(outputs.source.signals.margin) for outputs in shown)
     return [ALL, *range(fewest)]

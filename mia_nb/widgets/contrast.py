@@ -207,20 +207,22 @@ def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
     return view
 
 
-def note(
+def conditional_notes(
     tables: dict[Outputs, pd.DataFrame], *, caption: str = "", tried: int = 0
 ) -> dict[str, bool]:
-    """What the numbers rest on and what they do not say: remarks, and whether they hold.
+    """{remark: whether it holds}: what the numbers rest on, and what they do not say.
 
     Parameters:
-        tables: of what is shown
+        tables: the long table of each result that is shown
         caption: what the attacker is given
-        tried: how many settings there are to choose from by hand
+        tried: number of settings that a reader can choose among
     """
     first = next(iter(tables.values())).iloc[0]
-    right = {o.name: rows_of(table, "test_acc")["value"].iloc[0] for o, table in tables.items()}
-    apart = max(right.values()) - min(right.values())
-    worst = min(right, key=right.get)
+    accuracies = {}
+    for outputs, table in tables.items():
+        accuracies[outputs.name] = rows_of(table, "test_acc")["value"].iloc[0]
+    apart = max(accuracies.values()) - min(accuracies.values())
+    worst = min(accuracies, key=accuracies.get)
     tied = max(table["tie_mass"].iloc[0] for table in tables.values())
     targets = "target" if first["targets"] == 1 else "targets"
     return {
