@@ -330,7 +330,7 @@ def test_a_runs_key_is_content_and_not_places(desk):
     def key(*given, **places):
         steps = notebooks.plan("train", None, given, notebooks.folders())
         steps = [step._replace(parameters=step.parameters | places) for step in steps]
-        return store.content_key(runner._recipe(steps))
+        return store.content_key(runner._run_recipe(steps, desk / "results"))
 
     base = key()
     assert key(("epochs", "16")) == base == key(results="elsewhere")
@@ -445,7 +445,7 @@ def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
 
 def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):
     steps = notebooks.plan("train", None, [], notebooks.folders())
-    recipe = runner._recipe(steps)
+    recipe = runner._run_recipe(steps, desk / "results")
     with store.open_folder("results", "run", "01_train", store.content_key(recipe), recipe).lock(
         "run"
     ):
@@ -473,7 +473,7 @@ def test_a_file_that_changes_while_a_notebook_reads_it_is_no_result_of_the_file_
 def test_a_run_that_names_a_pool_by_its_first_letters_is_about_the_pool_that_this_is_now(desk):
     def key(pool):
         steps = notebooks.plan("train", None, [("pool", pool)], notebooks.folders())
-        return store.content_key(runner._recipe(steps, desk / "results"))
+        return store.content_key(runner._run_recipe(steps, desk / "results"))
 
     nothing = key("a")
     folder = store.open_folder(desk / "results", "pool", "one", "a" * 64, {})
@@ -790,10 +790,10 @@ def test_an_edited_model_builder_is_another_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     builder = tmp_path / "edited_builder.py"
     builder.write_text("def net(): return 1\n")
-    before = runner._stamp("edited_builder:net")
+    before = runner._fingerprint("edited_builder:net")
     builder.write_text("def net(): return 2  # edited\n")
-    assert before is not None and runner._stamp("edited_builder:net") != before
-    assert runner._stamp("no_such_module:net") is None
+    assert before is not None and runner._fingerprint("edited_builder:net") != before
+    assert runner._fingerprint("no_such_module:net") is None
 
 
 def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_run(
@@ -808,22 +808,25 @@ def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_r
         ("blocks", "def net(): return 1\n"),
     ):
         (package / f"{name}.py").write_text(text)
-    before = runner._stamp("stamped_package.net:net")
+    before = runner._fingerprint("stamped_package.net:net")
     (package / "blocks.py").write_text("def net(): return 2\n")
-    assert runner._stamp("stamped_package.net:net") not in (before, None)
+    assert runner._fingerprint("stamped_package.net:net") not in (before, None)
     for name in ("cat", "dog"):
         (tmp_path / "images" / name).mkdir(parents=True)
     (tmp_path / "images/cat/1.png").write_bytes(b"1")
-    before = runner._stamp("images")
+    before = runner._fingerprint("images")
     # same bytes and time, another label
     (tmp_path / "images/cat/1.png").rename(tmp_path / "images/dog/1.png")
-    assert runner._stamp("images") != before
+    assert runner._fingerprint("images") != before
     file = tmp_path / "outputs.npz"
     file.write_bytes(b"1")
-    before, times = runner._stamp("outputs.npz"), (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    before, times = (
+        runner._fingerprint("outputs.npz"),
+        (file.stat().st_atime_ns, file.stat().st_mtime_ns),
+    )
     file.write_bytes(b"2")
     os.utime(file, ns=times)
-    assert runner._stamp("outputs.npz") != before
+    assert runner._fingerprint("outputs.npz") != before
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Execute the steps of a run through papermill, keep a status of our own, and say in a line what
-went wrong.
+"""Run notebooks through papermill: skip those that are done, record the status of each, and report
+errors in few lines.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
-# parameters and entries of records that say how a run is done and where things lie, and not what
-# comes out
-ELSEWHERE = ("force", "workers", "backend", "results", "data_root")
+# parameters, in groups too, that change how or where a run is done and not its results: they are no
+# part of its key
+NOT_IN_KEY = ("force", "workers", "backend", "results", "data_root")
 STARTS = 3  # attempts to start a kernel
 MOST_LINES = 8  # of notebooks whose figures failed
 SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
@@ -57,7 +57,7 @@ class Killed(Failed):
 
 
 def _workers(args: Namespace) -> list[tuple[str, str]]:
-    """What --workers and --backend say, as parameters of a notebook."""
+    """--workers and --backend as parameters of a notebook."""
     if args.workers is not None and not args.workers.isdigit():
         raise ValueError(
             f"--workers {args.workers}: wanted a whole number; where they run is said by"
@@ -69,24 +69,26 @@ def _workers(args: Namespace) -> list[tuple[str, str]]:
 
 def command(args: Namespace) -> None:
     """`mia-nb run`: run what was named, and print where its notebooks and its report lie."""
-    given = [*notebooks.given(args.parameter), *_workers(args)]
-    where = notebooks.folders(args.notebooks)
-    target, preset = notebooks.resolve(args.notebook, args.preset, where)
-    steps = notebooks.plan(target, preset, given, where)
+    parameters = [*notebooks.given(args.parameter), *_workers(args)]
+    folders = notebooks.folders(args.notebooks)
+    target, preset = notebooks.resolve(args.notebook, args.preset, folders)
+    steps = notebooks.plan(target, preset, parameters, folders)
     if args.estimate:
         from mia_nb.cli import hours  # brings torch
 
         return hours.estimate(steps)
-    whole = target == "all"
-    name = Path(preset).stem if whole else steps[0].notebook.stem
-    about = notebooks.about(preset, where) if whole else ""
+    name = steps[0].notebook.stem
+    about = ""
+    if target == "all":
+        name = Path(preset).stem
+        about = notebooks.about(preset, folders)
     folder = run(name, steps, args.results, force=args.force, about=about)
-    files = [f for f in folder.files() if f.endswith(".ipynb")] + [REPORT]
-    paths = [f"  {os.path.relpath(folder.path / file)}" for file in files]
+    executed = [file for file in folder.files() if file.endswith(".ipynb")]
+    paths = [f"  {os.path.relpath(folder.path / file)}" for file in [*executed, REPORT]]
     say(*verdict_lines(folder), *paths)
     if lost := lost_figures(folder):
-        last = "all else is there; the same command runs these notebooks again"
-        raise Failed("\n  ".join(["figures failed", *lost[:MOST_LINES], last]))
+        advice = "all else is there; the same command runs these notebooks again"
+        raise Failed("\n  ".join(["figures failed", *lost[:MOST_LINES], advice]))
 
 
 def run(
@@ -95,27 +97,35 @@ def run(
     """Run the steps in order into results/run-NAME-KEY, skipping those done before; return the
     folder.
 
-    What the run is `about` is said on top of its report, which is there from the first finished
-    notebook on.
+    The folder's key is a digest of content: parameters, the notebooks' code, the package's code,
+    the files that parameters name. The status of each step (running, done, failed, killed) is kept
+    in status.json. A step in which only figures failed is done; its `error` says which figures, and
+    the next run does it again. The report is there from the first finished notebook on.
 
-    The key is content: parameters, the notebooks' code, the package's code, the files that
-    parameters point at. The status of each step (running, done, failed, killed) is kept in
-    status.json. A step is done without a figure that failed; its `error` says which, and the next
-    run does it again. Raises ValueError for bad input met on the way, or Failed.
+    Parameters:
+        name: of the run
+        steps: the notebooks with their parameters, in order
+        results: folder of results
+        force: run what is done before again
+        about: a sentence on top of the report
+
+    Raises:
+        ValueError: for bad input, and where another process is running the same.
+        Failed: where a notebook did not finish.
     """
     results = Path(results).absolute()
     for step in steps:
-        _refuse(step, results)
-    recipe = _recipe(steps, results)
+        _refuse_parameters(step, results)
+    recipe = _run_recipe(steps, results)
     folder = store.open_folder(
         results, "run", name, store.content_key(recipe), recipe, version=__version__
     )
     files = _file_names(steps)
     if not force and _is_finished(folder, files):
         return folder
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         try:
-            held.enter_context(folder.lock("run", timeout=0))
+            locks.enter_context(folder.lock("run", timeout=0))
         except filelock.Timeout:
             raise ValueError(
                 f"{short(folder.path)} is being run by another process; wait for it to end"
@@ -127,8 +137,8 @@ def run(
 def _run_what_is_missing(
     folder: store.Folder, steps: dict[str, Step], recipe: dict, force: bool, about: str
 ) -> None:
-    """Run the steps, by the files that they leave, that are not done or whose file is not intact;
-    the report is written after each.
+    """Run the steps {file: step} that are not done or whose file is not intact. The report is
+    written after each.
     """
     files = list(steps)
     record = {}
@@ -171,14 +181,15 @@ def _is_finished(folder: store.Folder, files: list[str]) -> bool:
     return True
 
 
-def _refuse(step: Step, results: Path) -> None:
-    """ValueError for what parameters alone can tell, before a kernel starts: by the notebook's own
-    checks, and for a network, a defense or a data set that there is not."""
+def _refuse_parameters(step: Step, results: Path) -> None:
+    """Raise ValueError, before a kernel starts, for parameters that the notebook's own checks
+    refuse or that name a network, a defense or a data set that does not exist.
+    """
     refuse_values(step.notebook, step.parameters | {"results": str(results)})
-    new = changed(read_parameters(step.notebook), step.parameters)
-    if new.get("recipe", {}).keys() & {"model", "model_args", "defense", "optimizer", "loss"}:
-        _refuse_recipe(Recipe(**step.parameters["recipe"]))
-    dataset = new.get("source", {}).get("dataset")
+    differing = changed(read_parameters(step.notebook), step.parameters)
+    if differing.get("recipe", {}).keys() & {"model", "model_args", "defense", "optimizer", "loss"}:
+        _refuse_unknown_network(Recipe(**step.parameters["recipe"]))
+    dataset = differing.get("source", {}).get("dataset")
     if dataset is not None and not Path(dataset).expanduser().exists():
         from mia_nb import data
 
@@ -186,12 +197,14 @@ def _refuse(step: Step, results: Path) -> None:
             data.load(**step.parameters["source"])  # refuses it
 
 
-def _refuse_recipe(recipe: Recipe) -> None:
+def _refuse_unknown_network(recipe: Recipe) -> None:
+    """Raise ValueError for a recipe whose network, defense or training does not exist."""
     from mia_nb import models  # brings torch, which nothing else here waits for
     from mia_nb.training.train import complete
 
     recipe = complete(recipe)
-    models.allow(*models.builders_of(recipe.model, recipe.model_args))  # named by who runs it
+    # whoever runs the notebook named these builders: they may be imported
+    models.allow(*models.builders_of(recipe.model, recipe.model_args))
     if ":" not in recipe.model and recipe.model not in models.BASES:
         size = {"in_channels": 3, "num_classes": 2, "size": 32, "seed": 0}
         models.build(recipe.model, recipe.model_args, **size)
@@ -223,7 +236,7 @@ def _run_step(
         lost = execute(
             step.notebook,
             folder.path / file,
-            _to_inject(step, folder.path.parent, force),
+            _injected_parameters(step, folder.path.parent, force),
             overall=overall,
         )
         folder.add(file)
@@ -237,8 +250,8 @@ def _run_step(
         raise
 
 
-def _to_inject(step: Step, results: Path, force: bool) -> dict:
-    """The parameters that differ from the notebook's own, with places made absolute."""
+def _injected_parameters(step: Step, results: Path, force: bool) -> dict:
+    """The parameters that differ from the notebook's own, with absolute paths."""
     values = dict(step.parameters)
     if "results" in values:
         values["results"] = str(results)
@@ -260,8 +273,21 @@ def execute(
     quiet: bool = False,
     overall: Overall | None = None,
 ) -> list[str]:
-    """papermill with its traps closed: our interpreter as kernel, no stray warnings, braces in
-    paths, errors in few lines; returns a line for each figure that failed.
+    """Execute a notebook with papermill, in a kernel of this interpreter, and write it to `out`.
+
+    Parameters:
+        notebook: path of the notebook
+        out: where the executed notebook is written, cell by cell
+        parameters: {name: value}, injected into the notebook
+        quiet: show no progress
+        overall: the progress of the run that the notebook is a step of
+
+    Returns:
+        A line for each figure that failed.
+
+    Raises:
+        ValueError: for bad input, and for a full or write-protected disk.
+        Failed: for any other error, in a few lines; Killed where the kernel died.
     """
     import nbformat
     from papermill.exceptions import PapermillExecutionError
@@ -305,13 +331,13 @@ def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress
 
     # it calls parameters typed `str | None` unknown
     logging.getLogger("papermill").setLevel(logging.ERROR)
-    place = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
+    template = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
     for attempt in range(1, STARTS + 1):
         nbformat.write(node, out)
         try:
             papermill.execute_notebook(
-                place,
-                place,
+                template,
+                template,
                 parameters,
                 kernel_name=SPEC["name"],
                 kernel_manager_class=BatchKernels,
@@ -327,8 +353,8 @@ def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress
 
 
 def _figures_alone(out: Path) -> list[str]:
-    """A line for each figure that failed, [] where anything else did; of the former papermill's
-    marks of a failed run are taken out of the notebook.
+    """A line for each figure that failed; [] where anything else failed. Where only figures did,
+    papermill's marks of a failed run are taken out of the notebook.
     """
     import nbformat
     from papermill.execute import remove_error_markers
@@ -371,54 +397,54 @@ def _explain(error: Exception, out: Path) -> Exception:
     return Failed("\n".join(lines))
 
 
-def _lasting(values: dict) -> dict:
-    return {name: value for name, value in values.items() if name not in ELSEWHERE}
+def _key_parameters(parameters: dict) -> dict:
+    """The parameters, those in groups included, that decide the results of a notebook."""
+    kept = {name: value for name, value in parameters.items() if name not in NOT_IN_KEY}
+    for name, group in kept.items():
+        if isinstance(group, dict):
+            kept[name] = {key: value for key, value in group.items() if key not in NOT_IN_KEY}
+    return kept
 
 
-def _values(step: Step) -> dict:
-    """The parameters that decide what comes out."""
-    return {
-        name: _lasting(value) if isinstance(value, dict) else value
-        for name, value in _lasting(step.parameters).items()
-    }
-
-
-def _pointing(values: dict) -> dict:
-    """Parameters, and those in groups, that may name files, builders or results."""
+def _with_groups(values: dict) -> dict:
+    """The parameters and, beside them, those of the groups that may name files or builders."""
     return {**values, **values.get("source", {}), **values.get("recipe", {})}
 
 
 def _refuse_changed(step: Step, entry: dict, folder: store.Folder, file: str) -> None:
-    """ValueError where a file that a parameter names was written to while the notebook read it:
-    what came out would be kept as that of the file before.
+    """Raise ValueError where a file that a parameter names changed while the notebook ran: its
+    results would be stored as those of the file before the change.
     """
-    for name, value in _pointing(_values(step)).items():
+    for name, value in _with_groups(_key_parameters(step.parameters)).items():
         before = entry["files"].get(name)
-        if before and Path(str(value)).is_file() and _stamp(value) != before:
+        if before and Path(str(value)).is_file() and _fingerprint(value) != before:
             folder.remove(file)
             raise ValueError(f"{name}={value} was changed while {file} ran: run it again")
 
 
-def _recipe(steps: list[Step], results: Path | None = None) -> dict:
-    """What a run's key is made of."""
+def _run_recipe(steps: list[Step], results: Path) -> dict:
+    """The record that a run's key is a digest of: parameters, notebooks, the package's code and the
+    files, builders and pools that parameters name.
+    """
     entries = []
     for step in steps:
-        values = _values(step)
-        stamps = {}
-        for name, value in _pointing(values).items():
-            if stamp := _stamp(value):
-                stamps[name] = stamp
-        if values.get("pool") and results:  # the first letters of a key: which pool that is now
+        values = _key_parameters(step.parameters)
+        fingerprints = {}
+        for name, value in _with_groups(values).items():
+            if fingerprint := _fingerprint(value):
+                fingerprints[name] = fingerprint
+        if values.get("pool"):
+            # a parameter may hold the first letters of a pool's key: the pool they name may change
             with contextlib.suppress(ValueError):
                 pool = store.find(str(values["pool"]), results, "pool")
-                stamps["pool"] = digest(pool.files())
+                fingerprints["pool"] = digest(pool.files())
         cells = parse_json(step.notebook.read_text(encoding="utf-8"))["cells"]
         code = [[cell["cell_type"], "".join(cell["source"])] for cell in cells]
         entries.append(
             {
                 "notebook": step.notebook.stem,
                 "parameters": values,
-                "files": stamps,
+                "files": fingerprints,
                 "source": digest(code),
             }
         )
@@ -426,12 +452,12 @@ def _recipe(steps: list[Step], results: Path | None = None) -> dict:
     return {"steps": entries, "package": digest(sources)}
 
 
-def _stamp(value: object) -> str | None:
-    """sha256 of what a text parameter points at: changed data or a changed builder is a new run.
+def _fingerprint(value: object) -> str | None:
+    """Digest of the file, folder or builder that a parameter names, None if it names none: changed
+    data or a changed builder is a new run.
 
-    Of a file and of a builder the content, with all of the builder's package; of a folder the
-    names, sizes and times of its files. Caveat: what a builder outside of any package imports is
-    not seen.
+    Read are the content of a file, all code of a builder's package, and of a folder the names,
+    sizes and times of its files. Caveat: what a builder outside of any package imports is not read.
     """
     if not isinstance(value, str) or not 0 < len(value) < 1000 or "\0" in value:
         return None
@@ -447,18 +473,20 @@ def _stamp(value: object) -> str | None:
         return store.sha256_of(path)
     if not path.exists():
         return None
+    files = []
+    for folder, _, names in os.walk(path):
+        files += [Path(folder, name) for name in names]
     stats = {}
-    for file in sorted(Path(top, name) for top, _, names in os.walk(path) for name in names):
-        if file.exists():
+    for file in sorted(files):
+        if file.exists():  # a link may lead nowhere
             stat = file.stat()
             stats[str(file.relative_to(path))] = (stat.st_size, stat.st_mtime_ns)
     return digest(stats)
 
 
 def _file_of_builder(builder: str) -> Path | None:
-    """The file of `module:function`, looked for as a kernel will look, in the working directory
-    first, without importing the package that it is in: that may be slow, and may fail outside of a
-    kernel.
+    """The file of `module:function`, found as a kernel would find it, in the working directory
+    first. Its package is not imported: that may be slow, and may fail outside of a kernel.
     """
     top, *rest = builder.partition(":")[0].split(".")
     sys.path.insert(0, os.getcwd())
