@@ -1,4 +1,6 @@
-"""What is stated beside Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686), computed again."""
+"""The statements about epsilon beside Figure 4 of Hong, Wu, Gruber and Lee (arXiv 2501.06686),
+computed again.
+"""
 
 from __future__ import annotations
 
@@ -23,33 +25,40 @@ def figure4_beside(
     delta: Delta = 1e-5,
     deltas: Array = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
 ) -> pd.DataFrame:
-    """What the text beside Figure 4 states of epsilon, computed again: a row per statement, see
-    `studies.against_papers`.
+    """The statements on epsilon beside Figure 4, computed again: a row per statement, as
+    `studies.against_papers` gives them. It takes seconds, most of them in the PRV accountant.
 
-    Batch size, samples and the sampling of GDP are not printed; with the defaults and uniform
-    batches GDP ends near the target. Takes seconds, for PRV.
+    Parameters:
+        settings: none; every comparison with a paper has this argument
+        sigma: noise multiplier of DP-SGD
+        samples: size of the training set; not printed
+        batch: expected size of a batch; not printed: with the default and uniform batches GDP ends
+            near the printed target
+        epochs: length of the training
+        delta: of every statement but the one on delta
+        deltas: at which epsilon is compared
     """
     noise = {"noise_multiplier": sigma, "samples": samples, "batch": batch}
-    marks = sorted({max(epochs // 30, 1), max(epochs // 3, 1), epochs})
-    along = over_epochs(**noise, epochs=marks, delta=delta, sampling="uniform")
-    poisson = over_epochs(**noise, epochs=marks, delta=delta, accountants=("gdp",))
-    swept = over_epochs(
+    checkpoints = sorted({max(epochs // 30, 1), max(epochs // 3, 1), epochs})
+    uniform = over_epochs(**noise, epochs=checkpoints, delta=delta, sampling="uniform")
+    poisson = over_epochs(**noise, epochs=checkpoints, delta=delta, accountants=("gdp",))
+    by_delta = over_epochs(
         **noise, epochs=epochs, delta=sorted(deltas), accountants=("gdp",), sampling="uniform"
     )
     gdp, rdp, prv = (
-        along.loc[along["accountant"] == name, "epsilon"].to_numpy(float)
+        uniform.loc[uniform["accountant"] == name, "epsilon"].to_numpy(float)
         for name in ("gdp", "rdp", "prv")
     )
     gdp_poisson = poisson["epsilon"].to_numpy(float)
-    over_deltas = swept["epsilon"]
-    after = ", ".join(map(str, marks))
-    concave = all(_concave(marks, curve) for curve in (gdp, gdp_poisson, rdp, prv))
+    over_deltas = by_delta["epsilon"]
+    after = ", ".join(map(str, checkpoints))
+    all_concave = all(_is_concave(checkpoints, curve) for curve in (gdp, gdp_poisson, rdp, prv))
     rows = [
         (
             "epsilon grows with epochs, ever more slowly",
             "increasing, concave",
-            _arrow(gdp),
-            concave,
+            _in_arrows(gdp),
+            all_concave,
             f"GDP uniform after {after} epochs; the others alike",
         ),
         (
@@ -67,15 +76,15 @@ def figure4_beside(
         (
             "the distance of GDP to the others widens with epochs",
             "widening",
-            _arrow(gdp - prv),
-            _rises(gdp - prv),
+            _in_arrows(gdp - prv),
+            _is_rising(gdp - prv),
             f"GDP uniform - PRV after {after} epochs",
         ),
         (
             "as delta increases, so does epsilon",
             "increasing",
-            _arrow(over_deltas),
-            _rises(over_deltas),
+            _in_arrows(over_deltas),
+            _is_rising(over_deltas),
             f"delta from {min(deltas):g} to {max(deltas):g}, GDP uniform",
         ),
         (
@@ -89,22 +98,26 @@ def figure4_beside(
     return pd.DataFrame(rows, columns=["statement", "printed", "ours", "agrees", "note"])
 
 
-def _arrow(values: Sequence[float]) -> str:
+def _in_arrows(values: Sequence[float]) -> str:
+    """Values in their order: "1.20 -> 3.40"."""
     return " -> ".join(f"{value:.2f}" for value in values)
 
 
-def _rises(values: Sequence[float]) -> bool:
+def _is_rising(values: Sequence[float]) -> bool:
+    """Whether each value is above the one before."""
     return bool((np.diff(values) > 0).all())
 
 
-def _concave(epochs: Sequence[int], curve: np.ndarray) -> bool:
+def _is_concave(epochs: Sequence[int], curve: np.ndarray) -> bool:
     """Whether a curve from (0, 0) rises ever more slowly."""
     slope = np.diff([0, *curve]) / np.diff([0, *epochs])
     return bool((slope > 0).all() and (np.diff(slope) < 0).all())
 
 
 def _in_order(curves: dict[str, np.ndarray]) -> tuple[str, bool]:
-    """The curves by their falling ends, and whether each lies below the one before everywhere."""
+    """The last values, largest first, in words; and whether each curve given lies below the one
+    before it at every epoch.
+    """
     falling = sorted(curves, key=lambda name: -curves[name][-1])
     ends = " > ".join(f"{name} {curves[name][-1]:.2f}" for name in falling)
     return ends, bool((np.diff([*curves.values()], axis=0) < 0).all())

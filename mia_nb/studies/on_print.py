@@ -1,5 +1,5 @@
-"""What the papers' own tables decide: claims judged on the printed numbers, and which of what was
-run here is printed there.
+"""The papers' own tables: claims judged on the printed numbers, and which of the settings that were
+run here are printed there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mia_nb.types import Scores
 
 PUBLISHED = ("snn", "nsde", "privacy")  # the studies that have printed tables
 LOWEST = "tpr@0.001"  # the smallest rate that the papers print
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # of sums of printed decimals
 EQ_8 = "logmeanp"  # the study's Eq. 8: queries with input dropout are combined by mean probability
 # The attacks of Guan et al. 2025. Their Attack-R counts references; Eq. 8 holds for all three.
 SPIKING_ATTACKS = {
@@ -38,9 +38,9 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
     """Every claim of a study, judged on its own printed numbers.
 
     Each block of the print (a data set, and in the spiking study an architecture) is compared by
-    the rules that `claims` uses on what was run here. A comparison is for the claim where the
-    printed difference is on the wanted side, or within the margin. The print has one target and no
-    intervals: this says whether its numbers fit its sentence, not whether they are resolved.
+    the rules that `claims` uses on what was run here. A comparison agrees with the claim where the
+    printed difference is on the claim's side, or within the margin. The papers print one target and
+    no intervals: this says whether their numbers fit the sentence, not whether they are resolved.
 
     Parameters:
         study: "snn" (Guan et al. 2025), "nsde" (Hong, Wu, Gruber and Lee), or "privacy" (the same
@@ -49,7 +49,7 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
     Returns:
         index: the claim's name; columns claim (the sentence), verdict ("holds", "holds in part:
         ...", "does not hold", "proved ..." or "not printed"), comparisons, agree (how many of them
-        are for the claim), least: the comparison that is least for it, with its block, quote (the
+        agree), least: the comparison that agrees least, with its block, quote (the
         paper's sentence) and place (where it stands).
 
     Caveat: of rates at low FPR only those of an AUC's own comparison count, not the TPR that
@@ -88,8 +88,8 @@ def _verdict(compared: list[tuple[str, Contrast, float]]) -> dict[str, object]:
 
 
 def _support(contrast: Contrast, value: float) -> float:
-    """How far a value lies on the claim's side of its limit; a difference as large as the margin is
-    still within it, one that is not above the limit is not for the claim.
+    """How far a value lies on the claim's side of its limit, above 0 where it agrees. A difference
+    as large as the margin agrees, one as large as the limit does not.
     """
     if contrast.margin:
         return contrast.margin - abs(value) + ROUNDING
@@ -98,8 +98,8 @@ def _support(contrast: Contrast, value: float) -> float:
 
 @cache
 def _on_print(study: str) -> dict[str, list[tuple[str, Contrast, float]]]:
-    """By claim the comparisons that decide it and can be read off the paper's tables, each with its
-    block and its value.
+    """{claim: comparisons}: those that decide it and can be read off the paper's tables, each as
+    (block, contrast, value).
     """
     rules = asking(load(study), "as printed")
     compared = {name: [] for name in rules.claims}
@@ -113,7 +113,7 @@ def _on_print(study: str) -> dict[str, list[tuple[str, Contrast, float]]]:
 def printed_blocks(study: str) -> dict[str, Printed]:
     """{block of the print: {setting: {metric: value}}}; accuracies stand with every attack.
 
-    Of a cell that several tables print the median counts, so that one misprint decides nothing.
+    A cell that several tables print counts with its median, so that one misprint decides nothing.
     """
     cells: dict[tuple[str, Setting, str], list[float]] = defaultdict(list)
     for wanted, record in printed_records(study, judged=True):
@@ -178,9 +178,6 @@ def _printed_value(contrast: Contrast, values: Printed) -> float | None:
     return difference
 
 
-# the verdict "as printed" of what was run: exactly the settings and attacks of the paper's tables
-
-
 def rules_as_printed(study: Study) -> Study:
     """The study with the comparisons that its paper made, and no part that it did not print."""
     study = asking(study, "as printed")
@@ -197,20 +194,25 @@ def on_no_table(study: Study, name: str) -> bool:
 
 
 def printed_alone(study: Study, settings: dict[Setting, Scores]) -> dict[Setting, Scores]:
-    """Of settings in normal form those that the study's tables have, the attack named as printed.
+    """The settings that the study's tables have, under the printed name of the attack: what the
+    verdict "as printed" rests on.
 
-    A stochastic network counts with the fewest queries that were run, as the papers do not print
-    their number. Of Attack-R the study's own form counts, and with input dropout its Eq. 8.
+    The papers do not print how often a stochastic network was queried: the fewest queries that were
+    run count. Of Attack-R the study's own form counts, and with input dropout its Eq. 8.
+
+    Parameters:
+        study: whose tables are meant
+        settings: what was run, in normal form, with its scores
     """
     as_printed: dict[Setting, Scores] = {}
-    asked_least = set()
+    with_fewest_queries = set()
     for setting, scores in sorted(settings.items(), key=lambda item: item[0].queries):
         if setting.input_dropout and scores.info.get("combine", EQ_8) != EQ_8:
             continue
         printed = setting._replace(attack=_printed_name(study, setting))
         network = printed._replace(queries=1)
-        if network not in asked_least and _in_a_table(study.name, printed):
-            asked_least.add(network)
+        if network not in with_fewest_queries and _in_a_table(study.name, printed):
+            with_fewest_queries.add(network)
             as_printed[printed] = scores
     return as_printed
 
@@ -225,17 +227,20 @@ def _printed_name(study: Study, setting: Setting) -> str:
 
 
 def _in_a_table(study: str, setting: Setting) -> bool:
-    return bool(setting.attack) and any(
-        setting.attack in PRINTED_ATTACKS[attack] and stands_for(setting, wanted, table)
-        for wanted, attack, table in _printed_networks(study)
-    )
+    """Whether a table of the study has this attack on this network."""
+    if not setting.attack:
+        return False
+    for wanted, attack, table in _printed_networks(study):
+        if setting.attack in PRINTED_ATTACKS[attack] and stands_for(setting, wanted, table):
+            return True
+    return False
 
 
 @cache
 def _printed_networks(study: str) -> set[tuple[Setting, str, str]]:
-    """The settings of a study's tables that an attack was run on, with the attack and the table."""
-    return {
-        (wanted, record["attack"], record["table"])
-        for wanted, record in printed_records(study)
-        if wanted.attack
-    }
+    """(setting, attack, table) of every attack that the study's tables print."""
+    networks = set()
+    for wanted, record in printed_records(study):
+        if wanted.attack:
+            networks.add((wanted, record["attack"], record["table"]))
+    return networks

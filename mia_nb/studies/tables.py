@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -15,48 +17,62 @@ from mia_nb.types import Scores
 FACTS = ("train accuracy", "test accuracy", "gap", "member loss", "non-member loss")
 VARIANTS = ("odenet64", "anode", "sonode", "hbnode")
 HELD = ("model", "blocks", "method", "k", "steps", "T", "noise_train", "noise", "variant")
-# what is compared: the fields that may differ besides it, and those that are held in their place
-FREE = {
-    "method": ((), ()),
-    "blocks": ((), ()),
-    "k": (("model",), ()),
-    "T": ((), ()),
-    "steps": ((), ()),
-    "T at equal sigma": (("T", "k"), ("sigma",)),
-    "steps at equal sigma": (("steps", "k"), ("sigma",)),
-    "sigma": (("model", "k"), ()),
-    "noise_sd": (("model", "k", "T", "steps"), ()),
+AT_EQUAL_SIGMA = " at equal sigma"
+DERIVED = ("sigma", "noise_sd")  # computed from k, T and steps
+
+
+class Comparison(NamedTuple):
+    """Which settings may differ among networks of one group, and which are equal in it beyond
+    `HELD`.
+    """
+
+    may_differ: tuple[str, ...] = ()
+    also_held: tuple[str, ...] = ()
+
+
+COMPARISONS = {  # by the setting that is varied
+    "method": Comparison(),
+    "blocks": Comparison(),
+    "k": Comparison(may_differ=("model",)),
+    "T": Comparison(),
+    "steps": Comparison(),
+    "T at equal sigma": Comparison(may_differ=("T", "k"), also_held=("sigma",)),
+    "steps at equal sigma": Comparison(may_differ=("steps", "k"), also_held=("sigma",)),
+    "sigma": Comparison(may_differ=("model", "k")),
+    "noise_sd": Comparison(may_differ=("model", "k", "T", "steps")),
 }
-OTHER_UNITS = ("sigma", "noise_sd")
 
 
 @checked
 def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
-    """What every result is to be read beside: per recipe a row per fact.
+    """Accuracies and losses of the targets of each recipe, which every result is read beside.
 
     Parameters:
         scores: {label: `Scores` of any attack}.
 
     Returns:
-        columns recipe, fact (train and test accuracy, their gap, and the mean loss on members and
-        on non-members), value, low, high (Student's 95 % interval over pairs of targets, NaN with
-        one: of training, not of the choice of images), pairs, n1 and n0 (members, non-members).
+        A row per recipe and fact with columns recipe, fact (train and test accuracy, their gap, and
+        the mean loss on members and on non-members), value, low, high (Student's 95 % interval over
+        pairs of targets, NaN with one pair: it is about training, not about the choice of images),
+        pairs, n1 and n0 (members, non-members).
     """
     rows = []
-    for label, of_recipe in scores.items():
+    for label, scores_of_recipe in scores.items():
         values = np.column_stack(
             [
-                of_recipe.accuracy,
-                of_recipe.accuracy[:, 0] - of_recipe.accuracy[:, 1],
-                of_recipe.loss,
+                scores_of_recipe.accuracy,
+                scores_of_recipe.accuracy[:, 0] - scores_of_recipe.accuracy[:, 1],
+                scores_of_recipe.loss,
             ]
         )
-        low, high = (np.broadcast_to(end, len(FACTS)) for end in interval(values, of_recipe.pair))
+        low, high = (
+            np.broadcast_to(end, len(FACTS)) for end in interval(values, scores_of_recipe.pair)
+        )
         columns = {"fact": FACTS, "value": values.mean(0), "low": low, "high": high}
         sizes = {
-            "pairs": len(np.unique(of_recipe.pair)),
-            "n1": int(of_recipe.member.sum(1).min()),
-            "n0": int((~of_recipe.member).sum(1).min()),
+            "pairs": len(np.unique(scores_of_recipe.pair)),
+            "n1": int(scores_of_recipe.member.sum(1).min()),
+            "n0": int((~scores_of_recipe.member).sum(1).min()),
         }
         rows.append(pd.DataFrame({"recipe": label, **columns, **sizes}))
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
@@ -95,17 +111,19 @@ def varied_settings(
     )
     tables = {}
     flows = families[families["model"].isin(["odenet", "sdenet"])]
-    for varied, (free, instead) in FREE.items():
-        held = [name for name in HELD if name != varied and name not in free] + list(instead)
+    for varied, comparison in COMPARISONS.items():
+        free = (varied, *comparison.may_differ)
+        held = [name for name in HELD if name not in free] + list(comparison.also_held)
         rows = _beside_fixed(flows) if varied == "method" else flows
-        rows = rows[rows["k"] > 0] if instead else rows
-        rows = rows.assign(**{varied: rows[varied.removesuffix(" at equal sigma")]})
+        if varied.endswith(AT_EQUAL_SIGMA):
+            rows = rows[rows["k"] > 0]  # without noise sigma is 0, whatever T and steps are
+        rows = rows.assign(**{varied: rows[varied.removesuffix(AT_EQUAL_SIGMA)]})
         table = _grouped(rows, held, varied)
-        if table.duplicated(["metric", "group", varied]).any():
+        if _is_ambiguous(table, varied):
             table = _grouped(rows, list(dict.fromkeys([*held, "T", "steps"])), varied)
-        in_other_units = varied in OTHER_UNITS and len(table[["steps", "T"]].drop_duplicates()) < 2
-        ambiguous = table.duplicated(["metric", "group", varied]).any()
-        if len(table) and not in_other_units and not ambiguous:
+        if varied in DERIVED and len(table[["steps", "T"]].drop_duplicates()) < 2:
+            continue  # it is k in other units
+        if len(table) and not _is_ambiguous(table, varied):
             tables[varied] = table
     variants = families[families["model"].isin(VARIANTS)]
     if variants["label"].nunique() > 1:
@@ -113,16 +131,21 @@ def varied_settings(
     return tables
 
 
+def _is_ambiguous(table: pd.DataFrame, varied: str) -> bool:
+    """Whether several families of a group have the same value of the setting."""
+    return bool(table.duplicated(["metric", "group", varied]).any())
+
+
 def _grouped(rows: pd.DataFrame, held: list[str], varied: str) -> pd.DataFrame:
-    """Rows of the groups, named by what is held and differs between them, in which the setting
-    varies.
+    """The groups of rows that are equal in the settings `held`, as far as the varied one differs
+    within them. A group is named by those settings that differ between groups.
     """
     differing = [name for name in held if rows[name].nunique() > 1]
-    group = [
-        ", ".join(f"{name} {_text(row[name])}" for name in differing) for _, row in rows.iterrows()
-    ]
-    groups = rows.assign(group=group).groupby("group", sort=False)
-    return groups.filter(lambda each: each[varied].nunique() > 1)
+    names = []
+    for _, row in rows.iterrows():
+        names.append(", ".join(f"{name} {_text(row[name])}" for name in differing))
+    groups = rows.assign(group=names).groupby("group", sort=False)
+    return groups.filter(lambda group: group[varied].nunique() > 1)
 
 
 def _text(value: object) -> str:
@@ -138,8 +161,8 @@ def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
     steps = fixed[["steps"]].drop_duplicates()
     if adaptive.empty or steps.empty:
         return flows
-    every = adaptive.drop(columns="steps").merge(steps, how="cross")
-    return pd.concat([fixed, every], ignore_index=True)
+    copies = adaptive.drop(columns="steps").merge(steps, how="cross")
+    return pd.concat([fixed, copies], ignore_index=True)
 
 
 def _rows(setting: Setting, scores: Scores, n_resamples: int, seed: int) -> pd.DataFrame:
@@ -147,7 +170,7 @@ def _rows(setting: Setting, scores: Scores, n_resamples: int, seed: int) -> pd.D
     table = summary({"": scores}, (), n_resamples=n_resamples, seed=seed)
     table = table[(table["attack"] == "") & table["metric"].isin(["auc", "train_acc", "test_acc"])]
     settings = {name: getattr(setting, name) for name in (*HELD, "label", "adaptive")}
-    for name in OTHER_UNITS:
+    for name in DERIVED:
         settings[name] = float(f"{getattr(setting, name):.4g}")  # 2.0000001 is 2
     columns = ["metric", "value", "low", "high", "chance", "pairs", "n1", "n0"]
     return table[columns].assign(**settings)
