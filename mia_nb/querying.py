@@ -124,26 +124,30 @@ def query(
     _check_size(pool, images)
     rows = row_numbers("models", models, len(pool.member)).tolist()
     settings, query_kind = _settings(pool, images, rows, plan)
-    # weights are in the key: a pool trained anew by another strategy has others under the same pool
-    # key. Which machine was queried is not: outputs differ by rounding only
-    about = {"pool": pool.key, **settings}
+    # The key includes the weights: trained again by another strategy, a pool has other weights
+    # under the same pool key. It leaves out the machine, since outputs differ by rounding only.
+    key_settings = {"pool": pool.key, **settings}
     files = pool.folder.files()
     weights = [files.get(pool.weights_name(m), "") for m in rows]
-    key = store.content_key(about, images.digest, *weights)
+    key = store.content_key(key_settings, images.digest, *weights)
     folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
-    size = _together(pool, images, settings["noise"], batch, chosen_device)
-    signals = None if force else _stored(folder, progress)
-    if signals is None:  # what is read needs no lock
+    batch_size = _batch_size(pool, images, settings["noise"], batch, chosen_device)
+    run = partial(
+        _query_models, pool, images, settings, query_kind, chosen_device, batch_size, progress
+    )
+    signals = None if force else _load_stored(folder, progress)
+    if signals is None:  # reading needs no lock
         with pool.folder.lock(f"signals-{key[:12]}"):
             # another process may have made them meanwhile
-            signals = None if force else _stored(folder, progress)
+            signals = None if force else _load_stored(folder, progress)
             if signals is None:
-                store.open_folder(folder.path.parent, "signals", pool.folder.name, key, about)
+                store.open_folder(
+                    folder.path.parent, "signals", pool.folder.name, key, key_settings
+                )
                 if force:
                     store.drop_partial(folder)
-                ways = (settings, query_kind, chosen_device, size, progress)
-                signals = _anew(folder, partial(_query_models, pool, images, *ways))
-    _record(folder, pool, images, signals, chosen_device)
+                signals = _query_and_load(folder, run)
+    _write_raster(folder, pool, images, signals, chosen_device)
     return signals
 
 
@@ -165,8 +169,8 @@ def _check_size(pool: Pool, images: Images) -> None:
 
 
 def _settings(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple[dict, str]:
-    """What of a query determines its outputs, and what makes its queries differ; ValueError for
-    what this pool cannot be asked.
+    """(the settings that determine the outputs, the kind of the queries); ValueError for a query
+    that does not fit this pool.
     """
     per_step = plan.per_step
     output_args = plan.output_args
@@ -179,7 +183,7 @@ def _settings(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple
     # of its own
     changed = plan.input_dropout or plan.augment
     goes_along = changed and _noise_of_blocks_alone(pool)
-    query_kind = _source(plan, None if goes_along else noise)
+    query_kind = _query_kind(plan, None if goes_along else noise)
     if plan.mask_scope != "query" or per_step:
         _check_steps(pool, rows[0], plan)
     if plan.activity:
@@ -193,7 +197,7 @@ def _settings(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple
         "temperature": plan.temperature,
         "seed": plan.seed if query_kind not in ("plain", "steps") else 0,
         "models": rows,
-        **_given(
+        **_options_in_key(
             per_step="cumulative" if per_step is True else per_step,
             mask_scope=plan.mask_scope if plan.input_dropout else "query",
             activity=plan.activity,
@@ -206,11 +210,13 @@ def _settings(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple
     return settings, query_kind
 
 
-def _together(
+def _batch_size(
     pool: Pool, images: Images, noise: bool | None, batch: int | None, device: torch.device
 ) -> int:
-    """Images in one forward pass, in whole blocks: `batch`, or 512 (on a GPU 2,048), of tiny ones
-    more. Noisy outputs do not depend on `batch`; the global generator takes one seed, and so one
+    """Number of images in one forward pass, in whole blocks: `batch`, or at least 512 (on a GPU
+    2,048), more where images are tiny.
+
+    With noise `batch` is ignored. Noise of the global generator, which takes one seed, allows one
     block at a time.
     """
     least = 1 if device.type == "cpu" else 8
@@ -222,12 +228,13 @@ def _together(
     return max(batch // BLOCK, 1) * BLOCK
 
 
-def _anew(folder: store.Folder, run: Callable[[store.Folder], None]) -> Signals:
-    """What `run` writes; of a model that is refused nothing is left to go on with, as it would be
-    refused again.
+def _query_and_load(folder: store.Folder, run: Callable[[store.Folder], None]) -> Signals:
+    """Signals that `run` writes into the folder.
+
+    If a model is refused, the folder is deleted: the query would be refused again.
     """
     try:
-        with folder.lock("query"):  # says to whoever cleans that this is in use
+        with folder.lock("query"):  # so that `mia-nb clean` leaves the folder alone
             run(folder)
             return store.load_signals(folder)
     except ValueError as error:
@@ -237,10 +244,8 @@ def _anew(folder: store.Folder, run: Callable[[store.Folder], None]) -> Signals:
         raise
 
 
-def _stored(folder: store.Folder, progress: bool) -> Signals | None:
-    """Signals of an earlier query, if all of them are there and unaltered, with a line that says
-    so.
-    """
+def _load_stored(folder: store.Folder, progress: bool) -> Signals | None:
+    """Signals of an earlier query, announced in one line; None if any are missing or altered."""
     try:
         signals = store.load_signals(folder)
     except store.Corrupt:
@@ -251,23 +256,22 @@ def _stored(folder: store.Folder, progress: bool) -> Signals | None:
     return signals
 
 
-def _record(
+def _write_raster(
     folder: store.Folder, pool: Pool, images: Images, signals: Signals, device: torch.device
 ) -> None:
-    """Write raster.npz beside outputs step by step: the first model at work on a few audited
-    images, if it can be.
+    """Write raster.npz, which shows the first model at work on a few audited images, beside the
+    signals of a query step by step. Models that cannot be recorded get no such file.
     """
     if signals.query_kind != "steps" or folder.intact("raster.npz"):
         return
     samples = store.load_samples(folder)
-    if samples is not None and not len(samples):  # images of others
+    if samples is not None and not len(samples):  # not images of the pool
         return
     columns = recording.evenly(np.flatnonzero(~signals.population))
-    shown = torch.from_numpy(columns if samples is None else samples[columns]).to(images.x.device)
-    x = data.normalise(
-        images.x[shown].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype]
-    )
-    # the outputs are there: a picture of them is not worth failing for
+    numbers = torch.from_numpy(columns if samples is None else samples[columns])
+    pixels = images.x[numbers.to(images.x.device)].to(device)
+    x = data.normalise(pixels, images.mean, images.std, DTYPES[pool.recipe.dtype])
+    # the signals are stored already: a query does not fail for want of a picture
     with contextlib.suppress(store.Corrupt, store.ReadOnly, OSError):
         module = pool.model(signals.info["models"][0]).to(device)
         recorded = recording.recorded(module, x, columns)
@@ -293,7 +297,9 @@ def _check_steps(pool: Pool, model: int, plan: Query) -> None:
 
 
 def _check_activity(pool: Pool, model: int, plan: Query, query_kind: str) -> None:
-    """Refuse to look into what does not spike, or spikes anew at every call."""
+    """Refuse activity=True for networks that do not spike or spike at random, and for queries that
+    are not plain.
+    """
     module = pool.model(model)
     if not isinstance(module, snn.SNN) or module.stochastic:
         raise ValueError(
@@ -307,9 +313,10 @@ def _check_activity(pool: Pool, model: int, plan: Query, query_kind: str) -> Non
         )
 
 
-def _given(**options: Any) -> dict:
-    """Options that few queries have, written down only where they matter: other keys stay as they
-    are.
+def _options_in_key(**options: Any) -> dict:
+    """The options that are set, to be added to the settings in the key of the stored signals.
+
+    Those left at their default are not added, so that adding an option to `Query` changes no key.
     """
     return {
         name: value
@@ -318,9 +325,9 @@ def _given(**options: Any) -> dict:
     }
 
 
-def _source(plan: Query, noise: bool | None) -> str:
-    """What makes the queries differ, one word of types.QUERY_KINDS; ValueError where nothing or
-    more than one thing does.
+def _query_kind(plan: Query, noise: bool | None) -> str:
+    """What makes the queries of one image differ, a word of types.QUERY_KINDS; ValueError for
+    several sources at once, and for several queries that would all be the same.
     """
     on = []
     if plan.input_dropout > 0:
@@ -329,7 +336,7 @@ def _source(plan: Query, noise: bool | None) -> str:
         on.append("augment")
     if noise is True:
         on.append("noise")
-    if bool(plan.per_step):
+    if plan.per_step:
         on.append("steps")
     queries = plan.queries
     if plan.per_step and (queries > 1 or len(on) > 1):
@@ -364,9 +371,9 @@ def _query_models(
     progress: bool,
     folder: store.Folder,
 ) -> None:
-    """Write the signals of one model after the other, so that those of no more models than cores
-    are in memory; with them which of the pool's images these are: none said for all, no number for
-    images of others.
+    """Write the signals of these models, and which of the pool's images they are about.
+
+    Models are written one by one: no more of them than are queried side by side are in memory.
     """
     rows = options["models"]
     images, member, population, chosen = _queried_images(pool, images, options.get("limit"))
@@ -374,7 +381,7 @@ def _query_models(
     on_device = images._replace(x=images.x.to(device), y=images.y.to(device))
     left = [m for m in rows if store.kept_partial(folder, m) is None]
     networks = _networks(pool, rows[0], options["noise"], len(left), device)
-    info = {"draws": query_kind, "pool": pool.key, **_family(pool, networks[0])}
+    info = {"draws": query_kind, "pool": pool.key, **_describe_network(pool, networks[0])}
     info |= {"dataset": images.name, **options}
     if options.get("activity"):
         info["activity"] = _activity_names(networks[0])
@@ -387,7 +394,9 @@ def _query_models(
         network = idle.get()
         try:
             pool.fill(network, m)
-            signals = _signals(network, on_device, labels, m, options, pool.recipe.dtype, batch)
+            signals = _signals_of_model(
+                network, on_device, labels, m, options, pool.recipe.dtype, batch
+            )
         finally:
             idle.put(network)
         store.keep_partial(folder, m, signals)
@@ -417,18 +426,18 @@ def _query_models(
 def _networks(
     pool: Pool, row: int, noise: bool | None, models: int, device: torch.device
 ) -> list[nn.Module]:
-    """As many networks of a pool as are queried side by side, with the weights of one row.
+    """The networks that are queried side by side, a thread for each, with the weights of one row.
 
-    One thread each: on a CPU a network's own threads mostly wait for each other; a GPU works on one
-    model while masks are drawn for others, and their outputs measured.
+    On a CPU the threads of a single network mostly wait for each other. A GPU works on one model
+    while masks are drawn for others and their outputs are measured.
 
     Parameters:
-        pool: that is queried.
-        row: whose weights they have.
+        pool: the pool that is queried.
+        row: the model whose weights the networks get.
         noise: of the query. Dropout and the noise of models from elsewhere draw from the one global
-            generator, so that they are queried one after another.
-        models: that are to be queried.
-        device: for all of them.
+            generator, so that such models are queried one after another.
+        models: number of models to be queried.
+        device: where the networks are put.
     """
     side_by_side = 1
     if not noise or _noise_of_blocks_alone(pool):
@@ -437,13 +446,13 @@ def _networks(
     networks = []
     for _ in range(side_by_side):
         network = pool.model(row).to(device)
-        if _named(pool):  # others may view
+        if _is_built_in(pool):  # a network from elsewhere may use `view`
             network.to(memory_format=torch.channels_last)
         networks.append(network)
     return networks
 
 
-def _signals(
+def _signals_of_model(
     module: nn.Module,
     images: Images,
     labels: np.ndarray,
@@ -456,8 +465,8 @@ def _signals(
 
     Parameters:
         module: the network, with the model's weights.
-        images: that are shown, on its device.
-        labels: theirs, at hand, so that no model waits for a GPU to give them.
+        images: the images shown, on the network's device.
+        labels: (N,) their labels on the CPU, so that no model waits for a GPU to copy them.
         model: the row's number.
         options: of the query.
         dtype: of the pool.
@@ -482,11 +491,11 @@ def _signals(
 def _queried_images(
     pool: Pool, images: Images, limit: int | None
 ) -> tuple[Images, np.ndarray, np.ndarray, np.ndarray | None]:
-    """(images, member (M, N), population (N,), their numbers among the pool's images): None for
-    all of these, none for images of others.
+    """(images, member (M, N), population (N,), numbers of these images in the pool's data).
 
-    Of `limit` images and as many of the population a fixed choice, the same for all queries, in
-    data order; never those that are held out.
+    The numbers are None if all images of the pool are queried, and an empty array for images that
+    are not the pool's. With a limit, that many audited images and as many of the population are
+    chosen, the same ones for all queries, in data order. Held-out images are never queried.
     """
     about_pool = pool.is_about(images)
     if about_pool:
@@ -512,13 +521,13 @@ def _queried_images(
 
 
 def _noise_of_blocks_alone(pool: Pool) -> bool:
-    """Whether all noise of the pool's models is that of SDE blocks, which can be given a generator
-    each; dropout layers draw from the global one.
+    """Whether only SDE blocks are noisy in the pool's models. Each block of images can then have a
+    generator of its own; dropout layers draw from the global one.
     """
-    return pool.recipe.model in FLOWS and _named(pool) and pool.recipe.defense != "dropout"
+    return pool.recipe.model in FLOWS and _is_built_in(pool) and pool.recipe.defense != "dropout"
 
 
-def _named(pool: Pool) -> bool:
+def _is_built_in(pool: Pool) -> bool:
     """Whether the pool's network, or the one that it is made from, is one of `models.MODELS`."""
     return ":" not in architecture(pool.recipe.model, pool.recipe.model_args)
 
@@ -532,7 +541,7 @@ def _outputs(
     _check_outputs(run, images, model, len(images.classes), dtype, options["noise"])
     run = partial(run, per_step=per_step)
     if any(block.solver["method"] in BACKENDS for _, block in neural_de.flow_blocks(module)):
-        batch = BLOCK  # its steps or its noise are those of all images of a batch together
+        batch = BLOCK  # these solvers choose steps or noise for a batch as a whole
 
     def logits_of(images: Images) -> np.ndarray:
         """(Q, N, K) answers to these images, query by query."""
@@ -540,27 +549,29 @@ def _outputs(
             _logits, run, images, model, options=options, dtype=dtype, steps=timesteps(module)
         )
         queries = options["queries"]
-        every = None
+        all_logits = None
         for q in range(queries):
             logits = fitting(partial(query, q), batch, BLOCK)  # no draw depends on the batch
-            if every is None:
-                every = logits.new_empty(queries, *logits.shape)
-            every[q] = logits
-        if per_step:
-            every = every[0]
-        return every.cpu().numpy()  # the one copy out of a GPU, and all that waits for it
+            if all_logits is None:
+                all_logits = logits.new_empty(queries, *logits.shape)
+            all_logits[q] = logits
+        if per_step:  # one query, whose time steps take the place of the queries
+            all_logits = all_logits[0]
+        return all_logits.cpu().numpy()  # the only step that waits for a GPU
 
     output = options.get("output")
     if output is None:
         return logits_of(images)
-    of_random = None
+    random_logits = None
     if defenses.OUTPUTS[output].random:
-        of_random = logits_of(_random_images(images, options["seed"]))
-    return defenses.change_output(output, logits_of(images), of_random, **options["output_args"])
+        random_logits = logits_of(_random_images(images, options["seed"]))
+    return defenses.change_output(
+        output, logits_of(images), random_logits, **options["output_args"]
+    )
 
 
 def _random_images(images: Images, seed: int) -> Images:
-    """As many images of uniform pixels."""
+    """The same number of images, their pixels drawn uniformly."""
     generator = torch.Generator().manual_seed(mix(seed, "random images"))
     x = torch.randint(0, 256, images.x.shape, generator=generator, dtype=torch.uint8)
     return images._replace(x=x.to(images.x.device))
@@ -573,10 +584,11 @@ def _activity_names(module: snn.SNN) -> list[str]:
 
 
 def _activity(module: snn.SNN, images: Images, options: dict, dtype: str, batch: int) -> np.ndarray:
-    """(1, N, F) float32 of what one network does besides its final answer: the margins of its
-    answers after the first 1 to T - 1 steps, and the activity of its layers.
+    """(1, N, F) float32: the margins of the network's answers after each step but the last, and
+    the activity of its layers.
     """
-    answers, layers = [], []
+    answers = []
+    layers = []
     part = max(1, batch // module.timesteps)
     with torch.inference_mode():
         for x in images.x.split(part):
@@ -586,21 +598,25 @@ def _activity(module: snn.SNN, images: Images, options: dict, dtype: str, batch:
             layers.append(layer)
     logits = torch.cat(answers, 1).cpu().numpy()
     labels = images.y.cpu().numpy()
-    answered = Signals.from_logits(logits[None], labels, temperature=options["temperature"])
-    parts = [answered.margin[0, :-1].T, torch.cat(layers).cpu()]
-    return np.concatenate(parts, axis=1).astype(np.float32)[None]
+    signals = Signals.from_logits(logits[None], labels, temperature=options["temperature"])
+    early_margins = signals.margin[0, :-1].T  # the last answer is the plain query's
+    columns = [early_margins, torch.cat(layers).cpu()]
+    return np.concatenate(columns, axis=1).astype(np.float32)[None]
 
 
 def _prepare(module: nn.Module, noise: bool | None) -> nn.Module:
+    """The network with its noise switched on (True) or off (False). With None dropout layers are
+    off, and SDE blocks are as they were built.
+    """
     for layer in module.modules():
         if isinstance(layer, DROPOUT):
             layer.train(noise is True)
     return neural_de.set_noise(module, noise)
 
 
-def _family(pool: Pool, module: nn.Module) -> dict:
-    """What was queried, in words; of spiking networks also over how many steps and how their
-    outputs become one.
+def _describe_network(pool: Pool, module: nn.Module) -> dict:
+    """Entries of `Signals.info` that say which network was queried; of spiking networks also the
+    number of time steps and the readout.
     """
     recipe = pool.recipe
     steps = timesteps(module)
@@ -660,9 +676,10 @@ def _logits(
     dtype: str,
     steps: int | None,
 ) -> Tensor:
-    """(N, K) logits of query q in float64, (T, N, K) per step, where the images are; whole blocks
-    at a time, of spiking networks a part of them that makes as many rows with its `steps` time
-    steps. Nothing here waits for a GPU.
+    """(N, K) logits of query q in float64, (T, N, K) per step, on the device of the images.
+
+    Draws are made for whole blocks of images. A spiking network gets smaller parts of them, which
+    with their `steps` time steps make up `batch` rows. Nothing here waits for a GPU.
     """
     logits = []
     samples = len(images.y)
@@ -689,7 +706,7 @@ def _logits(
 
 
 def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Tensor:
-    """Images (B, C, H, W) changed by draws of each block's own."""
+    """Augmented images (B, C, H, W); each block has its own draws."""
     draws = []
     for size, words in zip(sizes, seeds, strict=True):
         generator = torch.Generator().manual_seed(mix(*words, "augment"))
@@ -697,13 +714,15 @@ def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Ten
     joined = {}
     for name in draws[0]:
         parts = [draw[name] for draw in draws]
-        # by the operations of AutoAugment the CPU sorts the images
-        joined[name] = torch.cat(parts) if name == "operations" else _sent(parts, 0, x)
+        # the operations of AutoAugment stay on the CPU, which sorts the images by them
+        joined[name] = torch.cat(parts) if name == "operations" else _cat_to_device(parts, 0, x)
     return data.apply_augment(x, joined)
 
 
-def _sent(parts: list[Tensor], axis: int, x: Tensor) -> Tensor:
-    """Parts drawn on the CPU as one tensor where x is; a copy that nobody waits for."""
+def _cat_to_device(parts: list[Tensor], axis: int, x: Tensor) -> Tensor:
+    """Tensors drawn on the CPU, joined along an axis and copied to the device of x without
+    waiting.
+    """
     joined = torch.cat(parts, axis)
     if x.is_cuda:
         joined = joined.pin_memory()
@@ -718,11 +737,11 @@ def _masks(
     steps: int | None = None,
     frames: int = 1,
 ) -> Tensor:
-    """1[u > p] per element, with `steps` (steps, B, ...): one for each time step; drawn on the CPU,
-    whatever the device.
+    """Dropout masks 1[u > p] for images x (B, C, H, W), drawn on the CPU whatever the device.
 
-    Frames of events are time steps already: without `steps` all of them get the same mask, with
-    them each its own, and masks come as (B, frames * C, H, W).
+    With `steps` there is a mask for each time step, (steps, B, C, H, W). Frames of events are time
+    steps already: their masks are (B, frames * C, H, W), one for all frames without `steps`, and
+    one for each with them.
     """
     channels = x.shape[1] // frames
     parts = []
@@ -730,7 +749,7 @@ def _masks(
         generator = torch.Generator().manual_seed(mix(*words, "mask"))
         shape = (steps or 1, size, channels, *x.shape[2:])
         parts.append(torch.rand(shape, generator=generator) > p)
-    masks = _sent(parts, 1, x).to(x.dtype)
+    masks = _cat_to_device(parts, 1, x).to(x.dtype)
     if frames > 1:
         masks = masks.expand(frames, *masks.shape[1:])
         return masks.transpose(0, 1).flatten(1, 2)
@@ -740,13 +759,14 @@ def _masks(
 def _noisy(
     run: Callable[[Tensor], Tensor], x: Tensor, sizes: list[int], seeds: list[tuple]
 ) -> Tensor:
-    """Logits with every block under its own seed: SDE blocks draw from generators of this thread,
-    the rest, of which one block comes, from torch's global one, which `_query_models` gives back as
-    found.
+    """Logits of images whose noise is seeded block by block.
+
+    SDE blocks draw from a generator for each block of images. All other noise comes from torch's
+    global generator, and then x is a single block; `_query_models` restores that generator.
     """
     numbers = [mix(*words, "noise") for words in seeds]
     torch.manual_seed(numbers[0])
-    with Draws([torch.Generator(x.device).manual_seed(seed) for seed in numbers], sizes):
+    with Draws([torch.Generator(x.device).manual_seed(number) for number in numbers], sizes):
         return run(x)
 
 
@@ -758,14 +778,14 @@ def _check_outputs(
 
     Parameters:
         run: `_forward` of a module: images (B, C, H, W) -> logits.
-        images: of which up to 64 are looked at.
+        images: up to 64 of them are tried.
         model: the row's number.
-        classes: as many logits are wanted.
+        classes: the number of logits wanted.
         dtype, noise: of the query.
     """
     module = run.args[0]
-    spread = torch.linspace(0, len(images.x) - 1, min(64, len(images.x))).long()
-    x = images.x[spread.to(images.x.device)]
+    evenly_spaced = torch.linspace(0, len(images.x) - 1, min(64, len(images.x))).long()
+    x = images.x[evenly_spaced.to(images.x.device)]
     x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
     outputs = run(x)
     if outputs.ndim != 2 or outputs.shape[1] != classes:
@@ -778,11 +798,11 @@ def _check_outputs(
         if reason:
             raise ValueError(f"model {model}: {reason}")
         return  # non-finite outputs are named, with their sample, where signals are made
-    # with its noise off a network that learned with it may well have nothing left to say
+    # a network that was trained with noise may well give a constant without it
     constant = len(x) > 1 and torch.equal(outputs, outputs[:1].expand_as(outputs))
     if constant and not neural_de.is_noisy(module):
         raise ValueError(
-            f"model {model} gives the same output for every sample: {_silence(module, x)}"
+            f"model {model} gives the same output for every sample: {_why_constant(module, x)}"
         )
     if noise:
         _check_noise(run, x, model)
@@ -795,8 +815,8 @@ def _check_outputs(
 
 
 def _check_repeated(run: partial, x: Tensor, outputs: Tensor, model: int, tolerance: float) -> None:
-    """Refuse a model without noise that gives images x other outputs at the next query, or in
-    another batch.
+    """Refuse a model without noise whose outputs for images x change with the next query, or with
+    the batch.
     """
     module = run.args[0]
     if getattr(module, "stochastic", False):
@@ -805,10 +825,9 @@ def _check_repeated(run: partial, x: Tensor, outputs: Tensor, model: int, tolera
             " one: declare it with noise=True, and take several queries"
         )
     scale = tolerance * (1 + outputs.abs().max())
-    # a convolution rounds differently in another batch, and in one sample of many that flips a
-    # spike
+    # a convolution rounds differently in another batch, which flips a spike in a few samples
     allowed = 0 if timesteps(module) is None else 0.25
-    if _share(run(x) - outputs, scale) > allowed:
+    if _share_above(run(x) - outputs, scale) > allowed:
         raise ValueError(
             f"model {model} gives another output to the same query: declare it with noise=True, or"
             " noise=False to switch it off"
@@ -817,7 +836,7 @@ def _check_repeated(run: partial, x: Tensor, outputs: Tensor, model: int, tolera
         return
     half = len(x) // 2
     halves = torch.cat([run(x[:half]), run(x[half:])])
-    if _share(halves - outputs, scale) > allowed:
+    if _share_above(halves - outputs, scale) > allowed:
         raise ValueError(
             f"model {model} gives outputs that depend on the other images in the batch: is"
             " BatchNorm left in train mode?"
@@ -839,17 +858,17 @@ def _tolerance(x: Tensor, dtype: str) -> float:
     if dtype == "bfloat16":
         return 3e-2
     if x.is_cuda and dtype == "float32" and torch.backends.cudnn.allow_tf32:
-        return 8e-3  # convolutions multiply with ten bits
+        return 8e-3  # convolutions multiply numbers of ten bits (TF32)
     return 1e-3
 
 
-def _share(difference: Tensor, scale: Tensor) -> float:
+def _share_above(difference: Tensor, scale: Tensor) -> float:
     """Share of samples whose output differs by more than `scale`."""
     return float((difference.abs().amax(1) > scale).double().mean())
 
 
-def _silence(module: nn.Module, x: Tensor) -> str:
-    """Why a model could give a constant."""
+def _why_constant(module: nn.Module, x: Tensor) -> str:
+    """Why a model may give the same output for every sample, as a part of a message."""
     if isinstance(module, snn.SNN):
         rates = snn.firing_rates(module, [x]).query("rate == 0")
         if len(rates):
@@ -874,7 +893,7 @@ def firing_rates(
 
     Parameters:
         pool: of spiking networks.
-        images: to show; of the pool's own only audited ones are.
+        images: shown to the networks; of the pool's own images only audited ones are.
         models: rows of the pool; None: all.
         limit: at most so many images, the first ones.
         batch: images in one forward pass.
@@ -890,7 +909,7 @@ def firing_rates(
     Caveat: it makes no claim about energy.
     """
     tables = []
-    for m, module, batches in _shown(pool, images, models, limit, batch, device):
+    for m, module, batches in _models_and_batches(pool, images, models, limit, batch, device):
         if not isinstance(module, snn.SNN):
             raise ValueError(
                 f"firing rates are those of spiking networks (models.snn.SNN); {pool.recipe.model}"
@@ -926,22 +945,22 @@ def operations(
     papers on spiking networks. Caveat: memory, which takes most of a chip's energy, is not counted.
     """
     rows = []
-    for m, module, batches in _shown(pool, images, models, limit, batch, device):
+    for m, module, batches in _models_and_batches(pool, images, models, limit, batch, device):
         seen = 0
         total = dict.fromkeys(ENERGIES, 0.0)
         for x in batches:
-            with evaluating(module), torch.inference_mode(), Operations(module, len(x)) as done:
+            with evaluating(module), torch.inference_mode(), Operations(module, len(x)) as counted:
                 module(x)
             seen += len(x)
-            total["multiply_accumulates"] += done.multiply_accumulates * len(x)
-            total["accumulates"] += float(done.accumulates.sum())
+            total["multiply_accumulates"] += counted.multiply_accumulates * len(x)
+            total["accumulates"] += float(counted.accumulates.sum())
         mean = {name: count / seen for name, count in total.items()}
         energy = sum(ENERGIES[name] * count for name, count in mean.items()) / 1000
         rows.append({"model": m, **mean, "energy_nj": energy})
     return pd.DataFrame(rows)
 
 
-def _shown(
+def _models_and_batches(
     pool: Pool,
     images: Images,
     models: Rows | None,
@@ -949,14 +968,14 @@ def _shown(
     batch: int,
     device: str | None,
 ) -> Iterator[tuple[int, nn.Module, Iterator[Tensor]]]:
-    """(row, network, batches of normalised images) of these models; of the pool's own images only
-    audited ones.
+    """(row, network, batches of normalised images) for each of these models. Of the pool's own
+    images only audited ones are shown.
     """
     chosen = device_of(device)
-    shown = np.arange(len(images.y))
+    numbers = np.arange(len(images.y))
     if pool.is_about(images):
-        shown = np.flatnonzero(~pool.population)
-    parts = torch.from_numpy(shown[:limit]).to(images.x.device).split(batch)
+        numbers = np.flatnonzero(~pool.population)
+    parts = torch.from_numpy(numbers[:limit]).to(images.x.device).split(batch)
     dtype = DTYPES[pool.recipe.dtype]
     for m in row_numbers("models", models, len(pool.member)).tolist():
         batches = (

@@ -23,7 +23,8 @@ from mia_nb.attacks.tuned import Tuned, rmia_tuned, tuned_outside
 from mia_nb.checks import checked, hint, instance, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
 
-IN_BLOCKS = (
+# attacks that read their references block by block, from where they lie
+READS_BLOCKS = (
     loss,
     attack_p,
     vote,
@@ -37,15 +38,24 @@ IN_BLOCKS = (
     releases,
     rmia_tuned,
 )
-# what these read of their references can be merged, so all targets share the reading
-WORLDS = (attack_r, lira, lira_smooth, nig)
-CONFIDENCES = (rmia, base)
-OF_THE_CHOICE = ("temperatures", "combine", "seed")  # rmia_tuned's options
-# what two plans of queries must agree in, besides their number
-PLAN = ("input_dropout", "augment", "mask_scope", "per_step", "seed", "noise", "temperature")
+# attacks whose references are summarised once for all targets: by means and variances, or by
+# confidences
+READS_WORLDS = (attack_r, lira, lira_smooth, nig)
+READS_CONFIDENCES = (rmia, base)
+TUNING_OPTIONS = ("temperatures", "combine", "seed")  # of rmia_tuned, for its choice
+# entries of info, besides the number of queries, in which targets and references must agree
+PLAN_ENTRIES = (
+    "input_dropout",
+    "augment",
+    "mask_scope",
+    "per_step",
+    "seed",
+    "noise",
+    "temperature",
+)
 LEARN_A_SPREAD = ("lira", "nig_offline", "releases", "spikes")  # how their names begin
 FEWEST_FOR_A_SPREAD = 6  # models in pairs, which leave a target two references on each side
-UNSAID = {"mask_scope": "query", "per_step": False}  # what signals mean that do not say
+PLAN_DEFAULTS = {"mask_scope": "query", "per_step": False}  # where info has no entry
 
 
 @checked
@@ -97,16 +107,16 @@ def score(
         pool.refuse_holes()
     audited = ~target.population
     targets = row_numbers("targets", targets, target.shape[0])
-    plain, options = _bound(function)
+    plain, options = _function_and_options(function)
     unit, held_out, disjoint = _units(plain, target, pool, targets, keep_complement)
     rows = [np.flatnonzero(unit != number) for number in held_out]
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
         value = _values(name, function, target, pool, targets, unit, held_out)
     designs = _designs(pool, rows)
-    flags = _flags(target, pool, designs, keep_complement, _warned(raised))
+    flags = _flags(target, pool, designs, keep_complement, _warning_texts(raised))
     if np.isnan(value).any():
-        flags.append(_unscored(np.isnan(value), pool, rows, audited))
+        flags.append(_flag_of_unscored(np.isnan(value), pool, rows, audited))
     accuracy, loss = _by_membership(target, targets, audited)
     attack_name = getattr(plain, "__name__", name)
     info = {
@@ -143,33 +153,33 @@ def _values(
     unit: np.ndarray,
     held_out: np.ndarray,
 ) -> np.ndarray:
-    """(targets, audited samples) scores: of each target against the models of the pool that are
-    not of the unit that is held out.
+    """(targets, audited samples) scores of each target. Its references are the models of the pool
+    outside the unit that is held out for it.
     """
-    plain, options = _bound(function)
-    known = inspect.signature(plain).parameters
-    tolerated = {}  # a design that leaves gaps is stamped, not refused
+    plain, options = _function_and_options(function)
+    parameters = inspect.signature(plain).parameters
+    tolerant = {}  # a design that leaves gaps gets a flag, and is not refused
     for option, value in (("missing", "nan"), ("allow_unequal", True)):
-        if option in known and option not in options:
-            tolerated[option] = value
-    # an attack from elsewhere expects arrays, those that learn read all of them
-    cut = partial(in_place, pool) if plain in IN_BLOCKS else pool.select
+        if option in parameters and option not in options:
+            tolerant[option] = value
+    # functions from elsewhere, and attacks that learn a classifier, need whole arrays
+    select_models = partial(in_place, pool) if plain in READS_BLOCKS else pool.select
     audited = ~target.population
     values = np.empty((len(targets), audited.sum()))
     summaries = _summaries(plain, options, target.query_kind, pool, unit, set(held_out))
     for number, summary in summaries:
         rows = np.flatnonzero(unit != number)
-        references = cut(rows) if len(rows) else None
-        given = tolerated if summary is None else tolerated | {"summary": summary}
+        references = select_models(rows) if len(rows) else None
+        arguments = tolerant if summary is None else tolerant | {"summary": summary}
         for row in np.flatnonzero(held_out == number):
             t = targets[row]
             hidden_target = target.select(models=slice(t, t + 1)).hide()
-            scores = _row_of(function, name, hidden_target, references, given)
+            scores = _scores_of_target(function, name, hidden_target, references, arguments)
             values[row] = scores[audited]
     return values
 
 
-def _unscored(
+def _flag_of_unscored(
     missing: np.ndarray, pool: Signals, rows: list[np.ndarray], audited: np.ndarray
 ) -> str:
     """The flag of scores (targets, audited samples) that are missing: how many, and why."""
@@ -204,9 +214,9 @@ def find(attack: Anything) -> tuple[str, Attack]:
                 f"unknown attack {attack!r}{hint(attack, ATTACKS)}; known are {', '.join(ATTACKS)}"
             )
         return attack, ATTACKS[attack]
-    plain, options = _bound(instance("attack", attack, Callable))
+    plain, options = _function_and_options(instance("attack", attack, Callable))
     for name, known in ATTACKS.items():
-        if _bound(known) == (plain, options):
+        if _function_and_options(known) == (plain, options):
             return name, attack
     bound = ", ".join(f"{option}={value!r}" for option, value in options.items())
     name = getattr(plain, "__name__", type(plain).__name__)
@@ -237,11 +247,11 @@ def refuse_too_few(attacks: Anything, num_models: Whole) -> None:
             )
 
 
-def _row_of(
+def _scores_of_target(
     function: Callable, name: str, target: Signals, references: Signals | None, options: dict
 ) -> np.ndarray:
-    """The scores (N,) of one target; an attack that fails, or gives anything but a real number a
-    sample, is named.
+    """(N,) scores of one target; ValueError that names the attack where it fails, or does not give
+    a real number for each sample.
     """
     try:
         scores = function(target, references, **options)
@@ -268,8 +278,8 @@ def _row_of(
     return values
 
 
-def _bound(attack: Attack) -> tuple[Callable, dict]:
-    """The function itself and the options that functools.partial bound to it."""
+def _function_and_options(attack: Attack) -> tuple[Callable, dict]:
+    """An attack's function without functools.partial, and the options that this bound to it."""
     return getattr(attack, "func", attack), dict(getattr(attack, "keywords", {}))
 
 
@@ -281,19 +291,19 @@ def _summaries(
     unit: np.ndarray,
     held_out: set[int],
 ) -> Iterator[tuple[int, Summary | Tuned | None]]:
-    """Every unit of models that is held out, and what the attack reads of all others; None where it
-    reads them by itself.
+    """(a unit that is held out, the summary of all other models) for each such unit; the summary is
+    None for attacks that read their references themselves.
     """
     if plain is rmia_tuned:
-        choice = {name: value for name, value in options.items() if name in OF_THE_CHOICE}
+        choice = {name: value for name, value in options.items() if name in TUNING_OPTIONS}
         return tuned_outside(pool, unit, held_out, **choice)
     name = getattr(plain, "__name__", "")
     combine = combination(name, query_kind, options.get("combine"))
     if plain is releases:
         read = partial(worlds_of, attack=name, combine="llr")
-    elif plain in WORLDS and combine not in JOINT:
+    elif plain in READS_WORLDS and combine not in JOINT:
         read = partial(worlds_of, attack=name, combine=combine)
-    elif plain in CONFIDENCES and _sums_will_do(options, pool):
+    elif plain in READS_CONFIDENCES and _sums_will_do(options, pool):
         read = partial(confidences_of, attack=name, combine=combine)
     elif plain is watson:
         read = partial(watson_worlds, combine=combine, signal=options.get("signal", "loss"))
@@ -318,12 +328,16 @@ def _sums_will_do(options: dict, pool: Signals) -> bool:
 def _units(
     plain: Callable, target: Signals, pool: Signals, targets: np.ndarray, keep_complement: bool
 ) -> tuple[np.ndarray, np.ndarray, bool]:
-    """(M,) number of each pool model's unit, whose models are references together or not at all;
-    for each target the unit that is none of its references, -1 if all are; and whether no model of
-    the pool was trained on the members of a target, or on exactly the others.
+    """Which models of the pool are no references of which target.
 
-    A sample that all models saw, as all but the canaries, tells complementary models from others no
-    more than a population's.
+    Samples that all models saw (with canaries, all other samples) are left aside: they tell
+    complementary models from others no more than population samples do.
+
+    Returns:
+        unit: (M,) number of the unit of each model of the pool. Models of one unit have the same
+            members or, unless complements are kept, complementary ones, and are held out together.
+        held_out: (targets,) number of the unit held out for each target; -1 for none.
+        disjoint: whether no model of the pool has a target's members or exactly the others.
     """
     if target.member is None or pool.member is None:
         raise ValueError(
@@ -369,11 +383,13 @@ def _designs(pool: Signals, rows: list[np.ndarray]) -> list[tuple[int, bool]]:
     and OUT (in pairs, the pairs that are left); and whether their IN counts differ between samples.
     """
     designs = []
-    everyone = _models_in(pool)
-    for others in rows:
-        left_out = np.setdiff1d(np.arange(pool.shape[0]), others)
-        n_in = (everyone - pool.member[left_out].sum(0))[~pool.population]
-        k = int(np.median(np.minimum(n_in, len(others) - n_in))) if len(others) else 0
+    models_in = _models_in(pool)
+    for references in rows:
+        excluded = np.setdiff1d(np.arange(pool.shape[0]), references)
+        n_in = (models_in - pool.member[excluded].sum(0))[~pool.population]
+        k = 0
+        if len(references):
+            k = int(np.median(np.minimum(n_in, len(references) - n_in)))
         designs.append((k, bool(np.ptp(n_in))))
     return designs
 
@@ -383,8 +399,8 @@ def _models_in(pool: Signals) -> np.ndarray:
     return np.add.reduce(pool.member, axis=0, dtype=np.int64)
 
 
-def _warned(raised: list[warnings.WarningMessage]) -> list[str]:
-    """What the attack warned of; other libraries' warnings are passed on."""
+def _warning_texts(raised: list[warnings.WarningMessage]) -> list[str]:
+    """Texts of the attack's own warnings; those of other categories are issued again."""
     for warning in raised:
         if warning.category is not UserWarning:
             warnings.warn_explicit(
@@ -422,17 +438,18 @@ def _flags(
         flags.append("outputs after every time step: a stronger attacker")
     if target.query_kind == "releases":
         flags.append("several releases of one model: an attacker who kept the earlier ones")
-    # references show what a target might put out only where they got the same queries
-    target_plan = UNSAID | target.info | {"queries": target.shape[1]}
-    pool_plan = UNSAID | pool.info | {"queries": pool.shape[1]}
-    for name in ("queries", *PLAN):
+    # references show what a target might answer only if they got the same queries
+    target_plan = PLAN_DEFAULTS | target.info | {"queries": target.shape[1]}
+    pool_plan = PLAN_DEFAULTS | pool.info | {"queries": pool.shape[1]}
+    for name in ("queries", *PLAN_ENTRIES):
         if name not in target_plan or name not in pool_plan:
             continue
-        asked = target_plan[name]
-        answered = pool_plan[name]
-        if (asked or None) != (answered or None):  # None, False and 0 all say no
+        of_targets = target_plan[name]
+        of_references = pool_plan[name]
+        if (of_targets or None) != (of_references or None):  # None, False and 0 mean the same
             flags.append(
-                f"targets queried with {name} {asked}, references with {answered}: not one plan"
+                f"targets queried with {name} {of_targets}, references with {of_references}: not"
+                " one plan"
             )
     return list(dict.fromkeys([*flags, *warned]))
 
@@ -443,15 +460,24 @@ def _by_membership(
     """Accuracy and mean loss of each target, (targets, 2): on members, on non-members; NaN for the
     loss of aligned margins.
     """
-    out = np.full((2, len(targets), 2), np.nan)
-    for i, t in enumerate(targets):
-        cubes = [target.correct[[t]]]
-        cubes += [] if "align" in target.info else [-log_p(target.margin[[t]])]
-        sides = (target.member[t] & audited, ~target.member[t] & audited)
-        for kind, cube in enumerate(cubes):
-            # booleans times booleans would be "any"
-            per_sample = over_queries(cube, target.query_kind)[0].astype(np.float64)
-            for column, inside in enumerate(sides):
-                if inside.any():
-                    out[kind, i, column] = per_sample @ inside / np.count_nonzero(inside)
-    return out[0], out[1]
+    accuracy = np.full((len(targets), 2), np.nan)
+    mean_loss = np.full((len(targets), 2), np.nan)
+    for row, t in enumerate(targets):
+        correct = over_queries(target.correct[[t]], target.query_kind)[0]
+        losses = None
+        if "align" not in target.info:
+            losses = over_queries(-log_p(target.margin[[t]]), target.query_kind)[0]
+        member = target.member[t]
+        for column, side in enumerate((member & audited, ~member & audited)):
+            if not side.any():
+                continue
+            accuracy[row, column] = _mean_over(side, correct)
+            if losses is not None:
+                mean_loss[row, column] = _mean_over(side, losses)
+    return accuracy, mean_loss
+
+
+def _mean_over(side: np.ndarray, values: np.ndarray) -> float:
+    """Mean of values (N,) over the samples of a mask (N,)."""
+    # as floats: booleans times booleans would be "any"
+    return values.astype(np.float64) @ side / np.count_nonzero(side)
