@@ -1,5 +1,5 @@
-"""Images as uint8 tensors, their normalisation and augmentation, and who is a member of which
-model's training set.
+"""Data sets as uint8 tensors, their normalisation and augmentation, and membership masks: which
+model trains on which samples.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses the
     "tiny_imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
 }
 SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "noise": 0.25}
-KERAS = {  # names of arrays as Keras stores MNIST: as MedMNIST does
+KERAS = {  # names of arrays in Keras' mnist.npz: names of the same arrays in MedMNIST
     "x_train": "train_images",
     "y_train": "train_labels",
     "x_test": "test_images",
     "y_test": "test_labels",
 }
-# rows and columns, in pixels, between which an event camera moves at even speed: a triangle
+# the path of an event camera, corners as rows and columns in pixels: a triangle
 SACCADES = ((0, 0), (2, 1), (0, 2), (0, 0))
-MOMENTS = 4  # of a frame of events at which pixels are compared with their last event
-FLOOR = 0.05  # added to intensities of 0 to 1, whose logarithm is taken
-DARK = 16  # float images that are nowhere brighter, of 255, were probably meant otherwise
+MOMENTS = 4  # times in each frame of events at which pixels are compared with their last event
+FLOOR = 0.05  # added to intensities of 0 to 1 before their logarithm is taken
+DARK = 16  # floats in 0..255 whose largest is at most this were probably meant as 0..1
 MOST_ENTRIES = 2**31  # of all masks of a pool
 
 
@@ -110,6 +110,7 @@ def load(
     root = Path(data_root)
     place = os.path.expanduser(name)
     path = Path(place)
+    # by its text: the path of an empty one is that of the working directory
     folder = name not in DATASETS and os.path.isdir(place)
     if size is not None and (size < 1 or not folder):
         raise ValueError(
@@ -142,7 +143,8 @@ def load(
     if limit is not None:
         if limit < 2:
             raise ValueError(f"limit={limit}: keep two images or more")
-        keep = np.flatnonzero(_spread(y, min(limit, len(y)), np.random.default_rng([3, seed])))
+        rng = np.random.default_rng([3, seed])
+        keep = np.flatnonzero(_stratified_choice(y, min(limit, len(y)), rng))
         x = x[keep]
         y = y[keep]
     mean, std = PUBLISHED.get(str(dataset), (None, None))
@@ -186,7 +188,7 @@ def from_arrays(
     x = np.asarray(x)
     frames = 1
     if x.ndim == 5:
-        x = _counts(x, name)
+        x = _check_event_counts(x, name)
         frames = x.shape[1]
         x = x.reshape(-1, *x.shape[2:])  # each frame as an image
     if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not x.size:
@@ -197,8 +199,8 @@ def from_arrays(
     # a copy: what becomes of the caller's array changes no images
     x = torch.from_numpy(np.array(_as_uint8(x, name), order="C"))
     samples = len(x) // frames
-    y, classes = _labels(y, samples, classes, name)
-    _warn_of_twins(classes, name)
+    y, classes = _check_labels(y, samples, classes, name)
+    _warn_of_similar_names(classes, name)
     if (mean is None) != (std is None):
         raise ValueError(f"mean={shown(mean)}, std={shown(std)}: give both or none")
     if mean is None:
@@ -215,7 +217,7 @@ def from_arrays(
     return Images(x, torch.from_numpy(y), classes, name, mean, std, canary, frames)
 
 
-def _counts(x: np.ndarray, name: str) -> np.ndarray:
+def _check_event_counts(x: np.ndarray, name: str) -> np.ndarray:
     """Frames of events (N, T, C, H, W) as whole numbers; ValueError for what counts no events."""
     if not x.size or not 1 <= x.shape[2] <= 4:
         raise ValueError(
@@ -239,27 +241,28 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=next(i for i, at in frames if at.filename not in own_files))
 
 
-def _warn_of_twins(classes: tuple[str, ...], name: str) -> None:
-    seen: dict[str, str] = {}
-    twins = []
+def _warn_of_similar_names(classes: tuple[str, ...], name: str) -> None:
+    """A UserWarning for class names that differ in case, Unicode form or outer spaces only."""
+    by_plain_form: dict[str, str] = {}
+    pairs = []
     for label in classes:
-        spelt = unicodedata.normalize("NFC", label).casefold().strip()
-        if spelt in seen:
-            twins.append((seen[spelt], label))
-        seen.setdefault(spelt, label)
-    if twins:
-        more = f" ({len(twins) - 1} more such pairs)" if len(twins) > 1 else ""
-        first, other = map(ascii, twins[0])
+        plain_form = unicodedata.normalize("NFC", label).casefold().strip()
+        if plain_form in by_plain_form:
+            pairs.append((by_plain_form[plain_form], label))
+        else:
+            by_plain_form[plain_form] = label
+    if pairs:
+        more = f" ({len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
+        first, other = map(ascii, pairs[0])
         _warn(f"{name}: class names {first} and {other} look alike, read as two classes{more}")
 
 
 def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
+    """Pixels as uint8, those within 0..1 scaled; ValueError for what are no pixels."""
     if x.dtype == np.uint8:
         return x
-    if (
-        not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer))
-        or not x.size
-    ):
+    numbers = np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)
+    if not numbers or not x.size:
         raise ValueError(
             f"{name}: images are {x.dtype} {x.shape}; wanted numbers within 0..255, or floats"
             " within 0..1"
@@ -284,9 +287,10 @@ def _as_uint8(x: np.ndarray, name: str) -> np.ndarray:
     return x.astype(np.uint8)
 
 
-def _labels(
+def _check_labels(
     y: object, samples: int, classes: Sequence[str] | None, name: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels (N,) int64 and a name for each class; ValueError for labels that cannot be used."""
     y = np.asarray(y)
     if y.shape == (samples, 1):
         y = y[:, 0]
@@ -311,7 +315,8 @@ def _labels(
     count = len(classes) if classes is not None else int(y.max()) + 1
     if y.min() < 0 or y.max() >= count:
         raise ValueError(f"{name}: labels run from {y.min()} to {y.max()}; wanted 0..{count - 1}")
-    if classes is None and (present := np.unique(y)).size < count:
+    present = np.unique(y)
+    if classes is None and present.size < count:
         missing = int(np.setdiff1d(np.arange(min(count, present.size + 1)), present)[0])
         raise ValueError(
             f"{name}: labels run to {y.max()} but class {missing} has no image; number them"
@@ -319,8 +324,10 @@ def _labels(
         )
     if count < 2:
         raise ValueError(f"{name}: all labels are of one class; a classifier needs two or more")
-    names = range(count) if classes is None else classes
-    return y, tuple(label.decode() if isinstance(label, bytes) else str(label) for label in names)
+    names = []
+    for label in range(count) if classes is None else classes:
+        names.append(label.decode() if isinstance(label, bytes) else str(label))
+    return y, tuple(names)
 
 
 def _measure(x: Tensor) -> tuple[list[float], list[float]]:
@@ -355,18 +362,18 @@ def events_from_images(
     threshold: Real = 0.2,
     path: Sequence[Sequence[float]] = SACCADES,
 ) -> Images:
-    """What an event camera would record of still images before which it moves; nothing is drawn by
-    chance.
+    """What an event camera would record if it moved in front of still images; nothing is random.
 
     A pixel fires as often as the logarithm of its intensity has changed by `threshold` since its
     last event: ON where it grew brighter, OFF where it grew darker.
 
     Parameters:
-        images: one frame each; of several channels their mean is what the camera sees.
+        images: still images; the camera sees the mean of their channels.
         frames: T, into which the recording is cut.
         threshold: change of log(x / 255 + 0.05) that an event stands for, above 0.
-        path: (P, 2) rows and columns in pixels of the corners that the camera visits, each leg in
-            the same time. The default is a triangle: three saccades, as N-MNIST was recorded.
+        path: (P, 2) rows and columns in pixels of the corners that the camera visits, taking the
+            same time for each leg. The default is a triangle: three saccades, as N-MNIST was
+            recorded.
 
     Returns:
         `Images` of T frames of two channels, counts of ON and of OFF events, in the order of
@@ -392,13 +399,13 @@ def events_from_images(
     check_budget(f"events of {samples:,} images in {frames} frames", size)
     scene = images.x.cpu().double().mean(1).numpy() / 255
     rows, columns = _positions(path, frames * MOMENTS + 1)
-    last_event = _seen(scene, rows[0], columns[0])
+    last_event = _log_intensity(scene, rows[0], columns[0])
     counts = np.zeros((len(scene), frames, 2, *scene.shape[1:]), np.uint8)
     for frame in range(frames):
         on = np.zeros_like(scene)
         off = np.zeros_like(scene)
         for moment in range(frame * MOMENTS + 1, (frame + 1) * MOMENTS + 1):
-            change = _seen(scene, rows[moment], columns[moment]) - last_event
+            change = _log_intensity(scene, rows[moment], columns[moment]) - last_event
             # so that rounding costs no event where a change is exactly one threshold
             fired = np.sign(change) * np.floor(np.abs(change) / threshold + 1e-4)
             last_event += fired * threshold
@@ -422,8 +429,8 @@ def events_from_images(
 
 
 def _positions(path: Sequence[Sequence[float]], moments: int) -> np.ndarray:
-    """(2, moments) rows and columns of a camera that visits the corners of a path, each leg in the
-    same time.
+    """(2, moments) rows and columns of a camera that visits the corners of a path and takes the
+    same time for each leg.
     """
     corners = np.asarray(path, float)
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 2:
@@ -437,9 +444,9 @@ def _positions(path: Sequence[Sequence[float]], moments: int) -> np.ndarray:
     return np.stack([np.interp(times, np.arange(len(corners)), at) for at in corners.T])
 
 
-def _seen(scene: np.ndarray, down: float, right: float) -> np.ndarray:
-    """Log intensities (N, H, W) of a scene from a camera that has moved down and right by so many
-    pixels; beyond its border the scene goes on as there.
+def _log_intensity(scene: np.ndarray, down: float, right: float) -> np.ndarray:
+    """(N, H, W) log intensities that a camera sees after moving down and right by so many pixels,
+    by bilinear interpolation. Beyond its border a scene repeats its outermost pixels.
     """
     top = math.floor(down)
     left = math.floor(right)
@@ -489,6 +496,7 @@ def _torchvision(
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:
+    """Images (N, C, H, W) from (N, H, W) or (N, H, W, C)."""
     return x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
 
 
@@ -502,9 +510,11 @@ OFFICIAL_PARTS: dict[str, Callable] = {  # name: what reads a part of it
 DATASETS = ("digits", *OFFICIAL_PARTS)
 
 
-def _synthetic(options: str):
-    """A class is one random mixture of the nine lowest cosines per channel, which models learn; the
-    noise they memorise.
+def _synthetic(options: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Random images of the options in "classes=10,n=2000,...".
+
+    Each class has a pattern, a random mixture of the nine lowest cosines per channel, which models
+    learn. The noise of each image they can only memorise.
     """
     values = dict(SYNTHETIC)
     seen_keys = set()
@@ -542,15 +552,19 @@ def _synthetic(options: str):
 
 
 def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Pixels, labels and names of classes of a .npz file in one of the layouts of `load`."""
     parts = ("train", "val", "test")
     wanted = [f"{part}_{what}" for part in parts for what in ("images", "labels")]
     arrays, held = npz_arrays(path, [*wanted, *KERAS, "classes"])
     if "train_images" not in arrays:
         arrays = {KERAS.get(name, name): array for name, array in arrays.items()}
     parts = [part for part in parts if f"{part}_images" in arrays]
-    if "train" not in parts or (missing := [p for p in parts if f"{p}_labels" not in arrays]):
-        lacks = "train_images" if "train" not in parts else f"{missing[0]}_labels"
-        raise ValueError(f"{path.name} holds {', '.join(held[:9]) or 'nothing'}; it lacks {lacks}")
+    missing = [f"{part}_labels" for part in parts if f"{part}_labels" not in arrays]
+    if "train" not in parts:
+        missing = ["train_images"]
+    if missing:
+        holds = ", ".join(held[:9]) or "nothing"
+        raise ValueError(f"{path.name} holds {holds}; it lacks {missing[0]}")
     if part != "all":
         if len(parts) == 1:
             raise ValueError(
@@ -558,7 +572,8 @@ def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]
                 " test_images too, or part='all'"
             )
         parts = parts[:1] if part == "train" else parts[1:]
-    images, labels = ([arrays[f"{part}_{what}"] for part in parts] for what in ("images", "labels"))
+    images = [arrays[f"{part}_images"] for part in parts]
+    labels = [arrays[f"{part}_labels"] for part in parts]
     shapes = [array.shape[1:] for array in images]
     shapes_by_part = ", ".join(f"{p} {s}" for p, s in zip(parts, shapes, strict=True))
     if len(set(shapes)) > 1:
@@ -577,17 +592,16 @@ def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]
                 f" of {len(x)} images"
             )
     if events:
-        images = [_counts(part, path.name) for part in images]
-    # else 0..1 and 0..255 would be told apart on all of them together
+        images = [_check_event_counts(part, path.name) for part in images]
+    # each part by itself: whether floats are 0..1 or 0..255 may differ between parts
     if len({part.dtype for part in images}) > 1:
         images = [_as_uint8(part, path.name) for part in images]
     images = np.concatenate(images) if len(images) > 1 else images[0]
     x = _as_uint8(images, path.name)
     if not events:
         x = _channels_first(x)
-    y, classes = _labels(
-        np.concatenate([y.reshape(-1) for y in labels]), len(x), arrays.get("classes"), path.name
-    )
+    y = np.concatenate([y.reshape(-1) for y in labels])
+    y, classes = _check_labels(y, len(x), arrays.get("classes"), path.name)
     return x, y, classes
 
 
@@ -610,15 +624,15 @@ def normalise(
         (..., C, H, W) of this dtype, on the device of x.
     """
     mean, std = _check_scale(mean, std, x.shape[-3] if x.ndim > 2 else 1)
-    scale, shift = _scale(mean, std, x.device, dtype)
-    return x.to(scale.dtype).mul_(scale).add_(shift).to(dtype)
+    factors, summands = _scale(mean, std, x.device, dtype)
+    return x.to(factors.dtype).mul_(factors).add_(summands).to(dtype)
 
 
 def check_images(images: Images) -> Images:
-    """The images themselves, if they are what training and queries take.
+    """The images themselves, if training and queries can take them.
 
-    Raises ValueError of one line for pixels, labels, classes or a normalisation that do not fit
-    together, as of a record whose fields were replaced.
+    Raises ValueError of one line where pixels, labels, classes and normalisation do not fit
+    together, as in a record whose fields were replaced.
     """
     x = images.x
     y = images.y
@@ -665,9 +679,12 @@ def _check_scale(
 
 @lru_cache(maxsize=16)  # so that a step on a GPU copies nothing and waits for nothing
 def _scale(mean: tuple, std: tuple, device: torch.device, dtype: torch.dtype) -> Tensor:
-    rows = [[1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]]
-    with torch.inference_mode(False):  # it is kept, and others may need gradients through it
-        scale = torch.tensor(rows, dtype=torch.float64)[..., None, None]
+    """(2, channels, 1, 1) factors and summands by which pixels are normalised."""
+    factors = [1 / (255 * s) for s in std]
+    summands = [-m / s for m, s in zip(mean, std, strict=True)]
+    # a cached inference tensor would break the gradients of a later caller
+    with torch.inference_mode(False):
+        scale = torch.tensor([factors, summands], dtype=torch.float64)[..., None, None]
         return scale.to(device, torch.promote_types(dtype, torch.float32))
 
 
@@ -712,7 +729,7 @@ def augment_draws(
         if pair <= chosen:
             raise ValueError(f"augment={ops!r}: wanted one of {' and '.join(sorted(pair))}")
 
-    def uniform(low: float, high: float):
+    def uniform(low: int, high: int) -> Tensor:
         return torch.randint(low, high, (batch,), generator=generator)
 
     draws = {}
@@ -755,8 +772,11 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     top = height // 8
     left = width // 8
     operations = draws.get("operations")
-    rest = {name: value for name, value in draws.items() if name != "operations"}
-    draws = {name: value.to(x.device, non_blocking=True) for name, value in rest.items()}
+    draws = {  # the operations stay on the CPU, which sorts the images by them
+        name: value.to(x.device, non_blocking=True)
+        for name, value in draws.items()
+        if name != "operations"
+    }
     rows = torch.arange(height, device=x.device).expand(batch, height)
     columns = torch.arange(width, device=x.device).expand(batch, width)
     if "centre" in draws:
@@ -776,16 +796,17 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     if draws.keys() & {"shift", "flip", "move"}:
         pixel = (rows + top)[:, :, None] * (width + 2 * left) + (columns + left)[:, None, :]
         pixel = pixel.view(batch, 1, -1).expand(-1, channels, -1)
-        black = pad(x, (left, left, top, top)).flatten(2)
-        x = black.gather(2, pixel).view(batch, channels, height, width)
+        black_border = pad(x, (left, left, top, top)).flatten(2)
+        x = black_border.gather(2, pixel).view(batch, channels, height, width)
     if operations is not None:
         x = _autoaugment.apply(x, operations.cpu())
     return x.masked_fill(hole, 0) if "centre" in draws else x
 
 
-def _mirrored(place: Tensor, size: int) -> Tensor:
+def _mirrored(lines: Tensor, size: int) -> Tensor:
     """Rows or columns of an image; those beyond its border are mirrored at the outermost one."""
-    return (size - 1) - ((size - 1) - place.abs()).abs()
+    last = size - 1
+    return last - (last - lines.abs()).abs()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -793,7 +814,7 @@ def _mirrored(place: Tensor, size: int) -> Tensor:
 
 
 def _check_size(num_models: int, num_samples: int) -> None:
-    """ValueError for masks that no machine here holds."""
+    """ValueError for masks of more entries than memory could hold."""
     if num_models * num_samples > MOST_ENTRIES:
         raise ValueError(
             f"{num_models:,} models and {num_samples:,} samples are masks of"
@@ -810,7 +831,7 @@ def paired_membership(
     num_population: Whole = 0,
     seed: Count = 0,
 ) -> np.ndarray:
-    """Who trains which model, in complementary pairs.
+    """Membership masks in complementary pairs: of two models one trains on what the other does not.
 
     Parameters:
         num_models: M, even.
@@ -835,11 +856,11 @@ def paired_membership(
             f"num_models={num_models}: complementary pairs need an even number; take"
             f" {num_models + num_models % 2 or 2}"
         )
-    labels, audited = _audited(num_samples, labels, num_population, seed)
+    labels, audited = _labels_and_audited(num_samples, labels, num_population, seed)
     member = np.zeros((num_models, num_samples), bool)
     for k in range(num_models // 2):
         rng = np.random.default_rng([2, k, seed])
-        order = audited[_by_class(labels[audited], rng)]
+        order = audited[_order_by_class(labels[audited], rng)]
         member[2 * k, order[rng.integers(2) :: 2]] = True
         member[2 * k + 1, audited] = ~member[2 * k, audited]
     return member
@@ -854,7 +875,7 @@ def bernoulli_membership(
     num_population: Whole = 0,
     seed: Count = 0,
 ) -> np.ndarray:
-    """Who trains which model, by independent fair coins.
+    """Membership masks by independent fair coins.
 
     Parameters:
         num_models: M.
@@ -872,20 +893,19 @@ def bernoulli_membership(
     if num_models < 1:
         raise ValueError(f"num_models={num_models}: a pool needs at least 1")
     _check_size(num_models, num_samples)
-    _, audited = _audited(num_samples, labels, num_population, seed)
+    _, audited = _labels_and_audited(num_samples, labels, num_population, seed)
     member = np.zeros((num_models, num_samples), bool)
     for m in range(num_models):
-        member[m, audited] = np.random.default_rng([5, m, seed]).integers(
-            2, size=audited.size, dtype=bool
-        )
+        rng = np.random.default_rng([5, m, seed])
+        member[m, audited] = rng.integers(2, size=audited.size, dtype=bool)
     return member
 
 
-def _audited(
+def _labels_and_audited(
     num_samples: int, labels: np.ndarray | None, num_population: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels (zeros if None), and the columns left after the population, which is stratified by
-    them.
+    """Labels (zeros if None), and the numbers of the samples that are audited: all but the
+    population, which is chosen here, stratified by label.
     """
     labels = np.zeros(num_samples, np.int64) if labels is None else np.asarray(labels)
     if labels.shape != (num_samples,):
@@ -895,24 +915,23 @@ def _audited(
             f"num_population={num_population} of num_samples={num_samples}: it must leave two"
             " samples or more to audit"
         )
-    return labels, np.flatnonzero(
-        ~_spread(labels, num_population, np.random.default_rng([1, seed]))
-    )
+    population = _stratified_choice(labels, num_population, np.random.default_rng([1, seed]))
+    return labels, np.flatnonzero(~population)
 
 
-def _by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Places of the samples laid in a row class by class, in random order within a class."""
+def _order_by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Numbers of the samples, sorted by class and in random order within each class."""
     order = rng.permutation(labels.size)
     return order[np.argsort(labels[order], kind="stable")]
 
 
-def _spread(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """(N,) bool with exactly `count` True, floor or ceil of its share in each class, and the same
-    chance for each sample.
+def _stratified_choice(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """(N,) bool, a random choice of exactly `count` samples, stratified by class.
 
-    Systematic sampling: every (N / count)-th of the row is taken, from a random start.
+    Each class gets the floor or ceiling of its share, and each sample has the same chance.
+    Systematic sampling: sorted by class, every (N / count)-th sample is taken, from a random start.
     """
-    order = _by_class(labels, rng)
+    order = _order_by_class(labels, rng)
     steps = (np.arange(labels.size + 1) + rng.integers(labels.size)) * count // labels.size
     chosen = np.zeros(labels.size, bool)
     chosen[order] = np.diff(steps) == 1
