@@ -267,14 +267,14 @@ def _write_raster(
     samples = store.load_samples(folder)
     if samples is not None and not len(samples):  # not images of the pool
         return
-    columns = recording.evenly(np.flatnonzero(~signals.population))
+    columns = recording.evenly_spaced_images(np.flatnonzero(~signals.population))
     numbers = torch.from_numpy(columns if samples is None else samples[columns])
     pixels = images.x[numbers.to(images.x.device)].to(device)
     x = data.normalise(pixels, images.mean, images.std, DTYPES[pool.recipe.dtype])
     # the signals are stored already: a query does not fail for want of a picture
     with contextlib.suppress(store.Corrupt, store.ReadOnly, OSError):
         module = pool.model(signals.info["models"][0]).to(device)
-        recorded = recording.recorded(module, x, columns)
+        recorded = recording.record_images(module, x, columns)
         if recorded:
             folder.write_arrays("raster.npz", recorded)
 
@@ -379,7 +379,7 @@ def _query_models(
     images, member, population, chosen = _queried_images(pool, images, options.get("limit"))
     device_of(device)  # refuses a GPU that is not there
     on_device = images._replace(x=images.x.to(device), y=images.y.to(device))
-    left = [m for m in rows if store.kept_partial(folder, m) is None]
+    left = [m for m in rows if store.read_partial(folder, m) is None]
     networks = _networks(pool, rows[0], options["noise"], len(left), device)
     info = {"draws": query_kind, "pool": pool.key, **_describe_network(pool, networks[0])}
     info |= {"dataset": images.name, **options}
@@ -399,7 +399,7 @@ def _query_models(
             )
         finally:
             idle.put(network)
-        store.keep_partial(folder, m, signals)
+        store.write_partial(folder, m, signals)
 
     with (
         threads(1 if len(networks) > 1 else torch.get_num_threads()),

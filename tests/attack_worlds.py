@@ -80,7 +80,7 @@ def save_signals(folder, signals, samples=None):
     """Signals as a query stores them, from the outputs of one model after the other."""
     models = list(range(signals.shape[0]))
     for model in models:
-        store.keep_partial(folder, model, signals.select(models=[model]))
+        store.write_partial(folder, model, signals.select(models=[model]))
     design = {name: getattr(signals, name) for name in store.DESIGN}
     info = {"draws": signals.query_kind, **signals.info}
     store.join_partial(folder, models, design, info, samples)

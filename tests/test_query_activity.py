@@ -177,7 +177,7 @@ def test_a_query_that_was_killed_goes_on_with_its_activity(pools, images, monkey
     pool = pools["hard"]
     asked = {"activity": True, "limit": 20, "progress": False}
     whole = query(pool, images, **asked)
-    keep = store.keep_partial
+    keep = store.write_partial
     written = []
 
     def killed(folder, model, signals):
@@ -186,7 +186,7 @@ def test_a_query_that_was_killed_goes_on_with_its_activity(pools, images, monkey
         keep(folder, model, signals)
         written.append(model)
 
-    monkeypatch.setattr(store, "keep_partial", killed)
+    monkeypatch.setattr(store, "write_partial", killed)
     with pytest.raises(KeyboardInterrupt):
         query(pool, images, force=True, **asked)
     monkeypatch.undo()

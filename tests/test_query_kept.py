@@ -42,19 +42,19 @@ def spoil(path):
 def test_whoever_cleans_while_a_query_runs_leaves_its_files_alone(
     pool, images, tmp_path, monkeypatch
 ):
-    said, kept_partial = [], store.kept_partial
+    said, read_partial = [], store.read_partial
 
     def clean(folder, model):
         # they are being joined
-        if model == 2 and kept_partial(folder, 2) and list(folder.path.glob(".tmp-*")):
+        if model == 2 and read_partial(folder, 2) and list(folder.path.glob(".tmp-*")):
             said.append(stored.status(folder))
             for everything in (False, True):
                 said.extend(
                     stored.cleaned(tmp_path, None, everything=everything, older_than=None, yes=True)
                 )
-        return kept_partial(folder, model)
+        return read_partial(folder, model)
 
-    monkeypatch.setattr(store.signals, "kept_partial", clean)
+    monkeypatch.setattr(store.signals, "read_partial", clean)
     signals = query(pool, images, **OPTIONS)
     assert (
         said[0] == "running"
@@ -104,7 +104,7 @@ def test_a_damaged_model_takes_no_answers_of_the_others_away(pool, images, tmp_p
     with pytest.raises(store.Corrupt, match="model_002"):
         query(pool, images, **OPTIONS)
     (folder,) = store.folders(tmp_path, "signals")
-    assert stored.status(folder) == "partial" and store.kept_partial(folder, 1) is not None
+    assert stored.status(folder) == "partial" and store.read_partial(folder, 1) is not None
     weights.write_bytes(whole)
     query(pool, images, **OPTIONS)
     assert sorted(asked) == [0, 1, 2, 3]

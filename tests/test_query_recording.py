@@ -102,7 +102,7 @@ def test_the_recording_leaves_signals_and_their_keys_as_they_were(
     pool, images, root, tmp_path, monkeypatch
 ):
     (source,) = asked(root, pool)
-    monkeypatch.setattr(recording, "recorded", lambda *_: None)
+    monkeypatch.setattr(recording, "record_images", lambda *_: None)
     other = train(images, tmp_path)
     query(other, images, per_step=True, progress=False)
     (bare,) = asked(tmp_path, other)
@@ -137,19 +137,19 @@ def test_nothing_is_recorded_of_networks_without_spikes_of_plain_questions_or_of
     without = [f for f in folders if not f.has("raster.npz")]
     assert len(without) == 3 and all(s.raster is None for s in widgets.sources(tmp_path))
     x = data.normalise(images.x[:2], images.mean, images.std, torch.float32)
-    assert recording.recorded(ordinary.model(0), x, np.arange(2)) is None
+    assert recording.record_images(ordinary.model(0), x, np.arange(2)) is None
 
 
 def test_a_network_that_encodes_by_random_spikes_is_not_recorded(images, root):
     module = train(images, root, encode="rate").model(0)
     assert module.stochastic
-    assert recording.recorded(module, images.x[:2].double() / 255, np.arange(2)) is None
+    assert recording.record_images(module, images.x[:2].double() / 255, np.arange(2)) is None
 
 
 @pytest.mark.parametrize("timesteps", [3, 64])
 def test_a_recording_stays_small_whatever_the_number_of_steps(pool, images, timesteps):
     x = data.normalise(images.x[:12], images.mean, images.std, torch.float64)
-    kept = recording.recorded(snn.retime(pool.model(0), timesteps), x, np.arange(12))
+    kept = recording.record_images(snn.retime(pool.model(0), timesteps), x, np.arange(12))
     assert kept["spikes"].shape[1] == timesteps and sum(a.nbytes for a in kept.values()) < 300_000
 
 
@@ -158,7 +158,7 @@ def test_rounding_never_moves_a_membrane_across_its_threshold():
     theta = rng.uniform(0.1, 3, 50)
     mem = theta * (1 + rng.choice([-1, 1], (12, 4, 50)) * 10 ** rng.uniform(-9, -3, (12, 4, 50)))
     spk = mem >= theta
-    small = recording._on_its_side(mem, spk, theta.astype(np.float32))
+    small = recording._rounded_to_its_side(mem, spk, theta.astype(np.float32))
     # plain rounding would
     assert ((mem.astype(np.float16) >= theta.astype(np.float32)) != spk).any()
     assert small.dtype == np.float16 and np.array_equal(small >= theta.astype(np.float32), spk)
@@ -171,7 +171,7 @@ def test_a_cached_question_step_by_step_without_its_recording_records_it_then(
 ):
     other = train(images, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "recorded", lambda *_: None)
+        patch.setattr(recording, "record_images", lambda *_: None)
         query(other, images, per_step=True, progress=False)
         query(other, images, per_step=True, limit=20, progress=False)
     assert [source.raster for source in asked(tmp_path, other)] == [None, None]

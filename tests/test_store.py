@@ -323,7 +323,7 @@ def test_a_full_disk_is_told_once_and_another_fault_is_not_called_one(folder, mo
         lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
     )
     with pytest.raises(OSError, match=r"while writing .*partial-002.*make room"):
-        store.keep_partial(folder, 2, world.select(models=[2]))
+        store.write_partial(folder, 2, world.select(models=[2]))
     assert not list(folder.path.glob(".tmp-*"))
 
 
@@ -356,17 +356,17 @@ def test_signals_of_usual_size_hold_no_file_open(folder):
 
 def test_damaged_answers_of_a_model_count_as_none(folder):
     world = gaussian(4, 30)
-    store.keep_partial(folder, 2, world.select(models=[2]))
+    store.write_partial(folder, 2, world.select(models=[2]))
     assert (
-        np.array_equal(store.kept_partial(folder, 2)["margin"][0], world.margin[2])
-        and store.kept_partial(folder, 1) is None
+        np.array_equal(store.read_partial(folder, 2)["margin"][0], world.margin[2])
+        and store.read_partial(folder, 1) is None
     )
     (path,) = folder.path.glob(".partial-*")
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     for damaged in (raw, raw[: len(raw) // 2], b""):
         path.write_bytes(damaged)
-        assert store.kept_partial(folder, 2) is None
+        assert store.read_partial(folder, 2) is None
 
 
 HOSTILE = [
@@ -635,7 +635,7 @@ def test_an_archive_that_unpacks_to_more_than_it_is_or_claims_to_is_refused(fold
         (folder.path / ".partial-000.npz").write_bytes(file.getvalue())
         with pytest.raises(store.Corrupt, match=r"raster\.npz is not what it should be"):
             folder.read_arrays("raster.npz")
-        assert store.kept_partial(folder, 0) is None
+        assert store.read_partial(folder, 0) is None
 
 
 @pytest.mark.parametrize("name", [*store.OUTPUTS, *store.DESIGN])

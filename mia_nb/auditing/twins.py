@@ -57,7 +57,7 @@ def retrained_models(
                 logits = np.stack([folder.read_array(name) for name in names])
                 signals = Signals.from_logits(logits, y, member)
                 for m in range(models):
-                    store.keep_partial(folder, m, signals.select(models=[m]))
+                    store.write_partial(folder, m, signals.select(models=[m]))
                 design = {"labels": y, "member": member, "population": signals.population}
                 store.join_partial(folder, [*range(models)], design, {"draws": "plain"}, None)
     return zip(member, [folder.read_array(name) for name in names], strict=True)

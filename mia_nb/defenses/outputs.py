@@ -1,8 +1,7 @@
 """Defenses that change what a trained model puts out: logits in, logits out, NumPy.
 
-The attacker sees the changed output, of targets and references alike. What leaves no logits is
-given as logarithms of the probabilities that are shown, so that attacks read off of them what they
-would of any output.
+The attacker sees the changed outputs of targets and references alike. A defense that shows
+probabilities gives their logarithms, which attacks read as they read logits.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
     vector that depends on the argmax alone, `confidence` for the predicted class and equal shares
     for the others. (..., K) -> (..., K).
 
-    There are two scores then, right and wrong: no threshold reaches a small false positive rate, so
-    its TPR there is 0 by ties. That measures no protection: take the attacks that need labels only
-    (correctness; vote, with augmentation).
+    Attacks then have two scores only, right and wrong. No threshold reaches a small false positive
+    rate, so that the TPR there is 0 because of ties, which says nothing about protection. Use the
+    attacks that need labels only (correctness; vote, with augmentation).
     """
     classes = logits.shape[-1]
     if not isinstance(confidence, int | float) or not 1 / classes < confidence < 1:
@@ -43,44 +42,47 @@ def hamp(logits: np.ndarray, *, random: np.ndarray) -> np.ndarray:
     Pattabiraman (NDSS 2024). Caveat: the order of all classes stays as it was, and so does what it
     tells; their training part is not included.
     """
-    # of ties the first is the predicted label, and stays it
-    rank = np.argsort(np.argsort(-logits, -1, kind="stable"), -1)
-    return np.take_along_axis(-np.sort(-log_softmax(random, -1), -1), rank, -1)
+    falling = -np.sort(-log_softmax(random, -1), -1)
+    # of tied classes the first, which is the predicted one, gets the largest probability
+    return np.take_along_axis(falling, _ranks(logits), -1)
 
 
 def rounding(logits: np.ndarray, *, decimals: int = 1) -> np.ndarray:
-    """Probabilities to so many decimals; what rounds to 0 may be anything below half a unit and
-    counts as a quarter of one.
+    """Probabilities rounded to so many decimals. One that rounds to 0 may be anything below half a
+    unit of the last decimal, and counts as a quarter of it.
 
     Caveat: classes that round to the same tie; `change_output` keeps the predicted one a hair above
     the others.
     """
     unit = 10.0 ** -whole("decimals", decimals)
-    return np.log(np.maximum(np.round(np.exp(log_softmax(logits, -1)), decimals), unit / 4))
+    p = np.round(np.exp(log_softmax(logits, -1)), decimals)
+    return np.log(np.maximum(p, unit / 4))
 
 
 def top(logits: np.ndarray, *, classes: int = 1) -> np.ndarray:
     """Only the `classes` largest probabilities are shown; the attacker spreads what is missing
-    evenly over the others.
+    evenly over the other classes, giving none of them more than the smallest one shown.
     """
     total = logits.shape[-1]
     if not 1 <= whole("classes", classes) < total:
         raise ValueError(f"classes={classes}: wanted at least 1 and fewer than the model's {total}")
     p = np.exp(log_softmax(logits, -1))
-    shown = np.argsort(np.argsort(-p, -1, kind="stable"), -1) < classes
-    rest = np.maximum(1 - (p * shown).sum(-1, keepdims=True), 1e-12) / (total - classes)
-    return np.log(
-        np.where(
-            shown,
-            np.maximum(p, 1e-12),
-            np.minimum(rest, np.where(shown, p, np.inf).min(-1, keepdims=True)),
-        )
-    )
+    shown = _ranks(p) < classes
+    missing = np.maximum(1 - (p * shown).sum(-1, keepdims=True), 1e-12)
+    smallest_shown = np.where(shown, p, np.inf).min(-1, keepdims=True)
+    guess = np.minimum(missing / (total - classes), smallest_shown)
+    return np.log(np.where(shown, np.maximum(p, 1e-12), guess))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """(..., K) rank of each class, 0 for the largest; of tied classes the first comes first."""
+    order = np.argsort(-values, -1, kind="stable")
+    return np.argsort(order, -1)
 
 
 class Output(NamedTuple):
-    """A function logits -> logits, its options, and whether it is given the model's outputs for
-    random images (random=).
+    """A function logits -> logits, the defaults of its options, and whether it also takes the
+    model's logits on random images (random=).
     """
 
     change: Callable[..., np.ndarray]

@@ -1,5 +1,5 @@
-"""What a spiking network does besides answering: a small recording for pictures, and the activity
-of all its layers on every sample.
+"""What a spiking network does besides answering: the spikes of one layer on a few images, for
+pictures, and the activity of all layers on every sample.
 """
 
 from __future__ import annotations
@@ -11,23 +11,39 @@ from torch import Tensor, nn
 from mia_nb import models
 from mia_nb.models import neurons, sites, snn
 
-IMAGES, NEURONS = 12, 200
-COUNTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # of which `Operations` counts connections
-MEASURES = ("count", "first", "rest", "charge")  # of each site, by `activity`
-BYTES = 280_000  # of all that is recorded; with many time steps fewer neurons are
+MOST_IMAGES = 12
+MOST_NEURONS = 200
+# the layers whose operations are counted
+COUNTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+MEASURES = ("count", "first", "rest", "charge")  # of each site, explained in `activity`
+MOST_BYTES = 280_000  # of a recording; with many time steps fewer neurons are recorded
 
 
-def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.ndarray] | None:
-    """Spikes and membranes of one site over all T time steps for a few images; None for what is no
-    deterministic `SNN`.
+def record_images(
+    module: nn.Module, x: Tensor, columns: np.ndarray
+) -> dict[str, np.ndarray] | None:
+    """Spikes and membrane potentials of the first site over all T time steps for a few images.
 
-    x (n, C, H, W): normalised images; columns (n,): their numbers. The first site, and of its
-    neurons at most 200, evenly spaced: `spikes` (n, T, neurons) uint8, `membranes` (n, T, neurons)
-    float16, after charging and before the reset, `thresholds` (neurons,) float32, `neurons`
-    (neurons,) numbers in the layer of `size` (1,) neurons, `samples` (n,), `site` (1,). Equation:
-    spike where membrane >= threshold; where rounding to float16 would cross the threshold the
-    membrane is moved back to its side. Caveat: images are shown one at a time, which may round
-    otherwise than a batch.
+    A neuron spikes where its potential reaches its threshold. Where rounding to float16 would carry
+    a potential across the threshold it is moved back, so that the recording shows this too.
+
+    Parameters:
+        module: a network; only a deterministic `SNN` is recorded.
+        x: (n, C, H, W) normalised images.
+        columns: (n,) numbers of the images.
+
+    Returns:
+        None for any other network, else arrays of at most 200 neurons, evenly spaced in the layer:
+
+            spikes      (n, T, neurons) uint8
+            membranes   (n, T, neurons) float16, after charging and before the reset
+            thresholds  (neurons,) float32
+            neurons     (neurons,) their numbers in the layer
+            size        (1,) number of neurons of the layer
+            samples     (n,) numbers of the images
+            site        (1,) name of the site
+
+    Caveat: images are shown one at a time, which may round differently from a batch.
     """
     if not len(x) or not isinstance(module, snn.SNN) or module.stochastic:
         return None
@@ -35,18 +51,18 @@ def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.
     if not spikes:
         return None
     site = next(iter(spikes))
-    seen = [snn.record(module, image[None], site) for image in x]
-    spk = np.stack([spk for spk, _, _ in seen])
-    mem = np.stack([mem for _, mem, _ in seen])
-    theta = seen[0][2]
+    recordings = [snn.record(module, image[None], site) for image in x]
+    spk = np.stack([spk for spk, _, _ in recordings])
+    mem = np.stack([mem for _, mem, _ in recordings])
+    _, _, theta = recordings[0]
     _, timesteps, size = spk.shape
-    count = max(1, min(NEURONS, size, BYTES // (3 * len(x) * timesteps)))
+    count = max(1, min(MOST_NEURONS, size, MOST_BYTES // (3 * len(x) * timesteps)))
     chosen = _evenly_spaced(size, count)
     spk = spk[:, :, chosen]
     theta = theta[chosen].astype(np.float32)
     return {
         "spikes": spk.astype(np.uint8),
-        "membranes": _on_its_side(mem[:, :, chosen], spk, theta),
+        "membranes": _rounded_to_its_side(mem[:, :, chosen], spk, theta),
         "thresholds": theta,
         "neurons": chosen,
         "size": np.array([size]),
@@ -55,19 +71,19 @@ def recorded(module: nn.Module, x: Tensor, columns: np.ndarray) -> dict[str, np.
     }
 
 
-def evenly(columns: np.ndarray) -> np.ndarray:
+def evenly_spaced_images(columns: np.ndarray) -> np.ndarray:
     """At most 12 of these numbers, evenly spaced in their order."""
-    return columns[_evenly_spaced(len(columns), min(IMAGES, len(columns)))]
+    return columns[_evenly_spaced(len(columns), min(MOST_IMAGES, len(columns)))]
 
 
 def _evenly_spaced(size: int, count: int) -> np.ndarray:
-    """`count` of the numbers below `size`, the first and the last among them."""
+    """`count` numbers from 0 to size - 1, evenly spaced, the first and the last among them."""
     return np.unique(np.linspace(0, size - 1, count).round().astype(np.int64))
 
 
 def activity_names(module: snn.SNN) -> list[str]:
-    """What `activity` measures of a network, a name a column: `accumulates`, then `count SITE`,
-    `first SITE`, `rest SITE` and `charge SITE` of each of its sites.
+    """Names of the columns of `activity`: `accumulates`, then `count SITE`, `first SITE`, `rest
+    SITE` and `charge SITE` for each site of the network.
     """
     names = ["accumulates"]
     for site in module.spikes():
@@ -76,52 +92,54 @@ def activity_names(module: snn.SNN) -> list[str]:
 
 
 def activity(module: snn.SNN, x: Tensor) -> tuple[Tensor, Tensor]:
-    """One forward pass, and what every layer did meanwhile.
+    """The outputs of one forward pass, and what every layer did during it.
 
     Parameters:
-        module: a spiking network whose encoding does not draw.
+        module: a spiking network with a deterministic encoding.
         x: (B, C, H, W) normalised images, or (T, B, C, H, W) events.
 
     Returns:
-        (T, B, K) outputs of every single step, and (B, 1 + 4 * sites) float32: the accumulate
-        operations of `operations`, then for each site in its order, each a mean over its neurons:
+        (T, B, K) outputs of every single step, and (B, 1 + 4 * sites) float32: the number of
+        accumulate operations (`Operations`), then for each site four means over its neurons:
 
             count   spikes a time step
             first   step of the first spike, from 0; T for a neuron that never spikes
             rest    |potential| after the last step, in thresholds
             charge  potential after the last step, in thresholds
     """
-    seen: dict[str, Tensor] = {}
+    measures: dict[str, Tensor] = {}
 
     def watch(name: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
-        seen[name] = _measured(sites.over_time(*args), spike)
+        measures[name] = _site_measures(sites.over_time(*args), spike)
 
     samples = x.shape[1] if x.ndim == 5 else len(x)
     with (
         models.evaluating(module),
         snn.watched(module, watch),
-        Operations(module, samples) as done,
+        Operations(module, samples) as counted,
     ):
         steps = snn.folded(module)(x, per_step=True)
-    accumulates = done.accumulates.float()[:, None]
-    return steps, torch.cat([accumulates, *(seen[name] for name in module.spikes())], 1)
+    accumulates = counted.accumulates.float()[:, None]
+    return steps, torch.cat([accumulates, *(measures[name] for name in module.spikes())], 1)
 
 
 class Operations:
-    """Counts what the convolutions and linear layers of a network do while it is entered.
+    """A context that counts the operations of a network's convolutions and linear layers.
 
-    Whatever comes after the first spikes accumulates: a weight is added for every input that is not
-    0, at each time step. Before them, and in a network without spikes, every connection multiplies
-    and accumulates; images that are shown at every step pass there once.
+    Layers after the first spikes accumulate: at each time step a weight is added for every input
+    that is not 0. Layers before them, and all layers of a network without spikes, multiply and
+    accumulate for every connection. Images that are shown at every step pass these layers once.
 
     Parameters:
-        network: with `Spike` sites or without.
-        samples: in the batch that is to come.
+        network: a network with or without `Spike` sites.
+        samples: number of samples in the batch.
 
-    Attributes: multiply_accumulates, a number a sample; accumulates (samples,).
+    Attributes:
+        multiply_accumulates: number of operations for each sample.
+        accumulates: (samples,) number of operations.
 
-    Caveat: norms, pooling and the neurons' own updates are not counted, as is usual; frames of
-    events enter the first layer as images do, whose zeros are counted too.
+    Caveat: norms, pooling and the updates of neurons are not counted, as is usual. In the first
+    layer zeros are counted too, in frames of events as in images.
     """
 
     def __init__(self, network: nn.Module, samples: int) -> None:
@@ -137,42 +155,43 @@ class Operations:
             if isinstance(part, COUNTED):
                 self._handles.append(part.register_forward_pre_hook(self._count))
             elif isinstance(part, sites.Spike):
-                self._handles.append(part.register_forward_hook(self._see_spikes))
+                self._handles.append(part.register_forward_hook(self._note_spikes))
         return self
 
     def __exit__(self, *error: object) -> None:
         for handle in self._handles:
             handle.remove()
 
-    def _see_spikes(self, spike: nn.Module, args: tuple, out: Tensor) -> None:
+    def _note_spikes(self, spike: nn.Module, args: tuple, out: Tensor) -> None:
         self._spiked = True
 
     def _count(self, layer: nn.Module, args: tuple) -> None:
-        """Add the connections of this layer that are at work."""
+        """Add the operations of this layer."""
         x = args[0].detach()
         if not self._spiked:
             rows = len(x) // self.samples
             self.multiply_accumulates += rows * int(_connections(layer, torch.ones_like(x[:1])))
             return
-        at_work = _connections(layer, x.ne(0).to(x.dtype))
-        per_sample = at_work.unflatten(0, (-1, self.samples)).sum(0)
+        active_connections = _connections(layer, x.ne(0).to(x.dtype))
+        per_sample = active_connections.unflatten(0, (-1, self.samples)).sum(0)
         self.accumulates = self.accumulates.to(x.device) + per_sample
 
 
 def _connections(layer: nn.Module, active: Tensor) -> Tensor:
-    """(rows,) float64 number of the connections of this layer that lead from an active input, 1
-    among 0.
+    """(rows,) float64 number of connections of this layer that lead from an active input.
+
+    active (rows, ...): the layer's input, 1 where it is active and 0 elsewhere.
     """
     if isinstance(layer, nn.Linear):
         return active.flatten(1).sum(1, dtype=torch.float64) * layer.out_features
-    # one output channel a group sees what the others see
+    # all output channels of a group see the same inputs, so one of each is enough
     ones = torch.ones_like(layer.weight[: layer.groups])
     reached = layer._conv_forward(active, ones, None).flatten(1).sum(1, dtype=torch.float64)
     return reached * (layer.out_channels // layer.groups)
 
 
-def _measured(h: Tensor, spike: nn.Module) -> Tensor:
-    """(B, 4) of what `activity` measures, from the input currents h (T, B, ...) of one site."""
+def _site_measures(h: Tensor, spike: nn.Module) -> Tensor:
+    """(B, 4) measures of one site as in `activity`, from its input currents h (T, B, ...)."""
     options = spike.options
     out, before = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **options)
     theta = neurons.placed(h, spike.theta, spike.u0)[0]
@@ -185,12 +204,13 @@ def _measured(h: Tensor, spike: nn.Module) -> Tensor:
     return torch.stack([value.flatten(1).mean(1) for value in values], 1)
 
 
-def _on_its_side(mem: np.ndarray, spk: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """float16 potentials that are at or above the threshold exactly where a spike is."""
+def _rounded_to_its_side(mem: np.ndarray, spk: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """Potentials rounded to float16, at or above the threshold exactly where there is a spike."""
     largest = np.finfo(np.float16).max
-    small = np.clip(mem, -largest, largest).astype(np.float16)
-    up = np.nextafter(small, np.float16(np.inf))
-    down = np.nextafter(small, np.float16(-np.inf))
-    below = spk & (small < theta)
-    above = ~spk & (small >= theta)
-    return np.where(below, up, np.where(above, down, small))
+    rounded = np.clip(mem, -largest, largest).astype(np.float16)
+    up = np.nextafter(rounded, np.float16(np.inf))
+    down = np.nextafter(rounded, np.float16(-np.inf))
+    too_low = spk & (rounded < theta)
+    too_high = ~spk & (rounded >= theta)
+    rounded = np.where(too_low, up, rounded)
+    return np.where(too_high, down, rounded)

@@ -48,11 +48,11 @@ from mia_nb.store.signals import (
     drop_partial,
     has_signals,
     join_partial,
-    keep_partial,
-    kept_partial,
     load_samples,
     load_signals,
     read_info,
+    read_partial,
+    write_partial,
 )
 
 __all__ = [
@@ -70,12 +70,12 @@ __all__ = [
     "folders",
     "has_signals",
     "join_partial",
-    "keep_partial",
-    "kept_partial",
     "load_samples",
     "load_signals",
     "open_folder",
     "place",
     "read_info",
+    "read_partial",
     "sha256_of",
+    "write_partial",
 ]

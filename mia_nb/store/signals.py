@@ -118,7 +118,7 @@ def _partial_file(folder: Folder, model: int) -> Path:
     return folder.path / f".partial-{model:03d}.npz"
 
 
-def keep_partial(folder: Folder, model: int, signals: Signals) -> None:
+def write_partial(folder: Folder, model: int, signals: Signals) -> None:
     """Write one model's outputs beside the signals that are to come, so that a killed query goes on
     with the next model.
 
@@ -138,8 +138,8 @@ def keep_partial(folder: Folder, model: int, signals: Signals) -> None:
         os.replace(temporary, path)
 
 
-def kept_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
-    """What `keep_partial` wrote; None where nothing is or it is damaged.
+def read_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
+    """What `write_partial` wrote; None where nothing is or it is damaged.
 
     Parameters:
         folder: of the signals.
@@ -188,7 +188,7 @@ def join_partial(
     with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
         append = {}
         for model in models:
-            outputs = kept_partial(folder, model)
+            outputs = read_partial(folder, model)
             for name in names:
                 rows = outputs[name]
                 if name not in append:
