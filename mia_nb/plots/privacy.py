@@ -28,8 +28,8 @@ ACCOUNTANTS = {"prv": "PRV", "rdp": "RDP", "gdp": "GDP (CLT approximation)"}
 LADDER = ("row", "label", "shown", "epsilon", "delta", "relation", "note")
 # rows that an audit can refute
 REFUTABLE = {1: "the nominal value", 2: "Corollary 1", 4: "the guarantee of DP-SGD"}
-AT = 2.0  # nominal epsilon at which accuracy is read
-NEAR = 0.95  # share of AT: an accuracy read at less is told with its epsilon
+READ_AT = 2.0  # nominal epsilon at which accuracy is read
+NEAR = 0.95  # share of READ_AT: an accuracy read further below it is shown with its epsilon
 
 
 def _groups(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -49,13 +49,13 @@ def _groups(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def privacy_utility(table: pd.DataFrame) -> go.Figure:
-    """Test accuracy against nominal epsilon, and the same points against the epoch: Figure 4 (right
-    two).
+    """Test accuracy against the epoch, and against nominal epsilon: the two panels on the right of
+    Figure 4.
 
-    Epsilon only counts epochs, so that both panels hold the same curve and the right one relabels
-    its axis, once per accountant and delta: thin lines are models, thick ones means. The sentence
-    reads the mean accuracy at the last epoch within nominal epsilon 2, with that epoch's own
-    epsilon where it is not near, or says which curves end below it or begin above.
+    Nominal epsilon is a function of the epoch, so that both panels hold the same curve and the
+    right one relabels its axis, once per accountant and delta. Thin lines are models, thick ones
+    means. The title gives the mean accuracy at the last epoch within nominal epsilon 2, with that
+    epoch's own epsilon where it is not near 2, or says which curves end below 2 or begin above.
 
     Parameters:
         table: a row per model, epoch, accountant and delta with columns epoch, epsilon, accountant,
@@ -87,11 +87,14 @@ def privacy_utility(table: pd.DataFrame) -> go.Figure:
     others = []
     for i, (name, rows) in enumerate(_groups(table).items()):
         _add_models(figure, rows, "epsilon", name, look(i).colour, look(i).dash, column=2)
-        passed, reading = _reading(rows, name)
-        (reached if passed else others).append(reading)
-    figure.add_vline(x=AT, line=DOTTED, row=1, col=2)
+        passes, reading = _reading(rows, name)
+        if passes:
+            reached.append(reading)
+        else:
+            others.append(reading)
+    figure.add_vline(x=READ_AT, line=DOTTED, row=1, col=2)
     readings = ", ".join(_first_three(reached))
-    first = f"At nominal epsilon {AT:g} the mean test accuracy is {readings}"
+    first = f"At nominal epsilon {READ_AT:g} the mean test accuracy is {readings}"
     count = points["model"].nunique()
     deltas = table["delta"].unique()
     return finish(
@@ -113,6 +116,7 @@ def privacy_utility(table: pd.DataFrame) -> go.Figure:
 
 
 def _first_three(readings: list[str]) -> list[str]:
+    """The first three, and how many more there are."""
     if len(readings) <= 3:
         return readings
     return [*readings[:3], f"and {len(readings) - 3} more"]
@@ -121,15 +125,18 @@ def _first_three(readings: list[str]) -> list[str]:
 def _reading(rows: pd.DataFrame, name: str) -> tuple[bool, str]:
     """(whether the curve passes nominal epsilon 2, what it shows there or at its end)."""
     curve = rows.groupby("epoch")[["epsilon", "test_acc"]].mean()
-    within = curve[curve["epsilon"] <= AT]
+    within = curve[curve["epsilon"] <= READ_AT]
     if within.empty:
         start = f"nominal epsilon {curve['epsilon'].iloc[0]:.4g} (epoch {curve.index[0]:g})"
-        return False, f"{name} begins at {start}, above {AT:g}"
-    epoch, (epsilon, accuracy) = within.index[-1], within.iloc[-1]
-    if curve["epsilon"].max() < AT:
-        end = f"nominal epsilon {epsilon:.4g} (epoch {epoch:g}), below {AT:g}"
+        return False, f"{name} begins at {start}, above {READ_AT:g}"
+    epoch = within.index[-1]
+    epsilon, accuracy = within.iloc[-1]
+    if curve["epsilon"].max() < READ_AT:
+        end = f"nominal epsilon {epsilon:.4g} (epoch {epoch:g}), below {READ_AT:g}"
         return False, f"{name} ends at {end}, with a mean test accuracy of {accuracy:.1%}"
-    where = f"{name}: epoch {epoch:g}" + (f", at {epsilon:.4g}" if epsilon < NEAR * AT else "")
+    where = f"{name}: epoch {epoch:g}"
+    if epsilon < NEAR * READ_AT:
+        where += f", at {epsilon:.4g}"
     return True, f"{accuracy:.1%} ({where})"
 
 
@@ -163,10 +170,10 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
     """The five epsilons of `auditing.ladder` on one logarithmic axis, of one network or of several.
 
     A bar | is a number that somebody states, an arrow |=> a lower bound (row 5, and row 2 at a
-    local L), an arrow to the right edge "none (infinite)"; what is not applicable, and 0, stands in
-    words at the left edge. Each row carries its label and its note, hovers the method and remarks.
-    Rows speak about different things: none is an upper or lower bound of another, and only row 5
-    says anything against rows 1, 2 and 4.
+    local L), an arrow to the right edge "none (infinite)". Rows that do not apply, and an epsilon
+    of 0, stand in words at the left edge. Each row has its label and its note; the method and
+    remarks appear on hover. Rows are about different things: none is an upper or lower bound of
+    another, and only row 5 can refute rows 1, 2 and 4.
 
     Parameters:
         tables: a ladder, or {name: ladder} of several networks
@@ -181,14 +188,21 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
         )
     for name, table in tables.items():
         need(table, LADDER, f"ladder of {name}" if name else "ladder")
-    every = pd.concat(list(tables.values()))
+    all_rows = pd.concat(list(tables.values()))
     first = next(iter(tables.values()))
-    values = every["epsilon"][every["epsilon"].between(0, math.inf, inclusive="neither")]
-    start, end = (values.min() / 4, values.max() * 12) if len(values) else (0.1, 100.0)
+    epsilons = all_rows["epsilon"]
+    drawn = epsilons[epsilons.between(0, math.inf, inclusive="neither")]
+    start = 0.1
+    end = 100.0
+    if len(drawn):
+        start = drawn.min() / 4
+        end = drawn.max() * 12
     figure = go.Figure()
     for i, (name, table) in enumerate(tables.items()):
-        below = i / (len(tables) - 1) - 0.5 if len(tables) > 1 else 0.0
-        _add_rows(figure, name, table, (start, end), 0.5 * below, i)
+        below = 0.0
+        if len(tables) > 1:  # networks lie half a row apart at most
+            below = 0.5 * (i / (len(tables) - 1) - 0.5)
+        _add_rows(figure, name, table, (start, end), below, i)
     for _, row in first.iterrows():
         figure.add_annotation(
             text=row["note"],
@@ -205,7 +219,7 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
         figure,
         _sentence(tables),
         clauses(
-            f"delta {listed(f'{delta:g}' for delta in every['delta'].unique())}",
+            f"delta {listed(f'{delta:g}' for delta in all_rows['delta'].unique())}",
             _relations(tables),
             "none is an upper or lower bound of another",
         ),
@@ -228,8 +242,8 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
 
 
 def _sentence(tables: dict[str, pd.DataFrame]) -> str:
-    """What was claimed, proved and audited of one network; of several, which claims are refuted:
-    their numbers stand in the picture.
+    """The title: of one network the claimed, proved and audited epsilon; of several networks, whose
+    numbers stand in the picture, the claims that are refuted.
     """
     if len(tables) == 1:
         sentence = _claimed(next(iter(tables.values())))
@@ -245,8 +259,8 @@ def _sentence(tables: dict[str, pd.DataFrame]) -> str:
 
 
 def _claimed(table: pd.DataFrame) -> str:
-    """Claimed, proved and audited, in the words of the ladder; refuted is what its verdicts call
-    so.
+    """The claimed, proved and audited epsilon in the words of the ladder, and the claims that its
+    verdicts call refuted.
     """
     rows = table.drop_duplicates("row").set_index("row")
     stated = {row: rows["shown"][row] for row in (1, 4, 5) if np.isfinite(rows["epsilon"][row])}
@@ -255,31 +269,34 @@ def _claimed(table: pd.DataFrame) -> str:
         f"proved: {stated.get(4, 'none')}",
         f"audited: {stated[5]}" if 5 in stated else "not audited",
     ]
-    refuted = " and ".join(_refuted(table))
-    return " - ".join(parts) + (f", which refutes {refuted}" if refuted else "")
+    sentence = " - ".join(parts)
+    refuted = _refuted(table)
+    if refuted:
+        sentence += f", which refutes {' and '.join(refuted)}"
+    return sentence
 
 
 def _refuted(table: pd.DataFrame) -> list[str]:
     """The claims that the ladder's verdicts call refuted."""
     rows = table.drop_duplicates("row").set_index("row")
-    return [
-        claim
-        for row, claim in REFUTABLE.items()
-        if str(rows.loc[row].get("verdict", "")).startswith("refuted at")
-    ]
+    refuted = []
+    for row, claim in REFUTABLE.items():
+        verdict = str(rows.loc[row].get("verdict", ""))
+        if verdict.startswith("refuted at"):
+            refuted.append(claim)
+    return refuted
 
 
 def _relations(tables: dict[str, pd.DataFrame]) -> str:
-    """Which neighbouring data sets the rows about records speak of; by network where they
-    differ.
-    """
+    """The neighbouring relation of the rows about records, by network where networks differ."""
     networks: dict[str, list[str]] = {}
     for name, table in tables.items():
         about = table[table["relation"].str.contains("record")].drop_duplicates("row")
         parts = []
         for relation, rows in about.groupby("relation", sort=False)["row"]:
             *most, last = map(str, rows)
-            parts.append(f"{relation} in {f'rows {listed(most)} and' if most else 'row'} {last}")
+            numbers = f"rows {listed(most)} and {last}" if most else f"row {last}"
+            parts.append(f"{relation} in {numbers}")
         networks.setdefault(", ".join(parts), []).append(name)
     if len(networks) == 1:
         return next(iter(networks))
@@ -294,7 +311,13 @@ def _add_rows(
     below: float,
     i: int,
 ) -> None:
-    """One network's marks, and its line of the legend."""
+    """One network's marks, and its line of the legend.
+
+    Parameters:
+        ends: of the axis
+        below: how far the marks lie below the middle of their row
+        i: number of the network, for its look
+    """
     colour, dash, _ = look(i)
     figure.add_scatter(
         x=[None],
@@ -320,7 +343,7 @@ def _add_mark(
     """| for a number, |=> for a lower bound, => for what is infinite, words for the rest."""
     start, end = ends
     value = float(row["epsilon"])
-    lower = row["row"] == 5 or str(row["shown"]).startswith(">=")
+    is_lower_bound = row["row"] == 5 or str(row["shown"]).startswith(">=")
     placed = np.isfinite(value) and value > 0
     x = value if placed else start * 1.05
     group = {
@@ -329,9 +352,9 @@ def _add_mark(
         "cliponaxis": False,
         "showlegend": False,
     }
-    arrow = (placed and lower) or value == math.inf
+    arrow = (placed and is_lower_bound) or value == math.inf
     if arrow:
-        line = {"color": colour, "width": 4 if lower else 2, "dash": dash}
+        line = {"color": colour, "width": 4 if is_lower_bound else 2, "dash": dash}
         head = {"symbol": "triangle-right", "size": 13, "color": colour}
         quiet = {"hoverinfo": "skip", **group}
         figure.add_scatter(x=[x, end], y=[y, y], mode="lines", line=line, **quiet)
@@ -350,7 +373,7 @@ def _add_mark(
         mode="markers+text",
         marker={
             "symbol": "line-ns",
-            "opacity": float(placed),  # one not seen holds words off their arrow
+            "opacity": float(placed),  # an invisible mark keeps the words off their arrow
             "size": size,
             "line": {"width": 4, "color": colour},
         },

@@ -1,4 +1,4 @@
-"""What happens inside a spiking network? Conversion sites, confidences, a layer while it fires."""
+"""Figures of spiking networks: the sites of a conversion, confidences, spikes and membranes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ BESIDE = 0.82  # where a picture beside a raster begins
 
 
 def sites(report: pd.DataFrame) -> go.Figure:
-    """Conversion site by site, in the network's order: threshold, clipped mass P(a > theta), firing
-    rate.
+    """Threshold, clipped mass P(a > theta) and firing rate of each site of a conversion, in the
+    network's order.
 
-    Markers are medians over models, bars reach from the smallest to the largest model. Sites that
-    saw no activation have no threshold (NaN) and are named in the note.
+    Markers are medians over models, bars reach from the smallest to the largest model. Sites
+    without any activation have no threshold (NaN) and are named in the note.
 
     Parameters:
         report: a row per model and site with columns model, site, theta (mean over channels), u0,
@@ -83,7 +83,9 @@ def sites(report: pd.DataFrame) -> go.Figure:
     figure.update_xaxes(categoryorder="array", categoryarray=names)
     rate = middle["firing_rate"]
     clipped = middle["clipped_mass"]
-    several = f"markers: median of {models} models; bars: smallest to largest model"
+    spread = "one model"
+    if models > 1:
+        spread = f"markers: median of {models} models; bars: smallest to largest model"
     dead = report["site"][report["theta"].isna()]
     return finish(
         figure,
@@ -91,7 +93,7 @@ def sites(report: pd.DataFrame) -> go.Figure:
         f" ({rate.idxmax()}) of steps; at most {clipped.max():.1%} of activations are clipped"
         f" ({clipped.idxmax()})",
         clauses(
-            several if models > 1 else "one model",
+            spread,
             len(dead) and f"no activation and so no threshold: {listed(dead)}",
         ),
         height=560,
@@ -104,13 +106,12 @@ def confidences(signals_by_name: dict[str, Signals]) -> go.Figure:
 
     Each panel says its AUC of the confidence (the loss attack, in float64), and how many
     confidences are exactly 1 or share their value with another sample once rounded to float32: p >=
-    1 - 2^-25, a margin of 17.3 nats, is 1 there, and rounding ends the ranking.
+    1 - 2^-25, a margin of 17.3 nats, is 1 there, and rounding ends the ranking. Shares stand on a
+    logarithmic axis, because confident networks put nearly all samples in the last of 50 bins;
+    empty bins lie on its floor, at half a sample.
 
     Parameters:
         signals_by_name: {name: Signals of one query}, read without its population
-
-    Shares stand on a logarithmic axis, because confident networks put nearly all samples in the
-    last of 50 bins; empty bins lie on its floor at half a sample.
 
     Raises:
         ValueError: for no signals, and for signals of several queries or without membership.
@@ -155,7 +156,7 @@ def confidences(signals_by_name: dict[str, Signals]) -> go.Figure:
     figure.update_yaxes(title_text="share of group", col=1)
     figure.update_xaxes(range=[-0.01, 1.01], showticklabels=True)
     figure.update_xaxes(title_text="confidence", row=rows)
-    first_and_last = dict.fromkeys([next(iter(aucs)), next(reversed(aucs))])
+    first_and_last = dict.fromkeys([next(iter(aucs)), next(reversed(aucs))])  # once if the same
     ends = " and ".join(f"{aucs[name]:.3f} ({name})" for name in first_and_last)
     return finish(
         figure,
@@ -182,11 +183,13 @@ def _confidence(name: str, signals: Signals) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _auc(members: np.ndarray, others: np.ndarray) -> float:
+    """AUC of the confidence."""
     both = np.concatenate([members, others])
     return metrics.auc(both, np.arange(len(both)) < len(members))
 
 
 def _rounding(members: np.ndarray, others: np.ndarray) -> str:
+    """Which shares of the confidences are 1 or tie in float32, in words."""
     rounded = np.concatenate([members, others]).astype(np.float32)
     return f"in float32 {np.mean(rounded == 1):.1%} are 1, {tie_mass(rounded):.1%} tie"
 
@@ -199,10 +202,10 @@ def raster(
     image: np.ndarray | None = None,
     name: str = "one sample",
 ) -> go.Figure:
-    """A layer while it fires: spikes of all neurons, the busiest on top, and the membrane of a few,
-    against their threshold.
+    """Spikes of a layer's neurons, the busiest on top, and the membrane potentials of three neurons
+    against their thresholds.
 
-    The busiest, the median and the least busy of the neurons that fire are traced. Of more than
+    The three are the busiest, the median and the least busy of the neurons that fire. Of more than
     200 neurons, evenly spaced ranks are drawn.
 
     Parameters:
@@ -211,7 +214,7 @@ def raster(
             where mem >= theta
         theta: a number or (neurons,)
         image: (C, H, W) uint8, shown beside
-        name: of what is shown
+        name: of the sample, for the title
 
     Raises:
         ValueError: when shapes or spikes do not agree with mem and theta (then mem was taken after
@@ -220,7 +223,7 @@ def raster(
     spk = np.asarray(spk, dtype=bool)
     mem = np.asarray(mem, dtype=np.float64)
     _check_layer(spk, mem, theta)
-    levels = np.broadcast_to(np.asarray(theta, dtype=np.float64), spk.shape[1:])
+    thresholds = np.broadcast_to(np.asarray(theta, dtype=np.float64), spk.shape[1:])
     steps = np.arange(1, len(spk) + 1)
     rate = spk.mean(0)
     order = np.argsort(rate, kind="stable")
@@ -229,7 +232,7 @@ def raster(
     drawn = order[np.union1d(ranks, np.flatnonzero(np.isin(order, traced)))]
     figure = make_subplots(2, 1, shared_xaxes=True, row_heights=[0.55, 0.45], vertical_spacing=0.07)
     _add_spikes(figure, spk[:, drawn], drawn, traced, steps)
-    _add_membranes(figure, spk, mem, levels, traced, steps, shared=np.ndim(theta) == 0)
+    _add_membranes(figure, spk, mem, thresholds, traced, steps, shared=np.ndim(theta) == 0)
     if image is not None:
         _add_image(figure, np.asarray(image))
     ticks = {
@@ -262,15 +265,16 @@ def raster(
 
 
 def _check_layer(spk: np.ndarray, mem: np.ndarray, theta: float | np.ndarray) -> None:
+    """Raise ValueError for shapes that do not fit, and for spikes that mem and theta contradict."""
     fits = mem.shape == spk.shape and np.shape(theta) in ((), spk.shape[1:])
     if spk.ndim != 2 or not spk.size or not fits:
         raise ValueError(
             f"spk {spk.shape}, mem {mem.shape}, theta {np.shape(theta)}: wanted (T, neurons) twice"
             " and () or (neurons,)"
         )
-    # ties may go either way
-    short = np.where(spk, theta - mem, mem - theta)
-    if wrong := (short > 1e-4 * np.maximum(theta, 1)).sum():
+    # how far the potential lies on the wrong side of the threshold; rounding may break ties
+    error = np.where(spk, theta - mem, mem - theta)
+    if wrong := (error > 1e-4 * np.maximum(theta, 1)).sum():
         raise ValueError(
             f"{wrong} of {spk.size} spikes disagree with mem >= theta: pass mem after charging and"
             " before the reset"
@@ -278,12 +282,14 @@ def _check_layer(spk: np.ndarray, mem: np.ndarray, theta: float | np.ndarray) ->
 
 
 def _traced(rate: np.ndarray, order: np.ndarray, mem: np.ndarray) -> np.ndarray:
-    """Busiest, median and least busy of the neurons that fire; of a silent layer the ones that come
-    closest.
+    """Numbers of the busiest, the median and the least busy of the neurons that fire; of a silent
+    layer the three whose potential rises highest.
     """
-    closest = np.argsort(mem.max(0), kind="stable")[-3:]
-    active = order[rate[order] > 0] if rate.any() else closest
-    return active[np.unique([len(active) - 1, len(active) // 2, 0])[::-1]]
+    active = order[rate[order] > 0]
+    if not len(active):
+        active = np.argsort(mem.max(0), kind="stable")[-3:]
+    ranks = np.unique([len(active) - 1, len(active) // 2, 0])[::-1]
+    return active[ranks]
 
 
 def _add_spikes(
@@ -320,7 +326,7 @@ def _add_membranes(
     figure: go.Figure,
     spk: np.ndarray,
     mem: np.ndarray,
-    levels: np.ndarray,
+    thresholds: np.ndarray,
     traced: np.ndarray,
     steps: np.ndarray,
     *,
@@ -330,23 +336,20 @@ def _add_membranes(
     ends = [0.5, len(steps) + 0.5]
     below = {"row": 2, "col": 1}
     for i, neuron in enumerate(traced):
+        filled = MARKERS[i]
+        symbols = [filled if fires else f"{filled}-open" for fires in spk[:, neuron]]
         figure.add_scatter(
             x=steps,
             y=mem[:, neuron],
             mode="lines+markers",
             name=f"neuron {neuron}, fires {spk[:, neuron].mean():.0%}",
             line={"color": LINES[i], "width": 1.5},
-            marker={
-                "symbol": [
-                    MARKERS[i] if fired else f"{MARKERS[i]}-open" for fired in spk[:, neuron]
-                ],
-                "size": 9,
-            },
+            marker={"symbol": symbols, "size": 9},
             hovertemplate="step %{x}: %{y:.3g}",
             **below,
         )
-        name = f"threshold {levels[neuron]:.3g}"
-        theta = levels[neuron]
+        theta = thresholds[neuron]
+        name = f"threshold {theta:.3g}"
         if not shared:
             name = f"{name} of neuron {neuron}"
             level(figure, ends, theta, colour=LINES[i], width=1.5, name=name, **below)
@@ -355,6 +358,7 @@ def _add_membranes(
 
 
 def _add_image(figure: go.Figure, image: np.ndarray) -> None:
+    """The image that the network saw, beside the raster."""
     if image.ndim != 3 or image.dtype != np.uint8:
         raise ValueError(f"image {image.shape} {image.dtype}: wanted (C, H, W) uint8")
     # to 192 pixels: enlarged here, as browsers would blur a small one

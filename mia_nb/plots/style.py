@@ -1,4 +1,6 @@
-"""The house style: colours, second cues, template, and how every figure is finished."""
+"""The style of all figures: colours with dashes and symbols beside them, the template, titles and
+notes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ DASHES = ("solid", "dash", "dot", "dashdot", "12px,3px")
 MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
 SMALL = {"size": 11, "color": GREY}
 THIN = {"color": GREY, "width": 1}
-# attacks that often stand in one picture come first: those of one suite differ in colour
+DOTTED = THIN | {"dash": "dot"}
+# the first looks differ in colour: they go to attacks that often share a figure
 FIRST_ATTACKS = (
     "rmia",
     "nig",
@@ -41,8 +44,7 @@ FIRST_ATTACKS = (
     "lira_smooth",
     "lira_per_sample",
 )
-DOTTED = THIN | {"dash": "dot"}
-# a legend below leaves a notebook's width to the picture; it makes its own room, however many rows
+# a legend below leaves the whole width to the picture, and makes room for all of its own rows
 BELOW = {"orientation": "h", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"}
 
 AXIS = {
@@ -116,12 +118,12 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """
     names = list(names)
     others = [key for key in NAMES if key not in FIRST_ATTACKS]
-    place = {in_words(key): i for i, key in enumerate([*FIRST_ATTACKS, *others])}
-    places = [place.get(in_words(name)) for name in names]
-    left = (i for i in itertools.count() if i not in places)
+    place_of_attack = {in_words(key): i for i, key in enumerate([*FIRST_ATTACKS, *others])}
+    places = [place_of_attack.get(in_words(name)) for name in names]
+    free_places = (i for i in itertools.count() if i not in places)
     styles = {}
-    for name, at in zip(names, places, strict=True):
-        styles[name] = look(next(left) if at is None else at)
+    for name, own_place in zip(names, places, strict=True):
+        styles[name] = look(next(free_places) if own_place is None else own_place)
     return styles
 
 
@@ -131,9 +133,10 @@ def finish(
     """The figure with the template, the sentence as title and the note, smaller, as subtitle.
 
     Parameters:
+        sentence: what the figure shows; long ones are wrapped
+        note: sample sizes, intervals and the like
         headroom: pixels between note and picture, for headings of panels
-        layout: of the figure; its height is that of a title of one line, each further line adds its
-            own
+        layout: of the figure. Its height is for a title of one line: each further line is added
     """
     lines = textwrap.wrap(sentence, 96)
     title = {"text": "<br>".join(lines), "subtitle": {"text": note}}
@@ -145,29 +148,30 @@ def finish(
 
 
 def clauses(*parts: str | bool) -> str:
-    """What is there to say, joined by semicolons; parts that are empty or False are left out."""
+    """The parts joined by semicolons, without those that are empty or False."""
     return "; ".join(filter(None, parts))
 
 
 def listed(values: Iterable) -> str:
-    """The values with commas, each once."""
+    """The values, each once, joined by commas."""
     return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def span(values: Iterable[float]) -> str:
-    """Smallest and largest of some counts: "4", or "4 to 8"."""
+    """The range of some counts in words: "4", or "4 to 8"."""
     low = int(min(values))
     high = int(max(values))
     return f"{low}" if low == high else f"{low} to {high}"
 
 
 def named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
-    """Scores of several attacks, {name: Scores}, from one or from several."""
-    scores = {name_of(scores): scores} if isinstance(scores, Scores) else scores
-    fits = isinstance(scores, dict) and all(
-        isinstance(scores_of_attack, Scores) for scores_of_attack in scores.values()
-    )
-    if not (fits and scores):
+    """{name in words: Scores}, from the scores of one attack or of several; ValueError for anything
+    else.
+    """
+    if isinstance(scores, Scores):
+        scores = {name_of(scores): scores}
+    is_dict = isinstance(scores, dict) and bool(scores)
+    if not is_dict or not all(isinstance(value, Scores) for value in scores.values()):
         raise ValueError(
             f"scores={shown(scores)}: wanted {{name: attacks.score(...)}}, or one of these"
         )
@@ -175,6 +179,7 @@ def named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
 
 
 def name_of(scores: Scores) -> str:
+    """The name in words of the attack that gave these scores."""
     return in_words(str(scores.info.get("attack", "score")))
 
 
@@ -195,4 +200,8 @@ def row_of(scores: Scores, target: int) -> int:
 
 
 def translucent(colour: str, opacity: float) -> str:
-    return f"rgba({int(colour[1:3], 16)},{int(colour[3:5], 16)},{int(colour[5:7], 16)},{opacity})"
+    """The colour, "#RRGGBB", with an opacity between 0 and 1."""
+    red = int(colour[1:3], 16)
+    green = int(colour[3:5], 16)
+    blue = int(colour[5:7], 16)
+    return f"rgba({red},{green},{blue},{opacity})"

@@ -65,10 +65,13 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
                 scores_of_recipe.loss,
             ]
         )
-        low, high = (
-            np.broadcast_to(end, len(FACTS)) for end in interval(values, scores_of_recipe.pair)
-        )
-        columns = {"fact": FACTS, "value": values.mean(0), "low": low, "high": high}
+        low, high = interval(values, scores_of_recipe.pair)
+        columns = {
+            "fact": FACTS,
+            "value": values.mean(0),
+            "low": low,
+            "high": high,
+        }
         sizes = {
             "pairs": len(np.unique(scores_of_recipe.pair)),
             "n1": int(scores_of_recipe.member.sum(1).min()),
