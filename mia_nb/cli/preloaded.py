@@ -1,5 +1,5 @@
-"""What the process that forks kernels does before the first: importing this module imports all that
-notebooks need. Nothing else imports it.
+"""Importing this module imports everything that notebooks need. Only the process that forks kernels
+imports it, before it forks the first, so that kernels start with these modules loaded.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 
 from mia_nb.cli.kernels import MODULES
 
-PATH = [place for place in sys.path if place]  # of a kernel, whatever that of its parent is
+PATH = [folder for folder in sys.path if folder]  # of every kernel, whatever its parent's is
 _before = dict(os.environ)
 
 for name in MODULES:
-    with contextlib.suppress(ImportError):  # who needs it will say what is missing
+    with contextlib.suppress(ImportError):  # the notebook that needs it reports what is missing
         importlib.import_module(name)
 torch = sys.modules["torch"]
 # the first optimiser makes torch import half of itself

@@ -1,5 +1,5 @@
-"""The workshop's explorers: what each budget buys, worlds without a leak, ties, a fair fight, and a
-record read off its gradients.
+"""The workshop's explorers: attacks with few or many references, AUCs with membership drawn anew,
+ties of Attack-R, leakage at equal accuracy, and a record read off its gradients.
 """
 
 from __future__ import annotations
@@ -54,15 +54,17 @@ from mia_nb.workshop.measures import (
 RACE = "Budget race"
 NULL = "Is it real?"
 LATTICE = "The lattice"
-FIGHT, LEAK = "A fair fight", "Two gradients"
-HELD, LEFT = "pair held out", "leave one out"
+FIGHT = "A fair fight"
+LEAK = "Two gradients"
+PAIR_HELD_OUT = "pair held out"
+LEAVE_ONE_OUT = "leave one out"
 DESIGNS = {
-    HELD: "the target and its complementary model are no references",
-    LEFT: "only the target is left out: its complementary model is a reference",
+    PAIR_HELD_OUT: "the target and its complementary model are no references",
+    LEAVE_ONE_OUT: "only the target is left out: its complementary model is a reference",
 }
 TESTED = ("rmia", "loss", "lira_global", "nig")
-SIZES = (4, 8, 16)  # models of a world that membership is dealt anew in
-TIES = (2, 4, 8, 14, 16, 32, 64)  # references of the lattice
+SIZES = (4, 8, 16)  # numbers of models for which membership is drawn anew
+LATTICE_REFERENCES = (2, 4, 8, 14, 16, 32, 64)
 AT_RATE = f"TPR at {RATE:.0%}"
 SIGMAS = (0, 2, 20, 200, 2000)
 VERDICTS = {
@@ -73,8 +75,8 @@ VERDICTS = {
 
 
 def race(source: Source) -> Explorer:
-    """Who finds most with 1, 4, 16 and 64 reference models? Every attack on the same targets, with
-    95 % bands.
+    """Which attack finds most with 1, 4, 16 and 64 reference models? All attack the same targets;
+    bands are 95 %.
 
     A target's complementary model is never a reference.
 
@@ -88,13 +90,13 @@ def race(source: Source) -> Explorer:
     if models < 6:
         text = f"{source.label} has {models} models; a race needs 6 or more, better 66"
         return message(RACE, text)
-    every = race_table(source.signals)
+    all_rows = race_table(source.signals)
 
     def draw(metric: str, shown: tuple[str, ...]) -> View:
         """The metric of each attack against the number of references."""
         if not shown:
             raise ValueError("tick one attack or more")
-        table = every[(every["metric"] == metric) & every["attack"].isin(shown)]
+        table = all_rows[(all_rows["metric"] == metric) & all_rows["attack"].isin(shown)]
         chance = 0.5 if metric == "AUC" else RATE
         figure = teaching.budget_race(table, metric=metric, chance=chance)
         note = (
@@ -111,7 +113,7 @@ def race(source: Source) -> Explorer:
 
 
 def winners(table: pd.DataFrame, metric: str) -> str:
-    """Who is highest with each number of references."""
+    """The attack that is highest with each number of references, in a sentence."""
     ran = table.dropna(subset="value")
     best = []
     for row in ran.loc[ran.groupby("references")["value"].idxmax()].itertuples():
@@ -132,12 +134,12 @@ def by_budget(table: pd.DataFrame, shown: Sequence[str]) -> pd.DataFrame:
 
 
 def null(source: Source) -> Explorer:
-    """The real AUC beside those of worlds in which membership was dealt anew, in two designs and
-    with few or many models.
+    """The real AUC beside AUCs with membership drawn anew, in two designs and with few or many
+    models.
 
-    With the complementary model held out the redrawn worlds lie around 1/2. Left among the
+    With the complementary model held out, AUCs of redrawn members lie around 1/2. Among the
     references it makes a signal out of nothing: in an exactly balanced design the number of a
-    sample's IN references says whether the target saw it.
+    sample's IN references tells whether the target was trained on it.
 
     Parameters:
         source: signals of complementary pairs, such as `cube["small"]`
@@ -152,19 +154,19 @@ def null(source: Source) -> Explorer:
         return message(NULL, text)
 
     def draw(attack: str, design: str, models: int) -> View:
-        """The real AUC among those of worlds dealt anew."""
+        """The real AUC among those with membership drawn anew."""
         signals = source.signals
         if models < most:
             signals = signals.select(models=slice(0, models))
-        real, drawn = redrawn(signals, attack, keep_complement=design == LEFT)
+        real, drawn = redrawn(signals, attack, keep_complement=design == LEAVE_ONE_OUT)
         name = attacks.in_words(attack)
         mean = drawn.mean()
         error = drawn.std(ddof=1) / np.sqrt(len(drawn))
-        is_off = abs(mean - 0.5) > 4 * error + 1e-12
+        is_biased = abs(mean - 0.5) > 4 * error + 1e-12
         p = p_value(real, drawn)
 
         verdict = f"the real members give {real:.3f}, p = {p:.3g}"
-        if is_off:
+        if is_biased:
             verdict = f"this design makes {mean:.3f} out of nothing: no AUC from it can be believed"
         low, high = np.quantile(drawn, [0.025, 0.975])
         n0 = int((~signals.member[0, source.audited]).sum())
@@ -181,7 +183,7 @@ def null(source: Source) -> Explorer:
             "on nothing": f"{mean:.4f}",
             "its standard error": f"{error:.4f}",
             "p": f"{p:.3g}",
-            "verdict": "FAIL" if is_off else "pass",
+            "verdict": "FAIL" if is_biased else "pass",
         }
         figure = teaching.null_band(real, drawn, name=name, design=DESIGNS[design])
         note = f"{DESIGNS[design]}; a redrawn world keeps every output and deals the members anew"
@@ -189,7 +191,7 @@ def null(source: Source) -> Explorer:
 
     controls = {
         "attack": dropdown("attack", worded(TESTED), TESTED[0]),
-        "design": buttons("design", list(DESIGNS), HELD),
+        "design": buttons("design", list(DESIGNS), PAIR_HELD_OUT),
         "models": steps("models", sizes, sizes[-1]),
     }
     return Explorer(NULL, controls, cache(draw), rows=[["null"]])
@@ -197,9 +199,8 @@ def null(source: Source) -> Explorer:
 
 def lattice(source: Source) -> Explorer:
     """Attack-R with few references: its score counts the references that the target beats, so that
-    k of them give k + 1 values.
-
-    Beside it the same comparison as a difference of margins.
+    k references give k + 1 values. Beside it the same comparison as a difference of margins, which
+    has no ties.
 
     Parameters:
         source: signals of complementary pairs, such as `cube["pool"]`
@@ -208,27 +209,28 @@ def lattice(source: Source) -> Explorer:
         An explorer, a static figure in batch mode. With fewer than four models a message says so.
     """
     most = len(source.signals.margin) - 2
-    budgets = [k for k in TIES if k <= most]
+    budgets = [k for k in LATTICE_REFERENCES if k <= most]
     if not budgets:
         text = f"{source.label} has {most + 2} models; the lattice needs 4 or more"
         return message(LATTICE, text)
 
     def draw(references: int) -> View:
         """The values that scores take with so many references, and the ROC."""
-        # on the first pair
-        tied = with_references(source.signals, "attack_r_lattice", references, pairs=1)
-        free = with_references(source.signals, "attack_r", references, pairs=1)
-        scores = {"Attack-R (share beaten)": tied, "Attack-R (difference)": free}
-        rows = [_tied(name, of_attack) for name, of_attack in scores.items()]
-        first, second = rows
+        # one pair is enough to show the ties
+        counts = with_references(source.signals, "attack_r_lattice", references, pairs=1)
+        differences = with_references(source.signals, "attack_r", references, pairs=1)
+        scores = {"Attack-R (share beaten)": counts, "Attack-R (difference)": differences}
+        rows = [_lattice_row(name, scores_of_form) for name, scores_of_form in scores.items()]
+        of_counts, of_differences = rows
+        lowest_fpr = float(of_counts["smallest FPR above 0"])
         sentence = (
-            f"{references} references: {first['different scores']} different scores, none accuses"
-            f" fewer than {100 * float(first['smallest FPR above 0']):.1f} % of non-members;"
-            f" {AT_RATE} is {first[AT_RATE]}, of the difference {second[AT_RATE]},"
-            f" n0 = {first['n0']:,}"
+            f"{references} references: {of_counts['different scores']} different scores, none"
+            f" accuses fewer than {100 * lowest_fpr:.1f} % of non-members;"
+            f" {AT_RATE} is {of_counts[AT_RATE]}, of the difference {of_differences[AT_RATE]},"
+            f" n0 = {of_counts['n0']:,}"
         )
         name = f"Attack-R with {references} references"
-        bars = teaching.levels(tied.value[0], tied.member[0], name=name)
+        bars = teaching.levels(counts.value[0], counts.member[0], name=name)
         figures = {"levels": plain(bars), "roc": plain(plots.roc_pair(scores))}
         note = (
             "table: the first target; curves: a target and its complementary model; a zero made by"
@@ -240,8 +242,8 @@ def lattice(source: Source) -> Explorer:
     return Explorer(LATTICE, controls, cache(draw), rows=[["levels"], ["roc"]])
 
 
-def _tied(name: str, scores: Scores) -> dict:
-    """A row of the lattice's table: what ties do to the first target's curve."""
+def _lattice_row(name: str, scores: Scores) -> dict:
+    """A row of the lattice's table: scores, ties and ROC of the first target."""
     value = scores.value[0]
     member = scores.member[0]
     at = metrics.tpr_at(value, member, RATE)
@@ -260,9 +262,9 @@ def fight(sources: Sequence[Source]) -> Explorer:
     """Leakage (strongest of three attacks) against test accuracy along training, and families
     compared at one accuracy.
 
-    The line is an accuracy; the table reads every curve there, by linear interpolation and without
-    extrapolation, and gives the difference to the first family with its 95 % interval
-    (`metrics.matched`). What the accountant says of DP-SGD is written beside its points.
+    A vertical line marks an accuracy. The table reads every curve there, by linear interpolation
+    and without extrapolation, and gives the difference to the first family with its 95 % interval
+    (`metrics.matched`). The accounted epsilon of DP-SGD is written beside its points.
 
     Parameters:
         sources: families queried at several epochs, such as `cube.group("fight")`
@@ -275,7 +277,7 @@ def fight(sources: Sequence[Source]) -> Explorer:
     last = means.sort_values("epoch").groupby("family", sort=False).tail(1).set_index("family")
     names = tuple(table["family"].unique())
 
-    @cache  # one for all places of the line
+    @cache  # one figure for all positions of the line
     def picture(shown: tuple[str, ...]) -> dict:
         figure = plots.frontier_lines(means[means["family"].isin(shown)])
         _add_epsilons(figure, means, shown, sources)
@@ -288,15 +290,15 @@ def fight(sources: Sequence[Source]) -> Explorer:
             raise ValueError("tick one family or more")
         families = list(dict.fromkeys((names[0], *shown)))
         curves = table[table["family"].isin(families)]
-        equal = metrics.matched(curves, levels=[accuracy], baseline=names[0])
-        equal = equal.set_index("family").loc[families]
+        matched = metrics.matched(curves, levels=[accuracy], baseline=names[0])
+        matched = matched.set_index("family").loc[families]
         verdicts = []
         rows = []
-        for name, at in equal.iterrows():
-            rows.append(_family_row(at, last.loc[name]))
-            if at["difference_pairs"] >= 2:
-                word = outcome(at["difference_low"], at["difference_high"])
-                verdicts.append(f"{name} {VERDICTS[word]} ({_difference(at)})")
+        for name, row in matched.iterrows():
+            rows.append(_family_row(row, last.loc[name]))
+            if row["difference_pairs"] >= 2:
+                side = outcome(row["difference_low"], row["difference_high"])
+                verdicts.append(f"{name} {VERDICTS[side]} ({_difference(row)})")
         sentence = (
             f"At {accuracy:.0%} test accuracy, against {names[0]}:"
             f" {'; '.join(verdicts) or 'nothing can be compared here'}"
@@ -318,16 +320,19 @@ def fight(sources: Sequence[Source]) -> Explorer:
     return Explorer(FIGHT, controls, cache(draw), rows=[["fight"]])
 
 
-def _difference(at: pd.Series) -> str:
-    return with_interval(*at[["difference", "difference_low", "difference_high"]], "+.3f")
+def _difference(row: pd.Series) -> str:
+    """The difference to the first family, with its interval."""
+    return with_interval(*row[["difference", "difference_low", "difference_high"]], "+.3f")
 
 
 def _family_row(at: pd.Series, last: pd.Series) -> dict:
-    """A family of the fight: where its training ends, and what it leaks at one accuracy (`at`)."""
+    """A row of the fight's table: where a family's training ends (`last`), and what it leaks at the
+    chosen accuracy (`at`).
+    """
     if at["difference_pairs"] >= 2:
         difference = _difference(at)
     elif at.name == at["baseline"] or not at["pairs"]:
-        difference = ""  # nothing that it could be compared with
+        difference = ""  # the first family, or one that never reaches this accuracy
     else:
         difference = "n/m"
     return {
@@ -343,7 +348,7 @@ def _family_row(at: pd.Series, last: pd.Series) -> dict:
 def _add_epsilons(
     figure: go.Figure, means: pd.DataFrame, shown: Sequence[str], sources: Sequence[Source]
 ) -> None:
-    """The accountant's numbers beside the points they belong to."""
+    """Write the accounted epsilons of DP-SGD beside the points of its curve."""
     private = [source.info for source in sources if "epsilon" in source.info]
     if not private or FAMILIES["dp_sgd"] not in shown:
         return
@@ -362,12 +367,12 @@ def _add_epsilons(
 
 
 def leak(source: Source) -> Explorer:
-    """An image, the noise of an equation in the network, and the image and label read off the
-    gradient of one training step.
+    """An image, and the image and label that are read off the gradient of one training step,
+    whatever the noise of the equation in the network.
 
-    The network is small and freshly drawn: what is shown holds for every linear first layer with a
-    bias. It concerns gradients of single records, which DP-SGD clips and covers with noise; it says
-    nothing about a trained model's outputs.
+    The network is small and its weights are random: what is shown holds for every linear first
+    layer with a bias. It concerns gradients of single records, which DP-SGD clips and adds noise
+    to; it says nothing about a trained model's outputs.
 
     Parameters:
         source: signals with images, such as `cube["pool"]`

@@ -1,5 +1,5 @@
-"""The membership game: twenty images, how sure the model is of each, and a guess who was in its
-training data.
+"""The membership game: twenty images with the model's confidence in each; the player guesses which
+of them were in its training data.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ FRAMES = {
     True: {"color": MEMBER, "width": 4, "dash": "solid"},
     False: {"color": NON_MEMBER, "width": 4, "dash": "dash"},
 }
-SURE = "How sure the model is of each image's right class"
-CLICK = 'click an image to accuse it (green frame), then press "submit"'
+SHEET_TITLE = "How sure the model is of each image's right class"
+HOW_TO_PLAY = 'click an image to accuse it (green frame), then press "submit"'
 LEGEND = (
     "Solid vermillion frame: a member; dashed blue frame: a non-member; pink cross: a wrong guess"
 )
-BEFORE = {
+PLANE_BEFORE = {  # what the ROC plane says before the first submission
     "title_text": "Attacks on all images",
     "meta": "the points of these 20 appear once you submit",
 }
@@ -77,37 +77,42 @@ class Hand(NamedTuple):
 
 
 def pictured(source: Source) -> np.ndarray:
-    """Columns whose pictures may be dealt: of thumbnails those of samples drawn at random."""
+    """Columns of the signals whose images may be dealt: where only thumbnails are stored, those of
+    the samples that were drawn at random.
+    """
     return getattr(source.images, "dealt", source.audited)
 
 
 def deal(source: Source, *, target: int = 0, seed: int = 0) -> Hand:
     """Ten members and ten non-members of a target in random order, the same for the same seed.
 
-    ValueError for too few.
+    Raises:
+        ValueError: where the target has fewer than ten of either.
     """
     signals = source.signals
     rng = np.random.default_rng([12, target, seed])
-    able = pictured(source)
-    inside = signals.member[target, able]
-    if min(inside.sum(), (~inside).sum()) < SIDE:
+    candidates = pictured(source)
+    is_member = signals.member[target, candidates]
+    if min(is_member.sum(), (~is_member).sum()) < SIDE:
         raise ValueError(
-            f"model {target} has {inside.sum()} members of {len(inside)}: a hand needs {SIDE} on"
-            " either side"
+            f"model {target} has {is_member.sum()} members of {len(is_member)}: a hand needs {SIDE}"
+            " on either side"
         )
-    sides = [rng.choice(able[inside == side], SIDE, replace=False) for side in (True, False)]
-    columns = rng.permutation(np.concatenate(sides))
+    members = rng.choice(candidates[is_member], SIDE, replace=False)
+    non_members = rng.choice(candidates[~is_member], SIDE, replace=False)
+    columns = rng.permutation(np.concatenate([members, non_members]))
     margin = over_queries(signals.margin[target : target + 1], signals.query_kind)[0, columns]
-    return Hand(columns, signals.member[target, columns], np.exp(-np.logaddexp(0, -margin)))
+    confidence = np.exp(-np.logaddexp(0, -margin))  # sigmoid of the margin
+    return Hand(columns, signals.member[target, columns], confidence)
 
 
 def game(source: Source, *, target: int = 0) -> Explorer:
-    """Click the images that were in the training data, then submit: one's own point beside attacks
-    in the ROC plane.
+    """Click the images that were in the training data, then submit: the player's own point appears
+    beside attacks in the ROC plane.
 
-    The loss threshold and RMIA play too: they accuse the ten images that they score highest; how
-    they did is shown once the player has submitted. The box around one's point and the intervals
-    are 95 % Clopper-Pearson on ten trials each.
+    The loss threshold and RMIA play too: they accuse the ten images that they score highest; their
+    results are shown once the player has submitted. The box around the player's point and the
+    intervals are 95 % Clopper-Pearson on ten trials each.
 
     Parameters:
         source: signals with images, such as `open_cube()["pool"]`
@@ -125,7 +130,7 @@ def game(source: Source, *, target: int = 0) -> Explorer:
         scores = source.scores(name)
         row = row_of(scores, target)
         curves[in_words(name)] = scores.value[row], scores.member[row]
-    before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(BEFORE))
+    plane_before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(PLANE_BEFORE))
     hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
 
     @cache
@@ -133,20 +138,20 @@ def game(source: Source, *, target: int = 0) -> Explorer:
         """The sheet of a hand, without frames."""
         hand = hand_of(number)
         below = [label.replace(": ", "<br>") for label in hand.labels]
-        return sheet(source.images[hand.columns], below, NUMBERS, SURE, columns=COLUMNS)
+        return sheet(source.images[hand.columns], below, NUMBERS, SHEET_TITLE, columns=COLUMNS)
 
     def draw(hand: int, accuse: tuple[str, ...], score: bool) -> View:
-        """The hand as it is accused, and once it is submitted its point beside the attacks."""
+        """The hand with the accusations, and once it is submitted the player's point."""
         dealt = hand_of(hand)
-        mine = np.isin(dealt.labels, accuse)
+        guess = np.isin(dealt.labels, accuse)
         if not score:
-            sentence = f"{mine.sum()} of 20 accused. Who was in the training data?"
-            return View(sentence, {"images": _accused(images(hand), mine), "plane": before})
-        at = np.searchsorted(source.audited, dealt.columns)
-        accused = {name: _highest(value[at]) for name, (value, _) in curves.items()}
-        sentence, points, table = _scored(accused | {"you": mine}, dealt.member)
+            sentence = f"{guess.sum()} of 20 accused. Who was in the training data?"
+            return View(sentence, {"images": _accused(images(hand), guess), "plane": plane_before})
+        positions = np.searchsorted(source.audited, dealt.columns)  # among the scored samples
+        accused = {name: _highest(value[positions]) for name, (value, _) in curves.items()}
+        sentence, points, table = _scored(accused | {"you": guess}, dealt.member)
         figures = {
-            "images": _revealed(images(hand), mine, dealt.member),
+            "images": _revealed(images(hand), guess, dealt.member),
             "plane": plain(guesser(curves, points, SIDE, SIDE)),
         }
         return View(sentence, figures, table, "attacks accuse the ten they score highest")
@@ -182,8 +187,14 @@ def game(source: Source, *, target: int = 0) -> Explorer:
 def _scored(
     accused: dict[str, np.ndarray], member: np.ndarray
 ) -> tuple[str, dict[str, tuple[int, int]], pd.DataFrame]:
-    """(the result in words, {name: (hits, false alarms)}, a row for each) of accusations (20,) of
-    all players, "you" the last of them.
+    """What the accusations of all players came to.
+
+    Parameters:
+        accused: {player: (20,) bool}, "you" last
+        member: (20,) bool
+
+    Returns:
+        The result in words, {player: (hits, false alarms)}, and a table with a row for each player.
     """
     points = {}
     right = {}
@@ -212,6 +223,7 @@ def _scored(
 
 
 def _of_ten(count: int) -> str:
+    """A count of ten with its interval: "7 of 10 [35%, 93%]"."""
     low, high = metrics.clopper_pearson(count, SIDE)
     return f"{count} of {SIDE} [{low:.0%}, {high:.0%}]"
 
@@ -235,19 +247,19 @@ def _boxes(images: dict) -> list[dict[str, float]]:
     return boxes
 
 
-def _accused(images: dict, mine: np.ndarray) -> dict:
-    """The sheet with a frame around the accused."""
+def _accused(images: dict, guess: np.ndarray) -> dict:
+    """The sheet of images with a frame around each accused one."""
     shapes = []
-    for box, is_accused in zip(_boxes(images), mine, strict=True):
+    for box, is_accused in zip(_boxes(images), guess, strict=True):
         if is_accused:
             shapes.append({"type": "rect", "line": ACCUSED} | box)
-    return with_layout(images, shapes=shapes, meta=CLICK)
+    return with_layout(images, shapes=shapes, meta=HOW_TO_PLAY)
 
 
-def _revealed(images: dict, mine: np.ndarray, member: np.ndarray) -> dict:
+def _revealed(images: dict, guess: np.ndarray, member: np.ndarray) -> dict:
     """The sheet with frames in the colours of membership, and crosses over mistakes."""
     shapes = []
-    for box, is_accused, is_member in zip(_boxes(images), mine, member, strict=True):
+    for box, is_accused, is_member in zip(_boxes(images), guess, member, strict=True):
         shapes.append({"type": "rect", "line": FRAMES[bool(is_member)]} | box)
         if is_accused != is_member:
             falling = {"type": "line", "line": CROSS} | box

@@ -21,14 +21,16 @@ from mia_nb.widgets.stored import Source
 DRAWS = 100  # redrawn worlds, and bootstrap samples of a frontier
 BUDGETS = (1, 4, 16, 64)
 RACERS = ("loss", "rmia", "nig", "lira_per_sample", "lira_shrunk")
-ONE_REFERENCE = ("loss", "rmia", "attack_r", "attack_r_lattice")  # enough for these
+# attacks that run on a single reference model
+ONE_REFERENCE = ("loss", "rmia", "attack_r", "attack_r_lattice")
 PAIRS = 8  # of targets: enough for an interval, few enough to be quick
 RATE = 0.05  # false alarms that several hundred non-members can resolve
 METRICS = {"AUC": "auc", f"found at {RATE:.0%} false alarms": f"tpr@{RATE:g}"}
 NOT_RUN = pd.DataFrame(np.nan, list(METRICS.values()), ["value", "low", "high"])
 STRONGEST_OF = ("rmia", "lira_global", "loss")
 FAMILIES = {"dp_sgd": "DP-SGD", "relaxloss": "RelaxLoss", "": "ordinary"}
-HIDDEN, STEPS = 16, 16
+HIDDEN = 16  # width of the small network whose gradients are shown
+STEPS = 16  # of its equation
 
 
 def mean_auc(scores: Scores) -> float:
@@ -58,10 +60,10 @@ def odd(signals: Signals, attacked: int) -> np.ndarray:
 
     Parameters:
         signals: of a pool
-        attacked: so many models, the first ones, are attacked and have no say; all others decide
+        attacked: number of models, the first ones, that are attacked; only the others are counted
 
     Returns:
-        (N,) bool; an image that every model that decides saw is not odd
+        (N,) bool; an image that all of the counted models were trained on is not odd
     """
     unseen = ~signals.member[attacked:]
     right = (signals.correct[attacked:, 0] & unseen).sum(axis=0)
@@ -69,13 +71,13 @@ def odd(signals: Signals, attacked: int) -> np.ndarray:
 
 
 def facts_of_training(source: Source) -> dict:
-    """What `widgets.ladder` wants to know of a stored network: the nominal sampling of its
-    training, its equation, and what DP-SGD was given, from its recipe and its outputs.
+    """Arguments of `widgets.ladder` for a stored network: the nominal sampling of its training, its
+    equation, and the parameters of DP-SGD.
 
     Caveat: without DP-SGD the sampling is nominal, and no accountant's number proves anything.
     """
     recipe = source.recipe
-    members = (len(source.signals.labels) - recipe["population"]) // 2  # as many as are expected
+    members = (len(source.signals.labels) - recipe["population"]) // 2  # on average
     sampling = {
         "sample_rate": recipe["batch"] / members,
         "steps": recipe["epochs"] * (members // recipe["batch"]),
@@ -96,11 +98,10 @@ def pair_ids(signals: Signals) -> np.ndarray:
 def redrawn(
     signals: Signals, attack: str, *, keep_complement: bool = False
 ) -> tuple[float, np.ndarray]:
-    """AUC of an attack with the real members, and in worlds in which membership was dealt anew.
+    """AUC of an attack with the real members, and with membership masks drawn anew.
 
     Each is the mean over the targets of the first two pairs. If membership changed no signal, the
-    real mask would be one of the redrawn ones: the p-value is (1 + #{drawn >= real}) /
-    (100 + 1).
+    real mask would be like a redrawn one: `p_value` compares them.
 
     Parameters:
         signals: of complementary pairs of models
@@ -126,11 +127,11 @@ def redrawn(
 
 
 def p_value(real: float, drawn: np.ndarray) -> float:
-    """(1 + #{drawn >= real}) / (len(drawn) + 1): the real world is one of the possible ones.
+    """(1 + #{drawn >= real}) / (len(drawn) + 1): the real mask counts as one of the drawn ones.
 
     Parameters:
-        real: a statistic of the real world
-        drawn: the same of worlds in which membership was dealt anew
+        real: a statistic with the real members
+        drawn: (draws,) the same statistic with membership masks drawn anew
     """
     return (1 + int((drawn >= real).sum())) / (len(drawn) + 1)
 
@@ -138,11 +139,11 @@ def p_value(real: float, drawn: np.ndarray) -> float:
 def with_references(
     signals: Signals, attack: str, references: int, *, pairs: int = PAIRS
 ) -> Scores | None:
-    """Scores of both targets of some pairs, each with so many reference models: those of the pairs
-    that follow.
+    """Scores of both targets of some pairs, each with the given number of reference models, taken
+    from the pairs that follow.
 
-    A single reference has seen an image or not, so that no attack has both sides: rmia then weighs
-    models equally (`base`), the likelihood ratios cannot run.
+    A single reference was either trained on an image or not, so that attacks that need references
+    of both kinds cannot run. RMIA then weighs all models equally, which is the attack `base`.
 
     Parameters:
         signals: of complementary pairs of models
@@ -157,8 +158,8 @@ def with_references(
         ValueError: for more references than there are.
     """
     pair = pair_ids(signals)
-    models = [np.flatnonzero(pair == number) for number in range(pair.max() + 1)]
-    most = len(pair) - len(models[0])
+    models_of_pair = [np.flatnonzero(pair == number) for number in range(pair.max() + 1)]
+    most = len(pair) - len(models_of_pair[0])
     if not 1 <= references <= most:
         raise ValueError(f"{references} references: this pool leaves 1 to {most}")
     if references == 1 and attack not in ONE_REFERENCE:
@@ -167,11 +168,12 @@ def with_references(
         attack = "base"
 
     parts = []
-    for number, targets in enumerate(models[:pairs]):
-        others = np.concatenate(models[number + 1 :] + models[:number])[:references]
-        world = signals.select(models=np.concatenate([targets, others]))
+    for number, targets in enumerate(models_of_pair[:pairs]):
+        following = models_of_pair[number + 1 :] + models_of_pair[:number]
+        others = np.concatenate(following)[:references]
+        selected = signals.select(models=np.concatenate([targets, others]))
         try:
-            scores = attacks.score(attack, world, targets=range(len(targets)))
+            scores = attacks.score(attack, selected, targets=range(len(targets)))
         except ValueError:
             return None
         if np.isnan(scores.value).all():
@@ -186,7 +188,7 @@ def with_references(
 
 @lru_cache(32)
 def race_table(signals: Signals) -> pd.DataFrame:
-    """What every attack of the race finds with 1, 4, 16 and 64 reference models; budgets larger
+    """AUC and TPR of every attack of the race with 1, 4, 16 and 64 reference models; budgets larger
     than the pool are left out.
 
     Parameters:
@@ -253,7 +255,14 @@ def gradients(x: np.ndarray, label: int, classes: int, *, sigma: float, seed: in
     h_0 = W x + b;  h_{i+1} = h_i + tanh(h_i) dt + sigma sqrt(dt) eps_i, 16 steps to T = 1;  logits
     = V h / |h| + c. With g = dL/dh_0 of the cross-entropy L: dL/dW = g x^T and dL/db = g, so that
     every row of dL/dW over dL/db is the record, and dL/dc = p - e_label has its only negative entry
-    at the label: noise changes g and p, and neither of the two statements.
+    at the label: noise changes g and p, but neither of the two statements.
+
+    Parameters:
+        x: (D,) the record
+        label: its class
+        classes: number of classes K
+        sigma: strength of the noise in the equation
+        seed: of the weights and of the noise
     """
     x = np.asarray(x, float).ravel()
     rng = np.random.default_rng(seed)
