@@ -52,10 +52,9 @@ Whole = Annotated[
 
 
 class Images(NamedTuple):
-    """Labelled images as one uint8 tensor, and how a model's input is made of them.
+    """Labelled images as one uint8 tensor, with their normalisation.
 
-    A sample of an event camera is T frames of counts, which lie one after the other along the
-    channels.
+    A sample of an event camera is T frames of event counts, one after the other along the channels.
     """
 
     x: Tensor  # (N, T * C, H, W) uint8
@@ -104,22 +103,23 @@ class Images(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """sha256 (hex) of x, y, canaries, number of classes, normalisation and, where there are
-        several, the number of frames, as they are now.
+        """sha256 (hex) of x, y, canaries, number of classes, normalisation and, if there are
+        several, the number of frames.
 
-        Results are kept under it. It is computed each time, at about a gigabyte a second.
+        Results are stored under it. It is computed anew at each use, at about a gigabyte a second,
+        since the tensors may have been changed.
         """
         x, y = (values.detach().cpu().contiguous().numpy() for values in (self.x, self.y))
         scale = [[float(value) for value in values] for values in (self.mean, self.std)]
-        about = [list(x.shape), len(self.classes), *scale]
+        header = [list(x.shape), len(self.classes), *scale]
         if self.frames > 1:
-            about.append(self.frames)
-        sha = hashlib.sha256(json.dumps(about).encode())
+            header.append(self.frames)
+        sha = hashlib.sha256(json.dumps(header).encode())
         sha.update(memoryview(x.reshape(-1).view(np.uint8)))
         sha.update(y.astype("<i8").tobytes())
         if self.canary is not None:
             sha.update(np.asarray(self.canary, bool).tobytes())
-        if x.dtype != np.uint8 or y.dtype.kind not in "iu":  # no images as they are stored
+        if x.dtype != np.uint8 or y.dtype.kind not in "iu":  # not as `load` makes them
             sha.update(digests.digest(x.dtype.str, y).encode())
         return sha.hexdigest()
 
@@ -395,39 +395,43 @@ class Signals:
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise ValueError(f'info["activity"] is {shown(names)}; wanted a name a column')
             wanted["activity"] = (shape[0], shape[2], len(names))
-        for name, fitting in wanted.items():
+        for name, expected in wanted.items():
             value = getattr(self, name)
-            if value is not None and value.shape != fitting:
-                raise ValueError(f"{name} has shape {value.shape}; margin {shape} wants {fitting}")
+            if value is not None and value.shape != expected:
+                raise ValueError(f"{name} has shape {value.shape}; margin {shape} wants {expected}")
         for name in ("population", "member"):
-            if (value := getattr(self, name)) is not None and value.dtype != bool:
+            value = getattr(self, name)
+            if value is not None and value.dtype != bool:
                 raise ValueError(f"{name} has dtype {value.dtype}; wanted booleans")
         if self.labels.size and self.labels.min() < 0:
             raise ValueError(f"labels hold {self.labels.min()}; wanted class numbers from 0 up")
         one_of("query_kind", self.query_kind, QUERY_KINDS)
-        self.refuse_holes()
+        self.check_complete()
 
-    def refuse_holes(self) -> None:
-        """ValueError where a number is missing: an attack would take it for a sample without a
-        reference, or sort it among the others. Entropies may be missing as a whole (all NaN).
+    def check_complete(self) -> None:
+        """ValueError where a number is missing (NaN), or a margin is infinite.
+
+        An attack would take a missing number for a sample without a reference, or sort it among the
+        others. Entropies may be missing as a whole (all NaN).
         """
-        for name in (*CUBES[:3], "top_log_p", "activity"):
+        entropies = ("entropy", "modified_entropy")
+        for name in ("margin", *entropies, "top_log_p", "activity"):
             array = getattr(self, name)
-            # attacks read blocks of what was checked
+            # attacks read `Columns`, blocks of arrays that were checked
             if not isinstance(array, np.ndarray) or not array.size:
                 continue
-            # whoever wrote what lies in the store checked it: of that only margins are read, which
-            # every attack reads
+            # read-only arrays are the store's and were checked when they were written; of them only
+            # margins are checked again, which every attack reads anyway
             if name != "margin" and not array.flags.writeable:
                 continue
-            # row by row: what lies on the disk is not in memory at once
-            odd = np.isnan if name != "margin" else lambda row: ~np.isfinite(row)
-            counts = [int(odd(row).sum()) for row in array]
+            is_missing = np.isnan if name != "margin" else _is_not_finite
+            # row by row: arrays on the disk may not fit into memory
+            counts = [int(is_missing(row).sum()) for row in array]
             missing = sum(counts)
-            if not missing or (missing == array.size and name in CUBES[1:3]):
+            if not missing or (missing == array.size and name in entropies):
                 continue
             model = next(m for m, count in enumerate(counts) if count)
-            where = np.argwhere(odd(array[model]))[0]
+            where = np.argwhere(is_missing(array[model]))[0]
             # the last axis is that of samples, but not in arrays without queries
             sample = where[0] if name in ("top_log_p", "activity") else where[-1]
             raise ValueError(
@@ -473,7 +477,7 @@ class Signals:
             ValueError: where an axis has no such entries.
         """
         m, q, n = (
-            _picks(size, index)
+            _axis_index(size, index)
             for size, index in zip(self.shape, (models, queries, samples), strict=True)
         )
         cut = {name: getattr(self, name)[m][:, q][:, :, n] for name in CUBES}
@@ -612,7 +616,7 @@ class Signals:
                 all_probabilities &= bool(
                     (raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3)
                 )
-                log_p, *values = _measure(z, labels)
+                log_p, *values = _measures_of_logits(z, labels)
                 for cube, value in zip(cubes.values(), values, strict=True):
                     cube[m, q] = value
                 mean_log_p = mean_log_p + log_p / queries
@@ -633,6 +637,10 @@ class Signals:
             info=dict(instance("info", {} if info is None else info, dict)),
             **cubes,
         )
+
+
+def _is_not_finite(values: np.ndarray) -> np.ndarray:
+    return ~np.isfinite(values)
 
 
 def _logits_and_labels(logits: object, labels: object) -> tuple[np.ndarray, np.ndarray]:
@@ -680,32 +688,40 @@ def _check_release(number: int, release: Signals, last: Signals) -> None:
             )
 
 
-def _picks(size: int, index: int | Sequence[int] | slice | np.ndarray | None) -> slice | np.ndarray:
-    """What picks these entries of an axis, a slice or an array; ValueError where there are none."""
+def _axis_index(
+    size: int, index: int | Sequence[int] | slice | np.ndarray | None
+) -> slice | np.ndarray:
+    """A slice or an array that indexes an axis of this size; ValueError where it has no such
+    entries.
+    """
     try:
         if index is None or isinstance(index, slice):
-            picks = index or slice(None)
+            axis_index = index or slice(None)
         else:
-            picks = np.atleast_1d(index)
-        np.arange(size)[picks]
+            axis_index = np.atleast_1d(index)
+        np.arange(size)[axis_index]  # raises IndexError
     except (IndexError, TypeError, ValueError):
         raise ValueError(
             f"{shown(index)} picks nothing from an axis of {size}: wanted numbers below it, a slice"
             " or a mask"
         ) from None
-    return picks
+    return axis_index
 
 
 def pair_ids(member: np.ndarray) -> np.ndarray:
     """(M,) number of each row's pair: rows of member (M, N) that are equal or exactly complementary
-    share one; numbered in order of appearance.
+    have the same number. Pairs are numbered in order of appearance.
     """
-    known: dict[bytes, int] = {}
-    keys = (np.packbits(row ^ row[:1]).tobytes() for row in member)
-    return np.array([known.setdefault(key, len(known)) for key in keys], int)
+    numbers: dict[bytes, int] = {}
+    pairs = []
+    for row in member:
+        # a row and its complement become the same row, which begins with False
+        key = np.packbits(row ^ row[:1]).tobytes()
+        pairs.append(numbers.setdefault(key, len(numbers)))
+    return np.array(pairs, int)
 
 
-def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
+def _measures_of_logits(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
     """log p (N, K), margin, entropy, modified entropy and correctness (N,) of logits (N, K).
 
     The largest class is taken out of its own sums, so that neither log p nor log(1 - p) cancels
@@ -714,20 +730,25 @@ def _measure(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
     columns = np.arange(len(z))
     top = z.argmax(1)
     z_y = z[columns, labels]
-    others = z.copy()
-    rest = z.copy()
-    others[columns, labels] = rest[columns, top] = -np.inf
-    margin = z_y - logsumexp(others, axis=1)
-    lead = z[columns, top] - logsumexp(rest, axis=1)
+    without_label = z.copy()
+    without_label[columns, labels] = -np.inf
+    without_top = z.copy()
+    without_top[columns, top] = -np.inf
+    margin = z_y - logsumexp(without_label, axis=1)
+    top_margin = z[columns, top] - logsumexp(without_top, axis=1)
     log_p = z - logsumexp(z, axis=1, keepdims=True)
-    log_p[columns, top] = -np.logaddexp(0, -lead)
+    log_p[columns, top] = -np.logaddexp(0, -top_margin)
     p = np.exp(log_p)
-    log_not = np.log1p(-np.minimum(p, 0.75))
-    log_not[columns, top] = -np.logaddexp(0, lead)
-    wrong = p * log_not
-    wrong[columns, labels] = 0
-    modified = np.exp(-np.logaddexp(0, margin)) * np.logaddexp(0, -margin) - wrong.sum(1)
-    return log_p, margin, np.maximum(-(p * log_p).sum(1), 0), modified, z_y > others.max(1)
+    entropy = np.maximum(-(p * log_p).sum(1), 0)
+    log_not_p = np.log1p(-np.minimum(p, 0.75))  # only the top class exceeds it
+    log_not_p[columns, top] = -np.logaddexp(0, top_margin)
+    of_other_classes = p * log_not_p
+    of_other_classes[columns, labels] = 0
+    not_p_y = np.exp(-np.logaddexp(0, margin))
+    minus_log_p_y = np.logaddexp(0, -margin)
+    modified_entropy = not_p_y * minus_log_p_y - of_other_classes.sum(1)
+    correct = z_y > without_label.max(1)
+    return log_p, margin, entropy, modified_entropy, correct
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,9 +102,9 @@ def score(
     name, function = find(attack)
     pool = target if references is None else references
     # arrays may have been changed since they were checked
-    target.refuse_holes()
+    target.check_complete()
     if pool is not target:
-        pool.refuse_holes()
+        pool.check_complete()
     audited = ~target.population
     targets = row_numbers("targets", targets, target.shape[0])
     plain, options = _function_and_options(function)

@@ -229,26 +229,27 @@ def _covariance(
         residual = (reference_columns[:, part] - centre) / spread[:, part] * learned[part]
         residual = residual.swapaxes(0, 1).reshape(number, -1)
         products += residual @ residual.T
-    free = (side.n_in + side.n_out - 2)[learned].sum()
-    return products / free
+    degrees_of_freedom = (side.n_in + side.n_out - 2)[learned].sum()
+    return products / degrees_of_freedom
 
 
 def _log_variance(world: World, learned: np.ndarray) -> np.ndarray:
     """Unbiased logarithms of the variances of these samples on one side."""
-    free = world.n[learned] - 1
-    variance = world.ss[learned] / free
+    degrees_of_freedom = world.n[learned] - 1
+    variance = world.ss[learned] / degrees_of_freedom
     floor = FLOOR * (1 + variance.mean())
-    bias = digamma(free / 2) - np.log(free / 2)
+    half = degrees_of_freedom / 2
+    bias = digamma(half) - np.log(half)
     return np.log(np.maximum(variance, floor)) - bias
 
 
 def smoother(
     level: np.ndarray, degree: int
 ) -> Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]:
-    """What regresses values (n,) at these levels (n,), and gives the regression as a function of
-    any level.
+    """A function that fits a curve to values (n,) at these levels (n,).
 
-    Legendre polynomials of the rank: the basis is nearly orthogonal whatever the levels' scale.
+    The curve is itself a function, of any levels. It is a Legendre polynomial of the rank among the
+    levels, a basis that is nearly orthogonal whatever their scale.
     """
     ordered = np.sort(level)
 

@@ -22,7 +22,7 @@ from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 SMALLEST = 1e-6  # eigenvalue, in units of the largest, below which columns are copies
-SEEN = {  # by whom: the columns of `Signals.activity`, by the first word of their names
+SEEN = {  # attacker: the first words of the names of the columns of `Signals.activity` that it sees
     "answers": ("answer",),
     "power": ("accumulates",),
     "counts": ("count",),
@@ -102,23 +102,26 @@ def spikes(
             f" ({len(references.info['activity'])}) show other columns: query both alike"
         )
     score = lira_smooth(target, references, degree=degree, missing=missing)
-    shown = _columns_seen(names, see)
-    if not shown:
+    seen = _columns_seen(names, see)
+    if not seen:
         return score
-    reference_columns = references.activity[:, :, shown].swapaxes(1, 2)
-    activity = _without_habits(
-        target.activity[0][:, shown].T, reference_columns, references, side, degree
-    )
-    target_columns = np.concatenate([target.margin[0], activity[0]])
-    reference_columns = np.concatenate([references.margin, activity[1:]], axis=1)
-    every = columns(reference_columns)
-    numbers = [
-        Columns(every.shape, lambda index, row=row: reference_columns[:, row, index[-1]])
-        for row in range(reference_columns.shape[1])
+    target_activity = target.activity[0][:, seen].T
+    reference_activity = references.activity[:, :, seen].swapaxes(1, 2)
+    activity = _without_habits(target_activity, reference_activity, references, side, degree)
+    target_numbers = np.concatenate([target.margin[0], activity[0]])
+    reference_numbers = np.concatenate([references.margin, activity[1:]], axis=1)
+    reference_columns = columns(reference_numbers)
+    columns_of_rows = [
+        Columns(
+            reference_columns.shape, lambda index, row=row: reference_numbers[:, row, index[-1]]
+        )
+        for row in range(reference_numbers.shape[1])
     ]
-    summary = worlds(numbers, side.mask)
-    parts = standardised("spikes", target_columns, every, side, summary, degree, leading=1)
-    return score + _added(parts, side)
+    summary = worlds(columns_of_rows, side.mask)
+    parts = standardised(
+        "spikes", target_numbers, reference_columns, side, summary, degree, leading=1
+    )
+    return score + _gain_of_activity(parts, side)
 
 
 def _without_habits(
@@ -128,21 +131,24 @@ def _without_habits(
     side: Sides,
     degree: int,
 ) -> np.ndarray:
-    """(1 + M, R, N) activity of target and references, less what each of them does differently on
-    all samples of a level alike: that says nothing about any of them.
+    """(1 + M, R, N) activity of target and references without the habits of each network.
+
+    A habit is what a network does differently from the mean of the references on all samples of a
+    level alike, which says nothing about the membership of a single sample.
     """
     margin = np.mean(references.margin[:, 0], axis=0)
     audited = side.audited
     smooth = smoother(margin[audited], min(degree, int(audited.sum()) // SAMPLES_A_DEGREE))
     usual = reference_activity.mean(0, dtype=float)
-    without_usual = np.empty((1 + len(reference_activity), *target_activity.shape))
+    without_habits = np.empty((1 + len(reference_activity), *target_activity.shape))
     for row, activity in enumerate((target_activity, *reference_activity)):
-        for number, unlike in enumerate(activity - usual):
-            without_usual[row, number] = activity[number] - smooth(unlike[audited])(margin)
-    return without_usual
+        for number, difference in enumerate(activity - usual):
+            habit = smooth(difference[audited])(margin)
+            without_habits[row, number] = activity[number] - habit
+    return without_habits
 
 
-def _added(parts: Standardised, side: Sides) -> np.ndarray:
+def _gain_of_activity(parts: Standardised, side: Sides) -> np.ndarray:
     """(N,) log-likelihood ratio of the activity given the margin, d^T S^-1 e."""
     slopes = parts.shared[1:, 0] / parts.shared[0, 0]
     rest = parts.shared[1:, 1:] - np.outer(slopes, parts.shared[0, 1:])
@@ -150,10 +156,12 @@ def _added(parts: Standardised, side: Sides) -> np.ndarray:
     target_columns = (parts.target[1:] - slopes[:, None] * parts.target[0]) / unit
     gap = (parts.gap[1:] - slopes[:, None] * parts.gap[0]) / unit
     learned = parts.learned
-    a_gap = (1 / side.n_in[learned] + 1 / side.n_out[learned]).mean()
-    noise = a_gap * (parts.degree + 1) / learned.sum()
-    size = (gap[:, learned] ** 2).mean(1)
-    gap *= np.maximum(1 - noise / np.maximum(size, FLOOR), 0)[:, None]
+    gap_variance = (1 / side.n_in[learned] + 1 / side.n_out[learned]).mean()
+    noise = (
+        gap_variance * (parts.degree + 1) / learned.sum()
+    )  # mean square of a fitted gap that is 0
+    mean_square = (gap[:, learned] ** 2).mean(1)
+    gap *= np.maximum(1 - noise / np.maximum(mean_square, FLOOR), 0)[:, None]
     # columns that are copies of each other are one
     weights = np.linalg.pinv(rest / unit / unit.T, rcond=SMALLEST, hermitian=True) @ gap
     return np.einsum("rn,rn->n", weights, target_columns)
@@ -170,4 +178,9 @@ def _columns_seen(names: list[str], see: str | list[str] | tuple[str, ...]) -> l
     measures: list[str] = []
     for attacker in attackers:
         measures += SEEN[one_of("see", attacker, (*SEEN, "all"))]
-    return [number for number, name in enumerate(names) if name.split(" ")[0] in measures]
+    seen = []
+    for number, name in enumerate(names):
+        measure = name.split(" ")[0]
+        if measure in measures:
+            seen.append(number)
+    return seen
