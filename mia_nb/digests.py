@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     import pandas
     import torch
 
-# kinds of array elements whose bytes are their value; objects and texts of variable length are not
+# kinds of array elements whose bytes are their value, unlike objects and texts of variable length
 PLAIN_KINDS = "biufcmMSUV"
-# entries of a class that say where it stands, or that are derived from its others
+# attributes of a class that say where it was defined, or that follow from its other attributes
 DERIVED = {
     "__module__",
     "__dict__",
@@ -124,7 +124,7 @@ def digest_of_function(function: Callable, *, versions: bool = True) -> str:
         False
     """
     if not callable(function):
-        raise ValueError(f"{_named(function)} is no function")
+        raise ValueError(f"{_type_name(function)} is no function")
     return _Writer(versions).hex((function,))
 
 
@@ -138,26 +138,28 @@ class _Writer:
     def __init__(self, versions: bool = True) -> None:
         self.versions = versions
         self.sha = hashlib.sha256()
-        self.open: list[object] = []  # what is being written now, outermost first
+        self.in_progress: list[object] = []  # the values being written, outermost first
         self.numbers: dict[int, int] = {}  # id of a function, class or module: its number
-        self.alive: list[object] = []  # objects whose id is in use
-        self.trail: list[str] = []  # names that lead to what is written now, for messages
+        self.kept_alive: list[object] = []  # the objects of these ids, which no other may reuse
+        self.trail: list[str] = []  # names that lead to the value being written, for messages
 
-    def beside(self, value: object) -> str:
-        """The digest of one entry of what has no order, with what is known of the whole."""
+    def digest_of_entry(self, value: object) -> str:
+        """The digest of one entry of a set or mapping, as it would be written here next."""
         other = _Writer(self.versions)
-        other.open = [*self.open]
+        other.in_progress = [*self.in_progress]
         other.numbers = {**self.numbers}
-        other.alive = [*self.alive]
+        other.kept_alive = [*self.kept_alive]
         other.trail = [*self.trail]
         other.write(value)
-        self.alive += other.alive
+        self.kept_alive += other.kept_alive
         return other.sha.hexdigest()
 
     def version(self, home: str | None) -> str:
+        """The version of the distribution that a module is in; "" if versions do not count."""
         return _version(home) if self.versions else ""
 
     def hex(self, contents: tuple) -> str:
+        """Write these contents; the sha256 of all that was written."""
         try:
             self.put("contents", len(contents))
             with without_collection():
@@ -168,42 +170,45 @@ class _Writer:
         return self.sha.hexdigest()
 
     def put(self, tag: str, *parts: object) -> None:
-        """A tag and its parts (bytes, text or whole numbers), each preceded by its length."""
+        """Write a tag and its parts (bytes, text or whole numbers), each preceded by its length."""
         pieces = []
         for part in (tag, len(parts), *parts):
             raw = part if isinstance(part, bytes | memoryview) else str(part).encode(*UTF8)
             size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
             pieces += [size.to_bytes(8, "big"), raw]
-        if any(isinstance(piece, memoryview) for piece in pieces):  # large: without a copy
+        if any(isinstance(piece, memoryview) for piece in pieces):  # large: do not copy it
             for piece in pieces:
                 self.sha.update(piece)
         else:
             self.sha.update(b"".join(pieces))
 
-    def named(self, name: str, value: object) -> None:
-        """A value, under a name that a message gives where the value cannot be written."""
+    def write_named(self, name: str, value: object) -> None:
+        """Write a value under a name, which messages use if the value cannot be written."""
         self.put("name", name)
         self.trail.append(name)
         self.write(value)
         self.trail.pop()
 
     def where(self) -> str:
+        """The names that lead to the value being written, for a message."""
         return f"`{'.'.join(self.trail)}`" if self.trail else "this"
 
-    def refuse(self, value: object) -> ValueError:
+    def refusal(self, value: object) -> ValueError:
+        """The error for a value without content that could be compared."""
         return ValueError(
-            f"{self.where()} is {_named(value)}, which has no content that could be compared"
+            f"{self.where()} is {_type_name(value)}, which has no content that could be compared"
         )
 
     def write(self, value: object) -> None:
-        """Any value; the first form that fits it."""
+        """Write any value. One that is being written already, or a function or class that was
+        written before, is written as a reference.
+        """
         kind = type(value)
         if kind in SCALARS:
             self.put(kind.__name__, SCALARS[kind](value))
             return
-        # containers and objects may hold themselves: what is being written already is named by
-        # its place
-        for depth, outer in enumerate(self.open):
+        # containers and objects may hold themselves
+        for depth, outer in enumerate(self.in_progress):
             if outer is value:
                 self.put("within", depth)
                 return
@@ -212,12 +217,13 @@ class _Writer:
                 self.put("again", self.numbers[id(value)])
                 return
             self.numbers[id(value)] = len(self.numbers)
-            self.alive.append(value)
-        self.open.append(value)
-        self.form(value)
-        self.open.pop()
+            self.kept_alive.append(value)
+        self.in_progress.append(value)
+        self.write_by_type(value)
+        self.in_progress.pop()
 
-    def form(self, value: object) -> None:
+    def write_by_type(self, value: object) -> None:
+        """Write a value in the first way that fits its type."""
         kind = type(value)
         if kind in CONTAINERS:
             CONTAINERS[kind](self, value)
@@ -227,8 +233,8 @@ class _Writer:
             self.write_array(value)
         elif isinstance(value, types.ModuleType):
             self.write_module(value, ())
-        elif (library := _library_form(value)) is not None:
-            library(self, value)
+        elif (library_writer := _library_writer(value)) is not None:
+            library_writer(self, value)
         elif isinstance(value, types.FunctionType):
             self.write_function(value)
         elif isinstance(value, functools._lru_cache_wrapper):
@@ -247,24 +253,25 @@ class _Writer:
             self.write(entry)
 
     def write_set(self, value: Iterable) -> None:
-        self.put(type(value).__name__, *sorted(self.beside(entry) for entry in value))
+        self.put(type(value).__name__, *sorted(self.digest_of_entry(entry) for entry in value))
 
     def write_mapping(self, value: dict) -> None:
-        """Entries by key, whatever their order."""
+        """Write the entries sorted by key."""
         entries = []
         for key, entry in value.items():
-            known = f"text {key}" if type(key) is str else f"digest {self.beside(key)}"
-            entries.append((known, str(key) if isinstance(key, str | int) else "entry", entry))
+            key_text = f"text {key}" if type(key) is str else f"digest {self.digest_of_entry(key)}"
+            name = str(key) if isinstance(key, str | int) else "entry"
+            entries.append((key_text, name, entry))
         entries.sort(key=lambda entry: entry[0])
         self.put(type(value).__name__, len(entries))
-        for known, name, entry in entries:
-            self.put("key", known)
+        for key_text, name, entry in entries:
+            self.put("key", key_text)
             self.trail.append(name)
             self.write(entry)
             self.trail.pop()
 
     def write_array(self, array: np.ndarray | np.generic) -> None:
-        """Kind, type, shape and values, whatever the order in memory."""
+        """Write kind, shape, type and values, whatever the order in memory."""
         kind = type(array)
         if isinstance(array, np.generic):
             self.put("scalar")
@@ -273,13 +280,13 @@ class _Writer:
         else:
             self.put("array of a class")
             self.write(kind)
-            self.named("attributes", dict(vars(array)))
+            self.write_named("attributes", dict(vars(array)))
         array = np.asarray(array)
         self.put("shape", *array.shape)
         self.write_dtype(array.dtype)
         if array.dtype.names is not None:
             for name in array.dtype.names:
-                self.named(name, array[name])
+                self.write_named(name, array[name])
         elif array.dtype.kind not in PLAIN_KINDS or array.dtype.hasobject:
             for entry in array.ravel().tolist():
                 self.write(entry)
@@ -288,7 +295,7 @@ class _Writer:
             self.put("values", memoryview(raw).cast("B"))
 
     def write_dtype(self, dtype: np.dtype) -> None:
-        # two names of one type of C, as long and long long, are one content
+        # types of the same elements count as one, as C's long and long long
         kind = "" if dtype.kind in PLAIN_KINDS.replace("V", "") else type(dtype).__qualname__
         self.put("dtype", dtype.str, str(dtype), kind, dtype.itemsize)
         if dtype.names is not None:
@@ -302,17 +309,17 @@ class _Writer:
     # functions, classes, modules
 
     def write_function(self, function: types.FunctionType) -> None:
-        """The name of an installed function; of any other its code and what it refers to."""
+        """Write the name of an installed function; of any other, its code and what it refers to."""
         home = str(function.__globals__.get("__name__"))
         from_package = installed(home)
-        if from_package and _reachable(home, function.__code__.co_qualname) is function:
+        if from_package and _looked_up(home, function.__code__.co_qualname) is function:
             self.put("installed", home, function.__code__.co_qualname, self.version(home))
             return
         self.put("function", home if from_package else "")
         self.write_code(function.__code__)
-        self.named("defaults", function.__defaults__)
-        self.named("keyword defaults", function.__kwdefaults__)
-        self.named("attributes", function.__dict__)
+        self.write_named("defaults", function.__defaults__)
+        self.write_named("keyword defaults", function.__kwdefaults__)
+        self.write_named("attributes", function.__dict__)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         for name, cell in cells:
             try:
@@ -320,14 +327,14 @@ class _Writer:
             except ValueError:
                 self.put("empty", name)
             else:
-                self.named(name, content)
+                self.write_named(name, content)
         if from_package:
             self.put("version", self.version(home))
         else:
             self.write_globals(function)
 
     def write_code(self, code: types.CodeType) -> None:
-        """What runs, without the place that it was written at."""
+        """Write compiled code without its file and line numbers."""
         self.put("code", code.co_code, code.co_flags, code.co_name)
         self.put("arguments", code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
         self.put("exceptions", getattr(code, "co_exceptiontable", b""))
@@ -341,8 +348,8 @@ class _Writer:
                 self.write(constant)
 
     def write_globals(self, function: types.FunctionType) -> None:
-        """What a function of your own takes from outside, name by name."""
-        reads, imports, attributes = _names(function.__code__)
+        """Write the globals and imports that a function of your own uses, name by name."""
+        reads, imports, attributes = _names_in_code(function.__code__)
         for name in sorted(reads):
             if name in function.__globals__:
                 value = function.__globals__[name]
@@ -355,7 +362,7 @@ class _Writer:
                 self.put("name", name)
                 self.write_module(value, attributes)
             else:
-                self.named(name, value)
+                self.write_named(name, value)
         package = function.__globals__.get("__package__") or ""
         for name in sorted(imports):
             self.put("import", name)
@@ -371,12 +378,13 @@ class _Writer:
     def write_module(
         self, module: types.ModuleType, attributes: Iterable[str], passed: tuple = ()
     ) -> None:
-        """What is installed by name and version; one's own by its file and by what is used of it.
+        """Write name and version of an installed module; of one of your own, its file and what is
+        used of it.
 
         Parameters:
             module: the module.
             attributes: names that may be looked up in it.
-            passed: modules that led here.
+            passed: modules from which this one was reached, which are not entered again.
         """
         name = module.__name__
         if installed(name):
@@ -386,20 +394,20 @@ class _Writer:
             self.put("again", self.numbers[id(module)])
         else:
             self.numbers[id(module)] = len(self.numbers)
-            self.alive.append(module)
+            self.kept_alive.append(module)
             self.put("own module", name, _file_digest(module))
         for attribute in sorted({*attributes} & vars(module).keys()):
             value = vars(module)[attribute]
             if not isinstance(value, types.ModuleType):
-                self.named(attribute, value)
+                self.write_named(attribute, value)
             elif value is not module and value not in passed:
                 self.put("name", attribute)
                 self.write_module(value, attributes, (*passed, module))
 
     def write_class(self, kind: type) -> None:
-        """The name of an installed class; of any other its bases and attributes."""
+        """Write the name of an installed class; of any other, its bases and attributes."""
         home, name = kind.__module__, kind.__qualname__
-        if installed(home) and _reachable(home, name) is kind:
+        if installed(home) and _looked_up(home, name) is kind:
             self.put("installed class", home, name, self.version(home))
             return
         if not kind.__flags__ & HEAP_TYPE:
@@ -411,54 +419,57 @@ class _Writer:
             self.write(base)
         members = dict(kind.__members__) if issubclass(kind, enum.Enum) else {}
         for attribute, member in members.items():
-            self.named(attribute, member.value)
+            self.write_named(attribute, member.value)
         for attribute, value in sorted(vars(kind).items()):
-            # beside its functions an enumeration keeps tables of its members
-            table = members and attribute.startswith("_") and not inspect.isroutine(value)
-            derived = attribute in DERIVED or attribute.startswith("__pydantic_")
-            if not (derived or table or attribute in members):
-                self.write_attribute(attribute, value)
+            if attribute in members:
+                continue
+            # an enumeration keeps tables of its members under such names
+            if members and attribute.startswith("_") and not inspect.isroutine(value):
+                continue
+            if attribute in DERIVED or attribute.startswith("__pydantic_"):
+                continue
+            self.write_attribute(attribute, value)
         for attribute, field in getattr(kind, "__pydantic_fields__", {}).items():
-            self.named(attribute, field)
+            self.write_named(attribute, field)
 
     def write_attribute(self, name: str, value: object) -> None:
-        """What stands in a class under a name."""
+        """Write an attribute of a class."""
         if isinstance(value, staticmethod | classmethod):
             self.put(type(value).__name__)
-            self.named(name, value.__func__)
+            self.write_named(name, value.__func__)
         elif isinstance(value, property):
             self.put("property")
-            self.named(name, (value.fget, value.fset, value.fdel))
+            self.write_named(name, (value.fget, value.fset, value.fdel))
         elif isinstance(value, functools.cached_property):
             self.put("cached property")
-            self.named(name, value.func)
+            self.write_named(name, value.func)
         elif isinstance(value, SLOTS):
             self.put("slot", name)
         else:
-            self.named(name, value)
+            self.write_named(name, value)
 
     # ----------------------------------------------------------------------------------------------
     # objects
 
     def write_object(self, value: object) -> None:
-        """An instance: its class, and what pickle would keep of it."""
+        """Write an instance: its class, and what pickle would keep of it."""
         kind = type(value)
         self.put("object")
         self.write(kind)
         if isinstance(value, set | frozenset):  # pickle would list the entries in any order
             self.write(frozenset(value))
-            self.named("attributes", vars(value))
+            self.write_named("attributes", vars(value))
             return
         try:
             reduce = copyreg.dispatch_table.get(kind)
             reduced = reduce(value) if reduce else value.__reduce_ex__(4)
         except Exception:
-            raise self.refuse(value) from None
+            raise self.refusal(value) from None
         if isinstance(reduced, str):  # a name in its module
             home = pickle.whichmodule(value, reduced)
-            known = installed(home) and _reachable(home, reduced) is value
+            known = installed(home) and _looked_up(home, reduced) is value
             if not known and kind.__module__ != "typing":
-                raise self.refuse(value)
+                raise self.refusal(value)
             self.put("global", home, reduced, self.version(home))
             return
         function, args, *rest = reduced
@@ -498,30 +509,30 @@ CONTAINERS: dict[type, Callable] = {
 
 
 # --------------------------------------------------------------------------------------------------
-# what libraries hold; a library that nobody imported has no objects here
+# objects of libraries; a library that was not imported has none here
 
 
-def _library_form(value: object) -> Callable | None:
-    """How an object of torch or pandas, or a path, is written; None for any other."""
+def _library_writer(value: object) -> Callable | None:
+    """The function that writes a path or an object of torch or pandas; None for any other value."""
     if isinstance(value, PurePath):
         return lambda writer, path: writer.put("path", type(path).__name__, str(path))
     torch = sys.modules.get("torch")
     pandas = sys.modules.get("pandas")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
-        return _tensor
+        return _write_tensor
     if pandas is not None and hasattr(pandas, "DataFrame"):
         if isinstance(value, pandas.DataFrame):
-            return _table
+            return _write_table
         if isinstance(value, pandas.Series):
-            return _column
+            return _write_column
         if isinstance(value, pandas.Index):
-            return _index
+            return _write_index
         if isinstance(value, pandas.api.extensions.ExtensionArray):
-            return _extension
+            return _write_extension
     return None
 
 
-def _tensor(writer: _Writer, tensor: torch.Tensor) -> None:
+def _write_tensor(writer: _Writer, tensor: torch.Tensor) -> None:
     import torch
 
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
@@ -534,38 +545,38 @@ def _tensor(writer: _Writer, tensor: torch.Tensor) -> None:
         writer.put("values", memoryview(raw).cast("B"))
 
 
-def _table(writer: _Writer, table: pandas.DataFrame) -> None:
+def _write_table(writer: _Writer, table: pandas.DataFrame) -> None:
     writer.put("table", *table.shape)
-    writer.named("columns", table.columns)
-    writer.named("index", table.index)
+    writer.write_named("columns", table.columns)
+    writer.write_named("index", table.index)
     for place in range(table.shape[1]):  # by place: names may repeat
-        writer.named(str(table.columns[place]), table.iloc[:, place].array)
-    writer.named("attrs", table.attrs)
+        writer.write_named(str(table.columns[place]), table.iloc[:, place].array)
+    writer.write_named("attrs", table.attrs)
 
 
-def _column(writer: _Writer, column: pandas.Series) -> None:
+def _write_column(writer: _Writer, column: pandas.Series) -> None:
     writer.put("column", len(column))
-    writer.named("name", column.name)
-    writer.named("index", column.index)
-    writer.named("values", column.array)
-    writer.named("attrs", column.attrs)
+    writer.write_named("name", column.name)
+    writer.write_named("index", column.index)
+    writer.write_named("values", column.array)
+    writer.write_named("attrs", column.attrs)
 
 
-def _index(writer: _Writer, index: pandas.Index) -> None:
+def _write_index(writer: _Writer, index: pandas.Index) -> None:
     writer.put("index", index.nlevels, len(index))
     for level in range(index.nlevels):
-        writer.named("name", index.names[level])
-        writer.named("values", index.get_level_values(level).array)
+        writer.write_named("name", index.names[level])
+        writer.write_named("values", index.get_level_values(level).array)
 
 
-def _extension(writer: _Writer, values: pandas.api.extensions.ExtensionArray) -> None:
-    """A column's values: of what NumPy holds as its array, else one by one."""
+def _write_extension(writer: _Writer, values: pandas.api.extensions.ExtensionArray) -> None:
+    """Write the values of a column: as an array if NumPy holds them, else one by one."""
     if isinstance(values.dtype, np.dtype) or type(values.dtype).__name__ == "NumpyEADtype":
         writer.put("values of numpy")
         writer.write(np.asarray(values))
     else:
         writer.put("extension")
-        writer.named("dtype", values.dtype)
+        writer.write_named("dtype", values.dtype)
         writer.write(list(values))
 
 
@@ -573,39 +584,41 @@ def _extension(writer: _Writer, values: pandas.api.extensions.ExtensionArray) ->
 # where code comes from
 
 
-def _named(value: object) -> str:
+def _type_name(value: object) -> str:
+    """ "a module.Class" for an instance of it, for messages."""
     kind = type(value)
     home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return f"a {home}{kind.__qualname__}"
 
 
-def _names(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
-    """Globals that a code reads, modules that it imports, and all names in it, with the functions
-    inside it.
+def _names_in_code(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
+    """(globals that this code reads, modules that it imports, all names in it), those of functions
+    defined inside it included.
     """
     reads = set()
     imports = set()
     attributes = set(code.co_names)
-    level = 0
-    before: list[object] = []
+    arguments: list[object] = []  # of the instructions so far
     for step in dis.get_instructions(code):
         if step.opname in GLOBAL_READS:
             reads.add(step.argval)
         elif step.opname == "IMPORT_NAME":
-            level = before[-2] if len(before) > 1 and isinstance(before[-2], int) else 0
+            # two instructions earlier the level of a relative import was loaded, its leading dots
+            is_relative = len(arguments) > 1 and isinstance(arguments[-2], int)
+            level = arguments[-2] if is_relative else 0
             imports.add("." * level + step.argval)
-        before.append(step.argval)
+        arguments.append(step.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            inner = _names(constant)
-            reads |= inner[0]
-            imports |= inner[1]
-            attributes |= inner[2]
+            inner_reads, inner_imports, inner_attributes = _names_in_code(constant)
+            reads |= inner_reads
+            imports |= inner_imports
+            attributes |= inner_attributes
     return reads, imports, attributes
 
 
-def _reachable(home: str, name: str) -> object:
-    """What stands in a module under a dotted name; None where nothing does."""
+def _looked_up(home: str, name: str) -> object:
+    """The value of a dotted name in a module; None if there is none."""
     value: object = sys.modules.get(home)
     for part in name.split("."):
         value = getattr(value, part, None)
@@ -614,29 +627,31 @@ def _reachable(home: str, name: str) -> object:
 
 @functools.cache
 def _standard_library() -> tuple[str, ...]:
+    """The folders of Python's own modules."""
     places = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return tuple({os.path.realpath(place) + os.sep for place in places})
 
 
 def installed(name: str | None) -> bool:
-    """Whether a module is Python's, of an installed package, or of this one: known by its version.
+    """Whether a module belongs to Python, to an installed package or to this package, whose version
+    identifies its code.
 
-    Code of one's own is all else: a script, a cell, a file or folder beside it, a package that was
-    installed to be edited.
+    All other code is the user's own: a script, a cell, a file or folder beside it, a package that
+    was installed in editable mode.
     """
     top = str(name).partition(".")[0]
     if top in (__package__, "builtins"):
         return True
     if top in ("__main__", "__mp_main__", "None", ""):
         return False
-    places = _places(top)
+    places = _source_paths(top)
     if not places:
         return top in sys.stdlib_module_names
     return all(_is_package_place(place) for place in places)
 
 
-def _places(top: str) -> list[str]:
-    """The file or folders that a module or package is, or would be, read from."""
+def _source_paths(top: str) -> list[str]:
+    """The file or folders from which a module or package is, or would be, imported."""
     module = sys.modules.get(top)
     if module is None:
         spec = None
@@ -654,6 +669,7 @@ def _places(top: str) -> list[str]:
 
 
 def _is_package_place(place: str) -> bool:
+    """Whether a file or folder is of an installed package or of Python itself."""
     if PACKAGES & {*Path(place).parts}:
         return True
     return os.path.realpath(place).startswith(_standard_library())
@@ -671,6 +687,7 @@ def _version(name: str | None) -> str:
 
 @functools.cache
 def _version_of(top: str, stated: str) -> str:
+    """The version of an installed top-level module; `stated`, its own, if no package has it."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(top)
     names = importlib.metadata.packages_distributions().get(top, [])
@@ -679,7 +696,7 @@ def _version_of(top: str, stated: str) -> str:
 
 @functools.cache
 def _version_here() -> str:
-    """The version of this package; where it is developed, its code."""
+    """The version of this package; in a checkout, a checksum of its code."""
     folder = Path(__file__).parent
     if _is_package_place(str(folder)):
         return importlib.metadata.version(__package__)
@@ -688,7 +705,7 @@ def _version_here() -> str:
 
 
 def _file_digest(module: types.ModuleType) -> str:
-    """The code of a module of one's own, "" for the script or notebook itself."""
+    """A checksum of the files of a module; "" for the script or notebook itself."""
     if module.__name__ == "__main__":
         return ""
     roots = [Path(root) for root in getattr(module, "__path__", [])]

@@ -1,11 +1,11 @@
-"""What may stand around spikes: calls that are linear in them.
+"""Checks that all calls between the spiking neurons of a network are linear.
 
 A converted network answers with a mean over time. A neuron's mean output tends to the ReLU that it
-stands for, and this carries over to the network's output only if all between the neurons is linear
-(strictly: affine) in what spikes. So what is linear is a list here; any other call is refused by
-its name. Two further things may stand where they do no harm: pooling by a maximum and norms, before
-the first spikes of constant input, and in networks that are trained with spikes from the start. And
-before the first weight, where a network prepares its images, everything may stand.
+replaces, and this carries over to the network's output only if everything between the neurons is
+linear (strictly: affine). The calls known to be linear are listed here; any other call is refused
+by its name. Max pooling and norms are also allowed where they do no harm: before the first spikes
+of constant input, and in networks that are trained with spikes from the start. Before the first
+weight, where a network prepares its images, everything is allowed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ LINEAR_LAYERS = (
     nn.Unfold,
     nn.Fold,
 )
-# layers that a network may learn to live with, but that are not linear
+# layers that are not linear, but that a network trained with spikes may contain
 SINGLE_STEP_LAYERS = (
     nn.MaxPool1d,
     nn.MaxPool2d,
@@ -108,7 +108,7 @@ SINGLE_STEP_LAYERS = (
     nn.LocalResponseNorm,
 )
 # Calls by name: functions of torch, torch.nn.functional and operator, and methods of tensors.
-# sums of what they are given
+# sums of their arguments
 SUMS = {
     "add",
     "sub",
@@ -122,7 +122,7 @@ SUMS = {
     "vstack",
     "dstack",
 }
-# linear in each factor while the others stand still
+# linear in each factor while the others are constant
 PRODUCTS = {
     "mul",
     "multiply",
@@ -143,7 +143,7 @@ PRODUCTS = {
     "conv_transpose3d",
 }
 # linear in their first argument
-FIRST = {
+LINEAR_IN_FIRST = {
     # values
     "neg",
     "negative",
@@ -228,8 +228,9 @@ FIRST = {
     "cuda",
 }
 LINEAR_ATTRIBUTES = {"T", "mT", "H", "mH", "data", "real"}
-SHAPED_BY = {"view_as", "expand_as", "reshape_as", "type_as"}  # the second lends its shape or dtype
-# values that do not depend on those of the tensor
+# of their second argument only the shape or the dtype counts
+SHAPED_BY = {"view_as", "expand_as", "reshape_as", "type_as"}
+# results that do not depend on the tensor's values
 CONSTANTS = {
     "zeros_like",
     "ones_like",
@@ -266,43 +267,40 @@ SINGLE_STEP = {
     "local_response_norm",
     "normalize",
 }
-OF_TORCH = {
+NAMES_OF_FUNCTIONS = {
     function: name
-    for name in SUMS | PRODUCTS | FIRST | CONSTANTS | SINGLE_STEP | SIZES | {"where"}
+    for name in SUMS | PRODUCTS | LINEAR_IN_FIRST | CONSTANTS | SINGLE_STEP | SIZES | {"where"}
     for home in (operator, torch, F)
     if callable(function := getattr(home, name, None))
 }
-SAMPLES = 4  # that linearity is tried on
+SAMPLES = 4  # on which linearity is tried
 TOLERANCE = 1e-3  # of the largest value
 BY_HAND = "insert mia_nb.models.snn.Spike modules by hand and pass the network to SNN"
 
 
 class Stage(IntEnum):
-    """How far a value has come: no image in it; an image that no weight has seen; analogue, once
-    for each image; made of spikes.
-    """
+    """How far a value is on the way from the images to the spikes."""
 
-    FIXED = 0
-    PIXELS = 1
-    ANALOGUE = 2
-    SPIKES = 3
+    FIXED = 0  # does not depend on the images
+    PIXELS = 1  # depends on images, but on no weight
+    ANALOGUE = 2  # depends on images and weights, computed once for each image
+    SPIKES = 3  # depends on spikes
 
 
 def check_calls(net: fx.GraphModule, *, mean_over_time: bool, encoded: bool = False) -> None:
-    """Refuse a traced network with a call that no spiking network may have.
+    """Refuse a traced network with a call that is not allowed in a spiking network.
 
     Parameters:
         net: of `sites.trace`.
         mean_over_time: whether the network was trained without spikes, so that means over time must
-            stand for its values (conversion). If not, pooling by a maximum and norms may stand
-            anywhere.
-        encoded: whether the images themselves come as spikes, others at every step.
+            equal its values (conversion). If not, max pooling and norms are allowed anywhere.
+        encoded: whether the images themselves are encoded as spikes, which differ at every step.
 
     Raises:
         ValueError: with the place, the name and the way out.
     """
     stages: dict[fx.Node, Stage] = {}
-    learned: set[fx.Node] = set()  # values that a weight had a part in
+    learned: set[fx.Node] = set()  # values that depend on a weight
     for node in net.graph.nodes:
         before = max((stages[source] for source in node.all_input_nodes), default=Stage.FIXED)
         if _has_weights(net, node) or not learned.isdisjoint(node.all_input_nodes):
@@ -325,22 +323,24 @@ def check_calls(net: fx.GraphModule, *, mean_over_time: bool, encoded: bool = Fa
 
 
 def _has_weights(net: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a call is a layer with parameters, or reads a parameter."""
     if node.op == "call_module":
         return next(net.get_submodule(node.target).parameters(), None) is not None
     return node.op == "get_attr" and isinstance(operator.attrgetter(node.target)(net), nn.Parameter)
 
 
 def _name(node: fx.Node) -> str:
-    """What a call is called, `add_` by the name of `add`."""
+    """The name of the function or method that is called, `add` for `add_` too."""
     if node.target is getattr:
         return str(node.args[1])
     if node.op == "call_method":
         return str(node.target).rstrip("_")
-    name = OF_TORCH.get(node.target, getattr(node.target, "__name__", str(node.target)))
+    name = NAMES_OF_FUNCTIONS.get(node.target, getattr(node.target, "__name__", str(node.target)))
     return name.strip("_")
 
 
 def _argument(node: fx.Node, position: int, keyword: str, default: Any = None) -> Any:
+    """An argument of a call, given by position or by keyword."""
     if len(node.args) > position:
         return node.args[position]
     return node.kwargs.get(keyword, default)
@@ -350,7 +350,11 @@ def _says_shape_or_kind(node: fx.Node) -> bool:
     """Whether a call's result is a number of axes, a dtype and the like, or a tensor of constants
     in the shape of its input.
     """
-    if node.op == "call_function" and node.target is not getattr and node.target not in OF_TORCH:
+    if (
+        node.op == "call_function"
+        and node.target is not getattr
+        and node.target not in NAMES_OF_FUNCTIONS
+    ):
         return False
     return node.op in ("call_function", "call_method") and _name(node) in (
         SIZES | TENSOR_TYPES | CONSTANTS
@@ -358,7 +362,7 @@ def _says_shape_or_kind(node: fx.Node) -> bool:
 
 
 def _is_linear(net: fx.GraphModule, node: fx.Node, stages: dict[fx.Node, Stage]) -> bool:
-    """Whether a call is linear in those of its inputs that have come furthest."""
+    """Whether a call is linear in those of its inputs that are at the furthest stage."""
     if node.op == "call_module":
         module = net.get_submodule(node.target)
         if isinstance(module, Repeat):
@@ -367,7 +371,7 @@ def _is_linear(net: fx.GraphModule, node: fx.Node, stages: dict[fx.Node, Stage])
         return _is_one_of(module, LINEAR_LAYERS) and not without_statistics
     if node.target is getattr:
         return _name(node) in LINEAR_ATTRIBUTES
-    if node.op == "call_function" and node.target not in OF_TORCH:
+    if node.op == "call_function" and node.target not in NAMES_OF_FUNCTIONS:
         return False
     name = _name(node)
     if name == "where":
@@ -378,20 +382,20 @@ def _is_linear(net: fx.GraphModule, node: fx.Node, stages: dict[fx.Node, Stage])
     if name in PRODUCTS:
         factors = [stages[source] for source in _sources((node.args, node.kwargs))]
         return factors.count(max(factors)) == 1
-    return name in FIRST and _is_linear_in_its_first(node, name, stages)
+    return name in LINEAR_IN_FIRST and _is_linear_in_its_first(node, name, stages)
 
 
 def _is_linear_in_its_first(node: fx.Node, name: str, stages: dict[fx.Node, Stage]) -> bool:
-    """Whether a call of FIRST takes its other arguments from elsewhere, and does not round."""
+    """Whether a call of LINEAR_IN_FIRST has constant other arguments, and does not round."""
     others = node.args[2 if name in SHAPED_BY else 1 :]
     by_keyword = {keyword: value for keyword, value in node.kwargs.items() if keyword != "input"}
     if _furthest((others, by_keyword), stages) > Stage.PIXELS:
         return False
-    if name == "batch_norm":  # with the batch's own statistics it is another one
+    if name == "batch_norm":  # with the statistics of the batch it is not linear
         return _argument(node, 5, "training", False) is False
     if name in ("div", "divide"):
         return node.kwargs.get("rounding_mode") is None
-    if name == "to":  # whole numbers and truth values round
+    if name == "to":  # conversion to integers or booleans rounds
         arguments = [*others, *by_keyword.values()]
         dtypes = [value for value in arguments if isinstance(value, torch.dtype)]
         return all(dtype.is_floating_point for dtype in dtypes)
@@ -399,10 +403,10 @@ def _is_linear_in_its_first(node: fx.Node, name: str, stages: dict[fx.Node, Stag
 
 
 def _is_single_step(net: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether a call is pooling by a maximum, or a norm."""
+    """Whether a call is a max pooling or a norm."""
     if node.op == "call_module":
         return _is_one_of(net.get_submodule(node.target), SINGLE_STEP_LAYERS)
-    if node.op == "call_function" and node.target not in OF_TORCH:
+    if node.op == "call_function" and node.target not in NAMES_OF_FUNCTIONS:
         return False
     return _name(node) in SINGLE_STEP
 
@@ -417,7 +421,7 @@ def _same_forward(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def _sources(arguments: Any) -> list[fx.Node]:
-    """The values among arguments, each as often as it stands there."""
+    """The values among these arguments, each as often as it occurs."""
     sources: list[fx.Node] = []
     fx.node.map_arg(arguments, sources.append)
     return sources
@@ -428,7 +432,7 @@ def _furthest(arguments: Any, stages: dict[fx.Node, Stage]) -> Stage:
 
 
 def _refusal(net: fx.GraphModule, node: fx.Node, stage: Stage) -> str:
-    """Where a call stands, what it is, why it is none here, and what to do."""
+    """The message for a call that is not allowed: where it is, its name, why, and what to do."""
     name = _name(node)
     if node.op == "call_module":
         name = type(net.get_submodule(node.target)).__name__
@@ -444,18 +448,18 @@ def _refusal(net: fx.GraphModule, node: fx.Node, stage: Stage) -> str:
     if plain_window(net, node) is not None:
         return (
             f'{reason}; take average pooling, with pool="avg" in snn.convert or pool_layers="avg"'
-            f" in mia.convert (best before the network is trained), {_direct()}"
+            f" in mia.convert (best before the network is trained), {_train_with_spikes()}"
         )
     other = "BatchNorm (with running statistics)" if "norm" in name.lower() else "average pooling"
-    return f"{reason}; train the network with {other} in its place, {_direct()}"
+    return f"{reason}; train the network with {other} in its place, {_train_with_spikes()}"
 
 
-def _direct() -> str:
+def _train_with_spikes() -> str:
     return f'train with spikes from the start (snn.spiking, or model="snn"), or {STEPWISE}'
 
 
 def _line_of(node: fx.Node) -> str:
-    """ " (file.py, line 7)" of the code that calls a function, "" of a layer, which has a name."""
+    """ " (file.py, line 7)", the code that calls a function; "" for a layer, which has a name."""
     if node.op == "call_module":
         return ""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (.*)', node.stack_trace or "")
@@ -467,7 +471,7 @@ def _line_of(node: fx.Node) -> str:
 
 
 class _Replaying(fx.Interpreter):
-    """The traced network with given outputs at its sites; keeps what came in there."""
+    """Runs a traced network, replaces its sites' outputs by given ones and keeps their inputs."""
 
     def __init__(self, net: fx.GraphModule, outputs: dict[str, Tensor]) -> None:
         super().__init__(net)
@@ -484,49 +488,51 @@ class _Replaying(fx.Interpreter):
 
 
 def check_values(net: fx.GraphModule, sites: list[Site], x: Tensor) -> None:
-    """Try on numbers what `check_calls` reads from the code: between the sites of a traced network
-    nothing mixes samples or time steps, and all is linear.
+    """Check with random numbers what `check_calls` reads from the code: between the sites of a
+    traced network nothing mixes samples or time steps, and everything is linear.
 
     Parameters:
         net: of `sites.trace`.
         sites: its sites.
         x: normalised images (B, C, H, W).
 
-    Each site gives random numbers a at one time step, b at the next and their mean at a third. Then
-    what comes in at each site, and the output, must at the first two be what either gives alone,
-    and at the third their mean. Networks that draw random numbers in eval mode are not tried.
+    Each site gives random numbers a at one time step, b at the next and their mean at a third. The
+    inputs of all sites, and the output, must then be those of a alone at the first step, those of b
+    alone at the second, and their mean at the third. Networks that draw random numbers in eval mode
+    are not tried.
 
     Raises:
-        ValueError: that names the place before which something else happens.
+        ValueError: naming the first place where this does not hold.
     """
     x = x[:SAMPLES]
     with models.evaluating(net), models.same_draws(x.device):
-        plain = _replayed(net, {}, x, 1)
-        sizes = {site.name: plain[site.name].relu() for site in sites}
+        without_spikes = _replayed(net, {}, x, 1)
+        activations = {site.name: without_spikes[site.name].relu() for site in sites}
         a, b = (
-            {name: torch.rand_like(size) * (size.max() + 1) for name, size in sizes.items()}
+            {name: torch.rand_like(act) * (act.max() + 1) for name, act in activations.items()}
             for _ in range(2)
         )
-        alone = _replayed(net, a, x, 1)
+        of_a = _replayed(net, a, x, 1)
         again = _replayed(net, a, x, 1)
-        if any(not torch.equal(alone[name], again[name]) for name in alone):
+        if any(not torch.equal(of_a[name], again[name]) for name in of_a):
             return
-        other = _replayed(net, b, x, 1)
+        of_b = _replayed(net, b, x, 1)
         three = {name: torch.cat([a[name], b[name], (a[name] + b[name]) / 2]) for name in a}
         together = _replayed(net, three, torch.cat([x, x, x]), 3)
     places = {site.name: f"before {site.where}" for site in sites} | {"output": "before the output"}
     for name, value in together.items():
         allowed = max(TOLERANCE, 4 * torch.finfo(value.dtype).eps) * (10 if x.is_cuda else 1)
         atol = allowed * float(value.abs().max())
-        apart = torch.cat([alone[name], other[name]])
-        if value.shape != (3 * len(x), *alone[name].shape[1:]) or not torch.allclose(
-            value[: 2 * len(x)], apart, rtol=0, atol=atol
-        ):
+        apart = torch.cat([of_a[name], of_b[name]])
+        mixed = value.shape != (3 * len(x), *of_a[name].shape[1:])
+        if not mixed:
+            mixed = not torch.allclose(value[: 2 * len(x)], apart, rtol=0, atol=atol)
+        if mixed:
             raise ValueError(
                 f"{places[name]} time steps or samples are mixed: no call may move or reduce the"
                 f" first axis, the batch; or {STEPWISE}"
             )
-        mean = (alone[name] + other[name]) / 2
+        mean = (of_a[name] + of_b[name]) / 2
         if not torch.allclose(value[2 * len(x) :], mean, rtol=0, atol=atol):
             raise ValueError(
                 f"{places[name]} something is not linear in spikes, as a hook may do: take it out,"
@@ -537,7 +543,7 @@ def check_values(net: fx.GraphModule, sites: list[Site], x: Tensor) -> None:
 def _replayed(
     net: fx.GraphModule, outputs: dict[str, Tensor], x: Tensor, timesteps: int
 ) -> dict[str, Tensor]:
-    """What comes in at each site, and the output."""
+    """The inputs of all sites by name, and the "output", of a run with these outputs of sites."""
     replaying = _Replaying(net, outputs)
     try:
         output = replaying.run(x, timesteps, False)
