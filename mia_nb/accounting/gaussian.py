@@ -83,8 +83,10 @@ def gaussian_mu(epsilon: float | np.ndarray, delta: float | np.ndarray) -> float
         finite = np.where(np.isinf(epsilon), 0.0, epsilon)
         target = np.log(delta)
         high = np.ones(epsilon.shape)
-        while np.any(short := log_delta(high, finite) < target):
-            high = np.where(short, 2 * high, high)
+        too_small = log_delta(high, finite) < target
+        while np.any(too_small):
+            high = np.where(too_small, 2 * high, high)
+            too_small = log_delta(high, finite) < target
         low, _ = bisect(
             lambda middle: log_delta(middle, finite) > target, np.zeros(epsilon.shape), high
         )
@@ -117,20 +119,20 @@ def tradeoff(
 
     Caveat: a measured curve is above it only where the lower end of its interval is.
     """
-    came = f"tradeoff got epsilon={epsilon} and mu={mu}"
     if (epsilon is None) == (mu is None):
-        raise ValueError(f"{came}: wanted exactly one of them")
-    check(
-        several=("fpr",),
-        fpr=fpr,
-        delta=delta,
-        **({"mu": mu} if epsilon is None else {"epsilon": epsilon}),
-    )
+        raise ValueError(f"tradeoff got epsilon={epsilon} and mu={mu}: wanted exactly one of them")
+    check(several=("fpr",), fpr=fpr, delta=delta)
+    if mu is None:
+        check(epsilon=epsilon)
+    else:
+        check(mu=mu)
     fpr = np.asarray(fpr, float)
     if mu is not None:
-        no_delta = "a Gaussian trade-off has no delta; leave it out, or pass epsilon"
         if delta:
-            raise ValueError(f"delta={delta} with mu={mu}: {no_delta}")
+            raise ValueError(
+                f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or"
+                " pass epsilon"
+            )
         return plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
     if np.isinf(epsilon):
         return plain(np.ones_like(fpr))

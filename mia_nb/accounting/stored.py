@@ -78,14 +78,15 @@ def stored_epsilon(
     if mu == 0 and delta == 0:
         return max(max(losses[chances > 0]) for chances, losses in directions)
 
-    def enough(epsilon: float) -> bool:
+    def is_reached(epsilon: float) -> bool:
+        """Whether delta(epsilon) is at most delta, in all directions."""
         return all(
             chances @ _signed_delta(mu, epsilon - losses) <= delta for chances, losses in directions
         )
 
-    if enough(0.0):
+    if is_reached(0.0):
         return 0.0
-    _, high = bisect(enough, 0.0, float(gaussian_epsilon(mu, delta)) + label)
+    _, high = bisect(is_reached, 0.0, float(gaussian_epsilon(mu, delta)) + label)
     return float(high)
 
 
@@ -110,17 +111,19 @@ def stored_mu(
         raise ValueError(f"epsilon={epsilon} at delta={delta}: wanted both above 0, say 8 and 1e-5")
     label = {"keep": keep, "classes": classes, "delta": delta, "relation": relation}
 
-    def too_much(mu: float) -> bool:
+    def exceeds_target(mu: float) -> bool:
         return stored_epsilon(mu=float(mu), **label) > epsilon
 
-    if too_much(0.0):
+    if exceeds_target(0.0):
         return 0.0
-    low, _ = bisect(too_much, 0.0, float(gaussian_mu(epsilon, delta)))
+    low, _ = bisect(exceeds_target, 0.0, float(gaussian_mu(epsilon, delta)))
     return float(low)
 
 
 def _label_losses(keep: float, classes: int, relation: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(probabilities, ln of the ratios) of a randomised label, a pair for each direction."""
+    """(probabilities, losses) of a randomised label for each direction of neighbours; a loss is the
+    ln of the ratio of a label's two probabilities.
+    """
     other = (1 - keep) / (classes - 1)
     if relation == "replace":  # symmetric; a third label is as probable for both
         loss = response_epsilon(keep=keep, classes=classes)

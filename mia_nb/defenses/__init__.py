@@ -1,5 +1,5 @@
-"""Defenses: plain functions that change what a training step minimises, how it is made, or what a
-model puts out.
+"""Defenses: plain functions that change the loss of a training step, the network or the training,
+or the outputs of a trained model.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Defense(NamedTuple):
     Fields:
         defaults: its options with their usual values.
         objective: (step, **options) -> losses (B,) and what is minimised; `objectives.Step`.
-        module: (module, **options) -> the network that is trained; None: as it is.
-        draws: (seed, numbers, known, y, **options) -> an epoch's random numbers for the objective,
-            of held-out images and their labels and those of the training batches; None: none.
-        held_out: whether it looks at images that are set aside, its option of that name saying how
-            many, which nobody else ever does.
-        logits: whether it needs one output (B, K).
+        module: (module, **options) -> the network that is trained; None leaves it unchanged.
+        draws: (seed, held-out numbers, their labels, labels of the batches, **options) -> an
+            epoch's random numbers for the objective; None if it needs none.
+        held_out: whether it uses held-out images, which are neither trained on nor audited. The
+            option of that name is their number.
+        logits: whether it needs networks with a single output (B, K).
     """
 
     defaults: dict
@@ -45,17 +45,14 @@ def with_dropout(module: nn.Module, *, rate: float) -> nn.Module:
     """Dropout of the features before the last linear layer, in training only."""
     if not 0 < rate < 1:
         raise ValueError(f"rate={rate}: wanted a dropout rate between 0 and 1")
-    name = next(
-        (n for n, layer in reversed(list(module.named_modules())) if isinstance(layer, nn.Linear)),
-        None,
-    )
-    if name is None:
+    linear_layers = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    if not linear_layers:
         raise ValueError(
             f"{type(module).__name__} has no linear layer, before which the dropout defense goes"
         )
-    owner, _, last = name.rpartition(".")
-    owner = module.get_submodule(owner)
-    setattr(owner, last, nn.Sequential(nn.Dropout(rate), getattr(owner, last)))
+    path, _, name = linear_layers[-1].rpartition(".")
+    parent = module.get_submodule(path)
+    setattr(parent, name, nn.Sequential(nn.Dropout(rate), getattr(parent, name)))
     return module
 
 
@@ -81,8 +78,8 @@ DEFENSES = {
     # noisy states and randomised labels, drawn once: made by training.train_private alone
     "stored": Defense({"keep": 0.9, "slots": 0, "releases": 1}),
 }
-BELOW = {"smoothing": 1, "average": 1}  # ends of what an option may be
-POSITIVE = ("bandwidth", "multiplicity")
+BELOW = {"smoothing": 1, "average": 1}  # options that must be below a number
+POSITIVE = ("bandwidth", "multiplicity")  # options that must not be 0
 
 
 def find(name: str) -> Defense:
@@ -124,24 +121,25 @@ def arguments(name: str | None, given: dict) -> dict:
             )
         return {}
     defaults = find(name).defaults
-    _known(f"defense {name}", given, defaults)
+    _check_known(f"defense {name}", given, defaults)
     numbers = {**defaults, **given}
     for option, value in numbers.items():
-        whole = isinstance(defaults[option], int)
+        is_whole = isinstance(defaults[option], int)
         end = BELOW.get(option, math.inf)
-        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-        if not number or not 0 <= value < end or (option in POSITIVE and value == 0):
-            wanted = ("a whole number" if whole else "a number") + (
-                " above 0" if option in POSITIVE else " of at least 0"
-            )
-            wanted += f" and below {end}" if end < math.inf else ""
+        kinds = int if is_whole else (int, float)
+        fits = isinstance(value, kinds) and not isinstance(value, bool) and 0 <= value < end
+        if not fits or (option in POSITIVE and value == 0):
+            wanted = "a whole number" if is_whole else "a number"
+            wanted += " above 0" if option in POSITIVE else " of at least 0"
+            if end < math.inf:
+                wanted += f" and below {end}"
             raise ValueError(f"defense {name}: {option}={value!r}; wanted {wanted}")
         numbers[option] = type(defaults[option])(value)  # 1 and 1.0 are the same recipe
     return numbers
 
 
 def adapt(module: nn.Module, name: str | None, args: dict) -> nn.Module:
-    """The network that is trained under this defense."""
+    """The network that is trained under this defense, which may change it."""
     change = find(name).module if name else None
     return change(module, **args) if change else module
 
@@ -165,17 +163,15 @@ def output_arguments(name: str | None, given: dict | None, classes: int | None =
         output_arguments("rounding", {"decimals": 2})
     """
     if name not in OUTPUTS:
-        where = (
-            " changes the training: give it to Recipe(defense=...)"
-            if name in DEFENSES
-            else " is none"
-        )
-        raise ValueError(f"output={name!r}{where}; output defenses are {', '.join(OUTPUTS)}")
+        reason = "is none"
+        if name in DEFENSES:
+            reason = "changes the training: give it to Recipe(defense=...)"
+        raise ValueError(f"output={name!r} {reason}; output defenses are {', '.join(OUTPUTS)}")
     defaults = OUTPUTS[name].defaults
-    _known(f"output {name}", given or {}, defaults)
-    # half is no label there
-    usual = {"confidence": 0.75} if name == "memguard" and classes == 2 else {}
-    options = {**defaults, **usual, **(given or {})}
+    _check_known(f"output {name}", given or {}, defaults)
+    if name == "memguard" and classes == 2:
+        defaults = {"confidence": 0.75}  # the usual 0.5 would not show the label
+    options = {**defaults, **(given or {})}
     if classes is not None:
         change_output(name, np.zeros((1, classes)), np.zeros((1, classes)), **options)
     return options
@@ -184,22 +180,31 @@ def output_arguments(name: str | None, given: dict | None, classes: int | None =
 def change_output(
     name: str, logits: np.ndarray, random: np.ndarray | None = None, **options: float
 ) -> np.ndarray:
-    """Logits (..., K) as the output defense shows them; random: the model's logits on random
-    images, where it wants them.
+    """Logits (..., K) as an output defense shows them.
 
-    The predicted label is the first of the largest logits and stays it: where another class would
-    tie with it or be above, it is shown 1e-9 above that, as a logarithm.
+    The predicted class, the first of the largest logits, stays the predicted one: where another
+    class would tie with it or be above, it is raised to 1e-9 above that class.
+
+    Parameters:
+        name: a key of OUTPUTS.
+        logits: (..., K) logits of a model.
+        random: the model's logits on random images, for defenses that need them.
+        options: of the defense, all of them.
     """
-    change, _, wants = OUTPUTS[name]
-    shown = change(logits, **options, **({"random": random} if wants else {}))
-    top = np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]
-    return np.where(
-        top, np.maximum(shown, np.where(top, -np.inf, shown).max(-1, keepdims=True) + 1e-9), shown
-    )
+    defense = OUTPUTS[name]
+    if defense.random:
+        shown = defense.change(logits, random=random, **options)
+    else:
+        shown = defense.change(logits, **options)
+    predicted = np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]
+    largest_other = np.where(predicted, -np.inf, shown).max(-1, keepdims=True)
+    return np.where(predicted, np.maximum(shown, largest_other + 1e-9), shown)
 
 
-def _known(what: str, given: dict, defaults: dict) -> None:
-    if strange := sorted(set(given) - set(defaults)):
+def _check_known(what: str, given: dict, defaults: dict) -> None:
+    """ValueError for options that a defense does not have."""
+    strange = sorted(set(given) - set(defaults))
+    if strange:
         raise ValueError(
             f"{what} has no option {', '.join(strange)}; it has {', '.join(defaults) or 'none'}"
         )

@@ -62,9 +62,8 @@ def label_smoothing(step: Step, *, smoothing: float) -> tuple[Tensor, Tensor]:
     Caveat: it may raise what attacks with references find.
     """
     logits = step.forward(step.x)
-    return step.criterion(logits, step.y), F.cross_entropy(
-        logits, step.y, label_smoothing=smoothing
-    )
+    losses = step.criterion(logits, step.y)
+    return losses, F.cross_entropy(logits, step.y, label_smoothing=smoothing)
 
 
 def relaxloss(step: Step, *, target: float) -> tuple[Tensor, Tensor]:
@@ -111,9 +110,9 @@ def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, T
     on_mixed = logits[:size]
     on_members = logits[size : 2 * size]
     on_held_out = logits[2 * size :]
-    mixup = lam * step.criterion(on_mixed, step.y) + (1 - lam) * step.criterion(
-        on_mixed, step.y[other]
-    )
+    to_own_labels = step.criterion(on_mixed, step.y)
+    to_other_labels = step.criterion(on_mixed, step.y[other])
+    mixup = lam * to_own_labels + (1 - lam) * to_other_labels
     gap = class_mmd(
         on_members.softmax(1), step.y, on_held_out.softmax(1).detach(), draws["y"], bandwidth
     )
@@ -123,23 +122,39 @@ def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, T
 def mixup_draws(
     seed: int, numbers: np.ndarray, known: np.ndarray, y: np.ndarray, *, alpha: float, **_: object
 ) -> dict[str, Tensor]:
-    """An epoch's random numbers of `mmd_mixup` on images labelled y (steps, batch): lam (steps,),
-    other and held_out (steps, batch): of `numbers`, labelled `known`, one of the same class each,
-    or any where none has it."""
-    (steps, batch), rng = y.shape, np.random.default_rng(seed)
-    drawn = {
-        "lam": (
-            rng.beta(alpha, alpha, steps).astype(np.float32)
-            if alpha
-            else np.ones(steps, np.float32)
-        ),
-        "other": rng.permuted(np.tile(np.arange(batch), (steps, 1)), axis=1),
-    }
+    """An epoch's random numbers for `mmd_mixup`.
+
+    Parameters:
+        seed: of the numbers.
+        numbers: (H,) numbers of the held-out images.
+        known: (H,) their labels.
+        y: (steps, batch) labels of the training batches.
+        alpha: of the Beta distribution of lam; 0 for lam = 1, without mixup.
+
+    Returns:
+        lam (steps,) float32; other (steps, batch), a permutation of each batch; held_out (steps,
+        batch), for each training image the number of a held-out one of its class, or of any class
+        if none has it.
+    """
+    steps, batch = y.shape
+    rng = np.random.default_rng(seed)
+    lam = np.ones(steps, np.float32)
+    if alpha:
+        lam = rng.beta(alpha, alpha, steps).astype(np.float32)
+    other = rng.permuted(np.tile(np.arange(batch), (steps, 1)), axis=1)
+    # sorted by label, the held-out images of a class are those from `first` to `end`
     order = np.argsort(known, kind="stable")
-    first, end = (np.searchsorted(known[order], y, side) for side in ("left", "right"))
-    first, count = np.where(first < end, first, 0), np.where(first < end, end - first, len(numbers))
-    drawn["held_out"] = numbers[order[first + (rng.random(y.shape) * count).astype(int)]]
-    return {name: torch.from_numpy(values) for name, values in drawn.items()}
+    first = np.searchsorted(known[order], y, "left")
+    end = np.searchsorted(known[order], y, "right")
+    has_class = first < end
+    first = np.where(has_class, first, 0)
+    count = np.where(has_class, end - first, len(numbers))
+    chosen = first + (rng.random(y.shape) * count).astype(int)
+    return {
+        "lam": torch.from_numpy(lam),
+        "other": torch.from_numpy(other),
+        "held_out": torch.from_numpy(numbers[order[chosen]]),
+    }
 
 
 def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) -> Tensor:
@@ -150,11 +165,14 @@ def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) 
     weights_p = (classes == y).to(p.dtype)  # (K, A)
     weights_q = (classes == other).to(p.dtype)  # (K, B)
     both = ((weights_p.sum(1) > 0) & (weights_q.sum(1) > 0)).to(p.dtype)
-    weights_p, weights_q = (w / w.sum(1, keepdim=True).clamp(min=1) for w in (weights_p, weights_q))
+    weights_p = weights_p / weights_p.sum(1, keepdim=True).clamp(min=1)
+    weights_q = weights_q / weights_q.sum(1, keepdim=True).clamp(min=1)
 
     def mean_kernel(a: Tensor, wa: Tensor, b: Tensor, wb: Tensor) -> Tensor:
+        """(K,) mean over the pairs of rows of a and b that have a class."""
         squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
-        return ((wa @ torch.exp(-squared / (2 * bandwidth**2))) * wb).sum(1)
+        kernel = torch.exp(-squared / (2 * bandwidth**2))
+        return ((wa @ kernel) * wb).sum(1)
 
     gaps = (
         mean_kernel(p, weights_p, p, weights_p)
