@@ -25,13 +25,13 @@ from mia_nb.cli.notebooks import PACKAGE
 FORKING = "mia-nb-fork"
 INSTALLED = entry_points(group="jupyter_client.kernel_provisioners", name=FORKING)
 LAUNCHER = "ipykernel_launcher"
-# a kernel's own log warns of TCP at each start and complains when interrupted, and tornado's says
-# at times that a kernel which ends flushed a closed socket; errors of cells go to neither
+# a kernel's own log warns of TCP at each start and complains when interrupted, tornado's at times
+# warns of a closed socket at a kernel's end; errors of cells go to neither
 QUIET = [
     "--log-level=CRITICAL",
     "--IPKernelApp.logging_config={'loggers': {'tornado.general': {'level': 'CRITICAL'}}}",
 ]
-MODULES = (  # that are imported once for all kernels
+MODULES = (  # imported once for all kernels
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
     "IPython.display",
@@ -84,7 +84,7 @@ class ForkProvisioner(LocalProvisioner):
     """Starts kernels by forking, or as Jupyter does."""
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> dict:
-        """Start the kernel of this command; returns how to reach it."""
+        """Start the kernel of this command, and give its connection info."""
         streams = {options.get(name) for name in ("stdin", "stdout", "stderr")}
         if not _is_forked() or streams != {None} or LAUNCHER not in cmd:
             return await super().launch_kernel(cmd, **options)
@@ -130,15 +130,18 @@ class ForkedKernel:
 
 
 def _is_forked() -> bool:
-    """Whether kernels are forked here. The fork server would inherit filters of warnings (`python
-    -W`, PYTHONWARNINGS), which turn what libraries say while they are imported into errors.
+    """Whether kernels are forked here. They are not where warnings are filtered (`python -W`,
+    PYTHONWARNINGS): the fork server would inherit the filters, and a filter may turn warnings of
+    imported libraries into errors.
     """
     wanted = os.environ.get("MIA_NB_FORK", "1") != "0"
     return wanted and sys.platform == "linux" and not sys.warnoptions
 
 
 def _start_fork_server() -> None:
-    """Start it where none runs. Modules in the working directory are no libraries of its."""
+    """Start the fork server if none runs, away from the working directory, where a module may have
+    the name of a library.
+    """
     forkserver.set_forkserver_preload(["mia_nb.cli.preloaded"])
     here = os.getcwd()
     os.chdir(PACKAGE.parent)
@@ -149,8 +152,8 @@ def _start_fork_server() -> None:
 
 
 def _run_kernel(argv: list[str], env: dict[str, str]) -> None:
-    """What a forked process does: be a kernel as if nothing had been before it, and end when the
-    process that asked for it is gone, or the fork server.
+    """Run a kernel in a forked process as if it were a new one. It ends with the process that asked
+    for it, or with the fork server.
     """
     import numpy as np
     import torch
@@ -160,19 +163,20 @@ def _run_kernel(argv: list[str], env: dict[str, str]) -> None:
 
     os.setsid()  # Ctrl-C is for the process that runs the notebook
     threading.Thread(target=_end_with_parent, name="mia-nb-parent", daemon=True).start()
-    # its own processes are nothing special
+    # processes that a notebook starts are started as in any other process
     multiprocessing.set_start_method(None, force=True)
     multiprocessing.current_process().daemon = False
     os.environ.clear()
     os.environ.update(env | preloaded.SET_BY_IMPORTS)
     sys.argv = argv
     sys.path[:] = preloaded.PATH
-    np.random.seed()  # noqa: NPY002  not that of the fork server; Python's `random` sees to itself
+    np.random.seed()  # noqa: NPY002  else all forks draw alike; Python's `random` reseeds itself
     torch.seed()
     kernelapp.launch_new_instance(parent_handle=os.getppid())
     os._exit(0)  # multiprocessing would flush streams that the kernel has closed
 
 
 def _end_with_parent() -> None:
+    """Wait for the parent process to end, and end this one."""
     multiprocessing.parent_process().join()
     os._exit(1)

@@ -53,7 +53,7 @@ from typing import NamedTuple
 
 from mia_nb.metrics.uncertainty import interval, per_target_metrics
 from mia_nb.parameters import read_yaml_file
-from mia_nb.studies.joins import matches, one_side, pairs
+from mia_nb.studies.joins import matches, pairs, side_settings
 from mia_nb.studies.setting import Setting, usable
 from mia_nb.types import Scores
 
@@ -211,7 +211,7 @@ def matching(study: Study, claim: Claim, settings: dict[Setting, Scores]) -> lis
         found = []
         for side in ("a", "b"):
             if side in join:
-                count = len(one_side(join[side], networks, study.selections))
+                count = len(side_settings(join[side], networks, study.selections))
                 found.append(f"{side} matches {count}")
         found.append(f"they give {len(pairs(join, networks, study.selections))} pairs")
         lines.append(f"join {number}: of {len(networks)} settings {', '.join(found)}")

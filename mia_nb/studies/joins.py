@@ -13,7 +13,8 @@ LIKENESS = ("blocks", "method", "steps", "T")
 
 
 def select(wanted: dict | list, networks: list[Setting]) -> list[Setting]:
-    """The settings that match {field: value}; of a list of such, those of the first that any match.
+    """The settings that match {field: value}; of a list of such records, those that match the first
+    record with any match.
 
     A value may be a list of values, or {not: x}, {from: least}, {near: x, within: distance}.
     """
@@ -33,6 +34,7 @@ def matches(setting: Setting, fields: dict) -> bool:
 
 
 def _fits(value: object, wanted: object) -> bool:
+    """Whether a field has a wanted value, in one of the forms that `select` takes."""
     if isinstance(wanted, list):
         return value in wanted
     if not isinstance(wanted, dict):
@@ -44,17 +46,21 @@ def _fits(value: object, wanted: object) -> bool:
     return abs(value - wanted["near"]) < wanted["within"]
 
 
-def alike(setting: Setting, other: Setting, names: Iterable[str]) -> bool:
-    """Whether two settings share these fields.
+def equal_in(setting: Setting, other: Setting, names: Iterable[str]) -> bool:
+    """Whether two settings have the same values in these fields.
 
-    Adaptive solvers choose their own steps, so that theirs equal any number.
+    Adaptive solvers choose their own number of steps, which counts as equal to any other.
     """
     for name in names:
-        values = getattr(setting, name), getattr(other, name)
-        rounded = name == "sigma" and math.isclose(*values, rel_tol=ROUNDING)
-        chosen = name == "steps" and (setting.adaptive or other.adaptive)
-        if values[0] != values[1] and not (rounded or chosen):
-            return False
+        value = getattr(setting, name)
+        other_value = getattr(other, name)
+        if value == other_value:
+            continue
+        if name == "sigma" and math.isclose(value, other_value, rel_tol=ROUNDING):
+            continue
+        if name == "steps" and (setting.adaptive or other.adaptive):
+            continue
+        return False
     return True
 
 
@@ -63,42 +69,45 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
 
     A join of one side alone sets every setting against itself.
     """
-    a = one_side(join["a"], networks, selections)
+    a = side_settings(join["a"], networks, selections)
     if "along" in join:
         matched = _along(join, a)
     elif "b" not in join:
         matched = [(setting, setting) for setting in a]
     else:
-        b = select(join.get("only_b", {}), one_side(join["b"], networks, selections))
+        b = select(join.get("only_b", {}), side_settings(join["b"], networks, selections))
         differ = join.get("differ", Setting._fields)
         shared = [name for name in Setting._fields if name not in differ]
-        every = combinations(a, 2) if join["a"] == join["b"] else product(a, b)
-        matched = [(x, y) for x, y in every if alike(x, y, shared)]
+        candidates = combinations(a, 2) if join["a"] == join["b"] else product(a, b)
+        matched = [pair for pair in candidates if equal_in(*pair, shared)]
     if join.get("most_alike"):
         matched = _most_alike(matched)
     return _by_queries(matched, join["queries"]) if "queries" in join else matched
 
 
-def one_side(side: dict | list | str, networks: list[Setting], selections: dict) -> list[Setting]:
-    """The settings of a side of a join; "noiseless" stands for those of a study's selection."""
-    return noiseless(networks, selections) if side == "noiseless" else select(side, networks)
+def side_settings(
+    side: dict | list | str, networks: list[Setting], selections: dict
+) -> list[Setting]:
+    """The settings of a side of a join: those that it selects, or `noiseless` ones."""
+    if side == "noiseless":
+        return noiseless(networks, selections)
+    return select(side, networks)
 
 
 def _along(join: dict, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
-    """(more, less): settings that differ in nothing but one field."""
+    """(more, less): settings that differ in one field, and in those that the join leaves free."""
     field = join["along"]
     instead = join.get("instead_of", {})
-    besides = {field, *join.get("but", ()), *instead}
-    shared = [name for name in Setting._fields if name not in besides] + [*instead.values()]
+    free = {field, *join.get("but", ()), *instead}
+    shared = [name for name in Setting._fields if name not in free] + [*instead.values()]
     matched = []
     for more in networks:
-        group = [setting for setting in networks if alike(setting, more, shared)]
-        wanted = _steps(
-            sorted({getattr(setting, field) for setting in group}), join.get("which", "all")
-        )
-        matched += [
-            (more, less) for less in group if (getattr(less, field), getattr(more, field)) in wanted
-        ]
+        group = [setting for setting in networks if equal_in(setting, more, shared)]
+        values = sorted({getattr(setting, field) for setting in group})
+        steps = _steps(values, join.get("which", "all"))
+        for less in group:
+            if (getattr(less, field), getattr(more, field)) in steps:
+                matched.append((more, less))
     return matched
 
 
@@ -115,19 +124,23 @@ def _steps(values: list, which: str) -> list[tuple]:
 
 
 def _most_alike(matched: list[tuple]) -> list[tuple]:
-    """Of the first sides of each second one those that share most of blocks, solver, steps, T."""
+    """Of the pairs with the same second side those whose first side shares most of blocks, solver,
+    steps and T with it.
+    """
 
-    def shared(pair: tuple) -> int:
-        return sum(getattr(pair[0], name) == getattr(pair[1], name) for name in LIKENESS)
+    def likeness(first: Setting, second: Setting) -> int:
+        return sum(getattr(first, name) == getattr(second, name) for name in LIKENESS)
 
     most: dict[Setting, int] = {}
-    for pair in matched:
-        most[pair[1]] = max(most.get(pair[1], 0), shared(pair))
-    return [pair for pair in matched if shared(pair) == most[pair[1]]]
+    for first, second in matched:
+        most[second] = max(most.get(second, 0), likeness(first, second))
+    return [pair for pair in matched if likeness(*pair) == most[pair[1]]]
 
 
 def _by_queries(matched: list[tuple], which: str) -> list[tuple]:
-    """Of pairs that differ in queries alone the one with the most, or ("fewer") all others."""
+    """Of pairs that differ in queries alone the one with the most ("most"), or all others
+    ("fewer").
+    """
 
     def networks(pair: tuple) -> tuple:
         return tuple(setting._replace(queries=1) for setting in pair)
@@ -135,8 +148,12 @@ def _by_queries(matched: list[tuple], which: str) -> list[tuple]:
     most: dict[tuple, int] = {}
     for pair in matched:
         most[networks(pair)] = max(most.get(networks(pair), 0), pair[1].queries)
-    wanted = which == "most"
-    return [pair for pair in matched if (pair[1].queries == most[networks(pair)]) == wanted]
+    chosen = []
+    for pair in matched:
+        has_most = pair[1].queries == most[networks(pair)]
+        if has_most == (which == "most"):
+            chosen.append(pair)
+    return chosen
 
 
 def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:
@@ -152,8 +169,8 @@ def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:
 
 
 def noise_not_run(networks: list[Setting], selections: dict) -> list[str]:
-    """Where noise could have been on and was not; a network of sigma 0 that is otherwise alike has
-    its noise on nowhere.
+    """The places of noise, in words, in which no network was run. A network of sigma 0 that is
+    otherwise like those of sigma 2 counts as one with its noise off.
     """
     built = select(selections["sdenets"], networks)
     run = {setting.noise_in for setting in built}

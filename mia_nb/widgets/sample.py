@@ -77,7 +77,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
     target's own margin.
 
     Parameters:
-        sources: what to choose the pool from, as `sources` gives them
+        sources: stored results to choose a pool from, as `widgets.sources` lists them
 
     Returns:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it

@@ -52,7 +52,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     to compare.
 
     Parameters:
-        sources: what to choose the pool from, as `sources` gives them
+        sources: stored results to choose a pool from, as `widgets.sources` lists them
         attacks: names of those to offer; () for all that the pool's references support
         at: false-positive rate, 0 to 1, at which the threshold starts
 
