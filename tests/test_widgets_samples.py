@@ -542,9 +542,9 @@ def test_the_test_shows_what_vulnerability_says_with_redrawn_masks():
 
 def test_of_many_samples_those_not_redrawn_count_against_the_others(monkeypatch):
     module = sys.modules["mia_nb.widgets.exposed"]
-    monkeypatch.setattr(module, "TESTED", 100)
-    monkeypatch.setattr(module, "FOREMOST", 10)
-    monkeypatch.setattr(module, "YARDSTICK", 30)
+    monkeypatch.setattr(module, "ALL_TESTED", 100)
+    monkeypatch.setattr(module, "FIRST_TESTED", 10)
+    monkeypatch.setattr(module, "OTHERS_TESTED", 30)
     view = module.exposed([source(planted())], n_resamples=40).set(attack="loss", test=True)
     tested = int(view.note.split("masks redrawn for ")[1].split(" ")[0])
     assert 30 <= tested <= 40

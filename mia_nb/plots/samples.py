@@ -94,7 +94,7 @@ def score_points(
         ]
     data = []
     for name, mask, colour, symbol in groups:
-        mine = shown[mask[shown]]
+        of_group = shown[mask[shown]]
         data.append(
             {
                 "type": "scattergl",
@@ -102,9 +102,9 @@ def score_points(
                 "name": name,
                 "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.6},
                 "hovertemplate": "sample %{customdata}: %{x:.3g}, %{y:.3g}",
-                "x": _packed(x[mine]),
-                "y": _packed(y[mine]),
-                "customdata": _packed(numbers[mine], np.int32),
+                "x": _packed(x[of_group]),
+                "y": _packed(y[of_group]),
+                "customdata": _packed(numbers[of_group], np.int32),
             }
         )
     agree = rank_correlation(x[finite], y[finite]) if total > 2 else np.nan
@@ -168,14 +168,15 @@ def two_worlds(
     data = []
     # from below
     for row, (world, group) in enumerate((("OUT", NON_MEMBERS), ("IN", MEMBERS))):
-        mine = member == (world == "IN")
+        in_world = member == (world == "IN")
         for curve in curves:
             density = curve.inside if world == "IN" else curve.outside
             if np.isfinite(density).any():
                 data.append(_density(curve, row + 0.8 * density / top, group.colour))
-        data.append(_world(world, group, row, margin[mine], numbers[mine]))
+        data.append(_world(world, group, row, margin[in_world], numbers[in_world]))
     # what the dashes say, once for both colours
-    data += [_line([np.nan], [np.nan], GREY, dash=one.dash, name=one.name) for one in curves]
+    for curve in curves:
+        data.append(_line([np.nan], [np.nan], GREY, dash=curve.dash, name=curve.name))
     if target is not None:
         data.append(_target(target, trained))
     rows = {"tickvals": [0, 1], "ticktext": ["OUT", "IN"], "range": [-0.3, 2.0], "fixedrange": True}

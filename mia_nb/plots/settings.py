@@ -118,15 +118,15 @@ def heatmap(
     error = table.pivot(index="p", columns="queries", values="error")
     best = table.loc[table["value"].idxmax()]
     p, queries = chosen or (best.p, best.queries)
-    mine = table[np.isclose(table["p"], p) & (table["queries"] == queries)]
-    if mine.empty:
+    matching = table[np.isclose(table["p"], p) & (table["queries"] == queries)]
+    if matching.empty:
         raise ValueError(
             f"chosen=({p}, {queries}) is not in the table: p {value.index.tolist()}, queries"
             f" {value.columns.tolist()}"
         )
-    mine = mine.iloc[0]
-    row = value.index.get_loc(mine.p)
-    column = value.columns.get_loc(mine.queries)
+    cell = matching.iloc[0]
+    row = value.index.get_loc(cell.p)
+    column = value.columns.get_loc(cell.queries)
     text = _cell_texts(value.to_numpy(), error.to_numpy())
     text[row][column] = f"★ {text[row][column]}"
     figure = go.Figure(
@@ -146,13 +146,13 @@ def heatmap(
         )
     )
     _outline(figure, row, column)
-    many = "query" if mine.queries == 1 else "queries"
+    many = "query" if cell.queries == 1 else "queries"
     untried = int(np.isnan(value.to_numpy()).sum())
     axis = {"type": "category", "showgrid": False}
     return finish(
         figure,
-        f"p = {mine.p:g} with {mine.queries:g} {many} is chosen:"
-        f" {name} {_with_error(mine.value, mine.error)}; {_against_no_dropout(table, best)}",
+        f"p = {cell.p:g} with {cell.queries:g} {many} is chosen:"
+        f" {name} {_with_error(cell.value, cell.error)}; {_against_no_dropout(table, best)}",
         clauses(
             "★ and outline: chosen",
             "± one standard error",

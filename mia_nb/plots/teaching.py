@@ -1,5 +1,5 @@
-"""Pictures for teaching: a guesser in the ROC plane, attacks against their price, worlds without a
-leak, tied scores.
+"""Figures for teaching: a guesser in the ROC plane, attacks against their number of references,
+AUCs under redrawn membership, tied scores, and members that repeated trainings expose.
 """
 
 from __future__ import annotations
@@ -46,16 +46,15 @@ def guesser(
     n1: int,
     n0: int,
 ) -> go.Figure:
-    """Where a guesser, called "you", stands in the ROC plane, beside attacks.
+    """A guesser, called "you", in the ROC plane beside attacks.
 
-    The box around that point holds the 95 % Clopper-Pearson intervals of both rates: so little do
-    n1 + n0 guesses say.
+    The box around the guesser's point spans the 95 % Clopper-Pearson intervals of both rates.
 
     Parameters:
         curves: {attack: (score (N,), member (N,))}
         points: {name: (true positives, false positives)} among these members and non-members
-        n1: members
-        n0: non-members
+        n1: number of members
+        n0: number of non-members
     """
     figure = go.Figure()
     figure.add_scatter(
@@ -78,7 +77,7 @@ def guesser(
             marker = OWN_STAR
         else:
             marker = {
-                # who did as another stands around the smaller marker of the other
+                # of equal points the earlier one stays visible around the later, smaller one
                 "size": 15 - 4 * min(i, 2),
                 "color": style_of[name].colour if name in curves else GREY,
                 "line": {"width": 1, "color": "white"},
@@ -113,7 +112,8 @@ def guesser(
 
 def _add_box(figure: go.Figure, tpr: tuple, fpr: tuple) -> None:
     """A box over two intervals in the ROC plane."""
-    (low, high), (left, right) = tpr, fpr
+    low, high = tpr
+    left, right = fpr
     figure.add_shape(
         type="rect",
         x0=float(left),
@@ -133,7 +133,7 @@ def budget_race(table: pd.DataFrame, *, metric: str, chance: float) -> go.Figure
         table: columns attack, references, value, low, high; NaN values (an attack that cannot run
             with so few) leave a gap, bands are the table's interval
         metric: name of the value
-        chance: what random guessing gets, a dotted line
+        chance: value of random guessing, drawn as a dotted line
     """
     figure = go.Figure()
     budgets = sorted(table["references"].unique())
@@ -178,7 +178,7 @@ def null_band(real: float, drawn: np.ndarray, *, name: str, design: str) -> go.F
 
     Parameters:
         real: AUC with the real members
-        drawn: (n_resamples,) AUCs with redrawn ones
+        drawn: (n_resamples,) AUCs with redrawn members
         name: of the attack
         design: how membership was redrawn, in words
     """
@@ -233,7 +233,7 @@ def _hatched(colour: str, shape: str, **style: Any) -> dict:
 
 
 def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
-    """How many members and non-members share each value of a tied score; of many values the
+    """Shares of members and of non-members at each value of a tied score; of many values at the
     highest 80.
 
     Parameters:
@@ -269,13 +269,13 @@ def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
 
 
 def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
-    """By how many repetitions of the training a member is found.
+    """In how many repetitions of a training an attack finds the same member.
 
-    Bars: share of the trials found by 0, 1, ..., S repetitions; grey marks: what independent lists
-    of those sizes would give.
+    Bars are shares of the trials that 0, 1, ..., S repetitions find; grey marks are the shares if
+    the lists of found members, of the same sizes, were independent.
 
     Parameters:
-        hits: {group: (S, trials) bool}, a trial = a target's member
+        hits: {group: (S, trials) bool}; a trial is a member of a target
         name: of the attack and its threshold
     """
     figure = go.Figure()
@@ -283,7 +283,7 @@ def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
     for i, (group, flags) in enumerate(hits.items()):
         seeds, trials = flags.shape
         x = np.arange(seeds + 1)
-        chance = np.ones(1)
+        chance = np.ones(1)  # distribution of a sum of independent Bernoulli variables
         for p in flags.mean(1):
             chance = np.convolve(chance, [1 - p, p])
         figure.add_bar(

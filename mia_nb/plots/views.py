@@ -181,11 +181,11 @@ def scatter(
         (NON_MEMBERS, ~member, "diamond-open"),
         (MEMBERS, member, "circle"),
     ):
-        mine = shown[mask[shown]]
+        of_group = shown[mask[shown]]
         points = go.Scattergl(
-            x=x[mine].astype(np.float32),
-            y=y[mine].astype(np.float32),
-            customdata=mine.astype(np.int32),
+            x=x[of_group].astype(np.float32),
+            y=y[of_group].astype(np.float32),
+            customdata=of_group.astype(np.int32),
             mode="markers",
             name=group.name,
             marker={"color": group.colour, "symbol": symbol, "size": 5, "opacity": 0.6},

@@ -61,14 +61,14 @@ def measuring(n_resamples: int, seed: int) -> Callable[[Scores], dict]:
 
     @cache
     def measured(scores: Scores) -> dict:
-        """What was measured of scores, resampled."""
+        """Each metric of these scores, with its resampled values."""
         drawn = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
         points = dict(zip(names(FPR), per_target_metrics(scores, FPR).T, strict=True))
-        found = {name: (values, drawn[name]) for name, values in points.items()}
-        found["leak"] = (points["auc"] - 0.5, drawn["auc"] - 0.5)
-        found["test_accuracy"] = (scores.accuracy[:, 1], None)
-        found["gap"] = (scores.accuracy[:, 0] - scores.accuracy[:, 1], None)
-        return found
+        results = {name: (values, drawn[name]) for name, values in points.items()}
+        results["leak"] = (points["auc"] - 0.5, drawn["auc"] - 0.5)
+        results["test_accuracy"] = (scores.accuracy[:, 1], None)
+        results["gap"] = (scores.accuracy[:, 0] - scores.accuracy[:, 1], None)
+        return results
 
     return measured
 
@@ -91,15 +91,16 @@ def compare(
     _same_masks(settings)
     n0 = min((smallest(scores)[1] for scores in settings.values()), default=0)
     tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
-    rows, fewer = [], {}
+    rows = []
+    fewer = {}
     for name, claim in study.claims.items():
         wanted = contrasts(study, claim, settings)
-        found = _differences(list(_with_tpr(claim, wanted, tpr)), settings, measured, level)
-        found += _below_curve(wanted, settings, delta, level)
+        differences = _differences(list(_with_tpr(claim, wanted, tpr)), settings, measured, level)
+        differences += _below_curve(wanted, settings, delta, level)
         if frontier is not None and claim.matched:
             at_equal, fewer[name] = _at_equal(wanted, claim.matched, frontier, level)
-            found += at_equal
-        rows += [{"claim": name} | row for row in found]
+            differences += at_equal
+        rows += [{"claim": name} | row for row in differences]
     table = pd.DataFrame(rows, columns=COLUMNS).astype({"needed": bool})
     table.attrs["fewer"] = fewer
     return table
@@ -200,8 +201,8 @@ def _differences(
 
     def side(attacks: tuple, metric: str) -> tuple:
         """(values, resampled values) of the attack of largest mean."""
-        every = [measured(settings[setting])[metric] for setting in attacks]
-        return max(every, key=lambda values: values[0].mean())
+        candidates = [measured(settings[setting])[metric] for setting in attacks]
+        return max(candidates, key=lambda values: values[0].mean())
 
     jointly = Counter(map(_family, wanted))
     rows = []

@@ -136,12 +136,12 @@ def load(study: str | Path) -> Study:
     """The study of this name, which is read once, or of a YAML file at this path, which is read
     each time: it may be edited meanwhile.
     """
-    own = str(study).endswith(".yaml")
-    path = Path(study) if own else FOLDER / f"{study}.yaml"
+    is_file = str(study).endswith(".yaml")
+    path = Path(study) if is_file else FOLDER / f"{study}.yaml"
     if not path.is_file():
         known = sorted(file.stem for file in FOLDER.glob("*.yaml"))
         raise ValueError(f"no study {str(study)!r}: wanted a YAML file or one of {known}")
-    return _read(path) if own else _shipped(path)._replace(shipped=True)
+    return _read(path) if is_file else _shipped(path)._replace(shipped=True)
 
 
 def _read(path: Path) -> Study:
@@ -204,17 +204,17 @@ def contrasts(study: Study, claim: Claim, settings: dict[Setting, Scores]) -> li
 
 
 def matching(study: Study, claim: Claim, settings: dict[Setting, Scores]) -> list[str]:
-    """How many settings each join of a claim found, for whoever wrote it."""
+    """How many settings each join of a claim matches, in words, for the author of a study."""
     networks = list(dict.fromkeys(setting._replace(attack="") for setting in settings))
     lines = []
     for number, join in enumerate(claim.joins, 1):
-        found = []
+        counts = []
         for side in ("a", "b"):
             if side in join:
                 count = len(side_settings(join[side], networks, study.selections))
-                found.append(f"{side} matches {count}")
-        found.append(f"they give {len(pairs(join, networks, study.selections))} pairs")
-        lines.append(f"join {number}: of {len(networks)} settings {', '.join(found)}")
+                counts.append(f"{side} matches {count}")
+        counts.append(f"they give {len(pairs(join, networks, study.selections))} pairs")
+        lines.append(f"join {number}: of {len(networks)} settings {', '.join(counts)}")
     return lines
 
 
@@ -270,10 +270,11 @@ def _sides(
         common = _common_attacks(settings, a, b)
         attacks = [] if attacks == "each of several" and len(common) == 1 else common
     for attack in attacks:
-        of_a, of_b = (attack, attack) if isinstance(attack, str) else attack
-        first, second = a._replace(attack=of_a), b._replace(attack=of_b)
+        attack_a, attack_b = (attack, attack) if isinstance(attack, str) else attack
+        first = a._replace(attack=attack_a)
+        second = b._replace(attack=attack_b)
         if first in settings and second in settings:
-            yield of_a, (first,), (second,)
+            yield attack_a, (first,), (second,)
 
 
 def _common_attacks(settings: dict[Setting, Scores], *networks: Setting) -> list[str]:
@@ -290,9 +291,9 @@ def _ordered_under(
     settings: dict[Setting, Scores], a: Setting, b: Setting
 ) -> Iterator[tuple[str, str]]:
     """Two attacks that both settings have, the first of larger AUC under b beyond its interval."""
-    under_b = {
-        attack: settings[b._replace(attack=attack)] for attack in _common_attacks(settings, a, b)
-    }
+    under_b = {}
+    for attack in _common_attacks(settings, a, b):
+        under_b[attack] = settings[b._replace(attack=attack)]
     auc = {attack: per_target_metrics(scores, ())[:, 0] for attack, scores in under_b.items()}
     for better, worse in permutations(auc, 2):
         if interval(auc[better] - auc[worse], under_b[better].pair)[0] > 0:
@@ -300,33 +301,29 @@ def _ordered_under(
 
 
 def strongest(settings: dict[Setting, Scores], *networks: Setting) -> list[tuple[Setting, ...]]:
-    """For each network the attacks that all of them have, so that families are compared by their
-    worst case; maybe none.
+    """For each network the attacks that all of them have, of which the strongest counts: families
+    are compared by their worst case. The tuples may be empty.
 
-    What only stochastic networks can be queried for (`STOCHASTIC_ONLY`) counts beside these where
-    all stochastic ones have it.
+    Attacks that only stochastic networks allow (`STOCHASTIC_ONLY`) are added to these for the
+    stochastic networks, where all of them have the attack.
     """
     common = _common_attacks(settings, *networks)
     noisy = [network for network in networks if network.stochastic]
-    theirs = []
+    noisy_alone = []
     if common and noisy:
         possible = _common_attacks(settings, *noisy)
-        theirs = [name for name in STOCHASTIC_ONLY if name in possible and name not in common]
-    return [
-        tuple(
-            network._replace(attack=attack)
-            for attack in (common + theirs if network.stochastic else common)
-        )
-        for network in networks
-    ]
+        noisy_alone = [name for name in STOCHASTIC_ONLY if name in possible and name not in common]
+    sides = []
+    for network in networks:
+        names = common + noisy_alone if network.stochastic else common
+        sides.append(tuple(network._replace(attack=name) for name in names))
+    return sides
 
 
 def worst_case(side: tuple, other: tuple) -> str:
-    """In words: which attacks a side takes the strongest of, and the other side where it takes
-    other ones.
-    """
-    words = [
-        f"strongest of {len(attacks)} attacks" if len(attacks) > 1 else attacks[0].attack
-        for attacks in (side, other)
-    ]
+    """The attacks of a side in words, and those of the other side if its words differ."""
+    words = []
+    for attacks in (side, other):
+        several = f"strongest of {len(attacks)} attacks"
+        words.append(several if len(attacks) > 1 else attacks[0].attack)
     return " against ".join(dict.fromkeys(words))

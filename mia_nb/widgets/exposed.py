@@ -1,5 +1,5 @@
-"""Vulnerable samples: whose scores move most when they are in the training set, and how far that
-list can be trusted.
+"""Vulnerable samples: those whose scores rise most when they are in the training set, and a test of
+whether that is more than chance.
 """
 
 import math
@@ -40,8 +40,10 @@ from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, 
 TITLE = "Vulnerable samples"
 QUESTION = "Who is exposed, and is that more than chance?"
 PAGE = 24  # thumbnails
-TESTED = 5000  # samples of which all are tested
-FOREMOST, YARDSTICK = 480, 2000  # of more: the head of the list, and these, drawn at random
+ALL_TESTED = 5000  # up to so many samples the test redraws masks for all of them
+# of more samples masks are redrawn for the first of the list, and for others drawn at random
+FIRST_TESTED = 480
+OTHERS_TESTED = 2000
 FILTERS = {ALL: ALL, "most OUT models right": "right", "most OUT models wrong": "wrong"}
 
 
@@ -68,7 +70,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
     """Samples ranked by how much higher their scores are where they are members, with a test.
 
     Parameters:
-        sources: what to choose the pool from, as `sources` gives them
+        sources: stored results to choose a pool from, as `widgets.sources` lists them
         n_resamples: how often the test redraws the masks
 
     Returns:
@@ -89,12 +91,12 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         return message(TITLE, NOTHING)
 
     def leader(pool: str, attack: str, kind: int | str, outputs: str, sample: int) -> int:
-        """Who leads the list; who was chosen before where nobody is in it."""
-        rows = listed(pools[pool], attack, kind, outputs)
+        """The first sample in the list; the one chosen before if the list is empty."""
+        rows = filtered(pools[pool], attack, kind, outputs)
         return int(pools[pool].numbers[rows[0]]) if len(rows) else sample
 
     def pages(pool: str, attack: str, kind: int | str, outputs: str) -> int:
-        return max(1, math.ceil(len(listed(pools[pool], attack, kind, outputs)) / PAGE))
+        return max(1, math.ceil(len(filtered(pools[pool], attack, kind, outputs)) / PAGE))
 
     def draw(
         pool: str,
@@ -108,11 +110,11 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         """One page of the ranking, and where the chosen sample stands in it."""
         source = pools[pool]
         ranked = ranking(source, attack)
-        rows = listed(source, attack, kind, outputs)
+        rows = filtered(source, attack, kind, outputs)
         if not len(rows):
             raise ValueError("no sample passes these filters: widen class or outputs")
-        column = source.column(sample)
-        image = int(source.audited[column])
+        column = source.column(sample)  # among the audited samples
+        image = int(source.audited[column])  # among all
         outcome = tested(source, attack, n_resamples) if test else None
         start = PAGE * (page - 1)
         on_page = tuple(rows[start : start + PAGE].tolist())
@@ -134,8 +136,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
             ranks(source, ranked, rows),
         )
 
-    # what holds for any pool; the rest is filled in by what they follow, whose complaints are
-    # shown in place
+    # options that depend on the pool are filled in by `follow`, whose errors the explorer shows
     controls = {
         "pool": chooser("pool", pools),
         "attack": dropdown("attack"),
@@ -148,7 +149,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
     follow = {
         "attack": {"options": lambda pool: worded(pools[pool].attacks())},
         "kind": {"options": lambda pool: [(ALL, ALL), *pools[pool].kinds]},
-        # another list starts at its top
+        # another list starts at its first page
         "page": {"max": pages, "value": lambda pool, attack, kind, outputs: 1},
         "sample": {"value": leader},
     }
@@ -166,7 +167,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
 
 
 @lru_cache(4)
-def right(source: Source) -> np.ndarray:
+def out_accuracy(source: Source) -> np.ndarray:
     """(N audited,) share of the models without a sample that are right on it, mean over
     queries; NaN without such models.
     """
@@ -176,21 +177,21 @@ def right(source: Source) -> np.ndarray:
 
 
 @lru_cache(32)
-def listed(source: Source, attack: str, kind: int | str, outputs: str) -> np.ndarray:
-    """Samples that pass the filters, most exposed first."""
+def filtered(source: Source, attack: str, kind: int | str, outputs: str) -> np.ndarray:
+    """Columns of the samples that pass the filters, most exposed first."""
     order = ranking(source, attack).order
     if not len(order):
         raise ValueError(
             f"no sample of {source.label} is scored in one target and out of another: train more"
             " models, or query images that only some of them saw"
         )
-    passed = np.ones(len(source.audited), bool)
+    passes = np.ones(len(source.audited), bool)
     if kind != ALL:
-        passed &= source.signals.labels[source.audited] == kind
+        passes &= source.signals.labels[source.audited] == kind
     if outputs != ALL:
-        share = right(source)
-        passed &= share >= 0.5 if FILTERS[outputs] == "right" else share < 0.5
-    return order[passed[order]]
+        share = out_accuracy(source)
+        passes &= share >= 0.5 if FILTERS[outputs] == "right" else share < 0.5
+    return order[passes[order]]
 
 
 @lru_cache(8)
@@ -227,8 +228,10 @@ def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> 
 
 @lru_cache(16)
 def histogram(source: Source, attack: str, filters: tuple, n_resamples: int) -> dict:
-    """How separations spread over the samples listed, beside so many redrawn masks if any."""
-    rows = listed(source, attack, *filters)
+    """Histogram of the separations of the listed samples, beside those under redrawn masks if
+    `n_resamples` is not 0.
+    """
+    rows = filtered(source, attack, *filters)
     value = ranking(source, attack).value
     null = tested(source, attack, n_resamples).null if n_resamples else None
     title = f"{len(rows):,} of {len(value):,} samples"
@@ -238,16 +241,17 @@ def histogram(source: Source, attack: str, filters: tuple, n_resamples: int) -> 
 
 @lru_cache(16)
 def ranking(source: Source, attack: str) -> Ranking:
-    """Separation of every sample over all targets, and how far halves of them agree."""
+    """Separation of every sample over all targets, and how far two halves of the targets agree."""
     scores = source.scores(attack)
     value, half, units = separations(scores)
     order = np.argsort(-value, kind="stable")
-    return Ranking(value, half, units, order[~np.isnan(value[order])], agreement(scores))
+    ranked = order[~np.isnan(value[order])]
+    return Ranking(value, half, units, ranked, agreement(scores))
 
 
 def agreement(scores: Scores) -> tuple[float, int]:
-    """(rank correlation of what two halves of the targets say, how many of a page both put on
-    top); NaN and 0 where there is one pair of targets.
+    """(rank correlation of the separations in two halves of the targets, number of samples on the
+    first page of both); NaN and 0 where there is one pair of targets.
     """
     pairs = np.unique(scores.pair)
     if len(pairs) < 2:
@@ -257,29 +261,35 @@ def agreement(scores: Scores) -> tuple[float, int]:
         halves.append(separations(rows_of(scores, np.isin(scores.pair, side)))[0])
     known = np.isfinite(halves).all(0)
     first, second = (half[known] for half in halves)
-    alike = rank_correlation(first, second) if known.sum() > 2 else np.nan
-    return alike, len(most_exposed(first) & most_exposed(second))
+    correlation = rank_correlation(first, second) if known.sum() > 2 else np.nan
+    return correlation, len(most_exposed(first) & most_exposed(second))
 
 
 def most_exposed(value: np.ndarray) -> set[int]:
-    """Places of the largest values, as many as a page holds."""
+    """Indices of the largest values, as many as a page holds."""
     return set(np.argsort(-value, kind="stable")[:PAGE].tolist())
 
 
 def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
-    """(mean separation (N,), half of its 95 % interval (N,), over what): score with the sample less
-    score without it.
+    """How much higher a sample's score is in targets that were trained on it, in standard
+    deviations of a target's scores over samples.
 
-    In standard deviations of a target's scores over samples. Complementary pairs: mean and
-    Student's t over the pairs of targets; other designs: mean of the targets with the sample less
-    mean of those without it, Student's t with one variance.
+    With complementary pairs: mean and Student's t over the pairs of targets. In other designs: mean
+    of the targets with the sample less mean of those without it, Student's t with one variance.
+
+    Returns:
+        The mean separation (N,), half the width of its 95 % interval (N,), and in words what both
+        are over.
     """
     mean = np.nanmean(scores.value, axis=1)
     spread = np.nanstd(scores.value, axis=1)
     z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
-    twins = [np.flatnonzero(scores.pair == number) for number in np.unique(scores.pair)]
-    if all(len(rows) == 2 and np.logical_xor(*scores.member[rows]).all() for rows in twins):
-        gap = np.stack([np.where(scores.member[a], 1, -1) * (z[a] - z[b]) for a, b in twins])
+    pairs = [np.flatnonzero(scores.pair == number) for number in np.unique(scores.pair)]
+    if all(len(rows) == 2 and np.logical_xor(*scores.member[rows]).all() for rows in pairs):
+        gaps = []
+        for first, second in pairs:
+            gaps.append(np.where(scores.member[first], 1, -1) * (z[first] - z[second]))
+        gap = np.stack(gaps)
         low, high = interval(gap, np.arange(len(gap)))
         return gap.mean(0), (high - low) / 2, f"{len(gap)} pairs of targets"
     inside = ~np.isnan(z) & scores.member
@@ -290,45 +300,45 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     without = masked_mean(z, outside)
     squares = np.where(inside, (z - with_it) ** 2, 0).sum(0)
     squares += np.where(outside, (z - without) ** 2, 0).sum(0)
-    free = n1 + n0 - 2
+    degrees = n1 + n0 - 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        half = half_width(squares / free * (1 / n1 + 1 / n0), free + 1)
+        half = half_width(squares / degrees * (1 / n1 + 1 / n0), degrees + 1)
     return with_it - without, half, f"{len(z)} targets without pairs"
 
 
 @lru_cache(4)
 def tested(source: Source, attack: str, n_resamples: int) -> Tested:
-    """Redrawn masks for all samples, or for the first in order and a yardstick; what was not
-    redrawn counts with p = 1.
+    """The test of all samples, or of the first in the list and others drawn at random; a sample
+    whose masks were not redrawn counts with p = 1.
     """
     signals = source.signals
-    everyone = len(source.audited)
+    count_audited = len(source.audited)
     scores = source.scores(attack)
-    columns = np.arange(everyone)
-    if everyone > TESTED:
-        others = np.random.default_rng(0).choice(everyone, YARDSTICK, replace=False)
-        columns = np.unique(np.concatenate([ranking(source, attack).order[:FOREMOST], others]))
+    columns = np.arange(count_audited)
+    if count_audited > ALL_TESTED:
+        others = np.random.default_rng(0).choice(count_audited, OTHERS_TESTED, replace=False)
+        columns = np.unique(np.concatenate([ranking(source, attack).order[:FIRST_TESTED], others]))
         chosen = [source.audited[columns], np.flatnonzero(signals.population)]
         signals = signals.select(samples=np.sort(np.concatenate(chosen)))
     null: list[np.ndarray] = []
 
-    def full() -> Iterator[Scores]:
+    def null_scores() -> Iterator[Scores]:
         """Redrawn scores, NaN for samples that were not redrawn."""
         for redrawn in auditing.null_scores(attack, signals, n_resamples=n_resamples):
             null.append(separations(redrawn)[0].astype(np.float32))
-            value = np.full((len(redrawn.value), everyone), np.nan)
+            value = np.full((len(redrawn.value), count_audited), np.nan)
             member = np.zeros(value.shape, bool)
             value[:, columns] = redrawn.value
             member[:, columns] = redrawn.member
             yield replace(redrawn, value=value, member=member)
 
-    return Tested(auditing.vulnerability(scores, null=full()), np.concatenate(null), columns)
+    return Tested(auditing.vulnerability(scores, null=null_scores()), np.concatenate(null), columns)
 
 
 def sentence(
     source: Source, ranked: Ranking, rows: np.ndarray, outcome: Tested | None, attack: str
 ) -> str:
-    """Who leads the list, and how many are exposed beyond chance where that was tested."""
+    """The first sample of the list, and how many are exposed beyond chance if that was tested."""
     top = int(rows[0])
     several = "s" if len(rows) > 1 else ""
     start = (
@@ -363,7 +373,7 @@ def numbers(source: Source, ranked: Ranking, column: int) -> dict:
         "rank": rank,
         "separation (sd)": with_interval(value, value - half, value + half, ".2f"),
         "over": ranked.units,
-        "OUT models right": f"{number_text(right(source)[column], '.0%')} of {out}",
+        "OUT models right": f"{number_text(out_accuracy(source)[column], '.0%')} of {out}",
     }
     if source.canaries is not None:
         row["canary"] = "yes" if source.canaries[column] else "no"
@@ -371,7 +381,7 @@ def numbers(source: Source, ranked: Ranking, column: int) -> dict:
 
 
 def ranks(source: Source, ranked: Ranking, rows: np.ndarray) -> pd.DataFrame:
-    """The list as it is ranked and filtered, for CSV: how far each sample's worlds lie apart."""
+    """The ranked and filtered list for CSV, with the separation of each sample and its interval."""
     value = ranked.value[rows]
     half = ranked.half[rows]
     return pd.DataFrame(
@@ -386,7 +396,7 @@ def ranks(source: Source, ranked: Ranking, rows: np.ndarray) -> pd.DataFrame:
 
 
 def test_numbers(outcome: Tested, column: int) -> dict:
-    """What the table says of the test of one sample."""
+    """The table's entries on the test of one sample."""
     line = outcome.table.iloc[column]
     row = {
         "AUC over targets": number_text(line["auc"], ".3f"),
@@ -404,14 +414,14 @@ def test_numbers(outcome: Tested, column: int) -> dict:
 
 def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
     """What the ranking rests on and how far it can be trusted."""
-    alike, common = ranked.agreement
+    correlation, common = ranked.agreement
     missing = int(np.isnan(ranked.value).sum())
     lack = "samples lack" if missing > 1 else "sample lacks"
     texts = {
         source.lacks: source.lacks,
         "with another seed other images stand on top": True,
-        f"two halves of the targets: rank correlation {alike:.2f}, {common} of the {PAGE} on top"
-        " in common": np.isfinite(alike),
+        f"two halves of the targets: rank correlation {correlation:.2f}, {common} of the {PAGE} on"
+        " top in common": np.isfinite(correlation),
         "intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck"
         " too": True,
         "targets are each other's references, which moves a sample's scores together: test for p"
@@ -421,10 +431,10 @@ def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
     if outcome is None:
         return remarks(texts)
     attrs = outcome.table.attrs
-    of_the_test = [attrs["resolution"], f"p: {attrs['method']}"]
+    test_notes = [attrs["resolution"], f"p: {attrs['method']}"]
     if len(outcome.columns) < len(ranked.value):
-        of_the_test.append(
+        test_notes.append(
             f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for with"
             " p = 1"
         )
-    return remarks(texts, filter(None, of_the_test))
+    return remarks(texts, filter(None, test_notes))

@@ -308,10 +308,10 @@ def possible(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.
     above 0, infinite where v is known.
     """
     rng = np.random.default_rng(seed)
-    known = np.isinf(freedom)[:, None]
-    free = np.where(known, 1.0, freedom[:, None])
-    ratio = np.where(known, 1.0, free / rng.chisquare(free, (2, DRAWS)))
-    scale = fit.scale * np.sqrt(ratio)
+    is_known = np.isinf(freedom)[:, None]
+    degrees = np.where(is_known, 1.0, freedom[:, None])
+    factor = np.where(is_known, 1.0, degrees / rng.chisquare(degrees, (2, DRAWS)))
+    scale = fit.scale * np.sqrt(factor)
     centre = fit.centre + scale / np.sqrt(fit.n) * rng.standard_normal((2, DRAWS))
     ratio = Fit(centre, scale, np.full_like(scale, np.inf), fit.n).log_ratio(phi)
     return np.quantile([centre[0] - centre[1], ratio], [0.025, 0.975], axis=1).T
@@ -503,18 +503,18 @@ def traces(source: Source, rows: tuple[int, ...], image: int, target: int | None
     if losses is None:
         return pictures.empty("no training losses are stored with this pool")
     logs, everyone = losses
-    every = np.exp(logs[:, :, image])
+    all_lines = np.exp(logs[:, :, image])
     # an epoch that leaves out an incomplete batch leaves a gap
-    trained = ~np.isnan(every).all(1)
-    lines = every[[row for row in rows if row < len(every) and trained[row]]]
-    own = None
-    if target is not None and target < len(every) and trained[target]:
-        own = every[target]
+    trained = ~np.isnan(all_lines).all(1)
+    lines = all_lines[[row for row in rows if row < len(all_lines) and trained[row]]]
+    target_line = None
+    if target is not None and target < len(all_lines) and trained[target]:
+        target_line = all_lines[target]
     ended = lines[:, -1][~np.isnan(lines[:, -1])]
     here_text = f"{np.median(ended):.2g} here" if len(ended) else "no reference trained on it"
     return pictures.sample_traces(
         lines,
         everyone,
         f"loss in the last epoch: {here_text}, {everyone[1, -1]:.2g} for the median member",
-        own=own,
+        own=target_line,
     )

@@ -92,16 +92,16 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
 
     def dragged(x: float, values: dict) -> dict:
         """The threshold of the grid that is next to where the line was dragged to."""
-        known = rates(values["pool"], values["attack"], values["target"])
-        place = rank_of(known.scores)
-        return {"threshold": min(known.grid(), key=lambda t: abs(place(t) - x))}
+        attack_rates = rates(values["pool"], values["attack"], values["target"])
+        place = rank_of(attack_rates.scores)
+        return {"threshold": min(attack_rates.grid(), key=lambda t: abs(place(t) - x))}
 
     def offered(pool: str) -> tuple[str, ...]:
         return tuple(attacks or pools[pool].attacks())
 
     def start(pool: str, attack: str, target: int | str) -> float:
-        known = rates(pool, attack, target)
-        return min(known.grid(), key=lambda threshold: abs(known(threshold).fpr - at))
+        attack_rates = rates(pool, attack, target)
+        return min(attack_rates.grid(), key=lambda threshold: abs(attack_rates(threshold).fpr - at))
 
     def draw(
         pool: str,
@@ -112,23 +112,23 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         prior: str,
     ) -> View:
         """Scores of both sides, the ROC, and what this threshold costs."""
-        known = rates(pool, attack, target)
-        at = known(threshold)
-        accused = at.true_positives + at.false_positives
-        ppv = metrics.ppv(at.tpr, at.fpr, PRIORS[prior]) if accused else np.nan
+        attack_rates = rates(pool, attack, target)
+        outcome = attack_rates(threshold)
+        accused = outcome.true_positives + outcome.false_positives
+        ppv = metrics.ppv(outcome.tpr, outcome.fpr, PRIORS[prior]) if accused else np.nan
         histogram, roc = pictures(pool, attack, target, compare)
-        line = float(rank_of(known.scores)(threshold))
+        line = float(rank_of(attack_rates.scores)(threshold))
         figures = {
             "histogram": with_line(histogram, line, editable=True),
-            "roc": with_star(roc, at.fpr, at.tpr),
+            "roc": with_star(roc, outcome.fpr, outcome.tpr),
         }
-        beneath = {ORACLE: True, BOTH: target == ALL, BAND: True}
+        notes = {ORACLE: True, BOTH: target == ALL, BAND: True}
         return View(
-            sentence(attack, known, at, prior, ppv),
+            sentence(attack, attack_rates, outcome, prior, ppv),
             figures,
-            pd.DataFrame([numbers(known, threshold, at, prior, ppv)]),
-            remarks(beneath, known.scores.info["flags"]),
-            pd.DataFrame([measured(attack, known, threshold, at, prior, ppv)]),
+            pd.DataFrame([numbers(attack_rates, threshold, outcome, prior, ppv)]),
+            remarks(notes, attack_rates.scores.info["flags"]),
+            pd.DataFrame([measured(attack, attack_rates, threshold, outcome, prior, ppv)]),
         )
 
     controls = {  # filled by what they follow, where a damaged source is a message
@@ -181,9 +181,9 @@ class Rates:
         self.inside = []
         self.outside = []
         for value, member in zip(scores.value, scores.member, strict=True):
-            known = ~np.isnan(value)
-            self.inside.append(np.sort(value[member & known]))
-            self.outside.append(np.sort(value[~member & known]))
+            scored = ~np.isnan(value)
+            self.inside.append(np.sort(value[member & scored]))
+            self.outside.append(np.sort(value[~member & scored]))
         self.n1 = np.array([len(side) for side in self.inside])
         self.n0 = np.array([len(side) for side in self.outside])
 
@@ -226,61 +226,63 @@ class Rates:
         return [(f"{100 * x:.3g} %", t) for x, t in zip(fpr, thresholds, strict=True)]
 
 
-def sentence(attack: str, known: Rates, at: At, prior: str, ppv: float) -> str:
+def sentence(attack: str, attack_rates: Rates, outcome: At, prior: str, ppv: float) -> str:
     """What the threshold finds, and how many of those accused are members."""
-    found = (
-        f"{in_words(attack)} finds {100 * at.tpr:.1f} % of members at {100 * at.fpr:.3g} % false"
-        f" positives (95 %: {100 * at.low:.1f}-{100 * at.high:.1f}), n0 = {known.n0.min():,}"
+    interval = f"95 %: {100 * outcome.low:.1f}-{100 * outcome.high:.1f}"
+    result = (
+        f"{in_words(attack)} finds {100 * outcome.tpr:.1f} % of members at"
+        f" {100 * outcome.fpr:.3g} % false positives ({interval}),"
+        f" n0 = {attack_rates.n0.min():,}"
     )
-    parts = [found]
+    parts = [result]
     if not np.isnan(ppv):
         parts.append(f"at a prior of {prior}, {100 * ppv:.3g} % of those accused are members")
-    if at.fpr * known.n0.min() < 10:
+    if outcome.fpr * attack_rates.n0.min() < 10:
         parts.append("below resolution: fewer than ten false positives")
     return "; ".join(parts)
 
 
-def numbers(known: Rates, threshold: float, at: At, prior: str, ppv: float) -> dict:
+def numbers(attack_rates: Rates, threshold: float, outcome: At, prior: str, ppv: float) -> dict:
     """The row on the page."""
     return {
         "threshold (score)": f"{threshold:.4g}",
-        "TPR": with_interval(at.tpr, at.low, at.high, ".4f"),
-        "FPR": f"{at.fpr:.4f}",
+        "TPR": with_interval(outcome.tpr, outcome.low, outcome.high, ".4f"),
+        "FPR": f"{outcome.fpr:.4f}",
         f"PPV at prior {prior}": number_text(ppv, ".3f"),
-        "members accused": f"{at.true_positives:,} of {known.n1.sum():,}",
-        "false positives": f"{at.false_positives:,} of {known.n0.sum():,}",
-        "AUC": with_interval(*known.auc[["value", "low", "high"]]),
-        "ties": f"{known.ties:.3f}",
-        "k": known.scores.info["k"],
-        "Q": known.scores.info["queries"],
-        "targets": len(known.scores.targets),
+        "members accused": f"{outcome.true_positives:,} of {attack_rates.n1.sum():,}",
+        "false positives": f"{outcome.false_positives:,} of {attack_rates.n0.sum():,}",
+        "AUC": with_interval(*attack_rates.auc[["value", "low", "high"]]),
+        "ties": f"{attack_rates.ties:.3f}",
+        "k": attack_rates.scores.info["k"],
+        "Q": attack_rates.scores.info["queries"],
+        "targets": len(attack_rates.scores.targets),
     }
 
 
 def measured(
-    attack: str, known: Rates, threshold: float, at: At, prior: str, ppv: float
+    attack: str, attack_rates: Rates, threshold: float, outcome: At, prior: str, ppv: float
 ) -> dict[str, object]:
     """The row that CSV saves."""
     return {
         "attack": attack,
-        "targets": len(known.scores.targets),
+        "targets": len(attack_rates.scores.targets),
         "threshold": threshold,
-        "tpr": at.tpr,
-        "tpr_low": at.low,
-        "tpr_high": at.high,
-        "fpr": at.fpr,
+        "tpr": outcome.tpr,
+        "tpr_low": outcome.low,
+        "tpr_high": outcome.high,
+        "fpr": outcome.fpr,
         "prior": PRIORS[prior],
         "ppv": ppv,
-        "true_positives": at.true_positives,
-        "members": known.n1.sum(),
-        "false_positives": at.false_positives,
-        "non_members": known.n0.sum(),
-        "auc": known.auc["value"],
-        "auc_low": known.auc["low"],
-        "auc_high": known.auc["high"],
-        "tie_mass": known.ties,
-        "references": known.scores.info["k"],
-        "queries": known.scores.info["queries"],
+        "true_positives": outcome.true_positives,
+        "members": attack_rates.n1.sum(),
+        "false_positives": outcome.false_positives,
+        "non_members": attack_rates.n0.sum(),
+        "auc": attack_rates.auc["value"],
+        "auc_low": attack_rates.auc["low"],
+        "auc_high": attack_rates.auc["high"],
+        "tie_mass": attack_rates.ties,
+        "references": attack_rates.scores.info["k"],
+        "queries": attack_rates.scores.info["queries"],
     }
 
 
