@@ -1035,8 +1035,11 @@ def test_a_builders_file_is_found_without_importing_the_package_around_it(tmp_pa
         ("fragile.inner.net:make", "fragile/inner/net.py"),
         ("loose.net:make", "loose/net.py"),
     ):
-        assert runner._stamp(builder) == store.sha256_of(tmp_path / file)
-    assert runner._stamp("fragile.absent:make") is None and runner._stamp("sys:exit") is None
+        assert runner._fingerprint(builder) == store.sha256_of(tmp_path / file)
+    assert (
+        runner._fingerprint("fragile.absent:make") is None
+        and runner._fingerprint("sys:exit") is None
+    )
 
 
 # --------------------------------------------------------------------------------------------------
