@@ -28,7 +28,7 @@ from scipy.special import log_expit, logsumexp
 from scipy.stats import norm
 
 from mia_nb import attacks, metrics, store
-from mia_nb.attacks.inputs import in_place
+from mia_nb.attacks.inputs import select_lazily
 from mia_nb.metrics.uncertainty import bootstrap
 from mia_nb.types import CUBES, Scores, Signals
 
@@ -272,7 +272,7 @@ def one_by_one(name: str, signals: Signals) -> np.ndarray:
     scores = []
     for t in models:
         target = signals.select(models=slice(t, t + 1)).hide()
-        references = in_place(signals, models[models // 2 != t // 2])
+        references = select_lazily(signals, models[models // 2 != t // 2])
         scores.append(ATTACKS[name](target, references))
     return np.array(scores)
 

@@ -13,7 +13,7 @@ import pytest
 from attack_worlds import gaussian, pairs, save_signals
 
 from mia_nb import attacks, store
-from mia_nb.attacks.inputs import in_place
+from mia_nb.attacks.inputs import select_lazily
 from mia_nb.types import PER_MODEL, Signals
 
 MODELS, SAMPLES, QUERIES, ROOM = 64, 20_000, 4, 80e6
@@ -23,7 +23,7 @@ import json, sys
 import numpy as np
 from pathlib import Path
 from mia_nb import attacks, store
-from mia_nb.attacks.inputs import in_place
+from mia_nb.attacks.inputs import select_lazily
 attacks.score("rmia", store.load_signals(store.Folder(Path(sys.argv[1]) / "signals-small-0")))
 def peak():
     return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])  # ru_maxrss is the parent's at first
@@ -90,7 +90,7 @@ def test_stored_signals_are_scored_in_less_memory_than_they_take_with_the_scores
 )
 def test_an_attack_makes_no_copy_of_what_it_reads_of_the_references(name):
     world, rows, sizes = gaussian(70, 600, queries=3, query_kind="augment"), np.r_[2:70], []
-    references = in_place(world, rows)
+    references = select_lazily(world, rows)
     for field in PER_MODEL:
         columns = getattr(references, field)
         columns.make = partial(

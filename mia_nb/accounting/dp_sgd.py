@@ -341,8 +341,9 @@ def _rdp(noise: float, rate: float, steps: int, delta: float) -> float:
         warnings.filterwarnings("ignore", message="Optimal order")
         spent, best = accountant.get_privacy_spent(delta=delta, alphas=orders)
         if best in (orders[0], orders[-1]):
-            more = LOW_ORDERS if best == orders[0] else HIGH_ORDERS
-            spent = min(spent, accountant.get_privacy_spent(delta=delta, alphas=more)[0])
+            more_orders = LOW_ORDERS if best == orders[0] else HIGH_ORDERS
+            spent_with_more, _ = accountant.get_privacy_spent(delta=delta, alphas=more_orders)
+            spent = min(spent, spent_with_more)
     return max(0.0, float(spent))
 
 
@@ -356,6 +357,7 @@ SAMPLINGS = ("poisson", "uniform")
 
 @lru_cache(maxsize=4096)
 def _spent(accountant: str, noise: float, rate: float, steps: int, delta: float) -> float:
+    """Epsilon by one of ACCOUNTANTS, kept since a search asks for the same one repeatedly."""
     if noise == 0 or delta == 0:
         return math.inf
     return ACCOUNTANTS[accountant](noise, rate, steps, delta)
@@ -364,17 +366,20 @@ def _spent(accountant: str, noise: float, rate: float, steps: int, delta: float)
 def _solve(
     accountant: str, factor: float, start: float, target: float, setting: tuple[float, int, float]
 ) -> float:
-    """Smallest noise within the target on a grid of four digits, searched outwards from `start` in
-    growing strides.
+    """The smallest noise multiplier of four digits whose epsilon stays within the target, searched
+    outwards from `start` in growing strides.
     """
 
     def excess(log_noise: float) -> float:
+        """ln of epsilon over the target, limited to a factor of 10."""
         spent = _spent(accountant, math.exp(log_noise), *setting)
         return math.log(min(max(spent / target, 0.1), 10.0))
 
-    high = math.log(start)
+    lowest = math.log(NOISE_RANGE[0])
+    highest = math.log(NOISE_RANGE[1])
     stride = math.log(factor)
-    low, lowest, highest = high, *map(math.log, NOISE_RANGE)
+    high = math.log(start)
+    low = high
     while excess(high) > 0:
         low = high
         high = high + stride
@@ -398,6 +403,8 @@ def _solve(
     root = math.exp(brentq(excess, low, high, xtol=1e-5))
     digit = 10.0 ** (math.floor(math.log10(root)) - 3)
     multiple = math.ceil(root / digit)
-    while _spent(accountant, noise := float(f"{multiple * digit:.4g}"), *setting) > target:
+    noise = float(f"{multiple * digit:.4g}")
+    while _spent(accountant, noise, *setting) > target:
         multiple += 1
+        noise = float(f"{multiple * digit:.4g}")
     return noise

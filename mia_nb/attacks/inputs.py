@@ -1,5 +1,5 @@
-"""What an attack checks and reduces before it works: options, agreement of target and references,
-sides, queries.
+"""What attacks do first: check their options and that target and references agree, count the
+references on each side, and combine queries.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ COMBINATIONS = dict.fromkeys(
 
 
 def combination(attack: str, query_kind: str, combine: str | None = None) -> str:
-    """How this attack combines queries: `combine`, or its default for what the queries are."""
+    """How this attack combines queries: `combine`, or its default for this kind of queries."""
     usual = COMBINATIONS.get(attack, "margin")
-    # log-likelihood ratios of queries that are no copies of one image are averaged
+    # these queries show different inputs or steps: their log-likelihood ratios are averaged
     if attack in ("lira", "nig") and query_kind in ("augment", "steps"):
         usual = "llr"
     return usual if combine is None else combine
@@ -50,23 +50,23 @@ def reference_margins(references: Signals, attack: str, combine: str | None) -> 
 
 
 def columns(array: np.ndarray | Columns) -> Columns:
-    """An array (M, ..., N) of the references as one of (M, N), whose columns are (M, ..., part)."""
+    """An array (M, ..., N) as `Columns` of the shape (M, N), whose blocks are (M, ..., block)."""
     return Columns((array.shape[0], array.shape[-1]), lambda index: array[..., index[-1]])
 
 
-def in_place(pool: Signals, rows: np.ndarray) -> Signals:
-    """Signals of these models for an attack that reads block by block: nothing is copied, its
-    arrays are `Columns`.
+def select_lazily(pool: Signals, rows: np.ndarray) -> Signals:
+    """Signals of these models whose arrays are `Columns`: blocks are read when an attack asks for
+    them, and nothing is copied before.
     """
 
-    def chosen(array: np.ndarray) -> Columns:
+    def lazy(array: np.ndarray) -> Columns:
         shape = (len(rows), *array.shape[1:])
         return Columns(shape, lambda index: array[index][rows], array.dtype)
 
     arrays = {name: getattr(pool, name) for name in PER_MODEL}
     if pool.activity is not None:
         arrays["activity"] = pool.activity
-    return replace(pool, **{name: chosen(array) for name, array in arrays.items()})
+    return replace(pool, **{name: lazy(array) for name, array in arrays.items()})
 
 
 def per_query(
@@ -114,19 +114,19 @@ def check(
     needs_references: bool = False,
     same_samples: bool = True,
 ) -> None:
-    """Refuse in one line what no attack can work with."""
-    alone = references is None or not references.shape[0]
+    """ValueError of one line for a target and references that no attack can work with."""
+    no_references = references is None or not references.shape[0]
     if target.shape[0] != 1:
         raise ValueError(
             f"{attack} takes one target, got {target.shape[0]} models: use attacks.score, or"
             " signals.hold_out(m)"
         )
-    if alone and needs_references:
+    if no_references and needs_references:
         raise ValueError(
             f"{attack} needs reference models and none are left: train more pairs, or use loss or"
             " attack_p"
         )
-    if alone:
+    if no_references:
         return
     _, target_queries, target_samples = target.shape
     _, reference_queries, reference_samples = references.shape
@@ -167,8 +167,16 @@ def sides(
     missing: str,
     summary: Summary | None = None,
 ) -> Sides:
-    """The sides of every sample; a missing one is refused (missing="raise") or makes the score NaN
-    ("nan"). A summary of the references has counted them already.
+    """Which references were trained on each sample, and how many.
+
+    Parameters:
+        attack: the name in error messages.
+        target: signals of one model.
+        references: signals of the other models, membership included.
+        need: the sides that the attack needs, of "in" and "out".
+        missing: "raise" to refuse audited samples that lack such a side, "nan" to mark them as not
+            usable.
+        summary: of the references, which holds the counts; None: they are counted here.
     """
     check(attack, target, references, needs_references=True)
     one_of("missing", missing, ("raise", "nan"))

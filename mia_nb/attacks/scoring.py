@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from mia_nb.arguments import Anything, Flag, Rows, Whole
-from mia_nb.attacks.inputs import combination, confidences_of, in_place, worlds_of
+from mia_nb.attacks.inputs import combination, confidences_of, select_lazily, worlds_of
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import JOINT, lira, nig
 from mia_nb.attacks.margins import log_p, over_queries
@@ -163,7 +163,7 @@ def _values(
         if option in parameters and option not in options:
             tolerant[option] = value
     # functions from elsewhere, and attacks that learn a classifier, need whole arrays
-    select_models = partial(in_place, pool) if plain in READS_BLOCKS else pool.select
+    select_models = partial(select_lazily, pool) if plain in READS_BLOCKS else pool.select
     audited = ~target.population
     values = np.empty((len(targets), audited.sum()))
     summaries = _summaries(plain, options, target.query_kind, pool, unit, set(held_out))
@@ -311,7 +311,7 @@ def _summaries(
         return iter([(number, None) for number in sorted(held_out)])
 
     def summary_of(rows: np.ndarray) -> Summary:
-        return read(in_place(pool, rows))
+        return read(select_lazily(pool, rows))
 
     return left_out(unit, held_out, summary_of)
 

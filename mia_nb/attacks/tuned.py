@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb.arguments import Anything, Array, Count
-from mia_nb.attacks.inputs import confidences_of, in_place, margins_per_query, sides
+from mia_nb.attacks.inputs import confidences_of, margins_per_query, select_lazily, sides
 from mia_nb.attacks.margins import Columns
 from mia_nb.attacks.reference import rmia
 from mia_nb.attacks.summaries import LARGEST_MARGIN, Confidences, left_out
@@ -141,7 +141,7 @@ def _at_their_temperatures(
     """The pairs of `tuned_outside`, given the temperature of each unit."""
     for temperature in sorted(set(chosen.values())):
         numbers = {number for number, best in chosen.items() if best == temperature}
-        cooled = _cooled(in_place(pool, np.arange(len(unit))), temperature)
+        cooled = _cooled(select_lazily(pool, np.arange(len(unit))), temperature)
         everyone = np.ones(len(unit), bool)
         outside = _confidences_outside(cooled, unit, numbers, everyone, combine, sums)
         for number, confidences in outside:
@@ -191,7 +191,7 @@ def _confidences_outside(
         return iter([(number, None) for number in wanted])
 
     def read(rows: np.ndarray) -> Confidences:
-        return confidences_of(in_place(pool, rows[kept[rows]]), "rmia", combine)
+        return confidences_of(select_lazily(pool, rows[kept[rows]]), "rmia", combine)
 
     return left_out(unit, wanted, read)
 
@@ -228,7 +228,7 @@ def _best_temperatures(
                     continue
                 score = rmia(
                     pseudo_target,
-                    in_place(cooled, others),
+                    select_lazily(cooled, others),
                     combine=combine,
                     missing="nan",
                     summary=confidences,

@@ -7,13 +7,13 @@ survive a dead holder.
                                      is not there
 
 Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JSON. Signals are an
-.npy for each field, mapped into memory: what nobody reads stays on the disk, what was read the
-system may drop again.
+.npy for each field, mapped into memory: fields that are not read stay on the disk, and the system
+may drop those that were.
 
 A folder may come from anywhere, so nothing in it is trusted:
 
 * Names are plain (`is_plain`). A line of the manifest that names anything else, or is no record, is
-  said and skipped.
+  reported and skipped.
 * Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place
   counts as no file.
 * Nothing outside is written or removed: a link is removed itself, and a result that is a link can
@@ -22,8 +22,7 @@ A folder may come from anywhere, so nothing in it is trusted:
 What is checked when (docs/store.md):
     every read                          the file's checksum, then its form: JSON entries, array
                                         header, type, shape
-    train_pool, query, mia-nb run       what they would otherwise make again is intact; damaged
-                                        files are made again
+    train_pool, query, mia-nb run       results that they would reuse; damaged files are made again
     mia-nb list, widgets.sources        recipe.json, info.json and status.json; arrays are not read
     mia-nb show, clean, doctor          every listed file, read or not
 """

@@ -17,8 +17,8 @@ OUTPUTS = (*CUBES, "top_log_p")  # a row for each model
 OPTIONAL = ("member", "samples", "activity")
 DESIGN = ("labels", "member", "population")
 FINISHED = "margin.npy"  # the last file of signals to be there
-# kinds of type and axes (models, queries, samples, top classes, what is seen, chosen) of each field
-# of signals
+# for each field the kinds of its dtype, and its axes: M models, Q queries, N samples, T largest
+# classes, F columns of activity, C chosen images
 FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {
     "top_log_p": ("f", "MNT"),
     "activity": ("f", "MNF"),
@@ -31,8 +31,8 @@ FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {
 
 
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
-    """How models were queried, and the files of their outputs; raises Corrupt where nothing
-    or an altered record is there.
+    """(how the models were queried, names of the files of the signals); Corrupt if the record is
+    missing or altered.
     """
     info = folder.read_json("info.json", draws=str, fields=list)
     fields = info.pop("fields")
@@ -43,7 +43,7 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
 
 
 def has_signals(folder: Folder) -> bool:
-    """Whether all files of signals were written here, and are there."""
+    """Whether the signals were written completely, and all their files are still there."""
     with contextlib.suppress(Corrupt):
         _, files = read_info(folder)
         return all(folder.has(name) for name in files)
@@ -73,7 +73,7 @@ def load_signals(folder: Folder) -> Signals:
 
 
 def _check_forms(folder: Folder, arrays: dict[str, np.ndarray | None]) -> None:
-    """Corrupt unless every array has a type and axes of its field, as long as in the others."""
+    """Corrupt unless every array has the dtype and the axes of its field, and axes agree."""
     sizes: dict[str, int] = {}  # of each axis, by the first array that has it
     for name, (kinds, axes) in FORMS.items():
         array = arrays[name]
@@ -103,8 +103,8 @@ def _check_activity(folder: Folder, info: dict, activity: np.ndarray | None) -> 
 
 
 def load_samples(folder: Folder) -> np.ndarray | None:
-    """Numbers of the images that the signals are about, none for images of others; None where all
-    of the pool's were queried.
+    """Numbers of the queried images in the pool's data. None if all of them were queried; an empty
+    array for images that are not the pool's.
     """
     if "samples.npy" not in read_info(folder)[1]:
         return None
@@ -119,8 +119,8 @@ def _partial_file(folder: Folder, model: int) -> Path:
 
 
 def write_partial(folder: Folder, model: int, signals: Signals) -> None:
-    """Write one model's outputs beside the signals that are to come, so that a killed query goes on
-    with the next model.
+    """Write one model's outputs into the folder of the signals, so that a query that is stopped can
+    go on with the next model.
 
     Parameters:
         folder: of the signals.
@@ -139,7 +139,7 @@ def write_partial(folder: Folder, model: int, signals: Signals) -> None:
 
 
 def read_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
-    """What `write_partial` wrote; None where nothing is or it is damaged.
+    """One model's outputs, as `write_partial` wrote them; None if they are missing or damaged.
 
     Parameters:
         folder: of the signals.
@@ -147,45 +147,47 @@ def read_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
     """
     try:
         with open_file(_partial_file(folder, model)) as file:
-            kept = arrays_in(file.read())  # its checksums are read too
-            names = (*OUTPUTS, "activity") if "activity" in kept else OUTPUTS
-            return {name: kept[name] for name in names}
+            arrays = arrays_in(file.read())  # its checksums are read too
+            names = (*OUTPUTS, "activity") if "activity" in arrays else OUTPUTS
+            return {name: arrays[name] for name in names}
     except Exception:  # whatever is wrong with it, the model is queried again
         return None
 
 
 def drop_partial(folder: Folder) -> list[str]:
-    """Remove the partial results of all models; the names of their files."""
+    """Remove the partial results of all models; returns the names of their files."""
     return folder.sweep(".partial-*.npz", older_than=0)
 
 
 def join_partial(
     folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None = None
 ) -> None:
-    """Signals from the partial results of these models, read and written one model at a time; until
-    all is written there are none.
+    """Write the signals from the partial results of these models, one model at a time. Until all
+    are written the folder holds no signals.
 
     Parameters:
         folder: of the signals.
         models: their rows in the pool.
         design: labels, member, population.
         info: how they were queried; becomes info.json.
-        samples: which images were queried, where not all of the pool's were.
+        samples: numbers of the queried images, see `load_samples`.
     """
     for name in FORMS:
         if (folder.path / f"{name}.npy").is_dir():
             raise folder.corrupt(f"{name}.npy", "a folder stands in its place")
+    per_pool = {"samples": samples, **design}
+    present = {name: value for name, value in per_pool.items() if value is not None}
+    absent = [f"{name}.npy" for name in per_pool if name not in present]
     recorded = folder.files()
-    every = {"samples": samples, **design}
-    beside = {name: value for name, value in every.items() if value is not None}
-    absent = [f"{name}.npy" for name in every if name not in beside]
     folder.remove(*(name for name in (FINISHED, *absent) if name in recorded))
-    for name, value in beside.items():
+    for name, value in present.items():
         folder.write_array(f"{name}.npy", value)
-    activity = ["activity"] if "activity" in info else []
-    names = [*OUTPUTS, *activity]
-    folder.write_json("info.json", {**info, "fields": [*names, *beside]})
-    with contextlib.ExitStack() as stack:  # the first file to be opened is the last to be finished
+    names = list(OUTPUTS)
+    if "activity" in info:
+        names.append("activity")
+    folder.write_json("info.json", {**info, "fields": [*names, *present]})
+    # files are finished in the reverse order: margin.npy, opened first, is finished last
+    with contextlib.ExitStack() as stack:
         append = {}
         for model in models:
             outputs = read_partial(folder, model)
