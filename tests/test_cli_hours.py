@@ -144,7 +144,7 @@ def pools_of(table: str, dataset: str) -> tuple[dict[str, float], list[str]]:
     for record in published.paper_results("nsde2025", table):
         wanted = published.printed_setting(record)
         if record["dataset"] == dataset:
-            network = published._placed(trained, wanted, record)
+            network = published._closest_setting(trained, wanted, record)
             if network is None:
                 missing.append(wanted.label)
             else:
@@ -258,6 +258,7 @@ def test_the_page_counts_the_numbers_that_the_shipped_pools_stand_beside():
             if here and "vgg" not in record["model"]:
                 wanted = published.printed_setting(record)
                 filled += (
-                    published._placed(dict.fromkeys(shipped[paper]), wanted, record) is not None
+                    published._closest_setting(dict.fromkeys(shipped[paper]), wanted, record)
+                    is not None
                 )
         assert filled == int(today or 0), (paper, tables, data)

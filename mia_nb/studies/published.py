@@ -1,4 +1,4 @@
-"""What the papers printed, and ours beside it."""
+"""The numbers that the papers printed, with ours beside them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PRINTED_MODELS = {
     "sdenet-16-32-64": "sdenet",
     "resnet14+sdenet": "replaced",
 }
-PRINTED_ATTACKS = {  # the first names it where several are one
+PRINTED_ATTACKS = {  # where one printed name covers several attacks, the first names it
     "attack-p": ("attack_p",),
     "attack-r": ("attack_r", "attack_r_lattice"),
     "rmia": ("rmia",),
@@ -44,9 +44,9 @@ PRINTED_ATTACKS = {  # the first names it where several are one
     "watson": ("watson",),
     "lira": ("lira_global", "lira_per_sample"),
 }
-# which stands beside the print first
+# our attack that stands beside a printed one, the first of these that was run
 LIKE_WITH_LIKE = {"attack-r": ("attack_r_lattice", "attack_r")}
-PRINTED_DEFENSES = {  # in training, of the output
+PRINTED_DEFENSES = {  # (defense in training, defense of the output)
     "memguard": ("", "memguard"),
     "mmd-mixup": ("mmd_mixup", ""),
     "l2": ("l2", ""),
@@ -54,7 +54,7 @@ PRINTED_DEFENSES = {  # in training, of the output
     "dp-sgd": ("dp_sgd", ""),
     None: ("", ""),
 }
-# what was rounded
+# {printed: the k that was rounded to it}
 PRINTED_K = {0.71: math.sqrt(0.5), 0.35: math.sqrt(0.125), 0.18: math.sqrt(0.03125), 0.13: 0.125}
 OF_DEFENSES = "XI"  # a table that prints model, defense and sigma alone
 PRINTED_SCHEME = "stochastic RK4"
@@ -68,7 +68,7 @@ PRINTED_ACCURACY = {
 }  # our name: the printed one
 TITLES = {"auc": "AUC", "accuracy": "attack accuracy"}
 COSTS = {"time_per_epoch": "seconds", "memory": "memory_mib"}  # printed metric: our column
-BASELINE = "resnet14"  # that costs are ratios to
+BASELINE = "resnet14"  # costs are ratios to its costs
 
 
 @cache
@@ -97,8 +97,8 @@ def paper_results(paper: str | None = None, table: str | None = None) -> list[di
 
 
 def printed_setting(record: dict) -> Setting:
-    """A record's setting in our words, with the k whose rounding was printed; attack "" for what no
-    attack has.
+    """A record's setting in our words, with k before it was rounded for print; attack "" where the
+    number is not about an attack.
     """
     printed = record["setting"]
     attack = PRINTED_ATTACKS.get(record["attack"], ("",))[0]
@@ -141,8 +141,8 @@ def printed_setting(record: dict) -> Setting:
 
 @cache
 def printed_records(study: str, judged: bool = False) -> list[tuple[Setting, dict]]:
-    """Every number of a study's tables, those on demand too, after its setting; judged: also of the
-    tables that only the verdict on print takes.
+    """(setting, record) of every number in a study's tables, those on demand included; judged: also
+    in the tables that only the verdict on print uses.
     """
     printed = load(study).printed
     tables = [*printed["tables"], *printed.get("on_demand", ())]
@@ -221,16 +221,19 @@ def tables_beside(
 ) -> pd.DataFrame:
     """Printed tables with ours beside them, see `against_papers`."""
     rules = load(study)
-    printed = rules.printed
-    known = [*printed["tables"], *printed.get("on_demand", ())]
-    tables = printed["tables"] if tables is None else tables
+    print_rules = rules.printed
+    known = [*print_rules["tables"], *print_rules.get("on_demand", ())]
+    if tables is None:
+        tables = print_rules["tables"]
     if strange := sorted(set(tables) - set(known)):
         raise ValueError(
             f"table {', '.join(strange)} has no place here: wanted some of {', '.join(known)}"
         )
-    stands_for = printed["stands_for"] if stands_for == "" else stands_for
+    if stands_for == "":
+        stands_for = print_rules["stands_for"]
+    # the printed data set, in the spiking study with its model
     block = [stands_for] if isinstance(stands_for, str) else list(stands_for or ["nothing"])
-    place = f"ours is {ours}" if ours else f"ours stands for {', '.join(block)}"
+    data_note = f"ours is {ours}" if ours else f"ours stands for {', '.join(block)}"
     settings = {
         setting: scores
         for setting, scores in usable(settings, rules.models).items()
@@ -239,106 +242,133 @@ def tables_beside(
 
     @cache
     def measured(setting: Setting) -> tuple[pd.DataFrame, int]:
+        """Each metric of a setting with its interval, and the smallest number of non-members."""
         scores = settings[setting]
         return _measure(scores, n_resamples, seed), smallest(scores)[1]
 
     rows = []
-    for wanted, record in printed_records(study):
+    for printed, record in printed_records(study):
         if record["table"] not in tables:
             continue
-        here = [record["dataset"], record["model"].split("-")[-1]][: len(block)] == block
-        setting = _placed(settings, wanted, record) if here else None
+        record_block = [record["dataset"], record["model"].split("-")[-1]][: len(block)]
+        in_block = record_block == block
+        setting = _closest_setting(settings, printed, record) if in_block else None
         notes = [f"print: {note}" for note in record.get("notes", ())]
         if setting is None:
             numbers = {"ours": np.nan, "low": np.nan, "high": np.nan, "measurable": False, "n0": 0}
-            notes += ["not run", "" if here else place]
+            notes.append("not run")
+            if not in_block:
+                notes.append(data_note)
         else:
             ends, n0 = measured(setting)
             numbers = ends.loc[record["metric"]].rename({"value": "ours"}).to_dict()
             numbers |= {"measurable": measurable(record["metric"], n0), "n0": n0}
-            notes += [*_differences(setting, wanted, record, settings[setting]), place]
-        rows.append(
-            {name: record[name] for name in ("paper", "table", "dataset")}
-            | _identity(record, wanted, printed.get("columns"))
-            | {"metric": record["metric"], "published": record["value"], **numbers}
-            | {"note": "; ".join(filter(None, notes))}
-            | ({} if "columns" in printed else {name: getattr(wanted, name) for name in EQUATION})
-        )
+            notes += _differences(setting, printed, record, settings[setting])
+            notes.append(data_note)
+        row = {name: record[name] for name in ("paper", "table", "dataset")}
+        row |= _setting_columns(record, printed, print_rules.get("columns"))
+        row |= {"metric": record["metric"], "published": record["value"], **numbers}
+        row["note"] = "; ".join(notes)
+        if "columns" not in print_rules:
+            row |= {name: getattr(printed, name) for name in EQUATION}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _identity(record: dict, wanted: Setting, columns: list[str] | None) -> dict:
-    """What names a printed number's setting."""
+def _setting_columns(record: dict, printed: Setting, columns: list[str] | None) -> dict:
+    """The columns that name the setting of a printed number: model and these columns, or for None
+    the printed label, our label and the attack.
+    """
     if columns:
-        of_setting = {name: getattr(wanted, name) for name in columns}
-        if not wanted.attack:
-            of_setting["references"] = ""
-        return {"model": record["model"], **of_setting}
-    about = record["setting"]
-    row = f"row {about['row']}, {about['impact']}" if "row" in about else about["label"]
-    return {"printed": row, "setting": wanted.label, "attack": wanted.attack}
+        values = {name: getattr(printed, name) for name in columns}
+        if not printed.attack:
+            values["references"] = ""
+        return {"model": record["model"], **values}
+    words = record["setting"]
+    label = f"row {words['row']}, {words['impact']}" if "row" in words else words["label"]
+    return {"printed": label, "setting": printed.label, "attack": printed.attack}
 
 
-def _placed(settings: dict, wanted: Setting, record: dict) -> Setting | None:
-    """Our setting for a printed one, any attack where the number is no attack's."""
+def _closest_setting(settings: dict, printed: Setting, record: dict) -> Setting | None:
+    """The one of our settings that is closest to a printed one, None where none stands for it.
+
+    Its attack may be any where the number is not about an attack.
+    """
     attacks = PRINTED_ATTACKS.get(record["attack"], ())
     attacks = LIKE_WITH_LIKE.get(record["attack"], attacks)
     table = record["table"]
-    candidates = [
-        setting
-        for setting in settings
-        if (setting.attack in attacks or not attacks) and stands_for(setting, wanted, table)
-    ]
+    candidates = []
+    for setting in settings:
+        has_attack = not attacks or setting.attack in attacks
+        if has_attack and stands_for(setting, printed, table):
+            candidates.append(setting)
 
-    def order(setting: Setting) -> tuple:
-        attack = attacks.index(setting.attack) if attacks else 0
-        other_scheme = wanted.method == "stoch_rk4" and setting.method not in OF_PRINTED_SCHEME
-        apart = _apart(setting, wanted, table)
-        return setting.model != wanted.model, *apart, other_scheme, setting.queries, attack
+    def distance(setting: Setting) -> tuple:
+        """What decides between candidates, the most important first; the smallest is closest."""
+        other_scheme = printed.method == "stoch_rk4" and setting.method not in OF_PRINTED_SCHEME
+        return (
+            setting.model != printed.model,
+            *_departures(setting, printed, table),
+            other_scheme,
+            setting.queries,
+            attacks.index(setting.attack) if attacks else 0,
+        )
 
-    return min(candidates, key=order, default=None)
+    return min(candidates, key=distance, default=None)
 
 
-def stands_for(setting: Setting, wanted: Setting, table: str) -> bool:
-    """Whether our network is one of a table; an sdenet without noise is an odenet."""
-    quiet = ("odenet", "sdenet")
-    alike = setting.model in quiet and wanted.model in quiet and not wanted.k
+def stands_for(setting: Setting, printed: Setting, table: str) -> bool:
+    """Whether our setting stands for a printed one of this table.
+
+    An SDENet without noise stands for an ODENet.
+    """
+    noiseless = ("odenet", "sdenet")
+    both_noiseless = setting.model in noiseless and printed.model in noiseless and not printed.k
+    if setting.model != printed.model and not both_noiseless:
+        return False
     names = ["defense", "output", "training", "timesteps", "input_dropout"]
-    names += ["references"] if wanted.attack else []
-    if not (alike or setting.model == wanted.model) or not _equal(setting, wanted, names):
+    if printed.attack:
+        names.append("references")
+    if not _equal(setting, printed, names):
         return False
-    if wanted.model not in PRINTED_MODELS.values() or wanted.model == "resnet14":
+    if printed.model not in PRINTED_MODELS.values() or printed.model == "resnet14":
         return True
-    near = bool(setting.k) == bool(wanted.k) and abs(setting.sigma - wanted.sigma) < NEAR
-    if not (near and setting.noise and setting.noise_train):
+    both_noisy_or_neither = bool(setting.k) == bool(printed.k)
+    if not both_noisy_or_neither or abs(setting.sigma - printed.sigma) >= NEAR:
         return False
-    solver = "steps" if wanted.model in NOISY else "method"
-    return table == OF_DEFENSES or _equal(setting, wanted, ["blocks", "augment", "T", solver])
+    if not (setting.noise and setting.noise_train):
+        return False
+    solver = "steps" if printed.model in NOISY else "method"
+    return table == OF_DEFENSES or _equal(setting, printed, ["blocks", "augment", "T", solver])
 
 
-def _equal(setting: Setting, wanted: Setting, names: list[str]) -> bool:
-    return all(getattr(setting, name) == getattr(wanted, name) for name in names)
+def _equal(setting: Setting, printed: Setting, names: list[str]) -> bool:
+    """Whether two settings agree in these fields."""
+    return all(getattr(setting, name) == getattr(printed, name) for name in names)
 
 
-def _apart(setting: Setting, wanted: Setting, table: str) -> tuple:
-    """What of our network is not as printed, as far as the table leaves it open."""
-    if table == OF_DEFENSES:  # more than a name, sigma and the defense
+def _departures(setting: Setting, printed: Setting, table: str) -> tuple[bool, ...]:
+    """Whether our setting departs from the printed one, for each property that `stands_for` leaves
+    open in this table.
+    """
+    if table == OF_DEFENSES:
+        # its label says more than a name and sigma
         return (", " in setting._replace(defense="", output="").label,)
-    return setting.blocks != wanted.blocks, setting.steps != wanted.steps
+    return setting.blocks != printed.blocks, setting.steps != printed.steps
 
 
-def _differences(setting: Setting, wanted: Setting, record: dict, scores: Scores) -> list[str]:
-    """How our setting is not the printed one, what the print leaves open, and what ours does not
-    show.
+def _differences(setting: Setting, printed: Setting, record: dict, scores: Scores) -> list[str]:
+    """Notes on a number of ours: where its setting differs from the printed one, what the paper
+    does not say, and what our scores cannot show.
     """
     notes = []
     if setting.attack == "attack_r":
         notes.append("printed in five levels, ours is continuous")
-    if setting.model != wanted.model or any(_apart(setting, wanted, record["table"])):
+    if setting.model != printed.model or any(_departures(setting, printed, record["table"])):
         notes.append(f"ours is {setting.label}")
-    if abs(setting.noise_sd - wanted.noise_sd) >= NEAR:
+    if abs(setting.noise_sd - printed.noise_sd) >= NEAR:
         notes.append(f"noise_sd {setting.noise_sd:g}")
-    if wanted.model in NOISY and record["table"] != OF_DEFENSES:
+    if printed.model in NOISY and record["table"] != OF_DEFENSES:
         notes.append(f"print: {PRINTED_SCHEME}, ours: {setting.method}")
     if setting.k:
         notes.append(f"queries per model not printed, ours: {setting.queries}")
@@ -387,6 +417,7 @@ def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ours(row: dict) -> str:
+    """Our number with its interval as text, or why there is none."""
     if np.isnan(row["ours"]):
         return "not run"
     if not row["measurable"]:
