@@ -168,20 +168,30 @@ def release_mu(
             )
     if k == 0:
         return math.inf
-    rate = lipschitz if one_sided is None else one_sided
-    with np.errstate(divide="ignore", over="ignore"):
-        if scheme == "continuous":
-            power = np.float64(2 * rate * T)
-            parts = 1.0
-        else:
-            power = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme)
-            parts = steps
-        # c^2s / sum_{j<s} c^2j with c = exp(power / 2); without steps the sum is an integral, and s
-        # its length
-        numerator = power if scheme == "continuous" else np.expm1(power)
-        ratio = 1 / parts if power == 0 else numerator / -np.expm1(-parts * power)
-        noise = noise_sd(k=k, steps=steps) if scheme == "continuous" else k
+    if scheme == "continuous":
+        growth = lipschitz if one_sided is None else one_sided
+        ratio, noise = _continuous_ratio(2 * growth * T), noise_sd(k=k, steps=steps)
+    else:
+        power = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme)
+        ratio, noise = _ratio_of_steps(power, steps), k
+    with np.errstate(over="ignore"):
         return float(2 * clip * np.sqrt(ratio * queries) / noise)
+
+
+def _ratio_of_steps(power: np.float64, steps: int) -> np.float64:
+    """c^2s / sum_{j<s} c^2j of s steps that are c-Lipschitz, c = exp(power / 2)."""
+    if power == 0:
+        return np.float64(1 / steps)
+    with np.errstate(over="ignore"):
+        return np.expm1(power) / -np.expm1(-steps * power)
+
+
+def _continuous_ratio(power: float) -> np.float64:
+    """The limit of many steps, times their number: the sum becomes an integral of length 1."""
+    if power == 0:
+        return np.float64(1)
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.float64(power) / -np.expm1(-power)
 
 
 def _log_squared_lipschitz(
@@ -193,4 +203,5 @@ def _log_squared_lipschitz(
         return np.float64(2 * np.log1p(sum(reach**j / math.factorial(j) for j in range(1, 5))))
     if one_sided is None:
         return np.float64(2 * np.log1p(reach))
-    return np.log1p(np.maximum(2 * dt * one_sided + reach**2, -1.0))
+    with np.errstate(divide="ignore"):
+        return np.log1p(np.maximum(2 * dt * one_sided + reach**2, -1.0))

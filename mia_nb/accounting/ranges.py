@@ -59,22 +59,31 @@ WANTED = {  # {argument: (what holds for it, in words)}
 MAY_BE_INFINITE = {"epsilon", "mu"}
 
 
-def check(several: tuple[str, ...] = (), **given: Any) -> None:
-    """Numbers within range; those of `several` may be arrays.
+def check(several: tuple[str, ...] = (), **arguments: Any) -> None:
+    """Refuse arguments that are no numbers of their range; those of `several` may be arrays.
 
-    Text is none, though NumPy reads it as one.
+    Text is no number, though NumPy reads it as one.
     """
-    for name, value in given.items():
-        (holds, wanted), many = WANTED[name], name in several
-        try:
-            array = np.asarray(value, float)
-            fine = bool(np.all(holds(array) & (np.isfinite(array) | (name in MAY_BE_INFINITE))))
-            number = np.asarray(value).dtype.kind not in "SU" and (array.ndim == 0 or many)
-        except (TypeError, ValueError):
-            fine = number = False
-        if not (fine and number):
-            shown = " ".join((repr(value) if isinstance(value, str) else str(value)).split())
-            kind = ""
-            if not number:
-                kind = "numbers, " if many else "one number, "
-            raise ValueError(f"{name}={shown[:60]}: wanted {kind}{wanted}")
+    for name, value in arguments.items():
+        in_range, wanted = WANTED[name]
+        if not _is_number(value, array_allowed=name in several):
+            kind = "numbers" if name in several else "one number"
+            raise ValueError(f"{name}={_shown(value)}: wanted {kind}, {wanted}")
+        numbers = np.asarray(value, float)
+        finite = np.isfinite(numbers) | (name in MAY_BE_INFINITE)
+        if not np.all(in_range(numbers) & finite):
+            raise ValueError(f"{name}={_shown(value)}: wanted {wanted}")
+
+
+def _is_number(value: object, array_allowed: bool) -> bool:
+    try:
+        numbers = np.asarray(value, float)
+    except (TypeError, ValueError):
+        return False
+    is_text = np.asarray(value).dtype.kind in "SU"
+    return not is_text and (numbers.ndim == 0 or array_allowed)
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return " ".join(text.split())[:60]

@@ -352,23 +352,24 @@ def _units(
             " learn from other samples)"
         )
     audited = ~(target if same_samples else pool).population
-    target_masks = target.member[:, ~target.population]
+    target_masks = target.member[targets][:, ~target.population]
     reference_masks = pool.member[:, audited]
     unit = np.zeros(len(reference_masks), int)
     held_out = np.full(len(targets), -1)
     disjoint = True
     if target_masks.shape[1] == reference_masks.shape[1]:
-        informative = ~(target_masks.all(0) & reference_masks.all(0))
-        masks = np.vstack([reference_masks, target_masks[targets]])[:, informative]
-        ids = pair_ids(masks)
-        disjoint = not np.isin(ids[len(reference_masks) :], ids[: len(reference_masks)]).any()
-        if keep_complement:
-            ids = 2 * ids + masks[:, :1].any(1)
+        seen_by_all = target.member[:, ~target.population].all(0) & reference_masks.all(0)
+        masks = np.vstack([reference_masks, target_masks])[:, ~seen_by_all]
+        pair = pair_ids(masks)
+        pair_of_reference, pair_of_target = np.split(pair, [len(reference_masks)])
+        disjoint = not np.isin(pair_of_target, pair_of_reference).any()
         if same_samples:
-            numbers, unit = np.unique(ids[: len(reference_masks)], return_inverse=True)
-            for i, target_id in enumerate(ids[len(reference_masks) :]):
-                if target_id in numbers:
-                    held_out[i] = np.searchsorted(numbers, target_id)
+            # with complements kept, the two masks of a pair are units of their own
+            number = 2 * pair + masks[:, :1].any(1) if keep_complement else pair
+            of_reference, of_target = np.split(number, [len(reference_masks)])
+            numbers, unit = np.unique(of_reference, return_inverse=True)
+            has_references = np.isin(of_target, numbers)
+            held_out[has_references] = np.searchsorted(numbers, of_target[has_references])
     blind = [m for m, seen in enumerate(reference_masks) if seen.all() or not seen.any()]
     if any((unit[blind] != number).any() for number in held_out):
         raise ValueError(
