@@ -170,7 +170,7 @@ def claims(
     extended = asking(rules, "extended")
     if comparisons is None:
         comparisons = compare(extended, settings, measured, frontier=frontier, **options)
-    table = _judged(
+    table = _verdict_table(
         comparisons, given._replace(study=extended, settings=settings, frontier=frontier)
     )
     if rules.name not in PUBLISHED:
@@ -178,7 +178,7 @@ def claims(
     settings = printed_alone(rules, settings)
     as_printed = rules_as_printed(rules)
     comparisons = compare(as_printed, settings, measured, frontier=None, **options)
-    printed = _judged(comparisons, given._replace(study=as_printed, settings=settings))
+    printed = _verdict_table(comparisons, given._replace(study=as_printed, settings=settings))
     for name, claim in rules.claims.items():
         if on_no_table(rules, name):
             printed.loc[name, "verdict"] = "not printed"
@@ -191,22 +191,26 @@ def claims(
     return table
 
 
-def _judged(table: pd.DataFrame, given: Case) -> pd.DataFrame:
-    """A verdict per claim from its rows in `table`: claim, verdict, evidence, compared,
-    accuracy_apart.
+def _verdict_table(rows: pd.DataFrame, given: Case) -> pd.DataFrame:
+    """A row per claim, with columns claim, verdict, evidence, compared and accuracy_apart.
+
+    Parameters:
+        rows: of `compare`, for all claims of the study
+        given: what holds for every claim; its rows and contrasts are filled in claim by claim
     """
-    fewer = table.attrs.get("fewer", {})
+    fewer = rows.attrs.get("fewer", {})
     verdicts = {}
     for name, claim in given.study.claims.items():
         case = given._replace(
-            rows=table[table["claim"] == name],
-            wanted=contrasts(given.study, claim, given.settings),
+            rows=rows[rows["claim"] == name],
+            contrasts=contrasts(given.study, claim, given.settings),
         )
         needed = case.rows[case.rows["needed"]]
         missing = [part for part in claim.parts if part not in set(needed["part"])]
         auc = needed[needed["metric"] == "auc"]
-        failed = (auc["simultaneous_high"] < claim.design_check).any()
-        apart = _apart([contrast for contrast in case.wanted if contrast.needed], case.settings)
+        check_failed = (auc["simultaneous_high"] < claim.design_check).any()
+        deciding_contrasts = [contrast for contrast in case.contrasts if contrast.needed]
+        accuracy_difference = _largest_accuracy_difference(deciding_contrasts, case.settings)
         evidence = [f"not run: needs {claim.needs}"]
         if not given.study.shipped:
             evidence += matching(given.study, claim, given.settings)
@@ -214,14 +218,14 @@ def _judged(table: pd.DataFrame, given: Case) -> pd.DataFrame:
             evidence = [*_evidence(case.rows), *(f"{part}: not run" for part in missing)]
             for remark in claim.remarks:
                 evidence += REMARKS[remark](case)
-            if failed:
+            if check_failed:
                 evidence.append(FAILED)
-            evidence += _caveats(case.wanted, case.settings)
+            evidence += _caveats(case.contrasts, case.settings)
         verdict = _decided(needed, missing)
-        if failed:
+        if check_failed:
             verdict = "not resolved (design check failed)"
         elif verdict in ("holds", "does not hold"):
-            unequal = claim.equal and apart > SAME + 1e-9
+            unequal = claim.equal and accuracy_difference > SAME + 1e-9
             verdict = _qualified(verdict, case, unequal, fewer.get(name))
         verdicts[name] = {
             "claim": claim.sentence,
@@ -230,7 +234,7 @@ def _judged(table: pd.DataFrame, given: Case) -> pd.DataFrame:
                 r"\b(?:rmia|lira|nig|attack)\w*", lambda key: in_words(key[0]), "; ".join(evidence)
             ),
             "compared": "; ".join(dict.fromkeys(needed["compared"])),
-            "accuracy_apart": 100 * apart,
+            "accuracy_apart": 100 * accuracy_difference,
         }
         if claim.decided_by:
             verdicts[name] |= DECIDED_BY[claim.decided_by](case)
@@ -238,7 +242,7 @@ def _judged(table: pd.DataFrame, given: Case) -> pd.DataFrame:
 
 
 def _decided(needed: pd.DataFrame, missing: list[str]) -> str:
-    """The verdict by the comparisons that decide."""
+    """The verdict from the rows that decide and the names of parts that were not run."""
     if not len(needed):
         return "not run"
     if (needed["outcome"] == "against").any():
@@ -249,63 +253,69 @@ def _decided(needed: pd.DataFrame, missing: list[str]) -> str:
 
 
 def _qualified(verdict: str, case: Case, unequal: bool, fewer: str | None) -> str:
-    """What is decided, with what comparisons at equal accuracy make of it, and from which rate on
-    it was held against a curve.
+    """A verdict that holds or does not, qualified by the comparisons at equal accuracy, or by the
+    smallest FPR at which attacks were compared with a curve.
+
+    fewer: R of the stochastic models that were queried less often at equal accuracy.
     """
     outcomes = case.rows.loc[case.rows["part"] == AT_EQUAL["test_acc"], "outcome"]
     against = (outcomes == "against").any()
     if verdict == "holds":
         if against:
             return "not at equal accuracy"
-        same = len(outcomes) == deciding_aucs(case.rows) and (outcomes == "for").all()
+        confirmed = len(outcomes) == deciding_aucs(case.rows) and (outcomes == "for").all()
     else:
-        same = against
-    if same and len(outcomes):
-        return f"{verdict} (also at equal accuracy{f', {fewer}' if fewer else ''})"
+        confirmed = against
+    if confirmed and len(outcomes):
+        queries = f", {fewer}" if fewer else ""
+        return f"{verdict} (also at equal accuracy{queries})"
     if unequal:
         return f"{verdict} (at unequal accuracy)"
-    if verdict == "holds" and any(contrast.minus == "curve" for contrast in case.wanted):
-        deciding = case.rows.loc[case.rows["needed"], "metric"]
-        least = min(map(rate_of, deciding))
-        if least > FPR[0]:
-            return f"holds (at FPR {least:g} and above)"
+    if verdict == "holds" and any(contrast.minus == "curve" for contrast in case.contrasts):
+        metrics = case.rows.loc[case.rows["needed"], "metric"]
+        smallest_rate = min(map(rate_of, metrics))
+        if smallest_rate > FPR[0]:
+            return f"holds (at FPR {smallest_rate:g} and above)"
     return verdict
 
 
 def _evidence(rows: pd.DataFrame) -> Iterator[str]:
-    """A phrase per part: counts, and the comparison that is least for the claim; of a TPR that
-    decides nothing the counts.
+    """A phrase per part and metric: how many comparisons are for and against the claim, and the
+    weakest of them (not for a TPR that decides nothing).
     """
     for (part, metric), group in rows.groupby(["part", "metric"], sort=False):
-        least = _least(group)
-        texts = [
-            f"{(group['outcome'] == side).sum()} of {len(group)} {side}"
-            for side in ("for", "against")
-        ]
-        if least["needed"] or not metric.startswith("tpr@"):
+        weakest = _weakest(group)
+        texts = []
+        for outcome in ("for", "against"):
+            texts.append(f"{(group['outcome'] == outcome).sum()} of {len(group)} {outcome}")
+        if weakest["needed"] or not metric.startswith("tpr@"):
             form = ".1f" if metric.startswith("ratio of tpr") else "+.3f"
-            value, low, high = (format(least[name], form) for name in ("value", "low", "high"))
-            ends = f"{least['compared']} {value} [{low}, {high}]"
-            texts = [*texts, f"least {ends}"] if len(group) > 1 else [ends]
+            value, low, high = (format(weakest[name], form) for name in ("value", "low", "high"))
+            numbers = f"{weakest['compared']} {value} [{low}, {high}]"
+            texts = [*texts, f"least {numbers}"] if len(group) > 1 else [numbers]
         title = f"{part} {metric}" if "tpr@" in metric else part
         if metric.startswith(part):
             title = metric
         yield f"{title}: {', '.join(texts)}"
         if group["relative"].notna().any():
-            most = group.loc[group["relative"].abs().idxmax()]
+            largest = group.loc[group["relative"].abs().idxmax()]
+            share, low, high = largest[["relative", "relative_low", "relative_high"]]
             yield (
-                f"{part}, as a share of the other side's AUC - 1/2: at most {most['relative']:+.0%}"
-                f" [{most['relative_low']:+.0%}, {most['relative_high']:+.0%}] ({most['compared']})"
+                f"{part}, as a share of the other side's AUC - 1/2: at most {share:+.0%}"
+                f" [{low:+.0%}, {high:+.0%}] ({largest['compared']})"
             )
 
 
-def _least(group: pd.DataFrame) -> pd.Series:
-    """First those that are not for the claim: of these, or of all, the smallest difference; under
-    a margin the largest in size; a difference that is no number where all are none.
+def _weakest(group: pd.DataFrame) -> pd.Series:
+    """The row that supports the claim least.
+
+    It is chosen among the rows that are not "for" the claim, or among all where every row is. It is
+    the one with the smallest value; for claims of a margin, the largest in size. NaN comes last.
     """
     value = group["value"].to_numpy()
-    size = np.where(group["margin"] == 0, value, -abs(value))
-    return group.iloc[np.lexsort((size, group["outcome"] == "for"))[0]]
+    support = np.where(group["margin"] == 0, value, -abs(value))
+    order = np.lexsort((support, group["outcome"] == "for"))
+    return group.iloc[order[0]]
 
 
 def _compared_settings(contrast: Contrast) -> set[Setting]:
@@ -314,38 +324,43 @@ def _compared_settings(contrast: Contrast) -> set[Setting]:
 
 
 def _accuracy(
-    wanted: list[Contrast], settings: dict[Setting, Scores]
+    compared: list[Contrast], settings: dict[Setting, Scores]
 ) -> dict[str, tuple[float, float]]:
-    """Mean train and test accuracy of all models compared, by their names."""
-    every = {setting for contrast in wanted for setting in _compared_settings(contrast)}
+    """{name of the models: (mean train accuracy, mean test accuracy)} of all models compared."""
+    every_setting = {setting for contrast in compared for setting in _compared_settings(contrast)}
     accuracy: dict[str, tuple[float, float]] = {}
-    # plain sorts first: the model as it is used
-    for setting in sorted(every, key=lambda setting: (setting.recipe, setting)):
+    # the plain recipe sorts first, so that its accuracy, of the model as it is used, is kept
+    for setting in sorted(every_setting, key=lambda setting: (setting.recipe, setting)):
         accuracy.setdefault(setting.models, tuple(settings[setting].accuracy.mean(0)))
     return accuracy
 
 
-def _apart(wanted: list[Contrast], settings: dict[Setting, Scores]) -> float:
-    """Largest difference of test accuracy inside a contrast of different models; NaN without
-    one.
+def _largest_accuracy_difference(
+    compared: list[Contrast], settings: dict[Setting, Scores]
+) -> float:
+    """The largest difference of mean test accuracy between models of one contrast; NaN where no
+    contrast compares different models.
     """
-    accuracy = _accuracy(wanted, settings)
+    accuracy = _accuracy(compared, settings)
     differences = []
-    for contrast in wanted:
-        tests = [accuracy[name][1] for name in {s.models for s in _compared_settings(contrast)}]
-        if len(tests) > 1:
-            differences.append(float(max(tests) - min(tests)))
+    for contrast in compared:
+        models = {setting.models for setting in _compared_settings(contrast)}
+        test_accuracies = [accuracy[name][1] for name in models]
+        if len(models) > 1:
+            differences.append(float(max(test_accuracies) - min(test_accuracies)))
     return max(differences, default=np.nan)
 
 
-def _caveats(wanted: list[Contrast], settings: dict[Setting, Scores]) -> Iterator[str]:
-    """Train and test accuracy of everything compared, how unequal, and too few targets."""
+def _caveats(compared: list[Contrast], settings: dict[Setting, Scores]) -> Iterator[str]:
+    """Phrases on the train and test accuracy of all models compared, on the largest difference of
+    accuracy, and on there being one pair of targets alone.
+    """
     yield "train / test accuracy " + ", ".join(
         f"{name} {train:.3f} / {test:.3f}"
-        for name, (train, test) in _accuracy(wanted, settings).items()
+        for name, (train, test) in _accuracy(compared, settings).items()
     )
-    apart = _apart(wanted, settings)
-    if apart > 0:
-        yield f"compared at test accuracies up to {apart:.3f} apart"
-    if wanted and one_pair(settings[wanted[0].first]):
+    difference = _largest_accuracy_difference(compared, settings)
+    if difference > 0:
+        yield f"compared at test accuracies up to {difference:.3f} apart"
+    if compared and one_pair(settings[compared[0].first]):
         yield "one pair of targets does not show training randomness: nothing is decided"

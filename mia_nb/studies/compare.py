@@ -1,5 +1,5 @@
-"""What the contrasts of a study come to: differences and ratios with paired intervals, attacks held
-against the trade-off curve of an epsilon, and differences at equal accuracy along training.
+"""The results of a study's contrasts: differences and ratios with paired intervals, attacks
+compared with the trade-off curve of an epsilon, and differences at equal accuracy along training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mia_nb.studies.engine import TPR, Claim, Contrast, Study, contrasts
 from mia_nb.studies.setting import Setting
 from mia_nb.types import Scores
 
-SAME = 0.01  # differences up to this count as none, of AUC and of accuracy
+SAME = 0.01  # a difference of AUC or of accuracy up to this counts as none
 CURVE = 1.0  # epsilon of the curve that Figure 5 of Hong, Wu, Gruber and Lee draws
 AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}
 LEVEL_OF = {"test_acc": "test accuracy", "gap": "gap"}
@@ -94,20 +94,25 @@ def compare(
     rows = []
     fewer = {}
     for name, claim in study.claims.items():
-        wanted = contrasts(study, claim, settings)
-        differences = _differences(list(_with_tpr(claim, wanted, tpr)), settings, measured, level)
-        differences += _below_curve(wanted, settings, delta, level)
+        claim_contrasts = contrasts(study, claim, settings)
+        with_tpr = list(_with_tpr(claim, claim_contrasts, tpr))
+        claim_rows = _difference_rows(with_tpr, settings, measured, level)
+        claim_rows += _curve_rows(claim_contrasts, settings, delta, level)
         if frontier is not None and claim.matched:
-            at_equal, fewer[name] = _at_equal(wanted, claim.matched, frontier, level)
-            differences += at_equal
-        rows += [{"claim": name} | row for row in differences]
+            matched_rows, fewer[name] = _matched_rows(
+                claim_contrasts, claim.matched, frontier, level
+            )
+            claim_rows += matched_rows
+        rows += [{"claim": name} | row for row in claim_rows]
     table = pd.DataFrame(rows, columns=COLUMNS).astype({"needed": bool})
     table.attrs["fewer"] = fewer
     return table
 
 
 def _same_masks(settings: dict[Setting, Scores]) -> None:
-    """A pairing needs row k of every setting to be a model trained on the same samples."""
+    """ValueError unless row k of every setting is a model trained on the same samples, as paired
+    intervals need it.
+    """
     for setting, scores in settings.items():
         first = next(iter(settings))
         if not same_masks(scores, settings[first]):
@@ -118,7 +123,7 @@ def _same_masks(settings: dict[Setting, Scores]) -> None:
 
 
 def one_pair(scores: Scores) -> bool:
-    """Whether all targets are of one pair, which does not show what training changes."""
+    """Whether all targets are of one pair, so that intervals do not cover training randomness."""
     return len(np.unique(scores.pair)) < 2
 
 
@@ -131,11 +136,11 @@ def _row(contrast: Contrast, value: float, ends: tuple, simultaneous: tuple) -> 
     """One row of `compare`, without the claim.
 
     Parameters:
-        contrast: what is compared, by which margin
-        value: of the difference or ratio
-        ends: of its own interval, which decides "for"
-        simultaneous: ends of the interval that holds for all comparisons together, which decides
-            "against"; NaN decides nothing
+        contrast: what is compared, and the margin
+        value: the difference or ratio
+        ends: (low, high) of its interval at the level asked for, which decides "for"
+        simultaneous: (low, high) of the interval that holds for all comparisons jointly, which
+            decides "against"; NaN decides nothing
     """
     return {
         "part": contrast.part,
@@ -165,8 +170,8 @@ def _outcome(
         fails = simultaneous_high < contrast.above
     if holds:
         return "for"
-    # A model at chance has TPR = FPR: above 1 / FPR no ratio to it can be seen, so that falling
-    # short of it shows nothing.
+    # A model at chance has TPR = FPR, and no TPR exceeds 1: a claimed ratio above 1 / FPR is out of
+    # reach, so that a smaller one is not evidence against the claim.
     out_of_reach = contrast.ratio and contrast.above * rate_of(contrast.metric) > 1 - 1e-9
     return "against" if fails and not out_of_reach else "open"
 
@@ -174,11 +179,11 @@ def _outcome(
 # differences and ratios
 
 
-def _with_tpr(claim: Claim, wanted: list[Contrast], tpr: str | None) -> Iterator[Contrast]:
-    """The contrasts of a claim but those with a curve; every AUC that decides gets its TPR beside
-    it, where a margin is not as wide as the rate itself.
+def _with_tpr(claim: Claim, claim_contrasts: list[Contrast], tpr: str | None) -> Iterator[Contrast]:
+    """The contrasts of a claim except those with a curve. An AUC that decides is followed by the
+    same contrast of the TPR, unless the margin is at least as wide as the FPR.
     """
-    for contrast in wanted:
+    for contrast in claim_contrasts:
         if contrast.minus == "curve":
             continue
         if contrast.metric == TPR:
@@ -191,8 +196,11 @@ def _with_tpr(claim: Claim, wanted: list[Contrast], tpr: str | None) -> Iterator
             yield contrast._replace(metric=tpr, needed=claim.tpr)
 
 
-def _differences(
-    wanted: list[Contrast], settings: dict[Setting, Scores], measured: Callable, level: float
+def _difference_rows(
+    claim_contrasts: list[Contrast],
+    settings: dict[Setting, Scores],
+    measured: Callable,
+    level: float,
 ) -> list[dict]:
     """A row for each contrast. Intervals are those of `metrics.interval` (of a ratio
     `ratio_interval`), paired: the same samples and pairs in every setting. Those of accuracies and
@@ -200,22 +208,22 @@ def _differences(
     """
 
     def side(attacks: tuple, metric: str) -> tuple:
-        """(values, resampled values) of the attack of largest mean."""
+        """(values, resampled values) of the attack with the largest mean."""
         candidates = [measured(settings[setting])[metric] for setting in attacks]
-        return max(candidates, key=lambda values: values[0].mean())
+        return max(candidates, key=lambda candidate: candidate[0].mean())
 
-    jointly = Counter(map(_family, wanted))
+    comparisons_in = Counter(map(_family, claim_contrasts))
     rows = []
-    for contrast in wanted:
-        levels = (level, 1 - (1 - level) / jointly[_family(contrast)])
+    for contrast in claim_contrasts:
+        levels = (level, 1 - (1 - level) / comparisons_in[_family(contrast)])
         scores = settings[contrast.first]
         sides = [side(attacks, contrast.metric) for _, attacks in contrast.terms]
         estimate = _ratio if contrast.ratio else _difference
         row = _row(contrast, *estimate(contrast, sides, scores.pair, levels))
-        if one_pair(scores):  # the intervals are then of samples only
+        if one_pair(scores):  # the intervals then cover samples only
             row["outcome"] = "open"
-        of_two = len(contrast.terms) == 2 and not contrast.ratio
-        if contrast.margin and contrast.metric == "auc" and of_two:
+        two_sides = len(contrast.terms) == 2 and not contrast.ratio
+        if contrast.margin and contrast.metric == "auc" and two_sides:
             leaks = [side(attacks, "leak") for _, attacks in contrast.terms]
             row |= _relative(leaks, scores.pair, level)
         rows.append(row)
@@ -223,29 +231,35 @@ def _differences(
 
 
 def _family(contrast: Contrast) -> str:
-    """Comparisons whose errors are counted together."""
+    """The name of the group of comparisons whose errors are controlled jointly."""
     return "needed" if contrast.needed else f"{contrast.part}, {contrast.metric}"
 
 
 def _difference(
     contrast: Contrast, sides: list[tuple], pair: np.ndarray, levels: Sequence[float]
 ) -> tuple:
-    """(value, interval per level) of a weighted sum of sides, maybe less what chance gives."""
+    """(value, interval per level) of the weighted sum of the sides, less the value at chance for a
+    contrast with chance.
+    """
     chance = 0.0
     if contrast.minus == "chance":
         chance = 0.5 if contrast.metric == "auc" else rate_of(contrast.metric)
     weights = [weight for weight, _ in contrast.terms]
-    values = sum(w * point for w, (point, _) in zip(weights, sides, strict=True)) - chance
+    values = (
+        sum(weight * points for weight, (points, _) in zip(weights, sides, strict=True)) - chance
+    )
     drawn = None
     if sides[0][1] is not None:
-        drawn = sum(w * draws for w, (_, draws) in zip(weights, sides, strict=True)) - chance
+        drawn = (
+            sum(weight * draws for weight, (_, draws) in zip(weights, sides, strict=True)) - chance
+        )
     return values.mean(), *intervals_at(levels, values, pair, drawn)
 
 
 def _ratio(
     contrast: Contrast, sides: list[tuple], pair: np.ndarray, levels: Sequence[float]
 ) -> tuple:
-    """(value, interval per level) of the first side over the second."""
+    """(value, interval per level) of the ratio of the first side to the second."""
     (a, draws_a), (b, draws_b) = sides
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.divide(a.mean(), b.mean())
@@ -258,7 +272,7 @@ def _ratio(
 def _relative(leaks: list[tuple], pair: np.ndarray, level: float) -> dict[str, float]:
     """A difference of AUC as a share of the second side's AUC - 1/2, with its interval.
 
-    Where the whole leak is 0.02, two networks are within a margin of 0.01 almost by themselves.
+    With a leak of only 0.02 almost any two networks are within a margin of 0.01.
     """
     (a, draws_a), (b, draws_b) = leaks
     low, high = ratio_interval(a, b, pair, draws_a, draws_b, confidence=level)
@@ -270,49 +284,53 @@ def _relative(leaks: list[tuple], pair: np.ndarray, level: float) -> dict[str, f
 
 
 def tested_rates(scores: Scores) -> list[float]:
-    """Rates at which a ROC may lie above a curve: where ties leave only an FPR of 0, the TPR says
-    nothing.
+    """The FPRs at which a ROC is compared with a curve: those that can be measured, and that ties
+    allow to be reached.
     """
     return [x for x in measurable_rates(scores) if tied_floor(scores) <= x]
 
 
-def number_of_tests(wanted: Iterable[Contrast], settings: dict[Setting, Scores]) -> int:
-    """How often these contrasts look at a curve: once per target and rate."""
-    compared = [settings[contrast.first] for contrast in wanted]
-    return sum(len(tested_rates(scores)) * len(scores.value) for scores in compared)
+def number_of_tests(with_curve: Iterable[Contrast], settings: dict[Setting, Scores]) -> int:
+    """How many comparisons with a curve these contrasts make: one per target and rate."""
+    tests = 0
+    for contrast in with_curve:
+        scores = settings[contrast.first]
+        tests += len(tested_rates(scores)) * len(scores.value)
+    return tests
 
 
-def _below_curve(
-    wanted: list[Contrast], settings: dict[Setting, Scores], delta: float, level: float
+def _curve_rows(
+    claim_contrasts: list[Contrast], settings: dict[Setting, Scores], delta: float, level: float
 ) -> list[dict]:
     """A row for each contrast with a curve and each rate."""
     rows = []
     curve = partial(tradeoff, epsilon=CURVE, delta=delta)
+    with_curve = [contrast for contrast in claim_contrasts if contrast.minus == "curve"]
+    # errors of those that decide are controlled jointly, and so are those of the others
     for needed in (True, False):
-        together = [
-            contrast
-            for contrast in wanted
-            if contrast.minus == "curve" and contrast.needed == needed
-        ]
-        levels = (level, 1 - (1 - level) / max(number_of_tests(together, settings), 1))
-        for contrast in together:
+        group = [contrast for contrast in with_curve if contrast.needed == needed]
+        levels = (level, 1 - (1 - level) / max(number_of_tests(group, settings), 1))
+        for contrast in group:
             scores = settings[contrast.first]
-            rows += [_least_room(contrast, scores, x, curve, levels) for x in tested_rates(scores)]
+            for x in tested_rates(scores):
+                rows.append(_least_room_row(contrast, scores, x, curve, levels))
     return rows
 
 
-def _least_room(
+def _least_room_row(
     contrast: Contrast, scores: Scores, x: float, curve: Callable, levels: tuple
 ) -> dict:
-    """One row: the target with the least room below the curve, and what all of them say."""
+    """The row of one contrast and rate: numbers of the target that has the least room below the
+    curve, with the outcome over all targets.
+    """
     rooms = np.array(
         [room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))]
     )
-    row = int(rooms[:, 0].argmin())
+    least = int(rooms[:, 0].argmin())
     compared = f"{contrast.compared}, {contrast.first.attack}"
     if len(rooms) > 1:
-        compared += f", least of {len(rooms)} targets ({scores.targets[row]})"
-    value, low, high, simultaneous_low, simultaneous_high = rooms[row]
+        compared += f", least of {len(rooms)} targets ({scores.targets[least]})"
+    value, low, high, simultaneous_low, simultaneous_high = rooms[least]
     contrast = contrast._replace(compared=compared, metric=f"tpr@{x:g}")
     record = _row(contrast, value, (low, high), (simultaneous_low, simultaneous_high))
     record["outcome"] = "open"
@@ -330,11 +348,11 @@ def room_below(
     """[curve - TPR, then its low and high end per level] of one target at the largest FPR that is
     at most x.
 
-    curve(fpr) -> the largest TPR. Ends as in `studies.comparisons`: above the curve is what has a
-    high end below 0.
+    curve(fpr) is the largest TPR that the curve allows. Ends are those of `studies.comparisons`: a
+    target whose high end is below 0 lies above the curve.
     """
     tp, fp, _ = counts(score, member)
-    # where non-members alone put the threshold
+    # the lowest threshold with at most this FPR: only non-members set it
     last = np.searchsorted(fp, np.floor(x * fp[-1] + 1e-9), side="right") - 1
     room = [float(curve(fp[last] / fp[-1])) - tp[last] / tp[-1]]
     for level in levels:
@@ -346,57 +364,58 @@ def room_below(
 # the contrasts that decide, repeated at equal test accuracy or gap, from checkpoints
 
 
-def _at_equal(
-    wanted: list[Contrast], by: str, frontier: pd.DataFrame, level: float
+def _matched_rows(
+    claim_contrasts: list[Contrast], by: str, frontier: pd.DataFrame, level: float
 ) -> tuple[list[dict], str]:
-    """A row for each contrast that decides, as far as checkpoints of both families reach a level.
+    """(rows, R in words): a row for each contrast that decides, at the highest level of accuracy or
+    gap that checkpoints of both families reach.
 
-    Also the R of stochastic families that were queried less along training than in what decides.
+    R: of the stochastic families that were queried less often along training than in the comparison
+    that decides.
     """
     metric = "gap" if by == "gap" else "auc"
     reached = []
-    for contrast in wanted:
-        if contrast.needed and contrast.metric == metric:
-            labels = [side[0].label for _, side in contrast.terms]
-            curves = frontier[frontier["family"].isin(labels)]
-            top = None
-            if curves["family"].nunique() == 2:
-                top = highest_level(curves, *labels, by)
-            if top is not None:
-                reached.append((contrast, curves, top))
-    jointly = 1 - (1 - level) / max(len(reached), 1)
+    for contrast in claim_contrasts:
+        if not contrast.needed or contrast.metric != metric:
+            continue
+        labels = [side[0].label for _, side in contrast.terms]
+        curves = frontier[frontier["family"].isin(labels)]
+        if curves["family"].nunique() != 2:
+            continue
+        top = highest_level(curves, *labels, by)
+        if top is not None:
+            reached.append((contrast, curves, top))
+    joint_level = 1 - (1 - level) / max(len(reached), 1)
     rows, fewer = [], []
     for contrast, curves, top in reached:
-        baseline = contrast.terms[1][1][0].label
-        at_level, simultaneous = (
-            matched(
-                curves, by=by, baseline=baseline, levels=[top], confidence=confidence
-            ).set_index("family")
-            for confidence in (level, jointly)
-        )
-        row, less = _matched_row(contrast, by, at_level, simultaneous)
+        _, baseline_side = contrast.terms[1]
+        at_top = partial(matched, curves, by=by, baseline=baseline_side[0].label, levels=[top])
+        at_level = at_top(confidence=level).set_index("family")
+        simultaneous = at_top(confidence=joint_level).set_index("family")
+        row, fewer_queries = _matched_row(contrast, by, at_level, simultaneous)
         rows.append(row)
-        fewer += less
+        fewer += fewer_queries
     return rows, ", ".join(dict.fromkeys(fewer))
 
 
 def _matched_row(
     contrast: Contrast, by: str, at_level: pd.DataFrame, simultaneous: pd.DataFrame
 ) -> tuple[dict, list[str]]:
-    """A contrast at a level that both families reach; the R that are smaller than in what decides.
+    """(row, R in words) of a contrast at a level that both families reach.
 
-    at_level, simultaneous: of `metrics.matched`, by family, with the two kinds of intervals.
+    R: numbers of queries below those of the comparison that decides. at_level, simultaneous:
+    `metrics.matched` by family, with intervals at the level asked for and at the joint level.
     """
     sides = [side[0] for _, side in contrast.terms]
     a, b = (side.label for side in sides)
     at = at_level.loc[a]
-    queried, less = [], []
+    queried, fewer_queries = [], []
     for side in sides:
         if side.stochastic:
             count = at_level.loc[side.label, "queries"]
             queried.append(f"R = {count:g}" if pd.notna(count) else "R not known")
             if not count >= side.queries:
-                less.append(queried[-1])
+                fewer_queries.append(queried[-1])
     words = [
         f"{a} - {b} at {LEVEL_OF[by]} {at['level']:.3f} ({at['difference_pairs']} pairs)",
         " against ".join(dict.fromkeys(at_level.loc[[a, b], "attack"])),
@@ -410,14 +429,12 @@ def _matched_row(
         needed=by == "gap",
         margin=SAME if by == "gap" else 0.0,
     )
-    ends, joint_ends = (
-        (table.loc[a, "difference_low"], table.loc[a, "difference_high"])
-        for table in (at_level, simultaneous)
-    )
+    ends = tuple(at[["difference_low", "difference_high"]])
+    joint_ends = tuple(simultaneous.loc[a, ["difference_low", "difference_high"]])
     row = _row(at_equal, at["difference"], ends, joint_ends)
     nothing_left = joint_ends[0] > -SAME and joint_ends[1] < SAME
     if not at["over_samples"]:
         row["outcome"] = "open"
     elif by == "test_acc" and contrast.above == 0 and nothing_left:
         row["outcome"] = "against"
-    return row, less
+    return row, fewer_queries

@@ -46,7 +46,7 @@ class Case(NamedTuple):
     settings: dict[Setting, Scores] = {}  # noqa: RUF012 - never changed
     frontier: pd.DataFrame | None = None
     rows: pd.DataFrame | None = None
-    wanted: list[Contrast] = []  # noqa: RUF012
+    contrasts: list[Contrast] = []  # noqa: RUF012
 
 
 def _alignment(case: Case) -> Iterator[str]:
@@ -70,11 +70,11 @@ def deciding_aucs(rows: pd.DataFrame) -> int:
 
 
 def _not_matched(case: Case) -> Iterator[str]:
-    wanted = deciding_aucs(case.rows)
+    needed = deciding_aucs(case.rows)
     compared = (case.rows["part"] == AT_EQUAL["test_acc"]).sum()
-    if case.frontier is not None and compared < wanted:
+    if case.frontier is not None and compared < needed:
         yield (
-            f"at equal accuracy: {wanted - compared} of {wanted} not compared (no checkpoints, or"
+            f"at equal accuracy: {needed - compared} of {needed} not compared (no checkpoints, or"
             " no level that both pass)"
         )
 
@@ -119,7 +119,7 @@ def _accounted(case: Case) -> Iterator[str]:
 
 
 def _tests_together(case: Case) -> Iterator[str]:
-    needed = [contrast for contrast in case.wanted if contrast.needed]
+    needed = [contrast for contrast in case.contrasts if contrast.needed]
     exceeded = (case.rows.loc[case.rows["needed"], "outcome"] == "against").any()
     yield f"curve minus TPR at delta {case.delta:g}, one target at a time (Clopper-Pearson)"
     yield (
