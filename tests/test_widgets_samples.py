@@ -23,7 +23,7 @@ from mia_nb import attacks, auditing, store, widgets
 from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
 from mia_nb.plots.style import GREY
 from mia_nb.widgets.exposed import separations
-from mia_nb.widgets.sample import losses_of, possible, traces
+from mia_nb.widgets.sample import intervals_of_fit, losses_of, traces
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(0, 256, (220, 1, 8, 8), dtype=np.uint8)
@@ -492,7 +492,7 @@ def test_intervals_cover_the_true_ratio_about_as_often_as_they_say():
             np.full((2, 1), np.inf),
             np.full((2, 1), n),
         )
-        low, high = possible(fit, 0.3, np.full(2, n - 1.0), seed=trial)[1]
+        low, high = intervals_of_fit(fit, 0.3, np.full(2, n - 1.0), seed=trial)[1]
         hits += low <= truth <= high
     assert 0.92 <= hits / 400 <= 0.995
 

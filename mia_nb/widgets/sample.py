@@ -1,5 +1,5 @@
-"""One sample, two worlds: the outputs of models with it and of models without it, and which of
-them the target is like.
+"""One sample, two worlds: the outputs of models that trained on it and of models that did not, and
+which of them the target resembles.
 """
 
 import warnings
@@ -47,9 +47,9 @@ VARIANCES = {
 }
 DRAWS = 2000  # draws of fits given the references
 THUMBNAILS = 24
-DOTS = 3000  # drawn anew with every sample
-KEPT = 1e8  # losses of one pool held in memory
-RING = {  # scattergl as the points are: browsers lay those over all that is not
+DOTS = 3000  # points of the scatter, which is sent again with every sample
+KEPT = 1e8  # largest number of losses of one pool in memory
+RING = {  # scattergl like the points: browsers draw scattergl above all other traces
     "type": "scattergl",
     "mode": "markers",
     "marker": {"color": LINES[2], "symbol": "circle-open", "size": 17, "line": {"width": 3}},
@@ -59,15 +59,15 @@ RING = {  # scattergl as the points are: browsers lay those over all that is not
 
 
 class Evidence(NamedTuple):
-    """What k references a side say about every sample of one target; columns of the signals,
-    population included.
+    """What k references a side say about every sample of one target, as arrays over the columns of
+    the signals, population included.
     """
 
     references: Signals
     phi: np.ndarray  # (N,) the target's margins
-    gauss: Fit | None  # None: these references leave no variance
+    gauss: Fit | None  # None: too few references for a variance
     student: Fit
-    # (N,) log likelihood ratios of the Gaussians, of Student's t where there are none
+    # (N,) log likelihood ratios of the Gaussians, or of Student's t where `gauss` is None
     ratio: np.ndarray
     flags: list[str]
 
@@ -97,17 +97,20 @@ def sample(sources: Sequence[Source]) -> Explorer:
     if not pools:
         return message(TITLE, NOTHING)
 
-    def most(pool: str, target: int) -> int:
-        return -(-len(references(pools[pool], target)[0]) // 2)
+    def largest_k(pool: str, target: int) -> int:
+        """Half the number of references, rounded up."""
+        models, _, _ = references(pools[pool], target)
+        return -(-len(models) // 2)
 
-    def start(pool: str, target: int, sample: int) -> int:
-        """Whose worlds differ most, unless the sample chosen before is here too."""
+    def first_sample(pool: str, target: int, sample: int) -> int:
+        """The sample chosen before, if this pool has it; else the one whose worlds differ most."""
         source = pools[pool]
         if sample in source.numbers:
             return sample
-        fit = evidence(source, target, most(pool, target), "shrunk").student
-        apart = ((fit.centre[0] - fit.centre[1]) / fit.scale[1])[source.audited]
-        return int(source.numbers[np.nanargmax(apart) if np.isfinite(apart).any() else 0])
+        fit = evidence(source, target, largest_k(pool, target), "shrunk").student
+        distance = ((fit.centre[0] - fit.centre[1]) / fit.scale[1])[source.audited]
+        column = np.nanargmax(distance) if np.isfinite(distance).any() else 0
+        return int(source.numbers[column])
 
     def draw(
         pool: str,
@@ -119,37 +122,38 @@ def sample(sources: Sequence[Source]) -> Explorer:
         truth: bool,
         subset: tuple[int, ...],
     ) -> View:
-        """The two worlds of the sample, and where it lies among all others."""
+        """The two worlds of the sample, and its place among all others."""
         source = pools[pool]
-        x, y, member = plane(source, target, attack)
+        x, y, member = scatter_values(source, target, attack)
         column = source.column(sample)
         image = int(source.audited[column])
         is_member = bool(member[column])
-        rows, everyone, _ = references(source, target)
+        rows, all_references, _ = references(source, target)
         world = evidence(source, target, k, VARIANCES[variance][0])
-        words, gap, ratio = compared(world, image, k, variance)
+        result, gap, ratio = result_texts(world, image, k, variance)
         lasso = np.flatnonzero(np.isin(source.numbers, subset))
-        who = counted(x, y, lasso)
+        lasso_size = lasso_size_text(x, y, lasso)
+        scatter = points(source, target, attack, truth)
         figures = {
-            "scatter": ringed(points(source, target, attack, truth), x[column], y[column], sample),
-            "margins": margins(world, everyone, rows, image, is_member if truth else None),
+            "scatter": with_ring(scatter, x[column], y[column], sample),
+            "margins": margins(world, all_references, rows, image, is_member if truth else None),
             "image": picture(source, target, image),
             "traces": traces(source, tuple(rows.tolist()), image, target if truth else None),
-            "subset": crowd(source, target, tuple(lasso.tolist()), who, truth),
+            "subset": lasso_sheet(source, target, tuple(lasso.tolist()), lasso_size, truth),
         }
         row = {
             "who": f"sample {sample}",
             "label": source.class_of(image),
-            **numbers(world, image, gap, ratio),
+            **number_cells(world, image, gap, ratio),
             "score": number_text(y[column], ".4g"),
         }
-        about = f"labelled {source.class_of(image)}, target {verdict(source, target, image)}"
-        sentence = f"Sample {sample} ({about}): {words}"
+        facts = f"labelled {source.class_of(image)}, target {right_or_wrong(source, target, image)}"
+        sentence = f"Sample {sample} ({facts}): {result}"
         if truth:
-            row |= truths(world, source.audited, member, column)
+            row |= truth_cells(world, source.audited, member, column)
             sentence += f"; is a {'member' if is_member else 'non-member'}"
         if len(lasso):
-            row["lasso"] = who
+            row["lasso"] = lasso_size
         return View(
             sentence,
             figures,
@@ -158,8 +162,8 @@ def sample(sources: Sequence[Source]) -> Explorer:
             margins_of_models(source, sample, None if truth else target),
         )
 
-    # what holds for any pool; the rest is filled in by what they follow, whose complaints are
-    # shown in place
+    # Only what holds for any pool stands here. `follow` fills in the rest, and its errors are shown
+    # in place.
     controls = {
         "pool": chooser("pool", pools),
         "target": dropdown("target", [0], 0),
@@ -172,8 +176,8 @@ def sample(sources: Sequence[Source]) -> Explorer:
     follow = {
         "target": {"options": lambda pool: pools[pool].targets[1:]},
         "attack": {"options": lambda pool: worded(pools[pool].attacks())},
-        "k": {"max": most, "value": lambda pool: END},
-        "sample": {"value": start},
+        "k": {"max": largest_k, "value": lambda pool: END},
+        "sample": {"value": first_sample},
     }
     return Explorer(
         TITLE,
@@ -192,43 +196,45 @@ def sample(sources: Sequence[Source]) -> Explorer:
 
 @lru_cache(4)
 def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signals]:
-    """(models of the references pair by pair (R,), their signals, those of the target)."""
+    """(indices of the reference models, pair by pair (R,), their signals, the target's signals)."""
     members = source.signals.member[:, source.audited]
-    others = source.signals.reference_rows(target)
+    models = source.signals.reference_rows(target)
     if members.all() or not members.any():
         raise ValueError(
             f"all models of {source.label} or none were trained on these samples: query images that"
             " only some saw"
         )
-    if not len(others):
+    if not len(models):
         raise ValueError(
             f"target {target} of {source.label} has no references but its complementary model:"
             " train two pairs or more"
         )
-    others = others[np.argsort(units(members[others]), kind="stable")]
-    alone = source.signals.select(models=[target]).hide()
-    return others, source.signals.select(models=others), alone
+    models = models[np.argsort(units(members[models]), kind="stable")]
+    target_signals = source.signals.select(models=[target]).hide()
+    return models, source.signals.select(models=models), target_signals
 
 
 @lru_cache(64)
 def evidence(source: Source, target: int, k: int, variance: str) -> Evidence:
-    """What the first k references a side say, and why where they say less."""
-    _, everyone, alone = references(source, target)
-    others = everyone.select(models=slice(0, 2 * k))
-    combine = "last" if others.query_kind == "steps" else "margin"
+    """What the first k references a side say; its flags are the warnings of the fits."""
+    _, all_references, target_signals = references(source, target)
+    used = all_references.select(models=slice(0, 2 * k))
+    combine = "last" if used.query_kind == "steps" else "margin"
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
-        phi, student = nig_fit(alone, others, combine=combine)
+        phi, student = nig_fit(target_signals, used, combine=combine)
         flags = [str(w.message) for w in raised]
         gauss = None
         try:
-            gauss = lira_fit(alone, others, variance=variance, combine=combine)[1]
+            _, gauss = lira_fit(target_signals, used, variance=variance, combine=combine)
         except ValueError as error:  # one reference a side
             flags = [str(error)]
-    return Evidence(others, phi, gauss, student, (gauss or student).log_ratio(phi), flags)
+    return Evidence(used, phi, gauss, student, (gauss or student).log_ratio(phi), flags)
 
 
-def plane(source: Source, target: int, attack: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def scatter_values(
+    source: Source, target: int, attack: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(scores of the loss attack and of this one, membership), (N,) each, of one target."""
     loss = source.scores("loss")
     scores = source.scores(attack)
@@ -239,7 +245,7 @@ def plane(source: Source, target: int, attack: str) -> tuple[np.ndarray, np.ndar
 @lru_cache(16)
 def points(source: Source, target: int, attack: str, truth: bool) -> dict:
     """The scatter of a target's scores, without the sample's mark."""
-    x, y, member = plane(source, target, attack)
+    x, y, member = scatter_values(source, target, attack)
     figure = pictures.score_points(
         x,
         y,
@@ -248,27 +254,30 @@ def points(source: Source, target: int, attack: str, truth: bool) -> dict:
         numbers=source.numbers,
         points=DOTS,
     )
-    same = f"{source.label} {target} {attack}"  # zoom and lasso stay while samples change
-    axes = {name: figure["layout"][name] | {"uirevision": same} for name in ("xaxis", "yaxis")}
-    return with_layout(figure, **axes, selectionrevision=same, modebar={"uirevision": same})
+    # zoom and lasso stay as long as this key does, so while only the sample changes
+    key = f"{source.label} {target} {attack}"
+    axes = {name: figure["layout"][name] | {"uirevision": key} for name in ("xaxis", "yaxis")}
+    return with_layout(figure, **axes, selectionrevision=key, modebar={"uirevision": key})
 
 
 @lru_cache(8)
 def picture(source: Source, target: int, image: int) -> dict:
-    """The sample's image, with its label and how the target takes it."""
+    """The sample's image, with its label, and the target's prediction and confidence."""
     if source.images is None:
         return pictures.empty("no images are stored with these signals")
-    sure = expit(source.signals.margin[target, :, image]).mean()
-    words = (
-        f"labelled {source.class_of(image)}; target {verdict(source, target, image)},"
-        f" p = {sure:.3g}"
+    confidence = expit(source.signals.margin[target, :, image]).mean()
+    caption = (
+        f"labelled {source.class_of(image)}; target {right_or_wrong(source, target, image)},"
+        f" p = {confidence:.3g}"
     )
-    return pictures.picture(source.images[image], words)
+    return pictures.picture(source.images[image], caption)
 
 
 @lru_cache(8)
-def crowd(source: Source, target: int, lasso: tuple[int, ...], who: str, truth: bool) -> dict:
-    """The images of those in a lasso."""
+def lasso_sheet(
+    source: Source, target: int, lasso: tuple[int, ...], caption: str, truth: bool
+) -> dict:
+    """The images of the samples in a lasso, under a caption that starts with how many they are."""
     if not lasso:
         return pictures.empty(
             "Draw a lasso around points of the scatter to see who they are", height=90
@@ -279,33 +288,33 @@ def crowd(source: Source, target: int, lasso: tuple[int, ...], who: str, truth: 
     if truth:
         member = source.signals.member[target, images]
         marks = np.where(member, "● ", "◇ ")
-        who += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
+        caption += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
     if source.images is None:
-        return pictures.empty(f"{who}; no images are stored with these signals")
+        return pictures.empty(f"{caption}; no images are stored with these signals")
     thumbnails = np.linspace(0, len(images) - 1, min(len(images), THUMBNAILS)).astype(int)
     if len(thumbnails) < len(images):
-        who += f"; {len(thumbnails)} of them"
-    words = []
+        caption += f"; {len(thumbnails)} of them"
+    labels = []
     for i in thumbnails:
         name = pictures.short(source.class_of(images[i]))
-        words.append(f"{marks[i]}{numbers[i]}<br>{name}")
-    return pictures.sheet(source.images[images[thumbnails]], words, numbers[thumbnails], who)
+        labels.append(f"{marks[i]}{numbers[i]}<br>{name}")
+    return pictures.sheet(source.images[images[thumbnails]], labels, numbers[thumbnails], caption)
 
 
-def counted(x: np.ndarray, y: np.ndarray, lasso: np.ndarray) -> str:
-    """How many a lasso holds: of those that are drawn, where not all are."""
+def lasso_size_text(x: np.ndarray, y: np.ndarray, lasso: np.ndarray) -> str:
+    """How many samples a lasso holds, and of how many points where the scatter draws only some."""
     drawn, total = pictures.thinned(x, y, DOTS)
     if len(drawn) < total and np.isin(lasso, drawn).all():
         return f"{len(lasso):,} of the {len(drawn):,} drawn (of {total:,})"
     return f"{len(lasso):,} samples"
 
 
-def possible(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.ndarray:
-    """(2, 2): 95 % intervals of m_in - m_out and of the log likelihood ratio at phi, for the
-    Gaussians of one sample.
+def intervals_of_fit(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """95 % intervals of m_in - m_out and of the log likelihood ratio at phi, for the Gaussians of
+    one sample; (2, 2), a row per interval.
 
-    Draws v = s^2 freedom / chi2(freedom) and m ~ N(centre, v / n) for both worlds, freedom (2,)
-    above 0, infinite where v is known.
+    For both worlds v = s^2 freedom / chi2(freedom) and m ~ N(centre, v / n) are drawn. freedom
+    (2,): the degrees of freedom of each world, above 0, infinite where v is known.
     """
     rng = np.random.default_rng(seed)
     is_known = np.isinf(freedom)[:, None]
@@ -317,50 +326,61 @@ def possible(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.
     return np.quantile([centre[0] - centre[1], ratio], [0.025, 0.975], axis=1).T
 
 
-def compared(world: Evidence, image: int, k: int, variance: str) -> tuple[str, str, str]:
-    """(how the worlds differ in words, how far they lie apart, the log likelihood ratio), with
-    intervals where they can be told.
+def result_texts(world: Evidence, image: int, k: int, variance: str) -> tuple[str, str, str]:
+    """(the result in words, m_in - m_out, the log likelihood ratio), the two numbers as text, with
+    their intervals where there are enough references.
     """
     fit = (world.gauss or world.student).of(image)
     gap = float(fit.centre[0, 0] - fit.centre[1, 0])
     ratio = float(world.ratio[image])
     n = fit.n[:, 0]
+    n_in, n_out = n
     freedom = n - 1.0 + VARIANCES[variance][1]
-    spans = np.full((2, 2), np.nan)
+    intervals = np.full((2, 2), np.nan)
     if world.gauss and n.min() > 0 and freedom.min() > 0:
-        spans = possible(fit, float(world.phi[image]), freedom)
-    low, high, least, most = spans.ravel()
-    gap_cell = with_interval(gap, low, high, ".3g")
-    ratio_cell = with_interval(ratio if world.gauss else np.nan, least, most, ".3g")
+        intervals = intervals_of_fit(fit, float(world.phi[image]), freedom)
+    (gap_low, gap_high), (ratio_low, ratio_high) = intervals
+    gap_cell = with_interval(gap, gap_low, gap_high, ".3g")
+    gaussian_ratio = ratio if world.gauss else np.nan
+    ratio_cell = with_interval(gaussian_ratio, ratio_low, ratio_high, ".3g")
 
     if n.min() == 0:
-        words = f"none of these references is {'OUT' if n[0] else 'IN'}, so there is no ratio: take"
-        return f"{words} more", gap_cell, ratio_cell
-    who = f"{n[0]} IN and {n[1]} OUT references"
-    if n[0] == n[1] == k:
-        who = f"k = {k} reference{'s' * (k > 1)} a side"
-    says = "the log likelihood ratio is" if world.gauss else "only Student-t LiRA gives a ratio,"
-    words = f"IN and OUT models differ by {gap:.2g} nats"
-    if np.isnan(least):
-        words += f"; from {who} {says} {ratio:.2g}, no interval: one reference on a side"
+        side = "OUT" if n_in else "IN"
+        words = f"none of these references is {side}, so there is no ratio: take more"
         return words, gap_cell, ratio_cell
+    used = f"{n_in} IN and {n_out} OUT references"
+    if n_in == n_out == k:
+        used = f"k = {k} reference{'s' * (k > 1)} a side"
+    subject = "the log likelihood ratio is" if world.gauss else "only Student-t LiRA gives a ratio,"
+    gap_words = f"IN and OUT models differ by {gap:.2g} nats"
+    ratio_words = f"from {used} {subject} {ratio:.2g}"
+    if np.isnan(ratio_low):
+        words = f"{gap_words}; {ratio_words}, no interval: one reference on a side"
+        return words, gap_cell, ratio_cell
+    gap_words += f" [{gap_low:.2g}, {gap_high:.2g}]"
+    ratio_words += f" [{ratio_low:.2g}, {ratio_high:.2g}]"
     looks = "undecided"
-    if least > 0 or most < 0:
+    if ratio_low > 0 or ratio_high < 0:
         looks = "looks like a member" if ratio > 0 else "looks like a non-member"
-    words += f" [{low:.2g}, {high:.2g}]; from {who} {says} {ratio:.2g} [{least:.2g}, {most:.2g}]"
-    return f"{words}: {looks}", gap_cell, ratio_cell
+    return f"{gap_words}; {ratio_words}: {looks}", gap_cell, ratio_cell
 
 
-def verdict(source: Source, target: int, image: int) -> str:
-    """Whether the target is right on a sample."""
+def right_or_wrong(source: Source, target: int, image: int) -> str:
+    """Whether the target classifies a sample correctly, in words; the share of queries if it does
+    so in some only.
+    """
     correct = source.signals.correct[target : target + 1, :, image : image + 1]
-    right = over_queries(correct, source.signals.query_kind)[0, 0]
-    return {1: "right", 0: "wrong"}.get(right, f"right in {right:.0%} of queries")
+    share = over_queries(correct, source.signals.query_kind)[0, 0]
+    if share == 1:
+        return "right"
+    if share == 0:
+        return "wrong"
+    return f"right in {share:.0%} of queries"
 
 
 def margins_of_models(source: Source, sample: int, hidden: int | None) -> pd.DataFrame:
-    """What each model says of a sample, for CSV; whether the `hidden` target trained on it is left
-    out.
+    """Every model's margin and membership of a sample, for CSV. The membership of the model
+    `hidden` is left empty.
     """
     image = source.audited[source.column(sample)]
     margin = over_queries(source.signals.margin[:, :, image : image + 1], source.signals.query_kind)
@@ -378,8 +398,8 @@ def margins_of_models(source: Source, sample: int, hidden: int | None) -> pd.Dat
     )
 
 
-def numbers(world: Evidence, image: int, gap: str, ratio: str) -> dict:
-    """The table's row about one sample."""
+def number_cells(world: Evidence, image: int, gap: str, ratio: str) -> dict[str, str]:
+    """The cells of the table with the numbers of one sample, by column."""
     fit = world.student.of(image)
     phi = float(world.phi[image])
     return {
@@ -393,30 +413,31 @@ def numbers(world: Evidence, image: int, gap: str, ratio: str) -> dict:
     }
 
 
-def truths(world: Evidence, audited: np.ndarray, member: np.ndarray, column: int) -> dict:
-    """What the table says where membership may be seen."""
+def truth_cells(
+    world: Evidence, audited: np.ndarray, member: np.ndarray, column: int
+) -> dict[str, str]:
+    """The cells that the table has where membership is shown, by column."""
     ratio = world.ratio[audited]
     cell = NOT_MEASURABLE
-    others = ratio[~member & np.isfinite(ratio)]
-    if len(others) and not np.isnan(ratio[column]):
-        high = int((others >= ratio[column]).sum())
-        low, top = metrics.clopper_pearson(high, len(others))
-        cell = f"{high:,} of {len(others):,} [{low:.2%}, {top:.2%}]"
+    non_members = ratio[~member & np.isfinite(ratio)]
+    if len(non_members) and not np.isnan(ratio[column]):
+        as_high = int((non_members >= ratio[column]).sum())
+        low, high = metrics.clopper_pearson(as_high, len(non_members))
+        cell = f"{as_high:,} of {len(non_members):,} [{low:.2%}, {high:.2%}]"
     return {"non-members as high": cell, "member": "yes" if member[column] else "no"}
 
 
 def note(source: Source, world: Evidence, k: int, attack: str) -> str:
-    """What the numbers rest on."""
-    refs = world.references
-    queries = refs.margin.shape[1]
-    steps = refs.query_kind == "steps"
-    unpaired = not (refs.member.sum(0) == k)[source.audited].all()
+    """The remarks below the table: which references, queries and intervals the numbers rest on."""
+    models, queries, _ = world.references.margin.shape
+    steps = world.references.query_kind == "steps"
+    unpaired = not (world.references.member.sum(0) == k)[source.audited].all()
     return remarks(
         {
             source.lacks: source.lacks,
             "95 % intervals given these references": True,
             "the target's complementary model is no reference": True,
-            f"no complementary pairs: k = {k} stands for {len(refs.margin)} models, shared out by"
+            f"no complementary pairs: k = {k} stands for {models} models, shared out by"
             " chance": unpaired,
             "margins after the last time step": queries > 1 and steps,
             f"margins are means of {queries} queries": queries > 1 and not steps,
@@ -429,8 +450,8 @@ def note(source: Source, world: Evidence, k: int, attack: str) -> str:
     )
 
 
-def ringed(points: dict, x: float, y: float, sample: int) -> dict:
-    """The scatter with a ring around the sample; an empty one where it has no place."""
+def with_ring(points: dict, x: float, y: float, sample: int) -> dict:
+    """The scatter with a ring around the sample, without points where x or y is not finite."""
     place = {"x": [], "y": []}
     if np.isfinite([x, y]).all():
         place = {"x": [float(x)], "y": [float(y)]}
@@ -439,13 +460,13 @@ def ringed(points: dict, x: float, y: float, sample: int) -> dict:
 
 
 def margins(
-    world: Evidence, everyone: Signals, rows: np.ndarray, image: int, trained: bool | None
+    world: Evidence, all_references: Signals, rows: np.ndarray, image: int, trained: bool | None
 ) -> dict:
     """The sample's margins by its references, the fits, and the target's own margin."""
-    values = over_queries(everyone.margin[:, :, [image]], everyone.query_kind)[:, 0]
-    member = everyone.member[:, image]
+    values = over_queries(all_references.margin[:, :, [image]], all_references.query_kind)[:, 0]
+    member = all_references.member[:, image]
     phi = float(world.phi[image])
-    # of all references: the axis stays while k grows
+    # from all references, so that the axis stays while k grows
     low = min(values.min(), phi)
     high = max(values.max(), phi)
     span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
@@ -459,7 +480,7 @@ def margins(
         fit = fits.of(image)
         if not np.isfinite(fit.centre).any():
             continue
-        # a narrow peak is drawn too
+        # extra places around the centre, so that a narrow peak is not missed
         near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
         x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
         inside, outside = np.exp(fit.log_density(x))
@@ -481,8 +502,9 @@ def margins(
 
 @lru_cache(2)  # for all explorers together: each entry may take 400 MB
 def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
-    """(log losses (M, E, N) of as many models as memory should hold, quartiles of all members'
-    losses (3, E)), or None.
+    """(log losses (M, E, N), quartiles of the members' losses (3, E)); None where none are stored.
+
+    M: the first models, as many as `KEPT` allows.
     """
     first = source.trace(0)
     if first is None:
@@ -496,25 +518,27 @@ def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
 
 @lru_cache(8)
 def traces(source: Source, rows: tuple[int, ...], image: int, target: int | None = None) -> dict:
-    """Losses of the references that trained on the sample; the target's own where its membership
-    may be seen.
+    """Losses of the references that trained on the sample, and of the target where `target` is
+    given.
     """
     losses = losses_of(source)
     if losses is None:
         return pictures.empty("no training losses are stored with this pool")
-    logs, everyone = losses
+    logs, quartiles = losses
     all_lines = np.exp(logs[:, :, image])
-    # an epoch that leaves out an incomplete batch leaves a gap
+    # NaN in every epoch: not trained on; in some, the incomplete last batch was left out
     trained = ~np.isnan(all_lines).all(1)
     lines = all_lines[[row for row in rows if row < len(all_lines) and trained[row]]]
     target_line = None
     if target is not None and target < len(all_lines) and trained[target]:
         target_line = all_lines[target]
-    ended = lines[:, -1][~np.isnan(lines[:, -1])]
-    here_text = f"{np.median(ended):.2g} here" if len(ended) else "no reference trained on it"
+    last_losses = lines[:, -1][~np.isnan(lines[:, -1])]
+    sample_text = "no reference trained on it"
+    if len(last_losses):
+        sample_text = f"{np.median(last_losses):.2g} here"
     return pictures.sample_traces(
         lines,
-        everyone,
-        f"loss in the last epoch: {here_text}, {everyone[1, -1]:.2g} for the median member",
+        quartiles,
+        f"loss in the last epoch: {sample_text}, {quartiles[1, -1]:.2g} for the median member",
         own=target_line,
     )
