@@ -213,7 +213,7 @@ def test_a_drag_is_followed_at_its_first_step_and_caught_up_at_its_end():
     async def drag():
         explorer = small()
         _ = explorer.widget
-        explorer._drawn = 0.0
+        explorer._drawn_at = 0.0
         for x in np.linspace(1.1, 5, 40):
             explorer.controls["x"].value = round(float(x), 1)
         first = explorer.view.sentence
@@ -497,7 +497,7 @@ def test_an_update_at_fifty_thousand_samples_and_sixteen_models_takes_millisecon
     _ = explorer.widget
     took = []
     for threshold in positions(explorer)[::20]:
-        explorer._drawn, start = 0.0, time.process_time()
+        explorer._drawn_at, start = 0.0, time.process_time()
         explorer.controls["threshold"].value = threshold
         took.append(time.process_time() - start)
     # 0.015 s on a quiet machine

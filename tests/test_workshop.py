@@ -550,9 +550,9 @@ def test_only_pictures_drawn_at_random_are_dealt_and_the_others_are_grey(source)
 def test_a_click_accuses_and_a_second_one_takes_it_back(source):
     game = workshop.game(source)
     for expected in (1, 0):
-        game._pointed("images", {"kind": "click", "numbers": [5]})
+        game._on_mouse("images", {"kind": "click", "numbers": [5]})
         assert len(game.controls["accuse"].value) == expected
-    game._pointed("images", {"kind": "click", "numbers": [5]})
+    game._on_mouse("images", {"kind": "click", "numbers": [5]})
     assert game.set(hand=2).sentence.startswith("0 of 20")
     assert game.controls["accuse"].layout.display == "none"  # twenty boxes would repeat the images
     assert type(game.controls["score"]).__name__ == "ToggleButton"

@@ -1,5 +1,5 @@
-"""Controls on the left, pictures on the right, a verdict in words on top, numbers below: the frame
-of every explorer.
+"""The layout and behaviour that all explorers share: controls on the left, figures on the right,
+the result in words on top, numbers below.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ from mia_nb.attacks import in_words
 from mia_nb.plots.style import GREY, LINES
 from mia_nb.widgets.figure import Figure
 
-# seconds between pictures while a slider is dragged, which sends more values than can be drawn
+# least seconds between two drawings: a dragged slider sends more values than can be drawn
 PAUSE = 0.05
 SLIDERS = (W.FloatSlider, W.IntSlider, W.SelectionSlider)
-END = 10**6  # as a slider's start: it stops at its upper end
-LONG_LIST = 20  # names from which they are typed, not scrolled
+END = 10**6  # above every slider: as a value it moves the slider to its upper end
+LONG_LIST = 20  # from this many names on they are found by typing, not by scrolling
 QUESTION = '<div style="line-height:1.3;opacity:.8"><i>{}</i></div>'
 ALERT = '<div role="alert" style="border-left:4px solid #D55E00;padding:.2rem .6rem">{}</div>'
 STATUS = """<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">
 <b>{}</b>: {}</div>"""
-# beside each other; what is longer than a screen scrolls with the page, not in a box of its own
+# panes stand side by side; a long one scrolls with the page, not in a box of its own
 PANE = {"min_width": "0", "overflow": "visible"}
 ROW_OF_FIGURES = {"flex_flow": "row wrap", "width": "100%"}
-NARROW = 300  # pixels of a figure, below which it gets a row of its own
+NARROW = 300  # a figure that would be narrower, in pixels, gets a row of its own
 STYLE = """<style>
 .jupyter-widget-tab > .lm-TabBar > .lm-TabBar-content { flex-wrap: wrap }
 .jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab {
@@ -55,7 +55,7 @@ STYLE = """<style>
 .mia-nb-pane ::-webkit-scrollbar { width: 10px; height: 10px }
 .mia-nb-pane ::-webkit-scrollbar-thumb { background: #8888; border-radius: 5px }
 </style>"""
-# a wide table scrolls in its column, it does not widen it
+# width 0: a wide table scrolls inside its column instead of widening it
 NUMBERS = '<div style="width:0;min-width:100%">{}</div>'
 NOTE = '<div style="width:0;min-width:100%;opacity:.75;line-height:1.4">{}</div>'
 SCROLLED = """<style>
@@ -68,8 +68,8 @@ PAIR = '<div style="opacity:.75">{}</div><div>{}</div>'
 
 
 def show_live(widget: W.Widget, text: str) -> None:
-    """Display a widget with this text beside it, for places that know no widgets; only the text
-    where no IPython runs.
+    """Display a widget, with this text for front ends that cannot show widgets. Without IPython the
+    text is printed.
     """
     if get_ipython() is None:
         print(text)
@@ -81,7 +81,7 @@ class View(NamedTuple):
     """What an explorer shows for one setting of its controls."""
 
     sentence: str  # the result in words
-    figures: dict[str, go.Figure | dict]  # a dict is a figure's plain JSON (`plain`)
+    figures: dict[str, go.Figure | dict]  # a dict is plain JSON, see `plain`
     table: pd.DataFrame | None = None
     note: str = ""  # the caveat
     long: pd.DataFrame | None = None  # what CSV saves in place of the table: a number per column
@@ -91,12 +91,13 @@ class View(NamedTuple):
 
 
 class Explorer:
-    """A function of its controls, drawn: `draw(**values) -> View`, live in JupyterLab, once in
-    batch mode.
+    """Controls, and what `draw(**values) -> View` makes of their values: drawn anew whenever a
+    control changes in JupyterLab, once in batch mode.
 
-    A ValueError of `draw`, or of what controls follow, is shown in place and the pictures stay as
-    they were. In batch mode (papermill) sentence, figures and table are displayed once. What a hand
-    can do with a figure stands in its layout's `meta`, which the live page alone adds to its title.
+    A ValueError of `draw`, or of a function in `follow`, is shown in place, and the figures stay as
+    they were. In batch mode (papermill) sentence, figures and table are displayed once. A figure
+    that reacts to the mouse says how in its layout's `meta`, which only the live page adds to the
+    title.
 
     Parameters:
         name: the title
@@ -104,21 +105,21 @@ class Explorer:
         draw: function of the values of all controls and states, by name
         question: what the explorer answers, in a sentence; it stands on top
         rows: names of the figures, row by row
-        follow: {control: {trait: function of other controls}}: what a control offers, where it
-            starts. Each function takes by name the values that it depends on (**values: all), and
-            is called when one of them has changed. "options": what is chosen stays where it is
-            offered, else the first option is. "value": it may take the control's own value too,
-            whose change alone is no reason to call.
-        pools: {name: sources}: what the first control chooses from; it stands on top, in full
-            width
+        follow: {control: {trait: function of other controls}}: sets traits of a control, such as
+            its options or its value. Each function takes by name the values that it depends on
+            (**values: all), and is called when one of them has changed. After new "options" the
+            control keeps its choice if it is still offered, else takes the first. A function for
+            "value" may also take the control's own value; a change of that alone does not call it.
+        pools: {name: sources}: what the first control chooses from; that control stands on top, in
+            full width
         heights: {figure: pixels} on a page; a report keeps the figure's own
-        shares: {figure: how many times as wide as another one in its row}
+        shares: {figure: its width relative to others in its row}; 1 if not given
         wide: names of controls that stand above the pictures, as wide as they are
         state: {name: value}: further arguments of `draw` that no control holds
         clicks: {figure: what takes the customdata of a clicked point}: the name of a control or
             state, or a function (number, values) -> {name: value}
         lassos: {figure: control or state that takes the customdata of all selected points}
-        drags: {figure: function (x, values) -> {name: value}} of a line that was dragged to x
+        drags: {figure: function (x, values) -> {name: value}}, called when a line is dragged to x
     """
 
     def __init__(
@@ -151,11 +152,12 @@ class Explorer:
         self._wide = wide
         self.state = dict(state or {})
         self.chooser = next(iter(controls.values())) if self.pools else None
-        self._hands = {"click": clicks or {}, "select": lassos or {}, "drag": drags or {}}
-        self._followed: dict[tuple[str, str], dict] = {}  # what each function was last called with
+        self._mouse_actions = {"click": clicks or {}, "select": lassos or {}, "drag": drags or {}}
+        # (control, trait): the values that its function was last called with
+        self._last_arguments: dict[tuple[str, str], dict] = {}
         self._busy = False
         self._timer = None
-        self._drawn = 0.0
+        self._drawn_at = 0.0
         self.error = ""
         self.view: View | None = None
         for control in controls.values():
@@ -171,9 +173,9 @@ class Explorer:
 
     @property
     def settings(self) -> str:
-        """What the controls say, in a line: a picture that is passed on must tell what it is of.
+        """The values of all controls in one line, for figures that are passed on.
 
-        What is not ticked or chosen is left out.
+        Controls that are not ticked, or have nothing chosen, are left out.
         """
         parts = []
         for name, control in self.controls.items():
@@ -183,9 +185,9 @@ class Explorer:
         return "; ".join(parts)
 
     def set(self, **values: object) -> View:
-        """Set controls or state, as a hand would; the new view.
+        """Set controls or state as a user would, and return the new view.
 
-        ValueError for what is refused: all stays as it was.
+        ValueError for a value that is refused; all values then stay as they were.
         """
         if unknown := set(values) - set(self.values):
             raise ValueError(
@@ -201,20 +203,21 @@ class Explorer:
         return self.view
 
     def csv(self) -> str:
-        """The table as CSV, under sentence and settings as comments.
+        """The table as CSV, below the sentence and the settings as comments.
 
-        What a spreadsheet would run is quoted.
+        Cells that a spreadsheet would run as formulas are quoted.
         """
-        view = self._something()
+        view = self._current_view()
         comments = ""
         for line in (f"{self.name}: {view.sentence}", self.settings):
             comments += f"# {' '.join(line.split())}\n"
         table = view.table if view.long is None else view.long
         if table is None:
             return comments
-        return comments + table.map(_inert).to_csv(index=False)
+        return comments + table.map(_quoted_formula).to_csv(index=False)
 
-    def _something(self) -> View:
+    def _current_view(self) -> View:
+        """The view; ValueError where nothing could be drawn yet."""
         if self.view is None:
             raise ValueError(f"{self.name} shows nothing yet that could be saved")
         return self.view
@@ -229,7 +232,7 @@ class Explorer:
         question = f"<i>{html.escape(self.question)}</i><br>" if self.question else ""
         display(HTML(f"<p>{question}<b>{name}</b>: {sentence}</p>"))
         for figure in map(go.Figure, view.figures.values()):
-            if figure.data or figure.layout.images:  # not one that waits for a hand
+            if figure.data or figure.layout.images:  # not one that is empty until the mouse is used
                 display(figure)
         if self.view is None:
             return
@@ -241,12 +244,12 @@ class Explorer:
 
     @cached_property
     def widget(self) -> W.Widget:
-        """What JupyterLab and Voila show."""
+        """The whole explorer as a widget, for JupyterLab and Voila."""
         self._figures = {
             name: Figure({"data": [], "layout": {}}) for row in self.rows for name in row
         }
         for name, figure in self._figures.items():
-            figure.observe(lambda change, name=name: self._pointed(name, change["new"]), "event")
+            figure.observe(lambda change, name=name: self._on_mouse(name, change["new"]), "event")
             share = self._shares.get(name, 1)
             figure.layout = {"flex": f"{share} 1 {share * NARROW}px", "min_width": "0"}
         self._sentence = W.HTML()
@@ -268,7 +271,7 @@ class Explorer:
         left.append(W.HBox(exports if self.rows else []))
         for row in self.rows:
             right.append(W.HBox([self._figures[name] for name in row], layout=ROW_OF_FIGURES))
-        # a table that is not there yet may come with many rows
+        # where there is no table yet, room is kept for one of many rows
         short = self.view is None or (self.view.table is not None and len(self.view.table) == 1)
         (left if short else right).append(self._numbers)
         right.append(self._note)
@@ -278,7 +281,7 @@ class Explorer:
         if self.chooser is not None:
             top.append(self.chooser)
         top += [self._sentence, self._message]
-        self._tell()
+        self._update_page()
         pane = partial(W.VBox, _dom_classes=["mia-nb-pane"])
         columns = [
             pane(left, layout={"flex": "0 0 240px"} | PANE),
@@ -311,11 +314,11 @@ class Explorer:
             pool = "" if self.chooser is None else self.chooser.value
             figure.send({"kind": kind, "name": f"{self._slug}-{name}", "pool": pool})
 
-    def _pointed(self, figure: str, event: dict) -> None:
-        """A hand clicked a point, drew a lasso around some, or dragged a line."""
+    def _on_mouse(self, figure: str, event: dict) -> None:
+        """Follow a click on a point, a lasso around points, or a dragged line."""
         numbers = event.get("numbers", [])
         kind = event.get("kind")
-        place = self._hands.get(kind, {}).get(figure)
+        place = self._mouse_actions.get(kind, {}).get(figure)
         if place is None or (kind == "click" and not numbers):
             return
         value = event.get("x")
@@ -331,73 +334,76 @@ class Explorer:
         self._guarded(show)
 
     def _changed(self, change: dict) -> None:
-        """A hand moved a control.
+        """Draw anew after a control has changed.
 
-        A slider's first step is followed at once, the flood of a drag when it pauses.
+        The first step of a slider is drawn at once, later ones of the same drag when it pauses.
         """
         if self._busy:
             return
         if self._timer is not None:
             self._timer.cancel()
-        if isinstance(change["owner"], SLIDERS) and time.monotonic() - self._drawn < PAUSE:
-            with contextlib.suppress(RuntimeError):  # no loop: a script
+        if isinstance(change["owner"], SLIDERS) and time.monotonic() - self._drawn_at < PAUSE:
+            with contextlib.suppress(RuntimeError):  # a script has no event loop
                 self._timer = asyncio.get_running_loop().call_later(PAUSE, self._refresh)
                 return
         self._refresh()
 
     def _refresh(self) -> None:
         self._guarded(self._show)
-        self._drawn = time.monotonic()
+        self._drawn_at = time.monotonic()
 
     def _show(self, **values: object) -> None:
-        """Take these values, bring every control in step, draw."""
+        """Set these values, update the controls that follow them, and draw."""
         self._assign(values)
         self.view = self._draw(**self.values)
 
     def _assign(self, values: dict) -> None:
+        """Set values of controls and state, and update the controls that follow them."""
         self._busy = True
         try:
             for name, value in values.items():
                 if name in self.state:
                     self.state[name] = value
                 else:
-                    _put(self.controls[name], "value", value, name)
-                self._fit()
-            self._fit()
+                    _set_trait(self.controls[name], "value", value, name)
+                self._update_followers()
+            self._update_followers()
         finally:
             self._busy = False
 
-    def _fit(self) -> None:
-        """Bring every control in step with those that it follows."""
+    def _update_followers(self) -> None:
+        """Update each control whose `follow` functions depend on a value that has changed."""
         for name, rules in self._follow.items():
             values = self.values
             for trait, rule in rules.items():
                 needed = _arguments(rule, values)
                 causes = {other: value for other, value in needed.items() if other != name}
-                if self._followed.get((name, trait)) != causes:
-                    _put(self.controls[name], trait, rule(**needed), name)
-                    self._followed[name, trait] = causes
+                if self._last_arguments.get((name, trait)) != causes:
+                    _set_trait(self.controls[name], trait, rule(**needed), name)
+                    self._last_arguments[name, trait] = causes
 
     def _guarded(self, action: Callable, error: str = "") -> None:
-        """An error in a callback would go to a log that nobody reads.
+        """Run an action and show its error in place; in a callback it would only reach a log.
 
-        `error`: one that stands if none is added.
+        `error`: the message to show if the action succeeds.
         """
         self.error = error
         try:
             action()
         except Exception as error:
-            known = isinstance(error, ValueError | OSError)
             text = " ".join(str(error).split())
-            self.error = text if known else f"{type(error).__name__}: {text}; please report this"
+            if not isinstance(error, ValueError | OSError):
+                text = f"{type(error).__name__}: {text}; please report this"
+            self.error = text
         if "widget" in self.__dict__:
-            self._tell()
+            self._update_page()
 
-    def _tell(self) -> None:
+    def _update_page(self) -> None:
+        """Show the error, or the view where there is none."""
         self._message.value = ALERT.format(html.escape(self.error)) if self.error else ""
         if self.view is None or self.error:
             return
-        # a number and its percent sign stay in one line
+        # keep a number and its percent sign on one line
         sentence = explained(html.escape(self.view.sentence)).replace(" %", "&nbsp;%")
         self._sentence.value = STATUS.format(html.escape(self.name), sentence)
         self._numbers.value = explained(NUMBERS.format(_numbers(self.view.table)))
@@ -408,16 +414,20 @@ class Explorer:
                 figure.show(self._styled(name))
 
     def _styled(self, name: str) -> dict:
-        """For a column of a page; the zoom stays while only sliders move or points are clicked."""
-        clicked = self._hands["click"].values()
+        """A figure as the live page shows it.
+
+        Plotly keeps the zoom while `uirevision` is the same, so it leaves out sliders and whatever
+        is set by clicks.
+        """
+        clicked = self._mouse_actions["click"].values()
         fixed = {}
         for place, control in self.controls.items():
             if not isinstance(control, SLIDERS) and place not in clicked:
                 fixed[place] = str(control.value)
         figure = plain(self.view.figures[name])
-        by_hand = figure["layout"].get("meta")
-        if by_hand:
-            figure = with_title(figure, f"{figure['layout']['title']['text']}; {by_hand}")
+        mouse_hint = figure["layout"].get("meta")
+        if mouse_hint:
+            figure = with_title(figure, f"{figure['layout']['title']['text']}; {mouse_hint}")
         return with_layout(
             figure,
             uirevision=json.dumps(fixed),
@@ -426,15 +436,18 @@ class Explorer:
 
 
 def _arguments(rule: Callable, values: dict) -> dict:
-    """The values that a function asks for by name; all for one that takes **values."""
+    """The values that a function takes by name; all values for one that takes **values."""
     parameters = inspect.signature(rule).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return values
     return {name: values[name] for name in parameters}
 
 
-def _put(control: W.Widget, trait: str, value: object, name: str) -> None:
-    """Set a trait. Of other options the one chosen stays if it is there, else the first is."""
+def _set_trait(control: W.Widget, trait: str, value: object, name: str) -> None:
+    """Set a trait of the control of this name; ValueError for a value that it refuses.
+
+    After new options the choice stays if it is still offered, else the first option is chosen.
+    """
     if trait == "options" and tuple(value) == tuple(control.options):
         return
     chosen = control.value
@@ -455,7 +468,7 @@ def _put(control: W.Widget, trait: str, value: object, name: str) -> None:
 
 
 def _values(control: W.Widget) -> list:
-    """What a control that chooses offers."""
+    """The values that a control lets its user choose from."""
     values = []
     for option in control.options:
         values.append(option[1] if isinstance(option, tuple) else option)
@@ -463,7 +476,7 @@ def _values(control: W.Widget) -> list:
 
 
 def _label(value: object) -> str:
-    """A control's value in a line of settings; empty where nothing is ticked or chosen."""
+    """A control's value as text for the settings; empty where nothing is ticked or chosen."""
     if isinstance(value, bool):
         return "yes" if value else ""
     if isinstance(value, float):
@@ -474,18 +487,21 @@ def _label(value: object) -> str:
 
 
 def _table(table: pd.DataFrame | None) -> str:
+    """The table as HTML, empty for None."""
     if table is None:
         return ""
     return table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
 
 
-def _inert(cell: object):
-    """Text that a spreadsheet would take for a formula gets an apostrophe."""
-    return f"'{cell}" if isinstance(cell, str) and re.match(r"[=@]|[+-](?![\d.])", cell) else cell
+def _quoted_formula(cell: object) -> object:
+    """The cell, with an apostrophe before text that a spreadsheet would take for a formula."""
+    if isinstance(cell, str) and re.match(r"[=@]|[+-](?![\d.])", cell):
+        return f"'{cell}"
+    return cell
 
 
 def _numbers(table: pd.DataFrame | None) -> str:
-    """For a narrow column: one row as labels beside values, more as a table that scrolls."""
+    """The table as HTML: a single row as labels beside values, more rows in a scrolling table."""
     if table is None or len(table) != 1:
         return f"{SCROLLED}{_table(table)}</div>"
     pairs = ""
@@ -495,10 +511,10 @@ def _numbers(table: pd.DataFrame | None) -> str:
 
 
 class Ticks(W.VBox):
-    """Tick boxes; `value` is the tuple of what is ticked.
+    """Tick boxes; `value` is the tuple of the options that are ticked.
 
-    At most `limit` at once: the first ticked goes. Of a long list only what is ticked has a box;
-    others are found by typing.
+    At most `limit` can be ticked; one more unticks the earliest. In a long list only ticked options
+    have a box, and the others are found by typing.
     """
 
     value = traitlets.Tuple()
@@ -516,14 +532,16 @@ class Ticks(W.VBox):
         self.value = tuple(value)
 
     @traitlets.validate("value")
-    def _known(self, proposal: dict):
-        if unknown := [value for value in proposal["value"] if value not in self.options]:
+    def _valid_value(self, proposal: dict) -> tuple:
+        """The last `limit` options of a proposed value; TraitError for what is not offered."""
+        unknown = [value for value in proposal["value"] if value not in self.options]
+        if unknown:
             raise traitlets.TraitError(f"{unknown} is not offered")
         return proposal["value"][-self.limit :]
 
     @property
     def label(self) -> str:
-        """What is ticked, in words."""
+        """The ticked options in words."""
         return ", ".join(in_words(str(value)) for value in self.value)
 
     @property
@@ -551,15 +569,19 @@ class Ticks(W.VBox):
         self.box.children = tuple(self._boxes.values())
 
     def _added(self, change: dict) -> None:
-        """A hand chose a name of the long list."""
+        """Tick the option that was chosen from the long list."""
         if change["new"] in self.more.options:
             self._ticked(self.options[self.more.options.index(change["new"])], True)
             self.more.value = ""
 
     def _ticked(self, option: object, on: bool) -> None:
-        if on != (option in self.value):  # else a box follows the value
-            others = tuple(v for v in self.value if v != option)
-            self.value = (*others, option)[-self.limit :] if on else others
+        """Take over a box that the user changed."""
+        if on == (option in self.value):  # the box itself was updated from the value
+            return
+        ticked = [value for value in self.value if value != option]
+        if on:
+            ticked.append(option)
+        self.value = tuple(ticked[-self.limit :])
 
     def _show(self, _: object) -> None:
         if self._is_long:
@@ -584,7 +606,7 @@ def dropdown(
 
 
 def chooser(description: str, names: Iterable[str]) -> W.Dropdown | W.Combobox:
-    """A control that chooses one of these names, the first at first; long lists are searched by
+    """A control that chooses one of these names and starts at the first; a long list is searched by
     typing.
     """
     names = tuple(names)
@@ -608,7 +630,7 @@ def searched(
 
 
 def worded(attacks: Iterable[str]) -> list[tuple[str, str]]:
-    """Options of a control: attacks by their names for people, the keys as values."""
+    """Options of a control that chooses an attack: (name in words, key)."""
     return [(in_words(key), key) for key in attacks]
 
 
@@ -630,7 +652,7 @@ def slider(
 
 
 def count(description: str) -> W.IntSlider:
-    """A slider from 1; how far it goes follows from other controls."""
+    """A slider of whole numbers from 1; its upper end is set by what it follows."""
     return W.IntSlider(description=description, min=1, max=1, value=1, **ROW)
 
 
@@ -649,14 +671,14 @@ def message(name: str, text: str) -> Explorer:
 
 
 def remarks(texts: dict[str, Any], flags: Iterable[str] = ()) -> str:
-    """A view's note: the texts that hold, and the flags of an attack, once each."""
-    known = [text for text, holds in texts.items() if holds]
-    return "; ".join(dict.fromkeys([*known, *flags]))
+    """A view's note: the texts whose value is true and the flags of an attack, once each."""
+    valid = [text for text, holds in texts.items() if holds]
+    return "; ".join(dict.fromkeys([*valid, *flags]))
 
 
 def plain(figure: go.Figure | dict) -> dict:
-    """The figure as plain JSON values, typed arrays as base64: copied and extended a hundred times
-    faster than a go.Figure.
+    """The figure as plain JSON values, with typed arrays as base64. Copying and extending it is a
+    hundred times faster than with a go.Figure.
     """
     if isinstance(figure, dict):
         return figure
@@ -664,7 +686,7 @@ def plain(figure: go.Figure | dict) -> dict:
 
 
 def with_layout(figure: dict, **parts: object) -> dict:
-    """The plain figure with other parts of its layout; the figure given stays as it was."""
+    """A copy of the plain figure with these parts of its layout replaced."""
     return figure | {"layout": figure["layout"] | parts}
 
 
@@ -677,8 +699,9 @@ MARK = {"color": LINES[2], "width": 3}
 
 
 def with_line(figure: dict, x: float, **look: object) -> dict:
-    """The plain figure with an upright line at x, none where x is not finite; `look`: more of it
-    (`editable`: to drag).
+    """The plain figure with a vertical line at x, unchanged where x is not finite.
+
+    look: further properties of the line, as `editable` for one that can be dragged.
     """
     if not math.isfinite(x):
         return figure
