@@ -64,6 +64,7 @@ FINE = {  # which scraps an argument of this kind may accept; all others are to 
     "n_resamples0": "two zero",
     "seed": "zero two huge digits list",
     "list": "list array",
+    "limits": "empty",
     "number": "minus zero fraction two huge inf minus_inf list",
     "rate": "zero",
     "share": "zero",
@@ -327,7 +328,7 @@ def signatures(w: World) -> list[tuple]:
         (one_run, v | {"delta": 1e-5}, {"seed": ""}),
         (auditing.audit, {"scores": tossed, "delta": 1e-5}, {"seed": "", "canary": "thing"}),
         (check_bernoulli, {"member": coins}, {"member": "list"}),
-        (auditing.limits, {"texts": ["auc>0.6"]}, {}),
+        (auditing.limits, {"texts": ["auc>0.6"]}, {"texts": "limits"}),
         (
             auditing.judge,
             {"stated": auditing.limits(["auc>0.6"]), "scores": {"rmia": w.rmia}} | few,

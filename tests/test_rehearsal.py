@@ -48,7 +48,7 @@ script, out = sys.argv[1:]
 for part in range(1, 7):
     sys.argv = [script, "--toy", "--part", str(part), "--out", f"{out}/{part}"]
     if part == 5:  # hybrid training to one time step in place of four takes half as long
-        sys.argv += ["--pools", "resnet18", "fast", "fast-hybrid-T1", "odenet", "sdenet"]
+        sys.argv += ["--pools", "resnet18", "fast-wide", "fast-hybrid-T1", "odenet", "sdenet"]
     print(f"part {part} begins", flush=True)
     try:
         runpy.run_path(script, None, "__main__")

@@ -134,6 +134,7 @@ def tradeoff(
                 " pass epsilon"
             )
         return plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
+    epsilon = float(epsilon)
     if np.isinf(epsilon):
         return plain(np.ones_like(fpr))
     steep = np.exp(min(epsilon, 700.0)) * fpr + delta

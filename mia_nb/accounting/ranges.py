@@ -78,7 +78,7 @@ def check(several: tuple[str, ...] = (), **arguments: Any) -> None:
 def _is_number(value: object, array_allowed: bool) -> bool:
     try:
         numbers = np.asarray(value, float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last: a whole number above all floats
         return False
     is_text = np.asarray(value).dtype.kind in "SU"
     return not is_text and (numbers.ndim == 0 or array_allowed)
