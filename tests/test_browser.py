@@ -32,12 +32,10 @@ from mia_nb.cli.notebooks import plan
 from mia_nb.plots import style
 from mia_nb.report import PLOTLY
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TESTS = Path(__file__).resolve().parent
 NOTEBOOKS = TESTS.parent / "notebooks"
-LIGHT_AND_DARK = pytest.mark.parametrize(
-    "dark", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+LIGHT_AND_DARK = pytest.mark.parametrize("dark", [False, True])
 SENTENCES = "[...document.querySelectorAll('[role=status]')].map(e => e.innerText)"
 
 
@@ -216,7 +214,6 @@ def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browse
         assert page.evaluate("document.querySelector('#verdict').offsetHeight") < 900
 
 
-@pytest.mark.slow
 def test_the_report_of_the_tour_draws_every_figure_of_its_notebooks(tour, browser):
     notebooks = [step.notebook.name for step in plan("all", "tour", [], [NOTEBOOKS])]
     assert all(stored_figures(tour.path / name) for name in notebooks)
@@ -260,7 +257,6 @@ def shows_and_reruns(notebook: Path, server: lab.Server, browser) -> None:
 
 # that a kernel of JupyterLab does what papermill's did is seen on a notebook that trains, one that
 # reads what is stored, and the explorers; that the figures of all others can be drawn, in the report
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["01_train.ipynb", "03_attack.ipynb", "08_explore.ipynb"])
 def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(
     tour, name, server, browser
@@ -372,7 +368,6 @@ def moves_and_saves(page, notebook: Path, within: float) -> None:
     assert 1_500_000 < notebook.stat().st_size < 6_000_000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_threshold_moves_by_keyboard_and_paints_in_time_at_fifty_thousand_samples(
     server, browser, dark
