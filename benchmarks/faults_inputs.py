@@ -350,7 +350,7 @@ def signatures(w: World) -> list[tuple]:
             {"rate": "inside", "seed": ""},
         ),
         (auditing.canary_member, {"num_models": 4, "canary": y == 0}, {}),
-        (auditing.canary_rates, {"scores": w.scores} | few, {"share": "inside"}),
+        (auditing.canary_rates, {"scores": w.scores} | few, {"share": "rate"}),
         (data.paired_membership, some, {}),
         (data.bernoulli_membership, some, {}),
         (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Array, Count, Fraction, Level, Mask, Positive, Rates, Whole
+from mia_nb.arguments import Array, Count, Fraction, Mask, Positive, Rates, Whole
 from mia_nb.checks import checked, mask, one_of
 from mia_nb.metrics.curve import (
     MIN_FALSE_POSITIVES,
@@ -176,7 +176,7 @@ def canary_rates(
     scores: Scores,
     *,
     fpr: Rates = (0.001, 0.01, 0.1),
-    share: Level | None = None,
+    share: Fraction | None = None,
     kind: str = "unnamed",
     n_resamples: Positive = 1000,
     seed: Count = 0,
