@@ -382,6 +382,7 @@ def _decode(
         grey = np.empty(len(names), bool)
 
         def fill(i: int) -> None:
+            """Decode image i into its place; ValueError for another size."""
             pixels = None
             with _opened(names[i], read) as image:
                 if size is not None or image.width * image.height == area:

@@ -221,15 +221,19 @@ def _world(name: str, group: Group, row: int, margin: np.ndarray, numbers: np.nd
 
 def _target(margin: float, trained: bool | None) -> dict:
     """The line of the target; grey, and without its membership, where that is hidden."""
-    if trained is None:
-        name, colour, dash = "target", GREY, MEMBERS.dash
-    elif trained:
-        name, colour, dash = "target: a member", MEMBERS.colour, MEMBERS.dash
-    else:
-        name, colour, dash = "target: no member", NON_MEMBERS.colour, NON_MEMBERS.dash
-    hover = "target: %{x:.3f}<extra></extra>"
-    look = {"width": 2.5, "dash": dash, "name": name, "hovertemplate": hover}
-    return _line([margin] * 2, [-0.25, 1.95], colour, **look)
+    side = MEMBERS if trained is None or trained else NON_MEMBERS
+    name = "target"
+    if trained is not None:
+        name = "target: a member" if trained else "target: no member"
+    return _line(
+        [margin] * 2,
+        [-0.25, 1.95],
+        GREY if trained is None else side.colour,
+        width=2.5,
+        dash=side.dash,
+        name=name,
+        hovertemplate="target: %{x:.3f}<extra></extra>",
+    )
 
 
 def sample_traces(

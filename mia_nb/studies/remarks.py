@@ -173,7 +173,9 @@ def _same_samples(case: Case) -> dict[str, str]:
 
 def _established(case: Case) -> dict[str, str]:
     """What is proved, what is claimed, and whether an audit exceeds it."""
-    evidence, claimed, refuted = [], 0, False
+    evidence = []
+    claimed = 0
+    refuted = False
     for name, ladder in case.ladders.items():
         nominal = _row_of_ladder(ladder, 1)
         if not np.isfinite(nominal["epsilon"]) or _by_dp_sgd(ladder):
