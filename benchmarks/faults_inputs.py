@@ -326,7 +326,7 @@ def signatures(w: World) -> list[tuple]:
             {},
         ),
         (one_run, v | {"delta": 1e-5}, {"seed": ""}),
-        (auditing.audit, {"scores": tossed, "delta": 1e-5}, {"seed": "", "canary": "thing"}),
+        (auditing.audit, {"scores": tossed, "delta": 1e-5}, {"seed": ""}),
         (check_bernoulli, {"member": coins}, {"member": "list"}),
         (auditing.limits, {"texts": ["auc>0.6"]}, {"texts": "limits"}),
         (

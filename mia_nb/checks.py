@@ -133,7 +133,14 @@ def positive(name: str, value: Any, *, zero: bool = False) -> Any:
     return value
 
 
-def fraction(name: str, value: Any, ends: str = "[]", *, many: bool = False) -> Any:
+def fraction(
+    name: str,
+    value: Any,
+    ends: str = "[]",
+    *,
+    many: bool = False,
+    example: str = "95 % is 0.95",
+) -> Any:
     """The value, if it lies in [0, 1], without 0 or 1 where `ends` is "(]", "[)" or "()";
     ValueError if not.
     """
@@ -142,7 +149,7 @@ def fraction(name: str, value: Any, ends: str = "[]", *, many: bool = False) -> 
     below = numbers < 1 if ends[1] == ")" else numbers <= 1
     if (numbers.ndim and not many) or not (above & below).all():
         wanted = f"{'fractions' if many else 'a fraction'} in {ends[0]}0, 1{ends[1]}"
-        raise ValueError(f"{name}={shown(value)}: wanted {wanted}; 95 % is 0.95")
+        raise ValueError(f"{name}={shown(value)}: wanted {wanted}; {example}")
     return value
 
 

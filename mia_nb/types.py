@@ -147,7 +147,8 @@ class Record(BaseModel):
             f"        {name}: {field.description} (default: {field.default!r})."
             for name, field in cls.model_fields.items()
         ]
-        cls.__doc__ = "\n".join([str(cls.__doc__).rstrip(), "", "    Parameters:", *lines, ""])
+        summary = (cls.__doc__ or "").rstrip()
+        cls.__doc__ = "\n".join([summary, "", "    Parameters:", *lines, ""])
 
     @field_validator("*", mode="before")
     @classmethod

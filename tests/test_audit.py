@@ -737,6 +737,15 @@ AT_CHANCE = {
     "labels from 1": {"logits": np.roll(SIDE, -1, 2), "labels": MANY["labels"] + 1},
     "negated logits": {"logits": -MANY["logits"]},
     "-log p": {"logits": -np.log(softmax(MANY["logits"], 2))},
+    "an inverted mask of models that memorised without learning": {
+        "logits": np.where(
+            MANY["member"][:, :, None] & (MANY["labels"][:, None] == np.arange(Z.shape[2])),
+            6.0,
+            0.0,
+        )
+        + np.random.default_rng(6).normal(size=MANY["logits"].shape),
+        "member": ~MANY["member"],
+    },
     "one output for all samples": {"logits": np.tile(MANY["logits"][:, :1], (1, 600, 1))},
 }
 

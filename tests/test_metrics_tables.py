@@ -222,7 +222,14 @@ def test_a_passed_self_test_stamps_the_attacks_that_it_ran():
         table = metrics.summary(scores, n_resamples=20, self_test=control(True, *ran))
         stamps = table.groupby("attack")["self_test"].agg(set).to_dict()
         assert stamps["a"] == {"passed"}
-        assert stamps["b"] == stamps["max"] == {"passed" if len(ran) == 2 else "not tested"}
+        assert stamps["b"] == {"passed" if len(ran) == 2 else "not tested"}
+        assert stamps["max"] == {"passed"}  # a has the highest AUC
+
+
+def test_the_maximum_is_stamped_as_the_attack_of_the_highest_auc():
+    scores = {"a": pool(0.5), "b": pool(1.5)}
+    table = metrics.summary(scores, n_resamples=20, self_test=control(True, "a"))
+    assert set(table.loc[table["attack"] == "max", "self_test"]) == {"not tested"}
 
 
 def test_the_correctness_attack_has_exactly_half_the_gap_above_one_half():

@@ -263,6 +263,7 @@ def test_costs_are_ratios_to_resnet_on_both_sides():
         (cost().drop(columns="seconds"), "seconds missing"),
         (cost().iloc[1:], "and resnet14, as ratios are to it"),
         (cost(family=["resnet14", "odenet", "odenet", "sdenet"]), "wanted one row per network"),
+        (cost(seconds=[10.0, 40, 0, 20]), "not positive"),
     ],
 )
 def test_costs_that_cannot_be_compared_are_refused(table, words):

@@ -126,3 +126,20 @@ def test_a_claim_that_matches_nothing_says_what_each_side_found(tmp_path, settin
         f"not run: needs two widths; join 1: of {len(networks)} settings a matches 1,"
         " b matches 0, they give 0 pairs"
     )
+
+
+@pytest.mark.parametrize(
+    ("comparison", "named"),
+    [
+        ("attacks: rmia", "attacks: rmia"),
+        ("attack: rmia, minus: chance, beyond: {queries: 1}", "minus beside beyond"),
+    ],
+)
+def test_a_comparison_that_has_no_meaning_is_refused(tmp_path, comparison, named):
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "claims: {X: {sentence: Any., needs: any, joins:"
+        f" [{{a: {{}}, compare: [{{part: all, {comparison}}}]}}]}}}}"
+    )
+    with pytest.raises(ValueError, match=f"unknown entries \\['{named}'\\]"):
+        studies.claims(path, {}, n_resamples=50)

@@ -571,6 +571,7 @@ def test_scores_of_a_source_are_those_of_the_attack(stored):
         {"draws": "plain", "pool": 5},
         {"draws": "plain", "fields": ["../x"]},
         {"queries": [2]},
+        {"models": ["x"]},
     ],
 )
 def test_signals_whose_record_is_damaged_are_named_and_hide_no_others(
@@ -752,3 +753,19 @@ def test_a_file_is_no_folder_of_results(tmp_path):
     (tmp_path / "scores.csv").touch()
     with pytest.raises(ValueError, match=f"scores.csv' is a file; {FOLDER}"):
         widgets.explore(tmp_path / "scores.csv")
+
+
+def test_samples_that_the_pool_does_not_have_are_named(stored, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(stored[0], root)
+    limited = next(
+        source
+        for source in widgets.sources(root, shipped=False)
+        if source.folder.has("samples.npy")
+    )
+    limited.folder.write_array("samples.npy", limited.samples + 1_000_000)
+    (again,) = (
+        source for source in widgets.sources(root, shipped=False) if source.folder == limited.folder
+    )
+    with pytest.raises(store.Corrupt, match=r"samples\.npy is not what it should be"):
+        _ = again.images

@@ -111,3 +111,8 @@ def test_beside_a_training_that_did_not_take_place_no_audit_stands(split, displa
 def test_a_delta_that_is_none_is_refused(delta):
     with pytest.raises(ValueError, match="wanted a number above 0 and below 1"):
         ladder_of_networks({"a": NOISY}, delta=delta)
+
+
+def test_no_network_is_refused():
+    with pytest.raises(ValueError, match="networks is empty"):
+        ladder_of_networks({})

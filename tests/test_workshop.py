@@ -812,3 +812,11 @@ def test_a_misspelt_notebook_or_preset_gets_a_hint(shelf, typed, meant):
     target, preset = notebooks.resolve(typed, None, shelf)
     with pytest.raises(ValueError, match=f"no notebook named '{typed}'; did you mean '{meant}'"):
         notebooks.plan(target, preset, [], shelf)
+
+
+def test_what_an_exercise_changes_in_place_changes_nothing_for_others():
+    signals = cube_of(0.0, models=8)
+    _, drawn = workshop.redrawn(signals, "loss")
+    kept = drawn.copy()
+    drawn -= 0.2
+    assert np.array_equal(workshop.redrawn(signals, "loss")[1], kept)

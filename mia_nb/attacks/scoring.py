@@ -183,9 +183,12 @@ def _flag_of_unscored(
     missing: np.ndarray, pool: Signals, rows: list[np.ndarray], audited: np.ndarray
 ) -> str:
     """The flag of scores (targets, audited samples) that are missing: how many, and why."""
-    references_of = [pool.member[models][:, audited] for models in rows]
-    lacks_side = np.array([~(seen.any(0) & ~seen.all(0)) for seen in references_of])
-    reason = "no reference on one side" if lacks_side[missing].all() else "the attack gave NaN"
+    reason = "no reference on one side"
+    for missing_of_target, models in zip(missing, rows, strict=True):
+        if missing_of_target.any():
+            seen_by = pool.member[models][:, audited][:, missing_of_target].sum(0)
+            if ((seen_by > 0) & (seen_by < len(models))).any():
+                reason = "the attack gave NaN"
     return f"{missing.mean():.2%} of the samples unscored: {reason}"
 
 

@@ -41,7 +41,7 @@ SPLITS = ("pairs", "bernoulli", "random")
 LOOK = "Look at the outputs first:"
 CHANCE = (
     "named members' classes no better than chance (shuffled or shifted labels, negated logits,"
-    " another order of samples or classes, or no training?)."
+    " another order of samples or classes, an inverted mask, or no training?)."
 )
 FEWEST = 2  # members, and non-members, of a model
 
@@ -94,7 +94,8 @@ def read_outputs(path: PathLike) -> Outputs:
             pickled arrays, swapped axes, NaN, labels out of range, a model without members or
             without non-members, two models with the same outputs, masks that are visibly not what
             `split` declares; of any model probabilities or sigmoids; and beyond 6 standard errors
-            an inverted mask and rows of `member` in another order than the models.
+            an inverted mask and rows of `member` in another order than the models, where a model
+            names its members' classes better than chance.
 
     Caveat: masks whose samples are in another order than the outputs look like models that do not
     leak. One split shows too little of how it was drawn: an audited epsilon of one model wants

@@ -56,12 +56,12 @@ def _samples(
     name: str, data: object, known: list | None = None
 ) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
     """x (n, ...) as an array, or as the table that it is, and y (n,) as class numbers."""
-    if not hasattr(data, "__getitem__") and hasattr(data, "dataset"):
-        data = data.dataset  # of a DataLoader, in the order of the data set
     try:
         if isinstance(data, tuple | list) and len(data) == 2:
             x, y = data
         else:
+            if not hasattr(data, "__getitem__") and hasattr(data, "dataset"):
+                data = data.dataset  # of a DataLoader, in the order of the data set
             x, y = zip(*(sample_of(data[i]) for i in range(len(data))), strict=True)
         x = x if isinstance(x, pd.DataFrame) else numpy_of(x)
         y = numpy_of(y)

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Level, Mask
+from mia_nb.arguments import Mask, Rate
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import counts
 
@@ -21,7 +21,7 @@ BEYOND = 0.1
 
 
 @checked
-def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Level = 0.01) -> pd.DataFrame:
+def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Rate = 0.01) -> pd.DataFrame:
     """Overlap of the vulnerable sets of repetitions and of attacks: members at or above the
     threshold of one FPR.
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import comb
 
-from mia_nb.arguments import Count, Level, Positive
+from mia_nb.arguments import Count, Positive, Rate
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
 from mia_nb.metrics.null import redraw
@@ -27,7 +27,7 @@ CHUNK = 1 << 21  # table entries held at once
 def vulnerability(
     scores: Scores,
     *,
-    rate: Level = 0.1,
+    rate: Rate = 0.1,
     permutations: Positive = 2000,
     seed: Count = 0,
     null: Iterable[Scores] | None = None,

@@ -249,8 +249,9 @@ def summary(
     if self_test is not None:
         ran = ~self_test.table["verdict"].str.startswith("refused")
         tested = set(self_test.table.loc[ran, "attack"])
-        if tested >= set(scores):
-            tested.add("max")
+        auc = by_attack(pd.concat(tables), "auc")["value"]
+        if auc.idxmax() in tested:
+            tested.add("max")  # whose rows are that attack's but for the maxima
         table["self_test"] = np.where(table["attack"].isin(tested), "passed", "not tested")
         if not self_test.passed:
             table["self_test"] = "failed"

@@ -178,8 +178,11 @@ def _confidence(name: str, signals: Signals) -> tuple[np.ndarray, np.ndarray]:
             "wanted signals of one query with membership: signals.select(queries=[0])"
         )
     value = np.exp(signals.log_p[0, 0])
-    member = signals.member[0]
-    return value[member & ~signals.population], value[~member & ~signals.population]
+    audited = ~signals.population
+    member = signals.member[0, audited]
+    if member.all() or not member.any():
+        raise ValueError(f"{name}: {member.sum()} members among {len(member)} samples: wanted both")
+    return value[audited][member], value[audited][~member]
 
 
 def _auc(members: np.ndarray, others: np.ndarray) -> float:

@@ -97,6 +97,7 @@ class Contrast(NamedTuple):
         return self.terms[0][1][0]
 
 
+EVERY = ("each", "each of several", "in order under b")  # words in place of a list of attacks
 COMPARISON = ("attack", "attacks", "swap", "beyond", "verdict", *Contrast._fields)
 
 
@@ -166,6 +167,11 @@ def _unknown_entries(join: dict) -> list[str]:
     unknown = [entry for entry in join if entry not in (*JOIN, "compare")]
     for comparison in join["compare"]:
         unknown += [entry for entry in comparison if entry not in COMPARISON or entry == "terms"]
+        attacks = comparison.get("attacks")
+        if isinstance(attacks, str) and attacks not in EVERY:
+            unknown.append(f"attacks: {attacks}")
+        if comparison.get("minus") and "beyond" in comparison:  # what is subtracted would cancel
+            unknown.append("minus beside beyond")
     fields = [*join.get("but", ()), *join.get("differ", ()), *join.get("instead_of", ())]
     if "along" in join:
         fields.insert(0, join["along"])
@@ -245,10 +251,12 @@ def _contrasts(
         if not comparison.get("minus"):
             terms.append((-1, side_b))
         if "beyond" in comparison:
-            others = [side[0]._replace(**comparison["beyond"]) for _, side in terms]
-            if not all(setting in settings for setting in others):
+            subtracted = []
+            for weight, side in terms:
+                subtracted.append((-weight, (side[0]._replace(**comparison["beyond"]),)))
+            if not all(side[0] in settings for _, side in subtracted):
                 continue
-            terms += [(-1, (others[0],)), (1, (others[1],))]
+            terms += subtracted
         options["part"] = comparison["part"].format(**words)
         yield Contrast(**options | {"compared": compared.format(**words), "terms": tuple(terms)})
 

@@ -441,6 +441,10 @@ def costs_beside(cost: pd.DataFrame) -> pd.DataFrame:
             f"cost has {', '.join(map(str, families))}: wanted one row per network, and {BASELINE},"
             " as ratios are to it"
         )
+    if not (cost[list(COSTS.values())] > 0).all(axis=None):
+        raise ValueError(
+            "cost has values that are not positive: measure them, or leave the network out"
+        )
     rows = []
     for record in paper_results("nsde2025", "VI"):
         metric = record["metric"]

@@ -48,7 +48,7 @@ def ladder(
         trained.
 
     Raises:
-        ValueError: for a delta outside (0, 1).
+        ValueError: for a delta outside (0, 1), and for no network.
 
     Noise multiplies the strength of a network's equation, of a network without one DP-SGD's noise
     multiplier; steps multiplies those of the training. An audit speaks about the training that
@@ -58,6 +58,8 @@ def ladder(
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")
+    if not networks:
+        raise ValueError("networks is empty: wanted {name: arguments of auditing.ladder}")
     splits = splits or {}
 
     @cache

@@ -111,6 +111,12 @@ class Source:
             chosen = store.load_samples(self.folder)
         return np.arange(len(self.signals.labels)) if chosen is None else chosen
 
+    def _samples_of(self, count: int) -> np.ndarray:
+        """The samples, of a pool of so many images; Corrupt where it has not all of them."""
+        if self.folder is not None and len(self.samples) and self.samples.max() >= count:
+            raise self.folder.corrupt("samples.npy", f"sample {self.samples.max()} of {count}")
+        return self.samples
+
     @cached_property
     def images(self) -> np.ndarray | None:
         """Row by row (C, H, W) uint8, in the order of the signals, frames of events summed over
@@ -127,7 +133,7 @@ class Source:
             frames = frames_of(record.get("frames", 1), x.shape[1])
         except ValueError as error:
             raise self.pool.corrupt("images.json", error) from error
-        return _Chosen(x, self.samples, frames)
+        return _Chosen(x, self._samples_of(len(x)), frames)
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -212,9 +218,11 @@ class Source:
         losses = self.pool.read_array(name, "f", (None, None))
         if not len(losses):
             return None
+        if losses.shape[1] != member.sum():
+            raise self.pool.corrupt(name, f"{losses.shape[1]} samples of {member.sum()} members")
         trace = np.full((len(losses), len(member)), np.nan, np.float32)
         trace[:, member] = losses
-        return trace[:, self.samples]
+        return trace[:, self._samples_of(len(member))]
 
     def class_of(self, column: int) -> str:
         """The name of a column's class; its number where there are fewer names."""
@@ -311,6 +319,8 @@ def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> 
         return None
     if not all(folder.has(file) for file in files):
         return None
+    if not all(isinstance(row, int) for row in info.get("models") or []):
+        raise folder.corrupt("info.json", f"models={info['models']}: wanted numbers of rows")
     samples = store.load_samples(folder)
     if samples is not None and not len(samples):
         return None

@@ -125,7 +125,10 @@ def read_number(value: object) -> float:
     """A plain finite number; ValueError in words for anything else."""
     try:
         (item,) = np.ravel(value)
-        number = float(str(item))  # 0.32 has two digits in any precision
+        if isinstance(item, bool | np.bool_):
+            raise TypeError
+        # 0.32 has two digits in any precision
+        number = float(str(item) if isinstance(item, np.float16 | np.float32) else item)
     except (ValueError, TypeError):
         number = math.nan
     if not math.isfinite(number):

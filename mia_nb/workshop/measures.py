@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import chain, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,6 +33,19 @@ STRONGEST_OF = ("rmia", "lira_global", "loss")
 FAMILIES = {"dp_sgd": "DP-SGD", "relaxloss": "RelaxLoss", "": "ordinary"}
 HIDDEN = 16  # width of the small network whose gradients are shown
 STEPS = 16  # of its equation
+
+
+def remembered(function: Callable) -> Callable:
+    """The function of hashable arguments, computed once for each; every caller gets a copy, which
+    an exercise may change.
+    """
+    computed = lru_cache(32)(function)
+
+    @wraps(function)
+    def copied(*args: Any, **options: Any) -> Any:
+        return deepcopy(computed(*args, **options))
+
+    return copied
 
 
 def mean_auc(scores: Scores) -> float:
@@ -94,7 +109,7 @@ def pair_ids(signals: Signals) -> np.ndarray:
     return units(signals.member[:, ~signals.population])
 
 
-@lru_cache(32)
+@remembered
 def redrawn(
     signals: Signals, attack: str, *, keep_complement: bool = False
 ) -> tuple[float, np.ndarray]:
@@ -186,7 +201,7 @@ def with_references(
     return Scores(**arrays, info=parts[0].info | {"k": references // 2})
 
 
-@lru_cache(32)
+@remembered
 def race_table(signals: Signals) -> pd.DataFrame:
     """AUC and TPR of every attack of the race with 1, 4, 16 and 64 reference models; budgets larger
     than the pool are left out.
@@ -215,8 +230,7 @@ def race_table(signals: Signals) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@lru_cache(32)
-def frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
+def frontier(sources: Sequence[Source]) -> pd.DataFrame:
     """`metrics.frontier` of families queried at several epochs.
 
     Parameters:
@@ -226,6 +240,11 @@ def frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
         A row per family, epoch, attack and target. Attacks that refuse a family's references are
         left out.
     """
+    return _frontier(tuple(sources))
+
+
+@remembered
+def _frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
     runs: dict[str, dict] = {}
     for source in sources:
         scores = {}
