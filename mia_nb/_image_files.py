@@ -40,6 +40,7 @@ BESIDE_SUFFIXES = {
 }
 BESIDE_FOLDERS = {"@eadir", "__macosx"}  # thumbnails and resource forks
 HEADER = 20_000  # bytes, of which NumPy takes 10,000 as a header
+BLOCK = 256  # images that a thread decodes at a time: a task for each image costs memory and time
 BUDGET = "MIA_NB_MAX_GB"
 TINY = "tiny-imagenet-200"
 TINY_URL = f"http://cs231n.stanford.edu/{TINY}.zip"
@@ -196,8 +197,13 @@ def _images_in(path: Path, folder: str) -> tuple[list[str], list[str]]:
     suffixes = _readable()
     images = []
     others = []
-    for inside, folders, files in os.walk(path / folder, onerror=refuse):
+    visited = set()
+    for inside, folders, files in os.walk(path / folder, onerror=refuse, followlinks=True):
         folders[:] = [name for name in folders if not _is_beside(name, BESIDE_FOLDERS)]
+        real = os.path.realpath(inside)
+        if real in visited:  # links may lead in a circle
+            folders.clear()
+        visited.add(real)
         for file in files:
             if _is_beside(file, BESIDE) or _suffix(file) in BESIDE_SUFFIXES:
                 continue
@@ -376,7 +382,8 @@ def _decode(
         warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # of damaged EXIF
         with _opened(names[0], read) as first:
             area = first.width * first.height if size is None else size**2
-            check_budget(f"{len(names):,} images of {area:,} pixels", len(names) * 3 * area)
+        check_budget(f"{len(names):,} images of {area:,} pixels", len(names) * 3 * area)
+        with _opened(names[0], read) as first:
             shape = _pixels(first, size).shape
         x = np.empty((len(names), *shape), np.uint8)
         grey = np.empty(len(names), bool)
@@ -396,12 +403,19 @@ def _decode(
             x[i] = pixels
             grey[i] = image.mode in ("1", "L", "LA")
 
+        def fill_block(start: int) -> int:
+            block = range(start, min(start + BLOCK, len(names)))
+            for i in block:
+                fill(i)
+            return len(block)
+
         quiet = os.environ.get("MIA_NB_MODE") == "batch"
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            done = pool.map(fill, range(len(names)))
-            bar = tqdm(done, "reading images", len(names), False, unit="image", disable=quiet)
-            for _ in bar:
-                pass
+        bar = tqdm(
+            total=len(names), desc="reading images", unit="image", leave=False, disable=quiet
+        )
+        with bar, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            for count in pool.map(fill_block, range(0, len(names), BLOCK)):
+                bar.update(count)
     return np.ascontiguousarray(x[:, :1]) if grey.all() else x
 
 

@@ -205,7 +205,7 @@ def from_arrays(
         raise ValueError(f"mean={shown(mean)}, std={shown(std)}: give both or none")
     if mean is None:
         mean, std = _measure(x)
-    mean, std = _check_scale(mean, std, x.shape[1])
+    mean, std = _check_scale(mean, std, x.shape[1], f"{name}: ")
     if canary is not None:
         canary = mask(f"{name}: canary", canary, y.shape)
     if frames > 1:
@@ -305,8 +305,7 @@ def _check_labels(
         )
     if y.dtype == bool:
         _warn(f"{name}: boolean labels were read as class 0 (False) and class 1 (True)")
-    listed = isinstance(classes, Sequence | np.ndarray) and np.ndim(classes) == 1
-    if classes is not None and not listed:
+    if classes is not None and not _is_list_of_names(classes):
         raise ValueError(
             f"{name}: classes={shown(classes)}; wanted a list of names, in the order of the class"
             " numbers"
@@ -328,6 +327,14 @@ def _check_labels(
     for label in range(count) if classes is None else classes:
         names.append(label.decode() if isinstance(label, bytes) else str(label))
     return y, tuple(names)
+
+
+def _is_list_of_names(classes: object) -> bool:
+    if not isinstance(classes, Sequence | np.ndarray) or isinstance(classes, str | bytes):
+        return False
+    if getattr(classes, "ndim", 1) != 1:
+        return False
+    return not any(isinstance(label, list | tuple | np.ndarray) for label in classes)
 
 
 def _measure(x: Tensor) -> tuple[list[float], list[float]]:
@@ -655,14 +662,16 @@ def check_images(images: Images) -> Images:
         frames_of(images.frames, channels)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    _check_scale(images.mean, images.std, channels)
+    _check_scale(images.mean, images.std, channels, f"{name}: ")
     return images
 
 
 def _check_scale(
-    mean: Sequence[float], std: Sequence[float], channels: int
+    mean: Sequence[float], std: Sequence[float], channels: int, start: str = ""
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std as tuples of floats; ValueError where they normalise no such images."""
+    """Mean and std as tuples of floats; ValueError, whose message begins with `start`, where they
+    normalise no such images.
+    """
     try:
         means = tuple(map(float, mean))
         stds = tuple(map(float, std))
@@ -671,8 +680,8 @@ def _check_scale(
     finite = np.isfinite([*means, *stds]).all() and min(stds, default=0) > 0
     if not finite or len(means) != len(stds) or len(means) not in (1, channels):
         raise ValueError(
-            f"mean={shown(mean)}, std={shown(std)}: wanted one finite mean and one positive std for"
-            f" each of {channels} channels"
+            f"{start}mean={shown(mean)}, std={shown(std)}; wanted one positive std and one finite"
+            f" mean for each of {channels} channels"
         )
     return means, stds
 

@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tracemalloc
 import unicodedata
 import warnings
 import zipfile
@@ -26,7 +27,7 @@ import pytest
 import torch
 from PIL import Image, features
 
-from mia_nb import _autoaugment, _torchvision, data
+from mia_nb import _autoaugment, _image_files, _torchvision, data
 from mia_nb.digests import digest
 
 
@@ -745,6 +746,39 @@ def test_files_that_would_be_missing_in_silence_are_counted_and_the_first_is_nam
     assert len(data.load(path, data_root=tmp_path).y) == pixels.shape[0] * pixels.shape[1]
 
 
+def test_images_behind_a_link_to_a_folder_are_not_left_out_in_silence(colours, tmp_path):
+    path, pixels = colours
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    Image.fromarray(pixels[0, 0]).save(tmp_path / "elsewhere" / "deep" / "x.png")
+    link = path / "cat" / "more"
+    for target, first in (
+        (tmp_path / "elsewhere" / "deep", "cat/more/x.png"),
+        (tmp_path / "elsewhere", "cat/more/deep/x.png"),
+        (path / "cat", "cat/more/000.png"),
+        (path, "cat/more/cat/000.png"),
+    ):
+        link.symlink_to(target)
+        with pytest.raises(ValueError, match=rf"^{first} in .* lies deeper") as error:
+            data.load(path, data_root=tmp_path)
+        one_line(error)
+        link.unlink()
+    (path / "cat" / "nothing").mkdir()
+    link.symlink_to("nothing")
+    assert len(data.load(path, data_root=tmp_path).y) == pixels.shape[0] * pixels.shape[1]
+
+
+def test_decoding_takes_little_memory_beside_the_images_themselves():
+    file = written(Image.new("RGB", (8, 8)))
+    names = ["x.png"] * 2000
+    _image_files._decode(names[:1], lambda name: BytesIO(file))  # what Pillow loads once
+    tracemalloc.start()
+    x = _image_files._decode(names, lambda name: BytesIO(file))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert x.shape == (2000, 3, 8, 8)
+    assert peak - x.nbytes < 500 * len(names)  # 55 bytes an image; a task for each takes 1,800
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("which", ["", "dog", "dog/000.png"])
 def test_what_may_not_be_read_is_named(colours, tmp_path, which):
@@ -774,7 +808,9 @@ def test_one_budget_holds_for_folders_archives_and_synthetic_images(colours, tmp
     monkeypatch.setenv("MIA_NB_MAX_GB", "1e-8")
     with pytest.raises(ValueError, match="pets would take"):  # from the cache as well
         data.load(path, data_root=tmp_path)
-    with pytest.raises(ValueError, match="6 images of 1,000,000,000,000 pixels would take 18,000"):
+    with pytest.raises(
+        ValueError, match=r"^6 images of 1,000,000,000,000 pixels would take 18,000"
+    ):
         monkeypatch.delenv("MIA_NB_MAX_GB")
         data.load(path, data_root=tmp_path, size=10**6)
 
@@ -1034,11 +1070,15 @@ def test_class_folders_that_look_alike_stay_two_classes_and_are_said(colours, tm
     ("options", "says"),
     [
         ({"x": 1.5}, "wanted .N, C, H, W."),
-        ({"mean": 0.5, "std": 1}, "mean=0.5, std=1: wanted one finite mean and one positive std"),
-        ({"mean": [np.nan], "std": [1]}, "wanted one finite mean and one positive std"),
-        ({"mean": "a", "std": "b"}, "wanted one finite mean and one positive std"),
+        ({"mean": 0.5, "std": 1}, "^arrays: mean=0.5, std=1; wanted one positive std"),
+        ({"mean": [np.nan], "std": [1]}, "wanted one positive std"),
+        ({"mean": "a", "std": "b"}, "wanted one positive std"),
+        ({"mean": 0.5, "std": 1, "name": "mine"}, "^mine: mean=0.5"),
         ({"classes": 5}, "classes=5; wanted a list of names"),
         ({"classes": "ab"}, "classes='ab'; wanted a list of names"),
+        ({"classes": ["a", ["b", "c"]]}, "^arrays: classes=.*; wanted a list of names"),
+        ({"classes": [["a"], ["b"]]}, "^arrays: classes=.*; wanted a list of names"),
+        ({"classes": np.array([["a", "b"]])}, "^arrays: classes=.*; wanted a list of names"),
     ],
 )
 def test_wrong_arguments_of_from_arrays_are_refused_in_one_line(options, says):
