@@ -372,7 +372,10 @@ def _kinds(annotation: ast.expr | None, default: Any) -> tuple[str, ...]:
     """
     if annotation is None:
         return () if default is None else (type(default).__name__,)
-    text = ast.unparse(annotation).strip("'")  # it may be written in quotation marks
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        text = annotation.value  # it is written in quotation marks
+    else:
+        text = ast.unparse(annotation)
     text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
     kinds = tuple(kind.strip() for kind in text.split("|"))
     if default is None and "None" not in kinds:

@@ -86,7 +86,9 @@ def test_parameters_are_read_with_type_default_and_help():
     assert read["epochs"] == ("epochs", 16, ("int",), "passes over the data")
     assert read["pool"].kinds == ("str", "None")
     untyped = parameters.parse(
-        "a = 3\nb = None\nc: int = None\nd: 'Optional[float]' = None\ne = -1.5", Path("x")
+        "a = 3\nb = None\nc: int = None\nd: 'Optional[float]' = None\ne = -1.5\n"
+        "f: \"list['x']\" = []",
+        Path("x"),
     )
     assert [p.kinds for p in untyped.values()] == [
         ("int",),
@@ -94,6 +96,7 @@ def test_parameters_are_read_with_type_default_and_help():
         ("int", "None"),
         ("float", "None"),
         ("float",),
+        ("list['x']",),
     ]
     assert untyped["e"].default == -1.5
 
