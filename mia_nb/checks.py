@@ -70,6 +70,15 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> str:
     return value
 
 
+def known_options(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """TypeError, in Python's words, for an option that the constructor of `owner` does not take: it
+    would be blamed on the class that the options are passed on to.
+    """
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{owner}.__init__() got an unexpected keyword argument {name!r}")
+
+
 def instance(name: str, value: Any, kind: type) -> Any:
     """The value, if it is of this class; ValueError if not."""
     if not isinstance(value, kind):

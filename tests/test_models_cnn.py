@@ -202,6 +202,24 @@ class Net(nn.Sequential):
     )
 
 
+def test_the_options_of_a_network_that_extends_a_flow_are_those_of_the_init_that_it_runs(user):
+    user("""
+from mia_nb.models.neural_de import FlowNet
+class Own(FlowNet):
+    def __init__(self, in_channels, num_classes, **options):
+        super().__init__(in_channels, num_classes, **options)
+class Same(FlowNet):
+    pass
+""")
+    for model in ("user_models:Own", "user_models:Same"):
+        net = make(model, {"width": 4, "steps": 2})
+        assert net.stem[0].out_channels == 4 and net.groups[0][0].solver["steps"] == 2
+    with pytest.raises(ValueError, match="Same takes no 'stepps'; did you mean 'steps'"):
+        make("user_models:Same", {"stepps": 2})
+    with pytest.raises(ValueError, match=r"FlowNet.__init__\(\) got an .* argument 'stepps'"):
+        make("user_models:Own", {"stepps": 2})
+
+
 @pytest.mark.parametrize(
     ("model", "args", "says"),
     [

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import subprocess
 import sys
 import warnings
 
@@ -959,6 +960,19 @@ def test_networks_that_make_no_sense_are_refused_in_one_line(args, says):
     with pytest.raises(ValueError) as error:
         make("odenet", args)
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_option_of_a_block_alone_is_none_of_the_network():
+    for name in ("nonsense", "t0", "channels"):
+        with pytest.raises(
+            TypeError, match=rf"^FlowNet.__init__\(\) got an unexpected .* '{name}'"
+        ):
+            FlowNet(1, 3, width=4, **{name: 3})
+
+
+def test_networks_are_imported_without_the_accountants():
+    code = "import sys, mia_nb.models.neural_de; sys.exit('mia_nb.accounting' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_network_whose_library_is_missing_says_how_to_install_it_when_it_is_built(monkeypatch):

@@ -788,3 +788,15 @@ def test_stepwise_encodes_reads_out_and_refuses_like_snn():
     for name, wrong in (("readout", "max"), ("encode", "poisson"), ("timesteps", 0)):
         with pytest.raises(ValueError, match=f"^{name}={wrong!r}[ :]"):
             snn.Stepwise(nested("Leaky"), **{"timesteps": 3, name: wrong})
+
+
+def test_an_unknown_option_is_said_to_be_one_of_the_network_that_was_asked_for():
+    unknown = r"__init__\(\) got an unexpected keyword argument 'encod'"
+    with pytest.raises(TypeError, match=f"^SNN.{unknown}"):
+        snn.SNN(plain(), 4, encod="rate")
+    with pytest.raises(TypeError, match=f"^SNN.{unknown}"):
+        converted(encod="rate")
+    with pytest.raises(TypeError, match=f"^Stepwise.{unknown}"):
+        snn.Stepwise(plain(), 4, encod="rate")
+    with pytest.raises(ValueError, match=f"^model snn cannot be built: TypeError: SNN.{unknown}"):
+        build("snn", {"encod": "rate"}, in_channels=1, num_classes=3, size=8, seed=0)

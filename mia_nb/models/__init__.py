@@ -165,14 +165,24 @@ def _names_of_arguments(builder: Callable) -> tuple[list[str], bool]:
     """
     names = []
     takes_any = False
+    options = _option_names(builder)
     for name, parameter in inspect.signature(builder).parameters.items():
         if parameter.kind is not parameter.VAR_KEYWORD:
             names.append(name)
-        elif hasattr(builder, "option_names"):
-            names += builder.option_names
+        elif options is not None:
+            names += options
         else:
             takes_any = True
     return names, takes_any
+
+
+def _option_names(builder: Callable) -> Sequence[str] | None:
+    """`option_names` of a builder; of a class, those that stand beside the __init__ that it runs,
+    since a subclass with an __init__ of its own may take other options.
+    """
+    if inspect.isclass(builder):
+        builder = next(kind for kind in builder.__mro__ if "__init__" in vars(kind))
+    return getattr(builder, "__dict__", {}).get("option_names")
 
 
 def architecture(model: str, model_args: dict | None = None) -> str:

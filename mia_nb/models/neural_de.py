@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from mia_nb import models
-from mia_nb.accounting import noise_sd, nsde_sigma
-from mia_nb.checks import one_of
+from mia_nb.checks import known_options, one_of
 from mia_nb.models import solvers
 from mia_nb.models.lipschitz import conv_norm, local_lipschitz
 from mia_nb.models.solvers import integrate
@@ -227,11 +226,15 @@ class FlowBlock(nn.Module):
     @property
     def sigma(self) -> float:
         """k sqrt(steps / T), the diffusion coefficient."""
+        from mia_nb.accounting import nsde_sigma  # which takes 0.1 s to import
+
         return nsde_sigma(k=self.k, steps=self.solver["steps"], T=self.solver["T"])
 
     @property
     def noise_sd(self) -> float:
         """k sqrt(steps), the standard deviation of the noise in h(T) where the drift is 0."""
+        from mia_nb.accounting import noise_sd
+
         return noise_sd(k=self.k, steps=self.solver["steps"])
 
     @property
@@ -403,6 +406,7 @@ class FlowNet(nn.Module):
         **flow: Unpack[FlowOptions],
     ) -> None:
         super().__init__()
+        known_options("FlowNet", flow, FlowOptions.__annotations__)
         one_of("layout", layout, LAYOUTS)
         one_of("norm", norm, NORMS)
         if blocks < 1 or width < 1:

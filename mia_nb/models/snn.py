@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from mia_nb import models
-from mia_nb.checks import one_of, whole
+from mia_nb.checks import known_options, one_of, whole
 from mia_nb.models import linearity, neurons
 from mia_nb.models import sites as places
 from mia_nb.models.sites import Site, Spike
@@ -214,6 +214,7 @@ class SNN(InTime):
         fold: bool = True,
         **presentation: Unpack[Presentation],
     ) -> None:
+        known_options("SNN", presentation, Presentation.__annotations__)
         super().__init__(timesteps, **presentation)
         self.net = net if places.traced(net) else places.trace(net, None)[0]
         self.fold = fold
@@ -355,6 +356,7 @@ class Stepwise(InTime):
         output: int = 0,
         **presentation: Unpack[Presentation],
     ) -> None:
+        known_options("Stepwise", presentation, Presentation.__annotations__)
         super().__init__(timesteps, **presentation)
         _listed_weakly(net)
         self.net = net
