@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 
 from mia_nb import data, models, store, training
-from mia_nb.training import execution, loop, trials
+from mia_nb.training import clipped, execution, loop, trials, work
 from mia_nb.training.pool import open_pool, trace_name, weights_name
 from mia_nb.training.stacking import keeps_gradients
 from mia_nb.types import Recipe
@@ -731,6 +731,45 @@ def test_weights_of_another_network_are_named_and_a_part_file_of_such_is_passed_
     assert digests(pool.folder.path) == before
 
 
+def wrong_states(part):
+    """Part files with one entry that is not the optimiser's, or not of its parameter's shape."""
+    momentum = next(name for name in part if name.endswith(".momentum_buffer"))
+    parameter = momentum.removeprefix("o.").removesuffix(".momentum_buffer")
+    yield {**part, momentum: part[momentum].flatten()[:1].clone()}
+    yield {**part, momentum: part[momentum].repeat(2, *[1] * (part[momentum].ndim - 1))}
+    yield {**part, "o.nowhere.momentum_buffer": torch.tensor(0.0)}
+    yield {**part, f"k.{parameter}": torch.zeros(3)}
+    yield {**part, "else": torch.zeros(1)}
+
+
+def test_a_part_file_with_a_state_of_another_shape_is_passed_over(images, tmp_path, capsys):
+    plan = training.train.place(
+        training.train.complete(MLP),
+        images,
+        *training.train.membership(MLP, images, None),
+        tmp_path,
+        None,
+    ).plan(images, None)
+    group = clipped.group_of(plan, [1])
+    _, losses = group.epoch(0, [])
+    part = group.state()
+    members = int(plan.member[1].sum())
+    part["history"] = losses.double().mean(1)[None]
+    part["trace.1"] = torch.zeros(1, members, dtype=torch.float16)
+    folder = store.open_folder(tmp_path, "pool", "parts", "0" * 64, {})
+    name = "part_001-001_00001.safetensors"
+    for wrong in wrong_states(part):
+        listed(folder, name, safetensors.torch.save(wrong))
+        history, traces = work._resumed(folder, clipped.group_of(plan, [1]))
+        assert history == [] and np.isnan(traces[1]).all()
+        assert (
+            f"{name} was truncated or altered: going on from before it" in capsys.readouterr().err
+        )
+    listed(folder, name, safetensors.torch.save(part))
+    history, _ = work._resumed(folder, clipped.group_of(plan, [1]))
+    assert history == part["history"].tolist() and capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("name", ["member.npy", "population.npy", "images.npy", "labels.npy"])
 @pytest.mark.parametrize(
     "wrong",
@@ -784,6 +823,15 @@ def test_a_pipe_in_a_files_place_is_not_waited_for_but_made_again(images, finish
     os.mkfifo(pool.folder.path / name)
     train(MLP, images, tmp_path, strategy="plain")
     assert digests(pool.folder.path) == before and pool.folder.damaged() == []
+
+
+def test_force_removes_nothing_where_the_device_is_not_there(images, finished, tmp_path):
+    pool = copied(finished, tmp_path)
+    before = digests(pool.folder.path)
+    with pytest.raises(ValueError, match=r"this machine has .* GPUs"):
+        train(MLP, images, tmp_path, strategy="plain", force=True, device="cuda:99")
+    assert digests(pool.folder.path) == before and pool.folder.damaged() == []
+    assert pool.unfinished(range(4)) == []
 
 
 def test_force_removes_nothing_where_a_forged_mask_stops_the_training(tmp_path):

@@ -160,6 +160,20 @@ def test_many_plans_in_one_process_stay_below_the_limit_of_recompilations(images
 
 
 @pytest.mark.slow
+def test_a_builder_that_was_redefined_is_compiled_anew(images, quick, monkeypatch):
+    import toys
+
+    plan = plan_of(MLP, images, "plain+compiled")
+    for activation in (nn.ReLU, nn.Tanh):
+        # its file, which is read for the key, stays the same
+        monkeypatch.setattr(toys.nn, "ReLU", activation)
+        assert trials.why_not_compiled(plan) is None
+        groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
+        losses = [group.epoch(0, [])[1] for group in groups]
+        torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.slow
 def test_pools_that_share_a_step_share_its_compiled_function_and_their_data_are_let_go(
     images, quick
 ):

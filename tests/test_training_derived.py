@@ -359,9 +359,27 @@ def test_an_interrupted_conversion_goes_on_model_by_model_to_the_same_bytes(
     assert len(seen) == 5 and digests(again.folder.path) == digests(whole.folder.path)
     convert(pools["stopped"], images)
     assert len(seen) == 5
-    (again.folder.path / "conversion_001.json").unlink()
+    again.folder.remove("conversion_001.json")
     convert(pools["stopped"], images)
     assert len(seen) == 6 and digests(again.folder.path) == digests(whole.folder.path)
+
+
+def test_a_pool_of_converted_weights_at_other_timesteps_wants_no_report(pool, images):
+    converted = convert(pool, images, 2)
+    args = {**converted.recipe.model_args, "timesteps": 3}
+    copy = finetune(converted, converted.recipe.replace(model_args=args, epochs=0), images)
+    assert copy.recipe.model_args["calibration"] and copy.unfinished(range(4)) == []
+    assert copy.conversion_report().equals(converted.conversion_report())
+
+
+def test_force_removes_no_conversion_that_cannot_be_made_here(images, tmp_path):
+    parent = train(SMALL, images, tmp_path)
+    converted = convert(parent, images)
+    before = digests(converted.folder.path)
+    with pytest.raises(ValueError, match=r"this machine has .* GPUs"):
+        convert(parent, images, force=True, device="cuda:99")
+    assert digests(converted.folder.path) == before
+    assert converted.unfinished(range(4)) == []
 
 
 def test_a_conversion_report_is_kept_for_every_model_and_found_by_descendants(pool, images):

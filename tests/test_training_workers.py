@@ -317,10 +317,13 @@ def test_a_report_that_nobody_waits_for_stops_the_worker(tmp_path):
     assert seen[-2:] == [([0, 1], 1, 0.5), ([2], 3, 0.25)]
 
 
-def test_a_worker_with_other_code_or_another_file_system_is_told_so(images, tmp_path):
+def test_a_worker_with_other_code_or_another_file_system_is_told_so(images, tmp_path, monkeypatch):
     pool = train(SMALL, images, tmp_path, workers=1)
     order = workers._order(pool.folder, tmp_path, 0.0)
     assert workers.pool_there(order).folder.path == pool.folder.path
+    with monkeypatch.context() as elsewhere, pytest.raises(ValueError, match="has other code"):
+        elsewhere.setattr(workers.models, "source", lambda *_: "another")
+        workers.pool_there(order)  # looks again, although it has seen this order
     with pytest.raises(ValueError, match=r"mia_nb is .* install the same version"):
         workers.pool_there(order._replace(version="0"))
     with pytest.raises(ValueError, match="file system that all workers share"):

@@ -30,8 +30,8 @@ OPTIONS = {"options": {"fallback_random": True}}  # random numbers as eager code
 # of a recipe, what a forward, its loss and their gradients depend on; a parent may give a network
 # other constants
 MATTERS = ("model", "model_args", "dtype", "loss", "batch", "defense", "defense_args", "parent")
-# by all that they depend on besides their inputs
-_FUNCTIONS: dict[str, Callable] = {}
+# by the network's name, and by all that they depend on besides their inputs
+_FUNCTIONS: dict[tuple[str, str], Callable] = {}
 
 
 class CompiledGroup(Group):
@@ -102,12 +102,19 @@ def function_of(group: Group) -> Callable:
         plan.images.std,
     ]
     source = models.source(recipe.model, recipe.model_args)
-    key = store.content_key(settings | {"how": how, "shapes": shapes}, source)
+    digest = store.content_key(settings | {"how": how, "shapes": shapes}, source)
+    key = (models.architecture(recipe.model, recipe.model_args), digest)
     if key not in _FUNCTIONS:
         while len(_FUNCTIONS) >= KEPT:
             del _FUNCTIONS[next(iter(_FUNCTIONS))]
         _FUNCTIONS[key] = compiled(plan, group.trained, group.objective)
     return _FUNCTIONS[key]
+
+
+def forget(model: str) -> None:
+    """Drop the compiled functions of a builder, whose code may be another one by now."""
+    for key in [key for key in _FUNCTIONS if key[0] == model]:
+        del _FUNCTIONS[key]
 
 
 def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:

@@ -98,9 +98,23 @@ class Pool:
         names = [trace_name(model), *weights]
         if self.recipe.defense == "stored":
             names.append(stored_name(model))
-        if report_name(model) in self.folder.files():  # of a conversion, written before its weights
+        if self._is_converted:
             names.append(report_name(model))
         return names
+
+    @cached_property
+    def _is_converted(self) -> bool:
+        """Whether its rows were converted, not trained: their thresholds are fitted, and the
+        parent's networks have none. False where the parent is gone.
+        """
+        recipe = self.recipe
+        if recipe.model != "snn" or recipe.epochs or not recipe.model_args.get("calibration"):
+            return False
+        try:
+            parent = store.find(recipe.parent, self.folder.path.parent, "pool")
+        except ValueError:
+            return False
+        return parent.recipe.get("model") != "snn"
 
     @property
     def sampling(self) -> dict:

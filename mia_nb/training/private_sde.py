@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -227,8 +228,11 @@ def train_private(
         backbone=backbone.key,
         backbone_weights=weights_digest(backbone.folder, 1),
     )
-    make = partial(_make_heads, pool, backbone, images, progress)
-    pool = make_missing(pool, images, make, lambda: None, force=force, progress=progress)
+
+    def prepare() -> Callable[[list[int]], None]:
+        return partial(_make_heads, pool, backbone.state(0), images, progress)
+
+    pool = make_missing(pool, images, prepare, force=force, progress=progress)
     if progress:
         print(proved(pool, delta=delta, relation=relation).line, flush=True)
     return pool
@@ -302,10 +306,11 @@ def _certified(network: Bottleneck) -> float:
 
 
 def _make_heads(
-    pool: Pool, backbone: Pool, images: Images, progress: bool, rows: list[int]
+    pool: Pool, state: dict[str, Tensor], images: Images, progress: bool, rows: list[int]
 ) -> None:
-    """Store states and labels of these rows, and train their heads."""
-    state = backbone.state(0)
+    """Store states and labels of these rows, and train their heads behind the public network of
+    this state.
+    """
     with threads(1):
         embedded = _embedded(_frozen(pool, images, 0, state), images)
         make = partial(_make_head, pool, images, state, embedded)

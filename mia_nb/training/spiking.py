@@ -4,7 +4,7 @@ from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -114,11 +114,13 @@ def convert_pool(
     recipe = _converted(pool, args)
     derived = place(recipe, images, pool.member, pool.population, pool.folder.path.parent, pool)
 
-    def refuse() -> None:
+    def prepare() -> Callable[[list[int]], None]:
+        device_of(device)
         models.check_width(loop.build(recipe, images, 0), images)
         # every model is checked when it is converted, the first before anything is written
         encode = args.get("encode", "constant")
         snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
+        return make
 
     def make(rows: list[int]) -> None:
         how = execution(derived.folder, device, "plain", lambda: _one_by_one(device, images))
@@ -127,7 +129,7 @@ def convert_pool(
             make_each(derived, rows, convert, "converting", progress)
 
     how = {"force": force, "progress": progress, "done": "converted"}
-    return make_missing(derived, images, make, refuse, **how)
+    return make_missing(derived, images, prepare, **how)
 
 
 def _converted(pool: Pool, network: dict) -> Recipe:

@@ -113,35 +113,38 @@ def train_pool(
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)
     pool = place(recipe, images, *membership(recipe, images, member, parent), root, parent)
-    plan = pool.plan(images, parent)
+    known = pool.folder.has("recipe.json")
 
-    def refuse() -> None:
+    def prepare() -> Callable[[list[int]], None]:
         if backend == "loky":
             device_of(device)  # it trains here
-        check(plan, int(pool.population.sum()), parent)
+        plan = pool.plan(images, parent)
+        if not known:
+            check(plan, int(pool.population.sum()), parent)
 
-    def make(rows: list[int]) -> None:
-        train_rows(
-            pool,
-            plan,
-            rows,
-            _title(recipe),
-            device=device,
-            strategy=strategy,
-            workers=workers,
-            backend=backend,
-            checkpoint=checkpoint,
-            progress=progress,
-        )
+        def make(rows: list[int]) -> None:
+            train_rows(
+                pool,
+                plan,
+                rows,
+                _title(recipe),
+                device=device,
+                strategy=strategy,
+                workers=workers,
+                backend=backend,
+                checkpoint=checkpoint,
+                progress=progress,
+            )
 
-    return make_missing(pool, images, make, refuse, force=force, progress=progress)
+        return make
+
+    return make_missing(pool, images, prepare, force=force, progress=progress)
 
 
 def make_missing(
     pool: Pool,
     images: Images,
-    make: Callable[[list[int]], None],
-    refuse: Callable[[], None],
+    prepare: Callable[[], Callable[[list[int]], None]],
     *,
     force: bool,
     progress: bool,
@@ -152,21 +155,22 @@ def make_missing(
     Parameters:
         pool: where it lies or would lie.
         images: its own.
-        make: makes these rows.
-        refuse: ValueError for a pool that cannot be made; asked before anything is written.
+        prepare: gives what makes rows; ValueError for a pool that cannot be made here. Called only
+            where there is something to make, and before any model is written or removed.
         force: whether rows that are there are made again.
         progress: whether a line says what was done.
         done: what the rows are in the end.
     """
-    if pool.folder.has("recipe.json"):
+    known = pool.folder.has("recipe.json")
+    if known:
         write_inputs(pool, images)
         pool = open_pool(pool.folder)
         if not force and not pool.unfinished(range(len(pool.member))):
             with contextlib.suppress(store.ReadOnly):
                 remove_leftovers(pool.folder)
             return announce(pool, progress, "cached")
-    else:
-        refuse()
+    make = prepare()
+    if not known:
         write_inputs(pool, images)
     begun = time.perf_counter()
     make(rows_to_make(pool, force))

@@ -13,7 +13,7 @@ from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
 from mia_nb.training import loop
 from mia_nb.training.clipped import ClippedGroup
-from mia_nb.training.compiled import CompiledGroup, reason
+from mia_nb.training.compiled import CompiledGroup, forget, reason
 from mia_nb.training.loop import DTYPES, OPTIMIZERS, Group, Parent, Plan
 from mia_nb.training.stacking import keeps_gradients
 from mia_nb.types import Images, Recipe
@@ -244,6 +244,9 @@ def why_not_compiled(plan: Plan) -> str | None:
     recipe = plan.recipe
     if recipe.defense not in COMPILABLE:
         return f"the defense {recipe.defense} draws numbers, or is another one from epoch to epoch"
+    builder = models.architecture(recipe.model, recipe.model_args)
+    if ":" in builder:
+        forget(builder)
     trial = plan._replace(recipe=recipe.replace(dtype="float64"), compiled=True)
     last = min(2, len(plan.member)) - 1
     rows = [0, last] if plan.stacked else [last]

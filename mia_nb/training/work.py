@@ -317,7 +317,26 @@ def _read_part(
         part = read_weights(folder, name)
     except Corrupt:
         return None
-    for key, shape in shapes.items():
-        if key not in part or tuple(part[key].shape) != shape:
-            return None
+    if not shapes.keys() <= part.keys():
+        return None
+    if not all(_fits(key, tensor, shapes) for key, tensor in part.items()):
+        return None
     return part
+
+
+def _fits(name: str, tensor: torch.Tensor, shapes: dict[str, tuple]) -> bool:
+    """Whether an entry of a part file has the shape of what it is about.
+
+    A fused optimiser writes beyond the end of a state that is too short for its parameter.
+    """
+    shape = tuple(tensor.shape)
+    if name in shapes:
+        return shape == shapes[name]
+    kind, _, rest = name.partition(".")
+    if kind == "o":  # what an optimiser keeps of a parameter: a number, or as many as it has
+        parameter = f"p.{rest.rpartition('.')[0]}"
+        return parameter in shapes and shape in ((), shapes[parameter])
+    if kind == "k":  # the best so far of a parameter or buffer
+        return shape in (shapes.get(f"p.{rest}"), shapes.get(f"b.{rest}"))
+    # of each model the best loss, and when
+    return name in ("best", "stopped") and shape == shapes["history"][1:]

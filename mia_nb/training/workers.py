@@ -49,6 +49,7 @@ from mia_nb.training.execution import (
 from mia_nb.training.loop import Plan
 from mia_nb.training.pool import Pool, open_pool
 from mia_nb.training.work import REPORTS, Progress, unit_name, units, work
+from mia_nb.types import Images
 
 BACKENDS = ("loky", "dask", "ray")
 ROUNDS = 4  # times that the units which are missing are handed out before the training gives up
@@ -395,11 +396,8 @@ def _order(folder: Folder, reports: str | Path, checkpoint: float) -> Order:
     )
 
 
-@functools.lru_cache(maxsize=1)
 def pool_there(order: Order) -> Pool:
-    """The pool as a worker sees it, read once for all its units; ValueError where it sees none, or
-    has other code.
-    """
+    """The pool as a worker sees it; ValueError where it sees none, or has other code."""
     worker = f"the worker on {platform.node()}"
     folder = Folder(Path(order.folder))
     if order.version != __version__:
@@ -427,7 +425,7 @@ def begin_there(order: Order, device: str | None, strategy: str, workers: int) -
     """A worker's part of `decide`: choose how to train by the machine that it runs on."""
     with ONE_AT_A_TIME:
         pool = pool_there(order)
-        plan = pool.plan(pool.mapped_images, pool.parent)
+        plan = pool.plan(images_of(order.folder), pool.parent)
 
         def begin() -> dict:
             # the other cores of the machine have workers of their own
@@ -457,7 +455,7 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
                 f"the worker on {platform.node()} has no GPU, and the pool was begun on one"
             )
         with gpu_of_its_own(pool.folder, begun["device"]):
-            plan = pool.plan(pool.mapped_images, pool.parent)
+            plan = pool.plan(images_of(order.folder), pool.parent)
             work(
                 pool,
                 executed(plan, begun),
@@ -488,6 +486,14 @@ class Reports:
         except FileNotFoundError:
             raise Unwanted from None
         self.written = time.monotonic()
+
+
+@functools.lru_cache(maxsize=1)
+def images_of(folder: str) -> Images:
+    """A pool's images, read once for all units that a process trains: they never change, as the
+    folder's name has their key.
+    """
+    return open_pool(Folder(Path(folder))).mapped_images
 
 
 @contextlib.contextmanager
