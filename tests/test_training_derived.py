@@ -382,6 +382,24 @@ def test_force_removes_no_conversion_that_cannot_be_made_here(images, tmp_path):
     assert converted.unfinished(range(4)) == []
 
 
+@pytest.mark.parametrize("how", ["converted", "fine-tuned"])
+def test_force_removes_nothing_that_starts_from_damaged_weights(images, tmp_path, how):
+    parent = train(SMALL, images, tmp_path)
+
+    def derive(**options):
+        if how == "converted":
+            return convert(parent, images, **options)
+        return finetune(parent, SMALL.replace(epochs=1), images, **options)
+
+    derived = derive()
+    before = digests(derived.folder.path)
+    path = parent.folder.path / weights_name(3)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(store.Corrupt, match=r"model_003\.safetensors"):
+        derive(force=True)
+    assert digests(derived.folder.path) == before and derived.unfinished(range(4)) == []
+
+
 def test_a_conversion_report_is_kept_for_every_model_and_found_by_descendants(pool, images):
     converted = convert(pool, images, 2)
     report = converted.conversion_report()

@@ -266,6 +266,7 @@ def check_network(given: Recipe, defense: str | None, what: str) -> None:
 def rows_to_make(pool: Pool, force: bool) -> list[int]:
     """Rows to make: all with `force`, else the unfinished ones; damaged files are named."""
     folder = pool.folder
+    rows = range(len(pool.member))
     if force:
         units_begun = [
             path.name.removeprefix(".lock-") for path in folder.path.glob(".lock-part_*")
@@ -275,17 +276,21 @@ def rows_to_make(pool: Pool, force: bool) -> list[int]:
                 f"{folder.path.name} is being trained by another process: wait for it, or stop it,"
                 " before force=True"
             )
+        parent = pool.parent
+        if parent is not None:
+            for m in rows:
+                parent.state(m)  # Corrupt where nothing can start from it
         with folder.lock():
             folder.remove(*(name for name in folder.files() if name.split("_")[0] in MADE))
-    rows = pool.unfinished(range(len(pool.member)))
-    for name in [name for m in rows for name in pool.files_of(m)]:
+    missing = pool.unfinished(rows)
+    for name in [name for m in missing for name in pool.files_of(m)]:
         if folder.has(name) and not folder.intact(name):
             print(
                 f"{folder.path / name} was truncated or altered (checksum differs): training this"
                 " model again",
                 file=sys.stderr,
             )
-    return rows
+    return missing
 
 
 def complete(recipe: Recipe) -> Recipe:
