@@ -431,6 +431,14 @@ def test_an_epoch_shows_every_drawn_image_in_as_many_augmented_copies(images):
     assert losses.shape == order.shape
 
 
+def test_a_pool_is_trained_on_augmented_copies(images, tmp_path):
+    """Its trial step is of a whole record: all copies of one image."""
+    copies = {**CLIPPED, "multiplicity": 2, "average": 0.9}
+    recipe = CNN.replace(defense="dp_sgd", defense_args=copies, augment="crop+flip", epochs=1)
+    pool = train(recipe, images, tmp_path)
+    assert set(pool.status) == {"trained"}
+
+
 def test_weights_are_averaged_as_a_loop_over_the_steps_does(images, monkeypatch):
     plain, averaged = group(images), group(images, average=0.9)
     assert plain.training == averaged.training

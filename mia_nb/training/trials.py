@@ -148,7 +148,7 @@ def _check_batch(plan: Plan) -> None:
 
 def _try_clipping(plan: Plan) -> None:
     """Gradients per sample of three images against those of single losses, in float64 at weights of
-    which none is 0, buffers before and after, and a clipped step of one image: so that a network
+    which none is 0, buffers before and after, and a clipped step of one record: so that a network
     whose clipping would bound nothing, or that carries its members past it, is refused before
     anything is written.
     """
@@ -180,7 +180,8 @@ def _try_clipping(plan: Plan) -> None:
             )
         clipped = ClippedGroup(plan, [0])
         clipped.seed_noise(0)
-        clipped.step(x[None, :1].to(DTYPES[plan.recipe.dtype]), y[None, :1], 1e-6)
+        copies = [0] * clipped.multiplicity
+        clipped.step(x[None, copies].to(DTYPES[plan.recipe.dtype]), y[None, copies], 1e-6)
 
 
 def _check_outputs(module: nn.Module, recipe: Recipe, parent: Parent, images: Images) -> None:
