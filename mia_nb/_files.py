@@ -1,28 +1,20 @@
-"""Files that may come from anywhere: plain names, regular files, arrays whose header is true,
-manifests that hold junk.
-"""
+"""Files that may come from anywhere: plain names, regular files, manifests that hold junk."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import gc
-import io
 import json
-import math
-import mmap
 import os
 import re
 import secrets
 import shutil
 import sys
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
-
-import numpy as np
 
 MANIFEST = "manifest.jsonl"
 PLAIN_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -150,44 +142,6 @@ def open_file(path: Path) -> BinaryIO:
     if not is_file(path):
         raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
     return open(path, "rb", opener=no_link)
-
-
-def header_in(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether columns come first, and type, as an .npy claims them on its top."""
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    return read[np.lib.format.read_magic(file)](file)
-
-
-def array_in(data: bytes | mmap.mmap) -> np.ndarray:
-    """The array in the bytes of an .npy, a view of them; its header is held against their number
-    before any use.
-    """
-    head = io.BytesIO(data[: 1 << 16])
-    shape, fortran, dtype = header_in(head)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are not read (allow_pickle=False)")
-    if head.tell() + math.prod(shape) * dtype.itemsize != len(data):
-        raise ValueError(f"its header says {shape} {dtype}, and it has {len(data)} bytes")
-    return np.ndarray(shape, dtype, data, head.tell(), order="F" if fortran else "C")
-
-
-def arrays_in(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays in the bytes of an .npz as NumPy writes it, uncompressed: no more than there are
-    bytes.
-    """
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        inside = archive.infolist()
-        if any(entry.compress_type for entry in inside) or sum(
-            entry.file_size for entry in inside
-        ) > len(data):
-            raise ValueError("it would unpack to more than it is")
-        names = [entry.filename.removesuffix(".npy") for entry in inside]
-        if len({*names}) < len(names):
-            raise ValueError("it holds two arrays of one name")
-        return {n: array_in(archive.read(entry)) for n, entry in zip(names, inside, strict=True)}
 
 
 def _entry(line: bytes) -> tuple[str, str | None] | None:

@@ -25,10 +25,10 @@ LAPTOP = ["accounting", *ROOMS[ROOMS.index("examples") :]]
 HEAVY = {"torch", "sklearn", "scipy.stats"}  # seconds of start-up that few functions need
 INSIDE = {
     "_glossary": "plots",
-    "_autoaugment": "data",
     "_torchvision": "data",
-    "_image_files": "data",
     "_files": "checks",
+    "_memory": "checks",
+    "_arrays": "checks",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -27,7 +27,8 @@ import pytest
 import torch
 from PIL import Image, features
 
-from mia_nb import _autoaugment, _image_files, _torchvision, data
+from mia_nb import _torchvision, data
+from mia_nb.data import autoaugment, image_files
 from mia_nb.digests import digest
 
 
@@ -460,7 +461,7 @@ def test_a_folder_named_like_a_data_set_keeps_its_own_normalisation(tmp_path):
         tmp_path / "cifar10",
         np.random.default_rng(0).integers(0, 99, (2, 2, 8, 8, 3), dtype=np.uint8),
     )
-    assert data.load(path, data_root=tmp_path).mean != data.PUBLISHED["cifar10"][0]
+    assert data.load(path, data_root=tmp_path).mean != data.loading.PUBLISHED["cifar10"][0]
 
 
 def test_bad_folders_are_refused_in_one_line_that_names_the_file(colours, tmp_path):
@@ -770,9 +771,9 @@ def test_images_behind_a_link_to_a_folder_are_not_left_out_in_silence(colours, t
 def test_decoding_takes_little_memory_beside_the_images_themselves():
     file = written(Image.new("RGB", (8, 8)))
     names = ["x.png"] * 2000
-    _image_files._decode(names[:1], lambda name: BytesIO(file))  # what Pillow loads once
+    image_files.decode(names[:1], lambda name: BytesIO(file))  # what Pillow loads once
     tracemalloc.start()
-    x = _image_files._decode(names, lambda name: BytesIO(file))
+    x = image_files.decode(names, lambda name: BytesIO(file))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert x.shape == (2000, 3, 8, 8)
@@ -1313,11 +1314,11 @@ def test_autoaugment_is_torchvision_s_with_a_policy_for_each_image():
 
 
 def test_autoaugment_draws_every_policy_alike_and_its_operations_as_often_as_it_says():
-    drawn = _autoaugment.draw(250_000, torch.Generator().manual_seed(0))
-    names = ["" if one is None else one[0] for one in _autoaugment.operations()]
+    drawn = autoaugment.draw(250_000, torch.Generator().manual_seed(0))
+    names = ["" if one is None else one[0] for one in autoaugment.operations()]
     for stage, numbers in enumerate(drawn.unbind(1)):
         wanted = Counter()
-        for policy in _autoaugment.policies():
+        for policy in autoaugment.policies():
             name, probability, _ = policy[stage]
             wanted[name] += probability / 25
         counts = torch.bincount(numbers, minlength=len(names))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mia_nb._arrays import npz_arrays
 from mia_nb._files import replacing
-from mia_nb._image_files import npz_arrays
 from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
 from mia_nb.auditing.outputs import outputs_from
 from mia_nb.auditing.samples import in_one_line, numpy_of

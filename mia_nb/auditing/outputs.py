@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import digests
-from mia_nb._image_files import npz_arrays
+from mia_nb._arrays import npz_arrays
 from mia_nb.arguments import PathLike
 from mia_nb.auditing.one_run import coin_fault
 from mia_nb.auditing.tables import SEPARATORS, table_in

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mia_nb._image_files import check_budget
+from mia_nb._memory import check_budget
 from mia_nb.auditing.samples import in_one_line
 from mia_nb.checks import shown
 

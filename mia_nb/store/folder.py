@@ -22,11 +22,10 @@ from typing import Any
 import filelock
 import numpy as np
 
+from mia_nb._arrays import array_in, arrays_in
 from mia_nb._files import (
     MANIFEST,
     alone,
-    array_in,
-    arrays_in,
     discard,
     is_file,
     is_plain,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mia_nb._files import arrays_in, open_file
+from mia_nb._arrays import arrays_in
+from mia_nb._files import open_file
 from mia_nb.store.folder import Corrupt, Folder, all_or_nothing
 from mia_nb.types import CUBES, Signals
 

@@ -1,4 +1,4 @@
-"""Image files and .npz members to arrays.
+"""Image files in class folders to arrays.
 
 Sizes are read first; images are decoded once and cached.
 """
@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import os
 import time
 import warnings
-import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.lib import format as npy
 
-from mia_nb._files import header_in, replacing
+from mia_nb._files import replacing
+from mia_nb._memory import check_budget
 from mia_nb.digests import digest
 
 # tried whatever a file's suffix says; other formats are tried where the suffix says so
@@ -39,107 +36,7 @@ BESIDE_SUFFIXES = {
     *(".yaml", ".yml", ".toml", ".ini", ".sha256", ".md5"),
 }
 BESIDE_FOLDERS = {"@eadir", "__macosx"}  # thumbnails and resource forks
-HEADER = 20_000  # bytes, of which NumPy takes 10,000 as a header
 BLOCK = 256  # images that a thread decodes at a time: a task for each image costs memory and time
-BUDGET = "MIA_NB_MAX_GB"
-TINY = "tiny-imagenet-200"
-TINY_URL = f"http://cs231n.stanford.edu/{TINY}.zip"
-
-
-def check_budget(what: str, size: int) -> None:
-    """ValueError if `size` bytes are more than the environment variable MIA_NB_MAX_GB allows.
-
-    It counts 10^9 bytes; without it half of the memory of this machine, or of its control group.
-    """
-    text = os.environ.get(BUDGET, "")
-    try:
-        most = float(text) * 1e9 if text else _memory() / 2
-    except ValueError:
-        most = math.nan
-    if not most > 0:
-        raise ValueError(f"{BUDGET}={text!r}: wanted a number of gigabytes, such as 8")
-    if size > most:
-        raise ValueError(
-            f"{what} would take {size / 1e9:,.1f} GB of memory, and {most / 1e9:,.1f} are allowed: "
-            f"take fewer or smaller images, or raise {BUDGET}"
-        )
-
-
-def _memory() -> float:
-    """Bytes that this process may use, as far as it can be known."""
-    limits = [math.inf]
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, kind, group = line.split(":", 2)
-            name = {"": "memory.max", "memory": "memory.limit_in_bytes"}.get(kind, "none")
-            for folder in (group, *Path(group).parents):
-                with contextlib.suppress(OSError, ValueError):  # "max" is no number
-                    limits.append(int(Path(f"/sys/fs/cgroup/{kind}/{folder}/{name}").read_text()))
-    return min(limits)
-
-
-def npz_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Those of the `wanted` arrays that an .npz holds, and the names of all its members.
-
-    Nothing else is read, and nothing before sizes by directory and headers agree and are allowed.
-    Raises ValueError of one line for a file that is no .npz, and for members that are no arrays.
-    """
-    if not os.path.isfile(path):
-        raise ValueError(f"{path} {'is no file' if os.path.exists(path) else 'does not exist'}")
-    try:
-        with zipfile.ZipFile(path) as packed:
-            members = members_by_name(packed)
-            chosen = {name: members[name] for name in wanted if name in members}
-            size = sum(_array_bytes(packed, entry) for entry in chosen.values())
-            check_budget(" and ".join(chosen), size)
-            arrays = {}
-            for name, entry in chosen.items():
-                with packed.open(entry) as file:
-                    arrays[name] = npy.read_array(file, allow_pickle=False)
-    except Exception as error:  # zip files, compression and headers fail in many kinds
-        raise ValueError(
-            f"{path} cannot be read as .npz of plain arrays: {_line(error)}"
-        ) from error
-    return arrays, list(members)
-
-
-def members_by_name(packed: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Members of an .npz by the names of their arrays; ValueError where two have one name, as
-    readers would take different ones.
-    """
-    members: dict[str, zipfile.ZipInfo] = {}
-    for entry in packed.infolist():
-        name = entry.filename.removesuffix(".npy")
-        if name in members:
-            both = " and ".join(sorted({members[name].filename, entry.filename}))
-            raise ValueError(f"it holds the array {name} twice ({both}): keep one of them")
-        members[name] = entry
-    return members
-
-
-def _array_bytes(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
-    """Bytes of a member's array by its header; ValueError unless so many follow it."""
-    with packed.open(entry) as file:
-        head = BytesIO(file.read(HEADER))  # a header may claim to be of 4 GB itself
-    try:
-        shape, _, dtype = header_in(head)
-    except Exception as error:
-        raise ValueError(f"{entry.filename} is no array: {_line(error)}") from error
-    claimed = math.prod(shape) * dtype.itemsize
-    actual = entry.file_size - head.tell()
-    if dtype.hasobject:
-        raise ValueError(f"{entry.filename} holds Python objects, which could run code when read")
-    if min(shape, default=0) < 0 or claimed != actual:
-        raise ValueError(
-            f"{entry.filename} claims {claimed:,} bytes in {shape}, and has {actual:,}"
-        )
-    return claimed
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def class_folders(
@@ -180,11 +77,13 @@ def class_folders(
     if left_out:
         raise ValueError(_refusal(path, left_out))
     try:
-        stamp = [(name, *_size_and_time((path / name).stat())) for name in names]
+        stamp = [(name, *size_and_time((path / name).stat())) for name in names]
     except OSError as error:
         raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
     stamp.append(("upright", size))
-    x = _cached(cache, path, stamp, lambda: _decode(names, lambda name: _open(path / name), size))
+    x = cached(
+        cache, path, stamp, lambda: decode(names, lambda name: open_regular(path / name), size)
+    )
     return x, np.array(labels), folders
 
 
@@ -239,7 +138,7 @@ def _refusal(path: Path, left_out: list[str]) -> str:
     return f"{printable} in {path} {reason}, all else out ({len(left_out):,} files in all)"
 
 
-def _open(file: Path) -> BinaryIO:
+def open_regular(file: Path) -> BinaryIO:
     if file.exists() and not file.is_file():
         raise OSError("it is no regular file (a pipe, a socket or a device); remove it")
     return open(file, "rb")
@@ -258,83 +157,7 @@ def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def tiny_imagenet(
-    root: Path, download: bool, part: str
-) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """The 100,000 training images and the 10,000 for validation, which are the test part here: the
-    official test images have no labels.
-
-    Classes are WordNet ids.
-    """
-    x, y, classes, train_images = _tiny_parts(root, download)
-    of_part = {"all": slice(None), "train": slice(train_images), "test": slice(train_images, None)}
-    return x[of_part[part]], y[of_part[part]], classes
-
-
-def _tiny_parts(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, list[str], int]:
-    """All labelled images, their labels, the classes, and how many are training images."""
-    folder = root / TINY
-    archive = root / f"{TINY}.zip"
-    if folder.is_dir():
-        names = [file.relative_to(root).as_posix() for file in folder.rglob("*.JPEG")]
-        stamp = [(name, *_size_and_time((root / name).stat())) for name in sorted(names)]
-        return _read_tiny(root / ".cache", folder, stamp, names, lambda name: _open(root / name))
-    if not archive.is_file():
-        _fetch_tiny(archive, download)
-    try:
-        with zipfile.ZipFile(archive) as packed:
-            stamp = [_size_and_time(archive.stat())]
-            return _read_tiny(
-                root / ".cache",
-                archive,
-                stamp,
-                packed.namelist(),
-                lambda name: BytesIO(packed.read(name)),
-            )
-    except zipfile.BadZipFile as error:
-        raise ValueError(
-            f"{archive} is not an intact zip archive ({error}): remove it and fetch it again"
-        ) from error
-
-
-def _fetch_tiny(archive: Path, download: bool):
-    if not download:
-        raise ValueError(
-            f"tiny_imagenet is not in {archive.parent}: allow it with download=True (237 MB), or"
-            f" put {archive.name} there"
-        )
-    from torch.hub import download_url_to_file
-
-    try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        download_url_to_file(TINY_URL, str(archive))
-    except OSError as error:
-        raise ValueError(
-            f"tiny_imagenet could not be downloaded from {TINY_URL}: {error}"
-        ) from error
-
-
-def _read_tiny(
-    cache: Path, source: Path, stamp: list, names: list[str], read: Callable[[str], BinaryIO]
-) -> tuple[np.ndarray, np.ndarray, list[str], int]:
-    try:
-        with read(f"{TINY}/val/val_annotations.txt") as file:
-            rows = [line.split("\t") for line in file.read().decode().splitlines()]
-    except (KeyError, OSError) as error:
-        raise ValueError(
-            f"{source} holds no val/val_annotations.txt: it is not the official {TINY}"
-        ) from error
-    train = sorted(
-        name for name in names if name.startswith(f"{TINY}/train/") and name.endswith(".JPEG")
-    )
-    files = train + [f"{TINY}/val/images/{row[0]}" for row in rows]
-    of_file = [name.split("/")[2] for name in train] + [row[1] for row in rows]
-    classes, y = np.unique(of_file, return_inverse=True)
-    x = _cached(cache, source, stamp, lambda: _decode(files, read))
-    return x, y, classes.tolist(), len(train)
-
-
-def _size_and_time(stat: os.stat_result) -> tuple[int, int]:
+def size_and_time(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
@@ -365,10 +188,11 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
         advice = "scale it down, or leave it out"
         raise ValueError(f"{printable} has more than {most} pixels: {advice}") from error
     except Exception as error:  # Pillow's plugins raise many kinds
-        raise ValueError(f"{printable} cannot be read as an 8-bit image: {_line(error)}") from error
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"{printable} cannot be read as an 8-bit image: {reason}") from error
 
 
-def _decode(
+def decode(
     names: list[str], read: Callable[[str], BinaryIO], size: int | None = None
 ) -> np.ndarray:
     """(N, C, H, W) uint8 of the named files, which must agree in size or are made to; C = 1 when
@@ -434,9 +258,7 @@ def _pixels(image: Any, size: int | None) -> np.ndarray:
     return np.asarray(colours).transpose(2, 0, 1)
 
 
-def _cached(
-    folder: Path, source: Path, stamp: list, decode: Callable[[], np.ndarray]
-) -> np.ndarray:
+def cached(folder: Path, source: Path, stamp: list, decode: Callable[[], np.ndarray]) -> np.ndarray:
     """decode(), or its result of last time.
 
     A file's name holds source, stamp and checksum; what does not fit is rebuilt.

@@ -1,0 +1,44 @@
+"""How much memory there is, and whether arrays may take so much of it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from pathlib import Path
+
+BUDGET = "MIA_NB_MAX_GB"
+
+
+def check_budget(what: str, size: int) -> None:
+    """ValueError if `size` bytes are more than the environment variable MIA_NB_MAX_GB allows.
+
+    It counts 10^9 bytes; without it half of the memory of this machine, or of its control group.
+    """
+    text = os.environ.get(BUDGET, "")
+    try:
+        most = float(text) * 1e9 if text else _memory() / 2
+    except ValueError:
+        most = math.nan
+    if not most > 0:
+        raise ValueError(f"{BUDGET}={text!r}: wanted a number of gigabytes, such as 8")
+    if size > most:
+        raise ValueError(
+            f"{what} would take {size / 1e9:,.1f} GB of memory, and {most / 1e9:,.1f} are allowed: "
+            f"take fewer or smaller images, or raise {BUDGET}"
+        )
+
+
+def _memory() -> float:
+    """Bytes that this process may use, as far as it can be known."""
+    limits = [math.inf]
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kind, group = line.split(":", 2)
+            name = {"": "memory.max", "memory": "memory.limit_in_bytes"}.get(kind, "none")
+            for folder in (group, *Path(group).parents):
+                with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                    limits.append(int(Path(f"/sys/fs/cgroup/{kind}/{folder}/{name}").read_text()))
+    return min(limits)

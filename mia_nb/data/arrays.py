@@ -1,0 +1,236 @@
+"""Pixels and labels of any kind as `Images`, and what they are held to."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import unicodedata
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mia_nb import checks
+from mia_nb.checks import frames_of, mask, shown
+from mia_nb.data.normalisation import check_scale, measure
+from mia_nb.types import Images
+
+DARK = 16  # floats in 0..255 whose largest is at most this were probably meant as 0..1
+
+
+def from_arrays(
+    x: np.ndarray | Tensor,
+    y: np.ndarray | Sequence[int],
+    *,
+    classes: Sequence[str] | None = None,
+    name: str = "arrays",
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    canary: np.ndarray | None = None,
+) -> Images:
+    """Images from arrays.
+
+    Parameters:
+        x: pixels (N, C, H, W), 1 to 4 channels: uint8, integers within 0..255, floats within 0..1
+            (multiplied by 255) or within 0..255; rounded. Or T frames of an event camera (N, T, C,
+            H, W): whole numbers of events within 0..255, or booleans.
+        y: class numbers from 0, (N,) or (N, 1).
+        classes: a name for each class; None: their numbers.
+        name: of the data set, for messages and reports.
+        mean, std: per channel of x / 255; None: measured on all images (a constant channel gets std
+            1); (0,) and (1,): the model normalises. All frames of a sample share them.
+        canary: (N,) booleans, which images are canaries; None for none.
+
+    Returns:
+        `Images`, with a copy of the pixels.
+
+    Raises:
+        ValueError: on NaN, on values out of range, and on labels that are negative, fractional,
+            beyond `classes` or, without `classes`, skip a number.
+
+    Example: `from_arrays(x, y, classes=["cat", "dog"])`.
+    """
+    x = np.asarray(x)
+    frames = 1
+    if x.ndim == 5:
+        x = check_event_counts(x, name)
+        frames = x.shape[1]
+        x = x.reshape(-1, *x.shape[2:])  # each frame as an image
+    if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not x.size:
+        raise ValueError(
+            f"{name}: images have shape {x.shape}; wanted (N, C, H, W) with 1 to 4 channels, or"
+            " frames of events (N, T, C, H, W)"
+        )
+    # a copy: what becomes of the caller's array changes no images
+    x = torch.from_numpy(np.array(as_uint8(x, name), order="C"))
+    samples = len(x) // frames
+    y, classes = check_labels(y, samples, classes, name)
+    _warn_of_similar_names(classes, name)
+    if (mean is None) != (std is None):
+        raise ValueError(f"mean={shown(mean)}, std={shown(std)}: give both or none")
+    if mean is None:
+        mean, std = measure(x)
+    mean, std = check_scale(mean, std, x.shape[1], f"{name}: ")
+    if canary is not None:
+        canary = mask(f"{name}: canary", canary, y.shape)
+    if frames > 1:
+        channels, height, width = x.shape[1:]
+        x = x.reshape(samples, frames * channels, height, width)
+        if len(mean) > 1:  # a single one serves all channels of all frames
+            mean = mean * frames
+            std = std * frames
+    return Images(x, torch.from_numpy(y), classes, name, mean, std, canary, frames)
+
+
+def check_images(images: Images) -> Images:
+    """The images themselves, if training and queries can take them.
+
+    Raises ValueError of one line where pixels, labels, classes and normalisation do not fit
+    together, as in a record whose fields were replaced.
+    """
+    x = images.x
+    y = images.y
+    channels = images.x.shape[1] if images.x.ndim == 4 else 0
+    name = shown(images.name)
+    if x.ndim != 4 or x.dtype != torch.uint8:
+        raise ValueError(
+            f"{name}: pixels are {tuple(x.shape)} {x.dtype}; wanted (N, C, H, W) torch.uint8"
+        )
+    if y.ndim != 1 or len(y) != len(x) or y.dtype.is_floating_point or y.dtype == torch.bool:
+        raise ValueError(
+            f"{name}: labels are {tuple(y.shape)} {y.dtype}; wanted ({len(x)},) whole numbers"
+        )
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(images.classes):
+        raise ValueError(
+            f"{name}: labels run from {int(y.min())} to {int(y.max())}; wanted 0 to"
+            f" {len(images.classes) - 1}, a number of each of {len(images.classes)} classes"
+        )
+    try:
+        frames_of(images.frames, channels)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    check_scale(images.mean, images.std, channels, f"{name}: ")
+    return images
+
+
+def check_event_counts(x: np.ndarray, name: str) -> np.ndarray:
+    """Frames of events (N, T, C, H, W) as whole numbers; ValueError for what counts no events."""
+    if not x.size or not 1 <= x.shape[2] <= 4:
+        raise ValueError(
+            f"{name}: frames of events have shape {x.shape}; wanted (N, T, C, H, W) with 1 to 4"
+            " channels"
+        )
+    if x.dtype == bool:
+        return x.astype(np.uint8)
+    if not np.issubdtype(x.dtype, np.integer):
+        raise ValueError(
+            f"{name}: frames of events are {x.dtype}; wanted whole numbers of events within"
+            " 0..255, or booleans"
+        )
+    return x
+
+
+def _warn(text: str) -> None:
+    """A UserWarning at the line that called this room."""
+    own_files = (os.path.dirname(__file__), checks.__file__)
+    frames = enumerate(inspect.stack(0), 1)
+    level = next(i for i, at in frames if not at.filename.startswith(own_files))
+    warnings.warn(text, stacklevel=level)
+
+
+def _warn_of_similar_names(classes: tuple[str, ...], name: str) -> None:
+    """A UserWarning for class names that differ in case, Unicode form or outer spaces only."""
+    by_plain_form: dict[str, str] = {}
+    pairs = []
+    for label in classes:
+        plain_form = unicodedata.normalize("NFC", label).casefold().strip()
+        if plain_form in by_plain_form:
+            pairs.append((by_plain_form[plain_form], label))
+        else:
+            by_plain_form[plain_form] = label
+    if pairs:
+        more = f" ({len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
+        first, other = map(ascii, pairs[0])
+        _warn(f"{name}: class names {first} and {other} look alike, read as two classes{more}")
+
+
+def as_uint8(x: np.ndarray, name: str) -> np.ndarray:
+    """Pixels as uint8, those within 0..1 scaled; ValueError for what are no pixels."""
+    if x.dtype == np.uint8:
+        return x
+    numbers = np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)
+    if not numbers or not x.size:
+        raise ValueError(
+            f"{name}: images are {x.dtype} {x.shape}; wanted numbers within 0..255, or floats"
+            " within 0..1"
+        )
+    low = x.min()
+    high = x.max()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        first = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0])
+        raise ValueError(f"{name}: image {first} holds NaN or infinite pixels; remove or repair it")
+    if low < 0 or high > 255:
+        raise ValueError(
+            f"{name}: pixels run from {low:g} to {high:g}; wanted 0..255, or floats within 0..1"
+            " (not yet normalised)"
+        )
+    if np.issubdtype(x.dtype, np.floating):
+        if 1 < high <= DARK:
+            _warn(
+                f"{name}: float pixels run from {low:g} to {high:g} and were read as 0..255, nearly"
+                " black; where 1 should be white, clip them to 0..1"
+            )
+        x = np.rint(x * 255 if high <= 1 else x)
+    return x.astype(np.uint8)
+
+
+def check_labels(
+    y: object, samples: int, classes: Sequence[str] | None, name: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels (N,) int64 and a name for each class; ValueError for labels that cannot be used."""
+    y = np.asarray(y)
+    if y.shape == (samples, 1):
+        y = y[:, 0]
+    if y.shape != (samples,) or not samples:
+        raise ValueError(
+            f"{name}: labels have shape {y.shape}; wanted ({samples},), one class number per image"
+        )
+    whole = y.dtype.kind == "f" and (y == np.rint(y)).all() and np.abs(y).max() < 2**53
+    if y.dtype.kind not in "iub" and not whole:
+        raise ValueError(
+            f"{name}: labels are {y.dtype} and not whole numbers; wanted class numbers from 0"
+        )
+    if y.dtype == bool:
+        _warn(f"{name}: boolean labels were read as class 0 (False) and class 1 (True)")
+    if classes is not None and not _is_list_of_names(classes):
+        raise ValueError(
+            f"{name}: classes={shown(classes)}; wanted a list of names, in the order of the class"
+            " numbers"
+        )
+    y = y.astype(np.int64)
+    count = len(classes) if classes is not None else int(y.max()) + 1
+    if y.min() < 0 or y.max() >= count:
+        raise ValueError(f"{name}: labels run from {y.min()} to {y.max()}; wanted 0..{count - 1}")
+    present = np.unique(y)
+    if classes is None and present.size < count:
+        missing = int(np.setdiff1d(np.arange(min(count, present.size + 1)), present)[0])
+        raise ValueError(
+            f"{name}: labels run to {y.max()} but class {missing} has no image; number them"
+            f" 0..{present.size - 1}"
+        )
+    if count < 2:
+        raise ValueError(f"{name}: all labels are of one class; a classifier needs two or more")
+    names = []
+    for label in range(count) if classes is None else classes:
+        names.append(label.decode() if isinstance(label, bytes) else str(label))
+    return y, tuple(names)
+
+
+def _is_list_of_names(classes: object) -> bool:
+    if not isinstance(classes, Sequence | np.ndarray) or isinstance(classes, str | bytes):
+        return False
+    if getattr(classes, "ndim", 1) != 1:
+        return False
+    return not any(isinstance(label, list | tuple | np.ndarray) for label in classes)

@@ -1,0 +1,133 @@
+"""Augmentation of a batch of images: its random numbers, and what they do to the pixels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from mia_nb.arguments import Whole
+from mia_nb.checks import checked
+from mia_nb.data import autoaugment
+from mia_nb.types import AUGMENTATIONS
+
+
+@checked
+def augment_draws(
+    ops: str, batch: Whole, height: Whole, width: Whole, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """The random numbers of one augmented batch, drawn on the CPU: the same for every device that
+    applies them.
+
+    Parameters:
+        ops: "none", or some of "crop", "flip", "cutout", "translate", "alternate", "autoaugment"
+            joined by "+", in any order; of crop and translate, and of flip and alternate, one at
+            most.
+        batch: number of images B.
+        height, width: of an image, in pixels.
+        generator: on the CPU.
+
+    Returns:
+        for crop, shift (B, 2): rows and columns, uniform within +-(size // 8), 4 at 32x32; for
+        flip and alternate, flip (B,) bool, probability 1/2 (in training, alternate flips an image
+        in every other epoch); for cutout, centre (B, 2): a uniform pixel, the centre of a square
+        hole of side size // 4, 8 at 32x32, clipped at the border; for translate, move (B, 2):
+        rows and columns, uniform within +-(size // 16), 2 at 32x32 and 1 at least; for
+        autoaugment, operations (B, 2): numbers of two operations, 0 for none. To augment several
+        models' batches at once, concatenate each tensor.
+
+    Raises:
+        ValueError: for an unknown word, and for two that do the same.
+
+    Source: of autoaugment, the policies that Cubuk et al. (CVPR 2019) learned on CIFAR-10, as
+        torchvision has them.
+    """
+    chosen = set() if ops == "none" else set(ops.split("+"))
+    if unknown := sorted(chosen - set(AUGMENTATIONS)):
+        raise ValueError(
+            f"augment={ops!r}: {unknown[0]!r} is not one of none, {', '.join(AUGMENTATIONS)} (join"
+            " them with '+')"
+        )
+
+    for pair in ({"crop", "translate"}, {"flip", "alternate"}):
+        if pair <= chosen:
+            raise ValueError(f"augment={ops!r}: wanted one of {' and '.join(sorted(pair))}")
+
+    def uniform(low: int, high: int) -> Tensor:
+        return torch.randint(low, high, (batch,), generator=generator)
+
+    draws = {}
+    if "crop" in chosen:
+        draws["shift"] = torch.stack(
+            [uniform(-(size // 8), size // 8 + 1) for size in (height, width)], 1
+        )
+    if chosen & {"flip", "alternate"}:
+        draws["flip"] = uniform(0, 2).bool()
+    if "cutout" in chosen:
+        draws["centre"] = torch.stack([uniform(0, size) for size in (height, width)], 1)
+    if "translate" in chosen:
+        reach = [max(size // 16, 1) for size in (height, width)]
+        draws["move"] = torch.stack([uniform(-most, most + 1) for most in reach], 1)
+    if "autoaugment" in chosen:
+        draws["operations"] = autoaugment.draw(batch, generator)
+    return draws
+
+
+@checked
+def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+    """Crop or translation and flip as one gather, then AutoAugment, then cutout as one mask.
+
+    Parameters:
+        x: (B, C, H, W) uint8.
+        draws: of `augment_draws`; empty ones return x itself.
+
+    Returns:
+        (B, C, H, W) uint8. A shifted crop sees black (0) beyond the border; the flip mirrors the
+        crop left to right; a hole is black, in the frame of the result. Black means 0 before
+        normalisation. A translated image is mirrored beyond the border. What AutoAugment moves into
+        an image is grey.
+
+    Raises:
+        ValueError: for AutoAugment of images that have neither one channel nor three.
+    """
+    if not draws:
+        return x
+    batch, channels, height, width = x.shape
+    top = height // 8
+    left = width // 8
+    operations = draws.get("operations")
+    draws = {  # the operations stay on the CPU, which sorts the images by them
+        name: value.to(x.device, non_blocking=True)
+        for name, value in draws.items()
+        if name != "operations"
+    }
+    rows = torch.arange(height, device=x.device).expand(batch, height)
+    columns = torch.arange(width, device=x.device).expand(batch, width)
+    if "centre" in draws:
+        down = rows - draws["centre"][:, :1]
+        right = columns - draws["centre"][:, 1:]
+        tall = (down >= -top) & (down < height // 4 - top)
+        wide = (right >= -left) & (right < width // 4 - left)
+        hole = (tall[:, :, None] & wide[:, None, :])[:, None]
+    if "flip" in draws:
+        columns = torch.where(draws["flip"][:, None], width - 1 - columns, columns)
+    if "shift" in draws:
+        rows = rows + draws["shift"][:, :1]
+        columns = columns + draws["shift"][:, 1:]
+    if "move" in draws:
+        rows = _mirrored(rows + draws["move"][:, :1], height)
+        columns = _mirrored(columns + draws["move"][:, 1:], width)
+    if draws.keys() & {"shift", "flip", "move"}:
+        pixel = (rows + top)[:, :, None] * (width + 2 * left) + (columns + left)[:, None, :]
+        pixel = pixel.view(batch, 1, -1).expand(-1, channels, -1)
+        black_border = pad(x, (left, left, top, top)).flatten(2)
+        x = black_border.gather(2, pixel).view(batch, channels, height, width)
+    if operations is not None:
+        x = autoaugment.apply(x, operations.cpu())
+    return x.masked_fill(hole, 0) if "centre" in draws else x
+
+
+def _mirrored(lines: Tensor, size: int) -> Tensor:
+    """Rows or columns of an image; those beyond its border are mirrored at the outermost one."""
+    last = size - 1
+    return last - (last - lines.abs()).abs()
