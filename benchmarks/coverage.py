@@ -20,7 +20,9 @@ from scipy.optimize import linprog
 from scipy.stats import chi2, norm, t
 
 from mia_nb import metrics
-from mia_nb.metrics.uncertainty import _variances, bootstrap, half_width, per_target_metrics
+from mia_nb.metrics.bootstrap import bootstrap
+from mia_nb.metrics.targets import per_target_metrics
+from mia_nb.metrics.uncertainty import half_width, variances
 from mia_nb.types import Scores
 
 FPR = (0.01,)
@@ -72,7 +74,7 @@ def pooled(scores: Scores, values: np.ndarray, drawn: np.ndarray) -> tuple[float
     explain alone: t^2 (B + V), where V is the variance by samples, B what pairs vary beyond theirs,
     with (P - 1) ((B + V) / A)^2 degrees of freedom (Satterthwaite 1946) for P pairs that vary by A.
     """
-    over_pairs, pairs, shared, by_samples = _variances(values, scores.pair, drawn)
+    over_pairs, pairs, shared, by_samples = variances(values, scores.pair, drawn)
     beyond = max(over_pairs - (by_samples - shared), 0)
     whole = beyond + by_samples
     free = (pairs - 1) * (whole / max(over_pairs, 1e-6 * whole)) ** 2

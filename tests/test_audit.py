@@ -365,7 +365,7 @@ def uneven(pairs_, seed, spread=0.4, n=60) -> Scores:
 def test_the_interval_is_never_narrower_than_students_over_pairs(many):
     found = uneven(many, 0)
     (verdict,) = auditing.judge(ONE(["auc>0.9"]), {"a": found}, n_resamples=100)
-    each = metrics.uncertainty.per_target_metrics(found, ())[:, 0]
+    each = metrics.targets.per_target_metrics(found, ())[:, 0]
     low, high = metrics.interval(each, found.pair)
     assert (f"with {many} pairs the interval may miss up to 14 %" in verdict.sentence) == (
         many <= 4

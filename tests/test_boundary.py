@@ -17,7 +17,7 @@ from mia_nb import attacks, auditing, data, metrics, query, querying, store, tra
 from mia_nb.auditing import bounds, one_run
 from mia_nb.checks import plain
 from mia_nb.cli import main, notebooks
-from mia_nb.metrics import curve, uncertainty
+from mia_nb.metrics import bootstrap, curve
 from mia_nb.training import execution, loop
 from mia_nb.training import train as trainer
 from mia_nb.types import DTYPES, Recipe, Signals
@@ -25,11 +25,11 @@ from mia_nb.types import DTYPES, Recipe, Signals
 ROOMS = (
     attacks,
     auditing,
+    bootstrap,
     bounds,
     curve,
     execution,
     one_run,
-    uncertainty,
 )  # what the calls below are written with
 NAN, INF = float("nan"), float("inf")
 CYCLE: dict = {}
@@ -342,7 +342,7 @@ METRICS = [
     ("metrics.summary(scores, seed=-1)", "seed=-1: wanted"),
     ("metrics.per_target(scores, 0.1)", "fpr=0.1: wanted several"),
     ("metrics.per_target(7)", "scores=7: wanted Scores | dict[str, Scores]"),
-    ("uncertainty.bootstrap(scores, n_resamples=0)", "n_resamples=0: wanted"),
+    ("bootstrap.bootstrap(scores, n_resamples=0)", "n_resamples=0: wanted"),
     ("metrics.intervals(None)", "scores=None: wanted Scores"),
     ("metrics.intervals(scores, confidence=95)", "confidence=95: wanted a fraction in (0, 1)"),
     ("metrics.intervals(scores, 0.1)", "fpr=0.1: wanted several"),

@@ -13,8 +13,8 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from mia_nb import metrics
+from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.frontier import frontier_means
-from mia_nb.metrics.uncertainty import bootstrap
 from mia_nb.types import Scores
 
 

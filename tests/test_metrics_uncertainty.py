@@ -11,10 +11,12 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from mia_nb import auditing, metrics
-from mia_nb.metrics import uncertainty as module
+from mia_nb.metrics import bootstrap as module
+from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.curve import advantage, auc_null_error
 from mia_nb.metrics.frontier import frontier_means
-from mia_nb.metrics.uncertainty import bootstrap, ratio_interval
+from mia_nb.metrics.targets import per_target_metrics
+from mia_nb.metrics.uncertainty import ratio_interval
 from mia_nb.types import Scores
 
 FPR = (0.01, 0.1)
@@ -110,9 +112,7 @@ def test_unscored_samples_take_no_part():
     value = np.hstack([scores.value, np.full((4, 30), np.nan)])
     member = np.hstack([scores.member, np.ones((4, 30), bool)])
     wider = replace(scores, value=value, member=member)
-    np.testing.assert_array_equal(
-        module.per_target_metrics(wider, FPR), module.per_target_metrics(scores, FPR)
-    )
+    np.testing.assert_array_equal(per_target_metrics(wider, FPR), per_target_metrics(scores, FPR))
     weights = np.hstack([np.arange(100)[None] % 4, np.full((1, 30), 9)])
     cut = module._weighted(weights[:, :100], module._sorted(scores.value[0], scores.member[0]), FPR)
     np.testing.assert_array_equal(

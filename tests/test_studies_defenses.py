@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from mia_nb import metrics, studies
-from mia_nb.metrics.uncertainty import tied_floor
+from mia_nb.metrics.targets import tied_floor
 from mia_nb.studies import Setting, published
 from mia_nb.types import Scores
 

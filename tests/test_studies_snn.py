@@ -18,7 +18,8 @@ import pytest
 from attack_worlds import gaussian
 
 from mia_nb import attacks, metrics, studies
-from mia_nb.metrics.uncertainty import bootstrap, interval
+from mia_nb.metrics.bootstrap import bootstrap
+from mia_nb.metrics.uncertainty import interval
 from mia_nb.studies import Setting, published
 from mia_nb.studies.engine import contrasts, load
 from mia_nb.types import Scores

@@ -47,10 +47,11 @@ from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, comparable
 from mia_nb.auditing.twins import given_references, retrained_models
 from mia_nb.checks import checked, shown
 from mia_nb.metrics import by_group, clopper_pearson, self_test, summary
+from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.permutation import LEVEL as DECISIVE
 from mia_nb.metrics.permutation import membership_test
-from mia_nb.metrics.uncertainty import RESAMPLES, scored
+from mia_nb.metrics.targets import scored
 from mia_nb.metrics.verdict import UNKNOWN_TRAINING
 from mia_nb.types import Scores, Signals
 

@@ -24,11 +24,12 @@ from mia_nb.auditing.one_run import (
 )
 from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, p_words, percent, tail_words
 from mia_nb.checks import checked, shown
+from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, counts, measurable
 from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.permutation import LEVEL, membership_test, pure_units
-from mia_nb.metrics.tables import intervals
-from mia_nb.metrics.uncertainty import FPR, RESAMPLES, smallest
+from mia_nb.metrics.targets import FPR, smallest
+from mia_nb.metrics.uncertainty import intervals
 from mia_nb.types import Scores
 
 BECAUSE = {

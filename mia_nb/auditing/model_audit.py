@@ -19,8 +19,8 @@ from mia_nb.auditing.gate import LimitVerdict, judge, limits, refuse_unmeasurabl
 from mia_nb.auditing.result import Record, design, result
 from mia_nb.auditing.shift import ShiftGuard
 from mia_nb.metrics import accuracies, readable, readable_groups
+from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.null import SelfTest
-from mia_nb.metrics.uncertainty import RESAMPLES
 from mia_nb.types import Scores, Signals
 
 if TYPE_CHECKING:

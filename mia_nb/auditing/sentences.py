@@ -14,8 +14,9 @@ from mia_nb.auditing.outputs import LOOK
 from mia_nb.checks import checked
 from mia_nb.metrics import clopper_pearson, tpr_at
 from mia_nb.metrics.permutation import LEVEL, Evidence
-from mia_nb.metrics.tables import by_attack, percent_interval
-from mia_nb.metrics.uncertainty import measurable_rates, scored, tied_floor
+from mia_nb.metrics.readable import percent_interval
+from mia_nb.metrics.tables import by_attack
+from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
 from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Recipe, Scores
 

@@ -1,5 +1,6 @@
 """Metrics: ROC, intervals, result tables, negative control, choices. NumPy only."""
 
+from mia_nb.metrics.accuracy import accuracies, class_gaps
 from mia_nb.metrics.agreement import agreement
 from mia_nb.metrics.curve import auc, clopper_pearson, ppv, roc, tpr_at
 from mia_nb.metrics.frontier import frontier, matched
@@ -8,16 +9,10 @@ from mia_nb.metrics.null import self_test
 from mia_nb.metrics.operations import with_operations
 from mia_nb.metrics.protocol import choose
 from mia_nb.metrics.queries import query_curve, variance_split
-from mia_nb.metrics.tables import (
-    accuracies,
-    by_attack,
-    class_gaps,
-    intervals,
-    per_target,
-    readable,
-    summary,
-)
-from mia_nb.metrics.uncertainty import difference, interval
+from mia_nb.metrics.readable import readable
+from mia_nb.metrics.tables import by_attack, summary
+from mia_nb.metrics.targets import per_target
+from mia_nb.metrics.uncertainty import difference, interval, intervals
 from mia_nb.metrics.verdict import advice, verdict
 
 __all__ = [

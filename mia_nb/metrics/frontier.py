@@ -10,10 +10,11 @@ import pandas as pd
 
 from mia_nb.arguments import Array, Count, Level, Rates
 from mia_nb.checks import checked, one_of, whole
+from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import rates
 from mia_nb.metrics.pairs import numbered, same_masks
-from mia_nb.metrics.tables import per_target
-from mia_nb.metrics.uncertainty import FPR, RESAMPLES, bootstrap, interval, metric_interval, names
+from mia_nb.metrics.targets import FPR, names, per_target
+from mia_nb.metrics.uncertainty import interval, metric_interval
 from mia_nb.types import Scores
 
 UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # the way each goes while a model learns

@@ -11,15 +11,11 @@ import pandas as pd
 from mia_nb import escape
 from mia_nb.arguments import Array, Count
 from mia_nb.checks import checked
+from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.tables import intervals, percent_interval
-from mia_nb.metrics.uncertainty import (
-    RESAMPLES,
-    bootstrap,
-    interval,
-    per_target_metrics,
-    smallest,
-)
+from mia_nb.metrics.readable import percent_interval
+from mia_nb.metrics.targets import per_target_metrics, smallest
+from mia_nb.metrics.uncertainty import interval, intervals
 from mia_nb.types import Scores
 
 FEWEST, FEW = 5, 30  # members, or non-members, of a group: below no number, below no comparison

@@ -18,7 +18,7 @@ from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, instance
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import need_membership, same_or_complement, units
-from mia_nb.metrics.uncertainty import scored
+from mia_nb.metrics.targets import scored
 from mia_nb.types import Signals
 
 LEVEL = 0.001  # family-wise, after Holm's correction

@@ -11,7 +11,7 @@ from mia_nb.arguments import Anything, Array
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
 from mia_nb.metrics.pairs import need_membership, same_or_complement, units
-from mia_nb.metrics.uncertainty import names, per_target_metrics
+from mia_nb.metrics.targets import names, per_target_metrics
 from mia_nb.types import Scores, Signals
 
 

@@ -16,9 +16,11 @@ from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
 from mia_nb.attacks.learned import shokri
 from mia_nb.checks import checked
+from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.pairs import need_membership, units
 from mia_nb.metrics.tables import summary
-from mia_nb.metrics.uncertainty import FPR, RESAMPLES, interval
+from mia_nb.metrics.targets import FPR
+from mia_nb.metrics.uncertainty import interval
 from mia_nb.types import Scores, Signals
 
 ENDS = ["value", "low", "high"]

@@ -1,185 +1,32 @@
-"""Result tables: per attack and target, the long table of results, and a view for people."""
+"""The long table of results, a row per attack and metric, and how its rows are picked."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Array, Count, Flag, Fraction, Level, Rates
-from mia_nb.attacks import NAMES, in_words
+from mia_nb.arguments import Array, Count, Fraction, Rates
+from mia_nb.attacks import in_words
 from mia_nb.checks import checked, shown
+from mia_nb.metrics.accuracy import accuracies
+from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import (
     PRIORS,
-    area,
     auc_null_error,
     clopper_pearson,
-    counts,
-    null_advantage,
     ppv,
     rates,
-    tie_mass,
-    tpr_at_counts,
 )
 from mia_nb.metrics.null import SelfTest
-from mia_nb.metrics.pairs import need_membership, refuse_unequal_samples
-from mia_nb.metrics.uncertainty import (
-    FPR,
-    RESAMPLES,
-    bootstrap,
-    interval,
-    metric_interval,
-    scored,
-)
-from mia_nb.types import Scores, Signals
+from mia_nb.metrics.pairs import refuse_unequal_samples
+from mia_nb.metrics.targets import FPR, per_target, scores_by_attack
+from mia_nb.metrics.uncertainty import intervals_of_rows
+from mia_nb.types import Scores
 
 SUMMARY = ("attack", "metric", "fpr", "value", "low", "high", "measurable", "n0", "flags")
 FEW = 5  # pairs below which a row says that its intervals are wide for want of pairs
-
-
-@checked
-def per_target(scores: Scores | dict[str, Scores], fpr: Rates = FPR) -> pd.DataFrame:
-    """One row per attack and target, exact intervals only: the table behind `summary`.
-
-    Parameters:
-        scores: of one attack, or {name: scores}.
-        fpr: false positive rates in [0, 1] at which the TPR is read.
-
-    Returns:
-        columns attack, target, pair, k, queries, auc, advantage, balanced_accuracy (both at the
-        target's own best threshold), advantage_null (what chance alone gives), per x tpr@x with
-        _low, _high, _tp, _fewer (the TPR with one false positive fewer), _fp, _realised,
-        _measurable, then tie_mass, fpr_floor, n1, n0, train_acc, test_acc, gap, train_loss,
-        test_loss, unscored (share of NaN scores, left out of all metrics).
-
-    Raises:
-        ValueError: where a target has no score at all.
-    """
-    fpr = rates(fpr)
-    rows = [
-        _target_row(name, scores_of_attack, row, fpr)
-        for name, scores_of_attack in _named(scores).items()
-        for row in range(len(scores_of_attack.targets))
-    ]
-    return pd.DataFrame(rows)
-
-
-def _named(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
-    """{attack: scores}, each with a target and every target with a score."""
-    if isinstance(scores, Scores):
-        scores = {scores.info.get("attack", "attack"): scores}
-    for name, scores_of_attack in scores.items():
-        value = scores_of_attack.value
-        if not len(value):
-            raise ValueError(f"{name} has no target: score at least one")
-        if np.isnan(value).all(1).any():
-            raise ValueError(
-                f"{name} scored no sample of a target: it gave NaN for each, as attacks do"
-                " that lack references on one side; leave it out, mend it, or train more models"
-            )
-    return scores
-
-
-def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> dict:
-    score, member = scored(scores, row)
-    tp, fp, _ = counts(score, member)
-    n1 = int(tp[-1])
-    n0 = int(fp[-1])
-    gap = float((tp / n1 - fp / n0).max())
-    (train_acc, test_acc), (train_loss, test_loss) = scores.accuracy[row], scores.loss[row]
-    at_rates = [item for x in fpr for item in _at_rate(tp, fp, x).items()]
-    return {
-        "attack": name,
-        "target": int(scores.targets[row]),
-        "pair": int(scores.pair[row]),
-        "k": scores.info.get("k"),
-        "queries": scores.info.get("queries"),
-        "auc": area(tp, fp),
-        "advantage": gap,
-        "balanced_accuracy": (1 + gap) / 2,
-        "advantage_null": null_advantage(n1, n0),
-        **dict(at_rates),
-        "tie_mass": tie_mass(score),
-        "fpr_floor": fp[1] / n0,
-        "n1": n1,
-        "n0": n0,
-        "train_acc": train_acc,
-        "test_acc": test_acc,
-        "gap": train_acc - test_acc,
-        "train_loss": train_loss,
-        "test_loss": test_loss,
-        "unscored": 1 - len(score) / scores.value.shape[1],
-    }
-
-
-def _at_rate(tp: np.ndarray, fp: np.ndarray, x: float) -> dict:
-    """The columns of one FPR."""
-    at = tpr_at_counts(tp, fp, x)
-    fewer = np.searchsorted(fp, np.floor(x * at.n0 + 1e-9) - 1, side="right") - 1
-    values = {
-        "": at.tpr,
-        "_low": at.low,
-        "_high": at.high,
-        "_tp": at.tp,
-        "_fewer": tp[fewer] / at.n1 if fewer >= 0 else 0.0,
-        "_fp": at.fp,
-        "_realised": at.fpr_realised,
-        "_measurable": at.measurable,
-    }
-    return {f"tpr@{x:g}{end}": value for end, value in values.items()}
-
-
-@checked
-def intervals(
-    scores: Scores,
-    fpr: Rates = FPR,
-    *,
-    n_resamples: Count = RESAMPLES,
-    seed: Count = 0,
-    sampled: dict | None = None,
-    confidence: Level = 0.95,
-    groups: Array | None = None,
-) -> pd.DataFrame:
-    """The interval of every metric of one attack, mean over targets.
-
-    Parameters:
-        scores: of one attack.
-        fpr, n_resamples, seed: as in `metrics.summary`.
-        sampled: resamples of `metrics.uncertainty.bootstrap`, if already made.
-        confidence: in (0, 1).
-        groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images;
-            None: each sample by itself.
-
-    Returns:
-        index metric (auc, advantage, tpr@x), columns value, low, high, by the rule of
-        `metrics.uncertainty`.
-
-    Caveat: targets share their references, which nothing here resamples.
-    """
-    sampled = sampled or bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
-    return _intervals(per_target(scores, fpr), sampled, confidence, groups)
-
-
-def _intervals(
-    rows: pd.DataFrame,
-    sampled: dict[str, np.ndarray],
-    confidence: float = 0.95,
-    groups: np.ndarray | None = None,
-) -> pd.DataFrame:
-    """`intervals` from the rows of `per_target` and resamples."""
-    free = None if groups is None else len(np.unique(groups)) - 2
-    ends = {
-        name: [
-            rows[name].mean(),
-            *metric_interval(name, rows, drawn, confidence=confidence, free=free),
-        ]
-        for name, drawn in sampled.items()
-    }
-    return pd.DataFrame.from_dict(
-        ends, orient="index", columns=["value", "low", "high"]
-    ).rename_axis("metric")
 
 
 @checked
@@ -233,7 +80,7 @@ def summary(
         True
     """
     fpr = rates(fpr)
-    scores = _named(scores)
+    scores = scores_by_attack(scores)
     refuse_unequal_samples(scores)
     if not scores or "max" in scores:
         raise ValueError(
@@ -321,7 +168,7 @@ def _attack_rows(
     """The rows of one attack, in the order of `summary`, without its name."""
     targets = per_target(scores, fpr)
     drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
-    ends = _intervals(targets, drawn, groups=groups)
+    ends = intervals_of_rows(targets, drawn, groups=groups)
     null = targets["advantage_null"].mean()
     rows = [_mean("auc", targets["auc"], *ends.loc["auc", ["low", "high"]], chance=0.5)]
     for x in fpr:
@@ -451,145 +298,3 @@ def _max_rows(tables: list[pd.DataFrame]) -> pd.DataFrame:
                 name = f"tpr@{rows.loc[place, 'fpr']:g}" if metric == "tpr" else metric
                 picked.append(f"{name} {in_words(best)}")
     return rows.assign(attack="max", flags=f"unadjusted: {', '.join(picked)}")
-
-
-@checked
-def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = True) -> pd.DataFrame:
-    """A `summary` as text for people.
-
-    Parameters:
-        table: of `summary`, or its rows of some attacks.
-        full: whether what an attack was measured on is shown too: best TPR - FPR, accuracies,
-            references, flags and the self-test.
-        percent: whether rates are written in percent with two figures, "0.58 % [0.50, 0.64]";
-            False: as shares with three decimals, "0.006 [0.005, 0.006]".
-
-    Returns:
-        A row per attack, by its name in words, with its AUC and its TPR at each rate, "0.626
-        [0.611, 0.640]"; "n/m (n0 = 900)" for what so few non-members cannot tell, "0: tied scores
-        allow no lower FPR" where ties force zero.
-    """
-    auc = by_attack(table, "auc")
-    view = pd.DataFrame({"AUC": _texts(auc, _interval)})
-    for x in rates_of(table):
-        rows = by_attack(table, "tpr", x)
-        if percent:
-            view[f"TPR at {100 * x:g} % FPR"] = _texts(rows, _percent_cell)
-        else:
-            view[f"TPR at FPR {x:g}"] = _texts(rows, _cell)
-    if full:
-        view = view.join(_conditions(table, auc))
-    names = [name for name in view.index if name != "max"]
-    # rows may also be families of models, under one attack each
-    kind = "attack" if set(names) & set(NAMES) else "of these"
-    return view.rename(index=NAMES | {"max": f"strongest {kind} (picked afterwards)"})
-
-
-def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:
-    """What the attacks of a `summary` were measured on, as text, indexed by attack."""
-    gained = by_attack(table, "advantage")
-    train, test, gap = (by_attack(table, name) for name in ("train_acc", "test_acc", "gap"))
-    accuracies_text = train["value"].map("{:.3f} / ".format) + test["value"].map("{:.3f}".format)
-    view = pd.DataFrame(
-        {
-            "best TPR - FPR (expected by chance)": _texts(
-                gained, lambda row: f"{row['value']:.3f} ({row['chance']:.3f})"
-            ),
-            "train / test accuracy": accuracies_text,
-            "gap": gap["value"].map("{:.3f}".format),
-            "reference models per side": [
-                "" if pd.isna(count) else f"{count:g}" for count in auc["references"]
-            ],
-            "flags": auc["flags"],
-        },
-        index=auc.index,
-    )
-    if "self_test" in table:
-        view["self-test"] = auc["self_test"]
-    return view
-
-
-def _texts(rows: pd.DataFrame, text_of: Callable[[pd.Series], str]) -> pd.Series:
-    return pd.Series([text_of(row) for _, row in rows.iterrows()], index=rows.index)
-
-
-def _interval(row: pd.Series) -> str:
-    return f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-
-
-def _cell(row: pd.Series) -> str:
-    return _why_no_rate(row) or _interval(row)
-
-
-def _percent_cell(row: pd.Series) -> str:
-    return _why_no_rate(row) or percent_interval(*row[["value", "low", "high"]])
-
-
-def _why_no_rate(row: pd.Series) -> str:
-    """Why a TPR is not shown as a number; empty where it is."""
-    if not row["measurable"]:
-        return f"n/m (n0 = {row['n0']})"
-    if row["value"] == 0 and row["fpr_floor"] > row["fpr"]:
-        return "0: tied scores allow no lower FPR"
-    return ""
-
-
-def percent_interval(value: float, low: float, high: float) -> str:
-    """A rate and its ends in percent with two figures, "0.58 % [0.50, 0.64]"; with a figure more
-    where both ends would look alike.
-    """
-    value, low, high = (100 * float(end) for end in (value, low, high))
-    size = value or high
-    digits = 1
-    if size > 0:
-        digits = max(0, 1 - math.floor(math.log10(size)))
-    if f"{low:.{digits}f}" == f"{high:.{digits}f}":
-        digits += 1
-    return f"{value:.{digits}f} % [{low:.{digits}f}, {high:.{digits}f}]"
-
-
-@checked
-def accuracies(scores: Scores) -> pd.DataFrame:
-    """Mean accuracy on members (train), on non-members (test), and their gap.
-
-    Parameters:
-        scores: of any attack; their targets are what is measured.
-
-    Returns:
-        index train, test, gap; columns value, low, high: Student's 95 % interval over pairs, since
-        what one model of a pair has seen the other has not; NaN ends with one pair.
-    """
-    values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
-    means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
-    low, high = (np.clip(end, [0, 0, -1], 1) for end in interval(values, scores.pair))
-    return pd.DataFrame(
-        {"value": np.mean(means, axis=0), "low": low, "high": high}, index=["train", "test", "gap"]
-    )
-
-
-@checked
-def class_gaps(signals: Signals) -> pd.DataFrame:
-    """Train and test accuracy of every class, over all models and queries.
-
-    Parameters:
-        signals: with membership; audited samples alone count.
-
-    Returns:
-        index class; columns samples, train_acc, test_acc, gap.
-
-    Raises:
-        ValueError: for hidden membership.
-    """
-    need_membership(signals, "train and test accuracy need it")
-    audited, rows = ~signals.population, {}
-    correct = signals.correct.mean(1)[:, audited]
-    member = signals.member[:, audited]
-    for label in np.unique(signals.labels[audited]):
-        alike = signals.labels[audited] == label
-        right = correct[:, alike]
-        inside = member[:, alike]
-        train_acc = right[inside].mean()
-        test_acc = right[~inside].mean()
-        rows[int(label)] = (right.shape[1], train_acc, test_acc, train_acc - test_acc)
-    columns = ["samples", "train_acc", "test_acc", "gap"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("class")

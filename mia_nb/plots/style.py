@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import shown, whole
-from mia_nb.metrics.uncertainty import scored
+from mia_nb.metrics.targets import scored
 from mia_nb.types import Scores
 
 MEMBER = "#D55E00"

@@ -11,7 +11,8 @@ import pandas as pd
 from mia_nb.arguments import Count, Delta, Level, PathLike
 from mia_nb.attacks import in_words
 from mia_nb.checks import checked
-from mia_nb.metrics.uncertainty import FPR, RESAMPLES
+from mia_nb.metrics.bootstrap import RESAMPLES
+from mia_nb.metrics.targets import FPR
 from mia_nb.studies.compare import AT_EQUAL, SAME, compare, measuring, one_pair, rate_of
 from mia_nb.studies.engine import Contrast, asking, contrasts, deciding, load, matching
 from mia_nb.studies.on_print import PUBLISHED, on_no_table, printed_alone, rules_as_printed

@@ -12,21 +12,20 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.accounting import tradeoff
+from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.curve import clopper_pearson, counts, measurable
 from mia_nb.metrics.frontier import highest_level, matched
 from mia_nb.metrics.pairs import same_masks
-from mia_nb.metrics.uncertainty import (
+from mia_nb.metrics.targets import (
     FPR,
-    bootstrap,
-    intervals_at,
     measurable_rates,
     names,
     per_target_metrics,
-    ratio_interval,
     scored,
     smallest,
     tied_floor,
 )
+from mia_nb.metrics.uncertainty import interval, ratio_interval
 from mia_nb.studies.engine import TPR, Claim, Contrast, Study, contrasts
 from mia_nb.studies.setting import Setting
 from mia_nb.types import Scores
@@ -253,7 +252,8 @@ def _difference(
         drawn = (
             sum(weight * draws for weight, (_, draws) in zip(weights, sides, strict=True)) - chance
         )
-    return values.mean(), *intervals_at(levels, values, pair, drawn)
+    ends = [interval(values, pair, drawn, confidence=level) for level in levels]
+    return values.mean(), *ends
 
 
 def _ratio(

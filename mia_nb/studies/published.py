@@ -12,9 +12,11 @@ import pandas as pd
 
 from mia_nb.arguments import Anything, Count
 from mia_nb.checks import checked
+from mia_nb.metrics.accuracy import accuracies
+from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.curve import measurable
-from mia_nb.metrics.tables import accuracies, intervals
-from mia_nb.metrics.uncertainty import RESAMPLES, smallest, tied_floor
+from mia_nb.metrics.targets import smallest, tied_floor
+from mia_nb.metrics.uncertainty import intervals
 from mia_nb.studies.compare import one_pair, rate_of
 from mia_nb.studies.engine import load
 from mia_nb.studies.figure4 import figure4_beside

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from mia_nb.metrics.uncertainty import FPR, measurable_rates, per_target_metrics, tied_floor
+from mia_nb.metrics.targets import FPR, measurable_rates, per_target_metrics, tied_floor
 from mia_nb.studies.compare import AT_EQUAL, number_of_tests, rate_of
 from mia_nb.studies.engine import Contrast, Study
 from mia_nb.studies.joins import noise_not_run

@@ -9,8 +9,9 @@ import pandas as pd
 
 from mia_nb.arguments import Count
 from mia_nb.checks import checked
+from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.tables import summary
-from mia_nb.metrics.uncertainty import RESAMPLES, interval
+from mia_nb.metrics.uncertainty import interval
 from mia_nb.studies.setting import Setting
 from mia_nb.types import Scores
 

@@ -213,7 +213,7 @@ class Rates:
         inside = np.concatenate(self.inside)
         outside = np.concatenate(self.outside)
         furthest = max(-ndtri(1 / self.n0.min()), 0)
-        fpr = [1, *metrics.uncertainty.FPR, *ndtr(-np.linspace(-2, furthest, STEPS))]
+        fpr = [1, *metrics.targets.FPR, *ndtr(-np.linspace(-2, furthest, STEPS))]
         thresholds = np.quantile(outside, 1 - np.array(fpr), method="higher")
         top = np.nextafter(max(outside.max(), inside.max()), np.inf)
         return sorted({float(t) for t in (*thresholds, top) if np.isfinite(t)})

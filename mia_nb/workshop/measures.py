@@ -16,7 +16,7 @@ import pandas as pd
 from mia_nb import attacks, metrics
 from mia_nb.metrics.null import redraw
 from mia_nb.metrics.pairs import units
-from mia_nb.metrics.uncertainty import per_target_metrics
+from mia_nb.metrics.targets import per_target_metrics
 from mia_nb.types import Scores, Signals
 from mia_nb.widgets.stored import Source
 

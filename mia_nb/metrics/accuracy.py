@@ -1,0 +1,60 @@
+"""How often models are right about their members and about other samples: all in all, and class by
+class.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.checks import checked
+from mia_nb.metrics.pairs import need_membership
+from mia_nb.metrics.uncertainty import interval
+from mia_nb.types import Scores, Signals
+
+
+@checked
+def accuracies(scores: Scores) -> pd.DataFrame:
+    """Mean accuracy on members (train), on non-members (test), and their gap.
+
+    Parameters:
+        scores: of any attack; their targets are what is measured.
+
+    Returns:
+        index train, test, gap; columns value, low, high: Student's 95 % interval over pairs, since
+        what one model of a pair has seen the other has not; NaN ends with one pair.
+    """
+    values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
+    means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
+    low, high = (np.clip(end, [0, 0, -1], 1) for end in interval(values, scores.pair))
+    return pd.DataFrame(
+        {"value": np.mean(means, axis=0), "low": low, "high": high}, index=["train", "test", "gap"]
+    )
+
+
+@checked
+def class_gaps(signals: Signals) -> pd.DataFrame:
+    """Train and test accuracy of every class, over all models and queries.
+
+    Parameters:
+        signals: with membership; audited samples alone count.
+
+    Returns:
+        index class; columns samples, train_acc, test_acc, gap.
+
+    Raises:
+        ValueError: for hidden membership.
+    """
+    need_membership(signals, "train and test accuracy need it")
+    audited, rows = ~signals.population, {}
+    correct = signals.correct.mean(1)[:, audited]
+    member = signals.member[:, audited]
+    for label in np.unique(signals.labels[audited]):
+        alike = signals.labels[audited] == label
+        right = correct[:, alike]
+        inside = member[:, alike]
+        train_acc = right[inside].mean()
+        test_acc = right[~inside].mean()
+        rows[int(label)] = (right.shape[1], train_acc, test_acc, train_acc - test_acc)
+    columns = ["samples", "train_acc", "test_acc", "gap"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("class")

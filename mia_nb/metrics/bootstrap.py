@@ -1,0 +1,337 @@
+"""The bootstrap: every metric of every target on samples drawn with replacement. Exact up to 10,000
+samples, from there on to first order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from mia_nb.arguments import Array, Count, Positive, Rates
+from mia_nb.checks import checked
+from mia_nb.metrics.curve import counts, rates
+from mia_nb.metrics.targets import FPR, metrics_of_counts, names
+from mia_nb.types import Scores
+
+RESAMPLES = 400  # from which a variance is known to 4 %
+FIRST_ORDER_FROM = 10_000  # samples from which resamples are computed to first order
+MOST_UNITS = 1 << 16  # samples drawn one by one to first order; of more, groups are drawn
+CHUNK = 1 << 17  # weights held at once: the working set stays in the cache
+TARGETS = 16  # that a thread works on at once
+
+
+@checked
+def bootstrap(
+    scores: Scores,
+    fpr: Rates = FPR,
+    *,
+    n_resamples: Positive = RESAMPLES,
+    seed: Count = 0,
+    groups: Array | None = None,
+) -> dict[str, np.ndarray]:
+    """Each metric of each target on samples drawn with replacement: {name: (n_resamples, targets)}.
+
+    Parameters:
+        scores: of one attack.
+        fpr: false positive rates, each a metric "tpr@x".
+        n_resamples: how often samples are drawn.
+        seed: of the draws.
+        groups: (N,) labels of what is drawn as a whole, where samples are not independent of each
+            other (a patient's ten images); None: each sample by itself.
+
+    A resample takes the same N samples for all targets; metrics use their integer weights on scores
+    that are sorted once. The same seed and N give the same samples, so that differences of attacks
+    or of pools, taken resample by resample, are paired.
+
+    From 10,000 samples (or groups) on, a resample's metric is computed to first order: the metric
+    plus the mean influence of the samples drawn, see `influence`. On the shipped pools of 50,000
+    samples the standard error of an AUC is then that of the bootstrap to three digits, that of a
+    TPR within 5 % at 1 % FPR and 12 % at 0.1 %, that of the advantage up to 17 % larger.
+    """
+    fpr = rates(fpr)
+    samples = scores.value.shape[1]
+    unit = None if groups is None else _group_numbers(groups, samples)
+    units = samples if unit is None else int(unit.max()) + 1
+    if units >= FIRST_ORDER_FROM:
+        drawn = _to_first_order(scores, fpr, n_resamples, seed, unit, units)
+    else:
+        drawn = _exact(scores, fpr, n_resamples, seed, unit, units)
+    return dict(zip(names(fpr), np.moveaxis(drawn, 2, 0), strict=True))
+
+
+def _group_numbers(groups: np.ndarray, samples: int) -> np.ndarray:
+    """(N,) number of each sample's group, from 0."""
+    number = np.unique(groups, return_inverse=True)[1].ravel()
+    if number.shape != (samples,):
+        raise ValueError(
+            f"groups have shape {np.shape(groups)}; wanted {(samples,)}, a label per sample"
+        )
+    return number
+
+
+def _threads(tasks: int) -> ThreadPoolExecutor:
+    """A thread for each task, up to one a core."""
+    # respects containers and affinity; few of those who import this module resample
+    from joblib import cpu_count
+
+    return ThreadPoolExecutor(min(tasks, cpu_count()))
+
+
+def _weights(rng: np.random.Generator, n_resamples: int, size: int) -> np.ndarray:
+    """(n_resamples, size) how often each of `size` things is drawn in `size` draws."""
+    picks = rng.integers(0, size, (n_resamples, size))
+    picks += size * np.arange(n_resamples)[:, None]  # each resample counts in a range of its own
+    return np.bincount(picks.ravel(), minlength=n_resamples * size).reshape(n_resamples, size)
+
+
+# exact: each resample's own ROC
+
+
+def _exact(
+    scores: Scores,
+    fpr: Sequence[float],
+    n_resamples: int,
+    seed: int,
+    unit: np.ndarray | None,
+    units: int,
+) -> np.ndarray:
+    """(n_resamples, targets, metrics), each from the ROC of the samples drawn.
+
+    unit (N,): number of what each sample is drawn with, below `units`; None: each sample by itself.
+    Targets are worked on in batches, each of which draws the same weights anew rather than keep
+    them.
+    """
+    targets = len(scores.value)
+    samples = scores.value.shape[1]
+    step = max(1, CHUNK // samples)
+
+    def of_batch(rows: np.ndarray) -> np.ndarray:
+        """(n_resamples, len(rows), metrics) of the targets in these rows."""
+        ranked = [_sorted(scores.value[row], scores.member[row]) for row in rows]
+        metrics = np.empty((n_resamples, len(rows), 2 + len(fpr)))
+        rng = np.random.default_rng([seed, 0])
+        for start in range(0, n_resamples, step):
+            weights = _weights(rng, min(step, n_resamples - start), units)
+            if unit is not None:
+                weights = weights[:, unit]
+            weights = weights.astype(np.uint8 if weights.max() < 256 else np.int32)
+            for i, target in enumerate(ranked):
+                metrics[start : start + step, i] = _weighted(weights, target, fpr)
+        return metrics
+
+    batches = np.array_split(np.arange(targets), math.ceil(targets / TARGETS))
+    with _threads(len(batches)) as executor:
+        return np.concatenate(list(executor.map(of_batch, batches)), 1)
+
+
+class Ranked(NamedTuple):
+    """One target's samples by falling score, without NaN, and where each level of its non-members
+    stands among its members. A level is a score that one non-member or several have; there are V.
+    """
+
+    order: np.ndarray  # sample numbers: members by falling score, then non-members
+    above: np.ndarray  # (V + 1,) members above each level, then all of them
+    upto: np.ndarray | None  # (V,) members above the level or on it; None where no member is on one
+    ends: np.ndarray | None  # (V,) the last non-member of each level; None where each has its own
+
+
+def _sorted(score: np.ndarray, member: np.ndarray) -> Ranked:
+    """A target's scores (N,) and membership (N,), sorted once for all resamples."""
+    known = int((~np.isnan(score)).sum())
+    falling = np.argsort(-score, kind="stable")[:known]  # NaN comes last
+    members = falling[member[falling]]
+    others = falling[~member[falling]]
+    minus_score = -score[others]  # rising, as searchsorted wants it
+    is_end = np.ones(len(others), bool)
+    is_end[:-1] = minus_score[1:] != minus_score[:-1]
+    ends = np.flatnonzero(is_end)
+    levels = minus_score[ends]
+    above = np.searchsorted(-score[members], levels, side="left")
+    upto = np.searchsorted(-score[members], levels, side="right")
+    return Ranked(
+        order=np.concatenate([members, others]),
+        above=np.append(above, len(members)),
+        upto=None if np.array_equal(above, upto) else upto,
+        ends=None if len(ends) == len(others) else ends,
+    )
+
+
+def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.ndarray:
+    """(n_resamples, metrics) for one target from integer weights (n_resamples, N).
+
+    The curve is read at the levels of non-members, where its corners are. Counts and their products
+    are whole numbers below 2^53: nothing is rounded before the last division.
+    """
+    members = ranked.above[-1]
+    of_sorted = np.take(weights, ranked.order, axis=1, mode="clip")
+    count = np.cumsum(of_sorted, axis=1, dtype=np.int32)
+    tp = np.zeros((len(weights), members + 1))  # of the j members with the highest scores
+    tp[:, 1:] = count[:, :members]
+    n1 = tp[:, -1:]
+    n0 = count[:, -1:] - n1
+    fp = count[:, members:] - n1.astype(np.int32)  # above each level or on it
+    on_level = of_sorted[:, members:]
+    if ranked.ends is not None:
+        fp = fp[:, ranked.ends]
+        on_level = np.diff(fp, axis=1, prepend=np.int32(0))
+    on_level = on_level.astype(np.float64)
+    tp_above = np.take(tp, ranked.above[:-1], axis=1, mode="clip")
+    # a draw without members or without non-members says nothing
+    size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]
+
+    allowed = np.floor(n0 * np.asarray(fpr, dtype=np.float64) + 1e-9).astype(np.int64)
+    hits = np.take_along_axis(tp, ranked.above[_levels_within(fp, allowed)], axis=1)
+
+    # pairs of a member and a non-member in the right order, counted twice; ties count once
+    twice_won = 2 * np.einsum("bv,bv->b", tp_above, on_level)
+    if ranked.upto is not None:
+        tp_upto = np.take(tp, ranked.upto, axis=1)
+        twice_won = twice_won / 2 + np.einsum("bv,bv->b", tp_upto, on_level)
+
+    # TP n0 - FP n1 just above each level, computed in place, for memory
+    minus_fp_above = np.subtract(on_level, fp, out=on_level)
+    minus_fp_above *= n1
+    tp_above *= n0
+    gap = np.add(tp_above, minus_fp_above, out=minus_fp_above).max(1, initial=0)
+    auc = 0.5 + (twice_won - size) / (2 * size)
+    return np.column_stack([auc, gap / size, hits * (n0 / size[:, None])])
+
+
+def _levels_within(fp: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """(n_resamples, rates) how many levels have no more false positives than a rate allows.
+
+    fp (n_resamples, V), rising in each row; allowed (n_resamples, rates). Each row is lifted above
+    the one before, so that one search serves all.
+    """
+    row = np.arange(len(fp))[:, None]
+    lift = (fp[:, -1:].max(initial=0) + 1) * row
+    found = np.searchsorted((fp + lift).ravel(), (allowed + lift).ravel(), side="right")
+    return found.reshape(allowed.shape) - fp.shape[1] * row
+
+
+# to first order: the metrics plus the mean influence of the samples drawn
+
+
+def influence(
+    score: np.ndarray, member: np.ndarray, fpr: Sequence[float] = FPR
+) -> tuple[list[float], np.ndarray]:
+    """The metrics of one target, in the order of `names`, and each sample's influence on them.
+
+    Parameters:
+        score: (N,), NaN for samples that are left out.
+        member: (N,) bool.
+        fpr: false positive rates, each a metric.
+
+    Returns:
+        the metrics, and influences (metrics, N): by how much one more sample like this changes a
+        metric, to first order.
+
+    Influences sum to 0, their squares to the metric's variance by the choice of samples.
+
+    For the AUC it is the placement of a sample among those of the other side, less its mean: the
+    variance is that of DeLong et al. 1988. For the advantage the threshold is at its optimum, where
+    moving it changes nothing. The TPR at an FPR moves with its threshold too, by the slope of the
+    ROC, which is taken between the rates that are one standard error of the FPR below and above
+    (Woodruff 1952).
+    """
+    falling = np.argsort(-score)[: int((~np.isnan(score)).sum())]  # NaN comes last
+    is_member = member[falling]
+    tp, fp, _ = counts(score[falling], is_member)
+    n1 = tp[-1]
+    n0 = fp[-1]
+    metrics = metrics_of_counts(tp, fp, fpr)
+    # the vertex that a sample's block of equal scores ends at, from 1
+    vertex = np.repeat(np.arange(1, len(tp)), np.diff(tp + fp))
+    members_above = (tp[vertex] + tp[vertex - 1]) / 2
+    others_below = n0 - (fp[vertex] + fp[vertex - 1]) / 2
+    of_sorted = np.empty((len(metrics), len(vertex)))
+
+    placement = np.where(is_member, others_below / n0, members_above / n1)
+    of_sorted[0] = (placement - metrics[0]) / np.where(is_member, n1, n0)
+
+    best = int(np.argmax(tp / n1 - fp / n0))
+    of_sorted[1] = _influence_at_threshold(
+        vertex <= best, is_member, tp[best] / n1, fp[best] / n0, slope=1.0
+    )
+
+    for column, x in enumerate(fpr, start=2):
+        allowed = int(np.floor(x * n0 + 1e-9))
+        last = int(np.searchsorted(fp, allowed, side="right")) - 1
+        error = max(np.sqrt(x * (1 - x) * n0), 1.0)
+        ends = np.clip([allowed - error, allowed + error], 0, n0)
+        slope = np.diff(np.interp(ends, fp, tp))[0] / np.diff(ends)[0] * n0 / n1
+        of_sorted[column] = _influence_at_threshold(
+            vertex <= last, is_member, tp[last] / n1, fp[last] / n0, slope=slope
+        )
+    of_samples = np.zeros((len(metrics), len(score)))
+    of_samples[:, falling] = of_sorted
+    return metrics, of_samples
+
+
+def _influence_at_threshold(
+    called: np.ndarray, member: np.ndarray, tpr: float, fpr: float, *, slope: float
+) -> np.ndarray:
+    """(N,) influence on TPR - slope * FPR at a threshold above which samples are `called`."""
+    members = member.sum()
+    of_members = (called - tpr) / members
+    of_others = -slope * (called - fpr) / (len(member) - members)
+    return np.where(member, of_members, of_others)
+
+
+def _to_first_order(
+    scores: Scores,
+    fpr: Sequence[float],
+    n_resamples: int,
+    seed: int,
+    unit: np.ndarray | None,
+    units: int,
+) -> np.ndarray:
+    """(n_resamples, targets, metrics), each the metric plus the mean influence of what is drawn.
+
+    unit (N,): number of what each sample is drawn with, below `units`; None: each sample by itself.
+    Of more units than MOST_UNITS, groups of them, dealt out at random, are drawn: the variance is
+    the same.
+    """
+    targets = len(scores.value)
+    if units > MOST_UNITS:
+        dealt = np.random.default_rng([seed, 1]).permutation(units) % MOST_UNITS
+        unit = dealt if unit is None else dealt[unit]
+        units = MOST_UNITS
+    number_of_metrics = 2 + len(fpr)
+    of_units = np.empty((units, targets, number_of_metrics), np.float32)
+    metrics = np.empty((targets, number_of_metrics))
+
+    def fill(row: int) -> None:
+        """A target's metrics, and the influence of each unit on them."""
+        metrics[row], of_samples = influence(scores.value[row], scores.member[row], fpr)
+        for column, values in enumerate(of_samples):
+            if unit is not None:
+                values = np.bincount(unit, values, minlength=units)
+            of_units[:, row, column] = values
+
+    with _threads(targets) as executor:
+        list(executor.map(fill, range(targets)))
+    weights = _kept_weights(seed, n_resamples, units)
+    change = np.empty((n_resamples, targets * number_of_metrics))
+    step = max(1, 16 * CHUNK // units)
+    for start in range(0, n_resamples, step):
+        beyond_one = weights[start : start + step].astype(np.float32) - 1
+        change[start : start + step] = beyond_one @ of_units.reshape(units, -1)
+    return change.reshape(n_resamples, targets, number_of_metrics) + metrics
+
+
+@lru_cache(maxsize=1)  # all attacks of a table are drawn with the same weights
+def _kept_weights(seed: int, n_resamples: int, units: int) -> np.ndarray:
+    """(n_resamples, units) how often each unit is drawn, at most 255 times."""
+    rng = np.random.default_rng([seed, 0])
+    weights = np.empty((n_resamples, units), np.uint8)
+    step = max(1, CHUNK // units)
+    for start in range(0, n_resamples, step):
+        rows = min(step, n_resamples - start)
+        weights[start : start + rows] = np.minimum(_weights(rng, rows, units), 255)
+    return weights

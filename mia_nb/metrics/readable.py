@@ -1,0 +1,108 @@
+"""The long table of results as text for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pandas as pd
+
+from mia_nb.arguments import Flag
+from mia_nb.attacks import NAMES
+from mia_nb.checks import checked
+from mia_nb.metrics.tables import by_attack, rates_of
+
+
+@checked
+def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = True) -> pd.DataFrame:
+    """A `summary` as text for people.
+
+    Parameters:
+        table: of `summary`, or its rows of some attacks.
+        full: whether what an attack was measured on is shown too: best TPR - FPR, accuracies,
+            references, flags and the self-test.
+        percent: whether rates are written in percent with two figures, "0.58 % [0.50, 0.64]";
+            False: as shares with three decimals, "0.006 [0.005, 0.006]".
+
+    Returns:
+        A row per attack, by its name in words, with its AUC and its TPR at each rate, "0.626
+        [0.611, 0.640]"; "n/m (n0 = 900)" for what so few non-members cannot tell, "0: tied scores
+        allow no lower FPR" where ties force zero.
+    """
+    auc = by_attack(table, "auc")
+    view = pd.DataFrame({"AUC": _texts(auc, _interval)})
+    for x in rates_of(table):
+        rows = by_attack(table, "tpr", x)
+        if percent:
+            view[f"TPR at {100 * x:g} % FPR"] = _texts(rows, _percent_cell)
+        else:
+            view[f"TPR at FPR {x:g}"] = _texts(rows, _cell)
+    if full:
+        view = view.join(_conditions(table, auc))
+    names = [name for name in view.index if name != "max"]
+    # rows may also be families of models, under one attack each
+    kind = "attack" if set(names) & set(NAMES) else "of these"
+    return view.rename(index=NAMES | {"max": f"strongest {kind} (picked afterwards)"})
+
+
+def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:
+    """What the attacks of a `summary` were measured on, as text, indexed by attack."""
+    gained = by_attack(table, "advantage")
+    train, test, gap = (by_attack(table, name) for name in ("train_acc", "test_acc", "gap"))
+    accuracies_text = train["value"].map("{:.3f} / ".format) + test["value"].map("{:.3f}".format)
+    view = pd.DataFrame(
+        {
+            "best TPR - FPR (expected by chance)": _texts(
+                gained, lambda row: f"{row['value']:.3f} ({row['chance']:.3f})"
+            ),
+            "train / test accuracy": accuracies_text,
+            "gap": gap["value"].map("{:.3f}".format),
+            "reference models per side": [
+                "" if pd.isna(count) else f"{count:g}" for count in auc["references"]
+            ],
+            "flags": auc["flags"],
+        },
+        index=auc.index,
+    )
+    if "self_test" in table:
+        view["self-test"] = auc["self_test"]
+    return view
+
+
+def _texts(rows: pd.DataFrame, text_of: Callable[[pd.Series], str]) -> pd.Series:
+    return pd.Series([text_of(row) for _, row in rows.iterrows()], index=rows.index)
+
+
+def _interval(row: pd.Series) -> str:
+    return f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+
+
+def _cell(row: pd.Series) -> str:
+    return _why_no_rate(row) or _interval(row)
+
+
+def _percent_cell(row: pd.Series) -> str:
+    return _why_no_rate(row) or percent_interval(*row[["value", "low", "high"]])
+
+
+def _why_no_rate(row: pd.Series) -> str:
+    """Why a TPR is not shown as a number; empty where it is."""
+    if not row["measurable"]:
+        return f"n/m (n0 = {row['n0']})"
+    if row["value"] == 0 and row["fpr_floor"] > row["fpr"]:
+        return "0: tied scores allow no lower FPR"
+    return ""
+
+
+def percent_interval(value: float, low: float, high: float) -> str:
+    """A rate and its ends in percent with two figures, "0.58 % [0.50, 0.64]"; with a figure more
+    where both ends would look alike.
+    """
+    value, low, high = (100 * float(end) for end in (value, low, high))
+    size = value or high
+    digits = 1
+    if size > 0:
+        digits = max(0, 1 - math.floor(math.log10(size)))
+    if f"{low:.{digits}f}" == f"{high:.{digits}f}":
+        digits += 1
+    return f"{value:.{digits}f} % [{low:.{digits}f}, {high:.{digits}f}]"
