@@ -33,7 +33,6 @@ __all__ = [
     "per_target",
     "ppv",
     "query_curve",
-    "rates_of",
     "readable",
     "readable_groups",
     "roc",
