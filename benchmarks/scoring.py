@@ -28,7 +28,7 @@ from scipy.special import log_expit, logsumexp
 from scipy.stats import norm
 
 from mia_nb import attacks, metrics, store
-from mia_nb.attacks.inputs import select_lazily
+from mia_nb.attacks.reading import select_lazily
 from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.types import CUBES, Scores, Signals
 

@@ -418,7 +418,7 @@ class Signals:
         entropies = ("entropy", "modified_entropy")
         for name in ("margin", *entropies, "top_log_p", "activity"):
             array = getattr(self, name)
-            # attacks read `Columns`, blocks of arrays that were checked
+            # `attacks.reading.Rows` are rows of arrays that were checked
             if not isinstance(array, np.ndarray) or not array.size:
                 continue
             # read-only arrays are the store's and were checked when they were written; of them only

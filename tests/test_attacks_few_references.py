@@ -14,9 +14,9 @@ from scipy.stats import norm, rankdata
 
 from mia_nb import attacks
 from mia_nb.attacks import tuned
-from mia_nb.attacks.inputs import confidences_of
 from mia_nb.attacks.reference import rmia
 from mia_nb.attacks.smooth import lira_smooth
+from mia_nb.attacks.summaries import confidences_of
 from mia_nb.attacks.tuned import _area_and_log_rate, rmia_tuned
 from mia_nb.types import Signals
 

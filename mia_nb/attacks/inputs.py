@@ -1,25 +1,18 @@
 """What attacks do first: check their options and that target and references agree, count the
-references on each side, and combine queries.
+references on each side, and combine the target's queries.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.attacks.margins import COMBINE, Columns, combine_queries
-from mia_nb.attacks.summaries import (
-    Confidences,
-    Summary,
-    Worlds,
-    confidences,
-    counts,
-    worlds,
-)
+from mia_nb.attacks.margins import COMBINE, combine_queries
+from mia_nb.attacks.reading import combined, counts
+from mia_nb.attacks.summaries import Summary
 from mia_nb.checks import one_of
-from mia_nb.types import PER_MODEL, Signals
+from mia_nb.types import Signals
 
 # how an attack combines queries by default; all others average the margin. "logmeanp" averages the
 # probability, for attacks on log p; "mean" what is read off each query
@@ -37,73 +30,14 @@ def combination(attack: str, query_kind: str, combine: str | None = None) -> str
     return usual if combine is None else combine
 
 
-def target_margin(target: Signals, attack: str, combine: str | None) -> np.ndarray:
-    """(N,) margins of the target after query combination."""
-    combine = one_of("combine", combination(attack, target.query_kind, combine), COMBINE)
-    return combine_queries(target.margin, combine)[0]
+def target_margin(target: Signals, combine: str) -> np.ndarray:
+    """(N,) margins of the target, its queries reduced to one by `combine_queries`."""
+    return combine_queries(target.margin, one_of("combine", combine, COMBINE))[0]
 
 
-def reference_margins(references: Signals, attack: str, combine: str | None) -> Columns:
-    """(M, N) margins of the references after query combination, which never exist at once."""
-    combine = one_of("combine", combination(attack, references.query_kind, combine), COMBINE)
-    return columns(references.margin).then(lambda margin: combine_queries(margin, combine))
-
-
-def columns(array: np.ndarray | Columns) -> Columns:
-    """An array (M, ..., N) as `Columns` of the shape (M, N), whose blocks are (M, ..., block)."""
-    return Columns((array.shape[0], array.shape[-1]), lambda index: array[..., index[-1]])
-
-
-def select_lazily(pool: Signals, rows: np.ndarray) -> Signals:
-    """Signals of these models whose arrays are `Columns`: blocks are read when an attack asks for
-    them, and nothing is copied before.
-    """
-
-    def lazy(array: np.ndarray) -> Columns:
-        shape = (len(rows), *array.shape[1:])
-        return Columns(shape, lambda index: array[index][rows], array.dtype)
-
-    arrays = {name: getattr(pool, name) for name in PER_MODEL}
-    if pool.activity is not None:
-        arrays["activity"] = pool.activity
-    return replace(pool, **{name: lazy(array) for name, array in arrays.items()})
-
-
-def per_query(
-    target: Signals, references: Signals, attack: str, combine: str | None
-) -> list[tuple[np.ndarray, Columns]]:
-    """Pairs of margins (N,) and (M, N): one pair a query for combine="llr", one pair of reduced
-    margins otherwise.
-    """
-    combine = combination(attack, target.query_kind, combine)
-    margins = margins_per_query(references, attack, combine)
-    if combine == "llr":
-        return list(zip(target.margin[0], margins, strict=True))
-    return [(target_margin(target, attack, combine), margins[0])]
-
-
-def margins_per_query(references: Signals, attack: str, combine: str | None) -> list[Columns]:
-    """Margins (M, N): one a query for combine="llr", one of reduced margins otherwise."""
-    combine = combination(attack, references.query_kind, combine)
-    if one_of("combine", combine, ("llr", *COMBINE)) != "llr":
-        return [reference_margins(references, attack, combine)]
-    models, queries, samples = references.shape
-    return [
-        Columns((models, samples), lambda index, q=q: references.margin[:, q, index[-1]])
-        for q in range(queries)
-    ]
-
-
-def worlds_of(references: Signals, attack: str, combine: str | None) -> Worlds:
-    """The worlds of the margins of `margins_per_query`."""
-    margins = margins_per_query(references, attack, combine)
-    return worlds(margins, columns(references.member))
-
-
-def confidences_of(references: Signals, attack: str, combine: str | None) -> Confidences:
-    """The confidences behind the margins of `margins_per_query`."""
-    margins = margins_per_query(references, attack, combine)
-    return confidences(margins, columns(references.member))
+def target_margins(target: Signals, combine: str) -> np.ndarray:
+    """(R, N) margins of the target: those of all queries for "llr", otherwise one."""
+    return combined(target.margin, one_of("combine", combine, ("llr", *COMBINE)))[0]
 
 
 def check(
@@ -148,9 +82,8 @@ def check(
 
 
 class Sides(NamedTuple):
-    """Which references were trained on each sample."""
+    """How many references were trained on each sample."""
 
-    mask: Columns  # (M, N) bool, True = IN
     n_in: np.ndarray  # (N,)
     n_out: np.ndarray
     # (N,) bool: has every side the attack needs; never demanded of population samples
@@ -167,7 +100,7 @@ def sides(
     missing: str,
     summary: Summary | None = None,
 ) -> Sides:
-    """Which references were trained on each sample, and how many.
+    """How many references were trained on each sample and how many were not, with enough of them.
 
     Parameters:
         attack: the name in error messages.
@@ -180,8 +113,7 @@ def sides(
     """
     check(attack, target, references, needs_references=True)
     one_of("missing", missing, ("raise", "nan"))
-    mask = columns(references.member)
-    n_in, n_out = counts(mask) if summary is None else summary.n
+    n_in, n_out = counts(references) if summary is None else summary.n
     on_side = {"in": n_in, "out": n_out}
     usable = np.all([count > 0 for side, count in on_side.items() if side in need], axis=0)
     usable = np.broadcast_to(usable, n_in.shape)
@@ -192,4 +124,4 @@ def sides(
             f"{attack} needs {wanted} references of every sample and {empty} of {usable.size}"
             ' samples lack one: use complementary pairs, or missing="nan" to leave them unscored'
         )
-    return Sides(mask, n_in, n_out, usable, usable & ~target.population)
+    return Sides(n_in, n_out, usable, usable & ~target.population)

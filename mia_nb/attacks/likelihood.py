@@ -17,17 +17,9 @@ import numpy as np
 from scipy.special import betaln, digamma, gammaln, hyp2f1, polygamma, stdtr
 
 from mia_nb.arguments import Anything, Flag, Whole
-from mia_nb.attacks.inputs import (
-    Sides,
-    columns,
-    combination,
-    per_query,
-    sides,
-    target_margin,
-    worlds_of,
-)
-from mia_nb.attacks.margins import Columns, blocks, median
-from mia_nb.attacks.summaries import World, worlds
+from mia_nb.attacks.inputs import Sides, combination, sides, target_margin, target_margins
+from mia_nb.attacks.reading import JOINT, combined, margin_blocks, medians_of
+from mia_nb.attacks.summaries import World, squares, worlds_of
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
@@ -36,7 +28,6 @@ NU0 = 6.0  # weight, in references, of all samples' variance in a shrunken one
 RHO = 0.1  # weight of the diagonal in the joint forms' covariance
 KAPPA0 = 1.0  # weight, in references, of the prior in nig's centre of IN
 PRIOR_CAP = 5000.0  # nig's a0 where all samples' variances look alike
-JOINT = ("joint", "mean_sd")  # values of `combine`: forms that compare vectors, not numbers
 
 
 class Fit(NamedTuple):
@@ -136,7 +127,7 @@ def lira(
             )
         return _joint(target, references, side, combine)
     n = side.n_out if offline else np.minimum(side.n_in, side.n_out)
-    fewest = int(n[side.audited].min(initial=len(side.mask)))
+    fewest = int(n[side.audited].min(initial=references.shape[0]))
     if variance == "auto":
         variance = "per_sample" if fewest >= MANY_REFERENCES else "shrunk"
     if fewest < 4:
@@ -144,27 +135,28 @@ def lira(
             f"LiRA has {fewest} references on a side: RMIA and Student-t LiRA are steadier below 4",
             stacklevel=2,
         )
+    margins = target_margins(target, combine)
     if summary is None:
-        summary = worlds_of(references, "lira", combine)
-    pairs = per_query(target, references, "lira", combine)
+        summary = worlds_of(references, combine)
+    if centre == "median":
+        medians = medians_of(references, combine)
     score = np.zeros(side.usable.shape)
-    for query, (phi_t, phi) in enumerate(pairs):
+    for query, phi_t in enumerate(margins):
         world_in, world_out = summary.of(query)
-        v_in, v_out = _variances(world_in, world_out, side.audited, offline, variance, ddof)
+        m_in = world_in.mean
+        m_out = world_out.mean
         if centre == "median":
-            m_in = median(phi, side.mask)
-            m_out = median(phi, ~side.mask)
-        else:
-            m_in = world_in.mean
-            m_out = world_out.mean
+            m_in, m_out = medians[:, query]
+        v_out = _variance("OUT", world_out, side.audited, variance, ddof)
         z = (phi_t - m_out) / np.sqrt(v_out)
         if not offline:
+            v_in = _variance("IN", world_in, side.audited, variance, ddof)
             score += (z**2 - (phi_t - m_in) ** 2 / v_in + np.log(v_out / v_in)) / 2
         elif tail == "two_sided":
             score += (z**2 + np.log(v_out)) / 2
         else:
             score += z
-    return np.where(side.usable, score / len(pairs), np.nan)
+    return np.where(side.usable, score / len(margins), np.nan)
 
 
 def lira_fit(
@@ -188,10 +180,11 @@ def lira_fit(
     """
     one_of("variance", variance, ("per_sample", "global", "shrunk"))
     side = sides("lira", target, references, ("in", "out"), "nan")
-    world_in, world_out = worlds_of(references, "lira", combine).of(0)
-    variances = _variances(world_in, world_out, side.audited, False, variance, 1)
+    world_in, world_out = worlds_of(references, combine).of(0)
+    v_out = _variance("OUT", world_out, side.audited, variance, 1)
+    v_in = _variance("IN", world_in, side.audited, variance, 1)
     means = (world_in.mean, world_out.mean)
-    return target_margin(target, "lira", combine), _fit(side, means, variances, (np.inf, np.inf))
+    return target_margin(target, combine), _fit(side, means, (v_in, v_out), (np.inf, np.inf))
 
 
 def nig_fit(
@@ -211,9 +204,9 @@ def nig_fit(
     allow_unequal=True, NaN where a side is missing.
     """
     side = sides("nig", target, references, ("in", "out"), "nan")
-    world_in, world_out = worlds_of(references, "nig", combine).of(0)
+    world_in, world_out = worlds_of(references, combine).of(0)
     centre, a, c = _nig_predictives(world_in, world_out, side.audited)
-    return target_margin(target, "nig", combine), _fit(side, centre, c, (2 * a, 2 * a))
+    return target_margin(target, combine), _fit(side, centre, c, (2 * a, 2 * a))
 
 
 def _fit(
@@ -232,21 +225,6 @@ def _fit(
         freedom,
         n,
     )
-
-
-def _variances(
-    world_in: World,
-    world_out: World,
-    audited: np.ndarray,
-    offline: bool,
-    variance: str,
-    ddof: int,
-) -> tuple:
-    """(v_in, v_out) of every sample, (N,) each; v_in is None offline."""
-    v_out = _variance("OUT", world_out, audited, variance, ddof)
-    if offline:
-        return None, v_out
-    return _variance("IN", world_in, audited, variance, ddof), v_out
 
 
 def _variance(side: str, world: World, audited: np.ndarray, variance: str, ddof: int) -> np.ndarray:
@@ -268,7 +246,7 @@ def _variance(side: str, world: World, audited: np.ndarray, variance: str, ddof:
         if not free[audited].all():
             warnings.warn(
                 "lira: samples with one reference on a side take the global variance",
-                stacklevel=4,
+                stacklevel=3,
             )
     return np.maximum(v, 1e-12 + 1e-12 * overall)
 
@@ -279,12 +257,9 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
     The covariance V is that of all samples, so that the ratio is linear in D:
     (m_in - m_out)' V^-1 (D - (m_in + m_out) / 2).
     """
-    observed = target.margin[0]
-    vectors = columns(references.margin)
     if combine == "mean_sd":
-        _refuse_equal_queries(target, vectors)
-        observed = _mean_and_log_sd(target.margin)[0]
-        vectors = vectors.then(_mean_and_log_sd)
+        _refuse_equal_queries(target, references)
+    observed = combined(target.margin, combine)[0]
     dims = len(observed)
     free = np.array([n[side.audited].sum() - side.audited.sum() for n in (side.n_in, side.n_out)])
     if free.min() < 20 * dims:
@@ -292,10 +267,11 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
             f"lira: the joint form of {dims} signals needs {20 * dims} degrees of freedom on a side"
             f" and the references leave {free.min()}: train more pairs, or use combine='llr'"
         )
-    coordinates = [vectors.then(lambda vector, d=d: vector[:, d]) for d in range(dims)]
-    both = worlds(coordinates, side.mask)
+    both = worlds_of(references, combine)
     m_in, m_out = both.total / np.maximum(both.n, 1)[:, None]
-    covariance = _squares(vectors, side, m_in, m_out) / free.sum()
+    nats = np.broadcast_to(1.0, m_in.shape)
+    parts = margin_blocks(references, combine, at_once=dims)
+    covariance = squares(parts, m_in, m_out, nats, side.audited) / free.sum()
     diagonal = np.diag(covariance)
     covariance = (1 - RHO) * covariance + np.diag(RHO * diagonal + 1e-12 * (1 + diagonal))
     direction = np.linalg.solve(covariance, m_in - m_out)
@@ -303,37 +279,15 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
     return np.where(side.usable, score, np.nan)
 
 
-def _refuse_equal_queries(target: Signals, margin: Columns) -> None:
+def _refuse_equal_queries(target: Signals, references: Signals) -> None:
     """ValueError where no sample's queries differ, of the target or of the references."""
-    of_references = (margin[:, part] for part in blocks(*margin.shape))
-    for cubes in ((target.margin,), of_references):
-        if not any(np.ptp(cube, axis=1).any() for cube in cubes):
+    of_references = (margin for _, margin, _ in margin_blocks(references, "joint"))
+    for margins in ((target.margin,), of_references):
+        if not any(np.ptp(margin, axis=1).any() for margin in margins):
             raise ValueError(
                 "combine='mean_sd' needs several differing queries of a stochastic model; these"
                 " do not differ"
             )
-
-
-def _squares(vectors: Columns, side: Sides, m_in: np.ndarray, m_out: np.ndarray) -> np.ndarray:
-    """(d, d) sums of squares and products of the references' vectors (M, d, N) around the mean of
-    their side, over all models and audited samples.
-    """
-    models, samples = vectors.shape
-    dims = len(m_in)
-    total = np.zeros((dims, dims))
-    for part in blocks(models * dims, samples):
-        mask = side.mask[:, part][:, None]
-        mean = np.where(mask, m_in[:, part], m_out[:, part])
-        residual = (vectors[:, part] - mean) * side.audited[part]
-        residual = residual.swapaxes(0, 1).reshape(dims, -1)
-        total += residual @ residual.T
-    return total
-
-
-def _mean_and_log_sd(margin: np.ndarray) -> np.ndarray:
-    """(M, Q, N) -> (M, 2, N): mean and log standard deviation over the queries."""
-    sd = np.maximum(margin.std(1, ddof=1), 1e-9)
-    return np.stack([margin.mean(1), np.log(sd)], axis=1)
 
 
 @checked
@@ -392,17 +346,17 @@ def nig(
                 " allow_unequal=True if the counts cannot follow the target's membership"
             )
     combine = combination("nig", target.query_kind, combine)
+    margins = target_margins(target, combine)
     if summary is None:
-        summary = worlds_of(references, "nig", combine)
-    pairs = per_query(target, references, "nig", combine)
+        summary = worlds_of(references, combine)
     score = np.zeros(side.usable.shape)
-    for query, (phi_t, _) in enumerate(pairs):
+    for query, phi_t in enumerate(margins):
         world_in, world_out = summary.of(query)
         if offline:
             score += _nig_offline(phi_t, world_out, side.audited)
         else:
             score += _nig_online(phi_t, world_in, world_out, side.audited)
-    return np.where(side.usable, score / len(pairs), np.nan)
+    return np.where(side.usable, score / len(margins), np.nan)
 
 
 def _nig_online(

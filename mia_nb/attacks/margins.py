@@ -4,7 +4,7 @@ alignment of scales.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -19,47 +19,12 @@ BLOCK = 1 << 15
 COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")
 
 
-class Columns:
-    """An array (M, ..., N) over the references, of which only what is read is made: x[:, part]."""
-
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        make: Callable[[tuple], np.ndarray],
-        dtype: type | np.dtype = float,
-    ) -> None:
-        self.shape = shape
-        self.make = make
-        self.dtype = dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, index: tuple) -> np.ndarray:
-        return self.make(index)
-
-    def __invert__(self) -> Columns:
-        return self.then(np.logical_not)
-
-    def then(self, change: Callable[[np.ndarray], np.ndarray]) -> Columns:
-        """change(x), block by block."""
-        return Columns(self.shape, lambda index: change(self[index]))
-
-
 def blocks(rows: int, samples: int) -> Iterator[slice]:
     """Slices over the samples, so narrow that a (rows, slice) temporary has about BLOCK
     elements.
     """
     width = max(BLOCK // max(rows, 1), 64)
     return (slice(start, min(start + width, samples)) for start in range(0, samples, width))
-
-
-def by_blocks(shape: tuple[int, int], values: Callable[[slice], np.ndarray]) -> np.ndarray:
-    """(N,) values(part), (n,) each, of every block of samples of an array of this shape (M, N)."""
-    out = np.empty(shape[1])
-    for part in blocks(*shape):
-        out[part] = values(part)
-    return out
 
 
 def log_p(phi: np.ndarray) -> np.ndarray:
@@ -83,14 +48,10 @@ def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.nd
     return logs[0], logs[1]
 
 
-def median(phi: Columns, mask: Columns) -> np.ndarray:
-    """(N,) median of phi (M, N) over the rows that the mask keeps; NaN where it keeps none."""
-
-    def middle(part: slice) -> np.ndarray:
-        kept = np.ma.array(phi[:, part], mask=~mask[:, part])
-        return np.ma.filled(np.ma.median(kept, axis=0), np.nan)
-
-    return by_blocks(phi.shape, middle)
+def median(phi: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    """(N,) median of phi (M, N) over the rows that keep (M, N) marks; NaN where it marks none."""
+    kept = np.ma.array(phi, mask=~keep)
+    return np.ma.filled(np.ma.median(kept, axis=0), np.nan)
 
 
 @checked

@@ -12,16 +12,10 @@ import warnings
 import numpy as np
 
 from mia_nb.arguments import Anything, Flag, Real
-from mia_nb.attacks.inputs import (
-    Sides,
-    columns,
-    per_query,
-    reference_margins,
-    sides,
-    target_margin,
-)
-from mia_nb.attacks.margins import Columns, blocks, by_blocks, log_mean_p_q, log_p, median
-from mia_nb.attacks.summaries import Confidences, World, Worlds, worlds
+from mia_nb.attacks.inputs import combination, sides, target_margin, target_margins
+from mia_nb.attacks.margins import COMBINE, blocks, log_mean_p_q, log_p, median
+from mia_nb.attacks.reading import margin_blocks
+from mia_nb.attacks.summaries import Confidences, World, Worlds, worlds, worlds_of
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
@@ -68,21 +62,21 @@ def attack_r(
     """
     one_of("form", form, ("shift", "interp", "lattice"))
     need = ("out",) if form == "interp" else ()
-    side = sides("attack_r", target, references, need, missing, summary)
-    phi_t = target_margin(target, "attack_r", combine)
-    phi = reference_margins(references, "attack_r", combine)
-    if form == "lattice":
-        return by_blocks(phi.shape, lambda part: (phi[:, part] <= phi_t[part]).mean(0))
-    if form == "interp":
-
-        def position(part: slice) -> np.ndarray:
-            losses = -log_p(phi[:, part])
-            return _interpolated(-log_p(phi_t[part]), losses, ~side.mask[:, part])
-
-        return 1 - by_blocks(phi.shape, position)
-    if summary is None:
-        summary = worlds([phi], side.mask)
-    return phi_t - _mean_or_nan(summary.together(0))
+    sides("attack_r", target, references, need, missing, summary)
+    combine = combination("attack_r", target.query_kind, combine)
+    phi_t = target_margin(target, combine)
+    if form == "shift":
+        if summary is None:
+            summary = worlds_of(references, combine)
+        return phi_t - _mean_or_nan(summary.together(0))
+    score = np.empty(len(phi_t))
+    for part, phi, member in margin_blocks(references, combine):
+        if form == "lattice":
+            score[part] = (phi[:, 0] <= phi_t[part]).mean(0)
+        else:
+            losses = -log_p(phi[:, 0])
+            score[part] = 1 - _interpolated(-log_p(phi_t[part]), losses, ~member)
+    return score
 
 
 def _mean_or_nan(world: World) -> np.ndarray:
@@ -143,13 +137,15 @@ def watson(
     signal_of = SIGNALS[one_of("signal", signal, SIGNALS)]
     one_of("centre", centre, ("mean", "median"))
     side = sides("watson", target, references, ("out",), missing, summary)
-    phi_t = target_margin(target, "watson", combine)
+    combine = combination("watson", target.query_kind, combine)
+    phi_t = target_margin(target, combine)
     if centre == "median":
-        phi = reference_margins(references, "watson", combine)
-        average = median(phi.then(signal_of), ~side.mask)
+        average = np.empty(len(phi_t))
+        for part, phi, member in margin_blocks(references, combine):
+            average[part] = median(signal_of(phi[:, 0]), ~member)
     else:
         if summary is None:
-            summary = watson_worlds(references, combine=combine, signal=signal)
+            summary = watson_worlds(references, combine, signal)
         _, world_out = summary.of(0)
         average = _mean_or_nan(world_out)
     score = signal_of(phi_t) - average
@@ -162,13 +158,13 @@ def watson(
     return score
 
 
-def watson_worlds(
-    references: Signals, *, combine: str | None = None, signal: str = "loss"
-) -> Worlds:
-    """The references' means of what `watson` compares, with and without each sample."""
+def watson_worlds(references: Signals, combine: str, signal: str) -> Worlds:
+    """The worlds of what `watson` compares, of the references."""
+    one_of("combine", combine, COMBINE)
     signal_of = SIGNALS[one_of("signal", signal, SIGNALS)]
-    values = reference_margins(references, "watson", combine).then(signal_of)
-    return worlds([values], columns(references.member))
+    margins = margin_blocks(references, combine)
+    values = ((part, signal_of(phi), member) for part, phi, member in margins)
+    return worlds(values, 1, references.shape[2])
 
 
 @checked
@@ -228,15 +224,18 @@ def rmia(
             f"rmia(form={form!r}) needs population samples that no model saw; set population > 0"
             " or use form='ratio'"
         )
-    u = []
-    pairs = per_query(target, references, "rmia", "llr" if form == "vote" else combine)
-    for query, (phi_t, phi) in enumerate(pairs):
-        if summary is None:
-            average = log_p(_average_margin(phi, side, offline=offline, a=a, trim=trim))
-        else:
-            average = _log_average(summary, query, offline=offline, a=a)
-        u.append(log_p(phi_t) - average)
-    u = np.array(u)
+    combine = combination("rmia", target.query_kind, "llr" if form == "vote" else combine)
+    phi_t = target_margins(target, combine)
+    log_average = np.empty(phi_t.shape)
+    if summary is None:
+        for part, phi, member in margin_blocks(references, combine):
+            for query, of_query in enumerate(phi.swapaxes(0, 1)):
+                average = _average_margin(of_query, member, offline=offline, a=a, trim=trim)
+                log_average[query, part] = log_p(average)
+    else:
+        for query in range(len(phi_t)):
+            log_average[query] = _log_average(summary, query, offline=offline, a=a)
+    u = log_p(phi_t) - log_average
     u[:, ~side.usable & ~target.population] = np.nan
     if form == "vote":
         return _majority(u, target.population, np.log(gamma))
@@ -268,42 +267,32 @@ def _log_average(summary: Confidences, query: int, *, offline: bool, a: float) -
 
 
 def _average_margin(
-    phi: Columns, side: Sides, *, offline: bool, a: float, trim: float
+    phi: np.ndarray, member: np.ndarray, *, offline: bool, a: float, trim: float
 ) -> np.ndarray:
-    """(N,) margin of rmia's pbar: log pbar - log(1 - pbar), accurate where pbar rounds to 1."""
-    n_in = np.where(side.n_in, side.n_in, np.nan)
-    n_out = np.where(side.n_out, side.n_out, np.nan)
-    out_alone = (side.n_in == 0) | offline
+    """(N,) margin of rmia's pbar: log pbar - log(1 - pbar), accurate where pbar rounds to 1.
+
+    Parameters:
+        phi: (M, N) margins of the references.
+        member: (M, N) their membership.
+        offline, a, trim: of `rmia`.
+    """
+    in_count = np.count_nonzero(member, axis=0)
+    out_count = len(member) - in_count
+    out_alone = (in_count == 0) | offline
+    # NaN where a side has no reference
+    n_in = np.where(in_count, in_count, np.nan)
+    n_out = np.where(out_count, out_count, np.nan)
     weight_in = np.where(out_alone, 0 / n_out, 0.5 / n_in)
     weight_out = np.where(out_alone, 1 / n_out, 0.5 / n_out)
-    mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out, trim)
+    weight = np.where(member, weight_in, weight_out)
+    if trim:
+        phi, weight = _trimmed(phi, weight > 0, trim)
+    mean_p, mean_q = log_mean_p_q(phi, weight)
     # pbar = blend mean_p + 1 - blend, and 1 - pbar = blend mean_q
     blend = np.where(out_alone, (1 + a) / 2, 1.0)
     with np.errstate(divide="ignore"):  # log 0 = -inf is meant: where blend is 1 nothing is added
         log_pbar = np.logaddexp(np.log(blend) + mean_p, np.log1p(-blend))
     return log_pbar - np.log(blend) - mean_q
-
-
-def _log_means(
-    phi: Columns, mask: Columns, weight_in: np.ndarray, weight_out: np.ndarray, trim: float = 0.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """(log mean p, log mean q) over references, (N,) each.
-
-    Parameters:
-        phi: (M, N) margins.
-        mask: (M, N) True for IN.
-        weight_in, weight_out: (N,) weight of every IN and of every OUT reference; what has weight 0
-            is left out.
-        trim: share of the references left out at each end; those that stay weigh alike.
-    """
-    mean_p, mean_q = np.empty((2, phi.shape[1]))
-    for part in blocks(*phi.shape):
-        x = phi[:, part]
-        weight = np.where(mask[:, part], weight_in[part], weight_out[part])
-        if trim:
-            x, weight = _trimmed(x, weight > 0, trim)
-        mean_p[part], mean_q[part] = log_mean_p_q(x, weight)
-    return mean_p, mean_q
 
 
 def _trimmed(phi: np.ndarray, used: np.ndarray, trim: float) -> tuple[np.ndarray, np.ndarray]:
@@ -327,15 +316,13 @@ def _majority(u: np.ndarray, population: np.ndarray, log_gamma: float) -> np.nda
         log_gamma: by which u(x) has to exceed u(z).
     """
     half = len(u) / 2
-
-    def share_won(part: slice) -> np.ndarray:
+    share = np.empty(u.shape[1])
+    for part in blocks(int(population.sum()), u.shape[1]):
         queries_won = 0
         for of_query in u:
             gap = of_query[part, None] - of_query[population]
             queries_won = queries_won + (gap > log_gamma).astype(np.int32)
-        return (queries_won > half).mean(1)
-
-    share = by_blocks((int(population.sum()), u.shape[1]), share_won)
+        share[part] = (queries_won > half).mean(1)
     return np.where(np.isnan(u[0]), np.nan, share)
 
 
@@ -372,29 +359,36 @@ def base(
     Source: Lassila et al. 2025. Raises ValueError for samples without OUT reference (offline).
     """
     need = ("out",) if offline else ()
-    side = sides("base", target, references, need, missing, summary)
-    if offline:
-        weight_out = 1 / np.where(side.n_out, side.n_out, np.nan)
-        weight_in = 0 * weight_out  # NaN where there is no OUT reference
-        power = alpha
+    sides("base", target, references, need, missing, summary)
+    combine = combination("base", target.query_kind, combine)
+    phi_t = target_margins(target, combine)
+    log_average = np.empty(phi_t.shape)
+    if summary is None:
+        for part, phi, member in margin_blocks(references, combine):
+            for query, of_query in enumerate(phi.swapaxes(0, 1)):
+                log_average[query, part] = _log_mean(of_query, member, offline)
     else:
-        weight_out = np.full(side.n_out.shape, 1 / len(side.mask))
-        weight_in = weight_out
-        power = 1
-    score = np.zeros(side.n_out.shape)
-    pairs = per_query(target, references, "base", combine)
-    for query, (phi_t, phi) in enumerate(pairs):
-        if summary is None:
-            mean_p, mean_q = _log_means(phi, side.mask, weight_in, weight_out)
-            average = log_p(mean_p - mean_q)
-        else:
-            average = _log_overall(summary, query, offline)
-        score += (log_p(phi_t) - power * average) / len(pairs)
-    return score
+        for query in range(len(phi_t)):
+            log_average[query] = _log_mean_of_sums(summary, query, offline)
+    power = alpha if offline else 1
+    return ((log_p(phi_t) - power * log_average) / len(phi_t)).sum(0)
 
 
-def _log_overall(summary: Confidences, query: int, offline: bool) -> np.ndarray:
-    """(N,) logarithm of base's mean p: over all references, or the OUT ones; NaN without any."""
+def _log_mean(phi: np.ndarray, member: np.ndarray, offline: bool) -> np.ndarray:
+    """(N,) logarithm of base's mean p over references of margins phi (M, N), over the OUT ones
+    offline; NaN without any.
+    """
+    n_out = np.count_nonzero(~member, axis=0)
+    weight = np.full(phi.shape, 1 / len(phi))
+    if offline:
+        weight_out = 1 / np.where(n_out, n_out, np.nan)
+        weight = np.where(member, 0 * weight_out, weight_out)
+    mean_p, mean_q = log_mean_p_q(phi, weight)
+    return log_p(mean_p - mean_q)
+
+
+def _log_mean_of_sums(summary: Confidences, query: int, offline: bool) -> np.ndarray:
+    """The same from the sums over the references."""
     rows = [1] if offline else [0, 1]
     p = summary.p[rows, query].sum(0)
     q = summary.q[rows, query].sum(0)

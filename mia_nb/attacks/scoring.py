@@ -10,15 +10,22 @@ from functools import partial
 import numpy as np
 
 from mia_nb.arguments import Anything, Flag, Rows, Whole
-from mia_nb.attacks.inputs import combination, confidences_of, select_lazily, worlds_of
+from mia_nb.attacks.inputs import combination
 from mia_nb.attacks.learned import shokri, song_mittal
-from mia_nb.attacks.likelihood import JOINT, lira, nig
+from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.margins import log_p, over_queries
+from mia_nb.attacks.reading import JOINT, select_lazily
 from mia_nb.attacks.reference import attack_r, base, rmia, watson, watson_worlds
 from mia_nb.attacks.registry import ATTACKS, NAMES, Attack
 from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.attacks.smooth import lira_smooth, releases
-from mia_nb.attacks.summaries import LARGEST_MARGIN, Summary, left_out
+from mia_nb.attacks.summaries import (
+    LARGEST_MARGIN,
+    Summary,
+    confidences_of,
+    left_out,
+    worlds_of,
+)
 from mia_nb.attacks.tuned import Tuned, rmia_tuned, tuned_outside
 from mia_nb.checks import checked, hint, instance, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
@@ -303,11 +310,11 @@ def _summaries(
     name = getattr(plain, "__name__", "")
     combine = combination(name, query_kind, options.get("combine"))
     if plain is releases:
-        read = partial(worlds_of, attack=name, combine="llr")
+        read = partial(worlds_of, combine="llr")
     elif plain in READS_WORLDS and combine not in JOINT:
-        read = partial(worlds_of, attack=name, combine=combine)
+        read = partial(worlds_of, combine=combine)
     elif plain in READS_CONFIDENCES and _sums_will_do(options, pool):
-        read = partial(confidences_of, attack=name, combine=combine)
+        read = partial(confidences_of, combine=combine)
     elif plain is watson:
         read = partial(watson_worlds, combine=combine, signal=options.get("signal", "loss"))
     else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mia_nb.arguments import Real
-from mia_nb.attacks.inputs import check, columns, reference_margins, sides, target_margin
-from mia_nb.attacks.margins import blocks, by_blocks, log_p
+from mia_nb.attacks.inputs import check, combination, sides, target_margin
+from mia_nb.attacks.margins import blocks, log_p
+from mia_nb.attacks.reading import margin_blocks
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
@@ -37,17 +38,17 @@ def loss(
     """
     check("loss", target, references, needs_references=threshold == "reference_train_mean")
     one_of("signal", signal, ("margin", "loss"))
-    phi = target_margin(target, "loss", combine)
+    combine = combination("loss", target.query_kind, combine)
+    phi = target_margin(target, combine)
     if threshold is None:
         return phi.astype(np.float64) if signal == "margin" else log_p(phi)
     if threshold == "reference_train_mean":
-        margins = reference_margins(references, "loss", combine)
-        mask = columns(references.member)
-        total = sum(
-            np.array([log_p(margins[:, at][mask[:, at]]).sum(), mask[:, at].sum()])
-            for at in blocks(*mask.shape)
-        )
-        threshold = -total[0] / total[1]
+        total = 0.0
+        count = 0
+        for _, margins, member in margin_blocks(references, combine):
+            total += log_p(margins[:, 0][member]).sum()
+            count += member.sum()
+        threshold = -total / count
     return threshold + log_p(phi)
 
 
@@ -75,7 +76,7 @@ def attack_p(
     """
     check("attack_p", target, references)
     one_of("form", form, ("continuous", "population"))
-    phi = target_margin(target, "attack_p", combine)
+    phi = target_margin(target, combination("attack_p", target.query_kind, combine))
     if form == "continuous":
         return phi.astype(np.float64)
     among = np.sort(phi[target.population])
@@ -109,11 +110,11 @@ def vote(
     if references is None:
         return right / queries
     side = sides("vote", target, references, ("out",), missing)
-    votes = columns(references.correct)
     odds = np.log(np.arange(queries + 1) + 0.5)
     odds -= odds[::-1]
-    total = by_blocks(
-        side.mask.shape,
-        lambda part: np.where(side.mask[:, part], 0, odds[votes[:, part].sum(1)]).sum(0),
-    )
+    total = np.empty(len(right))
+    for part in blocks(*references.member.shape):
+        votes = references.correct[:, :, part].sum(1)
+        member = references.member[:, part]
+        total[part] = np.where(member, 0, odds[votes]).sum(0)
     return np.where(side.usable, odds[right] - total / np.maximum(side.n_out, 1), np.nan)

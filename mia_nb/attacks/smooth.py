@@ -4,7 +4,7 @@ releases of one model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +12,9 @@ from numpy.polynomial.legendre import legval, legvander
 from scipy.special import digamma
 
 from mia_nb.arguments import Anything, Count
-from mia_nb.attacks.inputs import Sides, columns, combination, sides, target_margin, worlds_of
-from mia_nb.attacks.margins import Columns, blocks
-from mia_nb.attacks.summaries import World, Worlds
+from mia_nb.attacks.inputs import Sides, combination, sides, target_margin
+from mia_nb.attacks.reading import Block, margin_blocks
+from mia_nb.attacks.summaries import World, Worlds, squares, worlds_of
 from mia_nb.checks import checked
 from mia_nb.types import Signals
 
@@ -71,10 +71,10 @@ def lira_smooth(
     if degree > 20:
         raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
     side = sides("lira_smooth", target, references, ("in", "out"), missing, summary)
-    name = combination("lira_smooth", target.query_kind, combine)
-    phi_t = target_margin(target, "lira_smooth", name)
+    combine = combination("lira_smooth", target.query_kind, combine)
+    phi_t = target_margin(target, combine)
     if summary is None:
-        summary = worlds_of(references, "lira_smooth", name)
+        summary = worlds_of(references, combine)
     world_in, world_out = summary.of(0)
     learned = side.audited & (world_in.n > 1) & (world_out.n > 1)
     if not learned.any():
@@ -146,9 +146,9 @@ def releases(
         return lira_smooth(target, references, degree=degree, missing=missing, summary=summary)
     side = sides("releases", target, references, ("in", "out"), missing, summary)
     if summary is None:
-        summary = worlds_of(references, "releases", "llr")
-    reference_columns = columns(references.margin)
-    parts = standardised("releases", target.margin[0], reference_columns, side, summary, degree)
+        summary = worlds_of(references, "llr")
+    blocks = margin_blocks(references, "llr", at_once=target.shape[1])
+    parts = standardised("releases", target.margin[0], blocks, side, summary, degree)
     # releases that are copies of each other are one
     weights = np.linalg.pinv(parts.shared, hermitian=True) @ parts.gap
     return np.where(side.usable, np.einsum("rn,rn->n", weights, parts.target), np.nan)
@@ -167,7 +167,7 @@ class Standardised(NamedTuple):
 def standardised(
     attack: str,
     target_columns: np.ndarray,
-    reference_columns: Columns,
+    reference_blocks: Iterable[Block],
     side: Sides,
     summary: Worlds,
     degree: int,
@@ -179,9 +179,9 @@ def standardised(
     Parameters:
         attack: the name in error messages.
         target_columns: (R, N) numbers of the target.
-        reference_columns: (M, R, N) numbers of the references.
+        reference_blocks: the R numbers of the references.
         side: of the references.
-        summary: the worlds of `reference_columns`, a query for each of the R.
+        summary: the worlds of these R numbers, a query for each.
         degree: of the polynomials, 0 to 20, and at most one for every 10 samples.
         leading: how many of the R, from the first on, make the level of a sample; None: all.
     """
@@ -206,31 +206,9 @@ def standardised(
         both = World(world_in.n + world_out.n - 1, level, world_in.ss + world_out.ss)
         gap[number] = smooth((world_in.mean - world_out.mean)[learned])(level)
         spread[number] = np.exp(smooth(_log_variance(both, learned))(level) / 2)
-    shared = _covariance(reference_columns, side, mean_in, mean_out, spread, learned)
-    return Standardised((target_columns - levels) / spread, gap / spread, shared, learned, degree)
-
-
-def _covariance(
-    reference_columns: Columns,
-    side: Sides,
-    mean_in: np.ndarray,
-    mean_out: np.ndarray,
-    spread: np.ndarray,
-    learned: np.ndarray,
-) -> np.ndarray:
-    """(R, R) covariance of the references' numbers around the means of their sides, in units of the
-    spread, each of these (R, N), pooled over the learned samples.
-    """
-    number = len(spread)
-    products = np.zeros((number, number))
-    for part in blocks(len(side.mask) * number, spread.shape[1]):
-        inside = side.mask[:, part][:, None]
-        centre = np.where(inside, mean_in[:, part], mean_out[:, part])
-        residual = (reference_columns[:, part] - centre) / spread[:, part] * learned[part]
-        residual = residual.swapaxes(0, 1).reshape(number, -1)
-        products += residual @ residual.T
     degrees_of_freedom = (side.n_in + side.n_out - 2)[learned].sum()
-    return products / degrees_of_freedom
+    shared = squares(reference_blocks, mean_in, mean_out, spread, learned) / degrees_of_freedom
+    return Standardised((target_columns - levels) / spread, gap / spread, shared, learned, degree)
 
 
 def _log_variance(world: World, learned: np.ndarray) -> np.ndarray:

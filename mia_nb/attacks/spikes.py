@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 
 from mia_nb.arguments import Anything, Count
-from mia_nb.attacks.inputs import Sides, columns, sides
-from mia_nb.attacks.margins import Columns
+from mia_nb.attacks.inputs import Sides, sides
+from mia_nb.attacks.reading import vector_blocks
 from mia_nb.attacks.smooth import (
     FLOOR,
     SAMPLES_A_DEGREE,
@@ -110,17 +110,10 @@ def spikes(
     activity = _without_habits(target_activity, reference_activity, references, side, degree)
     target_numbers = np.concatenate([target.margin[0], activity[0]])
     reference_numbers = np.concatenate([references.margin, activity[1:]], axis=1)
-    reference_columns = columns(reference_numbers)
-    columns_of_rows = [
-        Columns(
-            reference_columns.shape, lambda index, row=row: reference_numbers[:, row, index[-1]]
-        )
-        for row in range(reference_numbers.shape[1])
-    ]
-    summary = worlds(columns_of_rows, side.mask)
-    parts = standardised(
-        "spikes", target_numbers, reference_columns, side, summary, degree, leading=1
-    )
+    _, rows, samples = reference_numbers.shape
+    summary = worlds(vector_blocks(reference_numbers, references.member), rows, samples)
+    blocks = vector_blocks(reference_numbers, references.member, at_once=rows)
+    parts = standardised("spikes", target_numbers, blocks, side, summary, degree, leading=1)
     return score + _gain_of_activity(parts, side)
 
 

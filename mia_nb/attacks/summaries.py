@@ -6,12 +6,13 @@ faster than the number of models (`left_out`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.attacks.margins import Columns, blocks
+from mia_nb.attacks.reading import Block, margin_blocks, numbers_of_sample
+from mia_nb.types import Signals
 
 LARGEST_MARGIN = 600.0  # whose probability, exp(-600), float64 still holds to full precision
 
@@ -77,54 +78,83 @@ class Confidences(NamedTuple):
 Summary = Worlds | Confidences
 
 
-def worlds(margins: Sequence[Columns], mask: Columns) -> Worlds:
-    """The worlds of margins, (M, N) a query, where the mask (M, N) is True for IN."""
-    n = counts(mask)
-    at_least_one = np.maximum(n, 1)
-    total, ss = np.empty((2, 2, len(margins), mask.shape[1]))
-    for query, phi in enumerate(margins):
-        for part in blocks(*phi.shape):
-            x = phi[:, part]
-            keep = mask[:, part].astype(np.float64)
-            for side in (0, 1):
+def worlds_of(references: Signals, combine: str) -> Worlds:
+    """The worlds of the references' margins, queries `combined`."""
+    _, queries, samples = references.shape
+    numbers = numbers_of_sample(queries, combine)
+    return worlds(margin_blocks(references, combine), numbers, samples)
+
+
+def worlds(parts: Iterable[Block], numbers: int, samples: int) -> Worlds:
+    """The worlds of so many numbers of each sample, from blocks of samples."""
+    n = np.empty((2, samples), np.int64)
+    total, ss = np.empty((2, 2, numbers, samples))
+    for part, values, member in parts:
+        n_in = np.count_nonzero(member, axis=0)
+        n[:, part] = n_in, len(member) - n_in
+        keep = member.astype(np.float64)
+        for side in (0, 1):
+            at_least_one = np.maximum(n[side, part], 1)
+            for number in range(numbers):
+                x = values[:, number]
                 added = np.einsum("mn,mn->n", x, keep)
-                residual = (x - added / at_least_one[side, part]) * keep
-                total[side, query, part] = added
-                ss[side, query, part] = np.einsum("mn,mn->n", residual, residual)
-                keep = 1 - keep
+                residual = (x - added / at_least_one) * keep
+                total[side, number, part] = added
+                ss[side, number, part] = np.einsum("mn,mn->n", residual, residual)
+            keep = 1 - keep
     return Worlds(n, total, ss)
 
 
-def confidences(margins: Sequence[Columns], mask: Columns) -> Confidences:
-    """The confidences behind margins, (M, N) a query, where the mask (M, N) is True for IN.
+def squares(
+    parts: Iterable[Block],
+    mean_in: np.ndarray,
+    mean_out: np.ndarray,
+    spread: np.ndarray,
+    chosen: np.ndarray,
+) -> np.ndarray:
+    """(R, R) sums of squares and products of the references' numbers around the means of their
+    sides, in units of the spread, over all models and the samples that are chosen.
+
+    Parameters:
+        parts: the numbers of the references.
+        mean_in, mean_out, spread: (R, N).
+        chosen: (N,) bool.
+    """
+    numbers = len(spread)
+    total = np.zeros((numbers, numbers))
+    for part, values, member in parts:
+        mean = np.where(member[:, None], mean_in[:, part], mean_out[:, part])
+        residual = (values - mean) / spread[:, part] * chosen[part]
+        residual = residual.swapaxes(0, 1).reshape(numbers, -1)
+        total += residual @ residual.T
+    return total
+
+
+def confidences_of(references: Signals, combine: str) -> Confidences:
+    """The confidences behind the references' margins, queries `combined`.
 
     Neither p nor 1 - p is computed as a difference, so both are accurate however small. Beyond
     LARGEST_MARGIN they would be lost: such margins are not for sums.
     """
-    sum_p, sum_q = np.empty((2, 2, len(margins), mask.shape[1]))
-    for query, phi in enumerate(margins):
-        for part in blocks(*phi.shape):
-            x = phi[:, part]
+    _, queries, samples = references.shape
+    n = np.empty((2, samples), np.int64)
+    sum_p, sum_q = np.empty((2, 2, numbers_of_sample(queries, combine), samples))
+    for part, phi, member in margin_blocks(references, combine):
+        n_in = np.count_nonzero(member, axis=0)
+        n[:, part] = n_in, len(member) - n_in
+        for query, x in enumerate(phi.swapaxes(0, 1)):
             small = np.exp(-np.abs(x))
             larger = 1 / (1 + small)
             smaller = small * larger
             likely = x >= 0
             p = np.where(likely, larger, smaller)
             q = np.where(likely, smaller, larger)
-            keep = mask[:, part].astype(np.float64)
+            keep = member.astype(np.float64)
             for side in (0, 1):
                 sum_p[side, query, part] = np.einsum("mn,mn->n", p, keep)
                 sum_q[side, query, part] = np.einsum("mn,mn->n", q, keep)
                 keep = 1 - keep
-    return Confidences(counts(mask), sum_p, sum_q)
-
-
-def counts(mask: Columns) -> np.ndarray:
-    """(2, N) references with and without each sample, of a mask (M, N)."""
-    n_in = np.empty(mask.shape[1], np.int64)
-    for part in blocks(*mask.shape):
-        n_in[part] = np.count_nonzero(mask[:, part], axis=0)
-    return np.stack([n_in, len(mask) - n_in])
+    return Confidences(n, sum_p, sum_q)
 
 
 def left_out(

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb.arguments import Anything, Array, Count
-from mia_nb.attacks.inputs import confidences_of, margins_per_query, select_lazily, sides
-from mia_nb.attacks.margins import Columns
+from mia_nb.attacks.inputs import combination, sides
+from mia_nb.attacks.reading import combined, select_lazily
 from mia_nb.attacks.reference import rmia
-from mia_nb.attacks.summaries import LARGEST_MARGIN, Confidences, left_out
+from mia_nb.attacks.summaries import LARGEST_MARGIN, Confidences, confidences_of, left_out
 from mia_nb.checks import checked
 from mia_nb.types import Signals, pair_ids
 
@@ -82,8 +82,8 @@ def rmia_tuned(
     else:
         sides("rmia_tuned", target, references, ("in", "out"), missing, summary.confidences)
     return rmia(
-        _cooled(target, summary.temperature),
-        _cooled(references, summary.temperature),
+        replace(target, margin=target.margin / summary.temperature),
+        select_lazily(references, np.arange(references.shape[0]), summary.temperature),
         combine=combine,
         missing=missing,
         summary=summary.confidences,
@@ -120,6 +120,7 @@ def tuned_outside(
     """
     if not temperatures or not all(0 < temperature < np.inf for temperature in temperatures):
         raise ValueError(f"temperatures={temperatures!r}: wanted one or several numbers above 0")
+    combine = combination("rmia", pool.query_kind, combine)
     sums = _sums_will_do(pool, min(temperatures))
     chosen = {}
     outside = {number: np.flatnonzero(unit != number) for number in wanted}
@@ -136,14 +137,15 @@ def tuned_outside(
 
 
 def _at_their_temperatures(
-    pool: Signals, unit: np.ndarray, chosen: dict[int, float], combine: str | None, sums: bool
+    pool: Signals, unit: np.ndarray, chosen: dict[int, float], combine: str, sums: bool
 ) -> Iterator[tuple[int, Tuned]]:
     """The pairs of `tuned_outside`, given the temperature of each unit."""
     for temperature in sorted(set(chosen.values())):
         numbers = {number for number, best in chosen.items() if best == temperature}
-        cooled = _cooled(select_lazily(pool, np.arange(len(unit))), temperature)
         everyone = np.ones(len(unit), bool)
-        outside = _confidences_outside(cooled, unit, numbers, everyone, combine, sums)
+        outside = _confidences_outside(
+            pool, unit, numbers, everyone, combine, sums, temperature=temperature
+        )
         for number, confidences in outside:
             yield number, Tuned(temperature, confidences)
 
@@ -162,18 +164,12 @@ def _pairs(pool: Signals) -> np.ndarray:
     return pair_ids(pool.member[:, informative])
 
 
-def _cooled(signals: Signals, temperature: float) -> Signals:
-    margin = signals.margin
-    if isinstance(margin, Columns):
-        return replace(signals, margin=margin.then(lambda block: block / temperature))
-    return replace(signals, margin=margin / temperature)
-
-
-def _combined(signals: Signals, combine: str | None) -> Signals:
-    """The signals with queries combined as `rmia` combines them, so that this is done once."""
-    margins = margins_per_query(signals, "rmia", combine)
-    combined = np.stack([phi[:, :] for phi in margins], axis=1)
-    return replace(signals.select(queries=slice(len(margins))), margin=combined)
+def _cooled(known: Signals, combine: str, temperature: float) -> Signals:
+    """The signals at a temperature, with queries combined as `rmia` does, so that this is done
+    once.
+    """
+    margin = combined(known.margin / temperature, combine)
+    return replace(known.select(queries=slice(margin.shape[1])), margin=margin)
 
 
 def _confidences_outside(
@@ -181,17 +177,19 @@ def _confidences_outside(
     unit: np.ndarray,
     wanted: set[int],
     kept: np.ndarray,
-    combine: str | None,
+    combine: str,
     sums: bool,
+    *,
+    temperature: float | None = None,
 ) -> Iterator[tuple[int, Confidences | None]]:
-    """For every wanted unit, its number and the confidences of all models outside it, of those that
-    are `kept` (M,) bool; None where no model is left, or without sums.
+    """For every wanted unit, its number and the confidences at a temperature of all models outside
+    it, of those that are `kept` (M,) bool; None where no model is left, or without sums.
     """
     if not sums:
         return iter([(number, None) for number in wanted])
 
     def read(rows: np.ndarray) -> Confidences:
-        return confidences_of(select_lazily(pool, rows[kept[rows]]), "rmia", combine)
+        return confidences_of(select_lazily(pool, rows[kept[rows]], temperature), combine)
 
     return left_out(unit, wanted, read)
 
@@ -202,7 +200,7 @@ def _best_temperatures(
     pair: np.ndarray,
     playing: dict[int, np.ndarray],
     temperatures: Sequence[float],
-    combine: str | None,
+    combine: str,
     sums: bool,
 ) -> dict[int, float]:
     """For every unit, the temperature at which models outside it find each other's members best.
@@ -217,7 +215,7 @@ def _best_temperatures(
     # for every unit, and model that plays the target: (AUC, mean log rate) at each temperature
     measured: dict[int, dict[int, list]] = {number: {} for number in playing}
     for temperature in temperatures:
-        cooled = _combined(_cooled(known, temperature), combine)
+        cooled = _cooled(known, combine, temperature)
         for row, numbers in units_of.items():
             pseudo_target = cooled.select(models=slice(row, row + 1)).hide()
             kept = pair != pair[row]
