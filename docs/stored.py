@@ -52,7 +52,7 @@ def text_of(value: str | list[str]) -> str:
 
 def run(path: Path) -> dict[str, list[dict]]:
     """What each cell shows in batch mode, by its id, with an empty folder of results."""
-    from mia_nb.cli.run import execute
+    from mia_nb.cli.executing import execute
     from mia_nb.parameters import read_parameters
 
     with tempfile.TemporaryDirectory() as folder:

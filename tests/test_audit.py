@@ -27,8 +27,7 @@ from mia_nb.auditing.gate import LimitVerdict, at_others, fewest
 from mia_nb.auditing.result import MAKING, QUERYING, provenance, strict
 from mia_nb.auditing.shift import class_mix, copies
 from mia_nb.cli import audit as command
-from mia_nb.cli import main, notebooks
-from mia_nb.cli import run as runner
+from mia_nb.cli import main, notebooks, run_key
 from mia_nb.parameters import Source, read_parameters
 from mia_nb.types import Query, Recipe, Scores, Signals
 
@@ -1044,10 +1043,10 @@ def test_a_builders_file_is_found_without_importing_the_package_around_it(tmp_pa
         ("fragile.inner.net:make", "fragile/inner/net.py"),
         ("loose.net:make", "loose/net.py"),
     ):
-        assert runner._fingerprint(builder) == store.sha256_of(tmp_path / file)
+        assert run_key.fingerprint(builder) == store.sha256_of(tmp_path / file)
     assert (
-        runner._fingerprint("fragile.absent:make") is None
-        and runner._fingerprint("sys:exit") is None
+        run_key.fingerprint("fragile.absent:make") is None
+        and run_key.fingerprint("sys:exit") is None
     )
 
 

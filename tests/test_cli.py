@@ -19,8 +19,9 @@ import pytest
 from nbformat import v4
 
 from mia_nb import parameters, store
-from mia_nb.cli import _join_parameters, _parser, main, notebooks
+from mia_nb.cli import _join_parameters, _parser, main, notebooks, run_key
 from mia_nb.cli import run as runner
+from mia_nb.cli.progress import Overall, Progress
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMETERS = """epochs: int = 16  # passes over the data
@@ -333,7 +334,7 @@ def test_a_runs_key_is_content_and_not_places(desk):
     def key(*given, **places):
         steps = notebooks.plan("train", None, given, notebooks.folders())
         steps = [step._replace(parameters=step.parameters | places) for step in steps]
-        return store.content_key(runner._run_recipe(steps, desk / "results"))
+        return store.content_key(run_key.run_recipe(steps, desk / "results"))
 
     base = key()
     assert key(("epochs", "16")) == base == key(results="elsewhere")
@@ -448,7 +449,7 @@ def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
 
 def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):
     steps = notebooks.plan("train", None, [], notebooks.folders())
-    recipe = runner._run_recipe(steps, desk / "results")
+    recipe = run_key.run_recipe(steps, desk / "results")
     with store.open_folder("results", "run", "01_train", store.content_key(recipe), recipe).lock(
         "run"
     ):
@@ -476,7 +477,7 @@ def test_a_file_that_changes_while_a_notebook_reads_it_is_no_result_of_the_file_
 def test_a_run_that_names_a_pool_by_its_first_letters_is_about_the_pool_that_this_is_now(desk):
     def key(pool):
         steps = notebooks.plan("train", None, [("pool", pool)], notebooks.folders())
-        return store.content_key(runner._run_recipe(steps, desk / "results"))
+        return store.content_key(run_key.run_recipe(steps, desk / "results"))
 
     nothing = key("a")
     folder = store.open_folder(desk / "results", "pool", "one", "a" * 64, {})
@@ -492,7 +493,7 @@ def test_progress_is_the_last_line_written_and_rewritten_in_place_on_a_terminal(
     capsys, monkeypatch
 ):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    progress = runner.Progress("a.ipynb", 4)
+    progress = Progress("a.ipynb", 4)
     progress.shown -= 1
     progress.write("epoch 1\repoch 2\n\x1b[31m \n")
     out = capsys.readouterr().out
@@ -506,7 +507,7 @@ def test_progress_is_the_last_line_written_and_rewritten_in_place_on_a_terminal(
 def test_a_run_says_what_share_is_done_and_how_long_the_rest_may_take(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
-    overall = runner.Overall({"a": 1, "b": 2, "c": 1}, todo=["b", "c"])  # a is there
+    overall = Overall({"a": 1, "b": 2, "c": 1}, todo=["b", "c"])  # a is there
     assert overall.line(0.0) == " 25%"
     now[0] = 20.0
     # 20 s for a quarter of it all, and a half is left
@@ -517,7 +518,7 @@ def test_a_run_says_what_share_is_done_and_how_long_the_rest_may_take(monkeypatc
 
 def test_what_a_cell_says_of_itself_counts(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    progress = runner.Progress("a.ipynb", 4)
+    progress = Progress("a.ipynb", 4)
     progress.next_cell({}, 1)
     progress.shown -= 1
     progress.write("training 8 networks: 40 %, loss 1, 8 s left\n")
@@ -525,7 +526,7 @@ def test_what_a_cell_says_of_itself_counts(capsys, monkeypatch):
 
 
 def test_a_warning_of_a_notebook_stays_on_the_screen_as_one_line(capsys):
-    progress = runner.Progress("a.ipynb", 4)
+    progress = Progress("a.ipynb", 4)
     progress.write(
         "/tmp/1.py:1: UserWarning: set: classes 'a' and 'A' look alike\n  images ="
         " data.load(path)\n"
@@ -793,10 +794,10 @@ def test_an_edited_model_builder_is_another_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     builder = tmp_path / "edited_builder.py"
     builder.write_text("def net(): return 1\n")
-    before = runner._fingerprint("edited_builder:net")
+    before = run_key.fingerprint("edited_builder:net")
     builder.write_text("def net(): return 2  # edited\n")
-    assert before is not None and runner._fingerprint("edited_builder:net") != before
-    assert runner._fingerprint("no_such_module:net") is None
+    assert before is not None and run_key.fingerprint("edited_builder:net") != before
+    assert run_key.fingerprint("no_such_module:net") is None
 
 
 def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_run(
@@ -811,25 +812,25 @@ def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_r
         ("blocks", "def net(): return 1\n"),
     ):
         (package / f"{name}.py").write_text(text)
-    before = runner._fingerprint("stamped_package.net:net")
+    before = run_key.fingerprint("stamped_package.net:net")
     (package / "blocks.py").write_text("def net(): return 2\n")
-    assert runner._fingerprint("stamped_package.net:net") not in (before, None)
+    assert run_key.fingerprint("stamped_package.net:net") not in (before, None)
     for name in ("cat", "dog"):
         (tmp_path / "images" / name).mkdir(parents=True)
     (tmp_path / "images/cat/1.png").write_bytes(b"1")
-    before = runner._fingerprint("images")
+    before = run_key.fingerprint("images")
     # same bytes and time, another label
     (tmp_path / "images/cat/1.png").rename(tmp_path / "images/dog/1.png")
-    assert runner._fingerprint("images") != before
+    assert run_key.fingerprint("images") != before
     file = tmp_path / "outputs.npz"
     file.write_bytes(b"1")
     before, times = (
-        runner._fingerprint("outputs.npz"),
+        run_key.fingerprint("outputs.npz"),
         (file.stat().st_atime_ns, file.stat().st_mtime_ns),
     )
     file.write_bytes(b"2")
     os.utime(file, ns=times)
-    assert runner._fingerprint("outputs.npz") != before
+    assert run_key.fingerprint("outputs.npz") != before
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ import mia_nb as mia
 from mia_nb import escape, metrics, store
 from mia_nb.cli import main
 from mia_nb.cli import run as runner
+from mia_nb.cli.progress import Progress
 
 IMAGE = "<img src=x onerror=alert(1)>"
 LINK = "[x](javascript:alert(1)) | `y` $z$ # &lt;"
@@ -176,7 +177,7 @@ def test_the_verdict_after_a_run_is_the_text_that_markdown_showed(tmp_path, monk
 def test_progress_of_a_run_shows_what_cells_print_without_their_control_characters(
     capsys, monkeypatch
 ):
-    progress = runner.Progress(f"{ESCAPES}.ipynb", 2)
+    progress = Progress(f"{ESCAPES}.ipynb", 2)
     progress.shown = -1e9
     progress.write(f"{ESCAPES} is trained")
     progress.end(outcome="")

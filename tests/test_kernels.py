@@ -12,8 +12,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from mia_nb.cli.executing import Killed, execute
 from mia_nb.cli.kernels import MODULES
-from mia_nb.cli.run import Killed, execute
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="kernels are forked on Linux alone")
 pytestmark = [pytest.mark.notebook, linux]

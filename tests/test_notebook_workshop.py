@@ -13,7 +13,7 @@ import pytest
 
 from mia_nb import store, workshop
 from mia_nb.cli import main
-from mia_nb.cli.run import execute
+from mia_nb.cli.executing import execute
 from mia_nb.cli.status import read_status
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]

@@ -15,7 +15,7 @@ import pytest
 from mia_nb import metrics, plots, query, training
 from mia_nb.attacks import align as aligned
 from mia_nb.attacks import in_words, literature, score
-from mia_nb.cli.run import execute
+from mia_nb.cli.executing import execute
 from mia_nb.parameters import read_parameters, record_of
 from mia_nb.types import Recipe
 

@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         where = escape.terminal(error.filename or "results")
         return _complain(f"{where}: {error.strerror or error}; {advice}", 2)
     except RuntimeError as error:
-        from mia_nb.cli.run import Failed
+        from mia_nb.cli.executing import Failed
 
         if not isinstance(error, Failed):
             raise

@@ -82,14 +82,14 @@ def _kernel() -> str:
     """Run a notebook that imports the package."""
     import nbformat
 
-    from mia_nb.cli import run
+    from mia_nb.cli.executing import execute
 
     start = time.monotonic()
     cell = nbformat.v4.new_code_cell("import mia_nb")
     with tempfile.TemporaryDirectory() as folder:
         notebook = Path(folder, "probe.ipynb")
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), notebook)
-        run.execute(notebook, Path(folder, "out.ipynb"), {}, quiet=True)
+        execute(notebook, Path(folder, "out.ipynb"), {}, quiet=True)
     return f"runs a notebook in {time.monotonic() - start:.1f} s"
 
 

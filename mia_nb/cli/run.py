@@ -1,59 +1,31 @@
-"""Run notebooks through papermill: skip those that are done, record the status of each, and report
-errors in few lines.
+"""Run notebooks: skip those that are done, record the status of each, and keep the report up to
+date.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import importlib.metadata
-import importlib.util
-import logging
 import os
-import re
-import sys
 import time
 from argparse import Namespace
 from datetime import UTC, datetime
-from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import filelock
 
 from mia_nb import __version__, escape, store
-from mia_nb._files import parse_json
 from mia_nb.cli import notebooks
-from mia_nb.cli.notebooks import PACKAGE, Step
-from mia_nb.cli.progress import ANSI, Overall, Progress
+from mia_nb.cli.executing import Failed, Killed, execute
+from mia_nb.cli.notebooks import Step
+from mia_nb.cli.progress import Overall
 from mia_nb.cli.report import PROVENANCE, REPORT, provenance, report, verdict_lines
+from mia_nb.cli.run_key import fingerprint, run_recipe, values_in_key
 from mia_nb.cli.say import say, short
 from mia_nb.cli.status import STATUS, is_whole, lost_figures, read_status
-from mia_nb.digests import digest
 from mia_nb.parameters import changed, read_parameters, refuse_values
 from mia_nb.types import Recipe
 
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
-
-USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
-BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
-# parameters, in groups too, that change how or where a run is done and not its results: they are no
-# part of its key
-NOT_IN_KEY = ("force", "workers", "backend", "results", "data_root")
-STARTS = 3  # attempts to start a kernel
 MOST_LINES = 8  # of notebooks whose figures failed
-SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
-
-
-class Failed(RuntimeError):
-    """A notebook did not finish for a reason that is not bad input; the message is at most ten
-    lines.
-    """
-
-
-class Killed(Failed):
-    """Its kernel died, or never answered."""
 
 
 def _workers(args: Namespace) -> list[tuple[str, str]]:
@@ -116,7 +88,7 @@ def run(
     results = Path(results).absolute()
     for step in steps:
         _refuse_parameters(step, results)
-    recipe = _run_recipe(steps, results)
+    recipe = run_recipe(steps, results)
     folder = store.open_folder(
         results, "run", name, store.content_key(recipe), recipe, version=__version__
     )
@@ -265,243 +237,15 @@ def _injected_parameters(step: Step, results: Path, force: bool) -> dict:
     return changed(read_parameters(step.notebook), values)
 
 
-def execute(
-    notebook: Path,
-    out: Path,
-    parameters: dict,
-    *,
-    quiet: bool = False,
-    overall: Overall | None = None,
-) -> list[str]:
-    """Execute a notebook with papermill, in a kernel of this interpreter, and write it to `out`.
-
-    Parameters:
-        notebook: path of the notebook
-        out: where the executed notebook is written, cell by cell
-        parameters: {name: value}, injected into the notebook
-        quiet: show no progress
-        overall: the progress of the run that the notebook is a step of
-
-    Returns:
-        A line for each figure that failed.
-
-    Raises:
-        ValueError: for bad input, and for a full or write-protected disk.
-        Failed: for any other error, in a few lines; Killed where the kernel died.
-    """
-    import nbformat
-    from papermill.exceptions import PapermillExecutionError
-
-    node = nbformat.v4.upgrade(nbformat.read(notebook, as_version=4))
-    node.metadata["kernelspec"] = SPEC
-    node.metadata.pop("papermill", None)
-    # papermill adds a cell
-    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet, overall)
-    try:
-        _execute(node, out, parameters, progress)
-    except PapermillExecutionError as error:
-        # the run went on after errors in cells tagged `raises-exception`; papermill complains of
-        # these too, at its end
-        lost = _figures_alone(out)
-        progress.end(f"{len(lost)} figure{'s' * (len(lost) > 1)} failed" if lost else "failed")
-        if not lost:
-            raise _explain(error, out) from error
-        return lost
-    except RuntimeError as error:  # nbclient's DeadKernelError among them
-        progress.end("killed")
-        raise Killed(
-            f"{out.stem}: the kernel died in cell {progress.cell} of {progress.cells}; out of"
-            f" memory, or killed by hand?\n  {_clip(str(error))}\n  done so far: {short(out)}"
-        ) from error
-    except BaseException:
-        progress.end("stopped")
-        raise
-    progress.end()
-    return []
-
-
-def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress) -> None:
-    """Execute a notebook with papermill, which writes it to `out`. Two kernels that start at once
-    may draw the same port: one that dies before its first cell is started again.
-    """
-    import nbformat
-    import papermill
-
-    from mia_nb.cli.kernels import BatchKernels
-
-    # it calls parameters typed `str | None` unknown
-    logging.getLogger("papermill").setLevel(logging.ERROR)
-    template = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
-    for attempt in range(1, STARTS + 1):
-        nbformat.write(node, out)
-        try:
-            papermill.execute_notebook(
-                template,
-                template,
-                parameters,
-                kernel_name=SPEC["name"],
-                kernel_manager_class=BatchKernels,
-                progress_bar=False,
-                stdout_file=progress,
-                stderr_file=progress,
-                on_cell_start=progress.next_cell,
-            )
-            return
-        except RuntimeError:
-            if progress.cell or attempt == STARTS:
-                raise
-
-
-def _figures_alone(out: Path) -> list[str]:
-    """A line for each figure that failed; [] where anything else failed. Where only figures did,
-    papermill's marks of a failed run are taken out of the notebook.
-    """
-    import nbformat
-    from papermill.execute import remove_error_markers
-
-    from mia_nb.report import is_figure, lost_figures
-
-    notebook = remove_error_markers(nbformat.read(out, as_version=4))
-    for cell in notebook.cells:
-        if cell.metadata.get("papermill", {}).get("exception"):  # the run stopped there
-            return []
-        failed = any(output.output_type == "error" for output in cell.get("outputs", []))
-        if failed and not is_figure(cell):
-            return []
-    nbformat.write(notebook, out)
-    return lost_figures(notebook.cells)
-
-
-def _explain(error: Exception, out: Path) -> Exception:
-    """A papermill error as ValueError of one line (bad input, the user's disk) or as Failed of a
-    few lines.
-    """
-    trace = ANSI.sub("", "\n".join(error.traceback))
-    message = error.evalue.strip() or error.ename
-    places_in_package = re.findall(r"(mia_nb[/\\][\w/\\]+\.py:\d+)", trace)
-    place_in_cell = re.search(r"Cell In\[\d+\], line (\d+)", trace)
-    number = int(place_in_cell[1]) if place_in_cell else 1
-    line = "".join(error.source.splitlines()[number - 1 : number]).strip()
-    is_check = places_in_package or line.startswith("raise ValueError(")  # the notebook's own
-    is_refusal = error.ename in ("ValueError", "Corrupt") and is_check
-    system = re.match(r"\[Errno (\d+)\]", message)
-    if is_refusal or (system and int(system[1]) in USERS_DISK):
-        return ValueError(f"{out.stem}: {_clip(message)} (see {short(out)})")
-    lines = [
-        f"{out.stem} failed in cell In[{error.exec_count}]: {line}",
-        f"  {error.ename}: {_clip(message)}",
-    ]
-    if places_in_package:
-        lines.append(f"  raised at {places_in_package[-1]}")
-    lines.append(f"  done so far, with the whole trace: {short(out)}")
-    return Failed("\n".join(lines))
-
-
-def _key_parameters(parameters: dict) -> dict:
-    """The parameters, those in groups included, that decide the results of a notebook."""
-    kept = {name: value for name, value in parameters.items() if name not in NOT_IN_KEY}
-    for name, group in kept.items():
-        if isinstance(group, dict):
-            kept[name] = {key: value for key, value in group.items() if key not in NOT_IN_KEY}
-    return kept
-
-
-def _with_groups(values: dict) -> dict:
-    """The parameters and, beside them, those of the groups that may name files or builders."""
-    return {**values, **values.get("source", {}), **values.get("recipe", {})}
-
-
 def _refuse_changed(step: Step, entry: dict, folder: store.Folder, file: str) -> None:
     """Raise ValueError where a file that a parameter names changed while the notebook ran: its
     results would be stored as those of the file before the change.
     """
-    for name, value in _with_groups(_key_parameters(step.parameters)).items():
+    for name, value in values_in_key(step.parameters).items():
         before = entry["files"].get(name)
-        if before and Path(str(value)).is_file() and _fingerprint(value) != before:
+        if before and Path(str(value)).is_file() and fingerprint(value) != before:
             folder.remove(file)
             raise ValueError(f"{name}={value} was changed while {file} ran: run it again")
-
-
-def _run_recipe(steps: list[Step], results: Path) -> dict:
-    """The record that a run's key is a digest of: parameters, notebooks, the package's code and the
-    files, builders and pools that parameters name.
-    """
-    entries = []
-    for step in steps:
-        values = _key_parameters(step.parameters)
-        fingerprints = {}
-        for name, value in _with_groups(values).items():
-            if fingerprint := _fingerprint(value):
-                fingerprints[name] = fingerprint
-        if values.get("pool"):
-            # a parameter may hold the first letters of a pool's key: the pool they name may change
-            with contextlib.suppress(ValueError):
-                pool = store.find(str(values["pool"]), results, "pool")
-                fingerprints["pool"] = digest(pool.files())
-        cells = parse_json(step.notebook.read_text(encoding="utf-8"))["cells"]
-        code = [[cell["cell_type"], "".join(cell["source"])] for cell in cells]
-        entries.append(
-            {
-                "notebook": step.notebook.stem,
-                "parameters": values,
-                "files": fingerprints,
-                "source": digest(code),
-            }
-        )
-    sources = {str(path.relative_to(PACKAGE)): path.read_bytes() for path in PACKAGE.rglob("*.py")}
-    return {"steps": entries, "package": digest(sources)}
-
-
-def _fingerprint(value: object) -> str | None:
-    """Digest of the file, folder or builder that a parameter names, None if it names none: changed
-    data or a changed builder is a new run.
-
-    Read are the content of a file, all code of a builder's package, and of a folder the names,
-    sizes and times of its files. Caveat: what a builder outside of any package imports is not read.
-    """
-    if not isinstance(value, str) or not 0 < len(value) < 1000 or "\0" in value:
-        return None
-    path = Path(value)
-    if BUILDER.fullmatch(value):
-        path = _file_of_builder(value) or path
-        while (path.parent / "__init__.py").is_file():
-            path = path.parent
-        if path.is_dir():
-            files = path.rglob("*.py")
-            return digest({str(file.relative_to(path)): store.sha256_of(file) for file in files})
-    if path.is_file():
-        return store.sha256_of(path)
-    if not path.exists():
-        return None
-    files = []
-    for folder, _, names in os.walk(path):
-        files += [Path(folder, name) for name in names]
-    stats = {}
-    for file in sorted(files):
-        if file.exists():  # a link may lead nowhere
-            stat = file.stat()
-            stats[str(file.relative_to(path))] = (stat.st_size, stat.st_mtime_ns)
-    return digest(stats)
-
-
-def _file_of_builder(builder: str) -> Path | None:
-    """The file of `module:function`, found as a kernel would find it, in the working directory
-    first. Its package is not imported: that may be slow, and may fail outside of a kernel.
-    """
-    top, *rest = builder.partition(":")[0].split(".")
-    sys.path.insert(0, os.getcwd())
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    finally:
-        sys.path.pop(0)
-    for name in rest:
-        places = spec.submodule_search_locations if spec is not None else None
-        spec = PathFinder.find_spec(name, places or [])
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        return None
-    return Path(spec.origin)
 
 
 def _file_names(steps: list[Step]) -> list[str]:
@@ -524,9 +268,3 @@ def _is_intact(folder: store.Folder, file: str) -> bool:
         say(f"{short(folder.path / file)} is missing, truncated or altered: making it again")
         return False
     return True
-
-
-def _clip(message: str) -> str:
-    """On one line, and not longer than a screenful."""
-    line = " ".join(message.split())
-    return line if len(line) <= 600 else line[:600] + " ..."

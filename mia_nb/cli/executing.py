@@ -1,0 +1,167 @@
+"""One notebook, executed by papermill, and what went wrong in it in few lines."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mia_nb.cli.progress import ANSI, Overall, Progress
+from mia_nb.cli.say import short
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+STARTS = 3  # attempts to start a kernel
+SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipykernel)"}
+
+
+class Failed(RuntimeError):
+    """A notebook did not finish for a reason that is not bad input; the message is at most ten
+    lines.
+    """
+
+
+class Killed(Failed):
+    """Its kernel died, or never answered."""
+
+
+def execute(
+    notebook: Path,
+    out: Path,
+    parameters: dict,
+    *,
+    quiet: bool = False,
+    overall: Overall | None = None,
+) -> list[str]:
+    """Execute a notebook with papermill, in a kernel of this interpreter, and write it to `out`.
+
+    Parameters:
+        notebook: path of the notebook
+        out: where the executed notebook is written, cell by cell
+        parameters: {name: value}, injected into the notebook
+        quiet: show no progress
+        overall: the progress of the run that the notebook is a step of
+
+    Returns:
+        A line for each figure that failed.
+
+    Raises:
+        ValueError: for bad input, and for a full or write-protected disk.
+        Failed: for any other error, in a few lines; Killed where the kernel died.
+    """
+    import nbformat
+    from papermill.exceptions import PapermillExecutionError
+
+    node = nbformat.v4.upgrade(nbformat.read(notebook, as_version=4))
+    node.metadata["kernelspec"] = SPEC
+    node.metadata.pop("papermill", None)
+    # papermill adds a cell
+    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet, overall)
+    try:
+        _execute(node, out, parameters, progress)
+    except PapermillExecutionError as error:
+        # the run went on after errors in cells tagged `raises-exception`; papermill complains of
+        # these too, at its end
+        lost = _figures_alone(out)
+        progress.end(f"{len(lost)} figure{'s' * (len(lost) > 1)} failed" if lost else "failed")
+        if not lost:
+            raise _explain(error, out) from error
+        return lost
+    except RuntimeError as error:  # nbclient's DeadKernelError among them
+        progress.end("killed")
+        raise Killed(
+            f"{out.stem}: the kernel died in cell {progress.cell} of {progress.cells}; out of"
+            f" memory, or killed by hand?\n  {_clip(str(error))}\n  done so far: {short(out)}"
+        ) from error
+    except BaseException:
+        progress.end("stopped")
+        raise
+    progress.end()
+    return []
+
+
+def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress) -> None:
+    """Execute a notebook with papermill, which writes it to `out`. Two kernels that start at once
+    may draw the same port: one that dies before its first cell is started again.
+    """
+    import nbformat
+    import papermill
+
+    from mia_nb.cli.kernels import BatchKernels
+
+    # it calls parameters typed `str | None` unknown
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    template = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
+    for attempt in range(1, STARTS + 1):
+        nbformat.write(node, out)
+        try:
+            papermill.execute_notebook(
+                template,
+                template,
+                parameters,
+                kernel_name=SPEC["name"],
+                kernel_manager_class=BatchKernels,
+                progress_bar=False,
+                stdout_file=progress,
+                stderr_file=progress,
+                on_cell_start=progress.next_cell,
+            )
+            return
+        except RuntimeError:
+            if progress.cell or attempt == STARTS:
+                raise
+
+
+def _figures_alone(out: Path) -> list[str]:
+    """A line for each figure that failed; [] where anything else failed. Where only figures did,
+    papermill's marks of a failed run are taken out of the notebook.
+    """
+    import nbformat
+    from papermill.execute import remove_error_markers
+
+    from mia_nb.report import is_figure, lost_figures
+
+    notebook = remove_error_markers(nbformat.read(out, as_version=4))
+    for cell in notebook.cells:
+        if cell.metadata.get("papermill", {}).get("exception"):  # the run stopped there
+            return []
+        failed = any(output.output_type == "error" for output in cell.get("outputs", []))
+        if failed and not is_figure(cell):
+            return []
+    nbformat.write(notebook, out)
+    return lost_figures(notebook.cells)
+
+
+def _explain(error: Exception, out: Path) -> Exception:
+    """A papermill error as ValueError of one line (bad input, the user's disk) or as Failed of a
+    few lines.
+    """
+    trace = ANSI.sub("", "\n".join(error.traceback))
+    message = error.evalue.strip() or error.ename
+    places_in_package = re.findall(r"(mia_nb[/\\][\w/\\]+\.py:\d+)", trace)
+    place_in_cell = re.search(r"Cell In\[\d+\], line (\d+)", trace)
+    number = int(place_in_cell[1]) if place_in_cell else 1
+    line = "".join(error.source.splitlines()[number - 1 : number]).strip()
+    is_check = places_in_package or line.startswith("raise ValueError(")  # the notebook's own
+    is_refusal = error.ename in ("ValueError", "Corrupt") and is_check
+    system = re.match(r"\[Errno (\d+)\]", message)
+    if is_refusal or (system and int(system[1]) in USERS_DISK):
+        return ValueError(f"{out.stem}: {_clip(message)} (see {short(out)})")
+    lines = [
+        f"{out.stem} failed in cell In[{error.exec_count}]: {line}",
+        f"  {error.ename}: {_clip(message)}",
+    ]
+    if places_in_package:
+        lines.append(f"  raised at {places_in_package[-1]}")
+    lines.append(f"  done so far, with the whole trace: {short(out)}")
+    return Failed("\n".join(lines))
+
+
+def _clip(message: str) -> str:
+    """On one line, and not longer than a screenful."""
+    line = " ".join(message.split())
+    return line if len(line) <= 600 else line[:600] + " ..."
