@@ -29,6 +29,7 @@ INSIDE = {
     "_files": "checks",
     "_memory": "checks",
     "_arrays": "checks",
+    "_yaml": "checks",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

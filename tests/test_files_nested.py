@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mia_nb import parameters, report, store
+from mia_nb import _yaml, parameters, report, store
 from mia_nb._files import listed, parse_json
 from mia_nb.digests import digest
 from mia_nb.workshop import cube
@@ -72,7 +72,7 @@ READERS = {  # what reads a text nested as deep: (how, what it refuses it by)
         lambda path: parameters.parse("x = " + "[" * 19_000, path),
         "cannot be read|is not Python",
     ),
-    "yaml": (lambda path: parameters.read_yaml("[" * 9000, "x"), "nested too deep"),
+    "yaml": (lambda path: _yaml.read_yaml("[" * 9000, "x"), "nested too deep"),
     "digest": (lambda path: digest(nested_list()), "nested too deeply"),
     "report": (lambda path: report._cells(path, DEEP.encode()), "is not a notebook .*recursion"),
 }

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from mia_nb._yaml import LONGEST_YAML, read_yaml, read_yaml_file
 from mia_nb.cli.notebooks import read_preset
-from mia_nb.parameters import LONGEST_YAML, read_yaml, read_yaml_file
 
 READ = {
     "012": 12,

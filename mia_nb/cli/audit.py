@@ -17,6 +17,7 @@ import numpy as np
 
 from mia_nb import auditing, escape, store
 from mia_nb._files import parse_json, replacing
+from mia_nb._yaml import read_yaml
 from mia_nb.attacks import suite
 from mia_nb.auditing.elsewhere import array_in
 from mia_nb.auditing.model_audit import MEASURED
@@ -30,7 +31,6 @@ from mia_nb.cli.say import say
 from mia_nb.cli.status import lost_figures
 from mia_nb.digests import digest
 from mia_nb.metrics.pairs import units
-from mia_nb.parameters import read_yaml
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 JUNIT = "junit.xml"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mia_nb import escape
+from mia_nb._yaml import read_yaml_file
 from mia_nb.checks import hint, positive, shown
 from mia_nb.cli.say import say
 from mia_nb.parameters import (
@@ -22,7 +23,6 @@ from mia_nb.parameters import (
     described,
     read_parameters,
     read_text,
-    read_yaml_file,
     record_of,
 )
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from mia_nb import escape
+from mia_nb._yaml import read_yaml_file
 from mia_nb.arguments import Array, Count
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked
@@ -20,7 +21,6 @@ from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.tables import by_attack, rates_of, summary
 from mia_nb.metrics.targets import FPR
-from mia_nb.parameters import read_yaml_file
 from mia_nb.types import Recipe, Scores
 
 PRIOR = 0.01  # one image in a hundred is a member

@@ -51,9 +51,9 @@ from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple
 
+from mia_nb._yaml import read_yaml_file
 from mia_nb.metrics.targets import per_target_metrics
 from mia_nb.metrics.uncertainty import interval
-from mia_nb.parameters import read_yaml_file
 from mia_nb.studies.joins import matches, pairs, side_settings
 from mia_nb.studies.setting import Setting, usable
 from mia_nb.types import Scores
