@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from mia_nb import _yaml, parameters, report, store
-from mia_nb._files import listed, parse_json
+from mia_nb._files import parse_json
 from mia_nb.digests import digest
+from mia_nb.store.manifest import listed
 from mia_nb.workshop import cube
 
 DEEP = "[" * 100_000

@@ -19,8 +19,9 @@ import pytest
 from attack_worlds import gaussian, save_signals, signals
 
 import mia_nb
-from mia_nb import _files, store
+from mia_nb import store
 from mia_nb._files import replacing, scratch_name
+from mia_nb.store import manifest
 from mia_nb.types import PER_MODEL
 
 
@@ -442,8 +443,8 @@ def test_a_manifest_is_parsed_once_and_then_only_what_was_appended(folder, monke
         folder.write_bytes(f"f{n}", b"1")
     os.utime(folder.path / store.MANIFEST, (1, 1))
     folder.files()
-    parsed, entry = [], _files._entry
-    monkeypatch.setattr(_files, "_entry", lambda line: parsed.append(line) or entry(line))
+    parsed, entry = [], manifest._entry
+    monkeypatch.setattr(manifest, "_entry", lambda line: parsed.append(line) or entry(line))
     assert all(folder.intact(f"f{n}") for n in range(50)) and not parsed
     folder.write_bytes("new", b"1")
     assert folder.intact("new") and len(list(filter(None, parsed))) == 1

@@ -27,7 +27,6 @@ What is checked when (docs/store.md):
     mia-nb show, clean, doctor          every listed file, read or not
 """
 
-from mia_nb._files import MANIFEST
 from mia_nb.store.folder import (
     READ_ONLY,
     Corrupt,
@@ -40,6 +39,7 @@ from mia_nb.store.folder import (
     place,
     sha256_of,
 )
+from mia_nb.store.manifest import MANIFEST
 from mia_nb.store.signals import (
     DESIGN,
     FINISHED,

@@ -24,19 +24,15 @@ import numpy as np
 
 from mia_nb._arrays import array_in, arrays_in
 from mia_nb._files import (
-    MANIFEST,
-    alone,
     discard,
     is_file,
-    is_plain,
-    listed,
-    no_link,
     open_file,
     parse_json,
     scratch_name,
 )
 from mia_nb.arguments import PathLike
 from mia_nb.checks import checked, shown
+from mia_nb.store.manifest import MANIFEST, append, is_plain, listed
 
 try:
     import fcntl
@@ -413,24 +409,12 @@ class Folder:
         return [path.name for path in stale]
 
     def _append(self, entries: dict[str, str | None]) -> None:
-        """Append to the manifest in one write, on a line of its own even after a torn one.
-
-        One writer at a time: appends from several machines are not atomic on every file system.
+        """Append to the manifest, one writer at a time: appends from several machines are not
+        atomic on every file system.
         """
         self._check_own()
-        lines = "".join(
-            json.dumps({"file": name, "sha256": sha}) + "\n" for name, sha in entries.items()
-        )
         with self.lock("manifest"):
-            alone(self.path / MANIFEST)
-            self._append_lines(lines)
-
-    def _append_lines(self, lines: str) -> None:
-        with open(self.path / MANIFEST, "a+b", buffering=0, opener=no_link) as file:
-            file.seek(max(file.tell() - 1, 0))
-            torn = file.read(1) not in (b"", b"\n")
-            file.write((b"\n" if torn else b"") + lines.encode())
-            os.fsync(file.fileno())
+            append(self.path / MANIFEST, entries)
 
 
 @contextlib.contextmanager
