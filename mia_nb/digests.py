@@ -11,28 +11,26 @@ refused. In doubt something is included: training once more costs time, a wrong 
 
 from __future__ import annotations
 
-import contextlib
+import builtins
 import copyreg
 import dis
 import enum
 import functools
 import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import inspect
-import os
 import pickle
 import struct
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mia_nb._code_origin import file_digest, installed, version
 from mia_nb._files import without_collection
 
 if TYPE_CHECKING:
@@ -64,7 +62,6 @@ DERIVED = {
     "__private_attributes__",
     "model_computed_fields",
 }
-PACKAGES = {"site-packages", "dist-packages"}
 GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
@@ -156,7 +153,7 @@ class _Writer:
 
     def version(self, home: str | None) -> str:
         """The version of the distribution that a module is in; "" if versions do not count."""
-        return _version(home) if self.versions else ""
+        return version(home) if self.versions else ""
 
     def hex(self, contents: tuple) -> str:
         """Write these contents; the sha256 of all that was written."""
@@ -353,8 +350,8 @@ class _Writer:
         for name in sorted(reads):
             if name in function.__globals__:
                 value = function.__globals__[name]
-            elif hasattr(_BUILTINS, name):
-                value = getattr(_BUILTINS, name)
+            elif hasattr(builtins, name):
+                value = getattr(builtins, name)
             else:
                 self.put("missing", name)
                 continue
@@ -395,7 +392,7 @@ class _Writer:
         else:
             self.numbers[id(module)] = len(self.numbers)
             self.kept_alive.append(module)
-            self.put("own module", name, _file_digest(module))
+            self.put("own module", name, file_digest(module))
         for attribute in sorted({*attributes} & vars(module).keys()):
             value = vars(module)[attribute]
             if not isinstance(value, types.ModuleType):
@@ -495,7 +492,6 @@ SCALARS: dict[type, Callable] = {
 HEAP_TYPE = 1 << 9
 NUMBERED = (types.FunctionType, type)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_BUILTINS = importlib.import_module("builtins")
 
 
 CONTAINERS: dict[type, Callable] = {
@@ -581,7 +577,7 @@ def _write_extension(writer: _Writer, values: pandas.api.extensions.ExtensionArr
 
 
 # --------------------------------------------------------------------------------------------------
-# where code comes from
+# what code names
 
 
 def _type_name(value: object) -> str:
@@ -623,97 +619,3 @@ def _looked_up(home: str, name: str) -> object:
     for part in name.split("."):
         value = getattr(value, part, None)
     return value
-
-
-@functools.cache
-def _standard_library() -> tuple[str, ...]:
-    """The folders of Python's own modules."""
-    places = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-    return tuple({os.path.realpath(place) + os.sep for place in places})
-
-
-def installed(name: str | None) -> bool:
-    """Whether a module belongs to Python, to an installed package or to this package, whose version
-    identifies its code.
-
-    All other code is the user's own: a script, a cell, a file or folder beside it, a package that
-    was installed in editable mode.
-    """
-    top = str(name).partition(".")[0]
-    if top in (__package__, "builtins"):
-        return True
-    if top in ("__main__", "__mp_main__", "None", ""):
-        return False
-    places = _source_paths(top)
-    if not places:
-        return top in sys.stdlib_module_names
-    return all(_is_package_place(place) for place in places)
-
-
-def _source_paths(top: str) -> list[str]:
-    """The file or folders from which a module or package is, or would be, imported."""
-    module = sys.modules.get(top)
-    if module is None:
-        spec = None
-        with contextlib.suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(top)
-        if spec is None:
-            return []
-        places = [
-            *(spec.submodule_search_locations or ()),
-            spec.origin if spec.has_location else "",
-        ]
-    else:
-        places = [*getattr(module, "__path__", ()), getattr(module, "__file__", "")]
-    return [str(place) for place in places if place]
-
-
-def _is_package_place(place: str) -> bool:
-    """Whether a file or folder is of an installed package or of Python itself."""
-    if PACKAGES & {*Path(place).parts}:
-        return True
-    return os.path.realpath(place).startswith(_standard_library())
-
-
-def _version(name: str | None) -> str:
-    """The version of the distribution that a module is in."""
-    top = str(name).partition(".")[0]
-    if top == __package__:
-        return _version_here()
-    if top in sys.stdlib_module_names:
-        return sys.version
-    return _version_of(top, str(getattr(sys.modules.get(top), "__version__", "")))
-
-
-@functools.cache
-def _version_of(top: str, stated: str) -> str:
-    """The version of an installed top-level module; `stated`, its own, if no package has it."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(top)
-    names = importlib.metadata.packages_distributions().get(top, [])
-    return " ".join(importlib.metadata.version(name) for name in names) or stated
-
-
-@functools.cache
-def _version_here() -> str:
-    """The version of this package; in a checkout, a checksum of its code."""
-    folder = Path(__file__).parent
-    if _is_package_place(str(folder)):
-        return importlib.metadata.version(__package__)
-    files = sorted(folder.rglob("*.py"))
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
-
-
-def _file_digest(module: types.ModuleType) -> str:
-    """A checksum of the files of a module; "" for the script or notebook itself."""
-    if module.__name__ == "__main__":
-        return ""
-    roots = [Path(root) for root in getattr(module, "__path__", [])]
-    files = [file for root in roots for file in sorted(root.rglob("*.py"))]
-    if not files and getattr(module, "__file__", None):
-        files = [Path(module.__file__)]
-    whole = hashlib.sha256()
-    for file in files:
-        with contextlib.suppress(OSError):
-            whole.update(hashlib.sha256(file.read_bytes()).digest())
-    return whole.hexdigest()

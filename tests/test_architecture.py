@@ -30,6 +30,7 @@ INSIDE = {
     "_memory": "checks",
     "_arrays": "checks",
     "_yaml": "checks",
+    "_code_origin": "digests",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

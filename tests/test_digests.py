@@ -525,7 +525,7 @@ def test_a_module_of_ones_own_counts_by_its_file_and_by_what_was_set_in_it(tmp_p
 
 
 def test_installed_code_counts_by_its_name_and_version(monkeypatch):
-    from mia_nb import digests
+    from mia_nb import _code_origin
 
     text = "import torch\ndef f(x): return torch.relu(x)"
     function = made(text)
@@ -533,6 +533,6 @@ def test_installed_code_counts_by_its_name_and_version(monkeypatch):
     assert digest_of_function(
         made("from torch.nn.functional import relu\ndef f(x): return relu(x)")
     )
-    monkeypatch.setattr(digests, "_version_of", lambda *_: "another")
+    monkeypatch.setattr(_code_origin, "_version_of", lambda *_: "another")
     assert digest_of_function(function) != before
     assert digest_of_function(function, versions=False) == nameless
