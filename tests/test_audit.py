@@ -21,7 +21,7 @@ from scipy.stats import binom, norm
 from worlds import bernoulli, pairs, world
 
 import mia_nb as mia
-from mia_nb import auditing, metrics, report, store
+from mia_nb import auditing, metrics, store
 from mia_nb.attacks import score
 from mia_nb.auditing.gate import LimitVerdict, at_others, fewest
 from mia_nb.auditing.result import MAKING, QUERYING, provenance, strict
@@ -29,6 +29,7 @@ from mia_nb.auditing.shift import class_mix, copies
 from mia_nb.cli import audit as command
 from mia_nb.cli import main, notebooks, run_key
 from mia_nb.parameters import Source, read_parameters
+from mia_nb.report import markup
 from mia_nb.types import Query, Recipe, Scores, Signals
 
 ONE = auditing.limits
@@ -552,7 +553,7 @@ def test_limits_are_shown_with_what_was_measured_in_words_and_colour():
     assert page.count("<tr>") == 1 + 3 and "<b>" not in page  # the head, and what is not plain
     nothing = auditing.LimitsTable([])
     assert (nothing._repr_html_(), repr(nothing)) == ("", "no limit was stated")
-    assert report._clean(page) == page  # what a report takes out of a notebook leaves the colours
+    assert markup._clean(page) == page  # what a report takes out of a notebook leaves the colours
 
 
 def test_limits_become_junit_tests_that_fail_where_they_are_exceeded():

@@ -30,7 +30,7 @@ from mia_nb import store
 from mia_nb.attacks import ATTACKS
 from mia_nb.cli.notebooks import plan
 from mia_nb.plots import style
-from mia_nb.report import PLOTLY
+from mia_nb.report.markup import PLOTLY
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TESTS = Path(__file__).resolve().parent

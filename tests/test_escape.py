@@ -110,7 +110,7 @@ def renderers():
     extensions += ["pymdownx.details", "pymdownx.superfences", "pymdownx.highlight"]
     return {
         "nbconvert": markdown2html,
-        "report": lambda text: report._html([v4.new_markdown_cell(text)]),
+        "report": lambda text: report.markup.html_of([v4.new_markdown_cell(text)]),
         "mkdocs": lambda text: python_markdown.markdown(text, extensions=extensions),
     }
 

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from mia_nb import _yaml, parameters, report, store
+from mia_nb import _yaml, parameters, store
 from mia_nb._files import parse_json
 from mia_nb.digests import digest
+from mia_nb.report import parts
 from mia_nb.store.manifest import listed
 from mia_nb.workshop import cube
 
@@ -75,7 +76,7 @@ READERS = {  # what reads a text nested as deep: (how, what it refuses it by)
     ),
     "yaml": (lambda path: _yaml.read_yaml("[" * 9000, "x"), "nested too deep"),
     "digest": (lambda path: digest(nested_list()), "nested too deeply"),
-    "report": (lambda path: report._cells(path, DEEP.encode()), "is not a notebook .*recursion"),
+    "report": (lambda path: parts._cells(path, DEEP.encode()), "is not a notebook .*recursion"),
 }
 
 

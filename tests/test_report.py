@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 
 from mia_nb import store
 from mia_nb.cli.report import verdict_lines
-from mia_nb.report import DRAW, page
+from mia_nb.report.pages import DRAW, page
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 

@@ -1,0 +1,164 @@
+"""Pages that ask nothing of the network: of executed notebooks, and of an audit."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mia_nb import escape
+from mia_nb._files import replacing
+from mia_nb._glossary import explained, glossary
+from mia_nb.report.markup import TEMPLATES, figure_title
+from mia_nb.report.parts import part_of
+
+if TYPE_CHECKING:
+    from mia_nb.auditing.gate import LimitVerdict
+    from mia_nb.auditing.model_audit import ModelAudit
+
+DRAW = (TEMPLATES / "report" / "report.js").read_text(encoding="utf-8")
+
+
+def page(
+    notebooks: dict[Path, bytes],
+    *,
+    title: str = "Report",
+    lead: str = "",
+    provenance: dict | None = None,
+) -> str:
+    """The outputs of executed notebooks as one page that asks nothing of the network.
+
+    Parameters:
+        notebooks: {path: content} of executed .ipynb files, in the page's order; paths are named in
+            errors and, where a notebook has no title, in the page.
+        title: the page's.
+        lead: a sentence or two under it.
+        provenance: {name: value}: what was run, where, with which versions; folded, at the end.
+
+    Returns:
+        HTML. On top the outputs of the cell tagged `verdict`, beside its notebook's picture; one
+        that is a notebook's headline too stands there only where there is no other. Then
+        of every notebook its title, the first sentence of its text, which figures failed and why,
+        the outputs of cells tagged `headline` as prose, and one picture: the first figure of a cell
+        tagged `picture`, or else its first.
+        Everything else is folded and drawn when it is opened. Rows of what was not run are left
+        out. Every plotly figure is drawn by plotly.js, inlined once (1.8 MB, packed; left out where
+        there is no figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a
+        content security policy forbids every request and every script but the page's own two.
+
+    Raises:
+        ValueError: naming a file that is no notebook.
+
+    Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
+    """
+    parts = [
+        part_of(f"s{number}", path, content)
+        for number, (path, content) in enumerate(notebooks.items(), 1)
+    ]
+    with_verdict = [part for part in parts if part.verdict]
+    top = min(with_verdict, key=lambda part: part.verdict_is_headline, default=None)
+    figures = any('class="figure"' in part.picture + part.rest for part in parts)
+    return _rendered(
+        "page.html.j2",
+        figures,
+        title=title,
+        lead=lead,
+        parts=parts,
+        top=top,
+        provenance=provenance,
+    )
+
+
+def audit_page(
+    audit: ModelAudit,
+    out: str | Path,
+    limits: Sequence[LimitVerdict] = (),
+    *,
+    name: str = "one finished model",
+) -> Path:
+    """Write the audit of one finished model as one page that asks nothing of the network.
+
+    Parameters:
+        audit: of `mia_nb.audit`.
+        out: the file.
+        limits: what `ModelAudit.limits` says of limits that were stated.
+        name: what was audited, for the page's title.
+
+    Returns:
+        its path.
+    """
+    from mia_nb.auditing.gate import LimitsTable
+    from mia_nb.auditing.result import provenance
+    from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, next_steps
+
+    title_of = {
+        EXCEEDED: "Members are given away",
+        OPEN: "Not shown to give members away",
+        BELOW: "Members rank below non-members",
+    }
+    steps = next_steps(
+        audit.verdict.outcome,
+        doubt=audit.doubt,
+        passed=audit.self_test.passed,
+        retrained=len(audit.signals.member) > 1,
+        verdicts=limits,
+    )
+    figure = audit.plot()
+    facts = provenance({})
+    page = _rendered(
+        "audit.html.j2",
+        True,
+        title=f"Audit of {name}",
+        outcome="Nothing can be concluded" if audit.doubt else title_of[audit.verdict.outcome],
+        headline=audit.headline,
+        limits=LimitsTable(limits)._repr_html_(),
+        steps=steps,
+        figure=json.loads(figure.to_json()),
+        figure_title=figure_title(figure.to_dict()),
+        height=figure.layout.height or 450,
+        tables={name: escape.html_table(table) for name, table in audit.views().items()},
+        rest=audit.text.split("\n"),
+        provenance={"date": facts["date"], **facts["versions"], **facts["hardware"]},
+    )
+    path = Path(out)
+    with replacing(path) as file:
+        file.write(page.encode())
+    return path
+
+
+def _rendered(template: str, figures: bool, **contents: Any) -> str:
+    """A page that asks for nothing else: in it style, the script that draws, plotly.js where there
+    are figures, and the content security policy that allows these alone.
+    """
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(TEMPLATES / "report")
+    environment = jinja2.Environment(loader=loader, autoescape=True)
+    # a term is explained where the page mentions it first
+    environment.filters["explained"] = partial(explained, terms=dict(glossary()))
+    policy = "script-src 'none'"
+    if figures:
+        digest = base64.b64encode(hashlib.sha256(DRAW.encode()).digest()).decode()
+        # report.js unpacks plotly.js and executes it, and plotly.js compiles functions to draw gl
+        policy = f"script-src 'sha256-{digest}' 'unsafe-eval'"
+    return environment.get_template(template).render(
+        style=(TEMPLATES / "report" / "report.css").read_text(encoding="utf-8"),
+        draw=DRAW,
+        plotly=_packed_plotly() if figures else "",
+        policy=f"default-src 'none'; {policy}; style-src 'unsafe-inline'; img-src data: blob:;"
+        " base-uri 'none'; form-action 'none'",
+        **contents,
+    )
+
+
+@cache
+def _packed_plotly() -> str:
+    """plotly.js, compressed, as text."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

@@ -1,0 +1,189 @@
+"""What a report shows of one notebook: its question, its verdict, its result and one picture."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mia_nb._files import without_collection
+from mia_nb.report.markup import PICTURES, PLOTLY, html_of
+
+FIGURE = "raises-exception"  # the tag of cells that draw: Jupyter goes on after an error in one
+MOST_OF_AN_ERROR = 200  # characters
+DRAWN_BY = re.compile(r"\b(?:plots|widgets|workshop|mia)\.\w+(?=\()")
+NEXT_STEP = "Next: "  # how a verdict's sentences on what to do begin
+PRINTED = re.compile(r'<pre class="stdout">(.*?)</pre>', re.DOTALL)
+
+
+@dataclass
+class Part:
+    """What the page shows of one notebook. All but the anchor, the title, the question, the
+    figures that failed and the contents (of the fold, in words) is HTML.
+    """
+
+    anchor: str
+    title: str
+    question: str
+    failed_figures: list[str]
+    verdict: str
+    verdict_is_headline: bool
+    headline: str
+    picture: str
+    rest: str
+    contents: str
+
+    def verdict_around_picture(self) -> str:
+        """The verdict, its heading made the page's: over the picture its first sentence and the
+        first step to take, which are all that some readers want; the others below it.
+        """
+        words = re.sub(r"(?<=\d) %", "&nbsp;%", self.verdict)
+        words = re.sub("<(/?)h3>", r"<\1h2>", words)
+        heading, opening, items = words.partition("<ul>")
+        items = re.findall(r"<li>(.*?)</li>", items, re.DOTALL)
+        if not opening or not items:
+            return words + self.picture
+        steps = [item for item in items if item.startswith(NEXT_STEP)]
+        first = [items[0], *steps[:1]]
+        above = "\n".join(f"<p>{item}</p>" for item in dict.fromkeys(first))
+        below = "\n".join(f"<li>{item}</li>" for item in items if item not in first)
+        if below:
+            below = f"<ul>\n{below}\n</ul>"
+        return f"{heading}{above}\n{self.picture}{below}"
+
+
+def part_of(anchor: str, path: Path, content: bytes) -> Part:
+    from nbformat import v4
+
+    cells = _cells(path, content)
+    failed_figures = lost_figures(cells)
+    verdict_cells = [cell for cell in cells if "verdict" in _tags(cell)]
+    headline_cells = [cell for cell in cells if "headline" in _tags(cell)]
+    picture_cells = [cell for cell in cells if "picture" in _tags(cell)]
+    pictures = [output for output in _outputs(picture_cells or cells) if _is_picture(output)]
+    picture = pictures[:1]
+    verdict = [
+        output
+        for output in _outputs(verdict_cells)
+        if "data" not in output or "text/markdown" in output["data"] or _is_table(output)
+    ]
+    headline = [
+        output
+        for output in _outputs(headline_cells)
+        if not _is_picture(output) and not _is_among(output, verdict)
+    ]
+    if picture:
+        # its title says in words what a table holds
+        headline = [output for output in headline if not _is_table(output)]
+    for cell in cells:
+        if "outputs" in cell:  # the picture is not shown twice
+            cell["outputs"] = [o for o in cell["outputs"] if not _is_among(o, picture)]
+    rest = html_of(cells)
+    title, question = _title_and_question(rest)
+    return Part(
+        anchor=anchor,
+        title=title or path.stem,
+        question=question,
+        failed_figures=failed_figures,
+        verdict=_as_prose(html_of([v4.new_code_cell(outputs=verdict)])).strip(),
+        verdict_is_headline=any(_is_among(cell, headline_cells) for cell in verdict_cells),
+        headline=_as_prose(html_of([v4.new_code_cell(outputs=headline)])),
+        picture=html_of([v4.new_code_cell(outputs=picture)]),
+        rest=rest,
+        contents=_contents(rest),
+    )
+
+
+def _title_and_question(markup: str) -> tuple[str, str]:
+    """The first heading, and of the paragraph under it the first sentence that asks, or else the
+    first; empty where there is none.
+    """
+    heading = re.search(r"<h1>(.*?)</h1>\s*(?:<p>(.*?)</p>)?", markup, re.DOTALL)
+    if heading is None:
+        return "", ""
+    title, opening = (_text(words or "") for words in heading.groups())
+    # how long a part takes is no question
+    opening = re.sub(r"^\d+ minutes\.\s*(Elective\.)?", "", opening)
+    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", opening, re.DOTALL)
+    questions = [sentence for sentence in sentences if sentence.endswith("?")]
+    first = (questions or sentences or [""])[0]
+    return title, first.strip()
+
+
+def _text(markup: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", markup))
+
+
+def _as_prose(markup: str) -> str:
+    """What cells printed as paragraphs, one a line; an indented line goes on with the one above."""
+
+    def paragraphs(match: re.Match) -> str:
+        lines = re.sub(r"\n[ \t]+(?=\S)", " ", match[1]).splitlines()
+        return "\n".join(f"<p>{line}</p>" for line in lines if line.strip())
+
+    return PRINTED.sub(paragraphs, markup)
+
+
+def _contents(markup: str) -> str:
+    """What a fold holds: `2 tables, 1 picture and text`."""
+    counts = {"table": markup.count("<table"), "picture": markup.count('class="plot"')}
+    words = [f"{count} {noun}{'s' * (count > 1)}" for noun, count in counts.items() if count]
+    return f"{', '.join(words)} and text" if words else "text"
+
+
+def is_figure(cell: dict) -> bool:
+    """Whether a cell draws and nothing else: what comes after it does without."""
+    return FIGURE in _tags(cell)
+
+
+def lost_figures(cells: list[dict]) -> list[str]:
+    """A line for each figure of an executed notebook that failed: its cell, what was to draw it,
+    the error.
+    """
+    lines = []
+    for cell in filter(is_figure, cells):
+        name = cell.get("id", "")
+        if call := DRAWN_BY.search(cell["source"]):
+            name = f"{name} ({call[0]})"
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "error":
+                reason = " ".join(f"{output['ename']}: {output['evalue']}".split())
+                lines.append(f"figure {name}: {reason[:MOST_OF_AN_ERROR]}")
+    return lines
+
+
+def _tags(cell: dict) -> list[str]:
+    return cell.get("metadata", {}).get("tags", [])
+
+
+def _outputs(cells: list[dict]) -> list[dict]:
+    return [output for cell in cells for output in cell.get("outputs", [])]
+
+
+def _is_picture(output: dict) -> bool:
+    return not {PLOTLY, *PICTURES}.isdisjoint(output.get("data", {}))
+
+
+def _is_table(output: dict) -> bool:
+    return "<table" in output.get("data", {}).get("text/html", "")
+
+
+def _is_among(item: dict, items: list[dict]) -> bool:
+    """Whether it is one of these, and not only equal to one."""
+    return any(item is other for other in items)
+
+
+def _cells(path: Path, content: bytes) -> list[dict]:
+    import nbformat
+
+    try:
+        with without_collection():
+            notebook = nbformat.reads(content.decode(), as_version=4)
+        nbformat.validate(notebook)
+    except Exception as error:  # whatever stands there, and deep in libraries
+        reason = str(error).strip().partition("\n")[0][:160]
+        raise ValueError(
+            f"{path} is not a notebook ({reason}); pass executed .ipynb files"
+        ) from error
+    return notebook["cells"]
