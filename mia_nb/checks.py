@@ -114,19 +114,20 @@ def reals(name: str, value: Any) -> np.ndarray:
     return array.astype(np.float64, copy=False)
 
 
-def counted(name: str, value: Any, least: int = 0) -> np.ndarray:
-    """The value as float64, if it holds nothing but whole numbers from `least` up; ValueError if
-    not. What arithmetic rounded, as in 0.07 * 100, is the whole number beside it.
+def counted(name: str, value: Any) -> np.ndarray:
+    """The value as float64, if it holds nothing but whole numbers from 0 up; ValueError if not.
+
+    What arithmetic rounded, as in 0.07 * 100, is the whole number beside it.
     """
     array = reals(name, value)
     near = np.rint(array)
     # NaN and infinity fail the comparison
     with np.errstate(invalid="ignore"):
-        fits = (np.abs(array - near) <= 1e-9 * np.maximum(near, 1)) & (near >= least)
+        fits = (np.abs(array - near) <= 1e-9 * np.maximum(near, 1)) & (near >= 0)
     if not fits.all():
         first = array[~fits].ravel()[0] if array.ndim else array
         raise ValueError(
-            f"{name}={shown(value)}: wanted whole numbers from {least} up, and {first:g} is none:"
+            f"{name}={shown(value)}: wanted whole numbers from 0 up, and {first:g} is none:"
             " of a rate pass its hits and trials"
         )
     return near

@@ -40,7 +40,7 @@ BLOCK = 256  # images that a thread decodes at a time: a task for each image cos
 
 
 def class_folders(
-    path: Path, cache: Path, size: int | None = None
+    path: Path, cache: Path, size: int | None
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>.
 
