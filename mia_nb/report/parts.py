@@ -54,6 +54,16 @@ class Part:
 
 
 def part_of(anchor: str, path: Path, content: bytes) -> Part:
+    """What the page shows of a notebook.
+
+    Parameters:
+        anchor: by which the page links to it.
+        path: of the notebook, for messages and where it has no title.
+        content: of the file.
+
+    Raises:
+        ValueError: for what is no notebook.
+    """
     from nbformat import v4
 
     cells = _cells(path, content)
