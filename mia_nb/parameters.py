@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from mia_nb._files import parse_json, without_collection
 from mia_nb._yaml import read_yaml
 from mia_nb.checks import LARGE, hint, plain, shown
-from mia_nb.types import Query, Recipe, Record, Whole
+from mia_nb.types.recipes import Query, Recipe, Record, Whole
 
 KINDS = {  # what an annotation's words take
     "int": Annotated[Whole, Field(gt=-LARGE, lt=LARGE)],

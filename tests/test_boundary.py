@@ -20,7 +20,8 @@ from mia_nb.cli import main, notebooks
 from mia_nb.metrics import bootstrap, curve
 from mia_nb.training import execution, loop
 from mia_nb.training import train as trainer
-from mia_nb.types import DTYPES, Recipe, Signals
+from mia_nb.types import Recipe, Signals
+from mia_nb.types.recipes import DTYPES
 
 ROOMS = (
     attacks,

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from mia_nb.arguments import Whole
 from mia_nb.checks import checked
 from mia_nb.data import autoaugment
-from mia_nb.types import AUGMENTATIONS
+from mia_nb.types.recipes import AUGMENTATIONS
 
 
 @checked

@@ -1,0 +1,87 @@
+"""Labelled images as one tensor."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mia_nb import digests, escape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Images(NamedTuple):
+    """Labelled images as one uint8 tensor, with their normalisation.
+
+    A sample of an event camera is T frames of event counts, one after the other along the channels.
+    """
+
+    x: Tensor  # (N, T * C, H, W) uint8
+    y: Tensor  # (N,) int64
+    classes: tuple[str, ...]
+    name: str
+    # per channel of x / 255; (0,) and (1,) mean that the model normalises itself
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    canary: np.ndarray | None = None  # (N,) bool
+    frames: int = 1  # T
+
+    @property
+    def channels(self) -> int:
+        """C, the channels of an image, or of one frame of events."""
+        return self.x.shape[1] // self.frames
+
+    def __repr__(self) -> str:
+        count, _, height, width = self.x.shape
+        size = f"{self.channels}x{height}x{width}"
+        if self.frames > 1:
+            size = f"{self.frames} frames of {size}"
+        names = escape.terminal(", ".join(map(str, self.classes[:10])))
+        more = ", ..." if len(self.classes) > 10 else ""
+        return (
+            f"Images {escape.terminal(self.name)}: {count:,} of {size} pixels,"
+            f" {len(self.classes)} classes ({names}{more})"
+        )
+
+    def _repr_html_(self) -> str:
+        count, _, height, width = self.x.shape
+        shape = f"{self.channels} x {height} x {width}"
+        if self.frames > 1:
+            shape = f"{self.frames} frames of {shape}"
+        facts = {
+            "data set": self.name,
+            "images": f"{count:,}",
+            "shape": shape,
+            "classes": f"{len(self.classes)}: {', '.join(map(str, self.classes[:10]))}",
+        }
+        if len(self.classes) > 10:
+            facts["classes"] += ", ..."
+        if self.canary is not None:
+            facts["canaries"] = f"{int(np.sum(self.canary)):,}"
+        return escape.html_facts(facts)
+
+    @property
+    def digest(self) -> str:
+        """sha256 (hex) of x, y, canaries, number of classes, normalisation and, if there are
+        several, the number of frames.
+
+        Results are stored under it. It is computed anew at each use, at about a gigabyte a second,
+        since the tensors may have been changed.
+        """
+        x, y = (values.detach().cpu().contiguous().numpy() for values in (self.x, self.y))
+        scale = [[float(value) for value in values] for values in (self.mean, self.std)]
+        header = [list(x.shape), len(self.classes), *scale]
+        if self.frames > 1:
+            header.append(self.frames)
+        sha = hashlib.sha256(json.dumps(header).encode())
+        sha.update(memoryview(x.reshape(-1).view(np.uint8)))
+        sha.update(y.astype("<i8").tobytes())
+        if self.canary is not None:
+            sha.update(np.asarray(self.canary, bool).tobytes())
+        if x.dtype != np.uint8 or y.dtype.kind not in "iu":  # not as `load` makes them
+            sha.update(digests.digest(x.dtype.str, y).encode())
+        return sha.hexdigest()
