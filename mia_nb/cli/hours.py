@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from mia_nb.cli.notebooks import Step, print_table
-from mia_nb.cli.say import say
+from mia_nb.cli.notebooks import Step
+from mia_nb.cli.say import print_table, say
 from mia_nb.training.cost import step_cost
 from mia_nb.training.execution import device_of
 from mia_nb.training.families import label, planned_recipes

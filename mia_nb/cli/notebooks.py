@@ -7,16 +7,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import textwrap
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mia_nb import escape
 from mia_nb._yaml import read_yaml_file
 from mia_nb.checks import hint, positive, shown
-from mia_nb.cli.say import say
+from mia_nb.cli.say import print_table, say
 from mia_nb.parameters import (
     Parameter,
     complete,
@@ -243,13 +241,3 @@ def params(args: Namespace) -> None:
     rows = described(read_parameters(path))
     say(path if rows else f"{path} has no cell tagged `parameters`")
     print_table(rows, shutil.get_terminal_size((10_000, 0)).columns)
-
-
-def print_table(rows: list[tuple[str, ...]], width: int = 10_000) -> None:
-    """Rows of text as columns, folded at a width."""
-    rows = [tuple(map(escape.terminal, row)) for row in rows]
-    widths = [min(max(map(len, column)), width // 4) for column in zip(*rows, strict=True)]
-    folded = textwrap.TextWrapper(width, subsequent_indent=" " * 8, break_long_words=False)
-    for row in rows:
-        cells = (cell.ljust(size) for cell, size in zip(row, widths, strict=True))
-        say(*folded.wrap("  ".join(cells).rstrip()))

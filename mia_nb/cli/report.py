@@ -116,7 +116,7 @@ def _finished(folder: store.Folder) -> list[dict]:
     return [step for step in read_status(folder) if step["status"] == "done"]
 
 
-def provenance() -> dict[str, str]:
+def machine_facts() -> dict[str, str]:
     """What computes here: versions and machine.
 
     Which device trained a pool stands in the pool's own record.

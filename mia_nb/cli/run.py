@@ -18,7 +18,7 @@ from mia_nb.cli import notebooks
 from mia_nb.cli.executing import Failed, Killed, execute
 from mia_nb.cli.notebooks import Step
 from mia_nb.cli.progress import Overall
-from mia_nb.cli.report import PROVENANCE, REPORT, provenance, report, verdict_lines
+from mia_nb.cli.report import PROVENANCE, REPORT, machine_facts, report, verdict_lines
 from mia_nb.cli.run_key import fingerprint, run_recipe, values_in_key
 from mia_nb.cli.say import say, short
 from mia_nb.cli.status import STATUS, is_whole, lost_figures, read_status
@@ -122,7 +122,7 @@ def _run_what_is_missing(
             todo.append(file)
     if not todo and _is_finished(folder, files):  # by another process meanwhile
         return
-    facts = provenance()
+    facts = machine_facts()
     if about:
         facts["about"] = about
     folder.write_json(PROVENANCE, facts)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mia_nb import escape, store
-from mia_nb.cli.notebooks import print_table
-from mia_nb.cli.say import say
+from mia_nb.cli.say import print_table, say
 from mia_nb.cli.status import STATUS, lost_figures, read_status
 
 
