@@ -153,7 +153,7 @@ def test_how_often_a_query_waits_depends_on_neither_queries_nor_images(
         recipe, images, root=tmp_path, device="cuda", strategy="plain", progress=False
     )
     # it may not spike yet
-    monkeypatch.setattr(querying, "_check_outputs", lambda *_: None)
+    monkeypatch.setattr(querying.signals, "check_outputs", lambda *_: None)
     more = data.load("synthetic:classes=4,n=700,size=16,channels=3,seed=1")
     waits = []
     for shown, queries in ((images, 2 if options else 1), (more, 5 if options else 1)):

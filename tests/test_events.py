@@ -13,7 +13,7 @@ from mia_nb import auditing, data, models, plots, query, training
 from mia_nb.cli.audit import finished
 from mia_nb.models import snn
 from mia_nb.plots.marks import as_pictures
-from mia_nb.querying import BLOCK
+from mia_nb.querying.network import BLOCK
 from mia_nb.training.loop import mix
 from mia_nb.types import Recipe, Signals
 from mia_nb.widgets.stored import sources

@@ -5,7 +5,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from mia_nb import data, query, querying, store, training
+from mia_nb import data, query, store, training
+from mia_nb.querying import network, signals
 from mia_nb.types import PER_MODEL, Recipe, Signals
 
 RECIPE = Recipe(num_models=2, epochs=2, batch=16, lr=0.05, model_args={"width": 4}, dtype="float64")
@@ -65,7 +66,7 @@ def test_answers_do_not_depend_on_the_batch_size_and_smaller_queries_are_prefixe
 
 def test_the_share_of_kept_pixels_is_one_minus_the_rate_and_masks_are_fresh_per_query():
     x = torch.ones(512, 1, 16, 16)
-    masks = [querying._masks(x, 0.3, [256, 256], [(0, q, 0), (0, q, 1)]) for q in (0, 1)]
+    masks = [network._masks(x, 0.3, [256, 256], [(0, q, 0), (0, q, 1)]) for q in (0, 1)]
     assert masks[0].mean().item() == pytest.approx(0.7, abs=4 * (0.21 / masks[0].numel()) ** 0.5)
     assert not torch.equal(masks[0], masks[1]) and not torch.equal(masks[0][:256], masks[0][256:])
 
@@ -203,7 +204,7 @@ def test_a_killed_query_goes_on_with_the_next_model_and_ends_bit_equal(
     pool = train(RECIPE, images, tmp_path, num_models=4)
     options = {"queries": 3, "input_dropout": 0.1}
     whole = ask(pool, images, **options)
-    asked, answers = [], querying._outputs
+    asked, answers = [], signals.outputs
 
     def killed(module, images, model, *rest):
         if len(asked) == 2:
@@ -211,14 +212,14 @@ def test_a_killed_query_goes_on_with_the_next_model_and_ends_bit_equal(
         asked.append(model)
         return answers(module, images, model, *rest)
 
-    monkeypatch.setattr(querying, "_outputs", killed)
-    monkeypatch.setattr(querying, "cores", lambda: 1)
+    monkeypatch.setattr(signals, "outputs", killed)
+    monkeypatch.setattr(signals, "cores", lambda: 1)
     folder = next(f for f in store.folders(tmp_path, "signals"))
     shutil.rmtree(folder.path)
     with pytest.raises(KeyboardInterrupt):
         ask(pool, images, **options)
     assert asked == [0, 1] and not store.has_signals(folder)
-    monkeypatch.setattr(querying, "_outputs", lambda *rest: asked.append(rest[2]) or answers(*rest))
+    monkeypatch.setattr(signals, "outputs", lambda *rest: asked.append(rest[2]) or answers(*rest))
     again = ask(pool, images, **options)
     assert (
         asked == [0, 1, 2, 3]
@@ -257,7 +258,7 @@ def test_answers_cannot_be_written_over(pool, images):
 def test_where_memory_runs_out_smaller_batches_are_asked_and_the_answers_stay(
     pool, images, monkeypatch
 ):
-    whole, forward, sizes = ask(pool, images, queries=2, input_dropout=0.1), querying._forward, []
+    whole, forward, sizes = ask(pool, images, queries=2, input_dropout=0.1), network.forward, []
 
     def short(module, dtype, x, **options):
         sizes.append(len(x))
@@ -265,13 +266,13 @@ def test_where_memory_runs_out_smaller_batches_are_asked_and_the_answers_stay(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return forward(module, dtype, x, **options)
 
-    monkeypatch.setattr(querying, "_forward", short)
+    monkeypatch.setattr(network, "forward", short)
     halved = ask(pool, images, queries=2, input_dropout=0.1, batch=1024, force=True)
     assert {600, 512, 256} <= set(sizes)
     np.testing.assert_allclose(halved.margin, whole.margin, rtol=1e-11, atol=1e-11)
     monkeypatch.setattr(
-        querying,
-        "_forward",
+        network,
+        "forward",
         lambda *args, **_: forward(*args) if len(args[2]) <= 64 else torch.empty(2**60),
     )
     with pytest.raises(

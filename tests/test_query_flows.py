@@ -126,7 +126,7 @@ def test_every_query_is_the_forward_under_the_seed_of_its_model_query_and_block(
 def test_no_bit_of_a_noisy_output_depends_on_batch_companions_workers_or_number_of_queries(
     side_by_side, pool, noisy, images, monkeypatch
 ):
-    monkeypatch.setattr(querying, "cores", lambda: side_by_side)
+    monkeypatch.setattr(querying.signals, "cores", lambda: side_by_side)
     for options in ({"batch": 256}, {"batch": 512}, {"batch": 5000}):
         assert np.array_equal(
             ask(pool, images, queries=4, force=True, **options).margin, noisy.margin
@@ -145,15 +145,15 @@ def test_no_bit_of_a_noisy_output_depends_on_batch_companions_workers_or_number_
 def test_blocks_of_tiny_images_are_queried_together_and_draw_as_if_alone(
     pool, noisy, images, monkeypatch
 ):
-    sizes, forward = [], querying._forward
+    sizes, forward = [], querying.network.forward
     monkeypatch.setattr(
-        querying,
-        "_forward",
+        querying.network,
+        "forward",
         lambda m, dtype, x, **how: sizes.append(len(x)) or forward(m, dtype, x, **how),
     )
     together = ask(pool, images, queries=2, models=[1], force=True).margin
     assert sizes.count(600) == 2 and max(sizes) == 600
-    monkeypatch.setattr(querying, "VALUES", 1)
+    monkeypatch.setattr(querying.signals, "VALUES", 1)
     alone = ask(pool, images, queries=2, models=[1], force=True).margin
     assert sizes.count(256) == 4 and sizes.count(88) == 2
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
@@ -191,7 +191,7 @@ def test_noise_of_a_library_s_solver_is_one_path_a_block_and_does_not_depend_on_
 
 def test_querying_with_noise_leaves_the_global_generator_as_found(pool, images, monkeypatch):
     for workers in (1, 2):
-        monkeypatch.setattr(querying, "cores", lambda workers=workers: workers)
+        monkeypatch.setattr(querying.signals, "cores", lambda workers=workers: workers)
         before = torch.get_rng_state()
         ask(pool, images, queries=2, force=True)
         assert torch.equal(torch.get_rng_state(), before)
@@ -242,7 +242,7 @@ def test_an_sdes_noise_goes_along_with_input_dropout_and_augmentation(pool, imag
 def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(
     images, root, monkeypatch
 ):
-    monkeypatch.setattr(querying, "cores", lambda: 2)
+    monkeypatch.setattr(querying.signals, "cores", lambda: 2)
     dropout = train(ODE, images, root, model="toys:dropout_mlp", model_args={}, epochs=3)
     signals, quiet = ask(dropout, images, noise=True, queries=2), ask(dropout, images)
     assert (signals.query_kind, quiet.query_kind) == ("noise", "plain")

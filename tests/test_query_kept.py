@@ -21,16 +21,16 @@ def images():
 
 @pytest.fixture
 def pool(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(querying, "cores", lambda: 1)
+    monkeypatch.setattr(querying.signals, "cores", lambda: 1)
     return training.train_pool(RECIPE, images, root=tmp_path, progress=False, workers=1)
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """The models that were asked, as they are."""
-    numbers, answers = [], querying._outputs
+    numbers, answers = [], querying.signals.outputs
     monkeypatch.setattr(
-        querying, "_outputs", lambda *rest: numbers.append(rest[2]) or answers(*rest)
+        querying.signals, "outputs", lambda *rest: numbers.append(rest[2]) or answers(*rest)
     )
     return numbers
 
@@ -118,9 +118,9 @@ def test_answers_of_a_stopped_repetition_are_cleaned_and_those_of_an_unfinished_
             raise KeyboardInterrupt
         return answers(*rest)
 
-    answers = querying._outputs
+    answers = querying.signals.outputs
     for finished in (False, True):
-        monkeypatch.setattr(querying, "_outputs", stopped)
+        monkeypatch.setattr(querying.signals, "outputs", stopped)
         with pytest.raises(KeyboardInterrupt):
             query(pool, images, force=True, **OPTIONS)
         (folder,) = store.folders(tmp_path, "signals")
@@ -129,5 +129,5 @@ def test_answers_of_a_stopped_repetition_are_cleaned_and_those_of_an_unfinished_
         assert len(list(folder.path.glob(".partial-*"))) == (0 if finished else 2) and len(
             told
         ) == (2 if finished else 0)
-        monkeypatch.setattr(querying, "_outputs", answers)
+        monkeypatch.setattr(querying.signals, "outputs", answers)
         query(pool, images, **OPTIONS)

@@ -89,7 +89,7 @@ def test_masks_per_step_differ_from_masks_per_query_and_equal_events_masked_by_h
         and step.info["mask_scope"] == "step"
     )
     x = data.normalise(images.x, images.mean, images.std, torch.float64)
-    masks = querying._masks(x, 0.2, [256, 44], [(0, 1, 0), (0, 1, 1)], 3)
+    masks = querying.network._masks(x, 0.2, [256, 44], [(0, 1, 0), (0, 1, 1)], 3)
     assert masks.shape == (3, *x.shape) and not torch.equal(masks[0], masks[1])
     with torch.no_grad():
         by_hand = pool.model(1)(x * masks).numpy()

@@ -20,7 +20,7 @@ from scipy.stats import t as student
 from worlds import bernoulli, world
 
 from mia_nb import attacks, auditing, store, widgets
-from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
+from mia_nb.attacks.fits import Fit, lira_fit, nig_fit
 from mia_nb.plots.style import GREY
 from mia_nb.widgets.exposed import separations
 from mia_nb.widgets.sample import intervals_of_fit, losses_of, traces

@@ -9,8 +9,16 @@ references, and left out of Scores.
 from __future__ import annotations
 
 from mia_nb.attacks.margins import align
-from mia_nb.attacks.registry import ATTACKS, NAMES, in_words, literature, suite
-from mia_nb.attacks.scoring import find, refuse_too_few, score
+from mia_nb.attacks.registry import (
+    ATTACKS,
+    NAMES,
+    find,
+    in_words,
+    literature,
+    refuse_too_few,
+    suite,
+)
+from mia_nb.attacks.scoring import score
 
 __all__ = [
     "ATTACKS",

@@ -1,4 +1,4 @@
-"""The attacks by name, and which of them a number of references supports."""
+"""The attacks by name: finding one, and which of them a number of references supports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from mia_nb.arguments import Count, Whole
+from mia_nb.arguments import Anything, Count, Whole
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
@@ -15,7 +15,7 @@ from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.attacks.smooth import lira_smooth, releases
 from mia_nb.attacks.spikes import spikes
 from mia_nb.attacks.tuned import rmia_tuned
-from mia_nb.checks import checked, one_of, whole
+from mia_nb.checks import checked, hint, instance, one_of, whole
 from mia_nb.types import QUERY_KINDS
 
 Attack = Callable[..., np.ndarray]
@@ -84,6 +84,8 @@ SUITES = (  # from this many references a side: headline first, then what is pri
     (1, ("rmia", "watson", "nig")),
     (0, ("loss", "attack_p")),
 )
+LEARN_A_SPREAD = ("lira", "nig_offline", "releases", "spikes")  # how their names begin
+FEWEST_FOR_A_SPREAD = 6  # models in pairs, which leave a target two references on each side
 
 
 def in_words(key: str) -> str:
@@ -136,3 +138,66 @@ def literature(k: Count, query_kind: str = "plain", queries: Whole = 1) -> dict[
     others += ("lira_joint",) if k > 1 and query_kind == "noise" and queries >= 4 else ()
     others += ("releases",) if k > 1 and query_kind == "releases" else ()
     return suite(k) | {name: ATTACKS[name] for name in others}
+
+
+@checked
+def find(attack: Anything) -> tuple[str, Attack]:
+    """An attack by name.
+
+    Parameters:
+        attack: a name of ATTACKS, also as tables write it ("RMIA"), or a function (target,
+            references, **options) -> scores (N,), maybe with options bound by functools.partial.
+
+    Returns:
+        (its name in ATTACKS, or the function's own with the bound options; the function).
+
+    Raises:
+        ValueError: for a name that is not known.
+
+    Example:
+        name, attack = find("rmia")
+    """
+    if isinstance(attack, str):
+        keys = {name.casefold(): key for key, name in NAMES.items()} | {key: key for key in ATTACKS}
+        attack = keys.get(attack.casefold(), attack)
+        if attack not in ATTACKS:
+            raise ValueError(
+                f"unknown attack {attack!r}{hint(attack, ATTACKS)}; known are {', '.join(ATTACKS)}"
+            )
+        return attack, ATTACKS[attack]
+    plain, options = function_and_options(instance("attack", attack, Callable))
+    for name, known in ATTACKS.items():
+        if function_and_options(known) == (plain, options):
+            return name, attack
+    bound = ", ".join(f"{option}={value!r}" for option, value in options.items())
+    name = getattr(plain, "__name__", type(plain).__name__)
+    return f"{name}({bound})" if bound else name, attack
+
+
+@checked
+def refuse_too_few(attacks: Anything, num_models: Whole) -> None:
+    """Refuse attacks, before anything is trained, that so many models cannot support.
+
+    Parameters:
+        attacks: a list of names of ATTACKS, or of functions.
+        num_models: how many a pool in pairs will have; a target's references are all but its pair.
+
+    Raises:
+        ValueError: for a name that is not known, and for an attack that learns a spread from two
+            references or more on each side where fewer are left.
+
+    Example:
+        refuse_too_few(["rmia", "loss"], 4)
+    """
+    for attack in attacks:
+        name, _ = find(attack)
+        if num_models < FEWEST_FOR_A_SPREAD and name.startswith(LEARN_A_SPREAD):
+            raise ValueError(
+                f"num_models={num_models}: {name} learns a spread from two references or more on"
+                f" each side; take {FEWEST_FOR_A_SPREAD} models or more, or leave it out"
+            )
+
+
+def function_and_options(attack: Attack) -> tuple[Callable, dict]:
+    """An attack's function without functools.partial, and the options that this bound to it."""
+    return getattr(attack, "func", attack), dict(getattr(attack, "keywords", {}))

@@ -9,25 +9,26 @@ from functools import partial
 
 import numpy as np
 
-from mia_nb.arguments import Anything, Flag, Rows, Whole
+from mia_nb.arguments import Anything, Flag, Rows
+from mia_nb.attacks.flags import designs_of, flag_of_unscored, flags_of, texts_of
 from mia_nb.attacks.inputs import combination
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.margins import log_p, over_queries
 from mia_nb.attacks.reading import JOINT, select_lazily
 from mia_nb.attacks.reference import attack_r, base, rmia, watson, watson_worlds
-from mia_nb.attacks.registry import ATTACKS, NAMES, Attack
+from mia_nb.attacks.registry import Attack, find, function_and_options
 from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.attacks.smooth import lira_smooth, releases
 from mia_nb.attacks.summaries import (
-    LARGEST_MARGIN,
     Summary,
     confidences_of,
     left_out,
+    sums_will_do,
     worlds_of,
 )
 from mia_nb.attacks.tuned import Tuned, rmia_tuned, tuned_outside
-from mia_nb.checks import checked, hint, instance, row_numbers, shown
+from mia_nb.checks import checked, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
 
 # attacks that read their references block by block, from where they lie
@@ -50,19 +51,6 @@ READS_BLOCKS = (
 READS_WORLDS = (attack_r, lira, lira_smooth, nig)
 READS_CONFIDENCES = (rmia, base)
 TUNING_OPTIONS = ("temperatures", "combine", "seed")  # of rmia_tuned, for its choice
-# entries of info, besides the number of queries, in which targets and references must agree
-PLAN_ENTRIES = (
-    "input_dropout",
-    "augment",
-    "mask_scope",
-    "per_step",
-    "seed",
-    "noise",
-    "temperature",
-)
-LEARN_A_SPREAD = ("lira", "nig_offline", "releases", "spikes")  # how their names begin
-FEWEST_FOR_A_SPREAD = 6  # models in pairs, which leave a target two references on each side
-PLAN_DEFAULTS = {"mask_scope": "query", "per_step": False}  # where info has no entry
 
 
 @checked
@@ -114,16 +102,16 @@ def score(
         pool.check_complete()
     audited = ~target.population
     targets = row_numbers("targets", targets, target.shape[0])
-    plain, options = _function_and_options(function)
+    plain, options = function_and_options(function)
     unit, held_out, disjoint = _units(plain, target, pool, targets, keep_complement)
     rows = [np.flatnonzero(unit != number) for number in held_out]
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
         value = _values(name, function, target, pool, targets, unit, held_out)
-    designs = _designs(pool, rows)
-    flags = _flags(target, pool, designs, keep_complement, _warning_texts(raised))
+    designs = designs_of(pool, rows)
+    flags = flags_of(target, pool, designs, keep_complement, texts_of(raised))
     if np.isnan(value).any():
-        flags.append(_flag_of_unscored(np.isnan(value), pool, rows, audited))
+        flags.append(flag_of_unscored(np.isnan(value), pool, rows, audited))
     accuracy, loss = _by_membership(target, targets, audited)
     attack_name = getattr(plain, "__name__", name)
     info = {
@@ -163,7 +151,7 @@ def _values(
     """(targets, audited samples) scores of each target. Its references are the models of the pool
     outside the unit that is held out for it.
     """
-    plain, options = _function_and_options(function)
+    plain, options = function_and_options(function)
     parameters = inspect.signature(plain).parameters
     tolerant = {}  # a design that leaves gaps gets a flag, and is not refused
     for option, value in (("missing", "nan"), ("allow_unequal", True)):
@@ -184,77 +172,6 @@ def _values(
             scores = _scores_of_target(function, name, hidden_target, references, arguments)
             values[row] = scores[audited]
     return values
-
-
-def _flag_of_unscored(
-    missing: np.ndarray, pool: Signals, rows: list[np.ndarray], audited: np.ndarray
-) -> str:
-    """The flag of scores (targets, audited samples) that are missing: how many, and why."""
-    reason = "no reference on one side"
-    for missing_of_target, models in zip(missing, rows, strict=True):
-        if missing_of_target.any():
-            seen_by = pool.member[models][:, audited][:, missing_of_target].sum(0)
-            if ((seen_by > 0) & (seen_by < len(models))).any():
-                reason = "the attack gave NaN"
-    return f"{missing.mean():.2%} of the samples unscored: {reason}"
-
-
-@checked
-def find(attack: Anything) -> tuple[str, Attack]:
-    """An attack by name.
-
-    Parameters:
-        attack: a name of ATTACKS, also as tables write it ("RMIA"), or a function (target,
-            references, **options) -> scores (N,), maybe with options bound by functools.partial.
-
-    Returns:
-        (its name in ATTACKS, or the function's own with the bound options; the function).
-
-    Raises:
-        ValueError: for a name that is not known.
-
-    Example:
-        name, attack = find("rmia")
-    """
-    if isinstance(attack, str):
-        keys = {name.casefold(): key for key, name in NAMES.items()} | {key: key for key in ATTACKS}
-        attack = keys.get(attack.casefold(), attack)
-        if attack not in ATTACKS:
-            raise ValueError(
-                f"unknown attack {attack!r}{hint(attack, ATTACKS)}; known are {', '.join(ATTACKS)}"
-            )
-        return attack, ATTACKS[attack]
-    plain, options = _function_and_options(instance("attack", attack, Callable))
-    for name, known in ATTACKS.items():
-        if _function_and_options(known) == (plain, options):
-            return name, attack
-    bound = ", ".join(f"{option}={value!r}" for option, value in options.items())
-    name = getattr(plain, "__name__", type(plain).__name__)
-    return f"{name}({bound})" if bound else name, attack
-
-
-@checked
-def refuse_too_few(attacks: Anything, num_models: Whole) -> None:
-    """Refuse attacks, before anything is trained, that so many models cannot support.
-
-    Parameters:
-        attacks: a list of names of ATTACKS, or of functions.
-        num_models: how many a pool in pairs will have; a target's references are all but its pair.
-
-    Raises:
-        ValueError: for a name that is not known, and for an attack that learns a spread from two
-            references or more on each side where fewer are left.
-
-    Example:
-        refuse_too_few(["rmia", "loss"], 4)
-    """
-    for attack in attacks:
-        name, _ = find(attack)
-        if num_models < FEWEST_FOR_A_SPREAD and name.startswith(LEARN_A_SPREAD):
-            raise ValueError(
-                f"num_models={num_models}: {name} learns a spread from two references or more on"
-                f" each side; take {FEWEST_FOR_A_SPREAD} models or more, or leave it out"
-            )
 
 
 def _scores_of_target(
@@ -288,11 +205,6 @@ def _scores_of_target(
     return values
 
 
-def _function_and_options(attack: Attack) -> tuple[Callable, dict]:
-    """An attack's function without functools.partial, and the options that this bound to it."""
-    return getattr(attack, "func", attack), dict(getattr(attack, "keywords", {}))
-
-
 def _summaries(
     plain: Callable,
     options: dict,
@@ -313,7 +225,7 @@ def _summaries(
         read = partial(worlds_of, combine="llr")
     elif plain in READS_WORLDS and combine not in JOINT:
         read = partial(worlds_of, combine=combine)
-    elif plain in READS_CONFIDENCES and _sums_will_do(options, pool):
+    elif plain in READS_CONFIDENCES and _reads_sums_alone(options) and sums_will_do(pool):
         read = partial(confidences_of, combine=combine)
     elif plain is watson:
         read = partial(watson_worlds, combine=combine, signal=options.get("signal", "loss"))
@@ -326,13 +238,9 @@ def _summaries(
     return left_out(unit, held_out, summary_of)
 
 
-def _sums_will_do(options: dict, pool: Signals) -> bool:
-    """Whether these options of rmia or base read nothing but sums of probabilities, and none of
-    them is too small for float64.
-    """
-    if options.get("trim") or options.get("form") == "vote":
-        return False
-    return all(np.abs(margins).max(initial=0) <= LARGEST_MARGIN for margins in pool.margin)
+def _reads_sums_alone(options: dict) -> bool:
+    """Whether these options of rmia or base read nothing but sums of probabilities."""
+    return not options.get("trim") and options.get("form") != "vote"
 
 
 def _units(
@@ -387,82 +295,6 @@ def _units(
             " leave them out"
         )
     return unit, held_out, disjoint
-
-
-def _designs(pool: Signals, rows: list[np.ndarray]) -> list[tuple[int, bool]]:
-    """For each target: its references a side, the median over audited samples of the smaller of IN
-    and OUT (in pairs, the pairs that are left); and whether their IN counts differ between samples.
-    """
-    designs = []
-    models_in = _models_in(pool)
-    for references in rows:
-        excluded = np.setdiff1d(np.arange(pool.shape[0]), references)
-        n_in = (models_in - pool.member[excluded].sum(0))[~pool.population]
-        k = 0
-        if len(references):
-            k = int(np.median(np.minimum(n_in, len(references) - n_in)))
-        designs.append((k, bool(np.ptp(n_in))))
-    return designs
-
-
-def _models_in(pool: Signals) -> np.ndarray:
-    """(N,) number of models that were trained on each sample."""
-    return np.add.reduce(pool.member, axis=0, dtype=np.int64)
-
-
-def _warning_texts(raised: list[warnings.WarningMessage]) -> list[str]:
-    """Texts of the attack's own warnings; those of other categories are issued again."""
-    for warning in raised:
-        if warning.category is not UserWarning:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
-    return [str(warning.message) for warning in raised if warning.category is UserWarning]
-
-
-def _flags(
-    target: Signals,
-    pool: Signals,
-    designs: list[tuple[int, bool]],
-    keep_complement: bool,
-    warned: list[str],
-) -> list[str]:
-    """What may make the scores mean something else than they seem to, each once."""
-    uneven = any(differ for _, differ in designs)
-    # Bernoulli, or other samples: counts vary, but not with one target's membership
-    varied = np.ptp(_models_in(pool)[~pool.population])
-    flags = []
-    if keep_complement:
-        flags.append("complementary model kept: the design leaks membership")
-    if uneven and not varied and not keep_complement:
-        flags.append("balanced design without pairs: reference counts leak membership")
-    # outputs of spiking networks read out in two ways
-    target_readout = target.info.get("readout")
-    pool_readout = pool.info.get("readout")
-    both_known = None not in (target_readout, pool_readout)
-    if both_known and target_readout != pool_readout and "align" not in target.info:
-        flags.append(
-            f"targets read out by {target_readout}, references by {pool_readout}: two scales;"
-            " align them"
-        )
-    if target.query_kind == "steps":
-        flags.append("outputs after every time step: a stronger attacker")
-    if target.query_kind == "releases":
-        flags.append("several releases of one model: an attacker who kept the earlier ones")
-    # references show what a target might answer only if they got the same queries
-    target_plan = PLAN_DEFAULTS | target.info | {"queries": target.shape[1]}
-    pool_plan = PLAN_DEFAULTS | pool.info | {"queries": pool.shape[1]}
-    for name in ("queries", *PLAN_ENTRIES):
-        if name not in target_plan or name not in pool_plan:
-            continue
-        of_targets = target_plan[name]
-        of_references = pool_plan[name]
-        if (of_targets or None) != (of_references or None):  # None, False and 0 mean the same
-            flags.append(
-                f"targets queried with {name} {of_targets}, references with {of_references}: not"
-                " one plan"
-            )
-    return list(dict.fromkeys([*flags, *warned]))
 
 
 def _by_membership(

@@ -157,6 +157,14 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
     return Confidences(n, sum_p, sum_q)
 
 
+def sums_will_do(pool: Signals, temperature: float = 1.0) -> bool:
+    """Whether no margin over this temperature is so large that float64 cannot hold its
+    probability.
+    """
+    largest = LARGEST_MARGIN * temperature
+    return all(np.abs(margins).max(initial=0) <= largest for margins in pool.margin)
+
+
 def left_out(
     unit: np.ndarray, wanted: set[int], summarise: Callable[[np.ndarray], Summary]
 ) -> Iterator[tuple[int, Summary | None]]:

@@ -12,7 +12,7 @@ from mia_nb.arguments import Anything, Array, Count
 from mia_nb.attacks.inputs import combination, sides
 from mia_nb.attacks.reading import combined, select_lazily
 from mia_nb.attacks.reference import rmia
-from mia_nb.attacks.summaries import LARGEST_MARGIN, Confidences, confidences_of, left_out
+from mia_nb.attacks.summaries import Confidences, confidences_of, left_out, sums_will_do
 from mia_nb.checks import checked
 from mia_nb.types import Signals, pair_ids
 
@@ -121,7 +121,7 @@ def tuned_outside(
     if not temperatures or not all(0 < temperature < np.inf for temperature in temperatures):
         raise ValueError(f"temperatures={temperatures!r}: wanted one or several numbers above 0")
     combine = combination("rmia", pool.query_kind, combine)
-    sums = _sums_will_do(pool, min(temperatures))
+    sums = sums_will_do(pool, min(temperatures))
     chosen = {}
     outside = {number: np.flatnonzero(unit != number) for number in wanted}
     for count in {len(rows) for rows in outside.values()}:
@@ -148,14 +148,6 @@ def _at_their_temperatures(
         )
         for number, confidences in outside:
             yield number, Tuned(temperature, confidences)
-
-
-def _sums_will_do(pool: Signals, temperature: float) -> bool:
-    """Whether no margin over this temperature is so large that float64 cannot hold its
-    probability.
-    """
-    largest = LARGEST_MARGIN * temperature
-    return all(np.abs(margins).max(initial=0) <= largest for margins in pool.margin)
 
 
 def _pairs(pool: Signals) -> np.ndarray:

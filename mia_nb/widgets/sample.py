@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.special import expit
 
 from mia_nb import attacks, metrics
-from mia_nb.attacks.likelihood import Fit, lira_fit, nig_fit
+from mia_nb.attacks.fits import Fit, lira_fit, nig_fit
 from mia_nb.attacks.margins import over_queries
 from mia_nb.metrics.pairs import units
 from mia_nb.plots import samples as pictures

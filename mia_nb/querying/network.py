@@ -1,0 +1,234 @@
+"""The answers of one network to all images, query by query, and what is drawn for them: masks,
+augmentation and noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mia_nb import data, defenses
+from mia_nb.models import neural_de, recording, snn, timesteps
+from mia_nb.models.snn import cumulative
+from mia_nb.models.solvers import BACKENDS, Draws
+from mia_nb.training.loop import DTYPES, fitting, mix
+from mia_nb.types import Images, Signals
+
+DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
+
+
+def outputs(
+    module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int
+) -> np.ndarray:
+    """(Q, N, K) logits of one model."""
+    per_step = options.get("per_step")
+    run = partial(forward, prepare(module.eval(), options["noise"]), dtype, per_step=per_step)
+    if any(block.solver["method"] in BACKENDS for _, block in neural_de.flow_blocks(module)):
+        batch = BLOCK  # these solvers choose steps or noise for a batch as a whole
+
+    def logits_of(images: Images) -> np.ndarray:
+        """(Q, N, K) answers to these images, query by query."""
+        steps = timesteps(module)
+        queries = options["queries"]
+        all_logits = None
+        for q in range(queries):
+            query = partial(
+                _logits, run, images, model, q, options=options, dtype=dtype, steps=steps
+            )
+            logits = fitting(query, batch, BLOCK)  # no draw depends on the batch
+            if all_logits is None:
+                all_logits = logits.new_empty(queries, *logits.shape)
+            all_logits[q] = logits
+        if per_step:  # one query, whose time steps take the place of the queries
+            all_logits = all_logits[0]
+        return all_logits.cpu().numpy()  # the only step that waits for a GPU
+
+    output = options.get("output")
+    if output is None:
+        return logits_of(images)
+    random_logits = None
+    if defenses.OUTPUTS[output].random:
+        random_logits = logits_of(_random_images(images, options["seed"]))
+    return defenses.change_output(
+        output, logits_of(images), random_logits, **options["output_args"]
+    )
+
+
+def _random_images(images: Images, seed: int) -> Images:
+    """The same number of images, their pixels drawn uniformly."""
+    generator = torch.Generator().manual_seed(mix(seed, "random images"))
+    x = torch.randint(0, 256, images.x.shape, generator=generator, dtype=torch.uint8)
+    return images._replace(x=x.to(images.x.device))
+
+
+def activity_names(module: snn.SNN) -> list[str]:
+    """The columns of `layer_activity`."""
+    steps = [f"answer {step}" for step in range(1, module.timesteps)]
+    return [*steps, *recording.activity_names(module)]
+
+
+def layer_activity(
+    module: snn.SNN, images: Images, options: dict, dtype: str, batch: int
+) -> np.ndarray:
+    """(1, N, F) float32: the margins of the network's answers after each step but the last, and
+    the activity of its layers.
+    """
+    answers = []
+    layers = []
+    part = max(1, batch // module.timesteps)
+    with torch.inference_mode():
+        for x in images.x.split(part):
+            x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
+            steps, layer = recording.activity(module, x)
+            answers.append(cumulative(steps.double(), module.readout))
+            layers.append(layer)
+    logits = torch.cat(answers, 1).cpu().numpy()
+    labels = images.y.cpu().numpy()
+    signals = Signals.from_logits(logits[None], labels, temperature=options["temperature"])
+    early_margins = signals.margin[0, :-1].T  # the last answer is the plain query's
+    columns = [early_margins, torch.cat(layers).cpu()]
+    return np.concatenate(columns, axis=1).astype(np.float32)[None]
+
+
+def prepare(module: nn.Module, noise: bool | None) -> nn.Module:
+    """The network with its noise switched on (True) or off (False). With None dropout layers are
+    off, and SDE blocks are as they were built.
+    """
+    for layer in module.modules():
+        if isinstance(layer, DROPOUT):
+            layer.train(noise is True)
+    return neural_de.set_noise(module, noise)
+
+
+def forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = None) -> Tensor:
+    """Logits (B, K), or (T, B, K) with per_step, of images, or of events (T, B, C, H, W)."""
+    if x.ndim == 5 and getattr(module, "time_axis", 0) == 1:
+        x = x.transpose(0, 1)
+    with (
+        torch.inference_mode(),
+        torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == "bfloat16"),
+    ):
+        if not per_step:
+            return module(x)
+        instant = module(x, per_step=True)
+        if per_step == "cumulative":
+            return cumulative(instant.to(DTYPES[dtype]), getattr(module, "readout", "mean"))
+        return instant
+
+
+def _logits(
+    run: Callable[[Tensor], Tensor],
+    images: Images,
+    model: int,
+    q: int,
+    batch: int,
+    *,
+    options: dict,
+    dtype: str,
+    steps: int | None,
+) -> Tensor:
+    """(N, K) logits of query q in float64, (T, N, K) per step, on the device of the images.
+
+    Draws are made for whole blocks of images. A spiking network gets smaller parts of them, which
+    with their `steps` time steps make up `batch` rows. Nothing here waits for a GPU.
+    """
+    logits = []
+    samples = len(images.y)
+    part = max(1, batch // (steps or 1))
+    mask_steps = steps if options.get("mask_scope") == "step" else None
+    for start in range(0, samples, batch):
+        stop = min(start + batch, samples)
+        x = images.x[start:stop]
+        blocks = range(start // BLOCK, math.ceil(stop / BLOCK))
+        sizes = [min(BLOCK, samples - block * BLOCK) for block in blocks]
+        seeds = [(options["seed"], q, block) for block in blocks]
+        if options["augment"] and q > 0:
+            x = _augmented(x, options["augment"], sizes, seeds)
+        x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
+        if options["input_dropout"]:
+            p = options["input_dropout"]
+            x = x * _masks(x, p, sizes, seeds, mask_steps, images.frames)
+        if options["noise"]:
+            seeds = [(options["seed"], model, q, block) for block in blocks]
+            logits.append(noisy(run, x, sizes, seeds))
+        else:
+            logits += [run(rows) for rows in x.split(part, -4)]
+    return torch.cat(logits, -2).double()
+
+
+def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Tensor:
+    """Augmented images (B, C, H, W); each block has its own draws."""
+    draws = []
+    for size, words in zip(sizes, seeds, strict=True):
+        generator = torch.Generator().manual_seed(mix(*words, "augment"))
+        draws.append(data.augment_draws(ops, size, *x.shape[2:], generator))
+    joined = {}
+    for name in draws[0]:
+        parts = [draw[name] for draw in draws]
+        # the operations of AutoAugment stay on the CPU, which sorts the images by them
+        joined[name] = torch.cat(parts) if name == "operations" else _cat_to_device(parts, 0, x)
+    return data.apply_augment(x, joined)
+
+
+def _cat_to_device(parts: list[Tensor], axis: int, x: Tensor) -> Tensor:
+    """Tensors drawn on the CPU, joined along an axis and copied to the device of x without
+    waiting.
+    """
+    joined = torch.cat(parts, axis)
+    if x.is_cuda:
+        joined = joined.pin_memory()
+    return joined.to(x.device, non_blocking=True)
+
+
+def _masks(
+    x: Tensor,
+    p: float,
+    sizes: list[int],
+    seeds: list[tuple],
+    steps: int | None = None,
+    frames: int = 1,
+) -> Tensor:
+    """Dropout masks 1[u > p] for images x (B, C, H, W), drawn on the CPU whatever the device.
+
+    With `steps` there is a mask for each time step, (steps, B, C, H, W). Frames of events are time
+    steps already: their masks are (B, frames * C, H, W), one for all frames without `steps`, and
+    one for each with them.
+    """
+    channels = x.shape[1] // frames
+    parts = []
+    for size, words in zip(sizes, seeds, strict=True):
+        generator = torch.Generator().manual_seed(mix(*words, "mask"))
+        shape = (steps or 1, size, channels, *x.shape[2:])
+        parts.append(torch.rand(shape, generator=generator) > p)
+    masks = _cat_to_device(parts, 1, x).to(x.dtype)
+    if frames > 1:
+        masks = masks.expand(frames, *masks.shape[1:])
+        return masks.transpose(0, 1).flatten(1, 2)
+    return masks if steps else masks[0]
+
+
+def noisy(
+    run: Callable[[Tensor], Tensor], x: Tensor, sizes: list[int], seeds: list[tuple]
+) -> Tensor:
+    """Logits of images whose noise is seeded block by block.
+
+    SDE blocks draw from a generator for each block of images. All other noise comes from torch's
+    global generator, and then x is a single block; `_query_models` restores that generator.
+    """
+    numbers = [mix(*words, "noise") for words in seeds]
+    torch.manual_seed(numbers[0])
+    with Draws([torch.Generator(x.device).manual_seed(number) for number in numbers], sizes):
+        return run(x)

@@ -1,0 +1,166 @@
+"""What a query comes to: the settings that determine the outputs of a pool. A query that does not
+fit the pool is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mia_nb import defenses
+from mia_nb.models import FLOWS, architecture, neural_de, snn, timesteps
+from mia_nb.training.loop import build
+from mia_nb.training.pool import Pool
+from mia_nb.types import Images, Query
+
+
+def check_size(pool: Pool, images: Images) -> None:
+    """ValueError for images of another size than those that the pool was trained on."""
+    frames = pool.images_record.get("frames", 1)
+    if images.frames != frames:
+        raise ValueError(
+            f"images of frames={images.frames}; the pool was trained on frames={frames}: load them"
+            " with the same number of frames"
+        )
+    shape = tuple(images.x.shape[1:])
+    trained = pool.folder.map_array("images.npy", "u", (None, None, None, None)).shape[1:]
+    if shape != trained:
+        raise ValueError(
+            f"images of {shape} pixels; the pool was trained on {trained}: load them with the same"
+            " size"
+        )
+
+
+def settings_and_kind(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple[dict, str]:
+    """(the settings that determine the outputs, the kind of the queries); ValueError for a query
+    that does not fit this pool.
+    """
+    per_step = plan.per_step
+    output_args = plan.output_args
+    if plan.output is not None or output_args:
+        output_args = defenses.output_arguments(plan.output, output_args, len(images.classes))
+    noise = plan.noise
+    if noise is None and pool.recipe.model in FLOWS:
+        noise = neural_de.is_noisy(build(pool.recipe, pool.images(), 0)) or None
+    # an SDE's noise goes along with what is done to the image; dropout layers' noise is a query
+    # of its own
+    changed = plan.input_dropout or plan.augment
+    goes_along = changed and noise_of_blocks_alone(pool)
+    query_kind = _query_kind(plan, None if goes_along else noise)
+    if plan.mask_scope != "query" or per_step:
+        _check_steps(pool, rows[0], plan)
+    if plan.activity:
+        _check_activity(pool, rows[0], plan, query_kind)
+    augment = pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"
+    settings = {
+        "queries": plan.queries,
+        "input_dropout": plan.input_dropout,
+        "augment": plan.augment and augment,
+        "noise": noise,
+        "temperature": plan.temperature,
+        "seed": plan.seed if query_kind not in ("plain", "steps") else 0,
+        "models": rows,
+        **_options_in_key(
+            per_step="cumulative" if per_step is True else per_step,
+            mask_scope=plan.mask_scope if plan.input_dropout else "query",
+            activity=plan.activity,
+            limit=plan.limit,
+            epoch=pool.epoch,
+            output=plan.output,
+            output_args=output_args,
+        ),
+    }
+    return settings, query_kind
+
+
+def _check_steps(pool: Pool, model: int, plan: Query) -> None:
+    """Refuse queries about time steps to a model that has none."""
+    module = pool.model(model)
+    encode = getattr(module, "encode", "constant")
+    if timesteps(module) is None:
+        raise ValueError(
+            "mask_scope='step' and per_step are for spiking networks;"
+            f" {pool.recipe.model} has one output per image: use mask_scope='query',"
+            " per_step=False"
+        )
+    if plan.mask_scope == "step" and encode != "constant":
+        raise ValueError(
+            f"mask_scope='step' masks what enters at each step, and encode={encode!r} makes that"
+            " from one image: use mask_scope='query'"
+        )
+
+
+def _check_activity(pool: Pool, model: int, plan: Query, query_kind: str) -> None:
+    """Refuse activity=True for networks that do not spike or spike at random, and for queries that
+    are not plain.
+    """
+    module = pool.model(model)
+    if not isinstance(module, snn.SNN) or module.stochastic:
+        raise ValueError(
+            "activity=True looks at the layers of a spiking network (models.snn.SNN) that does the"
+            f" same at every call; {pool.recipe.model} is none: use activity=False"
+        )
+    if query_kind != "plain" or plan.output is not None:
+        raise ValueError(
+            f"activity=True with {plan.output or query_kind}: who measures the device sees one"
+            " plain query; leave the other option out"
+        )
+
+
+def _options_in_key(**options: Any) -> dict:
+    """The options that are set, to be added to the settings in the key of the stored signals.
+
+    Those left at their default are not added, so that adding an option to `Query` changes no key.
+    """
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != "query"
+    }
+
+
+def _query_kind(plan: Query, noise: bool | None) -> str:
+    """What makes the queries of one image differ, a word of types.QUERY_KINDS; ValueError for
+    several sources at once, and for several queries that would all be the same.
+    """
+    on = []
+    if plan.input_dropout > 0:
+        on.append("dropout")
+    if plan.augment:
+        on.append("augment")
+    if noise is True:
+        on.append("noise")
+    if plan.per_step:
+        on.append("steps")
+    queries = plan.queries
+    if plan.per_step and (queries > 1 or len(on) > 1):
+        raise ValueError(
+            f"per_step with queries={queries} and {' and '.join(on[:-1]) or 'nothing random'}: the"
+            " query axis holds the time steps then; take one plain query"
+        )
+    if len(on) > 1:
+        raise ValueError(f"{' and '.join(on)} at once: take one source of randomness at a time")
+    if plan.augment and queries == 1:
+        raise ValueError(
+            "augment=True with queries=1 shows the plain image only: take more queries, or"
+            " augment=False"
+        )
+    if queries > 1 and not on:
+        raise ValueError(
+            f"queries={queries} without input_dropout, augment or noise: all outputs would be the"
+            " same; use queries=1"
+        )
+    if not on:
+        return "plain"
+    return on[0]
+
+
+def noise_of_blocks_alone(pool: Pool) -> bool:
+    """Whether only SDE blocks are noisy in the pool's models. Each block of images can then have a
+    generator of its own; dropout layers draw from the global one.
+    """
+    return pool.recipe.model in FLOWS and is_built_in(pool) and pool.recipe.defense != "dropout"
+
+
+def is_built_in(pool: Pool) -> bool:
+    """Whether the pool's network, or the one that it is made from, is one of `models.MODELS`."""
+    return ":" not in architecture(pool.recipe.model, pool.recipe.model_args)
