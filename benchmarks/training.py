@@ -1,12 +1,13 @@
 """How fast are pools trained? Strategies over a loop per model with a DataLoader; whole pools at
 equal accuracy; growth.
 
-    python benchmarks/training.py [--only strategies|pools|growth] [--rounds 3] [--seconds 0.7]
+    python benchmarks/training.py [--only strategies|pools|growth|memory] [--rounds 3] [--seconds 0.7]
     [--minutes 8]
 
 Strategies are timed in steady state by two processes that live through all of it, in interleaved
 windows of --seconds; after --minutes no further network is begun. Whole pools are fresh processes,
-from their start to the last weight.
+from their start to the last weight. Memory: processor seconds of a step of the shipped families, in a
+process that gives freed memory back and in one that keeps it, as workers do.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ from common import (
     spread,
     table,
 )
+from evidence import POOLS as SHIPPED
 from ordinary import WAYS, loader
 from ordinary import training as ordinary_training
 
 from mia_nb import data, training
-from mia_nb.training import loop
+from mia_nb.training import loop, workers
 from mia_nb.training.clipped import group_of
 from mia_nb.types import Images, Recipe
 
@@ -408,6 +410,45 @@ def growth(args) -> None:
         )
 
 
+FAMILIES = ("fast-small", "fast-ode", "fast-direct-T1", "fast-direct-T4")
+
+
+def step_seconds(name: str, keep: bool, steps: int) -> None:
+    """Print the processor seconds of one training step of a shipped family on random images."""
+    torch.set_num_threads(1)
+    if keep:
+        workers.keep_freed_memory()
+    recipe = Recipe(**SHIPPED[name])
+    pixels = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8)
+    images = data.from_arrays(pixels.numpy(), torch.arange(2000).numpy() % 10)
+    member = torch.arange(2000).numpy()[None] % 2 == 0
+    plan = loop.plan_of(recipe, images, member, ~member[0] & False)
+    group = loop.Group(plan._replace(channels_last=True), [0])
+    x = group.shown(torch.arange(recipe.batch), {})[None]
+    y = images.y[None, : recipe.batch]
+    group.step(x, y, 0.01)
+    begun = time.process_time()
+    for _ in range(steps):
+        group.step(x, y, 0.01)
+    print((time.process_time() - begun) / steps)
+
+
+def memory(args) -> None:
+    """The table of steps with memory given back and kept."""
+    rows = []
+    for name in FAMILIES[:1] if args.quick else FAMILIES:
+        seconds = {False: [], True: []}
+        for _ in range(args.rounds):
+            for keep, times in seconds.items():
+                words = json.dumps([name, keep, 1 if args.quick else 3])
+                command = [sys.executable, __file__, "--step", words]
+                ran = subprocess.run(command, capture_output=True, text=True, check=True)
+                times.append(float(ran.stdout))
+        given_back, kept = (statistics.median(times) for times in seconds.values())
+        rows.append([name, f"{given_back:.2f}", f"{kept:.2f}", f"{given_back / kept:.2f}"])
+    table(["family", "given back, s", "kept, s", "ratio"], rows)
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", choices=PARTS)
@@ -423,11 +464,14 @@ def main() -> None:
     )
     parser.add_argument("--child", type=int)
     parser.add_argument("--whole")
+    parser.add_argument("--step")
     args = parser.parse_args()
     if args.child:
         return child(args.child)
     if args.whole:
         return train_whole(*json.loads(args.whole))
+    if args.step:
+        return step_seconds(*json.loads(args.step))
     if args.quick:
         args.rounds, args.seconds, args.threads, args.nets = 1, 0.05, 1, args.nets or ["TinyCNN"]
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -438,7 +482,7 @@ def main() -> None:
             PARTS[name](args)
 
 
-PARTS = {"strategies": strategies, "pools": pools, "growth": growth}
+PARTS = {"strategies": strategies, "pools": pools, "growth": growth, "memory": memory}
 
 if __name__ == "__main__":
     main()

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -359,3 +360,30 @@ def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(
     )
     with pytest.raises(ValueError, match=r"model 0 does not fit into memory.*smaller batch"):
         train(SMALL, images, tmp_path / "none", workers=1, strategy="stacked:8")
+
+
+FAULTS = """
+import resource
+import torch
+from mia_nb.training import workers
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        torch.ones(2**24)  # 64 MiB, above what the C library keeps by itself
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+usual = faults()
+workers.keep_freed_memory()
+faults()  # takes the memory once more
+print(usual, faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of the GNU C library")
+def test_a_worker_keeps_the_memory_that_a_training_step_frees():
+    ran = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, timeout=120
+    )
+    usual, kept = map(int, ran.stdout.split())
+    assert usual > 20 * max(kept, 1)
