@@ -23,9 +23,11 @@ from worlds import bernoulli, pairs, world
 import mia_nb as mia
 from mia_nb import auditing, metrics, store
 from mia_nb.attacks import score
-from mia_nb.auditing.gate import LimitVerdict, at_others, fewest
+from mia_nb.auditing.gate import at_others
+from mia_nb.auditing.limits import fewest
 from mia_nb.auditing.result import MAKING, QUERYING, provenance, strict
 from mia_nb.auditing.shift import class_mix, copies
+from mia_nb.auditing.verdicts import LimitVerdict
 from mia_nb.cli import audit as command
 from mia_nb.cli import main, notebooks, run_key
 from mia_nb.parameters import Source, read_parameters

@@ -92,7 +92,7 @@ def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
 
 def array_in(name: str, source: object) -> np.ndarray:
     """An array as it is given, or the one in a .npy, or under this name in an .npz, or in a .csv or
-    .tsv (`readers.table_in`).
+    .tsv (`tables.table_in`).
     """
     if not isinstance(source, str | os.PathLike):
         return numpy_of(source)

@@ -17,7 +17,8 @@ from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
 from mia_nb.attacks import score, suite
 from mia_nb.attacks.margins import log_p as log_p_of
 from mia_nb.auditing.dependence import Units, loss_gap, resampling_units
-from mia_nb.auditing.gate import BELOW, EXCEEDED, OPEN, LimitVerdict, judge, limits
+from mia_nb.auditing.gate import judge
+from mia_nb.auditing.limits import limits
 from mia_nb.auditing.model_audit import ModelAudit
 from mia_nb.auditing.model_outputs import named_classes, outputs, wants_columns
 from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
@@ -29,7 +30,10 @@ from mia_nb.auditing.samples import (
     samples_on_both_sides,
 )
 from mia_nb.auditing.sentences import (
+    BELOW,
+    EXCEEDED,
     FAILED,
+    OPEN,
     RATE,
     TWINS,
     UNTESTED,
@@ -45,6 +49,7 @@ from mia_nb.auditing.sentences import (
 )
 from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, comparable
 from mia_nb.auditing.twins import given_references, retrained_models
+from mia_nb.auditing.verdicts import LimitVerdict
 from mia_nb.checks import checked, shown
 from mia_nb.metrics import by_group, clopper_pearson, self_test, summary
 from mia_nb.metrics.bootstrap import RESAMPLES

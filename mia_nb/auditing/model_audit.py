@@ -15,9 +15,12 @@ import pandas as pd
 
 import mia_nb
 from mia_nb import escape
-from mia_nb.auditing.gate import LimitVerdict, judge, limits, refuse_unmeasurable
-from mia_nb.auditing.result import Record, design, result
+from mia_nb.auditing.design import MEASURED, design
+from mia_nb.auditing.gate import judge
+from mia_nb.auditing.limits import limits, refuse_unmeasurable
+from mia_nb.auditing.result import Record, result
 from mia_nb.auditing.shift import ShiftGuard
+from mia_nb.auditing.verdicts import LimitVerdict
 from mia_nb.metrics import accuracies, readable, readable_groups
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.null import SelfTest
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 QUESTION = "Does this finished model give away which samples it was trained on?"
-MEASURED = ("members", "non_members", "models", "units", "audited")  # of a design, for limits
 
 
 class ModelAudit(NamedTuple):

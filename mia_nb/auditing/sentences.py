@@ -21,7 +21,7 @@ from mia_nb.metrics.verdict import measured_advice
 from mia_nb.types import Recipe, Scores
 
 if TYPE_CHECKING:
-    from mia_nb.auditing.gate import LimitVerdict
+    from mia_nb.auditing.verdicts import LimitVerdict
 
 EXCEEDED = "exceeded"
 BELOW = "not exceeded"

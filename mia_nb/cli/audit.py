@@ -19,8 +19,8 @@ from mia_nb import auditing, escape, store
 from mia_nb._files import parse_json, replacing
 from mia_nb._yaml import read_yaml
 from mia_nb.attacks import suite
+from mia_nb.auditing.design import MEASURED
 from mia_nb.auditing.elsewhere import array_in
-from mia_nb.auditing.model_audit import MEASURED
 from mia_nb.auditing.model_outputs import outputs
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, TWINS

@@ -18,8 +18,8 @@ from mia_nb.report.markup import TEMPLATES, figure_title
 from mia_nb.report.parts import part_of
 
 if TYPE_CHECKING:
-    from mia_nb.auditing.gate import LimitVerdict
     from mia_nb.auditing.model_audit import ModelAudit
+    from mia_nb.auditing.verdicts import LimitVerdict
 
 DRAW = (TEMPLATES / "report" / "report.js").read_text(encoding="utf-8")
 
@@ -92,9 +92,9 @@ def audit_page(
     Returns:
         its path.
     """
-    from mia_nb.auditing.gate import LimitsTable
     from mia_nb.auditing.result import provenance
     from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, next_steps
+    from mia_nb.auditing.verdicts import LimitsTable
 
     title_of = {
         EXCEEDED: "Members are given away",

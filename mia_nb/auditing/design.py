@@ -1,0 +1,65 @@
+"""How members were drawn, and who is compared with whom."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mia_nb.auditing.one_run import coin_fault
+from mia_nb.auditing.sentences import design_words
+from mia_nb.auditing.vulnerable import in_pairs
+from mia_nb.checks import checked
+from mia_nb.metrics.pairs import units
+from mia_nb.types import Signals
+
+# what of a design `refuse_unmeasurable` wants to know
+MEASURED = ("members", "non_members", "models", "units", "audited")
+
+
+@checked
+def design(signals: Signals, split: str | None = None) -> dict:
+    """How members were drawn, as far as the masks show, and who is compared with whom.
+
+    Parameters:
+        signals: of M models.
+        split: "pairs" or "bernoulli", how the members were drawn (default: what the signals' info
+            says of it, if anything).
+
+    Returns:
+        A dict of kind: "pairs" (rows in exact complements), "coins" (fair and independent as far as
+        can be seen), "masks" (any others), "mask" (one row that nobody declared a coin's: one row
+        shows too little to tell); numbers of models, units (pairs, or different training sets),
+        samples, audited and population; the smallest numbers of members and non_members over
+        models; references: a side, for the target that keeps fewest; queries, draws; words: all
+        this in sentences.
+    """
+    member = signals.member[:, ~signals.population]
+    numbers = units(member)
+    declared = (split or signals.info.get("split")) == "bernoulli"
+    if in_pairs(member, numbers):
+        kind = "pairs"
+    elif not coin_fault(member) and (declared or len(member) > 1):
+        kind = "coins"
+    elif len(member) == 1:
+        kind = "mask"
+    else:
+        kind = "masks"
+    inside = member.sum(1)
+    references = []  # of each target, on the side of the typical sample that has fewer
+    for number in numbers:
+        others = member[numbers != number]
+        trained = others.sum(0)
+        references.append(int(np.median(np.minimum(trained, len(others) - trained))))
+    facts = {
+        "kind": kind,
+        "models": len(member),
+        "units": len(np.unique(numbers)),
+        "samples": len(signals.labels),
+        "audited": member.shape[1],
+        "population": int(signals.population.sum()),
+        "members": int(inside.min()),
+        "non_members": int((member.shape[1] - inside).min()),
+        "references": min(references),
+        "queries": signals.margin.shape[1],
+        "draws": signals.query_kind,
+    }
+    return facts | {"words": design_words(facts)}

@@ -1,0 +1,203 @@
+"""Limits stated beforehand on what attacks may find, and the refusal of those that the data cannot
+measure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mia_nb.arguments import Array, Delta, Whole
+from mia_nb.auditing.one_run import FEWEST_SPLIT, numbers_tried, perfect_epsilon
+from mia_nb.checks import checked, shown
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, measurable
+
+WANTED = (
+    'wanted METRIC>LIMIT with METRIC auc, advantage, tpr@FPR or epsilon, e.g. "tpr@0.01>0.05" or'
+    ' "auc>0.6"'
+)
+FORM = re.compile(
+    r"\s*(auc|advantage|epsilon|tpr@([0-9.]+(?:e-?[0-9]+)?))\s*>\s*([0-9.]+(?:e-?[0-9]+)?)\s*",
+    re.IGNORECASE,
+)
+# with 2, Student's t has one degree of freedom, and at 1 - 0.05 / attacks no limit is ever decided
+PAIRS = 3
+UNDECLARED = (
+    " cannot be measured in this design: an audited bound needs a fair coin per image, declared as"
+    " split=bernoulli"
+)
+
+
+class Limit(NamedTuple):
+    """`metric` (auc, advantage, tpr@x or epsilon) is not to lie above `value`; `fpr` is the x of a
+    tpr@x.
+    """
+
+    metric: str
+    value: float
+    fpr: float | None
+
+    def __str__(self) -> str:
+        return f"{self.metric}>{float(self.value)}".removesuffix(".0")
+
+
+@checked
+def limits(texts: Array) -> list[Limit]:
+    """The limits that texts like "tpr@0.01>0.05" or "auc>0.6" state, each once.
+
+    Parameters:
+        texts: METRIC>LIMIT, with METRIC auc, advantage, tpr@FPR or epsilon.
+
+    Returns:
+        A list of `Limit`: metric, value, and the fpr of a tpr@FPR.
+
+    Raises:
+        ValueError: of one line for whatever is none, and for limits never exceeded.
+    """
+    if not np.iterable(texts):
+        raise ValueError(f"texts={shown(texts)}: wanted a list of them; {WANTED}")
+    return list(dict.fromkeys(_limit_of(str(text)) for text in texts))
+
+
+def _limit_of(text: str) -> Limit:
+    """The limit that one text states."""
+    start = f'limit "{text}": '
+    match = FORM.fullmatch(text)
+    try:
+        name = match[1].lower()
+        fpr = match[2] and float(match[2])
+        value = float(match[3])
+    except (TypeError, ValueError):
+        raise ValueError(f"{start}{WANTED}") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{start}nothing lies above it; wanted a finite limit")
+    if fpr is not None and not 0 < fpr < 1:
+        raise ValueError(f"{start}a false positive rate lies between 0 and 1; 1 % is 0.01")
+    if fpr is not None and float(f"{fpr:g}") != fpr:
+        raise ValueError(f"{start}a false positive rate has six digits at most; wanted tpr@{fpr:g}")
+    if name != "epsilon" and value >= 1:
+        metric = name.partition("@")[0]
+        raise ValueError(f"{start}{metric} is a fraction and never above 1; 5 % is 0.05")
+    guessing = 0.5 if name == "auc" else fpr or 0.0
+    if value < guessing:
+        raise ValueError(
+            f"{start}an attacker who guesses reaches {guessing:g}; wanted a limit at or above that"
+        )
+    return Limit(name if fpr is None else f"tpr@{fpr:g}", value, fpr)
+
+
+def fewest(audited: int, split: str) -> int:
+    """Members, or non-members, that every model has at least: half of the audited samples, in coins
+    four s.d. less.
+    """
+    coins = max(0, math.floor(audited / 2 - 2 * math.sqrt(audited)))
+    return audited // 2 if split == "pairs" else coins
+
+
+@checked
+def refuse_unmeasurable(
+    stated: Sequence[Limit],
+    *,
+    models: Whole,
+    split: str,
+    audited: Whole = 0,
+    members: Whole | None = None,
+    non_members: Whole | None = None,
+    delta: Delta = 1e-5,
+    attacks: Whole = 6,
+    units: Whole | None = None,
+) -> None:
+    """Refuses, before anything is trained, a limit that these data cannot measure or that could
+    never be exceeded.
+
+    Parameters:
+        stated: those of `limits`.
+        models: how many are audited.
+        split: of the recipe, or the kind of `design`; an epsilon wants members drawn by fair coins
+            ("bernoulli", "coins").
+        audited: samples; an epsilon's limit must lie below what a perfect attack on them certifies.
+        members: of the model that has fewest; None: what `split` leaves of `audited`.
+        non_members: of the model that has fewest; a tpr@x wants ceil(10 / x); None: as for members.
+        delta: of an audited epsilon.
+        attacks: how many will be tried.
+        units: pairs, or training sets that are no complements (None: models / 2, or with coins
+            all). Two decide nothing but an epsilon; one leaves the samples' own interval, which
+            says nothing on other trainings, and no advantage, since its threshold comes from other
+            pairs.
+
+    Raises:
+        ValueError: of one line for the first limit of that kind.
+    """
+    coins = split in ("bernoulli", "coins")
+    side = fewest(audited, split)
+    if units is None:
+        units = models if coins else models // 2
+    for limit in stated:
+        if limit.metric != "epsilon":
+            n0 = side if non_members is None else non_members
+            n1 = side if members is None else members
+            reason = _too_few_samples(limit, n0, n1, attacks)
+            reason = reason or _too_few_units(limit, models, units)
+        elif coins:
+            reason = _too_large_epsilon(limit, models, audited, delta, attacks)
+        else:
+            reason = UNDECLARED
+        if reason:
+            raise ValueError(f'limit "{limit}"{reason}')
+
+
+def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> str:
+    """Why a limit on a rate is refused, "" where it is not."""
+    if limit.fpr is None:
+        return ""
+    if not measurable(limit.metric, n0):
+        needed = math.ceil(MIN_FALSE_POSITIVES / limit.fpr - 1e-9)
+        least = MIN_FALSE_POSITIVES / max(n0, 1)
+        rate = ""
+        if least < 1:
+            rate = f"state tpr@{math.ceil(1e4 * least) / 1e4:g} or a higher rate, or "
+        return (
+            f" cannot be measured with n0 = {n0} non-members a model: {needed:,} are needed,"
+            f" so that {MIN_FALSE_POSITIVES} false alarms are allowed; {rate}audit more images"
+        )
+    most = clopper_pearson(max(n1, 1), max(n1, 1), confidence=1 - 0.05 / attacks)[0]
+    if limit.value >= most:
+        return (
+            f" can never be exceeded: with n1 = {n1} members a model and {attacks} attacks even a"
+            f" rate of 1 shows only {most:.4g} at 95 % confidence; state a lower limit, or audit"
+            " more images"
+        )
+    return ""
+
+
+def _too_few_units(limit: Limit, models: int, units: int) -> str:
+    """Why a limit on an interval over so few is refused, "" where it is not."""
+    if units != 2 and (limit.metric != "advantage" or units >= PAIRS):
+        return ""
+    paired = models >= 2 * units
+    have = f"{units} {'pair' if paired else 'training set'}{'s' if units != 1 else ''}"
+    needed = f"{2 * PAIRS} models ({PAIRS} pairs)" if paired else f"{PAIRS} models"
+    why = "its threshold is set on other targets"
+    if units >= 2:
+        why = "its interval over so few is too wide to decide"
+    return f" cannot be measured on {models} models ({have}): {why}; train {needed} or more"
+
+
+def _too_large_epsilon(limit: Limit, models: int, audited: int, delta: float, attacks: int) -> str:
+    """Why a limit on epsilon is refused, "" where it is not."""
+    coins, tests = audited, models
+    if models >= FEWEST_SPLIT:  # half of the models are audited together
+        coins, tests = audited * (models // 2), 1
+    alpha = 0.05 / (tests * attacks)
+    alpha /= len(numbers_tried(coins, alpha, delta))
+    most = perfect_epsilon(coins, coins, delta, 1 - alpha)
+    if limit.value < most:
+        return ""
+    return (
+        f" can never be exceeded: right guesses about all {coins:,} coins would certify {most:.3g};"
+        " state a lower limit, or audit more images"
+    )

@@ -1,0 +1,113 @@
+"""What was found about each stated limit, as a record, and the table of them for people to read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from mia_nb import escape
+from mia_nb.attacks import in_words
+from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, percent
+
+RESULT = {EXCEEDED: "EXCEEDED", BELOW: "PASS", OPEN: "NOT ESTABLISHED"}
+COLOURS = {EXCEEDED: "exceeded", BELOW: "not-exceeded"}  # classes in report.css
+
+
+class LimitVerdict(NamedTuple):
+    """What was found about one limit.
+
+    `low`, `high`: 95 % interval of the largest value over attacks (NaN: no such end). `p`: of the
+    permutation test, where that decided (an audit of one finished model); else NaN. `tail`: what
+    the largest scores say against a limit that was not exceeded, "" where they do not.
+    """
+
+    limit: str
+    outcome: str
+    metric: str
+    threshold: float
+    value: float
+    low: float
+    high: float
+    attack: str
+    attacks: int
+    n1: int
+    n0: int
+    targets: int
+    sentence: str
+    p: float = math.nan
+    tail: str = ""
+
+    def __repr__(self) -> str:
+        return escape.terminal(self.sentence)
+
+    def _repr_markdown_(self) -> str:
+        return escape.markdown(self.sentence)
+
+
+class LimitsTable:
+    """Stated limits beside what was measured, each with its result in a word, for people to read.
+
+    `rows` holds one dictionary a limit: limit, measured, 95 % interval, strongest attack, result.
+    A notebook shows them as a table, a terminal as lines; in a report decided ones are coloured,
+    but for a limit that is kept while the tail leaks.
+
+    Example:
+        >>> from mia_nb.auditing import LimitsTable
+        >>> from mia_nb.auditing.verdicts import LimitVerdict
+        >>> measured = ("auc", 0.6, 0.7, 0.65, 0.75, "rmia", 2, 9, 9, 4, "")
+        >>> print(LimitsTable([LimitVerdict("auc>0.6", "exceeded", *measured)]))
+          limit measured 95 % interval strongest attack   result
+        auc>0.6    0.700  0.650, 0.750             RMIA EXCEEDED
+    """
+
+    def __init__(self, verdicts: Sequence[LimitVerdict]) -> None:
+        """Verdicts as `judge` gives them."""
+        self.verdicts = list(verdicts)
+        self.rows = [_row(verdict) for verdict in self.verdicts]
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return "no limit was stated"
+        return escape.lines(pd.DataFrame(self.rows).to_string(index=False))
+
+    def _repr_html_(self) -> str:
+        if not self.rows:
+            return ""
+        heads = "".join(f"<th>{escape.html(name)}</th>" for name in self.rows[0])
+        lines = []
+        for verdict, row in zip(self.verdicts, self.rows, strict=True):
+            cells = [f"<td>{escape.html(cell)}</td>" for cell in row.values()]
+            cells[-1] = f"<td><strong>{escape.html(row['result'])}</strong></td>"
+            colour = "" if verdict.tail else COLOURS.get(verdict.outcome, "")
+            opening = f'<tr class="{colour}">' if colour else "<tr>"
+            lines.append(f"{opening}{''.join(cells)}</tr>")
+        body = "".join(lines)
+        return f'<table class="limits"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _row(verdict: LimitVerdict) -> dict[str, str]:
+    """One line of the table; rates are percentages, other measures have three decimals."""
+
+    def shown(value: float) -> str:
+        if math.isnan(value):
+            return "not measurable"
+        if verdict.metric.startswith("tpr"):
+            return percent(value)
+        return f"{value:.3f}"
+
+    interval = f"{shown(verdict.low)}, {shown(verdict.high)}"
+    if math.isnan(verdict.high):
+        interval = "not measurable" if math.isnan(verdict.low) else f"{shown(verdict.low)} or more"
+    result = RESULT[verdict.outcome]
+    if verdict.tail and verdict.outcome == BELOW:
+        result += ", but the tail leaks"
+    return {
+        "limit": verdict.limit,
+        "measured": shown(verdict.value),
+        "95 % interval": interval,
+        "strongest attack": in_words(verdict.attack) if verdict.attack else "",
+        "result": result,
+    }
