@@ -30,7 +30,8 @@ from sklearn.linear_model import LogisticRegression
 from mia_nb.attacks import score
 from mia_nb.attacks.margins import log_p
 from mia_nb.attacks.single import attack_p
-from mia_nb.auditing.finished import ALONE, LOSS, compared_means
+from mia_nb.auditing.alone import ALONE
+from mia_nb.auditing.decision import LOSS, compared_means
 from mia_nb.metrics import clopper_pearson
 from mia_nb.metrics.permutation import LEVEL, membership_test, mid_ranks, pure_units
 from mia_nb.types import Scores, Signals

@@ -16,7 +16,8 @@ from faults_stores import TINY, World
 
 from mia_nb import accounting, attacks, auditing, data, metrics, store, training
 from mia_nb.auditing.bounds import epsilon_lower
-from mia_nb.auditing.one_run import check_bernoulli, one_run, one_run_epsilon
+from mia_nb.auditing.coins import check_bernoulli
+from mia_nb.auditing.one_run import one_run, one_run_epsilon
 from mia_nb.cli import notebooks
 from mia_nb.metrics.agreement import memorisation
 from mia_nb.metrics.curve import advantage, null_advantage

@@ -14,10 +14,11 @@ from mia_nb.auditing.canaries import (
     KINDS,
     canary_arrays,
     canary_member,
-    canary_rates,
 )
+from mia_nb.auditing.canary_rates import canary_rates
+from mia_nb.auditing.coins import check_bernoulli
 from mia_nb.auditing.design import design
-from mia_nb.auditing.one_run import audit, check_bernoulli
+from mia_nb.auditing.one_run import audit
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
 from mia_nb.metrics import auc, choose, clopper_pearson, tpr_at
 from mia_nb.metrics.null import redraw

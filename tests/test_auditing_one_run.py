@@ -18,10 +18,10 @@ from scipy.special import expit
 from scipy.stats import binom
 
 from mia_nb.attacks import score
+from mia_nb.auditing.coins import check_bernoulli
 from mia_nb.auditing.one_run import (
     GRID,
     audit,
-    check_bernoulli,
     numbers_tried,
     one_run,
     one_run_epsilon,

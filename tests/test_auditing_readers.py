@@ -24,7 +24,8 @@ import mia_nb as mia
 from mia_nb.auditing import collect, read_outputs
 from mia_nb.auditing.elsewhere import array_in
 from mia_nb.auditing.model_outputs import logits_of, named_classes, outputs
-from mia_nb.auditing.samples import both_sides, numbers_of, numpy_of, sample_of, without_extremes
+from mia_nb.auditing.raw_inputs import numbers_of, without_extremes
+from mia_nb.auditing.samples import both_sides, numpy_of, sample_of
 from mia_nb.auditing.tables import table_in
 
 RNG = np.random.default_rng(0)

@@ -392,7 +392,7 @@ AUDITS = [
         "one_run.one_run_epsilon(canaries=4, guesses=4, correct=NAN, delta=0)",
         "correct=nan: wanted a whole number",
     ),
-    ("one_run.check_bernoulli(np.full((2, 9), 0.5))", "member holds numbers from 0.5 to 0.5"),
+    ("check_bernoulli(np.full((2, 9), 0.5))", "member holds numbers from 0.5 to 0.5"),
     (
         "bounds.epsilon_lower(tp=1.5, positives=4, fp=0, negatives=4, delta=0)",
         "tp=1.5: wanted a whole number",

@@ -10,7 +10,7 @@ from test_notebooks import Run
 
 from mia_nb import auditing, data, query, training
 from mia_nb.attacks import score
-from mia_nb.auditing.one_run import check_bernoulli
+from mia_nb.auditing.coins import check_bernoulli
 from mia_nb.types import Recipe
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]

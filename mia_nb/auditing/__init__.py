@@ -2,7 +2,8 @@
 samples, canaries. NumPy only.
 """
 
-from mia_nb.auditing.canaries import canary_arrays, canary_member, canary_rates
+from mia_nb.auditing.canaries import canary_arrays, canary_member
+from mia_nb.auditing.canary_rates import canary_rates
 from mia_nb.auditing.design import design
 from mia_nb.auditing.elsewhere import collect, plan
 from mia_nb.auditing.finished import audit_model, audit_outputs

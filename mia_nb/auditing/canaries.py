@@ -1,28 +1,13 @@
-"""Canaries: samples made to be remembered, each in or out of a model by a coin, and the rates at
-which they are found.
-"""
+"""Canaries: samples made to be remembered, each in or out of a model by a coin."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import pandas as pd
 
-from mia_nb.arguments import Array, Count, Fraction, Mask, Positive, Rates, Whole
+from mia_nb.arguments import Array, Count, Fraction, Mask, Positive, Whole
 from mia_nb.checks import checked, mask, one_of
-from mia_nb.metrics.curve import (
-    MIN_FALSE_POSITIVES,
-    TprAt,
-    clopper_pearson,
-    counts,
-    rates,
-    tpr_at_counts,
-)
-from mia_nb.types import Scores
 
 KINDS = ("ordinary", "mislabelled", "mislabelled_near_duplicate", "ood")
-LARGEST_SHARE = 0.02  # of the training set; more canaries change what is trained
 JITTER = 2.0  # standard deviation of a near duplicate's pixels, of 255
 SHIFTS = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])  # of a near duplicate, in pixels
 
@@ -169,139 +154,3 @@ def canary_member(
         coins = np.random.default_rng([9, m, seed]).integers(2, size=size, dtype=bool)
         member[m, canary] = coins
     return member
-
-
-@checked
-def canary_rates(
-    scores: Scores,
-    *,
-    fpr: Rates = (0.001, 0.01, 0.1),
-    share: Fraction | None = None,
-    kind: str = "unnamed",
-    n_resamples: Positive = 1000,
-    seed: Count = 0,
-) -> pd.DataFrame:
-    """TPR at each FPR over the canaries of all targets pooled: one threshold for all, a row per
-    FPR.
-
-    Parameters:
-        scores: of the targets on the canaries alone; NaN is left out.
-        fpr: false positive rates in [0, 1].
-        share: the canaries' part of what a model trains on; None: not known.
-        kind: of the canaries, for the table.
-        n_resamples: resamples of the bootstrap, 1 or more.
-        seed: of the bootstrap.
-
-    Returns:
-        columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled
-        trials), canary_low, canary_high (the same with C trials, the C canaries that some target
-        scored as members, hits C tpr rounded outwards), cluster_low, cluster_high (bootstrap over
-        canaries, all trials of one together, and over pairs of targets where there are two), tp,
-        n1, fp, n0, fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and
-        high are the widest of the three: trials of one canary are not independent, and where all
-        are hits no bootstrap sees that they hang together. measurable: 10 false positives or more
-        are allowed, which takes canaries / 2 * targets >= 10 / fpr.
-
-    Raises:
-        ValueError: for an FPR outside [0, 1] and n_resamples < 1.
-
-    Caveat: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios,
-    RMIA); targets share references, which no interval resamples; one pair of targets is not
-    resampled: the interval is about these models.
-    """
-    share = np.nan if share is None else share
-    known = ~np.isnan(scores.value)
-    fpr = rates(np.atleast_1d(fpr))
-    value = scores.value[known]
-    member = scores.member[known]
-    row, which = known.nonzero()
-    clusters = [np.unique(index, return_inverse=True)[1] for index in (which, scores.pair[row])]
-    tp, fp, _ = counts(value, member)
-    drawn = _clustered(value, member, clusters, fpr, n_resamples, seed)
-    trials = len(np.unique(which[member]))
-    rows = []
-    for rate, sample in zip(fpr, drawn.T, strict=True):
-        at = tpr_at_counts(tp, fp, float(rate))
-        exact = clopper_pearson(at.tp, at.n1)
-        by_canary = _by_canary(at, trials)
-        clustered = np.nanquantile(sample, (0.025, 0.975))
-        low, high = max((exact, by_canary, clustered), key=lambda ends: ends[1] - ends[0])
-        rows.append(
-            {
-                "kind": kind,
-                "fpr": float(rate),
-                "tpr": at.tpr,
-                "low": float(low),
-                "high": float(high),
-                "exact_low": float(exact[0]),
-                "exact_high": float(exact[1]),
-                "canary_low": float(by_canary[0]),
-                "canary_high": float(by_canary[1]),
-                "cluster_low": float(clustered[0]),
-                "cluster_high": float(clustered[1]),
-                "tp": at.tp,
-                "n1": at.n1,
-                "fp": at.fp,
-                "n0": at.n0,
-                "fpr_realised": at.fpr_realised,
-                "measurable": at.measurable,
-                "canaries": len(np.unique(which)),
-                "targets": len(scores.value),
-                "share": share,
-                "flag": _flag(at, share),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _by_canary(at: TprAt, trials: int) -> tuple[float, float]:
-    """Clopper-Pearson as if each canary were one trial; the rate's hits among so many rounded
-    outwards.
-    """
-    hits = at.tp * trials / at.n1
-    low = clopper_pearson(np.floor(hits + 1e-9), trials)[0]
-    high = clopper_pearson(np.ceil(hits - 1e-9), trials)[1]
-    return low, high
-
-
-def _flag(at: TprAt, share: float) -> str:
-    flags = []
-    if not at.measurable:
-        flags.append(
-            f"{at.n0} non-member trials allow less than {MIN_FALSE_POSITIVES} false positives"
-        )
-    if share > LARGEST_SHARE:
-        flags.append(f"canaries are {share:.1%} of the training set, more than {LARGEST_SHARE:.0%}")
-    return "; ".join(flags)
-
-
-def _clustered(
-    value: np.ndarray,
-    member: np.ndarray,
-    clusters: list[np.ndarray],
-    fpr: Sequence[float],
-    n_resamples: int,
-    seed: int,
-) -> np.ndarray:
-    """(n_resamples, FPRs) pooled TPRs when the clusters of trials are drawn with replacement;
-    clusters: numbers (trials,) from 0, of which a single one is not drawn.
-    """
-    order = np.argsort(-value, kind="stable")
-    falling = value[order]
-    member = member[order]
-    fpr = np.asarray(fpr)
-    # a difference of infinities is none
-    ends = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)
-    clusters = [(number[order], number.max() + 1) for number in clusters]
-    rng = np.random.default_rng([seed, 11])
-    out = np.full((n_resamples, len(fpr)), np.nan)
-    for row in out:
-        weight = 1
-        for number, size in clusters:
-            weight = weight * np.bincount(rng.integers(size, size=size), minlength=size)[number]
-        tp = np.concatenate([[0], np.cumsum(weight * member)[ends]])
-        fp = np.concatenate([[0], np.cumsum(weight * ~member)[ends]])
-        if tp[-1] and fp[-1]:
-            last = np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1
-            row[:] = tp[last] / tp[-1]
-    return out

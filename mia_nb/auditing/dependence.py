@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb.metrics.permutation import mid_ranks, pure_units
+from mia_nb.types import Signals
 
 LAGS = 5  # neighbours that are compared, before and after
 SHUFFLES = 999  # orders drawn to say what chance alone gives
@@ -41,20 +42,16 @@ class Units(NamedTuple):
 
 
 def resampling_units(
-    score: np.ndarray,
-    labels: np.ndarray,
-    member: np.ndarray,
+    signals: Signals,
     *,
-    groups: np.ndarray | None = None,
-    x: np.ndarray | None = None,
-    seed: int = 0,
+    groups: np.ndarray | None,
+    x: np.ndarray | None,
+    seed: int,
 ) -> Units:
     """What changes sides together, as it was told or as it can be seen.
 
     Parameters:
-        score: (N,) the loss threshold's; NaN where there is none.
-        labels: (N,) class numbers.
-        member: (N,) bool.
+        signals: of one model about N audited samples.
         groups: (N,) labels of what belongs together, or None.
         x: (N, ...) numbers, the inputs in the same order; None: not compared.
         seed: of the orders drawn.
@@ -62,6 +59,7 @@ def resampling_units(
     Returns:
         A `Units`.
     """
+    member = signals.member[0]
     pure = None if groups is None else pure_units(groups, member)
     if pure is not None:
         n1, n0 = (len(np.unique(pure[side])) for side in (member, ~member))
@@ -74,7 +72,8 @@ def resampling_units(
         doubt = _nearest_on_own_side(x, member, seed)
         if doubt:
             return Units(None, "", doubt)
-    length, correlation = block_length(score, labels, member, seed=seed)
+    score = signals.margin[0].mean(0)  # of the loss threshold
+    length, correlation = block_length(score, signals.labels, member, seed)
     if length == 1:
         return Units(None, INDEPENDENT if groups is None else ON_BOTH_SIDES)
     blocks = _blocks(member, length)
@@ -91,7 +90,7 @@ def resampling_units(
 
 
 def block_length(
-    score: np.ndarray, labels: np.ndarray, member: np.ndarray, *, seed: int = 0
+    score: np.ndarray, labels: np.ndarray, member: np.ndarray, seed: int
 ) -> tuple[int, float]:
     """How many samples that follow each other are to be taken as one, and the correlation of
     neighbours; (1, 0) where they are not alike.
@@ -222,19 +221,3 @@ def _nearest(queries: np.ndarray, features: np.ndarray) -> np.ndarray:
         distance[rows, start + rows] = np.inf
         nearest[start : start + step] = distance.argmin(1)
     return nearest
-
-
-def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) -> np.ndarray:
-    """Mean loss of non-members less that of members, with a 95 % interval (normal, units drawn)."""
-    number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
-    variance, means = 0.0, []
-    for side in (member, ~member):
-        loss = -log_p[side]
-        _, unit = np.unique(number[side], return_inverse=True)
-        residual = np.bincount(unit, loss - loss.mean())
-        small_sample = len(residual) / max(len(residual) - 1, 1)
-        variance += small_sample * float(residual @ residual) / len(loss) ** 2
-        means.append(loss.mean())
-    gap = means[1] - means[0]
-    half = 1.96 * np.sqrt(variance)
-    return np.array([gap, gap - half, gap + half])

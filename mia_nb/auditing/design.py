@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mia_nb.auditing.one_run import coin_fault
+from mia_nb.auditing.coins import coin_fault
 from mia_nb.auditing.sentences import design_words
 from mia_nb.auditing.vulnerable import in_pairs
 from mia_nb.checks import checked

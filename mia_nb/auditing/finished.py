@@ -5,8 +5,7 @@ twins that their own training function makes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,69 +14,38 @@ import numpy as np
 
 from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
 from mia_nb.attacks import score, suite
-from mia_nb.attacks.margins import log_p as log_p_of
-from mia_nb.auditing.dependence import Units, loss_gap, resampling_units
+from mia_nb.auditing.alone import ALONE, ranked_among_others
+from mia_nb.auditing.decision import decided_by_permutation
+from mia_nb.auditing.dependence import Units, resampling_units
 from mia_nb.auditing.gate import judge
 from mia_nb.auditing.limits import limits
 from mia_nb.auditing.model_audit import ModelAudit
 from mia_nb.auditing.model_outputs import named_classes, outputs, wants_columns
 from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
-from mia_nb.auditing.samples import (
-    both_sides,
-    numpy_of,
-    raw_inputs_guard,
-    rows_of,
-    samples_on_both_sides,
-)
+from mia_nb.auditing.raw_inputs import raw_inputs_guard, samples_on_both_sides
+from mia_nb.auditing.samples import both_sides, numpy_of, rows_of
 from mia_nb.auditing.sentences import (
-    BELOW,
     EXCEEDED,
     FAILED,
-    OPEN,
     RATE,
     TWINS,
     UNTESTED,
     VARIES,
-    decision_words,
     finding_words,
-    found_words,
-    loss_words,
     rate_words,
-    strongest_words,
-    tail_words,
     threshold_words,
 )
 from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, comparable
 from mia_nb.auditing.twins import given_references, retrained_models
-from mia_nb.auditing.verdicts import LimitVerdict
 from mia_nb.checks import checked, shown
-from mia_nb.metrics import by_group, clopper_pearson, self_test, summary
+from mia_nb.metrics import by_group, self_test, summary
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.groups import largest_contribution
-from mia_nb.metrics.permutation import LEVEL as DECISIVE
-from mia_nb.metrics.permutation import membership_test
 from mia_nb.metrics.targets import scored
 from mia_nb.metrics.verdict import UNKNOWN_TRAINING
 from mia_nb.types import Scores, Signals
 
 REDRAWS = 50  # masks redrawn for the negative control
-
-
-def entropy(target: Signals, references: Signals | None = None) -> np.ndarray:
-    """Label free: s = sum_c p_c log p_c. Source: Song & Mittal 2021, without their thresholds."""
-    return -target.entropy[0].mean(0)
-
-
-def modified_entropy(target: Signals, references: Signals | None = None) -> np.ndarray:
-    """s = (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c). Source: as `entropy`."""
-    return -target.modified_entropy[0].mean(0)
-
-
-ALONE = {name: attack for name, attack in suite(0).items() if name != "attack_p"} | {
-    "entropy": entropy,
-    "modified entropy": modified_entropy,
-}
-LOSS, EXCESS = "loss", "excess loss"  # values whose means are compared
 
 
 class Setting(NamedTuple):
@@ -206,25 +174,25 @@ def audit_model(
     if not np.isclose(again, arrays["logits"][0, few], rtol=0.01, atol=0.01).all():
         remarks.append(VARIES)
     untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
+    doubt = ""
     if untested:
         remarks.append(UNTESTED)
-
-    loss = signals.margin[0].mean(0)
-    units = resampling_units(loss, y, member, groups=groups, x=x, seed=seed)
-    doubt = units.doubt
-    if not (shift.passed or untested):
+    elif not shift.passed:
         doubt = f"{DOUBT}: {shift.note}."
+
+    units = resampling_units(signals, groups=groups, x=x, seed=seed)
+    doubt = doubt or units.doubt
     setting = Setting(finished.classes, groups, units, doubt, n_resamples, seed)
     if references:
         others = given_references(references, len(y), query)
-        audit = _compared(arrays, others, setting)
+        audit, after = _compared(arrays, others, setting)
     elif retrain:
         inputs = table if wants_columns(model) else x
         twins = retrained_models(retrain, inputs, y, models, Path(root), seed, query, key)
-        audit = _compared(arrays, twins, setting, models)
+        audit, after = _compared(arrays, twins, setting, models)
     else:
-        audit = _alone(signals, setting)
-    return _with_remarks(audit, remarks, shift)
+        audit, after = _alone(signals, setting)
+    return _in_full(audit, shift, before=remarks, after=after)
 
 
 def _refuse_options(references: object, retrain: object, key: str | None, models: int) -> None:
@@ -283,14 +251,11 @@ def audit_outputs(
     groups = _labels_of_groups(groups, member.shape)
     shift = None if images is None else raw_inputs_guard(images, signals.labels, member, seed)
     facts = comparable(signals, shift=shift)
-    loss = signals.margin[0].mean(0)
-    units = resampling_units(loss, signals.labels, member, groups=groups, x=images, seed=seed)
+    units = resampling_units(signals, groups=groups, x=images, seed=seed)
     doubt = facts["doubt"] or units.doubt
-    audit = _alone(signals, Setting(held.classes, groups, units, doubt, n_resamples, seed))
-    remarks = list(facts["remarks"])
-    if facts["assumed"]:
-        remarks.append(facts["assumed"])
-    return _with_remarks(audit, remarks, shift)
+    setting = Setting(held.classes, groups, units, doubt, n_resamples, seed)
+    audit, after = _alone(signals, setting)
+    return _in_full(audit, shift, before=[*facts["remarks"], facts["assumed"]], after=after)
 
 
 def _labels_of_groups(groups: object, shape: tuple[int]) -> np.ndarray | None:
@@ -305,9 +270,11 @@ def _labels_of_groups(groups: object, shape: tuple[int]) -> np.ndarray | None:
     return groups
 
 
-def _with_remarks(audit: ModelAudit, remarks: list[str], shift: ShiftGuard | None) -> ModelAudit:
-    """The audit with what is to be read before its numbers, and what may be done after them."""
-    lines = [*remarks, audit.text, largest_contribution(audit.by_class, "classes")]
+def _in_full(
+    audit: ModelAudit, shift: ShiftGuard | None, *, before: list[str], after: list[str]
+) -> ModelAudit:
+    """The audit with what is to be read before its numbers, and what is to be read after them."""
+    lines = [*before, audit.text, *after, largest_contribution(audit.by_class, "classes")]
     if audit.by_group is not None:
         lines.append(largest_contribution(audit.by_group, "groups"))
     if audit.verdict.outcome == EXCEEDED:
@@ -315,54 +282,24 @@ def _with_remarks(audit: ModelAudit, remarks: list[str], shift: ShiftGuard | Non
     return audit._replace(shift=shift, text="\n".join(filter(None, lines)))
 
 
-def _alone(signals: Signals, setting: Setting) -> ModelAudit:
-    """The attacks that need no other model."""
-    ranked = partial(_ranked_among_others, units=setting.units.labels, seed=setting.seed)
-    audit = _judged(signals, ALONE, setting, calibrated={"attack_p": ranked})
-    one_minus_p, member = scored(audit.scores["attack_p"], 0)
+def _alone(signals: Signals, setting: Setting) -> tuple[ModelAudit, list[str]]:
+    """The attacks that need no other model, and what is to be read after their numbers."""
+    loss = score(ALONE["loss"], signals)
+    # non-members calibrate it: its scores would change with the membership that a permutation
+    # deals out, so that it is shown and decides nothing
+    ranked = ranked_among_others(loss, setting.units.labels, setting.seed)
+    audit = _judged(signals, ALONE, setting, shown_too={"attack_p": ranked})
+    one_minus_p, member = scored(ranked, 0)
     threshold = threshold_words(1 - one_minus_p <= RATE, member)
-    return audit._replace(text="\n".join([audit.text, threshold, TWINS]))
-
-
-def _ranked_among_others(loss: Scores, *, units: np.ndarray | None, seed: int) -> Scores:
-    """The population attack, cross-fitted: 1 - p of each sample's loss among the non-members of the
-    other half.
-
-    Samples are dealt into two halves, whole units together, and each half is ranked among the
-    non-members of the other. So all non-members are judged, and none calibrates itself.
-    p = (1 + non-members of the other half whose score is at least as large) / (1 + all of them).
-    """
-    value = loss.value[0]
-    member = loss.member[0]
-    in_first = _in_first_half(member, units, seed)
-    ranked = np.empty(len(value))
-    for half in (in_first, ~in_first):
-        others = np.sort(value[~half & ~member])
-        below = np.searchsorted(others, value[half], side="left")
-        ranked[half] = below / (1 + len(others))
-    return replace(loss, value=ranked[None], info=loss.info | {"attack": "attack_p"})
-
-
-def _in_first_half(member: np.ndarray, units: np.ndarray | None, seed: int) -> np.ndarray:
-    """(N,) bool, half of the members' units and half of the others'. Where one side is a single
-    unit its samples are dealt out.
-    """
-    number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
-    rng = np.random.default_rng(seed)
-    first = np.zeros(len(member), bool)
-    for side in (member, ~member):
-        together = number[side]
-        if len(np.unique(together)) == 1:
-            together = np.arange(len(together))
-        drawn = rng.permutation(np.unique(together))
-        first[side] = np.isin(together, drawn[: len(drawn) // 2])
-    return first
+    return audit, [threshold, TWINS]
 
 
 def _compared(
     arrays: dict, others: Iterable[tuple], setting: Setting, twins: int = 0
-) -> ModelAudit:
-    """The finished model against the others, of which so many are its retrained twins."""
+) -> tuple[ModelAudit, list[str]]:
+    """The finished model against the others, of which so many are its retrained twins, and what is
+    to be read after its numbers.
+    """
     masks, logits = zip(*others, strict=True)
     arrays = arrays | {
         "member": np.stack([*arrays["member"], *masks]),
@@ -379,24 +316,23 @@ def _compared(
     signals = outputs_from(arrays, "finished", "").signals
     audit = _judged(signals, suite(k), setting, targets=[0])
     size = f"{np.sum(masks, axis=1).mean():,.0f}"
-    text = [
-        audit.text,
+    drawn = "" if twins else "chance drew these, and that "
+    after = [
         f"Compared with {count} models trained on {size} samples each of train and test ({k} with"
         f" and {k} without the typical sample; the finished model was trained on"
-        f" {arrays['member'][0].sum():,}). That {'' if twins else 'chance drew these, and that '}"
-        "they were trained like the finished one is assumed: check it.",
+        f" {arrays['member'][0].sum():,}). That {drawn}they were trained like the finished one is"
+        " assumed: check it."
     ]
-    again = None
-    if twins:
-        # chance dealt out their samples one by one, so that these are the units, whatever belongs
-        # together
-        halves = signals.select(models=slice(1, None))
-        dealt = setting._replace(units=None, doubt="")
-        again = _judged(
-            halves, suite(twins // 2 - 1), dealt, who=f"Of {twins} retrained models each"
-        )
-        text.append(f"{again.text} No difference between train and test can explain this number.")
-    return audit._replace(text="\n".join(text), twins=again)
+    if not twins:
+        return audit, after
+    # chance dealt out their samples one by one, so that these are the units, whatever belongs
+    # together
+    dealt = setting._replace(units=None, doubt="")
+    halves = signals.select(models=slice(1, None))
+    attacks = suite(twins // 2 - 1)
+    again = _judged(halves, attacks, dealt, who=f"Of {twins} retrained models each")
+    after.append(f"{again.text} No difference between train and test can explain this number.")
+    return audit._replace(twins=again), after
 
 
 def _judged(
@@ -406,115 +342,52 @@ def _judged(
     *,
     targets: list[int] | None = None,
     who: str = "The finished model",
-    calibrated: dict[str, Callable[[Scores], Scores]] | None = None,
+    shown_too: dict[str, Scores] | None = None,
 ) -> ModelAudit:
     """Attacks, negative control, table, verdict, groups and what to say of them.
 
-    calibrated: {name: function of the loss threshold's scores} of attacks that non-members
-    calibrate; they are shown and decide nothing, since their scores would change with the
-    membership that a permutation deals out.
+    shown_too: scores that stand in the table and decide nothing.
     """
     control = self_test(signals, attacks, n_resamples=REDRAWS, seed=setting.seed)
-    if not control.passed:
-        setting = setting._replace(doubt=setting.doubt or FAILED)
-    names, groups, units, doubt, n_resamples, seed = setting
-    scores = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
-    labels = None if units is None else units.labels
-    resampling = {"n_resamples": n_resamples, "seed": seed, "groups": labels}
-    verdict = judge(limits(["auc>0.5"]), scores, doubt=doubt, **resampling)[0]
-    shown_too = {name: ranked(scores["loss"]) for name, ranked in (calibrated or {}).items()}
-    table = summary(scores | shown_too, self_test=control, **resampling)
-    first = next(iter(scores))
-    rate = rate_words(scores[first], table, first)
-    if units is None:
+    doubt = setting.doubt
+    if not (control.passed or doubt):
+        doubt = FAILED
+    units = None if setting.units is None else setting.units.labels
+    resampling = {"n_resamples": setting.n_resamples, "seed": setting.seed, "groups": units}
+
+    tried = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
+    scores = tried | (shown_too or {})
+    verdict = judge(limits(["auc>0.5"]), tried, doubt=doubt, **resampling)[0]
+    table = summary(scores, self_test=control, **resampling)
+    first = next(iter(tried))
+    rate = rate_words(tried[first], table, first)
+    if setting.units is None:
         finding = finding_words(verdict, bool(doubt))
         details = [rate]
     else:
-        verdict, finding, decided = _decided(verdict, scores, compared_means(signals), setting)
-        details = [decided, units.text, rate]
-    audited = ~signals.population
-    split = partial(by_group, scores[first], n_resamples=n_resamples, seed=seed)
-    by_class = split(signals.labels[audited], among=range(len(names)))
+        verdict, finding, decided = decided_by_permutation(
+            verdict, tried, signals, units=units, doubt=doubt, seed=setting.seed
+        )
+        details = [decided, setting.units.text, rate]
     headline = " ".join(filter(None, [doubt, f"{who} {finding}."]))
+
+    audited = ~signals.population
+    split = partial(by_group, tried[first], n_resamples=setting.n_resamples, seed=setting.seed)
+    by_class = split(signals.labels[audited], among=range(len(setting.names)))
+    groups = setting.groups
     return ModelAudit(
         headline=headline,
         text=" ".join(filter(None, [headline, *details])),
         table=table,
-        scores=scores | shown_too,
-        by_class=by_class.rename(index=dict(enumerate(names))),
+        scores=scores,
+        by_class=by_class.rename(index=dict(enumerate(setting.names))),
         by_group=None if groups is None else split(groups[audited], among=np.unique(groups)),
         verdict=verdict,
         self_test=control,
         signals=signals,
-        decided_by=tuple(scores),
+        decided_by=tuple(tried),
         doubt=doubt,
-        units=labels,
-        n_resamples=n_resamples,
-        seed=seed,
-    )
-
-
-def compared_means(signals: Signals) -> dict[str, np.ndarray]:
-    """The values (N,) whose means of members and non-members are compared, of one model: log p of
-    the true label, and by how much that exceeds what the model itself expects, sum_c p_c log p_c.
-
-    How sure the model is differs from sample to sample and says little about membership, so that
-    the difference from its own expectation varies less than the loss.
-    """
-    audited = ~signals.population
-    log_p = log_p_of(signals.margin[0].mean(0)[audited])
-    expected = -signals.entropy[0].mean(0)[audited]
-    if np.isnan(expected).any():
-        return {LOSS: log_p}
-    return {LOSS: log_p, EXCESS: log_p - expected}
-
-
-def _decided(
-    verdict: LimitVerdict, scores: dict[str, Scores], means: dict[str, np.ndarray], setting: Setting
-) -> tuple[LimitVerdict, str, str]:
-    """(the verdict by the permutation test, what was found, what decided) of one finished model."""
-    doubt = setting.doubt
-    units = setting.units.labels
-    member = next(iter(scores.values())).member[0]
-    values = {name: scores_of_attack.value[0] for name, scores_of_attack in scores.items()}
-    evidence = membership_test(values, member, means=means, units=units, seed=setting.seed)
-    leaks = evidence.p <= DECISIVE
-    outcome = EXCEEDED if leaks else OPEN
-    if doubt or (not leaks and verdict.outcome == BELOW):
-        outcome = verdict.outcome
-    verdict = verdict._replace(outcome=outcome, p=evidence.p, tail="")
-    found = found_words(verdict, bool(doubt), leaks)
-    numbers = strongest_words(verdict)
-    if leaks and evidence.parts["tail"] <= DECISIVE:
-        tail = tail_words(evidence, values[evidence.tail_attack], member)
-        verdict = verdict._replace(tail=tail)
-    if leaks and evidence.part == "loss":
-        losses = means[evidence.mean]
-        gap = loss_gap(losses, member, units)
-        verdict = _of_part(verdict, "loss", 0.0, gap, evidence.mean)
-        numbers = f"{loss_words(evidence.mean, losses, member, gap)}; {numbers}"
-    if leaks and evidence.part == "tail":
-        low, high = clopper_pearson(evidence.top_members, evidence.top)
-        share = np.array([evidence.top_members / evidence.top, low, high])
-        verdict = _of_part(verdict, "tail", float(member.mean()), share, evidence.tail_attack)
-        numbers = f"{verdict.tail}. Over all samples {numbers}"
-    finding = f"{found}: {numbers}"
-    decided = decision_words(evidence)
-    sentence = f"{verdict.limit}: {verdict.outcome}; {finding}. {decided}"
-    return verdict._replace(sentence=sentence), finding, decided
-
-
-def _of_part(
-    verdict: LimitVerdict, metric: str, threshold: float, ends: np.ndarray, attack: str
-) -> LimitVerdict:
-    """The verdict with the numbers of what decided: the mean loss, or the largest scores."""
-    value, low, high = map(float, ends)
-    return verdict._replace(
-        limit=f"{metric}>{threshold:g}",
-        metric=metric,
-        threshold=threshold,
-        value=value,
-        low=low,
-        high=high,
-        attack=attack,
+        units=units,
+        n_resamples=setting.n_resamples,
+        seed=setting.seed,
     )

@@ -5,11 +5,13 @@ audit says against it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pandas as pd
 
 from mia_nb import accounting
 from mia_nb.arguments import Anything, Delta
+from mia_nb.auditing.one_run import Audit
 from mia_nb.checks import checked, one_of
 
 LABELS = (
@@ -42,7 +44,12 @@ NO_NOISE = "not applicable (no noise in the network)"
 INFINITE = "none (infinite)"
 RECORD = "add/remove one record"
 REPLACED = "replace one record"
-NOTHING_ABOVE = "no attack found that exceeds it"
+# why no audit tests what a row says
+ONLY_CERTIFIED = (
+    "not tested by row 5: it takes Corollary 1 at an L that bounds the drift throughout training"
+)
+OF_QUERIES = "not tested by row 5: it concerns the queried input"
+OF_REPLACING = "not tested by row 5, whose coins add records"
 COVERED = ("euler", "rk4")
 
 
@@ -140,8 +147,6 @@ def ladder(
     for i, row in enumerate(rows):
         row |= {"row": i + 1, "label": LABELS[i], "delta": delta, "note": row.get("note", NOTES[i])}
         row["verdict"] = _verdict(row, audited)
-    if audited is not None and not math.isnan(rows[2]["epsilon"]):
-        rows[2]["verdict"] = "not tested by row 5: it concerns the queried input"
     return pd.DataFrame(rows)[COLUMNS]
 
 
@@ -210,21 +215,24 @@ def _row(
     relation: str,
     *,
     epsilon: float = math.nan,
-    claim: float | None = math.nan,
+    claim: float | None = None,
+    untested: str = "",
     method: str = "",
-    remarks: dict[str, bool] | None = None,
+    remarks: Sequence[str] = (),
 ) -> dict:
-    """A row of the table. claim: the number that it claims for the training, NaN: none, None: one
-    that no audit tests; remarks: {sentence: whether it applies}.
+    """A row of the table.
+
+    claim: the number that it claims for the training, None without one. untested: why no audit
+    tests what it claims.
     """
-    applying = [sentence for sentence, applies in (remarks or {}).items() if applies]
     return {
         "shown": shown,
         "epsilon": epsilon,
         "relation": relation,
         "claim": claim,
+        "untested": untested,
         "method": method,
-        "remark": "; ".join(applying),
+        "remark": "; ".join(remarks),
     }
 
 
@@ -260,7 +268,16 @@ def _nominal(
         sampling=sampling,
     )
     limit = f" ({sampling}), a central limit approximation" if accountant == "gdp" else ""
+    remarks = []
+    if flow["T"] < 1:
+        remarks.append(f"T = {flow['T']:g}: the tabulated sigma exceeds the theorem's by 1/sqrt T")
     reach = flow["T"] * (bounds["local"] or 0)
+    if reach > 1:
+        remarks.append(f"T*L >= {reach:.3g} at the local L: the assumption T*L <= 1 does not hold")
+    remarks.append(
+        "noise on activations is no noise on clipped gradients; the accountant assumes secret"
+        " Poisson batches"
+    )
     return _row(
         number(epsilon),
         RECORD,
@@ -270,14 +287,7 @@ def _nominal(
             f"{accountant.upper()} accountant{limit}, noise multiplier sigma = {sigma:.4g},"
             f" q = {rate:.4g}, {steps:,} steps"
         ),
-        remarks={
-            f"T = {flow['T']:g}: the tabulated sigma exceeds the theorem's by 1/sqrt T": (
-                flow["T"] < 1
-            ),
-            f"T*L >= {reach:.3g} at the local L: the assumption T*L <= 1 does not hold": reach > 1,
-            "noise on activations is no noise on clipped gradients; the accountant assumes secret"
-            " Poisson batches": True,
-        },
+        remarks=remarks,
     )
 
 
@@ -305,25 +315,28 @@ def _theorem(flow: dict | None, nominal: dict | None, bounds: dict, delta: float
         }
         values = ", ".join(_at(every))
         method += f"; Corollary 1 over {steps:,} steps, total delta split evenly: {values}"
-    built = flow.get("lipschitz") is not None
+    built = flow.get("lipschitz") is not None  # by its construction, throughout training
+    claim = every.get("certified") if built else None
+    remarks = []
+    if max([*theorem.values(), *every.values()]) >= 1:
+        remarks.append("stated for eps < 1: outside its domain")
+    if every and not built:
+        remarks.append(
+            "L of the weights at the end; the corollary takes the largest during training"
+        )
     distance = bounds["distance"] or 0
+    if distance > 1:
+        remarks.append(
+            f"states that enter lie up to {distance:.3g} apart; the theorem takes 1 at most"
+        )
     return _row(
         "; ".join(_at(theorem)),
         relation,
         epsilon=next(iter(theorem.values())),
-        claim=every.get("certified") if built else None,
+        claim=claim,
+        untested=ONLY_CERTIFIED if claim is None else "",
         method=method,
-        remarks={
-            "stated for eps < 1: outside its domain": (
-                max(*theorem.values(), *every.values(), -math.inf) >= 1
-            ),
-            "L of the weights at the end; the corollary takes the largest during training": (
-                every and not built
-            ),
-            f"states that enter lie up to {distance:.3g} apart; the theorem takes 1 at most": (
-                distance > 1
-            ),
-        },
+        remarks=remarks,
     )
 
 
@@ -349,8 +362,8 @@ def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float
     else:
         absent = ""
     if absent == INFINITE:
-        off = {"noise is off at inference": True}
-        return _row(absent, relation, epsilon=math.inf, remarks=off)
+        off = ["noise is off at inference"]
+        return _row(absent, relation, epsilon=math.inf, untested=OF_QUERIES, remarks=off)
     if absent:
         return _row(absent, relation)
     if not _covered(flow):
@@ -365,11 +378,12 @@ def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float
         number(epsilon, up=True) + (over if math.isfinite(epsilon) else ""),
         relation,
         epsilon=epsilon,
+        untested=OF_QUERIES,
         method=f"exact Gaussian formula, mu = {mu:.4g}, {flow['method']}, {constants}{over}",
-        remarks={
+        remarks=[
             "assumes noise that is independent and on at inference, h0 that depends on no other"
-            " record (no batch norm in train mode), fixed parameters": True
-        },
+            " record (no batch norm in train mode), fixed parameters"
+        ],
     )
 
 
@@ -409,7 +423,7 @@ def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) 
     missing = [condition for condition, is_missing in lacks.items() if is_missing]
     if missing:
         method = f"stored features, without {', '.join(missing)}"
-        return _row(INFINITE, REPLACED, epsilon=math.inf, claim=None, method=method)
+        return _row(INFINITE, REPLACED, epsilon=math.inf, claim=math.inf, method=method)
     relation = stored.get("relation", "replace")
     one_of("relation", relation, accounting.RELATIONS)
     added = relation == "add/remove"
@@ -423,21 +437,24 @@ def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) 
     if None not in exact.values():
         epsilon = accounting.stored_epsilon(mu=mu, delta=delta, relation=relation, **exact)
         composition = ", composed exactly"
+    remarks = [
+        "assumes stem and drift frozen and trained on public data alone, noise drawn once a"
+        " release and kept secret, no batch norm in train mode, nothing else that reads the"
+        " records; releases of all models that are shown count"
+    ]
+    if added:
+        remarks.append("empty slots hide the number of records")
     return _row(
         number(epsilon, up=True),
         RECORD if added else REPLACED,
         epsilon=epsilon,
         claim=epsilon if added else None,
+        untested="" if added else OF_REPLACING,
         method=(
             f"stored features, exact Gaussian formula, mu = {mu:.4g}, {constants}, {releases:,}"
             f" releases, labels by randomised response of epsilon {labels:.4g}{composition}"
         ),
-        remarks={
-            "assumes stem and drift frozen and trained on public data alone, noise drawn once a"
-            " release and kept secret, no batch norm in train mode, nothing else that reads the"
-            " records; releases of all models that are shown count": True,
-            "empty slots hide the number of records": added,
-        },
+        remarks=remarks,
     )
 
 
@@ -460,21 +477,23 @@ def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: 
     if trials > 1:
         epsilon = accounting.epsilon(**setting, steps=steps * trials)
         method += f", {trials} trainings, all counted as the last (one: {number(last, up=True)})"
+    remarks = [
+        "holds for the weights, with clipped per-sample gradients, Poisson batches and a secret"
+        " seed"
+    ]
+    if flow is not None and flow["k"] > 0:
+        remarks.append("the network's noise adds nothing")
     return _row(
         number(epsilon, up=True),
         RECORD,
         epsilon=epsilon,
         claim=last,
         method=method,
-        remarks={
-            "holds for the weights, with clipped per-sample gradients, Poisson batches and a secret"
-            " seed": True,
-            "the network's noise adds nothing": flow is not None and flow["k"] > 0,
-        },
+        remarks=remarks,
     )
 
 
-def _audited(audited) -> dict:
+def _audited(audited: Audit | None) -> dict:
     if audited is None:
         return _row("not audited", RECORD)
     shown = f"{audited.label} {number(audited.epsilon, up=False)}"
@@ -490,28 +509,26 @@ def _audited(audited) -> dict:
             f" v = {audited.correct:,}, alpha = {audited.alpha:.3g}{attack}; at most"
             f" {number(audited.at_most, up=False)} had every guess been right"
         ),
-        remarks={doubt: True},
+        remarks=[doubt],
     )
     return row | {"note": NOTES[4].replace("95 %", f"{100 * audited.confidence:g} %")}
 
 
-def _verdict(row: dict, audited) -> str:
+def _verdict(row: dict, audited: Audit | None) -> str:
     """What row 5 says about the number that a row claims for the training."""
-    claim = row.pop("claim")
-    if audited is None or (claim is not None and math.isnan(claim)):
+    claim = row["claim"]
+    untested = row["untested"]
+    if audited is None or (claim is None and not untested):
         return ""
+    if untested == OF_QUERIES:
+        return untested
     if math.isinf(row["epsilon"]):
         return "nothing claimed"
-    if claim is None and row["relation"] == REPLACED:
-        return "not tested by row 5, whose coins add records"
-    if claim is None:
-        return (
-            "not tested by row 5: it takes Corollary 1 at an L that bounds the drift throughout"
-            " training"
-        )
+    if untested:
+        return untested
     if audited.epsilon > claim:
         return f"refuted at {100 * audited.confidence:g} % by row 5"
     most = audited.at_most
     if most <= claim:
         return f"row 5 could not have exceeded it (at most {number(most, up=False)})"
-    return NOTHING_ABOVE
+    return "no attack found that exceeds it"

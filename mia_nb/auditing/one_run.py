@@ -11,32 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import (
-    bdtr,
-    bdtrc,
-    betaincc,
-    betainccinv,
-    chdtr,
-    chdtrc,
-    expit,
-)
+from scipy.special import betaincc, betainccinv, expit
 
 from mia_nb.arguments import Anything, Count, Delta, Level, Mask, Numbers, Positive
 from mia_nb.attacks import score as run_attack
+from mia_nb.auditing.coins import check_bernoulli
 from mia_nb.checks import checked
-from mia_nb.types import Scores, Signals, pair_ids
+from mia_nb.types import Scores, Signals
 
 GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
 TOLERANCE = 1e-9
 MOST = 10**10  # canaries
-# at most about so often fair coins are refused, by any check and by that for halves
-CHANCE, HALVES = 1e-6, 1e-4
-LABEL = "at least"
-METHOD = "steinke"  # what tables call the test behind a bound
 FEWEST_SPLIT = 4  # models: with fewer, half of them leave one reference
-SEPARATE = "trainings that share no randomness"
-COINS = "each canary included by its own fair coin"
-CONDITIONS = f"{COINS}; holds for any (epsilon, delta)-DP training"
+CONDITIONS = "each canary included by its own fair coin; holds for any (epsilon, delta)-DP training"
 
 
 class Audit(NamedTuple):
@@ -210,8 +197,8 @@ def one_run(
         alpha=alpha,
         delta=delta,
         confidence=confidence,
-        method=METHOD,
-        label=LABEL,
+        method="steinke",
+        label="at least",
         conditions=CONDITIONS,
         attack=None,
         attempts=1,
@@ -241,56 +228,6 @@ def perfect_epsilon(canaries: int, guesses: int, delta: float, confidence: float
     """`one_run_epsilon` had every guess been right."""
     test = {"delta": delta, "confidence": confidence}
     return one_run_epsilon(canaries=canaries, guesses=guesses, correct=guesses, **test)
-
-
-@checked
-def check_bernoulli(member: Mask) -> None:
-    """ValueError if a mask was visibly not drawn by independent fair coins.
-
-    Parameters:
-        member: (M, N) bool, or (N,) of one model.
-
-    Refused: rows that are equal or complementary (pairs), the same number of members in every row
-    up to one (exact halves, also within strata), numbers of models per sample that vary less or
-    more than coins let them (balanced designs, fixed samples), and shares of members far from 1/2.
-    Each check refuses true coins with a probability of about 1e-4 at most. Caveat: the exact half
-    of a single row of few samples cannot be told from a coin's, and nothing here sees dependence
-    between samples, duplicates for example: that the coins were independent is for whoever drew
-    them to say.
-    """
-    if fault := coin_fault(member):
-        raise ValueError(fault)
-
-
-def coin_fault(member: np.ndarray) -> str:
-    """Why a mask (M, N) or (N,) was visibly not drawn by fair coins, and what to do; "" if it may
-    have been.
-    """
-    member = np.atleast_2d(member)
-    models, samples = member.shape
-    if not models or samples < 2:
-        columns = f"{samples} columns" if models else "no rows"
-        return f"member has {columns}: coins cannot be judged on less than 2 samples"
-    repeated = models - len(np.unique(pair_ids(member)))
-    sums = member.sum(1)
-    total = int(member.sum())
-    most = (samples + int(np.abs(2 * sums - samples).max())) // 2
-    near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
-    spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
-    unusual = min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2
-    advice = "a one-run audit needs independent fair coins; train the pool with split='bernoulli'"
-    if repeated and samples > math.log2(models**2 / CHANCE):
-        return f"{repeated} of {models} masks equal another or its complement (pairs): {advice}"
-    if models * math.log(max(near, 1e-300)) < math.log(HALVES):
-        sizes = f"{sums.min()} to {sums.max()} members of {samples} (exact halves)"
-        return f"all {models} masks have {sizes}: {advice}"
-    if bdtr(min(total, member.size - total), member.size, 0.5) < CHANCE / 2:
-        share = f"{total / member.size:.1%} of the mask are members, too far from one half"
-        return f"{share}: {advice}"
-    if models > 1 and unusual:
-        varies = f"varies {spread / samples:.2f} times as much as with coins"
-        return f"the number of models that saw a sample {varies}: {advice}"
-    return ""
 
 
 @checked
@@ -369,22 +306,29 @@ def audit(
     check_bernoulli(member)
     targets = np.asarray(scores.targets, dtype=int)
     together = bool(scores.info.get("disjoint")) and len(targets) > 1
-    groups = [(value.ravel(), member.ravel())] if together else zip(value, member, strict=True)
-    confidence_of_run = 1 - (1 - confidence) / (attempts if together else len(targets) * attempts)
+    if together:
+        groups = [(value.ravel(), member.ravel())]
+    else:
+        groups = list(zip(value, member, strict=True))
+    confidence_of_run = 1 - (1 - confidence) / (len(groups) * attempts)
     setting = {"delta": delta, "confidence": confidence_of_run, "seed": seed}
     runs = [one_run(*group, **setting) for group in groups]
-    table = pd.DataFrame(runs)[["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]]
     if together:
         lost = np.isnan(value).sum(1)
         table = pd.DataFrame({"canaries": value.shape[1] - lost, "left_out": lost})
+    else:
+        shown = ["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]
+        table = pd.DataFrame(runs)[shown]
     table.insert(0, "target", targets)
     best = int(np.argmax([run.epsilon for run in runs]))
-    return runs[best]._replace(
-        target=None if together else int(targets[best]),
-        runs=len(targets) if together else 1,
-        conditions=CONDITIONS + (f"; {SEPARATE}" if together else ""),
+    bound = runs[best]._replace(
+        target=int(targets[best]),
         confidence=confidence,
         attack=str(scores.info.get("attack", "unnamed")),
         attempts=attempts,
         targets=table,
     )
+    if not together:
+        return bound
+    conditions = f"{CONDITIONS}; trainings that share no randomness"
+    return bound._replace(target=None, runs=len(targets), conditions=conditions)

@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from mia_nb import digests
 from mia_nb._arrays import npz_arrays
 from mia_nb.arguments import PathLike
-from mia_nb.auditing.one_run import coin_fault
+from mia_nb.auditing.coins import coin_fault
+from mia_nb.auditing.doubts import (
+    at_chance_words,
+    models_at_chance,
+    refuse_copies,
+    refuse_other_masks,
+    refuse_probabilities,
+)
 from mia_nb.auditing.tables import SEPARATORS, table_in
 from mia_nb.checks import checked
-from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import QUERY_KINDS, Signals
 
 ARRAYS = {
@@ -27,22 +31,8 @@ ARRAYS = {
     "member": "(models, samples)",
 }
 OPTIONAL = ("population", "classes", "images", "draws", "split")
-INVERTED, LOST = 6.0, 2.0  # standard errors from chance that are certain, and that may be chance
-ROUNDED = 0.05  # share by which sums of probabilities may miss 1
-PROBABILITIES = {
-    "sum to 1": "probabilities were passed; pass logits, or np.log(p)",
-    "lie in [0, 1]": (
-        "sigmoids were passed; pass logits, or np.log(p / (1 - p)) with p clipped "
-        "(logits that lie so by chance: pass logits - 1, which changes no softmax)"
-    ),
-}
 TEXT = ("classes", "draws", "split")  # the arrays of text; all others hold numbers
 SPLITS = ("pairs", "bernoulli", "random")
-LOOK = "Look at the outputs first:"
-CHANCE = (
-    "named members' classes no better than chance (shuffled or shifted labels, negated logits,"
-    " another order of samples or classes, an inverted mask, or no training?)."
-)
 FEWEST = 2  # members, and non-members, of a model
 
 
@@ -151,24 +141,22 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
     member = _flags(_per_model(logits, labels, arrays["member"]), "member")
     population = _flags(arrays.get("population", np.zeros(len(labels))), "population")
     _check_design(member, population)
-    _refuse_probabilities(logits)
-    _refuse_copies(logits)
+    refuse_probabilities(logits)
+    refuse_copies(logits)
     names = _classes(arrays.get("classes"), logits.shape[-1])
     queries = logits.shape[1] if logits.ndim == 4 else 1
     query_kind = _query_kind(arrays.get("draws"), queries)
     info = {"family": name, "dataset": name, "outputs": digest, "queries": queries}
     if "split" in arrays:
         info["split"] = _split(arrays["split"], member[:, ~population])
-    at_chance = _at_chance(logits, labels, member)
-    info["remarks"] = []
-    if at_chance:
-        info["remarks"] = [f"{LOOK} {_models(at_chance)} {CHANCE}"]
+    at_chance = models_at_chance(logits, labels, member)
+    info["remarks"] = [at_chance_words(at_chance)] if at_chance else []
     signals = Signals.from_logits(
         logits, labels, member, population=population, query_kind=query_kind, info=info
     )
     # of models that are all at chance, what they are surer of says nothing of the masks
     if len(at_chance) < len(logits):
-        _refuse_other_masks(signals)
+        refuse_other_masks(signals)
     images, frames = _images(arrays.get("images"), len(labels))
     return Outputs(signals, images, names, digest, frames)
 
@@ -243,98 +231,6 @@ def _check_design(member: np.ndarray, population: np.ndarray) -> None:
             f"model {model} has {inside[model]} members and {outside[model]} non-members among the"
             " audited samples; wanted some of each: query every model with samples that it did and"
             " samples that it did not train on"
-        )
-
-
-def _refuse_probabilities(logits: np.ndarray) -> None:
-    """ValueError where some model's outputs are probabilities; log-probabilities will do."""
-    kinds = [_probabilities(outputs) for outputs in logits]
-    kind = next(filter(None, kinds), "")
-    if not kind:
-        return
-    alike = [model for model, other in enumerate(kinds) if other == kind]
-    mixed = ", not those of the others" if len(alike) < len(logits) else ""
-    raise ValueError(
-        f"the outputs of {_models(alike)} are all >= 0 and {kind}{mixed}: {PROBABILITIES[kind]}"
-    )
-
-
-def _probabilities(outputs: np.ndarray) -> str:
-    """The key of PROBABILITIES that one model's outputs (..., K) fit, "" of logits."""
-    if not outputs.min() >= 0:
-        return ""
-    if np.allclose(outputs.sum(-1, dtype=float), 1, rtol=ROUNDED, atol=0):
-        return "sum to 1"
-    return "lie in [0, 1]" if outputs.max() <= 1 else ""
-
-
-def _refuse_copies(logits: np.ndarray) -> None:
-    """ValueError where two models gave the same: as one's reference the other would be itself."""
-    first: dict[str, int] = {}
-    for model, outputs in enumerate(logits):
-        other = first.setdefault(digests.digest(outputs), model)
-        if other != model:
-            raise ValueError(
-                f"models {other} and {model} gave the same outputs: is one file in there twice?"
-            )
-
-
-def _models(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-    return f"model{'s' if len(numbers) > 1 else ''} {shown}"
-
-
-def _at_chance(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[int]:
-    """The models that are at chance on their own members."""
-    at_chance = []
-    for model, (z, inside) in enumerate(zip(logits, member, strict=True)):
-        mean = z if z.ndim == 2 else z.mean(0)
-        if _above_chance(mean[inside].argmax(1), labels[inside]) < LOST:
-            at_chance.append(model)
-    return at_chance
-
-
-def _above_chance(named: np.ndarray, labels: np.ndarray) -> float:
-    """Standard errors of the accuracy above that of the same predictions in any order."""
-    classes, counts = np.unique(labels, return_counts=True)
-    if len(classes) < 2:
-        return np.inf
-    chance = np.mean([np.mean(named == y) * n for y, n in zip(classes, counts, strict=True)])
-    chance *= len(classes) / len(labels)
-    error = np.sqrt(chance * (1 - chance) / len(labels))
-    return float((np.mean(named == labels) - chance) / max(error, 1e-12))
-
-
-def _refuse_other_masks(signals: Signals) -> None:
-    """Members' margins are not far below non-members', and no other order of `member`'s rows fits
-    the margins, less their mean, better.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    audited = ~signals.population
-    margin = signals.margin.mean(1)[:, audited]
-    member = signals.member[:, audited]
-    n1 = member.sum(1)
-    n0 = (~member).sum(1)
-    spread = auc_null_error(n1, n0)
-    values = np.array([auc(phi, inside) for phi, inside in zip(margin, member, strict=True)])
-    if ((values - 0.5) / spread).max() < -INVERTED:
-        raise ValueError(
-            "every model is surer of non-members than of members (AUC of the margin"
-            f" {values.mean():.3f}): is member inverted? pass ~member"
-        )
-    # AUC of each model's margins, less what samples are like for all, by each row of member
-    ranks = pd.DataFrame(margin - margin.mean(0)).rank(axis=1).to_numpy()
-    crossed = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)
-    errors = (crossed - 0.5) / spread
-    rows = linear_sum_assignment(errors, maximize=True)[1]
-    by_own_row = errors.diagonal()
-    by_best_row = errors[np.arange(len(rows)), rows]
-    if ((by_best_row > INVERTED) & (by_own_row < LOST)).any():
-        worst = np.argmax(by_best_row - by_own_row)
-        raise ValueError(
-            f"model {worst} is surer of the members of row {rows[worst]} than of its own: are the"
-            f" rows of member in another order? pass member[{rows.tolist()}]"
         )
 
 

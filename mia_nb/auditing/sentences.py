@@ -10,7 +10,6 @@ import pandas as pd
 
 from mia_nb.arguments import Flag
 from mia_nb.attacks import in_words
-from mia_nb.auditing.outputs import LOOK
 from mia_nb.checks import checked
 from mia_nb.metrics import clopper_pearson, tpr_at
 from mia_nb.metrics.permutation import LEVEL, Evidence
@@ -27,6 +26,7 @@ EXCEEDED = "exceeded"
 BELOW = "not exceeded"
 OPEN = "not established"
 RATE = 0.1  # false positive rate of the threshold that the population sets
+LOOK = "Look at the outputs first:"
 VARIES = (
     f"{LOOK} the model's output for a sample differs when it is queried again or among others: put"
     " it in evaluation mode (model.eval()), and average its noise where it has any."

@@ -254,7 +254,7 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
     if p < MIX:
         reason = f"their class mix differs (p = {p:.2g}). Give both sides the same mix of classes"
     elif shift is not None and not shift.passed:
-        reason = f"the shift guard fails ({shift and shift.note}). Take both sides from one source"
+        reason = f"the shift guard fails ({shift.note}). Take both sides from one source"
     elif unseen and not declared:
         reason = (
             f"{fixed}, and without images nothing shows that chance drew the members. Add images"

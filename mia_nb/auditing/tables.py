@@ -39,21 +39,32 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
             name; for empty cells, by row and column; and for tables that cannot be read.
     """
     path = Path(path)
-    start = f"{path}: "
-    table, names = _read(path, start)
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    check_budget(str(path), 4 * path.stat().st_size)
+    separator = SEPARATORS[path.suffix.lower()]
+    try:
+        table, names = _read(path, separator)
+        return _arrays(table, names, separator)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _arrays(table: pd.DataFrame, names: list[str], separator: str) -> dict[str, np.ndarray]:
+    """The columns of a table, as arrays by what their names say that they are."""
     if names:
         _number_labels(table, names)
     arrays = {}
     logits: list[int] = []  # places of their columns
     for place in range(table.shape[1]):
         name = names[place] if names else f"column {place + 1}"
-        values = _column(table[place], name, start)
+        values = _column(table[place], name, separator)
         kind = COLUMNS.get(name.lower()) if names else None
         if kind is None:
-            _refuse_no_logits(values, name, start)
+            _refuse_no_logits(values, name)
             logits.append(place)
         elif kind in arrays:
-            raise ValueError(f"{start}it has two columns of {kind}")
+            raise ValueError(f"it has two columns of {kind}")
         else:
             arrays[kind] = values
     if logits:
@@ -63,19 +74,15 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _read(path: Path, start: str) -> tuple[pd.DataFrame, list[str]]:
+def _read(path: Path, separator: str) -> tuple[pd.DataFrame, list[str]]:
     """(table with numbered columns, their names: none without a line of names)."""
-    if not path.is_file():
-        raise ValueError(f"{start}there is no such file")
-    check_budget(str(path), 4 * path.stat().st_size)
-    mark = SEPARATORS[path.suffix.lower()]
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            first = next(csv.reader(file, delimiter=mark), [])
+            first = next(csv.reader(file, delimiter=separator), [])
         named = not all(_is_number(name) or name.lower() in ("true", "false") for name in first)
         table = pd.read_csv(
             path,
-            sep=mark,
+            sep=separator,
             header=None,
             skiprows=int(named),
             encoding="utf-8-sig",
@@ -83,24 +90,22 @@ def _read(path: Path, start: str) -> tuple[pd.DataFrame, list[str]]:
             low_memory=False,
         )
     except (ValueError, OSError, csv.Error, pd.errors.ParserError) as error:
-        raise ValueError(
-            f"{start}it cannot be read as a table ({in_one_line(error, 120)})"
-        ) from error
+        raise ValueError(f"it cannot be read as a table ({in_one_line(error, 120)})") from error
     if not named:
         return table, []
     names = [name.strip() for name in first]
     if len(names) != table.shape[1]:
         raise ValueError(
-            f"{start}a line has {table.shape[1]} entries where {len(names)} columns are named"
+            f"a line has {table.shape[1]} entries where {len(names)} columns are named"
         )
     if "" in names:
         raise ValueError(
-            f"{start}column {names.index('') + 1} has no name: are these row numbers? leave them"
+            f"column {names.index('') + 1} has no name: are these row numbers? leave them"
             " out (index=False in pandas)"
         )
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{start}two columns are called {shown(name)}")
+            raise ValueError(f"two columns are called {shown(name)}")
     return table, names
 
 
@@ -120,34 +125,34 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _column(column: pd.Series, name: str, start: str) -> np.ndarray:
+def _column(column: pd.Series, name: str, separator: str) -> np.ndarray:
     """A column's numbers or booleans; ValueError for text and empty cells."""
     # pandas' own row numbers: those of the table below its names
     if column.isna().any():
         row = int(column.isna().to_numpy().argmax())
-        raise ValueError(f"{start}{name} has no number in row {row} (counted from 0)")
+        raise ValueError(f"{name} has no number in row {row} (counted from 0)")
     values = column.to_numpy()
     if values.dtype.kind not in "biuf":
         text = next(value for value in values if not _is_number(str(value)))
-        marks = "tabs" if start.lower().endswith(".tsv: ") else "commas"
+        marks = "tabs" if separator == "\t" else "commas"
         raise ValueError(
-            f"{start}{name} holds {shown(text)}: wanted numbers, of member 1 and 0 or true and"
+            f"{name} holds {shown(text)}: wanted numbers, of member 1 and 0 or true and"
             f" false, separated by {marks}"
         )
     return values
 
 
-def _refuse_no_logits(values: np.ndarray, name: str, start: str) -> None:
+def _refuse_no_logits(values: np.ndarray, name: str) -> None:
     """ValueError for a column that holds something else than logits of a class."""
     if name.lower() in NO_LOGITS:
         raise ValueError(
-            f"{start}{name} is no class's logit, it seems: leave the column out; beside logits"
+            f"{name} is no class's logit, it seems: leave the column out; beside logits"
             " there may be label, member and population"
         )
     if len(values) > 2 and (np.diff(values.astype(float)) == 1).all():
-        raise ValueError(f"{start}{name} numbers the rows: leave the column out")
+        raise ValueError(f"{name} numbers the rows: leave the column out")
     if values.dtype == bool:
         raise ValueError(
-            f"{start}{name} holds true and false: call the column member if it says who was trained"
+            f"{name} holds true and false: call the column member if it says who was trained"
             " on, else leave it out"
         )

@@ -294,7 +294,9 @@ def _free(
     permutations: int,
     seed: int,
 ) -> Tested:
-    """All choices of t_in of the targets are alike."""
+    """All choices of t_in of the targets are alike: the exact distribution where it can be added
+    up, else random permutations.
+    """
     ranks = ranks[:, able]
     member = (member & known)[:, able]
     known = known[:, able]
@@ -303,21 +305,9 @@ def _free(
     smallest = 1 / comb(known.sum(0), t_in)
     patterns, which = np.unique(np.sort(ranks, axis=0), axis=1, return_inverse=True)
     which = np.ravel(which)
-    targets = len(ranks)
     most = int(t_in.max())
-    if patterns.shape[1] * targets**3 * (most + 1) > BUDGET:
-        hits = np.zeros(len(t_in))
-        rng = np.random.default_rng(seed)
-        for _ in range(permutations):
-            order = rng.permutation(targets)
-            chosen = known[order] & (known[order].cumsum(0) <= t_in)
-            hits += (ranks[order] * chosen).sum(0) >= observed
-        floor = 1 / (permutations + 1)
-        method = f"{permutations} random permutations of targets"
-        tested = Tested((1 + hits) * floor, np.maximum(smallest, floor), method)
-        if np.median(tested.smallest) > floor:
-            return tested
-        return tested._replace(more=f"take more than {permutations} permutations")
+    if patterns.shape[1] * len(ranks) ** 3 * (most + 1) > BUDGET:
+        return _permuted(ranks, known, t_in, observed, smallest, permutations, seed)
     p = np.empty(len(t_in))
     for number, pattern in enumerate(patterns.T):
         table = np.zeros((most + 1, int(pattern.sum()) + 1))
@@ -328,6 +318,30 @@ def _free(
         alike = which == number
         p[alike] = tail[t_in[alike], observed[alike]] / tail[t_in[alike], 0]
     return Tested(p, smallest, "exact: permutations of targets")
+
+
+def _permuted(
+    ranks: np.ndarray,
+    known: np.ndarray,
+    t_in: np.ndarray,
+    observed: np.ndarray,
+    smallest: np.ndarray,
+    permutations: int,
+    seed: int,
+) -> Tested:
+    """The same by random permutations of the targets (T), for N samples."""
+    hits = np.zeros(len(t_in))
+    rng = np.random.default_rng(seed)
+    for _ in range(permutations):
+        order = rng.permutation(len(ranks))
+        chosen = known[order] & (known[order].cumsum(0) <= t_in)
+        hits += (ranks[order] * chosen).sum(0) >= observed
+    floor = 1 / (permutations + 1)
+    method = f"{permutations} random permutations of targets"
+    tested = Tested((1 + hits) * floor, np.maximum(smallest, floor), method)
+    if np.median(tested.smallest) > floor:
+        return tested
+    return tested._replace(more=f"take more than {permutations} permutations")
 
 
 def _resolution(design: str, smallest: np.ndarray, rate: float, more: str) -> str:

@@ -1,0 +1,66 @@
+"""Attacks on one finished model that need no other model beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mia_nb.attacks import suite
+from mia_nb.types import Scores, Signals
+
+
+def entropy(target: Signals, references: Signals | None = None) -> np.ndarray:
+    """Label free: s = sum_c p_c log p_c. Source: Song & Mittal 2021, without their thresholds."""
+    return -target.entropy[0].mean(0)
+
+
+def modified_entropy(target: Signals, references: Signals | None = None) -> np.ndarray:
+    """s = (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c). Source: as `entropy`."""
+    return -target.modified_entropy[0].mean(0)
+
+
+ALONE = {name: attack for name, attack in suite(0).items() if name != "attack_p"} | {
+    "entropy": entropy,
+    "modified entropy": modified_entropy,
+}
+
+
+def ranked_among_others(loss: Scores, units: np.ndarray | None, seed: int) -> Scores:
+    """The population attack, cross-fitted: 1 - p of each sample's loss among the non-members of the
+    other half.
+
+    Samples are dealt into two halves, whole units together, and each half is ranked among the
+    non-members of the other. So all non-members are judged, and none calibrates itself.
+    p = (1 + non-members of the other half whose score is at least as large) / (1 + all of them).
+
+    Parameters:
+        loss: of the loss threshold on one model.
+        units: (N,) labels of what is dealt together, None: each sample by itself.
+        seed: of the halves.
+    """
+    value = loss.value[0]
+    member = loss.member[0]
+    in_first = _in_first_half(member, units, seed)
+    ranked = np.empty(len(value))
+    for half in (in_first, ~in_first):
+        others = np.sort(value[~half & ~member])
+        below = np.searchsorted(others, value[half], side="left")
+        ranked[half] = below / (1 + len(others))
+    return replace(loss, value=ranked[None], info=loss.info | {"attack": "attack_p"})
+
+
+def _in_first_half(member: np.ndarray, units: np.ndarray | None, seed: int) -> np.ndarray:
+    """(N,) bool, half of the members' units and half of the others'. Where one side is a single
+    unit its samples are dealt out.
+    """
+    number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
+    rng = np.random.default_rng(seed)
+    first = np.zeros(len(member), bool)
+    for side in (member, ~member):
+        together = number[side]
+        if len(np.unique(together)) == 1:
+            together = np.arange(len(together))
+        drawn = rng.permutation(np.unique(together))
+        first[side] = np.isin(together, drawn[: len(drawn) // 2])
+    return first

@@ -1,0 +1,65 @@
+"""Whether a membership mask may have been drawn by independent fair coins."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import bdtr, bdtrc, chdtr, chdtrc
+
+from mia_nb.arguments import Mask
+from mia_nb.checks import checked
+from mia_nb.types import pair_ids
+
+# at most about so often fair coins are refused, by any check and by that for halves
+CHANCE, HALVES = 1e-6, 1e-4
+
+
+@checked
+def check_bernoulli(member: Mask) -> None:
+    """ValueError if a mask was visibly not drawn by independent fair coins.
+
+    Parameters:
+        member: (M, N) bool, or (N,) of one model.
+
+    Refused: rows that are equal or complementary (pairs), the same number of members in every row
+    up to one (exact halves, also within strata), numbers of models per sample that vary less or
+    more than coins let them (balanced designs, fixed samples), and shares of members far from 1/2.
+    Each check refuses true coins with a probability of about 1e-4 at most. Caveat: the exact half
+    of a single row of few samples cannot be told from a coin's, and nothing here sees dependence
+    between samples, duplicates for example: that the coins were independent is for whoever drew
+    them to say.
+    """
+    if fault := coin_fault(member):
+        raise ValueError(fault)
+
+
+def coin_fault(member: np.ndarray) -> str:
+    """Why a mask (M, N) or (N,) was visibly not drawn by fair coins, and what to do; "" if it may
+    have been.
+    """
+    member = np.atleast_2d(member)
+    models, samples = member.shape
+    if not models or samples < 2:
+        columns = f"{samples} columns" if models else "no rows"
+        return f"member has {columns}: coins cannot be judged on less than 2 samples"
+    repeated = models - len(np.unique(pair_ids(member)))
+    sums = member.sum(1)
+    total = int(member.sum())
+    most = (samples + int(np.abs(2 * sums - samples).max())) // 2
+    near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
+    spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
+    unusual = min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2
+    advice = "a one-run audit needs independent fair coins; train the pool with split='bernoulli'"
+    if repeated and samples > math.log2(models**2 / CHANCE):
+        return f"{repeated} of {models} masks equal another or its complement (pairs): {advice}"
+    if models * math.log(max(near, 1e-300)) < math.log(HALVES):
+        sizes = f"{sums.min()} to {sums.max()} members of {samples} (exact halves)"
+        return f"all {models} masks have {sizes}: {advice}"
+    if bdtr(min(total, member.size - total), member.size, 0.5) < CHANCE / 2:
+        share = f"{total / member.size:.1%} of the mask are members, too far from one half"
+        return f"{share}: {advice}"
+    if models > 1 and unusual:
+        varies = f"varies {spread / samples:.2f} times as much as with coins"
+        return f"the number of models that saw a sample {varies}: {advice}"
+    return ""

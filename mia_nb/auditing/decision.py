@@ -1,0 +1,127 @@
+"""What decides about one finished model: one permutation test of all attacks' ranks, of the mean
+loss and of the largest scores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mia_nb.attacks.margins import log_p as log_p_of
+from mia_nb.auditing.sentences import (
+    BELOW,
+    EXCEEDED,
+    OPEN,
+    decision_words,
+    found_words,
+    loss_words,
+    strongest_words,
+    tail_words,
+)
+from mia_nb.auditing.verdicts import LimitVerdict
+from mia_nb.metrics.curve import clopper_pearson
+from mia_nb.metrics.permutation import LEVEL, membership_test
+from mia_nb.types import Scores, Signals
+
+LOSS, EXCESS = "loss", "excess loss"  # values whose means are compared
+
+
+def decided_by_permutation(
+    verdict: LimitVerdict,
+    scores: dict[str, Scores],
+    signals: Signals,
+    *,
+    units: np.ndarray | None,
+    doubt: str,
+    seed: int,
+) -> tuple[LimitVerdict, str, str]:
+    """The verdict of the permutation test on one finished model.
+
+    Parameters:
+        verdict: of `judge` on "auc>0.5".
+        scores: {attack: its scores of the model}.
+        signals: of the model, first of all.
+        units: (N,) labels of what is dealt out together, None: each sample by itself.
+        doubt: why nothing can be concluded, "" without.
+        seed: of the permutations.
+
+    Returns:
+        (verdict, with the numbers of what decided; what was found, in words; what decided, in
+        words).
+    """
+    member = next(iter(scores.values())).member[0]
+    values = {name: scores_of_attack.value[0] for name, scores_of_attack in scores.items()}
+    means = compared_means(signals)
+    evidence = membership_test(values, member, means=means, units=units, seed=seed)
+    leaks = evidence.p <= LEVEL
+    outcome = verdict.outcome
+    if leaks and not doubt:
+        outcome = EXCEEDED
+    elif outcome != BELOW:
+        outcome = OPEN
+    verdict = verdict._replace(outcome=outcome, p=evidence.p, tail="")
+    found = found_words(verdict, bool(doubt), leaks)
+    numbers = strongest_words(verdict)
+    if leaks and evidence.parts["tail"] <= LEVEL:
+        tail = tail_words(evidence, values[evidence.tail_attack], member)
+        verdict = verdict._replace(tail=tail)
+    if leaks and evidence.part == "loss":
+        losses = means[evidence.mean]
+        gap = loss_gap(losses, member, units)
+        verdict = _of_part(verdict, "loss", 0.0, gap, evidence.mean)
+        numbers = f"{loss_words(evidence.mean, losses, member, gap)}; {numbers}"
+    if leaks and evidence.part == "tail":
+        low, high = clopper_pearson(evidence.top_members, evidence.top)
+        share = np.array([evidence.top_members / evidence.top, low, high])
+        verdict = _of_part(verdict, "tail", float(member.mean()), share, evidence.tail_attack)
+        numbers = f"{verdict.tail}. Over all samples {numbers}"
+    finding = f"{found}: {numbers}"
+    decided = decision_words(evidence)
+    sentence = f"{verdict.limit}: {verdict.outcome}; {finding}. {decided}"
+    return verdict._replace(sentence=sentence), finding, decided
+
+
+def _of_part(
+    verdict: LimitVerdict, metric: str, threshold: float, ends: np.ndarray, attack: str
+) -> LimitVerdict:
+    """The verdict with the numbers of what decided: the mean loss, or the largest scores."""
+    value, low, high = map(float, ends)
+    return verdict._replace(
+        limit=f"{metric}>{threshold:g}",
+        metric=metric,
+        threshold=threshold,
+        value=value,
+        low=low,
+        high=high,
+        attack=attack,
+    )
+
+
+def compared_means(signals: Signals) -> dict[str, np.ndarray]:
+    """The values (N,) whose means of members and non-members are compared, of one model: log p of
+    the true label, and by how much that exceeds what the model itself expects, sum_c p_c log p_c.
+
+    How sure the model is differs from sample to sample and says little about membership, so that
+    the difference from its own expectation varies less than the loss.
+    """
+    audited = ~signals.population
+    log_p = log_p_of(signals.margin[0].mean(0)[audited])
+    expected = -signals.entropy[0].mean(0)[audited]
+    if np.isnan(expected).any():
+        return {LOSS: log_p}
+    return {LOSS: log_p, EXCESS: log_p - expected}
+
+
+def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) -> np.ndarray:
+    """Mean loss of non-members less that of members, with a 95 % interval (normal, units drawn)."""
+    number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
+    variance, means = 0.0, []
+    for side in (member, ~member):
+        loss = -log_p[side]
+        _, unit = np.unique(number[side], return_inverse=True)
+        residual = np.bincount(unit, loss - loss.mean())
+        small_sample = len(residual) / max(len(residual) - 1, 1)
+        variance += small_sample * float(residual @ residual) / len(loss) ** 2
+        means.append(loss.mean())
+    gap = means[1] - means[0]
+    half = 1.96 * np.sqrt(variance)
+    return np.array([gap, gap - half, gap + half])
