@@ -55,12 +55,20 @@ def retrained_models(
                     folder.write_array(names[m], query(made))
             if not store.has_signals(folder):  # `mia-nb list` calls it done then
                 logits = np.stack([folder.read_array(name) for name in names])
-                signals = Signals.from_logits(logits, y, member)
-                for m in range(models):
-                    store.write_partial(folder, m, signals.select(models=[m]))
-                design = {"labels": y, "member": member, "population": signals.population}
-                store.join_partial(folder, [*range(models)], design, {"draws": "plain"}, None)
+                _write_signals(folder, logits, y, member)
     return zip(member, [folder.read_array(name) for name in names], strict=True)
+
+
+def _write_signals(
+    folder: store.Folder, logits: np.ndarray, labels: np.ndarray, member: np.ndarray
+) -> None:
+    """Store the signals of all models, as those of a queried pool are stored."""
+    signals = Signals.from_logits(logits, labels, member)
+    models = range(len(member))
+    for m in models:
+        store.write_partial(folder, m, signals.select(models=[m]))
+    design = {"labels": labels, "member": member, "population": signals.population}
+    store.join_partial(folder, [*models], design, {"draws": "plain"}, None)
 
 
 def _called(retrain: Callable, x: np.ndarray | pd.DataFrame, y: np.ndarray, seed: int):

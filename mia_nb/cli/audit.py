@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import sys
 import warnings
 import xml.etree.ElementTree as ElementTree
 from argparse import Namespace
@@ -16,20 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from mia_nb import auditing, escape, store
-from mia_nb._files import parse_json, replacing
+from mia_nb._files import parse_json
 from mia_nb._yaml import read_yaml
 from mia_nb.attacks import suite
 from mia_nb.auditing.design import MEASURED
-from mia_nb.auditing.elsewhere import array_in
-from mia_nb.auditing.model_outputs import outputs
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, TWINS
-from mia_nb.checks import mask
-from mia_nb.cli import notebooks, run
+from mia_nb.cli import notebooks, run, weights
 from mia_nb.cli.report import REPORT
 from mia_nb.cli.say import say
 from mia_nb.cli.status import lost_figures
-from mia_nb.digests import digest
 from mia_nb.metrics.pairs import units
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
@@ -123,7 +117,7 @@ def audit(args: Namespace) -> int:
     0, 1 (no verdict can be trusted) or 3.
     """
     if args.weights or args.member:
-        args = finished(args)
+        args = weights.with_outputs(args)
     steps = notebooks.plan(NOTEBOOK, None, parameters(args), notebooks.folders(args.notebooks))
     refuse_limits(steps[0].parameters, args.results)
     folder = run.run("audit", steps, args.results, force=args.force)
@@ -190,64 +184,6 @@ def refuse_limits(values: dict, results: str | Path) -> None:
         }
     delta = values["analysis"]["delta"]
     auditing.refuse_unmeasurable(stated, split=split, delta=delta, attacks=attacks, **sizes)
-
-
-def finished(args: Namespace) -> Namespace:
-    """The options with --logits instead of --weights: what this model puts out for the images."""
-    needed = {"--model": args.model, "--data": args.data, "--member": args.member}
-    lacking = " and ".join(name for name, value in needed.items() if not value)
-    if not args.weights:
-        raise ValueError("--member is for --weights FILE; leave it out")
-    if lacking:
-        raise ValueError(
-            f"--weights needs {lacking} too: what builds the network, the images, and a .npy or"
-            " a table with a column member that is true for those that it was trained on"
-        )
-    if not Path(args.weights).is_file():
-        raise ValueError(f"--weights {args.weights}: no such file")
-    arrays = _answers(args)
-    # of other outputs another file, whatever the weights are called: audits that run at once
-    # share none
-    weights = Path(args.weights).absolute().with_suffix("")
-    name = re.sub(r"\W+", "_", "_".join(weights.parts[-2:])).strip("_")[-80:]
-    path = Path(args.results) / f"finished_{name}-{digest(arrays)[:12]}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        np.savez(file, **arrays)
-    return Namespace(**vars(args) | {"logits": str(path), "model": None, "data": None})
-
-
-def _answers(args: Namespace) -> dict[str, np.ndarray]:
-    """The arrays of an .npz for --logits: the images, and what the model of --weights puts out."""
-    from mia_nb import data, models
-    from mia_nb.models.checkpoints import load_weights
-
-    sys.path.insert(0, os.getcwd())  # as a notebook's kernel finds a builder
-    images = data.load(args.data)
-    shape = {
-        "in_channels": images.x.shape[1],
-        "size": tuple(images.x.shape[2:]),
-        "frames": images.frames,
-    }
-    scale = {"mean": images.mean, "std": images.std}
-    module = models.build(args.model, num_classes=len(images.classes), seed=0, **shape, **scale)
-    try:
-        load_weights(module, args.weights)
-    except ValueError as error:
-        raise ValueError(f"--weights do not fit {args.model}: {error}") from error
-    module.register_forward_pre_hook(lambda _, given: data.normalise(given[0], **scale))
-    x = images.x.numpy()
-    pictures = x
-    if images.frames > 1:
-        pictures = x.reshape(len(x), images.frames, -1, *x.shape[2:])
-    member = array_in("member", args.member)
-    return {
-        "logits": outputs(module, x)[None],
-        "labels": images.y.numpy(),
-        "images": pictures,
-        "member": mask(f"--member {args.member}", member, (len(x),))[None],
-        "classes": np.array(images.classes, str),
-    }
 
 
 def read_result(folder: store.Folder) -> dict:
