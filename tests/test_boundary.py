@@ -15,6 +15,7 @@ import pytest
 
 from mia_nb import attacks, auditing, data, metrics, query, querying, store, training  # noqa: F401
 from mia_nb.auditing import bounds, one_run
+from mia_nb.auditing.coins import check_bernoulli  # noqa: F401
 from mia_nb.checks import plain
 from mia_nb.cli import main, notebooks
 from mia_nb.metrics import bootstrap, curve
