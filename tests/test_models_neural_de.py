@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
-from mia_nb.models import build, neural_de, snn, solvers
+from mia_nb.models import build, snn, solvers
 from mia_nb.models.cnn import ResNet14, TinyCNN
 from mia_nb.models.neural_de import (
     ConcatConv2d,
@@ -31,9 +31,9 @@ from mia_nb.models.neural_de import (
     flow_blocks,
     is_noisy,
     local_lipschitz,
-    replace_last,
     set_noise,
 )
+from mia_nb.models.replaced import Replaced, replace_last
 
 FORMS = ("odenet", "odenet64", "anode", "sonode", "hbnode", "sdenet")
 DOUBLE = torch.float64
@@ -905,7 +905,7 @@ def test_networks_without_groups_and_head_are_refused():
             ValueError, match=r"has no `groups` and `head`: replace_last wants a ResNet14"
         ):
             replace_last(model, FlowBlock(4))
-    assert isinstance(replace_last(ResNet14(width=4, blocks=1), FlowBlock(16)), neural_de.Replaced)
+    assert isinstance(replace_last(ResNet14(width=4, blocks=1), FlowBlock(16)), Replaced)
 
 
 # --------------------------------------------------------------------------------------------------

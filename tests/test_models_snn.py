@@ -20,7 +20,7 @@ from snntorch._neurons.deltaleaky import DeltaLeaky
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from mia_nb.models import build, snn
+from mia_nb.models import build, in_time, snn
 from mia_nb.models.sites import Spike
 from mia_nb.models.thresholds import DEAD
 
@@ -459,13 +459,13 @@ def test_read_outs_are_mean_sum_and_last_of_the_steps_and_the_sum_is_the_mean_at
     x, T = images(), 4
     steps = make(T)(x, per_step=True)
     assert steps.shape == (T, 12, 5)
-    out = {readout: make(T, readout=readout)(x) for readout in snn.READOUTS}
+    out = {readout: make(T, readout=readout)(x) for readout in in_time.READOUTS}
     assert torch.equal(out["mean"], steps.mean(0)) and torch.equal(out["last"], steps[-1])
     torch.testing.assert_close(F.softmax(out["sum"], 1), F.softmax(out["mean"] / (1 / T), 1))
-    for readout in snn.READOUTS:
+    for readout in in_time.READOUTS:
         so_far = snn.cumulative(steps, readout)
         for t in range(1, T + 1):
-            torch.testing.assert_close(so_far[t - 1], snn.read_out(steps[:t], readout))
+            torch.testing.assert_close(so_far[t - 1], in_time.read_out(steps[:t], readout))
             torch.testing.assert_close(
                 so_far[t - 1], snn.retime(make(T, readout=readout), t)(x), rtol=1e-9, atol=1e-12
             )

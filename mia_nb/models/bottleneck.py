@@ -54,15 +54,8 @@ class Bottleneck(nn.Module):
         **flow,
     ) -> None:
         super().__init__()
-        self.features = models.build(
-            base,
-            base_args,
-            in_channels=in_channels,
-            num_classes=num_classes,
-            size=size,
-            mean=mean,
-            std=std,
-            seed=torch.initial_seed(),
+        self.features = models.build_base(
+            base, base_args, in_channels, num_classes, size, mean, std
         )
         head = getattr(self.features, "head", None)
         if not isinstance(head, nn.Linear):

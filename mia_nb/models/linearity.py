@@ -29,6 +29,7 @@ from mia_nb.models.sites import (
     Site,
     Spike,
     plain_window,
+    run_without_spikes,
     where_of,
 )
 
@@ -331,12 +332,22 @@ def _has_weights(net: fx.GraphModule, node: fx.Node) -> bool:
 
 def _name(node: fx.Node) -> str:
     """The name of the function or method that is called, `add` for `add_` too."""
+    if name := _listed_name(node):
+        return name
+    return getattr(node.target, "__name__", str(node.target)).strip("_")
+
+
+def _listed_name(node: fx.Node) -> str:
+    """The name by which the lists above know a call of a method or an attribute, and of a function
+    if it is torch's own of that name; "" of other functions and of layers.
+    """
     if node.target is getattr:
         return str(node.args[1])
     if node.op == "call_method":
         return str(node.target).rstrip("_")
-    name = NAMES_OF_FUNCTIONS.get(node.target, getattr(node.target, "__name__", str(node.target)))
-    return name.strip("_")
+    if node.op == "call_function":
+        return NAMES_OF_FUNCTIONS.get(node.target, "")
+    return ""
 
 
 def _argument(node: fx.Node, position: int, keyword: str, default: Any = None) -> Any:
@@ -350,15 +361,7 @@ def _says_shape_or_kind(node: fx.Node) -> bool:
     """Whether a call's result is a number of axes, a dtype and the like, or a tensor of constants
     in the shape of its input.
     """
-    if (
-        node.op == "call_function"
-        and node.target is not getattr
-        and node.target not in NAMES_OF_FUNCTIONS
-    ):
-        return False
-    return node.op in ("call_function", "call_method") and _name(node) in (
-        SIZES | TENSOR_TYPES | CONSTANTS
-    )
+    return _listed_name(node) in SIZES | TENSOR_TYPES | CONSTANTS
 
 
 def _is_linear(net: fx.GraphModule, node: fx.Node, stages: dict[fx.Node, Stage]) -> bool:
@@ -369,11 +372,9 @@ def _is_linear(net: fx.GraphModule, node: fx.Node, stages: dict[fx.Node, Stage])
             return True
         without_statistics = hasattr(module, "running_mean") and module.running_mean is None
         return _is_one_of(module, LINEAR_LAYERS) and not without_statistics
+    name = _listed_name(node)
     if node.target is getattr:
-        return _name(node) in LINEAR_ATTRIBUTES
-    if node.op == "call_function" and node.target not in NAMES_OF_FUNCTIONS:
-        return False
-    name = _name(node)
+        return name in LINEAR_ATTRIBUTES
     if name == "where":
         condition = _argument(node, 1 if node.op == "call_method" else 0, "condition")
         return _furthest(condition, stages) <= Stage.PIXELS
@@ -406,18 +407,13 @@ def _is_single_step(net: fx.GraphModule, node: fx.Node) -> bool:
     """Whether a call is a max pooling or a norm."""
     if node.op == "call_module":
         return _is_one_of(net.get_submodule(node.target), SINGLE_STEP_LAYERS)
-    if node.op == "call_function" and node.target not in NAMES_OF_FUNCTIONS:
-        return False
-    return _name(node) in SINGLE_STEP
+    return _listed_name(node) in SINGLE_STEP
 
 
 def _is_one_of(module: nn.Module, layers: tuple[type[nn.Module], ...]) -> bool:
     """Whether a module computes as one of these layers do; a subclass may not."""
-    return any(isinstance(module, kind) and _same_forward(module, kind) for kind in layers)
-
-
-def _same_forward(module: nn.Module, kind: type[nn.Module]) -> bool:
-    return type(module).forward is kind.forward
+    forward = type(module).forward
+    return any(isinstance(module, kind) and forward is kind.forward for kind in layers)
 
 
 def _sources(arguments: Any) -> list[fx.Node]:
@@ -468,23 +464,6 @@ def _line_of(node: fx.Node) -> str:
         if not file.startswith(tracing):
             return f" ({Path(file).name}, line {line})"
     return ""
-
-
-class _Replaying(fx.Interpreter):
-    """Runs a traced network, replaces its sites' outputs by given ones and keeps their inputs."""
-
-    def __init__(self, net: fx.GraphModule, outputs: dict[str, Tensor]) -> None:
-        super().__init__(net)
-        self.outputs = outputs
-        self.inputs: dict[str, Tensor] = {}
-
-    def call_module(self, target: str, args: tuple, kwargs: dict[str, Any]) -> Tensor:
-        if not isinstance(self.fetch_attr(target), Spike):
-            return super().call_module(target, args, kwargs)
-        self.inputs[target] = args[0]
-        if target in self.outputs:
-            return self.outputs[target]
-        return torch.relu(args[0])
 
 
 def check_values(net: fx.GraphModule, sites: list[Site], x: Tensor) -> None:
@@ -543,13 +522,20 @@ def check_values(net: fx.GraphModule, sites: list[Site], x: Tensor) -> None:
 def _replayed(
     net: fx.GraphModule, outputs: dict[str, Tensor], x: Tensor, timesteps: int
 ) -> dict[str, Tensor]:
-    """The inputs of all sites by name, and the "output", of a run with these outputs of sites."""
-    replaying = _Replaying(net, outputs)
+    """The inputs of all sites by name, and the "output", of a run with these outputs of sites;
+    other sites give the ReLU of their inputs.
+    """
+    inputs: dict[str, Tensor] = {}
+
+    def at_site(name: str, value: Tensor) -> Tensor:
+        inputs[name] = value
+        return outputs[name] if name in outputs else torch.relu(value)
+
     try:
-        output = replaying.run(x, timesteps, False)
+        output = run_without_spikes(net, x, at_site, timesteps)
     except Exception as error:
         raise ValueError(
             f"{type(net).__name__} does not run on {len(x)} images ({models.first_line(error)}):"
             " time steps are laid along the first axis, the batch, which may have any length"
         ) from error
-    return {**replaying.inputs, "output": output}
+    return {**inputs, "output": output}

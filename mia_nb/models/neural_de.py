@@ -1,5 +1,4 @@
-"""Neural ODE and SDE classifiers: ODENet, ANODE, SONODE, HBNODE, SDENet, and a network whose last
-group became an SDE.
+"""Neural ODE and SDE classifiers: ODENet, ANODE, SONODE, HBNODE, SDENet.
 
 Sources: Hong, Wu, Gruber and Lee (arXiv 2501.06686), "the study"; its architectures are those of
 Oganesyan, Volokhova and Vetrov. ANODE: Dupont, Doucet and Teh (NeurIPS 2019); SONODE: Norcliffe et
@@ -9,11 +8,10 @@ Euler baseline (16), noise at inference, which "stochastic RK4".
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +28,6 @@ __all__ = [
     "Drift",
     "FlowBlock",
     "FlowNet",
-    "Replaced",
     "blown_up",
     "check_noise",
     "conv_norm",
@@ -39,8 +36,6 @@ __all__ = [
     "integrate",
     "is_noisy",
     "local_lipschitz",
-    "replace_last",
-    "replaced",
     "set_noise",
 ]
 
@@ -456,120 +451,6 @@ def _through(group: nn.ModuleList, h: Tensor, generator: torch.Generator | None)
     return h
 
 
-class Replaced(nn.Module):
-    """A network whose last group is another block; frozen parts take no gradient and stay in
-    evaluation mode in training.
-    """
-
-    def __init__(self, network: nn.Module, freeze: bool = False) -> None:
-        super().__init__()
-        self.network, self.freeze = network, freeze
-        if freeze:
-            network.requires_grad_(False)
-            network.groups[-1].requires_grad_(True)
-            network.head.requires_grad_(True)
-
-    def train(self, mode: bool = True) -> Replaced:
-        """As nn.Module.train, except that frozen parts stay in evaluation mode."""
-        super().train(mode)
-        if self.freeze:  # else batch norm would go on averaging
-            self.network.eval()
-            self.network.groups[-1].train(mode)
-            self.network.head.train(mode)
-        return self
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.network(x)
-
-    def adopt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """This module's state dictionary with all that the network before its replacement knew
-        outside the last group.
-        """
-        replaced_group = f"groups.{len(self.network.groups) - 1}."
-        adopted = {}
-        for name, tensor in self.state_dict().items():
-            if name.startswith(f"network.{replaced_group}"):
-                adopted[name] = tensor
-        for name, tensor in state.items():
-            if not name.startswith(replaced_group):
-                adopted[f"network.{name}"] = tensor
-        return adopted
-
-
-def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Replaced:
-    """A copy of a trained network with its last group of residual blocks replaced, to be
-    fine-tuned.
-
-    Parameters:
-        model: anything with `groups` (a ModuleList) and `head`, as `models.cnn.ResNet14`.
-        block: what takes the group's place.
-        freeze: train only the block and the head (the study does not say; by default everything is
-            trained).
-
-    Raises:
-        ValueError: for a model without groups.
-
-    Caveat: what lies before the block was trained on the same data without noise, and still gives
-    it away.
-    """
-    if not isinstance(getattr(model, "groups", None), nn.ModuleList) or not hasattr(model, "head"):
-        raise ValueError(
-            f"{type(model).__name__} has no `groups` and `head`: replace_last wants a ResNet14 or"
-            " one built like it"
-        )
-    model = copy.deepcopy(model)
-    last = model.groups[-1]
-    model.groups[-1] = nn.ModuleList([block]) if isinstance(last, nn.ModuleList) else block
-    return Replaced(model, freeze)
-
-
-def replaced(
-    in_channels: int,
-    num_classes: int,
-    size: int,
-    mean: Sequence[float] = (0.0,),
-    std: Sequence[float] = (1.0,),
-    *,
-    base: str = "resnet14",
-    base_args: dict | None = None,
-    freeze: bool = False,
-    k: float = 0.5,
-    **flow: Any,
-) -> Replaced:
-    """The builder behind `models.build("replaced", {"base": ..., "k": ...})`: `replace_last` of a
-    named or own network.
-
-    Parameters:
-        in_channels, num_classes, size, mean, std: as for `models.build`.
-        base: the network whose last group is replaced, as `model` there.
-        base_args: its options.
-        freeze: as for `replace_last`.
-        k: noise of a step; the study's defaults: k = .5, 16 steps, T = 1, so sigma 2.
-        **flow: options of `FlowBlock` except augment.
-    """
-    network = models.build(
-        base,
-        base_args,
-        in_channels=in_channels,
-        num_classes=num_classes,
-        size=size,
-        mean=mean,
-        std=std,
-        seed=torch.initial_seed(),
-    )
-    if flow.get("augment"):
-        raise ValueError(
-            "augment: the head of a replaced network has the width it was trained with; leave"
-            " augment out"
-        )
-    if not isinstance(getattr(network, "head", None), nn.Linear):
-        raise ValueError(
-            f"{base} has no linear `head`: replaced wants a resnet14, or a network of flows"
-        )
-    block = FlowBlock(network.head.in_features, k=k, **flow)
-    return replace_last(network, block, freeze)
-
-
 def flow_blocks(module: nn.Module) -> Iterator[tuple[str, FlowBlock]]:
     """(name, block) of every FlowBlock."""
     return ((name, part) for name, part in module.named_modules() if isinstance(part, FlowBlock))
@@ -635,14 +516,12 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
                 f" k={block.k:g})"
             )
 
-    blocks = flow_blocks(module)
-    handles = [block.register_forward_hook(partial(look, name)) for name, block in blocks]
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            module(x)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with (
+        models.watched(flow_blocks(module), look),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+    ):
+        module(x)
     if not reasons:
         return None
     return f"{reasons[0]}: take more steps, a smaller learning rate, or lipschitz="

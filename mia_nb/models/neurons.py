@@ -8,7 +8,7 @@ Sources: Bojkovic et al. 2024 (conversion, boxcar), Mukhoty et al. 2023 (LocalZO
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -184,10 +184,15 @@ def multistep(
     """
     one_of("reset", reset, RESETS)
     theta, u0, amplitude = placed(x, theta, u0, amplitude)
-    rest = (beta, reset, surrogate, detach_reset)
     if not (return_mem or torch.is_grad_enabled() or transformed()):
         return _in_place(x, theta, u0, amplitude, beta, reset)
-    outs, mems = _loop(x.unbind(0), theta, u0, amplitude, *rest, return_mem)
+    outs, mems = [], []
+    mem = u0
+    for x_t in x.unbind(0):
+        out, mem, charged = step(x_t, mem, theta, amplitude, beta, reset, surrogate, detach_reset)
+        outs.append(out.to(x_t.dtype))
+        if return_mem:
+            mems.append(charged)
     # cat, not stack: it keeps the channels-last order of its parts
     out = torch.cat(outs).unflatten(0, (len(outs), -1))
     if not return_mem:
@@ -209,33 +214,11 @@ def placed(
     return tuple((v.view(-1, *[1] * (x.ndim - 3)) if v.ndim == 1 else v).to(wide) for v in values)
 
 
-def _loop(
-    xs: Sequence[Tensor],
-    theta: Tensor,
-    u0: Tensor,
-    amplitude: Tensor,
-    beta: float,
-    reset: str,
-    surrogate: Surrogate,
-    detach_reset: bool,
-    return_mem: bool = False,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs and, with return_mem, potentials before the reset, one tensor a time step."""
-    outs, mems = [], []
-    mem = u0
-    for x_t in xs:
-        out, mem, charged = step(x_t, mem, theta, amplitude, beta, reset, surrogate, detach_reset)
-        outs.append(out.to(x_t.dtype))
-        if return_mem:
-            mems.append(charged)
-    return outs, mems
-
-
 def _in_place(
     x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, beta: float, reset: str
 ) -> Tensor:
     """`multistep` bit by bit where nobody wants a gradient: a third of the passes over memory."""
-    out = _room(x, x.dtype)
+    out = _room(x)
     mem = torch.empty_like(x[0], dtype=theta.dtype).copy_(u0)
     # kernels that mix dtypes are slow: spikes narrower than the potential are rounded at the end
     wide = torch.empty_like(mem) if out.dtype != mem.dtype else None
@@ -250,8 +233,9 @@ def _in_place(
     return out
 
 
-def _room(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory (T, B, ...) for what is as large as x, in the memory order of its steps."""
+def _room(x: Tensor) -> Tensor:
+    """Memory (T, B, ...) for the outputs of x, in the memory order of its steps."""
     order = sorted(range(x.ndim - 1), key=x[0].stride, reverse=True)  # keeps channels last
     size = (len(x) * x.shape[1], *x.shape[2:])
-    return torch.empty_permuted(size, order, dtype=dtype, device=x.device).unflatten(0, x.shape[:2])
+    room = torch.empty_permuted(size, order, dtype=x.dtype, device=x.device)
+    return room.unflatten(0, x.shape[:2])

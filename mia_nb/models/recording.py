@@ -1,15 +1,20 @@
-"""What a spiking network does besides answering: the spikes of one layer on a few images, for
-pictures, and the activity of all layers on every sample.
+"""What a spiking network does besides answering: how often its neurons fire, the spikes of one
+layer on a few images, for pictures, and the activity of all layers on every sample.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from mia_nb import models
-from mia_nb.models import neurons, sites, snn
+from mia_nb.models import neurons, sites
+from mia_nb.models.in_time import SNN, folded
 
 MOST_IMAGES = 12
 MOST_NEURONS = 200
@@ -17,6 +22,99 @@ MOST_NEURONS = 200
 COUNTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MEASURES = ("count", "first", "rest", "charge")  # of each site, explained in `activity`
 MOST_BYTES = 280_000  # of a recording; with many time steps fewer neurons are recorded
+
+
+def checked_batches(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The batches, if each is a tensor of floats; ValueError at the first that is none."""
+    for x in batches:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            came = type(x).__name__
+            if isinstance(x, Tensor):
+                came = f"{x.dtype} tensor".removeprefix("torch.")
+            raise ValueError(
+                f"a batch is a {came}; wanted normalised images (B, C, H, W) alone, as a tensor of"
+                " floats"
+            )
+        yield x
+
+
+def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
+    """What spikes on these images, in eval mode.
+
+    Parameters:
+        snn: a spiking network.
+        batches: normalised images (B, C, H, W).
+
+    Returns:
+        A row per site: rate = mean of spk over neurons, steps and images; silent = share of neurons
+        that never fired; always = share that fired at every step of every image.
+
+    Raises:
+        ValueError: for no batches.
+
+    Caveat: no claim about energy.
+    """
+    totals: dict[str, list] = {}
+
+    def count(name: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
+        spk = out.detach().flatten(1).abs().sign()  # truth values are slow to sum
+        fired = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
+        spent = torch.stack([fired, torch.full_like(fired, len(spk))])
+        totals[name] = totals[name] + spent if name in totals else spent
+
+    with models.evaluating(snn), models.watched(snn.spikes().items(), count):
+        for x in checked_batches(batches):
+            folded(snn)(x)
+    if not totals:
+        raise ValueError(
+            "firing_rates got no batches: pass an iterable of normalised images (B, C, H, W)"
+        )
+    rows = [
+        {
+            "site": name,
+            "rate": float(fired.sum() / seen.sum()),
+            "silent": float((fired == 0).double().mean()),
+            "always": float((fired == seen).double().mean()),
+        }
+        for name, (fired, seen) in totals.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One image at one site, step by step.
+
+    Parameters:
+        snn: a spiking network.
+        x: (1, C, H, W) normalised.
+        site: its name, as in `.report`.
+
+    Returns:
+        spk (T, neurons) bool, mem (T, neurons) before the reset, theta (neurons,).
+
+    Raises:
+        ValueError: for a site that is not there.
+    """
+    spikes = snn.spikes()
+    if site not in spikes:
+        raise ValueError(f"site={site!r} is not one of {', '.join(islice(spikes, 20))}")
+    spike = spikes[site]
+    currents = {}
+
+    def keep(name: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
+        currents[name] = sites.over_time(*args)
+
+    with models.evaluating(snn):
+        with models.watched([(site, spike)], keep):
+            folded(snn)(x)
+        h = currents[site]
+        out, mem = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **spike.options)
+    theta = neurons.placed(h, spike.theta, spike.u0)[0].expand(h.shape[1:]).flatten()
+    return (
+        out.ne(0).flatten(1).cpu().numpy(),
+        mem.double().flatten(1).cpu().numpy(),
+        theta.double().cpu().numpy(),
+    )
 
 
 def record_images(
@@ -45,13 +143,13 @@ def record_images(
 
     Caveat: images are shown one at a time, which may round differently from a batch.
     """
-    if not len(x) or not isinstance(module, snn.SNN) or module.stochastic:
+    if not len(x) or not isinstance(module, SNN) or module.stochastic:
         return None
     spikes = module.spikes()
     if not spikes:
         return None
     site = next(iter(spikes))
-    recordings = [snn.record(module, image[None], site) for image in x]
+    recordings = [record(module, image[None], site) for image in x]
     spk = np.stack([spk for spk, _, _ in recordings])
     mem = np.stack([mem for _, mem, _ in recordings])
     _, _, theta = recordings[0]
@@ -81,7 +179,7 @@ def _evenly_spaced(size: int, count: int) -> np.ndarray:
     return np.unique(np.linspace(0, size - 1, count).round().astype(np.int64))
 
 
-def activity_names(module: snn.SNN) -> list[str]:
+def activity_names(module: SNN) -> list[str]:
     """Names of the columns of `activity`: `accumulates`, then `count SITE`, `first SITE`, `rest
     SITE` and `charge SITE` for each site of the network.
     """
@@ -91,7 +189,7 @@ def activity_names(module: snn.SNN) -> list[str]:
     return names
 
 
-def activity(module: snn.SNN, x: Tensor) -> tuple[Tensor, Tensor]:
+def activity(module: SNN, x: Tensor) -> tuple[Tensor, Tensor]:
     """The outputs of one forward pass, and what every layer did during it.
 
     Parameters:
@@ -115,10 +213,10 @@ def activity(module: snn.SNN, x: Tensor) -> tuple[Tensor, Tensor]:
     samples = x.shape[1] if x.ndim == 5 else len(x)
     with (
         models.evaluating(module),
-        snn.watched(module, watch),
+        models.watched(module.spikes().items(), watch),
         Operations(module, samples) as counted,
     ):
-        steps = snn.folded(module)(x, per_step=True)
+        steps = folded(module)(x, per_step=True)
     accumulates = counted.accumulates.float()[:, None]
     return steps, torch.cat([accumulates, *(measures[name] for name in module.spikes())], 1)
 

@@ -588,6 +588,36 @@ def _uses_numbers_behind_spikes(behaviour: dict[fx.Node, str]) -> bool:
     return False
 
 
+class _WithoutSpikes(fx.Interpreter):
+    """Runs a traced network with a function in place of its spikes."""
+
+    def __init__(self, net: fx.GraphModule, at_site: Callable[[str, Tensor], Tensor]) -> None:
+        super().__init__(net)
+        self.at_site = at_site
+
+    def call_module(self, target: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if isinstance(self.fetch_attr(target), Spike):
+            return self.at_site(target, args[0])
+        return super().call_module(target, args, kwargs)
+
+
+def run_without_spikes(
+    net: fx.GraphModule,
+    x: Tensor,
+    at_site: Callable[[str, Tensor], Tensor],
+    timesteps: int = 1,
+) -> Any:
+    """What a traced network gives where its sites give other values than spikes.
+
+    Parameters:
+        net: of `trace`.
+        x: (timesteps * B, C, H, W) normalised images.
+        at_site: (name of a site, what it gets) -> what it gives, of the same shape.
+        timesteps: how many the batch holds.
+    """
+    return _WithoutSpikes(net, at_site).run(x, timesteps, False)
+
+
 def average_pools(net: fx.GraphModule) -> fx.GraphModule:
     """The traced network itself, with average pooling in place of every 2-d max pooling, layer or
     function.

@@ -1,0 +1,201 @@
+"""Builders of networks from outside of this package: which may be called, and their code."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import nn
+
+from mia_nb import _torchvision
+from mia_nb.checks import hint, shown
+from mia_nb.digests import digest_of_function, installed
+from mia_nb.models.modules import first_line
+from mia_nb.models.registry import MODELS, PLACES, builders_of
+
+LIBRARIES = ("torchvision", "snntorch")  # whose networks any recipe may name
+# modules of which this process, and those that it starts, take networks of stored pools; names
+# with commas between them
+ALLOWED = "MIA_NB_BUILDERS"
+# no module of these is imported for a network, whoever names it
+NO_BUILDERS = sys.stdlib_module_names | {"torch"}
+# a builder: its code when it was first seen, by the name that it was called by
+_CODE: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def find(model: str) -> Callable[..., nn.Module]:
+    """The builder of a model by name; ValueError where there is none."""
+    place, _, name = MODELS.get(model, model).partition(":")
+    if not name:
+        near = hint(model, MODELS)
+        raise ValueError(
+            f"no model {model!r}{near} (known: {', '.join(MODELS)}, or package.module:function)"
+        )
+    wanted = "wanted an nn.Module class, or a function of a module of yours that imports torch"
+    if _foreign(place):
+        raise ValueError(f"model {model!r} is part of {_foreign(place)}: {wanted}")
+    try:
+        module = _torchvision.module(place)
+    except (Exception, SystemExit) as error:  # some modules are programs
+        raise ValueError(
+            f"model {model!r}: {place} cannot be imported: {type(error).__name__}:"
+            f" {first_line(error)}"
+        ) from error
+    builder = getattr(module, name, None)
+    if not callable(builder):
+        raise ValueError(f"model {model!r}: {place} has no function {name!r}")
+    if not _builds(builder):
+        raise ValueError(f"model {model!r} is no builder of models: {wanted}")
+    if not _beside_networks(builder):
+        raise ValueError(
+            f"model {model!r} is no builder of models: it stands in an installed package, in a"
+            " module that defines no network"
+        )
+    return builder
+
+
+def _foreign(place: str) -> str:
+    """What a module is part of that has no builders; "" where it may have some."""
+    top = place.partition(".")[0]
+    if top in NO_BUILDERS:
+        return "Python or torch"
+    if top == "torchvision" and place.split(".")[1:2] != ["models"]:  # others download and write
+        return "Python or torch"
+    return "mia_nb" if top == "mia_nb" and place not in PLACES else ""
+
+
+def _builds(builder: object) -> bool:
+    """An nn.Module class, or a function or class defined where something comes from torch."""
+    if inspect.isclass(builder) and issubclass(builder, nn.Module):
+        return True
+    home = getattr(builder, "__module__", None) or ""
+    if not (inspect.isfunction(builder) or inspect.isclass(builder)) or _foreign(home):
+        return False
+    for value in vars(sys.modules[home]).values() if home in sys.modules else ():
+        origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+        if str(origin).partition(".")[0] in ("torch", "torchvision"):
+            return True
+        if inspect.isclass(value) and issubclass(value, nn.Module):
+            return True
+    return False
+
+
+def _beside_networks(builder: Callable) -> bool:
+    """Whether a function or class of an installed package stands where that defines networks: of
+    all that uses torch (savers, loaders, trainers) only this is called.
+    """
+    home = getattr(builder, "__module__", None) or ""
+    if not installed(home) or home.startswith("torchvision.models") or home in PLACES:
+        return True
+    if inspect.isclass(builder) and issubclass(builder, nn.Module):
+        return True
+    kinds = [value for value in vars(sys.modules[home]).values() if inspect.isclass(value)]
+    return any(issubclass(kind, nn.Module) and kind.__module__ == home for kind in kinds)
+
+
+def source(model: str, model_args: dict | None = None) -> str:
+    """sha256 of the code of a builder of your own, "" for named models and where there is no file.
+
+    Parameters:
+        model: as for `build`.
+        model_args: its options; of a spiking ("snn") or replaced network the code is that of
+            "base".
+
+    The code is its module's file, or every .py file of the package that it is in; of an installed
+    package, which has a version, the module alone.
+
+    Caveat: what a module outside of any package imports is not seen.
+    """
+    names = builders_of(model, model_args)
+    if not names:
+        return ""
+    builder = find(names[0])
+    place = names[0].partition(":")[0]
+    if place == "__main__":
+        # a cell, whose file is the kernel's, or a script with globals of its own
+        return _code_in_memory(names[0], builder)
+    code = _code_in_files(names[0], builder)
+    if _CODE.setdefault(builder, {}).setdefault(names[0], code) != code:
+        raise ValueError(
+            f"model {names[0]}: the files of {place} were changed since it was imported, so what is"
+            f" in memory is not what is in them; restart, or importlib.reload({place})"
+        )
+    return code
+
+
+def _code_in_memory(model: str, builder: Callable) -> str:
+    """Digest of a builder from a notebook cell or a script; ValueError where it has none."""
+    try:
+        return digest_of_function(builder, versions=False)
+    except ValueError as error:
+        raise ValueError(
+            f"model {model}: {error}, so that a change of the network would go unnoticed; put the"
+            ' network into a file of its own, net.py, and take model="net:..."'
+        ) from None
+
+
+def _code_in_files(model: str, builder: Callable) -> str:
+    """sha256 of the files of the package that a builder is in, or of its module alone."""
+    top = sys.modules.get(model.partition(":")[0].partition(".")[0])
+    roots = [
+        Path(root)
+        for root in getattr(top, "__path__", [])
+        if "site-packages" not in Path(root).parts
+    ]
+    if roots:
+        files = [file for root in roots for file in sorted(root.rglob("*.py"))]
+        return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+    for thing in (inspect.getmodule(builder), builder):
+        with contextlib.suppress(OSError, TypeError):
+            return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
+    return _code_in_memory(model, builder)
+
+
+def allow(*modules: str) -> None:
+    """Take networks of stored pools from these modules too, in this process and those it starts.
+
+    Parameters:
+        modules: names of modules or packages, or "module:function" of a builder, whose module it
+            is.
+    """
+    names = [name for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
+    names += [module.partition(":")[0] for module in modules]
+    if names:
+        os.environ[ALLOWED] = ",".join(dict.fromkeys(name.strip() for name in names))
+
+
+def check_allowed(model: str, model_args: dict | None, what: str) -> None:
+    """ValueError where a recipe that was read from a folder names a builder that nobody here did.
+
+    Parameters:
+        model, model_args: of the recipe.
+        what: whose recipe it is.
+
+    Allowed are the networks of this package, torchvision and snntorch, of the script or notebook
+    itself, of modules of your own that are imported already, and of those that `allow`, the
+    environment variable MIA_NB_BUILDERS or --allow names. Nothing is imported to find out.
+    """
+    for builder in builders_of(model, model_args):
+        place = builder.partition(":")[0]
+        top = place.partition(".")[0]
+        named = [name.strip() for name in os.environ.get(ALLOWED, "").split(",")]
+        if not (
+            place in PLACES
+            or top in (*LIBRARIES, "__main__")
+            or any(name and f"{place}.".startswith(f"{name}.") for name in named)
+            or (place in sys.modules and not installed(place))
+        ):
+            raise ValueError(
+                f"{what} names {shown(builder)} as what builds its networks, which is neither of"
+                " this package, torchvision or snntorch nor imported here; nothing of it was run."
+                f" If you trust that code: mia.load_pool(..., builders=[{shown(top)}]),"
+                f" mia-nb ... --allow {top}, or {ALLOWED}={top} in the environment"
+            )
+        if place not in PLACES and top not in (*LIBRARIES, "__main__"):
+            allow(place)  # in workers too, which have not imported it yet

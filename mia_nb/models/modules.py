@@ -1,0 +1,148 @@
+"""What is asked of any network: whether it gives logits, in which mode it runs, what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from mia_nb.data import normalise
+from mia_nb.types import Images
+
+
+def timesteps(module: nn.Module) -> int | None:
+    """T of a spiking network, a module with `timesteps` whose forward(x, per_step=True) gives (T,
+    B, K); None of any other.
+    """
+    count = getattr(module, "timesteps", None)
+    if count is None or "per_step" not in inspect.signature(module.forward).parameters:
+        return None
+    return count
+
+
+def check_width(module: nn.Module, images: Images) -> nn.Module:
+    """The module itself, if two of the images give outputs of shape (2, num_classes).
+
+    Parameters:
+        module: in any mode; runs in eval mode without gradient, so neither BatchNorm statistics nor
+            the module's mode change.
+        images: whose classes are counted.
+
+    Raises:
+        ValueError: of one line, where the module fails or its outputs are of another shape.
+    """
+    probe = _two_images(module, images)
+    try:
+        with evaluating(module), torch.random.fork_rng(devices=[]):
+            output = module(probe)
+    except Exception as error:
+        raise ValueError(
+            f"the model fails on two images of shape {tuple(probe.shape[1:])}: {first_line(error)}"
+        ) from error
+    wanted = (len(probe), len(images.classes))
+    came = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    if came != wanted:
+        raise ValueError(
+            f"the model gives {came} for two images; wanted {wanted}: one logit for each of"
+            f" {wanted[1]} classes"
+        )
+    return module
+
+
+def _two_images(module: nn.Module, images: Images) -> torch.Tensor:
+    """The first two images as the module takes them."""
+    weight = next(module.parameters(), torch.zeros(()))
+    return normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)
+
+
+def main_logits(output: Any) -> torch.Tensor:
+    """The logits among what a network gives in training mode.
+
+    Parameters:
+        output: of the network: logits, or a record whose field `logits` they are, as torchvision's
+            googlenet and inception_v3 give it with the logits of their auxiliary heads, which no
+            loss looks at here.
+    """
+    return output if isinstance(output, torch.Tensor) else getattr(output, "logits", output)
+
+
+def check_training(module: nn.Module, images: Images) -> None:
+    """ValueError of one line for a module that gives no logits (2, num_classes) of two images in
+    training mode.
+
+    Parameters:
+        module: runs in training mode without gradient; its mode and buffers are left as they were.
+        images: whose classes are counted.
+    """
+    probe = _two_images(module, images)
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        with _modes_kept(module), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            output = module.train()(probe)
+    except Exception as error:
+        raise ValueError(
+            f"the model fails in training mode on two images of shape {tuple(probe.shape[1:])}:"
+            f" {first_line(error)}"
+        ) from error
+    finally:
+        for buffer, was in buffers:
+            buffer.data = was
+    logits = main_logits(output)
+    wanted = (len(probe), len(images.classes))
+    came = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(output).__name__}"
+    if came != wanted:
+        raise ValueError(
+            f"the model gives {came} for two images in training mode; wanted logits {wanted}, or a"
+            " named tuple whose field logits they are: return the logits alone"
+        )
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode without gradient; modes are left as found, part by part."""
+    with _modes_kept(module), torch.no_grad():
+        module.eval()
+        yield
+
+
+@contextlib.contextmanager
+def _modes_kept(module: nn.Module) -> Iterator[None]:
+    """Whether each part is in training mode is left as it was found."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@contextlib.contextmanager
+def watched(
+    parts: Iterable[tuple[str, nn.Module]],
+    see: Callable[[str, nn.Module, tuple, torch.Tensor], None],
+) -> Iterator[None]:
+    """Call see(name, part, what came in, what went out) whenever one of these parts has run."""
+    handles = [part.register_forward_hook(partial(see, name)) for name, part in parts]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def same_draws(device: torch.device) -> Iterator[None]:
+    """Random numbers of seed 0; torch's generators, that of this device too, are left as found."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        yield
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says, for errors of one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
