@@ -12,7 +12,7 @@ import torch
 from mia_nb import auditing, data, models, plots, query, training
 from mia_nb.cli.weights import with_outputs
 from mia_nb.models import snn
-from mia_nb.plots.marks import as_pictures
+from mia_nb.plots.pictures import as_pictures
 from mia_nb.querying.network import BLOCK
 from mia_nb.training.loop import mix
 from mia_nb.types import Recipe, Signals

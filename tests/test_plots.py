@@ -19,7 +19,7 @@ from worlds import world
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.attacks import ATTACKS
-from mia_nb.plots import curves, marks, samples, style
+from mia_nb.plots import curves, marks, pictures, samples, style
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.plots.views import rank_among
 from mia_nb.types import Scores
@@ -416,7 +416,7 @@ def test_images_of_any_number_of_channels_are_drawn_and_say_what_is_left_out(cha
         plots.images(x, ["a", "b"], np.array([True, False])).layout.title.text,
     ]
     assert [said in title for title in titles] == [channels > 3] * 3
-    pixels = marks.rgb(x[0])
+    pixels = pictures.rgb(x[0])
     assert pixels.shape == (8, 8, 3)
     if channels > 2:
         np.testing.assert_array_equal(pixels, np.moveaxis(x[0, :3], 0, 2))

@@ -6,14 +6,12 @@ never the only cue. Paper is transparent and text mid-grey, so that a figure rea
 dark pages. No figure has a fixed width.
 """
 
-from mia_nb.plots.curves import roc_bounds, roc_pair, shipped_roc, verdict
+from mia_nb.plots.bounds import roc_bounds
+from mia_nb.plots.curves import roc_pair, shipped_roc, verdict
 from mia_nb.plots.lines import lines
 from mia_nb.plots.privacy import ladder, privacy_utility
 from mia_nb.plots.samples import images
-from mia_nb.plots.settings import (
-    heatmap,
-    rank_agreement,
-)
+from mia_nb.plots.settings import heatmap, rank_agreement
 from mia_nb.plots.spiking import confidences, raster, sites
 from mia_nb.plots.teaching import found_again
 from mia_nb.plots.utility import (

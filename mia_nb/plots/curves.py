@@ -1,14 +1,10 @@
-"""How well does an attack separate members from non-members, and does it find more than
-differential privacy would allow? ROC curves with their uncertainty and their resolution, a result
-in words, and ROC curves under trade-off curves.
+"""How well does an attack separate members from non-members? ROC curves with their uncertainty and
+their resolution, and a result in words.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +13,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb import attacks, metrics
-from mia_nb.accounting import gaussian_mu, tradeoff
 from mia_nb.checks import checked
 from mia_nb.examples import load_example
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, Roc, area, counts, thin
 from mia_nb.metrics.tables import by_attack, rates_of
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots import marks
+from mia_nb.plots.scores import named, targets
 from mia_nb.plots.style import (
     BELOW,
     DOTTED,
@@ -31,23 +27,13 @@ from mia_nb.plots.style import (
     Look,
     clauses,
     finish,
-    listed,
     looks,
-    named,
-    targets,
-    translucent,
 )
-from mia_nb.studies.compare import room_below
 from mia_nb.types import Scores
 
 LEVEL = 0.95  # of bands, pointwise, and of all comparisons with bounds together
 BANDS = 3  # with more curves than this only the best one shows its band
 AXES = ("false positive rate", "true positive rate")
-RELATION = "add/remove one record"
-VACUOUS = 0.99  # a bound above this TPR excludes nothing
-# false positive rates at which a ROC is compared with a curve
-LOOKED_AT = (0.0001, 0.001, 0.01, 0.1)
-SHOWN_TARGETS = 16
 
 
 class Curve(NamedTuple):
@@ -131,9 +117,9 @@ def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
         `figures` (kaleido) and a Chrome or Chromium.
     """
     scores = named(scores)
-    counted = {name: _counted(attack) for name, attack in scores.items()}
-    linear = {name: _averaged(rocs, log=False) for name, rocs in counted.items()}
-    logarithmic = {name: _averaged(rocs, log=True) for name, rocs in counted.items()}
+    rocs = {name: counted(attack) for name, attack in scores.items()}
+    linear = {name: averaged(of_attack, log=False) for name, of_attack in rocs.items()}
+    logarithmic = {name: averaged(of_attack, log=True) for name, of_attack in rocs.items()}
     sentence, order = _ranked(logarithmic)
     best = order[0]
     style_of = looks(scores)
@@ -187,7 +173,7 @@ def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
     """
     n0 = min(curve.n0 for curve in curves.values())
     for fpr in (0.001, 0.01, 0.1):
-        if not _is_resolved(fpr, n0):
+        if not is_resolved(fpr, n0):
             continue
         tpr = {name: _reached(curve, fpr) for name, curve in curves.items()}
         order = sorted(curves, key=lambda name: (tpr[name], curves[name].auc), reverse=True)
@@ -198,12 +184,12 @@ def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
     best = order[0]
     curve = curves[best]
     reason = f"n0 = {curve.n0:,} is too few for a rate at a low FPR"
-    if _is_resolved(0.1, n0):
+    if is_resolved(0.1, n0):
         reason = f"its tied scores allow no FPR below {100 * curve.floor:.0f} %"
     return f"{best}: AUC {curve.auc:.3f}; {reason}", order
 
 
-def _is_resolved(fpr: float, n0: int) -> bool:
+def is_resolved(fpr: float, n0: int) -> bool:
     """Whether so many non-members allow enough false positives at this rate."""
     return math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES
 
@@ -213,7 +199,7 @@ def _reached(curve: Curve, fpr: float) -> float:
     return float(curve.tpr[at]) if at >= 0 else 0.0
 
 
-class _Counted(NamedTuple):
+class Counted(NamedTuple):
     """The ROC of every target, counted once for all views of it."""
 
     rocs: list[tuple[Roc, int]]  # and the number of its non-members
@@ -222,7 +208,8 @@ class _Counted(NamedTuple):
     pair: np.ndarray  # (targets,)
 
 
-def _counted(scores: Scores) -> _Counted:
+def counted(scores: Scores) -> Counted:
+    """The ROC curves of some scores."""
     rocs = []
     members = []
     areas = []
@@ -231,18 +218,19 @@ def _counted(scores: Scores) -> _Counted:
         rocs.append((Roc(fp / fp[-1], tp / tp[-1], threshold), int(fp[-1])))
         members.append(int(tp[-1]))
         areas.append(area(tp, fp))
-    return _Counted(rocs, min(members), float(np.mean(areas)), scores.pair)
+    return Counted(rocs, min(members), float(np.mean(areas)), scores.pair)
 
 
-def _averaged(counted: _Counted, log: bool) -> Curve:
+def averaged(curves: Counted, log: bool) -> Curve:
     """ROC averaged over targets on the false positive counts that `metrics.curve.thin` keeps of
     any of them.
 
     Parameters:
+        curves: of `counted`
         log: the staircase of the tables without its points at zero, for logarithmic axes; else
             straight lines between tie blocks, from zero on
     """
-    rocs, n1, auc, pair = counted
+    rocs, n1, auc, pair = curves
     n0 = min(n for _, n in rocs)
     false_positives = np.unique(np.concatenate([np.rint(thin(r, n).fpr * n) for r, n in rocs]))
     fpr = false_positives[false_positives <= n0] / n0
@@ -363,149 +351,3 @@ def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> No
     x_range, y_range = ([math.log10(start), 0.01] if log else [0, 1.005] for start in starts)
     figure.update_xaxes(range=x_range, title_text=AXES[0], **axis, **place)
     figure.update_yaxes(range=y_range, title_text=AXES[1], **axis, **place)
-
-
-def roc_bounds(
-    scores: Scores | dict[str, Scores],
-    *,
-    bounds: Sequence[tuple[float, float]] = ((1.0, 1e-5), (8.0, 1e-5)),
-    attempts: int = 1,
-) -> go.Figure:
-    """ROC of attacks on logarithmic axes under the trade-off curves of (epsilon, delta): Figure 5
-    of Hong, Wu, Gruber and Lee.
-
-    For each bound the line min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR), 1) and the Gaussian
-    curve Phi(Phi^-1(FPR) + mu) of equal (epsilon, delta), from FPR 1 / (10 n0) to 1, faint where it
-    exceeds 0.99 and so allows everything. Thick: mean over targets; thin: each target, up to 16, a
-    spread and not a confidence interval, as targets share records and references. Band: pointwise
-    Clopper-Pearson for one target's members at the mean TPR, or Student t over pairs where wider,
-    95 %.
-
-    Above a bound is only said of a target whose exact lower end of TPR is above the curve at the
-    upper end of its FPR, at FPRs 1e-4, 1e-3, 1e-2, 1e-1 as far as 10 false positives are allowed,
-    jointly at 95 % over all comparisons (Bonferroni).
-
-    Parameters:
-        scores: of one attack, or {name: Scores}
-        bounds: pairs (epsilon, delta)
-        attempts: of how many attacks each of the drawn ones was chosen
-
-    Raises:
-        ValueError: for epsilons below 0 and deltas outside [0, 1).
-
-    Caveat: one training is one trial, so that being above is no formal statement on a mechanism,
-    and being below is none.
-    """
-    scores = named(scores)
-    curves = {name: _averaged(_counted(attack), log=True) for name, attack in scores.items()}
-    lines = []
-    for i, (epsilon, delta) in enumerate(bounds):
-        lines += _bounds(epsilon, delta, i)
-    n0s = [curve.n0 for curve in curves.values()]
-    start = 1 / (10 * max(n0s))
-    figure = make_subplots(1, 1)
-    add_plane(figure, min(curves.values(), key=lambda curve: curve.n0), log=True)
-    for line in lines:
-        _add_bound(figure, *line, start)
-    style_of = looks(scores)
-    for name, attack in scores.items():
-        if len(attack.targets) > 1:
-            _add_targets(figure, name, attack, style_of[name].colour)
-        add_roc(figure, name, curves[name], style_of[name], log=True)
-    sentence, rates = _above(scores, lines, attempts)
-    count = max(len(attack.targets) for attack in scores.values())
-    several = f"mean of {count} targets; thin: each (a spread, no confidence interval)"
-    return finish(
-        figure,
-        sentence,
-        clauses(
-            several if count > 1 else "one target",
-            f"band {LEVEL:.0%} pointwise",
-            f"grey: bounds ({RELATION})",
-            rates and f"compared with them at {listed(f'{100 * x:g} %' for x in rates)}",
-        ),
-        height=520,
-        legend=BELOW,
-        xaxis_range=[math.log10(start), 0.01],
-        yaxis_range=[-math.log10(max(curve.n1 for curve in curves.values())), 0.02],
-    )
-
-
-def _bounds(epsilon: float, delta: float, i: int) -> list[tuple[str, Callable, str]]:
-    """(name, fpr -> tpr, dash) of the line and of the Gaussian curve of equal (epsilon, delta)."""
-    name = f"epsilon {epsilon:g}, delta {delta:g}"
-    lines = [(name, partial(tradeoff, epsilon=epsilon, delta=delta), ("dash", "longdash")[i % 2])]
-    if delta and (mu := gaussian_mu(epsilon, delta)):
-        lines.append((f"GDP of {name}", partial(tradeoff, mu=mu), ("dot", "dashdot")[i % 2]))
-    return lines
-
-
-def _add_bound(figure: go.Figure, name: str, curve: Callable, dash: str, start: float) -> None:
-    fpr = np.geomspace(start, 1, 400)
-    tpr = np.asarray(curve(fpr))
-    split = int((tpr <= VACUOUS).sum())  # curves rise: what allows everything is on the right
-    for part, colour, width in (
-        (slice(0, split + 1), GREY, 1.8),
-        (slice(split, None), translucent(GREY, 0.3), 1.2),
-    ):
-        figure.add_scatter(
-            x=fpr[part],
-            y=tpr[part],
-            mode="lines",
-            name=name,
-            legendgroup=name,
-            showlegend=colour == GREY,
-            line={"color": colour, "dash": dash, "width": width},
-            hovertemplate=f"{name}: at most %{{y:.2%}} at %{{x:.3%}}<extra></extra>",
-        )
-
-
-def _add_targets(figure: go.Figure, name: str, scores: Scores, colour: str) -> None:
-    fields = ("value", "member", "targets", "pair", "accuracy", "loss")
-    for row in range(min(len(scores.targets), SHOWN_TARGETS)):
-        part = {field: getattr(scores, field)[[row]] for field in fields}
-        curve = _averaged(_counted(replace(scores, **part)), log=True)
-        figure.add_scatter(
-            x=curve.fpr.astype(np.float32),
-            y=curve.tpr.astype(np.float32),
-            mode="lines",
-            legendgroup=name,
-            showlegend=False,
-            line={"color": translucent(colour, 0.3), "width": 0.8, "shape": "hv"},
-            hoverinfo="skip",
-            name=f"{name}, target",
-        )
-
-
-def _above(scores: dict[str, Scores], lines: list[tuple], attempts: int) -> tuple[str, list[float]]:
-    """(which attacks are resolved above which bounds, in words, the rates that were compared)."""
-    pairs = {name: targets(attack) for name, attack in scores.items()}
-    rates = {name: _resolved_rates(pairs_of_attack) for name, pairs_of_attack in pairs.items()}
-    compared = sorted(set().union(*rates.values()))
-    looks_at = sum(len(rates[name]) * len(pairs[name]) for name in pairs)
-    number_of_tests = len(lines) * looks_at
-    if not number_of_tests:
-        return "too few non-members to compare any curve with a bound", compared
-    confidence = 1 - (1 - LEVEL) / (attempts * number_of_tests)
-    above: dict[tuple[str, str], str] = {}
-    for name, pairs_of_attack in pairs.items():
-        for bound, curve, _ in lines:
-            if (name, bound.removeprefix("GDP of ")) in above:
-                continue  # above the line is above the Gaussian curve, which lies below it
-            where = []
-            for x in rates[name]:
-                rooms = [room_below(*pair, x, curve, (confidence,))[2] for pair in pairs_of_attack]
-                count = sum(room < 0 for room in rooms)
-                of_targets = f" ({count} of {len(rooms)})" if len(rooms) > 1 else ""
-                if count:
-                    where.append(f"{100 * x:g} %{of_targets}")
-            if where:
-                above[name, bound] = f"{name} is above {bound} at FPR {listed(where)}"
-    together = f"{LEVEL:.0%} over {attempts * number_of_tests} looks together"
-    return clauses(*above.values()) or f"no curve is above a bound ({together})", compared
-
-
-def _resolved_rates(pairs: list[tuple[np.ndarray, np.ndarray]]) -> list[float]:
-    """The rates at which every target has enough non-members for ten false positives."""
-    n0 = min((~member).sum() for _, member in pairs)
-    return [x for x in LOOKED_AT if _is_resolved(x, n0)]

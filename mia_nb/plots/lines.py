@@ -82,7 +82,6 @@ def lines(
     panels = [""] if panel is None else list(dict.fromkeys(table[panel]))
     series = table[[key for key in keys if key != panel]].drop_duplicates()
     figure = make_subplots(1, len(panels), horizontal_spacing=0.28 / (len(panels) + 1))
-    shown: set[str] = set()
     for column, name in enumerate(panels, start=1):
         in_panel = table if panel is None else table[table[panel] == name]
         share = shares if isinstance(shares, bool) else name in shares
@@ -91,8 +90,8 @@ def lines(
         place = {"row": 1, "col": column}
         if levels is not None:
             in_levels = levels if panel is None else levels[levels[panel] == name]
-            _add_levels(figure, in_levels, line, axis, len(series), shown, share, place)
-        _add_series(figure, in_panel, series, x, line, variant, axis, shown, share, place)
+            _add_levels(figure, in_levels, line, axis, len(series), share, place)
+        _add_series(figure, in_panel, series, x, line, variant, axis, share, place)
         if "chance" in in_panel and in_panel["chance"].notna().any():
             figure.add_hline(y=in_panel["chance"].dropna().iloc[0], line=DOTTED, **place)
         figure.update_yaxes(
@@ -100,6 +99,7 @@ def lines(
             tickformat="~%" if share else None,
             **place,
         )
+    _name_once(figure)
     figure.update_xaxes(title_text=x_title or x, **axis.layout())
     return finish(figure, title, caption, height=height, legend=BELOW)
 
@@ -203,11 +203,10 @@ def _add_series(
     line: str,
     variant: str | None,
     axis: _Axis,
-    shown: set[str],
     share: bool,
     place: dict,
 ) -> None:
-    """The lines of one panel; names that the legend has already are in `shown`."""
+    """The lines of one panel."""
     style_of = looks(dict.fromkeys(series[line]))
     variants = [] if variant is None else list(dict.fromkeys(series[variant]))
     keys = series.merge(table[list(series)].drop_duplicates())
@@ -235,7 +234,6 @@ def _add_series(
                 mode="lines+markers" if joined else "markers",
                 name=name,
                 legendgroup=name,
-                showlegend=bool(name) and name not in shown,
                 line={"color": colour, "width": 2, "dash": DASHES[other % len(DASHES)]},
                 marker={
                     "size": 9,
@@ -248,7 +246,6 @@ def _add_series(
                 ),
                 **place,
             )
-            shown.add(name)
 
 
 def _settings(settings: pd.Series) -> list:
@@ -271,7 +268,6 @@ def _add_levels(
     line: str,
     axis: _Axis,
     lines_before: int,
-    shown: set[str],
     share: bool,
     place: dict,
 ) -> None:
@@ -289,8 +285,15 @@ def _add_levels(
             name=name,
             legendgroup=name,
             legendrank=1001,
-            showlegend=name not in shown,
             hovertemplate=f"{name}: %{{y:{'.1%' if share else '.3f'}}}<extra></extra>",
             **place,
         )
-        shown.add(name)
+
+
+def _name_once(figure: go.Figure) -> None:
+    """Name each line once in the legend, however many panels and parts it has."""
+    named = set()
+    for trace in figure.data:
+        if trace.showlegend is None:  # bands have False
+            trace.showlegend = bool(trace.name) and trace.name not in named
+            named.add(trace.name)

@@ -1,16 +1,13 @@
-"""What many figures draw: bands, levels, error bars, step histograms, pictures."""
+"""What many figures draw: bands, levels, error bars, step histograms."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from PIL import Image
 
 from mia_nb.checks import whole
 from mia_nb.plots.style import Group, translucent
@@ -148,44 +145,3 @@ def add_shares(
         fillpattern={"shape": group.pattern, "fgcolor": colour, "fgopacity": 0.35, "size": 6},
         **trace,
     )
-
-
-def rgb(image: np.ndarray) -> np.ndarray:
-    """An image (C, H, W) as pixels (H, W, 3): one channel is grey, two are events, of more than
-    three the first three are shown (`shown_channels` says so).
-    """
-    image = as_pictures(image)[:3]
-    return np.moveaxis(np.broadcast_to(image, (3, *image.shape[1:])), 0, 2)
-
-
-def shown_channels(channels: int) -> str:
-    """What a picture of so many channels leaves out, "" for nothing."""
-    return f"channels 1 to 3 of {channels}" if channels > 3 else ""
-
-
-def as_pictures(x: np.ndarray, frames: int = 1) -> np.ndarray:
-    """Samples as images: of one frame, and not of two channels. Others are returned as they are.
-
-    Parameters:
-        x: (..., frames * C, H, W) uint8.
-        frames: of events, summed over time; the pixel of a sample with most events is brightest.
-
-    Returns:
-        (..., C, H, W) uint8. Two channels, ON and OFF events, become three: the first is yellow,
-        the second blue.
-    """
-    x = np.asarray(x)
-    if frames > 1:
-        counts = x.reshape(*x.shape[:-3], frames, -1, *x.shape[-2:]).sum(-4, dtype=np.int64)
-        most = counts.max((-3, -2, -1), keepdims=True)
-        x = (255 * counts // np.maximum(most, 1)).astype(np.uint8)
-    if x.shape[-3] == 2:
-        x = x[..., [0, 0, 1], :, :]
-    return x
-
-
-def png(pixels: np.ndarray) -> str:
-    """Pixels (H, W, 3 or 4) as the address of an image inside a page."""
-    stream = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels, np.uint8)).save(stream, "PNG")
-    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

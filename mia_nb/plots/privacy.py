@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from mia_nb.plots.curves import RELATION
+from mia_nb.plots.bounds import RELATION
 from mia_nb.plots.style import (
     BELOW,
     DOTTED,

@@ -18,8 +18,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from mia_nb.metrics.agreement import rank_correlation
-from mia_nb.plots.marks import as_pictures, png, rgb, shown_channels, step_counts
 from mia_nb.plots.marks import bins as equal_bins
+from mia_nb.plots.marks import step_counts
+from mia_nb.plots.pictures import as_pictures, enlarged, png, rgb, shown_channels
 from mia_nb.plots.style import (
     BELOW,
     GREY,
@@ -126,7 +127,7 @@ def picture(x: np.ndarray, sentence: str) -> dict:
     """One image (C, H, W) uint8, large, every pixel a square; of more than three channels the
     first three.
     """
-    pixels = _enlarged(rgb(x), max(1, LARGE // max(np.shape(x)[1:])))
+    pixels = enlarged(rgb(x), max(1, LARGE // max(np.shape(x)[1:])))
     return _figure(
         [{"type": "image", "source": png(pixels), "hoverinfo": "skip"}],
         clauses(sentence, shown_channels(len(x))),
@@ -365,7 +366,7 @@ def sheet(
         if frames is not None:
             edge = canvas[top - FRAME : bottom + FRAME, left - FRAME : right + FRAME]
             edge[:] = (*bytes.fromhex(frames[i][1:]), 255)
-        canvas[top:bottom, left:right, :3] = _enlarged(rgb(image), factor)
+        canvas[top:bottom, left:right, :3] = enlarged(rgb(image), factor)
         canvas[top:bottom, left:right, 3] = 255
         centre = left + width / 2
         words.append({"text": captions[i], "x": centre, "y": float(bottom), **CAPTION})
@@ -469,10 +470,6 @@ def _packed(values: np.ndarray, dtype: type = np.float32) -> dict:
         "dtype": {"f": "f4", "i": "i4"}[values.dtype.kind],
         "bdata": base64.b64encode(values.tobytes()).decode(),
     }
-
-
-def _enlarged(pixels: np.ndarray, factor: int) -> np.ndarray:
-    return pixels.repeat(factor, 0).repeat(factor, 1)
 
 
 def _plane(height: int, width: int) -> dict:

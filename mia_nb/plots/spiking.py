@@ -9,7 +9,8 @@ from plotly.subplots import make_subplots
 
 from mia_nb import metrics
 from mia_nb.metrics.curve import tie_mass
-from mia_nb.plots.marks import add_shares, bars, level, png, rgb
+from mia_nb.plots.marks import add_shares, bars, level
+from mia_nb.plots.pictures import enlarged, png, rgb
 from mia_nb.plots.style import (
     BELOW,
     GREY,
@@ -364,9 +365,7 @@ def _add_image(figure: go.Figure, image: np.ndarray) -> None:
     """The image that the network saw, beside the raster."""
     if image.ndim != 3 or image.dtype != np.uint8:
         raise ValueError(f"image {image.shape} {image.dtype}: wanted (C, H, W) uint8")
-    # to 192 pixels: enlarged here, as browsers would blur a small one
-    times = -(-192 // max(image.shape[1:]))
-    source = png(rgb(image).repeat(times, 0).repeat(times, 1))
+    source = png(enlarged(rgb(image), -(-192 // max(image.shape[1:]))))
     figure.add_layout_image(
         source=source, xref="paper", yref="paper", x=BESIDE, y=1, sizex=1 - BESIDE, sizey=0.5
     )

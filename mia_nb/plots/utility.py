@@ -15,6 +15,7 @@ from mia_nb.metrics.curve import auc_null_error
 from mia_nb.metrics.frontier import frontier_means
 from mia_nb.metrics.tables import rows_of
 from mia_nb.plots.marks import bars, column_bars
+from mia_nb.plots.scores import name_of, named, targets
 from mia_nb.plots.style import (
     BELOW,
     DOTTED,
@@ -28,10 +29,7 @@ from mia_nb.plots.style import (
     listed,
     look,
     looks,
-    name_of,
-    named,
     span,
-    targets,
     translucent,
 )
 from mia_nb.plots.tables import metric_name, need

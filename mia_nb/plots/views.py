@@ -17,6 +17,7 @@ from mia_nb.checks import one_of, shown
 from mia_nb.metrics.agreement import rank_correlation
 from mia_nb.metrics.tables import by_attack
 from mia_nb.plots import marks
+from mia_nb.plots.scores import name_of, row_of, targets
 from mia_nb.plots.style import (
     DOTTED,
     LINES,
@@ -25,9 +26,6 @@ from mia_nb.plots.style import (
     NON_MEMBERS,
     THIN,
     finish,
-    name_of,
-    row_of,
-    targets,
 )
 from mia_nb.types import Scores
 

@@ -17,7 +17,8 @@ from mia_nb.attacks.fits import Fit, lira_fit, nig_fit
 from mia_nb.attacks.margins import over_queries
 from mia_nb.metrics.pairs import units
 from mia_nb.plots import samples as pictures
-from mia_nb.plots.style import LINES, row_of
+from mia_nb.plots.scores import row_of
+from mia_nb.plots.style import LINES
 from mia_nb.types import Signals
 from mia_nb.widgets.explorer import (
     END,

@@ -14,7 +14,7 @@ import numpy as np
 from mia_nb import attacks, escape, store
 from mia_nb.checks import frames_of, shown, whole
 from mia_nb.examples import PREFIX, examples, load_example, thumbnails
-from mia_nb.plots.marks import as_pictures
+from mia_nb.plots.pictures import as_pictures
 from mia_nb.types import Scores, Signals
 
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"

@@ -16,7 +16,8 @@ from mia_nb import metrics
 from mia_nb.attacks import in_words
 from mia_nb.attacks.margins import over_queries
 from mia_nb.plots.samples import sheet
-from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER, row_of
+from mia_nb.plots.scores import row_of
+from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER
 from mia_nb.plots.teaching import guesser
 from mia_nb.widgets.explorer import (
     ROW,
