@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from mia_nb import models
+from mia_nb.models.pooling import plain_window
 from mia_nb.models.sites import (
     SIZES,
     STEPWISE,
@@ -28,7 +29,6 @@ from mia_nb.models.sites import (
     Repeat,
     Site,
     Spike,
-    plain_window,
     run_without_spikes,
     where_of,
 )

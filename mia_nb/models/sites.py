@@ -71,7 +71,6 @@ IN_PLACE = {  # operators that change their first operand: those that give a new
         "matmul",
     )
 }
-POOL_ARGS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 # what a tensor says about itself: what the number of images changes, and what it does not
 SIZES = {"size", "dim", "numel", "shape", "ndim", "nelement"}
 TENSOR_TYPES = {"dtype", "device", "layout", "get_device", "is_cuda"}
@@ -616,56 +615,3 @@ def run_without_spikes(
         timesteps: how many the batch holds.
     """
     return _WithoutSpikes(net, at_site).run(x, timesteps, False)
-
-
-def average_pools(net: fx.GraphModule) -> fx.GraphModule:
-    """The traced network itself, with average pooling in place of every 2-d max pooling, layer or
-    function.
-
-    Raises ValueError for pooling by a maximum that has no average of its kind: in other dimensions,
-    dilated, or with indices returned.
-    """
-    for node in list(net.graph.nodes):
-        name = max_pooling(net, node)
-        if not name:
-            continue
-        window = plain_window(net, node)
-        if window is None:
-            raise ValueError(
-                f"{where_of(node)}: pool='avg' replaces plain 2-d max pooling only, not this"
-                f" {name}: change the model"
-            )
-        if node.op == "call_module":
-            net.set_submodule(node.target, nn.AvgPool2d(**window))
-        else:
-            images = node.args[0] if node.args else node.kwargs["input"]
-            node.target = F.avg_pool2d
-            node.args = (images,)
-            node.kwargs = window
-    net.recompile()
-    return net
-
-
-def max_pooling(net: fx.GraphModule, node: fx.Node) -> str:
-    """The name of the layer or function where a call pools by a maximum, else ""."""
-    if node.op == "call_module":
-        name = type(net.get_submodule(node.target)).__name__
-    elif node.op == "call_function":
-        name = getattr(node.target, "__name__", "")
-    else:
-        return ""
-    return name if "maxpool" in name.lower().replace("_", "") else ""
-
-
-def plain_window(net: fx.GraphModule, node: fx.Node) -> dict | None:
-    """The window of a plain 2-d max pooling, as average pooling takes it; None of other calls."""
-    if max_pooling(net, node) not in ("max_pool2d", "MaxPool2d"):
-        return None
-    if node.op == "call_module":
-        options = vars(net.get_submodule(node.target))
-    else:
-        options = dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs
-    if options.get("dilation", 1) not in (1, (1, 1), [1, 1]) or options.get("return_indices"):
-        return None
-    kept = ("kernel_size", "stride", "padding", "ceil_mode")
-    return {name: options[name] for name in kept if options.get(name) is not None}

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from mia_nb import models
 from mia_nb.checks import one_of, whole
-from mia_nb.models import linearity
+from mia_nb.models import linearity, pooling
 from mia_nb.models import sites as places
 from mia_nb.models.in_time import SNN, cumulative, retime
 from mia_nb.models.recording import checked_batches, firing_rates, record
@@ -267,7 +267,7 @@ def _keeping(batches: Iterable[Tensor], kept: list[Tensor], samples: int) -> Ite
 
 
 def _pooled(net: fx.GraphModule, pool: str) -> fx.GraphModule:
-    return net if one_of("pool", pool, ("keep", "avg")) == "keep" else places.average_pools(net)
+    return net if one_of("pool", pool, ("keep", "avg")) == "keep" else pooling.average_pools(net)
 
 
 def spiking(

@@ -6,21 +6,17 @@ never the only cue. Paper is transparent and text mid-grey, so that a figure rea
 dark pages. No figure has a fixed width.
 """
 
+from mia_nb.plots.agreement import rank_agreement
 from mia_nb.plots.bounds import roc_bounds
 from mia_nb.plots.curves import roc_pair, shipped_roc, verdict
 from mia_nb.plots.lines import lines
+from mia_nb.plots.overfitting import families_gap, gap_against_risk
 from mia_nb.plots.privacy import ladder, privacy_utility
 from mia_nb.plots.samples import images
-from mia_nb.plots.settings import heatmap, rank_agreement
+from mia_nb.plots.settings import heatmap
 from mia_nb.plots.spiking import confidences, raster, sites
 from mia_nb.plots.teaching import found_again
-from mia_nb.plots.utility import (
-    costs,
-    defenses,
-    families_gap,
-    frontier_lines,
-    gap_against_risk,
-)
+from mia_nb.plots.utility import costs, defenses, frontier_lines
 from mia_nb.plots.views import accuracy, histogram, loss_traces, scatter, summary
 
 __all__ = [

@@ -1,0 +1,152 @@
+"""Risk beside overfitting: AUC against the generalisation gap, which explains a part of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from mia_nb import metrics
+from mia_nb.metrics.curve import auc_null_error
+from mia_nb.metrics.frontier import frontier_means
+from mia_nb.plots.marks import bars
+from mia_nb.plots.scores import name_of, named, targets
+from mia_nb.plots.style import BELOW, DOTTED, Look, clauses, finish, listed, look, looks
+from mia_nb.plots.tables import covered, metric_name
+from mia_nb.types import Scores
+
+GAP_BARS = "bars: 1.96 s.e. of random guessing"
+
+
+def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
+    """Generalisation gap against AUC, a point per target: Figure 1 of the NSDE study.
+
+    The line is what overfitting alone explains: the correctness attack has AUC exactly 1/2 + gap/2.
+    Bars: 1.96 standard errors of a null AUC, sqrt((n1 + n0 + 1) / (12 n1 n0)).
+
+    Parameters:
+        scores: of one attack, or {name: Scores}
+    """
+    scores = named(scores)
+    gaps = np.concatenate([_gap(of_models) for of_models in scores.values()])
+    figure = go.Figure()
+    add_overfitting(figure, gaps)
+    style_of = looks(scores)
+    above = 0
+    for name, of_models in scores.items():
+        above += _add_gaps(figure, style_of[name], name, of_models)
+    return finish(
+        figure,
+        f"{above} of {len(gaps)} {'points' if len(scores) > 1 else 'targets'} lie above"
+        " what accuracy alone gives away",
+        clauses(
+            f"train-test gaps from {gaps.min():.1%} to {gaps.max():.1%}",
+            "one point per target and attack",
+            GAP_BARS,
+        ),
+        height=420,
+        xaxis={"title": metric_name("gap"), "tickformat": "~%"},
+        yaxis_title="AUC",
+    )
+
+
+def families_gap(scores: dict[str, Scores]) -> go.Figure:
+    """AUC against the generalisation gap, a point per target, families apart.
+
+    Points, bars and the line of overfitting alone are those of `gap_against_risk`; the legend says
+    each family's mean gap and mean AUC with the 95 % ends of `metrics.frontier.frontier_means`,
+    hovers say how many members and non-members a point stands on. Families that lie apart along the
+    line differ in overfitting, families that lie apart across it in what they give away beyond it.
+
+    Parameters:
+        scores: {family: Scores of one attack}
+
+    Raises:
+        ValueError: for no family.
+
+    Source: Figures 1 and 8 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
+    """
+    if not scores:
+        raise ValueError("families_gap got no family: pass {family: attacks.score(...)}")
+    figure = go.Figure()
+    add_overfitting(figure, np.concatenate([_gap(of_models) for of_models in scores.values()]))
+    means = {}
+    for i, (name, of_models) in enumerate(scores.items()):
+        table = frontier_means(metrics.frontier({name: {0: {"": of_models}}}, ()))
+        means[name] = row = table.iloc[0]
+        ends = "(no interval)"
+        if np.isfinite(row["auc_low"]):
+            ends = f"[{row['auc_low']:.3f}, {row['auc_high']:.3f}]"
+        legend = f"{name}: gap {row['gap']:.1%}, AUC {row['auc']:.3f} {ends}"
+        sizes = f"<br>{row['n1']:,} members, {row['n0']:,} non-members<extra>{name}</extra>"
+        _add_gaps(figure, look(i), legend, of_models, sizes, opacity=0.75)
+    most = max(means, key=lambda name: means[name]["auc"])
+    least = min(means, key=lambda name: means[name]["auc"])
+    return finish(
+        figure,
+        clauses(
+            f"{most}: AUC {means[most]['auc']:.3f} at a gap of {means[most]['gap']:.1%}",
+            len(means) > 1 and f"{least}: {means[least]['auc']:.3f} at {means[least]['gap']:.1%}",
+        ),
+        clauses(
+            listed(map(name_of, scores.values())),
+            "one point per target",
+            f"legend: mean [95 %, {covered(table)}]",
+            GAP_BARS,
+        ),
+        height=470,
+        legend=BELOW,
+        xaxis={"title": metric_name("gap"), "tickformat": "~%"},
+        yaxis_title="AUC",
+    )
+
+
+def _gap(scores: Scores) -> np.ndarray:
+    return scores.accuracy[:, 0] - scores.accuracy[:, 1]
+
+
+def _add_gaps(
+    figure: go.Figure, style: Look, name: str, scores: Scores, hover: str = "", **marker: Any
+) -> int:
+    """A point per target; how many lie above the line of overfitting."""
+    gaps = _gap(scores)
+    aucs = []
+    errors = []
+    for value, member in targets(scores):
+        n1 = int(member.sum())
+        aucs.append(metrics.auc(value, member))
+        errors.append(1.96 * auc_null_error(n1, len(member) - n1))
+    auc = np.array(aucs)
+    error = np.array(errors)
+    figure.add_scatter(
+        x=gaps,
+        y=auc,
+        mode="markers",
+        name=name,
+        customdata=scores.targets,
+        marker={"color": style.colour, "symbol": style.symbol, "size": 9, **marker},
+        error_y=bars(auc, auc - error, auc + error, thickness=1, width=0),
+        hovertemplate=f"target %{{customdata}}: gap %{{x:.2%}}, %{{y:.3f}}{hover}",
+    )
+    return int((auc > _overfitting(gaps)).sum())
+
+
+def add_overfitting(figure: go.Figure, gaps: np.ndarray | pd.Series, **place: Any) -> None:
+    """What overfitting alone explains, over all gaps."""
+    ends = np.array([min(gaps.min(), 0.0), max(gaps.max(), 0.0) * 1.05 + 0.005])
+    figure.add_scatter(
+        x=ends,
+        y=_overfitting(ends),
+        mode="lines",
+        line=DOTTED | {"width": 1.5},
+        hoverinfo="skip",
+        name="1/2 + gap/2 (correctness)",
+        **place,
+    )
+
+
+def _overfitting(gap: np.ndarray) -> np.ndarray:
+    """AUC of the correctness attack."""
+    return 0.5 + gap / 2
