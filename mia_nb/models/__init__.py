@@ -136,7 +136,8 @@ def build_base(
     are those that it has alone under the same seed.
 
     Parameters:
-        base, base_args: `model` and `model_args` of `build`, as are all others there.
+        base, base_args: `model` and `model_args` of `build`.
+        in_channels, num_classes, size, mean, std: as there.
     """
     return build(
         base,

@@ -126,7 +126,12 @@ def watched(
     parts: Iterable[tuple[str, nn.Module]],
     see: Callable[[str, nn.Module, tuple, torch.Tensor], None],
 ) -> Iterator[None]:
-    """Call see(name, part, what came in, what went out) whenever one of these parts has run."""
+    """Look at parts of a network whenever they run.
+
+    Parameters:
+        parts: (name, module) of each.
+        see: called as see(name, module, what came in, what went out).
+    """
     handles = [part.register_forward_hook(partial(see, name)) for name, part in parts]
     try:
         yield
