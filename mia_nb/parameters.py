@@ -298,11 +298,18 @@ def complete(
         elif record := record_of(name, entries):
             entries[record][name] = value
         else:
-            fields = [field for record in entries for field in RECORDS[record].model_fields]
-            names = [*known, *fields]
-            close = hint(name, names) or f"; there are: {', '.join(sorted(names)) or 'none'}"
-            raise ValueError(f"{who} has no parameter {name!r}{close}")
+            raise no_parameter(name, known, who)
     return values | {name: RECORDS[name](**some).to_json() for name, some in entries.items()}
+
+
+def no_parameter(name: str, known: Iterable[str], who: str) -> ValueError:
+    """The error for a name that is neither a parameter of a notebook nor a field of its records."""
+    names = [*known]
+    for record in known:
+        if record in RECORDS:
+            names += RECORDS[record].model_fields
+    close = hint(name, names) or f"; there are: {', '.join(sorted(names)) or 'none'}"
+    return ValueError(f"{who} has no parameter {name!r}{close}")
 
 
 def record_of(name: str, records: Iterable[str]) -> str | None:

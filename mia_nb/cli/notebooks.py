@@ -19,6 +19,7 @@ from mia_nb.parameters import (
     Parameter,
     complete,
     described,
+    no_parameter,
     read_parameters,
     read_text,
     record_of,
@@ -196,7 +197,7 @@ def plan(
                 f"results={text}: every notebook of a run shares one folder; use --results DIR"
             )
         if not _has(everywhere, name):
-            complete(everywhere, [(name, None)], stems)  # says that there is none of this name
+            raise no_parameter(name, everywhere, stems)
     steps = []
     for (path, step), known in zip(entries, declared, strict=True):
         written = list((step.get("parameters") or {}).items())
