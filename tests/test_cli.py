@@ -19,8 +19,9 @@ import pytest
 from nbformat import v4
 
 from mia_nb import parameters, store
-from mia_nb.cli import _join_parameters, _parser, main, notebooks, run_key
+from mia_nb.cli import main, notebooks, run_key
 from mia_nb.cli import run as runner
+from mia_nb.cli.options import join_parameters, parser
 from mia_nb.cli.progress import Overall, Progress
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,7 +177,7 @@ def test_values_papermill_cannot_write_are_converted_at_the_border():
 
 
 def test_both_spellings_of_an_override_and_negative_values_survive():
-    joined = _join_parameters(
+    joined = join_parameters(
         ["run", "-p", "a=1", "-p", "b", "-0.1", "train", "-p", "c", "x=y", "--force"]
     )
     assert joined == [
@@ -843,7 +844,7 @@ def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_r
     ],
 )
 def test_backend_and_workers_are_parameters_of_a_notebook(words, parameter):
-    assert runner._workers(_parser().parse_args(["run", "train", *words])) == parameter
+    assert runner._workers(parser().parse_args(["run", "train", *words])) == parameter
 
 
 def test_how_many_workers_train_is_no_part_of_a_runs_key_and_reaches_the_notebook(

@@ -12,8 +12,8 @@ import pytest
 import toys
 from PIL import Image
 
-from mia_nb import cli, defenses, models
-from mia_nb.cli import audit, notebooks
+from mia_nb import defenses, models
+from mia_nb.cli import audit, notebooks, options
 
 ROOT = Path(__file__).parent.parent
 TEXTS = {
@@ -108,7 +108,7 @@ AUDITS = [
 def test_the_audits_in_one_line_fit_the_notebook_and_the_model(line, here):
     for suffix in ("npz", "csv"):
         (here / f"outputs.{suffix}").touch()
-    args = cli._parser().parse_args(cli._join_parameters(shlex.split(line)[1:]))
+    args = options.parser().parse_args(options.join_parameters(shlex.split(line)[1:]))
     (step,) = notebooks.plan(
         "07_audit_your_model", None, audit.parameters(args), notebooks.folders(None)
     )
@@ -128,7 +128,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
 def test_the_runs_in_one_line_name_notebooks_presets_and_parameters_that_exist(page, line, here):
-    args = cli._parser().parse_args(cli._join_parameters(shlex.split(line)[1:]))
+    args = options.parser().parse_args(options.join_parameters(shlex.split(line)[1:]))
     where, given = notebooks.folders(None), notebooks.given(args.parameter)
     target, preset = notebooks.resolve(args.notebook, args.preset, where)
     assert notebooks.plan(target, preset, given, where)
