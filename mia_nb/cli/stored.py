@@ -82,30 +82,35 @@ def show(args: Namespace) -> None:
         state = "  MISSING, TRUNCATED OR ALTERED" if file in damaged else ""
         return f"  {sha[:12]}  {size:>9}  {file}{state}"
 
-    lines = [
-        folder.path,
-        f"key     {folder.key}",
-        f"status  {status(folder)}",
-        "recipe",
-        *("  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()),
-        *(
-            f"{escape.terminal(step['file']):<22} {escape.terminal(step['status']):<8}"
-            f" {step['seconds']:6.1f} s  {step.get('error') or ''}".rstrip()
-            for step in (read_status(folder) if folder.kind == "run" else [])
-        ),
-        "files",
-        *(file_line(*entry) for entry in sorted(folder.files().items())),
-    ]
+    lines = [folder.path, f"key     {folder.key}", f"status  {status(folder)}", "recipe"]
+    lines += ["  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()]
+    if folder.kind == "run":
+        lines += [_step_line(step) for step in read_status(folder)]
+    lines.append("files")
+    lines += [file_line(*entry) for entry in sorted(folder.files().items())]
     say(*lines)
+
+
+def _step_line(step: dict) -> str:
+    name = escape.terminal(step["file"])
+    state = escape.terminal(step["status"])
+    return f"{name:<22} {state:<8} {step['seconds']:6.1f} s  {step.get('error') or ''}".rstrip()
 
 
 def clean(args: Namespace) -> None:
     """`mia-nb clean`: remove what should not be there, or whole results, and say what was done."""
-    how = {"everything": args.all, "older_than": args.older_than, "yes": args.yes}
-    line = None
-    for line in cleaned(args.results, args.key, **how):
+    lines = cleaned(
+        args.results,
+        args.key,
+        everything=args.all,
+        older_than=args.older_than,
+        yes=args.yes,
+    )
+    is_clean = True
+    for line in lines:
+        is_clean = False
         say(line)
-    if line is None:
+    if is_clean:
         say("nothing to clean")
 
 
