@@ -1,29 +1,22 @@
-"""The parameters of notebooks: what a cell declares, the records that group them, and values for
-them, checked before anything runs.
-
-A notebook has few parameters of its own. What many notebooks share lies in records, mappings with
-known fields: `recipe` (how a pool is trained), `source` (the images), `query`, `analysis`, `run`.
-A value is given for a parameter, for entries of a record, or for a field of a record by its bare
-name: `epochs=5` is `recipe={epochs: 5}`, and entries that are not named stay as they are.
-"""
+"""Values for the parameters of a notebook, checked before anything runs."""
 
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from mia_nb._files import parse_json, without_collection
+from mia_nb._files import parse_json
 from mia_nb._yaml import read_yaml
 from mia_nb.checks import LARGE, hint, plain, shown
-from mia_nb.types.recipes import Query, Recipe, Record, Whole
+from mia_nb.parameters.cells import Parameter, parse
+from mia_nb.parameters.records import RECORDS, record_of
+from mia_nb.types.recipes import Whole
 
 KINDS = {  # what an annotation's words take
     "int": Annotated[Whole, Field(gt=-LARGE, lt=LARGE)],
@@ -36,126 +29,6 @@ KINDS = {  # what an annotation's words take
     "tuple": list,
 }
 INJECTED = "# Parameters"  # how the cell begins that papermill adds
-LONGEST_CELL = 20_000  # characters of a parameters cell
-# what a file that is no notebook may raise where it is read
-FOREIGN = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    IndexError,
-    RecursionError,
-    MemoryError,
-)
-
-
-class Parameter(NamedTuple):
-    """One line of a notebook's parameters cell: `name: int | None = 16  # help`; no kinds =
-    anything goes.
-    """
-
-    name: str
-    default: Any
-    kinds: tuple[str, ...]
-    help: str
-
-
-class Source(Record):
-    """Which images."""
-
-    dataset: str = Field(
-        "digits",
-        min_length=1,
-        description=(
-            "digits, cifar10, cifar100, mnist, fashion_mnist, tiny_imagenet, a folder of class"
-            " folders, or a .npz file"
-        ),
-    )
-    data_root: str = Field("data", description="the folder where data sets are kept")
-    limit: Whole | None = Field(
-        None, ge=1, le=10**9, description="a number of images from 1 up, or None for all"
-    )
-    size: Whole | None = Field(
-        None,
-        ge=1,
-        description="the side in pixels to which a folder's images are cut and scaled, or None",
-    )
-    part: Literal["all", "train", "test"] = Field(
-        "all", description="all, or the official part alone: train or test"
-    )
-    download: bool = Field(False, description="true or false: may the data set be downloaded?")
-
-
-class Run(Record):
-    """How a notebook is executed; nothing of it changes what comes out."""
-
-    device: str | None = Field(
-        None, min_length=1, description="cpu or cuda, or None for cuda where there is one"
-    )
-    strategy: str = Field(
-        "auto",
-        min_length=1,
-        description="auto, plain or stacked, or either of the last two with +compiled",
-    )
-    workers: Whole | None = Field(
-        None,
-        ge=1,
-        description="a number of workers from 1 up, or None for one a core or GPU",
-    )
-    backend: Literal["loky", "dask", "ray"] = Field(
-        "loky", description="where workers run: loky (this machine), dask or ray"
-    )
-    force: bool = Field(False, description="true or false: compute again what is stored?")
-
-
-class Analysis(Record):
-    """How scores are turned into results, and how these are shown."""
-
-    n_resamples: Whole = Field(400, ge=0, description="a number of resamples behind the intervals")
-    control_resamples: Whole = Field(
-        200, ge=0, description="a number of redrawn memberships behind the negative control"
-    )
-    delta: float = Field(
-        1e-5, ge=0, lt=1, description="a fraction in [0, 1): the delta of epsilons"
-    )
-    fpr: float = Field(
-        0.1, ge=0, le=1, description="a fraction in [0, 1]: the false positive rate compared at"
-    )
-    shown: Whole = Field(10, ge=1, description="a number of rows or images shown, from 1 up")
-    mode: Literal["auto", "batch", "live"] = Field(
-        "auto", description="auto, batch (plain text) or live (progress bars, explorers)"
-    )
-    stands_for: str | list[str] = Field(
-        "",
-        description="the block of the papers' tables that ours is laid beside, such as cifar10",
-    )
-    objective: str = Field(
-        "auc", min_length=1, description="auc, advantage or tpr@0.01: what options are chosen for"
-    )
-
-
-class Study(Record):
-    """The published accounting of neural SDEs that ours is laid beside."""
-
-    sigma: float = Field(2.0, gt=0, description="a finite number above 0: the noise")
-    samples: Whole = Field(25_000, ge=1, description="a number of records, from 1 up")
-    batches: list[Whole] = Field([512, 256, 128], description="a list of batch sizes")
-    marks: list[Whole] = Field(
-        [1, 10, 30, 100, 200, 300], description="a list of epochs at which it is evaluated"
-    )
-    deltas: list[float] = Field(
-        [1e-2, 1e-3, 1e-4, 1e-5, 1e-6], description="a list of deltas of the sweep"
-    )
-
-
-RECORDS: dict[str, type[Record]] = {  # a bare name goes to the first that has it
-    "recipe": Recipe,
-    "source": Source,
-    "query": Query,
-    "run": Run,
-    "analysis": Analysis,
-    "study": Study,
-}
 
 
 def refuse_values(path: Path, values: Mapping[str, Any]) -> None:
@@ -177,87 +50,6 @@ def refuse_values(path: Path, values: Mapping[str, Any]) -> None:
     except Exception as error:  # of a notebook of somebody's own, anything
         reason = f"{type(error).__name__}: {str(error)[:160]}"
         raise ValueError(f"{path.stem}: its cells that check parameters fail ({reason})") from error
-
-
-def read_parameters(path: Path) -> dict[str, Parameter]:
-    """The parameters of a notebook by name, from its one cell tagged `parameters` and the folded
-    one whose id is `advanced`; {} where none is tagged.
-    """
-    try:
-        cells = parse_json(path.read_text(encoding="utf-8"))["cells"]
-        tagged = [
-            cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])
-        ]
-        advanced = [cell for cell in cells if cell.get("id") == "advanced"]
-        source = "\n".join("".join(cell["source"]) for cell in tagged + advanced)
-    except FOREIGN as error:
-        reason = f"{type(error).__name__}: {str(error)[:120]}"
-        raise ValueError(f"{path} is not a notebook ({reason})") from error
-    if len(tagged) > 1:
-        raise ValueError(f"{path} has {len(tagged)} cells tagged `parameters`; wanted one")
-    return parse(source, path) if tagged else {}
-
-
-def parse(source: str, path: Path) -> dict[str, Parameter]:
-    """The parameters that the source of a cell declares; ValueError unless it is literals alone."""
-    if len(source) > LONGEST_CELL:
-        raise ValueError(
-            f"{path}: the parameters cell has {len(source):,} characters; wanted fewer"
-        )
-    try:
-        with without_collection():
-            nodes = ast.parse(source).body
-    except SyntaxError as error:
-        raise ValueError(f"{path}: the parameters cell is not Python: {error}") from error
-    except (ValueError, RecursionError, MemoryError) as error:  # NUL; nested absurdly
-        reason = str(error)[:120] or "nested too deep"
-        raise ValueError(f"{path}: the parameters cell cannot be read ({reason})") from None
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    parameters = {}
-    for node in nodes:
-        try:
-            name = _assigned_name(node)
-            with without_collection():
-                default = ast.literal_eval(node.value)
-        except (TypeError, ValueError, RecursionError, MemoryError) as error:
-            line = (ast.get_source_segment(source, node) or "")[:120]
-            raise ValueError(
-                f"{path}: `{line}` in the parameters cell: wanted `name: type = literal  # help`"
-            ) from error
-        kinds = _kinds(getattr(node, "annotation", None), default)
-        parameters[name] = Parameter(name, default, kinds, comments.get(node.end_lineno, ""))
-    return parameters
-
-
-def _assigned_name(node: ast.stmt) -> str:
-    """The one name that a statement sets; ValueError for other statements."""
-    if isinstance(node, ast.Assign) and len(node.targets) == 1:
-        target = node.targets[0]
-    elif isinstance(node, ast.AnnAssign):
-        target = node.target
-    else:
-        raise ValueError("no assignment to one name")
-    if not isinstance(target, ast.Name):
-        raise ValueError("no assignment to one name")
-    return target.id
-
-
-def _kinds(annotation: ast.expr | None, default: Any) -> tuple[str, ...]:
-    """`int | None` -> ("int", "None"); without an annotation the default's own type, and () when
-    that is None.
-    """
-    if annotation is None:
-        return () if default is None else (type(default).__name__,)
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        text = annotation.value  # it is written in quotation marks
-    else:
-        text = ast.unparse(annotation)
-    text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
-    kinds = tuple(kind.strip() for kind in text.split("|"))
-    if default is None and "None" not in kinds:
-        return (*kinds, "None")
-    return kinds
 
 
 def fit(parameter: Parameter, value: Any) -> Any:
@@ -310,14 +102,6 @@ def no_parameter(name: str, known: Iterable[str], who: str) -> ValueError:
             names += RECORDS[record].model_fields
     close = hint(name, names) or f"; there are: {', '.join(sorted(names)) or 'none'}"
     return ValueError(f"{who} has no parameter {name!r}{close}")
-
-
-def record_of(name: str, records: Iterable[str]) -> str | None:
-    """The first of these records that has a field of this name, None where none has."""
-    for record, kind in RECORDS.items():
-        if record in records and name in kind.model_fields:
-            return record
-    return None
 
 
 def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
