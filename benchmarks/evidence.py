@@ -198,7 +198,7 @@ def ship(name: str, pool, images, place: Path) -> None:
 
 def pictures(name: str, images, place: Path) -> None:
     """Thumbnails of the samples that lead any attack's list of exposed ones, and of random ones."""
-    from mia_nb.widgets.exposed import separations  # a machine that trains may lack widgets
+    from mia_nb.widgets.ranking import separations  # a machine that trains may lack widgets
 
     signals = examples.load_example(f"cifar10/{name}")
     orders = [np.argsort(-separations(score(word, signals))[0], kind="stable") for word in LISTS]

@@ -16,7 +16,8 @@ from mia_nb import attacks, metrics
 from mia_nb.attacks.smooth import lira_smooth
 from mia_nb.attacks.spikes import SEEN, spikes
 from mia_nb.types import Signals
-from mia_nb.widgets.stored import Source, queried
+from mia_nb.widgets.stored import Source
+from mia_nb.widgets.words import queried
 
 COVARIANCE = np.array([[1.0, 0.6, 0.1], [0.6, 2.0, 0.3], [0.1, 0.3, 0.5]])
 GAPS = np.array([0.5, 0.6, -0.3])

@@ -14,7 +14,7 @@ from mia_nb import examples, metrics
 from mia_nb.attacks import score
 from mia_nb.attacks.learned import song_mittal
 from mia_nb.types import Signals
-from mia_nb.widgets.exposed import separations
+from mia_nb.widgets.ranking import separations
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from mia_nb.plots import samples
-from mia_nb.widgets.explorer import with_line
+from mia_nb.widgets.figure import with_line
 
 
 def unpacked(values):

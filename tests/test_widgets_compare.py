@@ -34,8 +34,8 @@ import mia_nb as mia
 from mia_nb import attacks, metrics
 from mia_nb.types import Scores
 from mia_nb.widgets import Source, compare, dropout, latency, noise
-from mia_nb.widgets.compare import RESAMPLES, SCORES_KEPT
-from mia_nb.widgets.contrast import UNPAIRED, differences, settings_of, short_names
+from mia_nb.widgets.compare import differences, settings_of
+from mia_nb.widgets.contrast import RESAMPLES, SCORES_KEPT, UNPAIRED, short_names
 from mia_nb.widgets.families import by_time
 
 

@@ -27,7 +27,9 @@ from mia_nb.metrics.curve import tie_mass
 from mia_nb.types import Recipe
 from mia_nb.widgets import figure as live
 from mia_nb.widgets import pictures
-from mia_nb.widgets.explorer import Explorer, Ticks, View, message, plain, slider
+from mia_nb.widgets.controls import Ticks, slider
+from mia_nb.widgets.explorer import Explorer, View, message
+from mia_nb.widgets.figure import plain
 from mia_nb.widgets.scores import Rates, rank_of
 
 
@@ -368,12 +370,12 @@ def test_a_damaged_source_is_a_message_and_the_others_live(stored, tmp_path):
 def test_samples_are_called_by_their_number_in_the_pool(stored):
     limited = widgets.sources(stored[0], shipped=False)[2]
     number = int(limited.numbers[5])
-    assert limited.column(number) == 5 and number == limited.samples[limited.audited[5]]
+    assert limited.audited_index(number) == 5 and number == limited.samples[limited.audited[5]]
     absent = next(n for n in range(240) if n not in limited.numbers)
     with pytest.raises(
         ValueError, match=rf"sample {absent} is not among the .* audited ones; near it are \d+"
     ):
-        limited.column(absent)
+        limited.audited_index(absent)
 
 
 def test_images_of_others_are_no_source_and_equal_labels_are_told_apart(stored, tmp_path):

@@ -22,8 +22,9 @@ from worlds import bernoulli, world
 from mia_nb import attacks, auditing, store, widgets
 from mia_nb.attacks.fits import Fit, lira_fit, nig_fit
 from mia_nb.plots.style import GREY
-from mia_nb.widgets.exposed import separations
-from mia_nb.widgets.sample import intervals_of_fit, losses_of, traces
+from mia_nb.widgets.evidence import intervals_of_fit
+from mia_nb.widgets.losses import losses_of, losses_picture
+from mia_nb.widgets.ranking import separations
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(0, 256, (220, 1, 8, 8), dtype=np.uint8)
@@ -541,11 +542,11 @@ def test_the_test_shows_what_vulnerability_says_with_redrawn_masks():
 
 
 def test_of_many_samples_those_not_redrawn_count_against_the_others(monkeypatch):
-    module = sys.modules["mia_nb.widgets.exposed"]
+    module = sys.modules["mia_nb.widgets.ranking"]
     monkeypatch.setattr(module, "ALL_TESTED", 100)
     monkeypatch.setattr(module, "FIRST_TESTED", 10)
     monkeypatch.setattr(module, "OTHERS_TESTED", 30)
-    view = module.exposed([source(planted())], n_resamples=40).set(attack="loss", test=True)
+    view = widgets.exposed([source(planted())], n_resamples=40).set(attack="loss", test=True)
     tested = int(view.note.split("masks redrawn for ")[1].split(" ")[0])
     assert 30 <= tested <= 40
     p, q = float(cell(view, "p").split(" ")[0]), float(cell(view, "q"))
@@ -717,7 +718,7 @@ def test_losses_of_a_pool_are_read_once_for_all_explorers_and_of_two_pools_at_mo
         widgets.stored.Source, "trace", lambda self, model: read.append(self) or trace(self, model)
     )
     losses_of.cache_clear()
-    traces.cache_clear()
+    losses_picture.cache_clear()
     for make in (widgets.sample, widgets.exposed, widgets.sample):
         make([stored[0]])
     once = len(read)

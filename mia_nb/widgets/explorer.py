@@ -7,11 +7,10 @@ import contextlib
 import html
 import inspect
 import json
-import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -23,15 +22,11 @@ from IPython import get_ipython
 from IPython.display import HTML, display
 
 from mia_nb._glossary import explained
-from mia_nb.attacks import in_words
-from mia_nb.plots.style import GREY, LINES
-from mia_nb.widgets.figure import Figure
+from mia_nb.widgets.figure import Figure, plain, with_layout, with_title
 
 # least seconds between two drawings: a dragged slider sends more values than can be drawn
 PAUSE = 0.05
 SLIDERS = (W.FloatSlider, W.IntSlider, W.SelectionSlider)
-END = 10**6  # above every slider: as a value it moves the slider to its upper end
-LONG_LIST = 20  # from this many names on they are found by typing, not by scrolling
 QUESTION = '<div style="line-height:1.3;opacity:.8"><i>{}</i></div>'
 ALERT = '<div role="alert" style="border-left:4px solid #D55E00;padding:.2rem .6rem">{}</div>'
 STATUS = """<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">
@@ -510,157 +505,6 @@ def _numbers(table: pd.DataFrame | None) -> str:
     return PAIRS.format(pairs)
 
 
-class Ticks(W.VBox):
-    """Tick boxes; `value` is the tuple of the options that are ticked.
-
-    At most `limit` can be ticked; one more unticks the earliest. In a long list only ticked options
-    have a box, and the others are found by typing.
-    """
-
-    value = traitlets.Tuple()
-    options = traitlets.Tuple()
-
-    def __init__(self, description: str, options=(), value=(), *, limit: int = 4):
-        self.limit = limit
-        self.box = W.VBox(layout=W.Layout(width="100%"))
-        self.more = searched("add", ())
-        self.more.observe(self._added, "value")
-        super().__init__([W.Label(description), self.more, self.box], layout={"width": "100%"})
-        self.observe(self._build, "options")
-        self.observe(self._show, "value")
-        self.options = tuple(options)
-        self.value = tuple(value)
-
-    @traitlets.validate("value")
-    def _valid_value(self, proposal: dict) -> tuple:
-        """The last `limit` options of a proposed value; TraitError for what is not offered."""
-        unknown = [value for value in proposal["value"] if value not in self.options]
-        if unknown:
-            raise traitlets.TraitError(f"{unknown} is not offered")
-        return proposal["value"][-self.limit :]
-
-    @property
-    def label(self) -> str:
-        """The ticked options in words."""
-        return ", ".join(in_words(str(value)) for value in self.value)
-
-    @property
-    def _is_long(self) -> bool:
-        return len(self.options) >= LONG_LIST
-
-    def _build(self, _: object) -> None:
-        self.value = tuple(v for v in self.value if v in self.options)
-        self.more.layout.display = None if self._is_long else "none"
-        self.more.options = [in_words(str(option)) for option in self.options]
-        self._put_boxes(self.value if self._is_long else self.options)
-
-    def _put_boxes(self, options: tuple) -> None:
-        self._boxes = {}
-        for option in options:
-            self._boxes[option] = W.Checkbox(
-                option in self.value,
-                description=in_words(str(option)),
-                indent=False,
-                layout={"width": "98%", "min_height": "24px", "margin": "0"},
-            )
-            self._boxes[option].observe(
-                lambda change, option=option: self._ticked(option, change["new"]), "value"
-            )
-        self.box.children = tuple(self._boxes.values())
-
-    def _added(self, change: dict) -> None:
-        """Tick the option that was chosen from the long list."""
-        if change["new"] in self.more.options:
-            self._ticked(self.options[self.more.options.index(change["new"])], True)
-            self.more.value = ""
-
-    def _ticked(self, option: object, on: bool) -> None:
-        """Take over a box that the user changed."""
-        if on == (option in self.value):  # the box itself was updated from the value
-            return
-        ticked = [value for value in self.value if value != option]
-        if on:
-            ticked.append(option)
-        self.value = tuple(ticked[-self.limit :])
-
-    def _show(self, _: object) -> None:
-        if self._is_long:
-            self._put_boxes(self.value)
-        for option, box in self._boxes.items():
-            box.value = option in self.value
-
-
-ROW = {"layout": {"width": "98%"}, "style": {"description_width": "72px"}}
-
-
-def dropdown(
-    description: str,
-    options: Iterable = (),
-    value: object = None,
-    *,
-    kind: type[W.Widget] = W.Dropdown,
-    **look: object,
-):
-    """A control that chooses one of the options."""
-    return kind(description=description, options=options, value=value, **ROW | look)
-
-
-def chooser(description: str, names: Iterable[str]) -> W.Dropdown | W.Combobox:
-    """A control that chooses one of these names and starts at the first; a long list is searched by
-    typing.
-    """
-    names = tuple(names)
-    if len(names) < LONG_LIST:
-        return dropdown(description, names, names[0])
-    return searched(description, names, names[0], ensure_option=True)
-
-
-def searched(
-    description: str, names: Iterable[str], value: str = "", **options: object
-) -> W.Combobox:
-    """A control that chooses one of many names, which are found by typing."""
-    return dropdown(
-        description,
-        tuple(names),
-        value,
-        kind=W.Combobox,
-        placeholder="type a part of a name, or clear the field for all",
-        **options,
-    )
-
-
-def worded(attacks: Iterable[str]) -> list[tuple[str, str]]:
-    """Options of a control that chooses an attack: (name in words, key)."""
-    return [(in_words(key), key) for key in attacks]
-
-
-steps = partial(dropdown, kind=W.SelectionSlider)
-buttons = partial(
-    dropdown, kind=W.ToggleButtons, layout={}, style=ROW["style"] | {"button_width": "auto"}
-)
-
-
-def slider(
-    description: str, low: float, high: float, value: float, step: float, *, form: str = ".3g"
-) -> W.FloatSlider:
-    return W.FloatSlider(
-        description=description,
-        readout_format=form,
-        **{"min": low, "max": high, "value": value, "step": step},
-        **ROW,
-    )
-
-
-def count(description: str) -> W.IntSlider:
-    """A slider of whole numbers from 1; its upper end is set by what it follows."""
-    return W.IntSlider(description=description, min=1, max=1, value=1, **ROW)
-
-
-def tick(description: str, value: bool = False) -> W.Checkbox:
-    """One tick box, from the left edge."""
-    return W.Checkbox(value, description=description, indent=False, layout=W.Layout(width="98%"))
-
-
 def message(name: str, text: str) -> Explorer:
     """An explorer with nothing to show, and why."""
 
@@ -668,43 +512,3 @@ def message(name: str, text: str) -> Explorer:
         raise ValueError(text)
 
     return Explorer(name, {}, nothing, rows=[])
-
-
-def remarks(texts: dict[str, Any], flags: Iterable[str] = ()) -> str:
-    """A view's note: the texts whose value is true and the flags of an attack, once each."""
-    valid = [text for text, holds in texts.items() if holds]
-    return "; ".join(dict.fromkeys([*valid, *flags]))
-
-
-def plain(figure: go.Figure | dict) -> dict:
-    """The figure as plain JSON values, with typed arrays as base64. Copying and extending it is a
-    hundred times faster than with a go.Figure.
-    """
-    if isinstance(figure, dict):
-        return figure
-    return json.loads(figure.to_json(validate=False))
-
-
-def with_layout(figure: dict, **parts: object) -> dict:
-    """A copy of the plain figure with these parts of its layout replaced."""
-    return figure | {"layout": figure["layout"] | parts}
-
-
-def with_title(figure: dict, text: str) -> dict:
-    """The plain figure under another title."""
-    return with_layout(figure, title=figure["layout"].get("title", {}) | {"text": text})
-
-
-MARK = {"color": LINES[2], "width": 3}
-
-
-def with_line(figure: dict, x: float, **look: object) -> dict:
-    """The plain figure with a vertical line at x, unchanged where x is not finite.
-
-    look: further properties of the line, as `editable` for one that can be dragged.
-    """
-    if not math.isfinite(x):
-        return figure
-    line = {"type": "line", "line": {"color": GREY}, "yref": "y domain", "y0": 0, "y1": 1}
-    line |= {"x0": x, "x1": x} | look
-    return with_layout(figure, shapes=[*figure["layout"].get("shapes", []), line])

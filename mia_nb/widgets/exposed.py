@@ -3,67 +3,27 @@ whether that is more than chance.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
-import ipywidgets as W
 import numpy as np
 import pandas as pd
 
-from mia_nb import attacks, auditing
+from mia_nb import attacks
 from mia_nb.attacks.margins import over_queries
-from mia_nb.metrics.agreement import rank_correlation
-from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.plots import samples as pictures
-from mia_nb.types import Scores
-from mia_nb.widgets.explorer import (
-    MARK,
-    ROW,
-    Explorer,
-    View,
-    chooser,
-    count,
-    dropdown,
-    message,
-    remarks,
-    tick,
-    with_layout,
-    with_line,
-    worded,
-)
-from mia_nb.widgets.pictures import masked_mean, number_text, with_interval
-from mia_nb.widgets.sample import traces
-from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, rows_of
+from mia_nb.widgets.controls import attack_options, chooser, count, dropdown, number, tick
+from mia_nb.widgets.explorer import Explorer, View, message
+from mia_nb.widgets.figure import MARK, with_layout, with_line
+from mia_nb.widgets.losses import losses_picture
+from mia_nb.widgets.ranking import PAGE, Ranking, Tested, masked_mean, ranking, tested
+from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named
+from mia_nb.widgets.words import NO_IMAGES, number_text, remarks, with_interval
 
 TITLE = "Vulnerable samples"
 QUESTION = "Who is exposed, and is that more than chance?"
-PAGE = 24  # thumbnails
-ALL_TESTED = 5000  # up to so many samples the test redraws masks for all of them
-# of more samples masks are redrawn for the first of the list, and for others drawn at random
-FIRST_TESTED = 480
-OTHERS_TESTED = 2000
-FILTERS = {ALL: ALL, "most OUT models right": "right", "most OUT models wrong": "wrong"}
-
-
-class Ranking(NamedTuple):
-    """Audited samples by mean standardised separation of their scores."""
-
-    value: np.ndarray  # (N,) standard deviations of the scores; NaN where a side is missing
-    half: np.ndarray  # (N,) half of the 95 % interval, NaN where it cannot be told
-    units: str  # what the interval is over
-    order: np.ndarray  # samples, most exposed first, NaN left out
-    # between halves of the targets: rank correlation, how many of a page both put on top
-    agreement: tuple[float, int]
-
-
-class Tested(NamedTuple):
-    """Scores under redrawn masks."""
-
-    table: pd.DataFrame  # of auditing.vulnerability
-    null: np.ndarray  # separations under redrawn masks
-    columns: np.ndarray  # samples that were tested
+RIGHT = "most OUT models right"
+WRONG = "most OUT models wrong"
 
 
 def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
@@ -113,27 +73,27 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         rows = filtered(source, attack, kind, outputs)
         if not len(rows):
             raise ValueError("no sample passes these filters: widen class or outputs")
-        column = source.column(sample)  # among the audited samples
-        image = int(source.audited[column])  # among all
+        index = source.audited_index(sample)
+        column = int(source.audited[index])
         outcome = tested(source, attack, n_resamples) if test else None
         start = PAGE * (page - 1)
         on_page = tuple(rows[start : start + PAGE].tolist())
         spread = histogram(source, attack, (kind, outputs), n_resamples if test else 0)
         figures = {
             "sheet": sheet(source, on_page, start, sample),
-            "margins": margins(source, image),
-            "traces": traces(source, tuple(range(len(source.signals.margin))), image),
-            "ranking": with_line(spread, float(ranked.value[column]), line=MARK),
+            "margins": margins_picture(source, column),
+            "traces": losses_picture(source, tuple(range(len(source.signals.margin))), column),
+            "ranking": with_line(spread, float(ranked.value[index]), line=MARK),
         }
-        row = numbers(source, ranked, column)
+        row = number_cells(source, ranked, index)
         if outcome is not None:
-            row |= test_numbers(outcome, column)
+            row |= test_cells(outcome, index)
         return View(
             sentence(source, ranked, rows, outcome, attack),
             figures,
             pd.DataFrame([row]),
             note(source, ranked, outcome),
-            ranks(source, ranked, rows),
+            ranked_list(source, ranked, rows),
         )
 
     # options that depend on the pool are filled in by `follow`, whose errors the explorer shows
@@ -141,13 +101,13 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         "pool": chooser("pool", pools),
         "attack": dropdown("attack"),
         "kind": dropdown("class", [ALL], ALL),
-        "outputs": dropdown("outputs", list(FILTERS), ALL),
+        "outputs": dropdown("outputs", [ALL, RIGHT, WRONG], ALL),
         "page": count("page"),
-        "sample": W.IntText(description="sample", value=0, **ROW),
+        "sample": number("sample", 0),
         "test": tick("test (redraws masks, seconds)"),
     }
     follow = {
-        "attack": {"options": lambda pool: worded(pools[pool].attacks())},
+        "attack": {"options": lambda pool: attack_options(pools[pool].attacks())},
         "kind": {"options": lambda pool: [(ALL, ALL), *pools[pool].kinds]},
         # another list starts at its first page
         "page": {"max": pages, "value": lambda pool, attack, kind, outputs: 1},
@@ -178,7 +138,7 @@ def out_accuracy(source: Source) -> np.ndarray:
 
 @lru_cache(32)
 def filtered(source: Source, attack: str, kind: int | str, outputs: str) -> np.ndarray:
-    """Columns of the samples that pass the filters, most exposed first."""
+    """Indices of the audited samples that pass the filters, most exposed first."""
     order = ranking(source, attack).order
     if not len(order):
         raise ValueError(
@@ -188,18 +148,19 @@ def filtered(source: Source, attack: str, kind: int | str, outputs: str) -> np.n
     passes = np.ones(len(source.audited), bool)
     if kind != ALL:
         passes &= source.signals.labels[source.audited] == kind
-    if outputs != ALL:
-        share = out_accuracy(source)
-        passes &= share >= 0.5 if FILTERS[outputs] == "right" else share < 0.5
+    if outputs == RIGHT:
+        passes &= out_accuracy(source) >= 0.5
+    if outputs == WRONG:
+        passes &= out_accuracy(source) < 0.5
     return order[passes[order]]
 
 
 @lru_cache(8)
-def margins(source: Source, image: int) -> dict:
+def margins_picture(source: Source, column: int) -> dict:
     """Margins of one sample by the models with it and without it."""
     signals = source.signals
-    margin = over_queries(signals.margin[:, :, [image]], signals.query_kind)
-    inside = signals.member[:, [image]]
+    margin = over_queries(signals.margin[:, :, [column]], signals.query_kind)
+    inside = signals.member[:, [column]]
     with_it = number_text(masked_mean(margin, inside)[0], ".2f")
     without = number_text(masked_mean(margin, ~inside)[0], ".2f")
     return pictures.two_worlds(
@@ -211,18 +172,17 @@ def margins(source: Source, image: int) -> dict:
 
 
 @lru_cache(16)
-def sheet(source: Source, columns: tuple[int, ...], start: int, sample: int) -> dict:
+def sheet(source: Source, on_page: tuple[int, ...], start: int, sample: int) -> dict:
     """A page of images of the list."""
-    numbers = source.numbers[list(columns)]
-    images = source.audited[list(columns)]
-    names = [pictures.short(source.class_of(image)) for image in images]
+    numbers = source.numbers[list(on_page)]
+    columns = source.audited[list(on_page)]
+    names = [pictures.short(source.class_of(column)) for column in columns]
     words = [f"{number}<br>{name}" for number, name in zip(numbers, names, strict=True)]
-    ranks = f"ranks {start + 1:,} to {start + len(columns):,}"
+    ranks = f"ranks {start + 1:,} to {start + len(on_page):,}"
     if source.images is None:
-        why = "no images are stored with these signals"
-        return pictures.empty(f"{why}; {ranks}: {', '.join(words)}".replace("<br>", " "))
+        return pictures.empty(f"{NO_IMAGES}; {ranks}: {', '.join(words)}".replace("<br>", " "))
     title = f"{ranks} of the list: number over label"
-    figure = pictures.sheet(source.images[images], words, numbers, title, chosen=sample)
+    figure = pictures.sheet(source.images[columns], words, numbers, title, chosen=sample)
     return with_layout(figure, meta="click one")
 
 
@@ -237,102 +197,6 @@ def histogram(source: Source, attack: str, filters: tuple, n_resamples: int) -> 
     title = f"{len(rows):,} of {len(value):,} samples"
     name = "separation (sd of scores)"
     return pictures.ranking(value[rows], title, null=null, name=name)
-
-
-@lru_cache(16)
-def ranking(source: Source, attack: str) -> Ranking:
-    """Separation of every sample over all targets, and how far two halves of the targets agree."""
-    scores = source.scores(attack)
-    value, half, units = separations(scores)
-    order = np.argsort(-value, kind="stable")
-    ranked = order[~np.isnan(value[order])]
-    return Ranking(value, half, units, ranked, agreement(scores))
-
-
-def agreement(scores: Scores) -> tuple[float, int]:
-    """(rank correlation of the separations in two halves of the targets, number of samples on the
-    first page of both); NaN and 0 where there is one pair of targets.
-    """
-    pairs = np.unique(scores.pair)
-    if len(pairs) < 2:
-        return np.nan, 0
-    halves = []
-    for side in (pairs[::2], pairs[1::2]):
-        halves.append(separations(rows_of(scores, np.isin(scores.pair, side)))[0])
-    known = np.isfinite(halves).all(0)
-    first, second = (half[known] for half in halves)
-    correlation = rank_correlation(first, second) if known.sum() > 2 else np.nan
-    return correlation, len(most_exposed(first) & most_exposed(second))
-
-
-def most_exposed(value: np.ndarray) -> set[int]:
-    """Indices of the largest values, as many as a page holds."""
-    return set(np.argsort(-value, kind="stable")[:PAGE].tolist())
-
-
-def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
-    """How much higher a sample's score is in targets that were trained on it, in standard
-    deviations of a target's scores over samples.
-
-    With complementary pairs: mean and Student's t over the pairs of targets. In other designs: mean
-    of the targets with the sample less mean of those without it, Student's t with one variance.
-
-    Returns:
-        The mean separation (N,), half the width of its 95 % interval (N,), and in words what both
-        are over.
-    """
-    mean = np.nanmean(scores.value, axis=1)
-    spread = np.nanstd(scores.value, axis=1)
-    z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
-    pairs = [np.flatnonzero(scores.pair == number) for number in np.unique(scores.pair)]
-    if all(len(rows) == 2 and np.logical_xor(*scores.member[rows]).all() for rows in pairs):
-        gaps = []
-        for first, second in pairs:
-            gaps.append(np.where(scores.member[first], 1, -1) * (z[first] - z[second]))
-        gap = np.stack(gaps)
-        low, high = interval(gap, np.arange(len(gap)))
-        return gap.mean(0), (high - low) / 2, f"{len(gap)} pairs of targets"
-    inside = ~np.isnan(z) & scores.member
-    outside = ~np.isnan(z) & ~scores.member
-    n1 = inside.sum(0)
-    n0 = outside.sum(0)
-    with_it = masked_mean(z, inside)
-    without = masked_mean(z, outside)
-    squares = np.where(inside, (z - with_it) ** 2, 0).sum(0)
-    squares += np.where(outside, (z - without) ** 2, 0).sum(0)
-    degrees = n1 + n0 - 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        half = half_width(squares / degrees * (1 / n1 + 1 / n0), degrees + 1)
-    return with_it - without, half, f"{len(z)} targets without pairs"
-
-
-@lru_cache(4)
-def tested(source: Source, attack: str, n_resamples: int) -> Tested:
-    """The test of all samples, or of the first in the list and others drawn at random; a sample
-    whose masks were not redrawn counts with p = 1.
-    """
-    signals = source.signals
-    count_audited = len(source.audited)
-    scores = source.scores(attack)
-    columns = np.arange(count_audited)
-    if count_audited > ALL_TESTED:
-        others = np.random.default_rng(0).choice(count_audited, OTHERS_TESTED, replace=False)
-        columns = np.unique(np.concatenate([ranking(source, attack).order[:FIRST_TESTED], others]))
-        chosen = [source.audited[columns], np.flatnonzero(signals.population)]
-        signals = signals.select(samples=np.sort(np.concatenate(chosen)))
-    null: list[np.ndarray] = []
-
-    def null_scores() -> Iterator[Scores]:
-        """Redrawn scores, NaN for samples that were not redrawn."""
-        for redrawn in auditing.null_scores(attack, signals, n_resamples=n_resamples):
-            null.append(separations(redrawn)[0].astype(np.float32))
-            value = np.full((len(redrawn.value), count_audited), np.nan)
-            member = np.zeros(value.shape, bool)
-            value[:, columns] = redrawn.value
-            member[:, columns] = redrawn.member
-            yield replace(redrawn, value=value, member=member)
-
-    return Tested(auditing.vulnerability(scores, null=null_scores()), np.concatenate(null), columns)
 
 
 def sentence(
@@ -358,29 +222,29 @@ def sentence(
     )
 
 
-def numbers(source: Source, ranked: Ranking, column: int) -> dict:
-    """The table's row about one sample."""
-    image = source.audited[column]
-    value = ranked.value[column]
-    half = ranked.half[column]
+def number_cells(source: Source, ranked: Ranking, index: int) -> dict:
+    """The cells of the table with the numbers of one sample, by column."""
+    column = source.audited[index]
+    value = ranked.value[index]
+    half = ranked.half[index]
     rank = "not ranked: no scored target on a side"
     if not np.isnan(value):
-        rank = f"{np.flatnonzero(ranked.order == column)[0] + 1:,} of {len(ranked.order):,}"
-    out = int((~source.signals.member[:, image]).sum())
+        rank = f"{np.flatnonzero(ranked.order == index)[0] + 1:,} of {len(ranked.order):,}"
+    out = int((~source.signals.member[:, column]).sum())
     row = {
-        "sample": int(source.numbers[column]),
-        "label": source.class_of(image),
+        "sample": int(source.numbers[index]),
+        "label": source.class_of(column),
         "rank": rank,
         "separation (sd)": with_interval(value, value - half, value + half, ".2f"),
         "over": ranked.units,
-        "OUT models right": f"{number_text(out_accuracy(source)[column], '.0%')} of {out}",
+        "OUT models right": f"{number_text(out_accuracy(source)[index], '.0%')} of {out}",
     }
     if source.canaries is not None:
-        row["canary"] = "yes" if source.canaries[column] else "no"
+        row["canary"] = "yes" if source.canaries[index] else "no"
     return row
 
 
-def ranks(source: Source, ranked: Ranking, rows: np.ndarray) -> pd.DataFrame:
+def ranked_list(source: Source, ranked: Ranking, rows: np.ndarray) -> pd.DataFrame:
     """The ranked and filtered list for CSV, with the separation of each sample and its interval."""
     value = ranked.value[rows]
     half = ranked.half[rows]
@@ -395,15 +259,15 @@ def ranks(source: Source, ranked: Ranking, rows: np.ndarray) -> pd.DataFrame:
     )
 
 
-def test_numbers(outcome: Tested, column: int) -> dict:
-    """The table's entries on the test of one sample."""
-    line = outcome.table.iloc[column]
+def test_cells(outcome: Tested, index: int) -> dict:
+    """The cells of the table about the test of one sample, by column."""
+    line = outcome.table.iloc[index]
     row = {
         "AUC over targets": number_text(line["auc"], ".3f"),
         "targets in, out": f"{line['t_in']:.0f}, {line['t_out']:.0f}",
         "p": "not redrawn",
     }
-    if column in outcome.columns:
+    if index in outcome.indices:
         row["AUC over targets"] += f" (redrawn masks: {number_text(line['null_auc'], '.3f')})"
         row |= {
             "p": f"{number_text(line['p'])} (no less than {number_text(line['smallest_p'])})",
@@ -416,25 +280,29 @@ def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
     """What the ranking rests on and how far it can be trusted."""
     correlation, common = ranked.agreement
     missing = int(np.isnan(ranked.value).sum())
-    lack = "samples lack" if missing > 1 else "sample lacks"
-    texts = {
-        source.lacks: source.lacks,
-        "with another seed other images stand on top": True,
-        f"two halves of the targets: rank correlation {correlation:.2f}, {common} of the {PAGE} on"
-        " top in common": np.isfinite(correlation),
-        "intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck"
-        " too": True,
-        "targets are each other's references, which moves a sample's scores together: test for p"
-        " values": outcome is None,
-        f"{missing:,} {lack} a scored target on one side: not ranked": missing,
-    }
-    if outcome is None:
-        return remarks(texts)
-    attrs = outcome.table.attrs
-    test_notes = [attrs["resolution"], f"p: {attrs['method']}"]
-    if len(outcome.columns) < len(ranked.value):
-        test_notes.append(
-            f"masks redrawn for {len(outcome.columns):,} samples, the others corrected for with"
-            " p = 1"
+    notes = [source.lacks, "with another seed other images stand on top"]
+    if np.isfinite(correlation):
+        notes.append(
+            f"two halves of the targets: rank correlation {correlation:.2f}, {common} of the {PAGE}"
+            " on top in common"
         )
-    return remarks(texts, filter(None, test_notes))
+    notes.append(
+        "intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck"
+        " too"
+    )
+    if outcome is None:
+        notes.append(
+            "targets are each other's references, which moves a sample's scores together: test for"
+            " p values"
+        )
+    if missing:
+        lack = "samples lack" if missing > 1 else "sample lacks"
+        notes.append(f"{missing:,} {lack} a scored target on one side: not ranked")
+    if outcome is not None:
+        notes += [outcome.table.attrs["resolution"], f"p: {outcome.table.attrs['method']}"]
+        if len(outcome.indices) < len(ranked.value):
+            notes.append(
+                f"masks redrawn for {len(outcome.indices):,} samples, the others corrected for with"
+                " p = 1"
+            )
+    return remarks(notes)

@@ -2,32 +2,33 @@
 apart.
 """
 
-import contextlib
 import dataclasses
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from mia_nb import attacks, store
-from mia_nb.digests import digest
 from mia_nb.types import Scores
-from mia_nb.widgets.stored import Source, label, queried, trained, unique, way
+from mia_nb.widgets.matching import (
+    architecture_key,
+    comparison_key,
+    flow_of,
+    has_dropout,
+    key_without_dropout,
+    key_without_noise,
+    network_name,
+    network_without_time,
+    noise_off,
+    pools_beside,
+    query_count,
+    query_kind,
+    training_key,
+)
+from mia_nb.widgets.stored import Source, unique
+from mia_nb.widgets.words import label, queried, way
 
-# what a query is where its record says nothing
-PLAIN_QUERY = {
-    "input_dropout": 0.0,
-    "queries": 1,
-    "temperature": 1.0,
-    "output": None,
-    "output_args": None,
-    "epoch": None,
-    "limit": None,
-}
 MORE_RATES = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05]' -p queries=8"
-# entries of `info` that pools share which differ in their noise alone
-SHARED_QUERY = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
 
 
 class Outputs(NamedTuple):
@@ -85,7 +86,7 @@ def by_time(sources: Sequence[Source]) -> dict[str, Family]:
     common and were queried in the same way (t: their T). Of two that differ in T alone, and have
     the same, the newest; ways that differ in more are numbered.
     """
-    pools = _pools_beside(sources)
+    pools = pools_beside(sources)
     stepwise = [source for source in sources if query_kind(source) == "steps"]
     single = [source for source in sources if query_kind(source) != "steps"]
     families: list[tuple[str, Family]] = []
@@ -94,8 +95,8 @@ def by_time(sources: Sequence[Source]) -> dict[str, Family]:
     groups: dict[tuple, dict[str, dict[int, Source]]] = {}
     for source in single:
         if source.info.get("timesteps"):
-            ways = groups.setdefault((*comparison_key(source), _architecture_key(source)), {})
-            ways.setdefault(_training_key(source, pools), {})[source.info["timesteps"]] = source
+            ways = groups.setdefault((*comparison_key(source), architecture_key(source)), {})
+            ways.setdefault(training_key(source, pools), {})[source.info["timesteps"]] = source
     for ways in groups.values():
         rising = [dict(sorted(by_timesteps.items())) for by_timesteps in ways.values()]
         members = []
@@ -116,7 +117,7 @@ def _step_by_step(source: Source, reference: Outputs | None) -> tuple[str, Famil
         if is_each_alone:
             name = f"in step {t} alone"
         outputs[way(source.recipe), t] = Outputs(name, source, (t - 1,), True, reference)
-    name = f"{_network_name(source, count)}, step by step"
+    name = f"{network_name(source, count)}, step by step"
     if is_each_alone:
         caption = "an attacker who is given the output of step t alone"
         return f"{name}, each alone", Family(outputs, caption)
@@ -135,7 +136,7 @@ def _by_timesteps(
     groups = unique(named_ways)
     all_timesteps = sorted(set().union(*ways))
     first = next(iter(ways[0].values()))
-    name = _network_name(first, ", ".join(map(str, all_timesteps)))
+    name = network_name(first, ", ".join(map(str, all_timesteps)))
     if first.recipe:
         *others, last = groups
         all_ways = f"{', '.join(others)} and {last}" if others else last
@@ -149,23 +150,11 @@ def _by_timesteps(
     return name, Family(outputs, "each T is a network of its own, with the same members")
 
 
-def _network_name(source: Source, timesteps: int | str) -> str:
-    """The network of so many time steps in words."""
-    if not source.recipe:
-        return f"{source.label}, T = {timesteps}"
-    return trained(source.info | {"timesteps": timesteps, "pool": ""}, source.recipe)
-
-
 def _ordinary_outputs(
     spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
 ) -> Outputs | None:
-    """The ordinary network beside these spiking ones, if its outputs are stored: one that any of
-    them was made from, before others of the same architecture.
-    """
-    source = None
-    for network in spiking:
-        source = source or ancestor(network, sources, pools)
-    source = source or ordinary_network(spiking[-1], sources)
+    """The ordinary network beside these spiking ones, if its outputs are stored."""
+    source = network_without_time(spiking, sources, pools)
     if source is None:
         return None
     masked = ", same dropout" if source.info.get("input_dropout") else ""
@@ -181,10 +170,10 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
     plain_sources = {}
     for source in sources:
         if query_kind(source) == "plain":
-            plain_sources[_key_without_dropout(source)] = source
+            plain_sources[key_without_dropout(source)] = source
     groups: dict[tuple, dict[float, Source]] = {}
     for source in sorted(filter(has_dropout, sources), key=query_count):
-        key = _key_without_dropout(source)
+        key = key_without_dropout(source)
         if key in plain_sources:
             step_masks = source.info.get("mask_scope") == "step"
             group = groups.setdefault((key, step_masks), {})
@@ -207,18 +196,6 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
     return unique(families)
 
 
-def has_dropout(source: Source) -> bool:
-    """Whether it was queried with input dropout of a known rate."""
-    return query_kind(source) == "dropout" and bool(source.info.get("input_dropout"))
-
-
-def _key_without_dropout(source: Source) -> tuple:
-    """Equal for sources of one pool that were queried alike but for input dropout."""
-    return source.info.get("pool"), *comparison_key(
-        source, ignoring=("input_dropout", "queries", "draws")
-    )
-
-
 def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
     """Networks whose outputs are random, by (sigma, number of outputs averaged), beside the same
     networks with their noise off.
@@ -229,8 +206,8 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
     groups: dict[str, dict[float | str, Source]] = {}
     for source in sources:
         if query_kind(source) == "noise" and query_count(source) > 1:
-            levels = groups.setdefault(_key_without_noise(source), {})
-            sigma = _flow(source).get("sigma", "as built")
+            levels = groups.setdefault(key_without_noise(source), {})
+            sigma = flow_of(source).get("sigma", "as built")
             levels[sigma] = max(levels.get(sigma, source), source, key=query_count)
     families = []
     for levels in groups.values():
@@ -251,33 +228,17 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
     return unique(families)
 
 
-def _flow(source: Source) -> dict:
-    """The equation of a network that solves one; {} for others."""
-    return source.info.get("flow") or {}
-
-
-def _key_without_noise(source: Source) -> str:
-    """Equal for sources that were trained and queried alike but for the strength of their noise."""
-    if not _flow(source):
-        return json.dumps([source.label])
-    args = without(source.recipe.get("model_args", {}), "k")
-    recipe = without(source.recipe, "snapshots") | {"model_args": args}
-    equation = without(_flow(source), "k", "sigma", "noise_sd")
-    query = {name: source.info.get(name) for name in SHARED_QUERY}
-    return json.dumps([recipe, equation, query], sort_keys=True, default=str)
-
-
 def strength_text(source: Source) -> str:
     """How strong the noise is, in words."""
-    if not _flow(source):
+    if not flow_of(source):
         return "noise as built"
-    return "sigma = {sigma:.3g} (noise sd {noise_sd:.3g})".format(**_flow(source))
+    return "sigma = {sigma:.3g} (noise sd {noise_sd:.3g})".format(**flow_of(source))
 
 
 def noisy_name(source: Source, levels: int) -> str:
     """The networks of a family of so many strengths of noise, in words."""
     info = source.info
-    flow = _flow(source)
+    flow = flow_of(source)
     name = source.label
     if source.folder is not None:
         family = info["family"]
@@ -293,48 +254,6 @@ def noisy_name(source: Source, levels: int) -> str:
     return name
 
 
-def noise_off(source: Source, sources: Sequence[Source]) -> Source | None:
-    """The newest plain outputs of the same models on the same samples, at the same epoch, with the
-    noise switched off.
-    """
-    pool = source.info.get("pool")
-    if not pool:
-        return None
-    wanted = comparison_key(source, ignoring=("queries", "draws"))
-    for other in reversed(sources):
-        if other.info.get("pool") != pool or other.info.get("noise") is not False:
-            continue
-        if query_kind(other) != "plain":
-            continue
-        if comparison_key(other, ignoring=("queries", "draws")) == wanted:
-            return other
-    return None
-
-
-def same_images(first: Source, second: Source) -> bool:
-    """Whether the same samples of the same images were queried, as far as stored: digest, sample
-    numbers, labels.
-    """
-    digests = set()
-    for source in (first, second):
-        if source.pool is not None and source.pool.has("images.json"):
-            digests.add(source.pool.read_json("images.json", digest=str)["digest"])
-    if len(digests) > 1:
-        return False
-    labels = [source.signals.labels[source.audited] for source in (first, second)]
-    return np.array_equal(first.numbers, second.numbers) and np.array_equal(*labels)
-
-
-def query_kind(source: Source) -> str:
-    """What its queries are; stored sources say so without being read."""
-    return source.info.get("draws") or source.signals.query_kind
-
-
-def query_count(source: Source) -> int:
-    """How often it was queried; stored sources say so without being read."""
-    return int(source.info.get("queries") or source.signals.margin.shape[1])
-
-
 def doublings(most: int) -> list[int]:
     """1, 2, 4, ... and `most`."""
     return sorted({2**n for n in range(most.bit_length())} | {most})
@@ -343,116 +262,3 @@ def doublings(most: int) -> list[int]:
 def _counted(count: int, singular: str, plural: str) -> str:
     """A count and its noun: "1 query", "4 queries"."""
     return f"{count} {singular if count == 1 else plural}"
-
-
-def comparison_key(source: Source, *, ignoring: Iterable[str] = ()) -> tuple:
-    """Equal for sources whose scores can be compared row by row: the same members and samples,
-    queried in the same way, up to the settings of the query that are ignored.
-    """
-    if source.pool is None or source.folder is None:
-        signals = source.signals
-        arrays = (signals.member, signals.labels, signals.population)
-        samples = [digest(*(array for array in arrays if array is not None))]
-    else:
-        member = source.pool.files().get("member.npy")
-        numbers = source.folder.files().get("samples.npy")
-        samples = [member, numbers, *source.rows, source.info.get("dataset")]
-    query = dict(PLAIN_QUERY)
-    for name in PLAIN_QUERY:
-        if source.info.get(name):
-            query[name] = source.info[name]
-    query["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
-    return *samples, json.dumps(without(query, *ignoring), sort_keys=True)
-
-
-def _architecture_key(source: Source) -> str:
-    """Equal for spiking networks of one architecture whose dropout masks have one scope; of a
-    network without a recipe its label.
-    """
-    if not source.recipe:
-        return source.label
-    args = source.recipe.get("model_args", {}).get("base_args")
-    return json.dumps([source.info.get("base"), args, source.info.get("mask_scope")])
-
-
-def _training_key(source: Source, pools: dict[str, store.Folder]) -> str:
-    """Equal for pools that were trained alike but for their number of time steps."""
-    recipe = without(source.recipe, "epochs", "model_args", "parent")
-    args = without(source.recipe.get("model_args", {}), "timesteps")
-    args["calibration"] = without(args.get("calibration") or {}, "fit_T")
-    first = ancestors(source, pools)[-1:]
-    scope = source.info.get("mask_scope")
-    return json.dumps([recipe, args, _network_name(source, "any"), first, scope], sort_keys=True)
-
-
-def without(record: dict, *names: str) -> dict:
-    """The record less some entries."""
-    return {name: value for name, value in record.items() if name not in names}
-
-
-def _pools_beside(sources: Sequence[Source]) -> dict[str, store.Folder]:
-    """Every pool beside these, by the first twelve letters of its key: a parent need not have been
-    queried.
-    """
-    roots = {source.pool.path.parent for source in sources if source.pool is not None}
-    pools = {}
-    for root in roots:
-        for folder in store.folders(root, "pool"):
-            pools[folder.path.name.rsplit("-", 1)[1]] = folder
-    return pools
-
-
-def ancestors(source: Source, pools: dict[str, store.Folder]) -> list[str]:
-    """Keys of the pools that this one was derived from, the nearest first."""
-    keys: list[str] = []
-    folder = source.pool
-    # of a damaged parent nothing more is known
-    with contextlib.suppress(ValueError, OSError, KeyError):
-        while folder is not None and (key := folder.recipe.get("parent")):
-            keys.append(key)
-            folder = pools.get(key[:12])
-    return keys
-
-
-def ancestor(
-    spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]
-) -> Source | None:
-    """The network that a spiking one was made from, queried in the same way; of shipped ones, whose
-    parents are not stored, the first models of its recipe.
-    """
-    keys = ancestors(spiking, pools)
-    made_from = without(spiking.info.get("made_from") or {}, "num_models")
-    for source in reversed(sources):
-        if source.info.get("timesteps"):
-            continue
-        if source.info.get("pool") in keys and comparison_key(source) == comparison_key(spiking):
-            return source
-        if made_from and without(source.recipe, "num_models") == made_from:
-            first = _first_models(source, len(spiking.signals.margin))
-            if comparison_key(first) == comparison_key(spiking):
-                return first
-    return None
-
-
-def _first_models(source: Source, count: int) -> Source:
-    """The source with its first `count` models alone, as targets and as references."""
-    signals = source.signals
-    if len(signals.margin) == count:
-        return source
-    signals = signals.select(models=slice(0, count))
-    return Source(source.label, signals, info=source.info, classes=source.classes)
-
-
-def ordinary_network(spiking: Source, sources: Sequence[Source]) -> Source | None:
-    """The newest network without time and of the same architecture that was queried in the same
-    way.
-    """
-    wanted = comparison_key(spiking)
-    base = spiking.info.get("base")
-    for source in reversed(sources):
-        same_base = base is None or source.info.get("family") in (base, None)
-        if not same_base or source.info.get("timesteps") or source.recipe.get("defense"):
-            continue
-        if comparison_key(source) == wanted:
-            return source
-    return None

@@ -3,23 +3,26 @@ selections come back.
 
 Plotly's own FigureWidget stores all of plotly.js in the notebook once per figure. Here one
 `Library` per kernel carries it, compressed, and every `Figure` refers to it, so that a saved
-notebook of many figures stays below 3 MB.
+notebook of many figures stays below 3 MB. Between two drawings a figure is a dict of plain values.
 """
 
 import gzip
 import json
+import math
 from functools import cache
 from pathlib import Path
 
 import anywidget
+import plotly.graph_objects as go
 import traitlets
 from ipywidgets import widget_serialization
 
-from mia_nb.plots.style import GREY
+from mia_nb.plots.style import GREY, LINES
 
 LIBRARY = "export default {render() {}};"
 # gzip's level: 1 % larger than at 9 in half of the time, for which a first picture waits
 PACKED = 5
+MARK = {"color": LINES[2], "width": 3}  # a vertical line that is meant to be seen
 
 
 def script(name: str) -> str:
@@ -67,3 +70,34 @@ def library() -> Library:
 
     program = f"{get_plotlyjs()};\n{script('dressed.js')}"
     return Library(source=gzip.compress(program.encode(), PACKED, mtime=0))
+
+
+def plain(figure: go.Figure | dict) -> dict:
+    """The figure as plain JSON values, with typed arrays as base64. Copying and extending it is a
+    hundred times faster than with a go.Figure.
+    """
+    if isinstance(figure, dict):
+        return figure
+    return json.loads(figure.to_json(validate=False))
+
+
+def with_layout(figure: dict, **parts: object) -> dict:
+    """A copy of the plain figure with these parts of its layout replaced."""
+    return figure | {"layout": figure["layout"] | parts}
+
+
+def with_title(figure: dict, text: str) -> dict:
+    """The plain figure under another title."""
+    return with_layout(figure, title=figure["layout"].get("title", {}) | {"text": text})
+
+
+def with_line(figure: dict, x: float, **look: object) -> dict:
+    """The plain figure with a vertical line at x, unchanged where x is not finite.
+
+    look: further properties of the line, as `editable` for one that can be dragged.
+    """
+    if not math.isfinite(x):
+        return figure
+    line = {"type": "line", "line": {"color": GREY}, "yref": "y domain", "y0": 0, "y1": 1}
+    line |= {"x0": x, "x1": x} | look
+    return with_layout(figure, shapes=[*figure["layout"].get("shapes", []), line])

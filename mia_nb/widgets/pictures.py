@@ -1,16 +1,12 @@
-"""Pictures of scores, side by side and by their rank among non-members; numbers in words."""
-
-import numpy as np
+"""Pictures of scores, side by side and by their rank among non-members."""
 
 from mia_nb import attacks, plots
 from mia_nb.plots.style import BELOW, look
 from mia_nb.types import Scores
-from mia_nb.widgets.explorer import plain, with_layout, with_title
+from mia_nb.widgets.figure import plain, with_layout, with_title
 
 BINS = 60  # of a histogram of half the width
 INSIDE = {"x": 0, "y": 1, "yanchor": "top"}  # a legend where histograms of scores are low
-ORACLE = "thresholds set with hindsight (oracle)"
-NOT_MEASURABLE = "n/m"
 
 
 def side_by_side(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
@@ -49,23 +45,3 @@ def ranked(scores: Scores, *, bins: int = BINS) -> dict:
     """
     figure = plain(plots.histogram(scores, bins=bins, scale="rank"))
     return with_layout(figure, xaxis=figure["layout"]["xaxis"] | {"tickfont": {"size": 10}})
-
-
-def with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
-    """A value and its interval: "0.617 [0.547, 0.685]"; n/m for what is not known."""
-    if np.isnan(value):
-        return NOT_MEASURABLE
-    interval = NOT_MEASURABLE
-    if np.isfinite([low, high]).all():
-        interval = f"{low:{form}}, {high:{form}}"
-    return f"{value:{form}} [{interval}]"
-
-
-def number_text(number: float, form: str = ".3g") -> str:
-    """A number in a format; n/m for NaN."""
-    return NOT_MEASURABLE if np.isnan(number) else format(number, form)
-
-
-def masked_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """(N,) mean of each column where the mask (M, N) holds, NaN where it holds nowhere."""
-    return np.ma.array(values, mask=~mask).mean(0).filled(np.nan)

@@ -1,55 +1,51 @@
 """One sample, two worlds: the outputs of models that trained on it and of models that did not, and
 which of them the target resembles.
+
+A sample has a number in the pool's images, a column in the signals, and an index among the audited
+columns, for which there are scores.
 """
 
-import warnings
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
-import ipywidgets as W
 import numpy as np
 import pandas as pd
 from scipy.special import expit
 
 from mia_nb import attacks, metrics
-from mia_nb.attacks.fits import Fit, lira_fit, nig_fit
 from mia_nb.attacks.margins import over_queries
-from mia_nb.metrics.pairs import units
 from mia_nb.plots import samples as pictures
 from mia_nb.plots.scores import row_of
 from mia_nb.plots.style import LINES
 from mia_nb.types import Signals
-from mia_nb.widgets.explorer import (
+from mia_nb.widgets.controls import (
     END,
-    ROW,
-    Explorer,
-    View,
+    attack_options,
     buttons,
     chooser,
     count,
     dropdown,
-    message,
-    remarks,
+    number,
     tick,
-    with_layout,
-    worded,
 )
-from mia_nb.widgets.pictures import NOT_MEASURABLE, number_text, with_interval
+from mia_nb.widgets.evidence import (
+    VARIANCES,
+    Evidence,
+    SampleEvidence,
+    evidence_of,
+    of_sample,
+    references,
+)
+from mia_nb.widgets.explorer import Explorer, View, message
+from mia_nb.widgets.figure import with_layout
+from mia_nb.widgets.losses import losses_picture
 from mia_nb.widgets.stored import NOTHING, Source, list_of_sources, named
+from mia_nb.widgets.words import NO_IMAGES, NOT_MEASURABLE, number_text, remarks, with_interval
 
 TITLE = "One sample, two worlds"
 QUESTION = "What would this model output if it had not seen the image?"
-# {name: (what `lira` calls it, degrees of freedom beyond those of the references)}
-VARIANCES = {
-    "global": ("global", np.inf),
-    "shrunk": ("shrunk", 6.0),  # lira's weight of the shrunk variance
-    "per sample": ("per_sample", 0.0),
-}
-DRAWS = 2000  # draws of fits given the references
 THUMBNAILS = 24
 DOTS = 3000  # points of the scatter, which is sent again with every sample
-KEPT = 1e8  # largest number of losses of one pool in memory
 RING = {  # scattergl like the points: browsers draw scattergl above all other traces
     "type": "scattergl",
     "mode": "markers",
@@ -57,20 +53,6 @@ RING = {  # scattergl like the points: browsers draw scattergl above all other t
     "hoverinfo": "skip",
     "unselected": {"marker": {"opacity": 1}},
 }
-
-
-class Evidence(NamedTuple):
-    """What k references a side say about every sample of one target, as arrays over the columns of
-    the signals, population included.
-    """
-
-    references: Signals
-    phi: np.ndarray  # (N,) the target's margins
-    gauss: Fit | None  # None: too few references for a variance
-    student: Fit
-    # (N,) log likelihood ratios of the Gaussians, or of Student's t where `gauss` is None
-    ratio: np.ndarray
-    flags: list[str]
 
 
 def sample(sources: Sequence[Source]) -> Explorer:
@@ -108,10 +90,10 @@ def sample(sources: Sequence[Source]) -> Explorer:
         source = pools[pool]
         if sample in source.numbers:
             return sample
-        fit = evidence(source, target, largest_k(pool, target), "shrunk").student
+        fit = evidence_of(source, target, largest_k(pool, target), "shrunk").student
         distance = ((fit.centre[0] - fit.centre[1]) / fit.scale[1])[source.audited]
-        column = np.nanargmax(distance) if np.isfinite(distance).any() else 0
-        return int(source.numbers[column])
+        index = np.nanargmax(distance) if np.isfinite(distance).any() else 0
+        return int(source.numbers[index])
 
     def draw(
         pool: str,
@@ -125,41 +107,47 @@ def sample(sources: Sequence[Source]) -> Explorer:
     ) -> View:
         """The two worlds of the sample, and its place among all others."""
         source = pools[pool]
+        index = source.audited_index(sample)
+        column = int(source.audited[index])
         x, y, member = scatter_values(source, target, attack)
-        column = source.column(sample)
-        image = int(source.audited[column])
-        is_member = bool(member[column])
-        rows, all_references, _ = references(source, target)
-        world = evidence(source, target, k, VARIANCES[variance][0])
-        result, gap, ratio = result_texts(world, image, k, variance)
-        lasso = np.flatnonzero(np.isin(source.numbers, subset))
-        lasso_size = lasso_size_text(x, y, lasso)
-        scatter = points(source, target, attack, truth)
+        is_member = bool(member[index])
+        models, all_references, _ = references(source, target)
+        evidence = evidence_of(source, target, k, variance)
+        about = of_sample(evidence, column, variance)
+        in_lasso = np.flatnonzero(np.isin(source.numbers, subset))
+        lasso_size = lasso_size_text(x, y, in_lasso)
+
+        scatter = scatter_picture(source, target, attack, truth)
+        shown_member = is_member if truth else None
+        shown_target = target if truth else None
         figures = {
-            "scatter": with_ring(scatter, x[column], y[column], sample),
-            "margins": margins(world, all_references, rows, image, is_member if truth else None),
-            "image": picture(source, target, image),
-            "traces": traces(source, tuple(rows.tolist()), image, target if truth else None),
-            "subset": lasso_sheet(source, target, tuple(lasso.tolist()), lasso_size, truth),
+            "scatter": with_ring(scatter, x[index], y[index], sample),
+            "margins": margins_picture(evidence, all_references, models, column, shown_member),
+            "image": image_picture(source, target, column),
+            "traces": losses_picture(source, tuple(models.tolist()), column, shown_target),
+            "subset": lasso_picture(source, target, tuple(in_lasso.tolist()), lasso_size, truth),
         }
         row = {
             "who": f"sample {sample}",
-            "label": source.class_of(image),
-            **number_cells(world, image, gap, ratio),
-            "score": number_text(y[column], ".4g"),
+            "label": source.class_of(column),
+            **number_cells(about),
+            "score": number_text(y[index], ".4g"),
         }
-        facts = f"labelled {source.class_of(image)}, target {right_or_wrong(source, target, image)}"
-        sentence = f"Sample {sample} ({facts}): {result}"
+        facts = (
+            f"labelled {source.class_of(column)}, target {right_or_wrong(source, target, column)}"
+        )
+        sentence = f"Sample {sample} ({facts}): {result_words(about, k)}"
         if truth:
-            row |= truth_cells(world, source.audited, member, column)
+            row["non-members as high"] = non_members_as_high(evidence, source, member, index)
+            row["member"] = "yes" if is_member else "no"
             sentence += f"; is a {'member' if is_member else 'non-member'}"
-        if len(lasso):
+        if len(in_lasso):
             row["lasso"] = lasso_size
         return View(
             sentence,
             figures,
             pd.DataFrame([row]),
-            note(source, world, k, attack),
+            note(source, evidence, k, attack),
             margins_of_models(source, sample, None if truth else target),
         )
 
@@ -169,14 +157,14 @@ def sample(sources: Sequence[Source]) -> Explorer:
         "pool": chooser("pool", pools),
         "target": dropdown("target", [0], 0),
         "attack": dropdown("attack"),
-        "sample": W.IntText(description="sample", value=-1, **ROW),
+        "sample": number("sample", -1),
         "k": count("k a side"),
         "variance": buttons("variance", list(VARIANCES), "shrunk"),
         "truth": tick("show the truth", True),
     }
     follow = {
         "target": {"options": lambda pool: pools[pool].targets[1:]},
-        "attack": {"options": lambda pool: worded(pools[pool].attacks())},
+        "attack": {"options": lambda pool: attack_options(pools[pool].attacks())},
         "k": {"max": largest_k, "value": lambda pool: END},
         "sample": {"value": first_sample},
     }
@@ -195,44 +183,6 @@ def sample(sources: Sequence[Source]) -> Explorer:
     )
 
 
-@lru_cache(4)
-def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signals]:
-    """(indices of the reference models, pair by pair (R,), their signals, the target's signals)."""
-    members = source.signals.member[:, source.audited]
-    models = source.signals.reference_rows(target)
-    if members.all() or not members.any():
-        raise ValueError(
-            f"all models of {source.label} or none were trained on these samples: query images that"
-            " only some saw"
-        )
-    if not len(models):
-        raise ValueError(
-            f"target {target} of {source.label} has no references but its complementary model:"
-            " train two pairs or more"
-        )
-    models = models[np.argsort(units(members[models]), kind="stable")]
-    target_signals = source.signals.select(models=[target]).hide()
-    return models, source.signals.select(models=models), target_signals
-
-
-@lru_cache(64)
-def evidence(source: Source, target: int, k: int, variance: str) -> Evidence:
-    """What the first k references a side say; its flags are the warnings of the fits."""
-    _, all_references, target_signals = references(source, target)
-    used = all_references.select(models=slice(0, 2 * k))
-    combine = "last" if used.query_kind == "steps" else "margin"
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always", UserWarning)
-        phi, student = nig_fit(target_signals, used, combine=combine)
-        flags = [str(w.message) for w in raised]
-        gauss = None
-        try:
-            _, gauss = lira_fit(target_signals, used, variance=variance, combine=combine)
-        except ValueError as error:  # one reference a side
-            flags = [str(error)]
-    return Evidence(used, phi, gauss, student, (gauss or student).log_ratio(phi), flags)
-
-
 def scatter_values(
     source: Source, target: int, attack: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -244,7 +194,7 @@ def scatter_values(
 
 
 @lru_cache(16)
-def points(source: Source, target: int, attack: str, truth: bool) -> dict:
+def scatter_picture(source: Source, target: int, attack: str, truth: bool) -> dict:
     """The scatter of a target's scores, without the sample's mark."""
     x, y, member = scatter_values(source, target, attack)
     figure = pictures.score_points(
@@ -261,116 +211,172 @@ def points(source: Source, target: int, attack: str, truth: bool) -> dict:
     return with_layout(figure, **axes, selectionrevision=key, modebar={"uirevision": key})
 
 
+def with_ring(scatter: dict, x: float, y: float, sample: int) -> dict:
+    """The scatter with a ring around the sample, without points where x or y is not finite."""
+    place = {"x": [], "y": []}
+    if np.isfinite([x, y]).all():
+        place = {"x": [float(x)], "y": [float(y)]}
+    ring = RING | place | {"name": f"sample {sample}"}
+    return scatter | {"data": [*scatter["data"], ring]}
+
+
 @lru_cache(8)
-def picture(source: Source, target: int, image: int) -> dict:
+def image_picture(source: Source, target: int, column: int) -> dict:
     """The sample's image, with its label, and the target's prediction and confidence."""
     if source.images is None:
-        return pictures.empty("no images are stored with these signals")
-    confidence = expit(source.signals.margin[target, :, image]).mean()
+        return pictures.empty(NO_IMAGES)
+    confidence = expit(source.signals.margin[target, :, column]).mean()
     caption = (
-        f"labelled {source.class_of(image)}; target {right_or_wrong(source, target, image)},"
+        f"labelled {source.class_of(column)}; target {right_or_wrong(source, target, column)},"
         f" p = {confidence:.3g}"
     )
-    return pictures.picture(source.images[image], caption)
+    return pictures.picture(source.images[column], caption)
 
 
 @lru_cache(8)
-def lasso_sheet(
-    source: Source, target: int, lasso: tuple[int, ...], caption: str, truth: bool
+def lasso_picture(
+    source: Source, target: int, in_lasso: tuple[int, ...], caption: str, truth: bool
 ) -> dict:
     """The images of the samples in a lasso, under a caption that starts with how many they are."""
-    if not lasso:
+    if not in_lasso:
         return pictures.empty(
             "Draw a lasso around points of the scatter to see who they are", height=90
         )
-    images = source.audited[list(lasso)]
-    numbers = source.numbers[list(lasso)]
-    marks = np.full(len(images), "")
+    columns = source.audited[list(in_lasso)]
+    numbers = source.numbers[list(in_lasso)]
+    marks = np.full(len(columns), "")
     if truth:
-        member = source.signals.member[target, images]
+        member = source.signals.member[target, columns]
         marks = np.where(member, "● ", "◇ ")
         caption += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
     if source.images is None:
-        return pictures.empty(f"{caption}; no images are stored with these signals")
-    thumbnails = np.linspace(0, len(images) - 1, min(len(images), THUMBNAILS)).astype(int)
-    if len(thumbnails) < len(images):
-        caption += f"; {len(thumbnails)} of them"
+        return pictures.empty(f"{caption}; {NO_IMAGES}")
+    chosen = np.linspace(0, len(columns) - 1, min(len(columns), THUMBNAILS)).astype(int)
+    if len(chosen) < len(columns):
+        caption += f"; {len(chosen)} of them"
     labels = []
-    for i in thumbnails:
-        name = pictures.short(source.class_of(images[i]))
+    for i in chosen:
+        name = pictures.short(source.class_of(columns[i]))
         labels.append(f"{marks[i]}{numbers[i]}<br>{name}")
-    return pictures.sheet(source.images[images[thumbnails]], labels, numbers[thumbnails], caption)
+    return pictures.sheet(source.images[columns[chosen]], labels, numbers[chosen], caption)
 
 
-def lasso_size_text(x: np.ndarray, y: np.ndarray, lasso: np.ndarray) -> str:
+def lasso_size_text(x: np.ndarray, y: np.ndarray, in_lasso: np.ndarray) -> str:
     """How many samples a lasso holds, and of how many points where the scatter draws only some."""
     drawn, total = pictures.thinned(x, y, DOTS)
-    if len(drawn) < total and np.isin(lasso, drawn).all():
-        return f"{len(lasso):,} of the {len(drawn):,} drawn (of {total:,})"
-    return f"{len(lasso):,} samples"
+    if len(drawn) < total and np.isin(in_lasso, drawn).all():
+        return f"{len(in_lasso):,} of the {len(drawn):,} drawn (of {total:,})"
+    return f"{len(in_lasso):,} samples"
 
 
-def intervals_of_fit(fit: Fit, phi: float, freedom: np.ndarray, *, seed: int = 0) -> np.ndarray:
-    """95 % intervals of m_in - m_out and of the log likelihood ratio at phi, for the Gaussians of
-    one sample; (2, 2), a row per interval.
+def margins_picture(
+    evidence: Evidence,
+    all_references: Signals,
+    models: np.ndarray,
+    column: int,
+    trained: bool | None,
+) -> dict:
+    """The sample's margins by its references, the fits, and the target's own margin.
 
-    For both worlds v = s^2 freedom / chi2(freedom) and m ~ N(centre, v / n) are drawn. freedom
-    (2,): the degrees of freedom of each world, above 0, infinite where v is known.
+    Parameters:
+        evidence: what the references in use say
+        all_references: their signals and those of the references that are not in use
+        models: numbers of all references
+        column: the sample's
+        trained: whether the target was trained on it; None if that is not to be shown
     """
-    rng = np.random.default_rng(seed)
-    is_known = np.isinf(freedom)[:, None]
-    degrees = np.where(is_known, 1.0, freedom[:, None])
-    factor = np.where(is_known, 1.0, degrees / rng.chisquare(degrees, (2, DRAWS)))
-    scale = fit.scale * np.sqrt(factor)
-    centre = fit.centre + scale / np.sqrt(fit.n) * rng.standard_normal((2, DRAWS))
-    ratio = Fit(centre, scale, np.full_like(scale, np.inf), fit.n).log_ratio(phi)
-    return np.quantile([centre[0] - centre[1], ratio], [0.025, 0.975], axis=1).T
+    values = over_queries(all_references.margin[:, :, [column]], all_references.query_kind)[:, 0]
+    member = all_references.member[:, column]
+    target_margin = float(evidence.target_margins[column])
+    # from all references, so that the axis stays while k grows
+    low = min(values.min(), target_margin)
+    high = max(values.max(), target_margin)
+    span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
+    curves = []
+    for name, dash, fits in (
+        ("Gaussian", "dash", evidence.gaussian),
+        ("Student-t LiRA", "dot", evidence.student),
+    ):
+        if fits is None:
+            continue
+        fit = fits.of(column)
+        if not np.isfinite(fit.centre).any():
+            continue
+        # extra places around the centre, so that a narrow peak is not missed
+        near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
+        x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
+        inside, outside = np.exp(fit.log_density(x))
+        curves.append(pictures.Curve(name, dash, x, inside, outside))
+    used = slice(len(evidence.references.margin))
+    inside = member[used].sum()
+    outside = (~member[used]).sum()
+    return pictures.two_worlds(
+        values[used],
+        member[used],
+        f"{inside} IN and {outside} OUT references; the target at {target_margin:.2f}",
+        numbers=models[used],
+        target=target_margin,
+        trained=trained,
+        curves=curves,
+        span=span,
+    )
 
 
-def result_texts(world: Evidence, image: int, k: int, variance: str) -> tuple[str, str, str]:
-    """(the result in words, m_in - m_out, the log likelihood ratio), the two numbers as text, with
-    their intervals where there are enough references.
-    """
-    fit = (world.gauss or world.student).of(image)
-    gap = float(fit.centre[0, 0] - fit.centre[1, 0])
-    ratio = float(world.ratio[image])
-    n = fit.n[:, 0]
-    n_in, n_out = n
-    freedom = n - 1.0 + VARIANCES[variance][1]
-    intervals = np.full((2, 2), np.nan)
-    if world.gauss and n.min() > 0 and freedom.min() > 0:
-        intervals = intervals_of_fit(fit, float(world.phi[image]), freedom)
-    (gap_low, gap_high), (ratio_low, ratio_high) = intervals
-    gap_cell = with_interval(gap, gap_low, gap_high, ".3g")
-    gaussian_ratio = ratio if world.gauss else np.nan
-    ratio_cell = with_interval(gaussian_ratio, ratio_low, ratio_high, ".3g")
-
-    if n.min() == 0:
-        side = "OUT" if n_in else "IN"
-        words = f"none of these references is {side}, so there is no ratio: take more"
-        return words, gap_cell, ratio_cell
-    used = f"{n_in} IN and {n_out} OUT references"
-    if n_in == n_out == k:
+def result_words(about: SampleEvidence, k: int) -> str:
+    """How far the two worlds of a sample lie apart, and which of them the target resembles."""
+    if min(about.n_in, about.n_out) == 0:
+        side = "OUT" if about.n_in else "IN"
+        return f"none of these references is {side}, so there is no ratio: take more"
+    used = f"{about.n_in} IN and {about.n_out} OUT references"
+    if about.n_in == about.n_out == k:
         used = f"k = {k} reference{'s' * (k > 1)} a side"
-    subject = "the log likelihood ratio is" if world.gauss else "only Student-t LiRA gives a ratio,"
-    gap_words = f"IN and OUT models differ by {gap:.2g} nats"
-    ratio_words = f"from {used} {subject} {ratio:.2g}"
-    if np.isnan(ratio_low):
-        words = f"{gap_words}; {ratio_words}, no interval: one reference on a side"
-        return words, gap_cell, ratio_cell
-    gap_words += f" [{gap_low:.2g}, {gap_high:.2g}]"
-    ratio_words += f" [{ratio_low:.2g}, {ratio_high:.2g}]"
+    subject = "only Student-t LiRA gives a ratio,"
+    if about.is_gaussian:
+        subject = "the log likelihood ratio is"
+    gap = f"IN and OUT models differ by {about.gap:.2g} nats"
+    ratio = f"from {used} {subject} {about.log_ratio:.2g}"
+    if np.isnan(about.ratio_low):
+        return f"{gap}; {ratio}, no interval: one reference on a side"
+    gap += f" [{about.gap_low:.2g}, {about.gap_high:.2g}]"
+    ratio += f" [{about.ratio_low:.2g}, {about.ratio_high:.2g}]"
     looks = "undecided"
-    if ratio_low > 0 or ratio_high < 0:
-        looks = "looks like a member" if ratio > 0 else "looks like a non-member"
-    return f"{gap_words}; {ratio_words}: {looks}", gap_cell, ratio_cell
+    if about.ratio_low > 0 or about.ratio_high < 0:
+        looks = "looks like a member" if about.log_ratio > 0 else "looks like a non-member"
+    return f"{gap}; {ratio}: {looks}"
 
 
-def right_or_wrong(source: Source, target: int, image: int) -> str:
+def number_cells(about: SampleEvidence) -> dict[str, str]:
+    """The cells of the table with the numbers of one sample, by column."""
+    gaussian_ratio = about.log_ratio if about.is_gaussian else np.nan
+    return {
+        "target's margin": f"{about.target_margin:.3f}",
+        "confidence": f"{expit(about.target_margin):.2%}",
+        "n IN": str(about.n_in),
+        "n OUT": str(about.n_out),
+        "m IN - m OUT": with_interval(about.gap, about.gap_low, about.gap_high, ".3g"),
+        "log LR": with_interval(gaussian_ratio, about.ratio_low, about.ratio_high, ".3g"),
+        "log LR (Student-t LiRA)": number_text(about.student_log_ratio),
+    }
+
+
+def non_members_as_high(evidence: Evidence, source: Source, member: np.ndarray, index: int) -> str:
+    """How many non-members have a log likelihood ratio as high as this sample's, with the interval
+    of their share.
+    """
+    ratio = evidence.log_ratios[source.audited]
+    non_members = ratio[~member & np.isfinite(ratio)]
+    if not len(non_members) or np.isnan(ratio[index]):
+        return NOT_MEASURABLE
+    as_high = int((non_members >= ratio[index]).sum())
+    low, high = metrics.clopper_pearson(as_high, len(non_members))
+    return f"{as_high:,} of {len(non_members):,} [{low:.2%}, {high:.2%}]"
+
+
+def right_or_wrong(source: Source, target: int, column: int) -> str:
     """Whether the target classifies a sample correctly, in words; the share of queries if it does
     so in some only.
     """
-    correct = source.signals.correct[target : target + 1, :, image : image + 1]
+    correct = source.signals.correct[target : target + 1, :, column : column + 1]
     share = over_queries(correct, source.signals.query_kind)[0, 0]
     if share == 1:
         return "right"
@@ -383,15 +389,17 @@ def margins_of_models(source: Source, sample: int, hidden: int | None) -> pd.Dat
     """Every model's margin and membership of a sample, for CSV. The membership of the model
     `hidden` is left empty.
     """
-    image = source.audited[source.column(sample)]
-    margin = over_queries(source.signals.margin[:, :, image : image + 1], source.signals.query_kind)
-    member = pd.Series(source.signals.member[:, image], dtype=object)
+    column = source.audited[source.audited_index(sample)]
+    margin = over_queries(
+        source.signals.margin[:, :, column : column + 1], source.signals.query_kind
+    )
+    member = pd.Series(source.signals.member[:, column], dtype=object)
     if hidden is not None:
         member[hidden] = None
     return pd.DataFrame(
         {
             "sample": sample,
-            "label": source.class_of(image),
+            "label": source.class_of(column),
             "model": source.rows,
             "margin": margin[:, 0],
             "member": member,
@@ -399,147 +407,26 @@ def margins_of_models(source: Source, sample: int, hidden: int | None) -> pd.Dat
     )
 
 
-def number_cells(world: Evidence, image: int, gap: str, ratio: str) -> dict[str, str]:
-    """The cells of the table with the numbers of one sample, by column."""
-    fit = world.student.of(image)
-    phi = float(world.phi[image])
-    return {
-        "target's margin": f"{phi:.3f}",
-        "confidence": f"{expit(phi):.2%}",
-        "n IN": str(fit.n[0, 0]),
-        "n OUT": str(fit.n[1, 0]),
-        "m IN - m OUT": gap,
-        "log LR": ratio,
-        "log LR (Student-t LiRA)": number_text(float(fit.log_ratio(phi)[0])),
-    }
-
-
-def truth_cells(
-    world: Evidence, audited: np.ndarray, member: np.ndarray, column: int
-) -> dict[str, str]:
-    """The cells that the table has where membership is shown, by column."""
-    ratio = world.ratio[audited]
-    cell = NOT_MEASURABLE
-    non_members = ratio[~member & np.isfinite(ratio)]
-    if len(non_members) and not np.isnan(ratio[column]):
-        as_high = int((non_members >= ratio[column]).sum())
-        low, high = metrics.clopper_pearson(as_high, len(non_members))
-        cell = f"{as_high:,} of {len(non_members):,} [{low:.2%}, {high:.2%}]"
-    return {"non-members as high": cell, "member": "yes" if member[column] else "no"}
-
-
-def note(source: Source, world: Evidence, k: int, attack: str) -> str:
+def note(source: Source, evidence: Evidence, k: int, attack: str) -> str:
     """The remarks below the table: which references, queries and intervals the numbers rest on."""
-    models, queries, _ = world.references.margin.shape
-    steps = world.references.query_kind == "steps"
-    unpaired = not (world.references.member.sum(0) == k)[source.audited].all()
-    return remarks(
-        {
-            source.lacks: source.lacks,
-            "95 % intervals given these references": True,
-            "the target's complementary model is no reference": True,
-            f"no complementary pairs: k = {k} stands for {models} models, shared out by"
-            " chance": unpaired,
-            "margins after the last time step": queries > 1 and steps,
-            f"margins are means of {queries} queries": queries > 1 and not steps,
-            "losses: references that trained on it, dashed and shaded all members; non-members"
-            " have no training loss": True,
-            f"score: {attacks.in_words(attack)} with all references; what one ratio proves depends"
-            " on how often it errs: see Scores and ROC": True,
-        },
-        world.flags,
-    )
-
-
-def with_ring(points: dict, x: float, y: float, sample: int) -> dict:
-    """The scatter with a ring around the sample, without points where x or y is not finite."""
-    place = {"x": [], "y": []}
-    if np.isfinite([x, y]).all():
-        place = {"x": [float(x)], "y": [float(y)]}
-    ring = RING | place | {"name": f"sample {sample}"}
-    return points | {"data": [*points["data"], ring]}
-
-
-def margins(
-    world: Evidence, all_references: Signals, rows: np.ndarray, image: int, trained: bool | None
-) -> dict:
-    """The sample's margins by its references, the fits, and the target's own margin."""
-    values = over_queries(all_references.margin[:, :, [image]], all_references.query_kind)[:, 0]
-    member = all_references.member[:, image]
-    phi = float(world.phi[image])
-    # from all references, so that the axis stays while k grows
-    low = min(values.min(), phi)
-    high = max(values.max(), phi)
-    span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
-    curves = []
-    for name, dash, fits in (
-        ("Gaussian", "dash", world.gauss),
-        ("Student-t LiRA", "dot", world.student),
-    ):
-        if fits is None:
-            continue
-        fit = fits.of(image)
-        if not np.isfinite(fit.centre).any():
-            continue
-        # extra places around the centre, so that a narrow peak is not missed
-        near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
-        x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
-        inside, outside = np.exp(fit.log_density(x))
-        curves.append(pictures.Curve(name, dash, x, inside, outside))
-    used = slice(len(world.references.margin))
-    inside = member[used].sum()
-    outside = (~member[used]).sum()
-    return pictures.two_worlds(
-        values[used],
-        member[used],
-        f"{inside} IN and {outside} OUT references; the target at {phi:.2f}",
-        numbers=rows[used],
-        target=phi,
-        trained=trained,
-        curves=curves,
-        span=span,
-    )
-
-
-@lru_cache(2)  # for all explorers together: each entry may take 400 MB
-def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
-    """(log losses (M, E, N), quartiles of the members' losses (3, E)); None where none are stored.
-
-    M: the first models, as many as `KEPT` allows.
-    """
-    first = source.trace(0)
-    if first is None:
-        return None
-    models = min(len(source.signals.margin), max(1, int(KEPT / first.size)))
-    losses = np.stack([source.trace(model) for model in range(models)])
-    trained = [log[:, ~np.isnan(log).all(0)] for log in losses]
-    quartiles = [np.nanquantile(log, [0.25, 0.5, 0.75], axis=1) for log in trained]
-    return losses, np.exp(np.mean(quartiles, axis=0))
-
-
-@lru_cache(8)
-def traces(source: Source, rows: tuple[int, ...], image: int, target: int | None = None) -> dict:
-    """Losses of the references that trained on the sample, and of the target where `target` is
-    given.
-    """
-    losses = losses_of(source)
-    if losses is None:
-        return pictures.empty("no training losses are stored with this pool")
-    logs, quartiles = losses
-    all_lines = np.exp(logs[:, :, image])
-    # NaN in every epoch: not trained on; in some, the incomplete last batch was left out
-    trained = ~np.isnan(all_lines).all(1)
-    lines = all_lines[[row for row in rows if row < len(all_lines) and trained[row]]]
-    target_line = None
-    if target is not None and target < len(all_lines) and trained[target]:
-        target_line = all_lines[target]
-    last_losses = lines[:, -1][~np.isnan(lines[:, -1])]
-    sample_text = "no reference trained on it"
-    if len(last_losses):
-        sample_text = f"{np.median(last_losses):.2g} here"
-    return pictures.sample_traces(
-        lines,
-        quartiles,
-        f"loss in the last epoch: {sample_text}, {quartiles[1, -1]:.2g} for the median member",
-        own=target_line,
-    )
+    models, queries, _ = evidence.references.margin.shape
+    notes = [
+        source.lacks,
+        "95 % intervals given these references",
+        "the target's complementary model is no reference",
+    ]
+    if not (evidence.references.member.sum(0) == k)[source.audited].all():
+        notes.append(
+            f"no complementary pairs: k = {k} stands for {models} models, shared out by chance"
+        )
+    if queries > 1 and evidence.references.query_kind == "steps":
+        notes.append("margins after the last time step")
+    elif queries > 1:
+        notes.append(f"margins are means of {queries} queries")
+    notes += [
+        "losses: references that trained on it, dashed and shaded all members; non-members have no"
+        " training loss",
+        f"score: {attacks.in_words(attack)} with all references; what one ratio proves depends on"
+        " how often it errs: see Scores and ROC",
+    ]
+    return remarks([*notes, *evidence.flags])

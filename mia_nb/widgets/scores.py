@@ -19,24 +19,12 @@ from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
 from mia_nb.plots.views import rank_among
 from mia_nb.types import Scores
-from mia_nb.widgets.explorer import (
-    Explorer,
-    Ticks,
-    View,
-    buttons,
-    chooser,
-    dropdown,
-    message,
-    plain,
-    remarks,
-    steps,
-    with_layout,
-    with_line,
-    with_title,
-    worded,
-)
-from mia_nb.widgets.pictures import INSIDE, ORACLE, number_text, ranked, with_interval
+from mia_nb.widgets.controls import Ticks, attack_options, buttons, chooser, dropdown, steps
+from mia_nb.widgets.explorer import Explorer, View, message
+from mia_nb.widgets.figure import plain, with_layout, with_line, with_title
+from mia_nb.widgets.pictures import INSIDE, ranked
 from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, only
+from mia_nb.widgets.words import ORACLE, number_text, remarks, with_interval
 
 TITLE = "Scores and ROC"
 QUESTION = "Where would you put the threshold, and what does it cost?"
@@ -122,12 +110,15 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             "histogram": with_line(histogram, line, editable=True),
             "roc": with_star(roc, outcome.fpr, outcome.tpr),
         }
-        notes = {ORACLE: True, BOTH: target == ALL, BAND: True}
+        notes = [ORACLE]
+        if target == ALL:
+            notes.append(BOTH)
+        notes.append(BAND)
         return View(
             sentence(attack, attack_rates, outcome, prior, ppv),
             figures,
             pd.DataFrame([numbers(attack_rates, threshold, outcome, prior, ppv)]),
-            remarks(notes, attack_rates.scores.info["flags"]),
+            remarks([*notes, *attack_rates.scores.info["flags"]]),
             pd.DataFrame([measured(attack, attack_rates, threshold, outcome, prior, ppv)]),
         )
 
@@ -141,7 +132,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     }
     follow = {
         "target": {"options": lambda pool: pools[pool].targets},
-        "attack": {"options": lambda pool: worded(offered(pool))},
+        "attack": {"options": lambda pool: attack_options(offered(pool))},
         "compare": {"options": lambda pool, attack: [x for x in offered(pool) if x != attack]},
         "threshold": {
             "options": lambda pool, attack, target: rates(pool, attack, target).marks(),

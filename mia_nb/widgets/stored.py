@@ -16,33 +16,12 @@ from mia_nb.checks import frames_of, shown, whole
 from mia_nb.examples import PREFIX, examples, load_example, thumbnails
 from mia_nb.plots.pictures import as_pictures
 from mia_nb.types import Scores, Signals
+from mia_nb.widgets.words import label, trained
 
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 WANTED = "wanted a folder of results, or a list of sources as widgets.sources gives it"
 TRAINED_ATTACKS = ("shokri", "song_mittal")  # which train a classifier: not while a hand moves
 ALL = "all"  # targets, rather than one
-NAMES = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "mnist": "MNIST",
-    "fashion_mnist": "Fashion-MNIST",
-    "tinycnn": "TinyCNN",
-    "fast": "fast network",
-    "resnet14": "ResNet14",
-    "resnet18": "ResNet18",
-    "vgg16": "VGG16",
-    "odenet": "ODENet",
-    "odenet64": "ODENet64",
-    "anode": "ANODE",
-    "sonode": "SONODE",
-    "hbnode": "HBNODE",
-    "sdenet": "SDENet",
-    "dp_sgd": "DP-SGD",
-    "relaxloss": "RelaxLoss",
-    "mmd_mixup": "mixup with MMD",
-}
-
-
 # how signals that come with the package were made, where their record does not say
 USUAL_QUERY = {"dataset": "cifar10", "draws": "plain", "queries": 1}
 LACKS = (
@@ -177,18 +156,18 @@ class Source:
         """
         return self.samples[self.audited]
 
-    def column(self, number: int) -> int:
-        """The audited column of the image of this number; ValueError where it was not queried,
-        or set aside.
+    def audited_index(self, number: int) -> int:
+        """Where the image of this number stands among the audited columns; ValueError where it was
+        not queried, or set aside.
         """
-        columns = np.flatnonzero(self.numbers == number)
-        if not len(columns):
+        indices = np.flatnonzero(self.numbers == number)
+        if not len(indices):
             near = self.numbers[np.argsort(np.abs(self.numbers - number), kind="stable")[:3]]
             raise ValueError(
                 f"sample {number} is not among the {len(self.numbers):,} audited ones; near it are"
                 f" {', '.join(map(str, sorted(near)))}"
             )
-        return int(columns[0])
+        return int(indices[0])
 
     def scores(self, attack: str) -> Scores:
         """Scores of one attack on every model in turn, computed once."""
@@ -380,55 +359,6 @@ def pools_of(entry: Source | Iterable[Source]) -> set[str]:
     """Keys of the pools of what an explorer offers: a source, or several."""
     sources = [entry] if isinstance(entry, Source) else entry
     return {source.info.get("pool") or source.label for source in sources}
-
-
-def label(info: dict, recipe: dict) -> str:
-    """Who was queried and how, in words: "digits, ResNet14 (d5ec), dropout 0.02, 3 queries"."""
-    return ", ".join([trained(info, recipe), *queried(info)])
-
-
-def trained(info: dict, recipe: dict) -> str:
-    """The networks in words: "digits, TinyCNN as spiking network, T = 1, hybrid (d5ec)"."""
-    network = " ".join(NAMES.get(word, word) for word in info.get("family", "?").split())
-    if "base" in info and info.get("timesteps"):
-        base = NAMES.get(info["base"], info["base"])
-        network = f"{base} as spiking network, T = {info['timesteps']}, {way(recipe)}"
-    words = []
-    for key in (info.get("dataset"), network, recipe.get("defense")):
-        if key:
-            words.append(NAMES.get(key, key))
-    key = f" ({info['pool'][:4]})" if info.get("pool") else ""
-    return ", ".join(words) + key
-
-
-def way(recipe: dict) -> str:
-    """How spiking networks were made."""
-    if not recipe.get("parent"):
-        return "direct"
-    return "hybrid" if recipe.get("epochs") else "converted"
-
-
-def queried(info: dict) -> list[str]:
-    """How networks were queried, in words; [] for one plain query at the end of training."""
-    words = []
-    if info.get("epoch"):
-        words.append(f"epoch {info['epoch']}")
-    if info.get("output"):
-        words.append(f"behind {info['output']}")
-    drawn = info.get("draws", "plain")
-    how = {"steps": "step by step", "noise": "with noise", "plain": ""}.get(drawn, drawn)
-    if info.get("noise") is False:
-        how = "noise off"
-    if info.get("input_dropout"):
-        how += f" {info['input_dropout']:g}"
-    if how:
-        words.append(how)
-    count = info.get("queries", 1)
-    if count > 1:
-        words.append(f"{count} queries")
-    if info.get("activity"):
-        words.append("with activity")
-    return words
 
 
 def only(scores: Scores, target: int | str) -> Scores:

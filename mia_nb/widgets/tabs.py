@@ -10,11 +10,12 @@ from IPython.display import HTML, Markdown, display
 
 from mia_nb import escape
 from mia_nb.checks import shown
-from mia_nb.widgets.compare import compare, dropout, latency, noise
+from mia_nb.widgets.compare import compare
 from mia_nb.widgets.explorer import Explorer, message, show_live
 from mia_nb.widgets.exposed import exposed
 from mia_nb.widgets.sample import sample
 from mia_nb.widgets.scores import scores
+from mia_nb.widgets.settings import dropout, latency, noise
 from mia_nb.widgets.stored import NOTHING, WANTED, Source, list_of_sources, pools_of
 from mia_nb.widgets.stored import sources as sources_of
 

@@ -14,7 +14,8 @@ from mia_nb import store
 from mia_nb._files import parse_json, replacing
 from mia_nb.examples import examples, load_example, thumbnails
 from mia_nb.types import Signals
-from mia_nb.widgets.stored import Source, Thumbnails, label, sources
+from mia_nb.widgets.stored import Source, Thumbnails, sources
+from mia_nb.widgets.words import label
 
 INDEX = "workshop.json"
 BUILD = "make it with: mia-nb run workshop-electives"

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-import ipywidgets as W
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -18,23 +17,11 @@ from mia_nb.metrics.frontier import frontier_means
 from mia_nb.plots import samples as pictures
 from mia_nb.plots import teaching
 from mia_nb.types import Scores
-from mia_nb.widgets.explorer import (
-    MARK,
-    ROW,
-    Explorer,
-    Ticks,
-    View,
-    buttons,
-    dropdown,
-    message,
-    plain,
-    slider,
-    steps,
-    with_line,
-    worded,
-)
-from mia_nb.widgets.pictures import with_interval
+from mia_nb.widgets.controls import Ticks, attack_options, buttons, count, dropdown, slider, steps
+from mia_nb.widgets.explorer import Explorer, View, message
+from mia_nb.widgets.figure import MARK, plain, with_line
 from mia_nb.widgets.stored import Source
+from mia_nb.widgets.words import with_interval
 from mia_nb.workshop.game import WITHOUT_IMAGES, pictured
 from mia_nb.workshop.measures import (
     FAMILIES,
@@ -190,7 +177,7 @@ def null(source: Source) -> Explorer:
         return View(sentence, {"null": plain(figure)}, pd.DataFrame([row]), note)
 
     controls = {
-        "attack": dropdown("attack", worded(TESTED), TESTED[0]),
+        "attack": dropdown("attack", attack_options(TESTED), TESTED[0]),
         "design": buttons("design", list(DESIGNS), PAIR_HELD_OUT),
         "models": steps("models", sizes, sizes[-1]),
     }
@@ -420,7 +407,7 @@ def leak(source: Source) -> Explorer:
 
     last = len(pictured(source)) - 1
     controls = {
-        "image": W.IntSlider(description="image", min=0, max=last, value=3, **ROW),
+        "image": count("image", 0, last, 3),
         "sigma": steps("sigma", SIGMAS, 2),
     }
     return Explorer(LEAK, controls, cache(draw), rows=[["record"]])

@@ -19,16 +19,9 @@ from mia_nb.plots.samples import sheet
 from mia_nb.plots.scores import row_of
 from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER
 from mia_nb.plots.teaching import guesser
-from mia_nb.widgets.explorer import (
-    ROW,
-    Explorer,
-    Ticks,
-    View,
-    message,
-    plain,
-    with_layout,
-    with_title,
-)
+from mia_nb.widgets.controls import Ticks, count
+from mia_nb.widgets.explorer import Explorer, View, message
+from mia_nb.widgets.figure import plain, with_layout, with_title
 from mia_nb.widgets.stored import Source
 
 TITLE = "The membership game"
@@ -166,7 +159,7 @@ def game(source: Source, *, target: int = 0) -> Explorer:
         return {"accuse": (*accused, label)}
 
     controls = {
-        "hand": W.IntSlider(description="hand", min=1, max=DEALS, value=1, **ROW),
+        "hand": count("hand", 1, DEALS),
         "score": W.ToggleButton(description="submit", button_style="success"),
         "accuse": Ticks("in the training data?", hand_of(1).labels, limit=2 * SIDE),
     }

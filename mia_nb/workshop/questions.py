@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import ipywidgets as W
 from IPython.display import HTML, display
 
-from mia_nb.widgets.explorer import show_live, steps
+from mia_nb.widgets.controls import steps
+from mia_nb.widgets.explorer import show_live
 
 BOX = (
     '<div role="status" style="border-left:4px solid #009E73;padding:.2rem'

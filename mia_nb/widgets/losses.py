@@ -1,0 +1,57 @@
+"""Training losses of one sample along the epochs, by the models that trained on it."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from mia_nb.plots import samples as pictures
+from mia_nb.widgets.stored import Source
+
+KEPT = 1e8  # largest number of losses of one pool in memory
+
+
+@lru_cache(2)  # for all explorers together: each entry may take 400 MB
+def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
+    """(log losses (M, E, N), quartiles of the members' losses (3, E)); None where none are stored.
+
+    M: the first models, as many as `KEPT` allows.
+    """
+    first = source.trace(0)
+    if first is None:
+        return None
+    models = min(len(source.signals.margin), max(1, int(KEPT / first.size)))
+    losses = np.stack([source.trace(model) for model in range(models)])
+    trained = [log[:, ~np.isnan(log).all(0)] for log in losses]
+    quartiles = [np.nanquantile(log, [0.25, 0.5, 0.75], axis=1) for log in trained]
+    return losses, np.exp(np.mean(quartiles, axis=0))
+
+
+@lru_cache(8)
+def losses_picture(
+    source: Source, models: tuple[int, ...], column: int, target: int | None = None
+) -> dict:
+    """Losses of those of these models that trained on the sample, and of the target where `target`
+    is given.
+    """
+    losses = losses_of(source)
+    if losses is None:
+        return pictures.empty("no training losses are stored with this pool")
+    logs, quartiles = losses
+    all_lines = np.exp(logs[:, :, column])
+    # NaN in every epoch: not trained on; in some, the incomplete last batch was left out
+    trained = ~np.isnan(all_lines).all(1)
+    shown = [model for model in models if model < len(all_lines) and trained[model]]
+    lines = all_lines[shown]
+    target_line = None
+    if target is not None and target < len(all_lines) and trained[target]:
+        target_line = all_lines[target]
+    last_losses = lines[:, -1][~np.isnan(lines[:, -1])]
+    sample_text = "no reference trained on it"
+    if len(last_losses):
+        sample_text = f"{np.median(last_losses):.2g} here"
+    return pictures.sample_traces(
+        lines,
+        quartiles,
+        f"loss in the last epoch: {sample_text}, {quartiles[1, -1]:.2g} for the median member",
+        own=target_line,
+    )

@@ -1,0 +1,230 @@
+"""Which stored results can be compared, and which networks without time, noise or dropout stand
+beside them.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from mia_nb import store
+from mia_nb.digests import digest
+from mia_nb.widgets.stored import Source
+from mia_nb.widgets.words import trained
+
+# what a query is where its record says nothing
+PLAIN_QUERY = {
+    "input_dropout": 0.0,
+    "queries": 1,
+    "temperature": 1.0,
+    "output": None,
+    "output_args": None,
+    "epoch": None,
+    "limit": None,
+}
+# entries of `info` that pools share which differ in their noise alone
+SHARED_QUERY = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
+
+
+def query_kind(source: Source) -> str:
+    """What its queries are; stored sources say so without being read."""
+    return source.info.get("draws") or source.signals.query_kind
+
+
+def query_count(source: Source) -> int:
+    """How often it was queried; stored sources say so without being read."""
+    return int(source.info.get("queries") or source.signals.margin.shape[1])
+
+
+def same_images(first: Source, second: Source) -> bool:
+    """Whether the same samples of the same images were queried, as far as stored: digest, sample
+    numbers, labels.
+    """
+    digests = set()
+    for source in (first, second):
+        if source.pool is not None and source.pool.has("images.json"):
+            digests.add(source.pool.read_json("images.json", digest=str)["digest"])
+    if len(digests) > 1:
+        return False
+    labels = [source.signals.labels[source.audited] for source in (first, second)]
+    return np.array_equal(first.numbers, second.numbers) and np.array_equal(*labels)
+
+
+def comparison_key(source: Source, *, ignoring: Iterable[str] = ()) -> tuple:
+    """Equal for sources whose scores can be compared row by row: the same members and samples,
+    queried in the same way, up to the settings of the query that are ignored.
+    """
+    if source.pool is None or source.folder is None:
+        signals = source.signals
+        arrays = (signals.member, signals.labels, signals.population)
+        samples = [digest(*(array for array in arrays if array is not None))]
+    else:
+        member = source.pool.files().get("member.npy")
+        numbers = source.folder.files().get("samples.npy")
+        samples = [member, numbers, *source.rows, source.info.get("dataset")]
+    query = dict(PLAIN_QUERY)
+    for name in PLAIN_QUERY:
+        if source.info.get(name):
+            query[name] = source.info[name]
+    query["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
+    return *samples, json.dumps(without(query, *ignoring), sort_keys=True)
+
+
+def architecture_key(source: Source) -> str:
+    """Equal for spiking networks of one architecture whose dropout masks have one scope; of a
+    network without a recipe its label.
+    """
+    if not source.recipe:
+        return source.label
+    args = source.recipe.get("model_args", {}).get("base_args")
+    return json.dumps([source.info.get("base"), args, source.info.get("mask_scope")])
+
+
+def network_name(source: Source, timesteps: int | str) -> str:
+    """The network of so many time steps in words."""
+    if not source.recipe:
+        return f"{source.label}, T = {timesteps}"
+    return trained(source.info | {"timesteps": timesteps, "pool": ""}, source.recipe)
+
+
+def training_key(source: Source, pools: dict[str, store.Folder]) -> str:
+    """Equal for pools that were trained alike but for their number of time steps."""
+    recipe = without(source.recipe, "epochs", "model_args", "parent")
+    args = without(source.recipe.get("model_args", {}), "timesteps")
+    args["calibration"] = without(args.get("calibration") or {}, "fit_T")
+    first = ancestors(source, pools)[-1:]
+    scope = source.info.get("mask_scope")
+    return json.dumps([recipe, args, network_name(source, "any"), first, scope], sort_keys=True)
+
+
+def without(record: dict, *names: str) -> dict:
+    """The record less some entries."""
+    return {name: value for name, value in record.items() if name not in names}
+
+
+def has_dropout(source: Source) -> bool:
+    """Whether it was queried with input dropout of a known rate."""
+    return query_kind(source) == "dropout" and bool(source.info.get("input_dropout"))
+
+
+def key_without_dropout(source: Source) -> tuple:
+    """Equal for sources of one pool that were queried alike but for input dropout."""
+    return source.info.get("pool"), *comparison_key(
+        source, ignoring=("input_dropout", "queries", "draws")
+    )
+
+
+def flow_of(source: Source) -> dict:
+    """The equation of a network that solves one; {} for others."""
+    return source.info.get("flow") or {}
+
+
+def key_without_noise(source: Source) -> str:
+    """Equal for sources that were trained and queried alike but for the strength of their noise."""
+    if not flow_of(source):
+        return json.dumps([source.label])
+    args = without(source.recipe.get("model_args", {}), "k")
+    recipe = without(source.recipe, "snapshots") | {"model_args": args}
+    equation = without(flow_of(source), "k", "sigma", "noise_sd")
+    query = {name: source.info.get(name) for name in SHARED_QUERY}
+    return json.dumps([recipe, equation, query], sort_keys=True, default=str)
+
+
+def noise_off(source: Source, sources: Sequence[Source]) -> Source | None:
+    """The newest plain outputs of the same models on the same samples, at the same epoch, with the
+    noise switched off.
+    """
+    pool = source.info.get("pool")
+    if not pool:
+        return None
+    wanted = comparison_key(source, ignoring=("queries", "draws"))
+    for other in reversed(sources):
+        if other.info.get("pool") != pool or other.info.get("noise") is not False:
+            continue
+        if query_kind(other) != "plain":
+            continue
+        if comparison_key(other, ignoring=("queries", "draws")) == wanted:
+            return other
+    return None
+
+
+def pools_beside(sources: Sequence[Source]) -> dict[str, store.Folder]:
+    """Every pool beside these, by the first twelve letters of its key: a parent need not have been
+    queried.
+    """
+    roots = {source.pool.path.parent for source in sources if source.pool is not None}
+    pools = {}
+    for root in roots:
+        for folder in store.folders(root, "pool"):
+            pools[folder.path.name.rsplit("-", 1)[1]] = folder
+    return pools
+
+
+def ancestors(source: Source, pools: dict[str, store.Folder]) -> list[str]:
+    """Keys of the pools that this one was derived from, the nearest first."""
+    keys: list[str] = []
+    folder = source.pool
+    # of a damaged parent nothing more is known
+    with contextlib.suppress(ValueError, OSError, KeyError):
+        while folder is not None and (key := folder.recipe.get("parent")):
+            keys.append(key)
+            folder = pools.get(key[:12])
+    return keys
+
+
+def network_without_time(
+    spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
+) -> Source | None:
+    """The ordinary network beside these spiking ones: one that any of them was made from, before
+    others of the same architecture.
+    """
+    for network in spiking:
+        source = ancestor(network, sources, pools)
+        if source is not None:
+            return source
+    return ordinary_network(spiking[-1], sources)
+
+
+def ancestor(
+    spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]
+) -> Source | None:
+    """The network that a spiking one was made from, queried in the same way; of shipped ones, whose
+    parents are not stored, the first models of its recipe.
+    """
+    keys = ancestors(spiking, pools)
+    made_from = without(spiking.info.get("made_from") or {}, "num_models")
+    for source in reversed(sources):
+        if source.info.get("timesteps"):
+            continue
+        if source.info.get("pool") in keys and comparison_key(source) == comparison_key(spiking):
+            return source
+        if made_from and without(source.recipe, "num_models") == made_from:
+            first = _first_models(source, len(spiking.signals.margin))
+            if comparison_key(first) == comparison_key(spiking):
+                return first
+    return None
+
+
+def _first_models(source: Source, count: int) -> Source:
+    """The source with its first `count` models alone, as targets and as references."""
+    signals = source.signals
+    if len(signals.margin) == count:
+        return source
+    signals = signals.select(models=slice(0, count))
+    return Source(source.label, signals, info=source.info, classes=source.classes)
+
+
+def ordinary_network(spiking: Source, sources: Sequence[Source]) -> Source | None:
+    """The newest network without time and of the same architecture that was queried in the same
+    way.
+    """
+    wanted = comparison_key(spiking)
+    base = spiking.info.get("base")
+    for source in reversed(sources):
+        same_base = base is None or source.info.get("family") in (base, None)
+        if not same_base or source.info.get("timesteps") or source.recipe.get("defense"):
+            continue
+        if comparison_key(source) == wanted:
+            return source
+    return None

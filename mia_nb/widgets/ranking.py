@@ -1,0 +1,145 @@
+"""Which samples are exposed: how much higher their scores are where they are members, and a test of
+whether that is more than chance.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mia_nb import auditing
+from mia_nb.metrics.agreement import rank_correlation
+from mia_nb.metrics.uncertainty import half_width, interval
+from mia_nb.types import Scores
+from mia_nb.widgets.stored import Source, rows_of
+
+PAGE = 24  # samples on a page of the list
+ALL_TESTED = 5000  # up to so many samples the test redraws masks for all of them
+# of more samples masks are redrawn for the first of the list, and for others drawn at random
+FIRST_TESTED = 480
+OTHERS_TESTED = 2000
+
+
+class Ranking(NamedTuple):
+    """Audited samples by mean standardised separation of their scores."""
+
+    value: np.ndarray  # (N,) standard deviations of the scores; NaN where a side is missing
+    half: np.ndarray  # (N,) half of the 95 % interval, NaN where it cannot be told
+    units: str  # what the interval is over
+    order: np.ndarray  # samples, most exposed first, NaN left out
+    # between halves of the targets: rank correlation, how many of a page both put on top
+    agreement: tuple[float, int]
+
+
+class Tested(NamedTuple):
+    """What redrawn masks say about the separations."""
+
+    table: pd.DataFrame  # of auditing.vulnerability
+    null: np.ndarray  # separations under redrawn masks
+    indices: np.ndarray  # of the audited samples whose masks were redrawn
+
+
+@lru_cache(16)
+def ranking(source: Source, attack: str) -> Ranking:
+    """Separation of every sample over all targets, and how far two halves of the targets agree."""
+    scores = source.scores(attack)
+    value, half, units = separations(scores)
+    order = np.argsort(-value, kind="stable")
+    ranked = order[~np.isnan(value[order])]
+    return Ranking(value, half, units, ranked, agreement(scores))
+
+
+def agreement(scores: Scores) -> tuple[float, int]:
+    """(rank correlation of the separations in two halves of the targets, number of samples on the
+    first page of both); NaN and 0 where there is one pair of targets.
+    """
+    pairs = np.unique(scores.pair)
+    if len(pairs) < 2:
+        return np.nan, 0
+    halves = []
+    for side in (pairs[::2], pairs[1::2]):
+        halves.append(separations(rows_of(scores, np.isin(scores.pair, side)))[0])
+    known = np.isfinite(halves).all(0)
+    first, second = (half[known] for half in halves)
+    correlation = rank_correlation(first, second) if known.sum() > 2 else np.nan
+    return correlation, len(most_exposed(first) & most_exposed(second))
+
+
+def most_exposed(value: np.ndarray) -> set[int]:
+    """Indices of the largest values, as many as a page holds."""
+    return set(np.argsort(-value, kind="stable")[:PAGE].tolist())
+
+
+def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
+    """How much higher a sample's score is in targets that were trained on it, in standard
+    deviations of a target's scores over samples.
+
+    With complementary pairs: mean and Student's t over the pairs of targets. In other designs: mean
+    of the targets with the sample less mean of those without it, Student's t with one variance.
+
+    Returns:
+        The mean separation (N,), half the width of its 95 % interval (N,), and in words what both
+        are over.
+    """
+    mean = np.nanmean(scores.value, axis=1)
+    spread = np.nanstd(scores.value, axis=1)
+    z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
+    pairs = [np.flatnonzero(scores.pair == number) for number in np.unique(scores.pair)]
+    if all(len(rows) == 2 and np.logical_xor(*scores.member[rows]).all() for rows in pairs):
+        gaps = []
+        for first, second in pairs:
+            gaps.append(np.where(scores.member[first], 1, -1) * (z[first] - z[second]))
+        gap = np.stack(gaps)
+        low, high = interval(gap, np.arange(len(gap)))
+        return gap.mean(0), (high - low) / 2, f"{len(gap)} pairs of targets"
+    inside = ~np.isnan(z) & scores.member
+    outside = ~np.isnan(z) & ~scores.member
+    n1 = inside.sum(0)
+    n0 = outside.sum(0)
+    with_it = masked_mean(z, inside)
+    without = masked_mean(z, outside)
+    squares = np.where(inside, (z - with_it) ** 2, 0).sum(0)
+    squares += np.where(outside, (z - without) ** 2, 0).sum(0)
+    degrees = n1 + n0 - 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        half = half_width(squares / degrees * (1 / n1 + 1 / n0), degrees + 1)
+    return with_it - without, half, f"{len(z)} targets without pairs"
+
+
+@lru_cache(4)
+def tested(source: Source, attack: str, n_resamples: int) -> Tested:
+    """The test of all samples, or of the first in the list and others drawn at random; a sample
+    whose masks were not redrawn counts with p = 1.
+    """
+    signals = source.signals
+    count_audited = len(source.audited)
+    scores = source.scores(attack)
+    indices = np.arange(count_audited)
+    if count_audited > ALL_TESTED:
+        others = np.random.default_rng(0).choice(count_audited, OTHERS_TESTED, replace=False)
+        first = ranking(source, attack).order[:FIRST_TESTED]
+        indices = np.unique(np.concatenate([first, others]))
+        chosen = [source.audited[indices], np.flatnonzero(signals.population)]
+        signals = signals.select(samples=np.sort(np.concatenate(chosen)))
+    null: list[np.ndarray] = []
+
+    def null_scores() -> Iterator[Scores]:
+        """Redrawn scores, NaN for samples that were not redrawn."""
+        for redrawn in auditing.null_scores(attack, signals, n_resamples=n_resamples):
+            null.append(separations(redrawn)[0].astype(np.float32))
+            value = np.full((len(redrawn.value), count_audited), np.nan)
+            member = np.zeros(value.shape, bool)
+            value[:, indices] = redrawn.value
+            member[:, indices] = redrawn.member
+            yield replace(redrawn, value=value, member=member)
+
+    table = auditing.vulnerability(scores, null=null_scores())
+    return Tested(table, np.concatenate(null), indices)
+
+
+def masked_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(N,) mean of each column where the mask (M, N) holds, NaN where it holds nowhere."""
+    return np.ma.array(values, mask=~mask).mean(0).filled(np.nan)

@@ -1,0 +1,397 @@
+"""One explorer for whatever differs in one or two settings: a setting beside its reference, and a
+metric against the setting. `latency`, `dropout` and `noise` open it on their own axes.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from mia_nb import attacks, plots
+from mia_nb.metrics.tables import rows_of
+from mia_nb.plots.tables import metric_name
+from mia_nb.widgets.contrast import (
+    ENERGY_WORDS,
+    SCORES_KEPT,
+    Measurements,
+    all_but,
+    numbers,
+    offered_attacks,
+    offered_targets,
+)
+from mia_nb.widgets.controls import END, chooser, dropdown, steps
+from mia_nb.widgets.explorer import Explorer, View, message
+from mia_nb.widgets.families import MORE_RATES, Family, Outputs, by_dropout, by_noise, by_time
+from mia_nb.widgets.figure import plain, with_layout, with_line
+from mia_nb.widgets.pictures import INSIDE
+from mia_nb.widgets.stored import Source, list_of_sources
+
+# with the first rows of the table they fit a screen of 768 pixels
+HEIGHTS = {"curve": 260, "roc": 260, "histogram": 165}
+LOGARITHMIC = ("t", "queries", "outputs", "energy")
+ENERGY = "energy"  # no setting but a measured quantity that may stand on the horizontal axis
+METRICS = [
+    ("AUC", ("auc", None)),
+    ("TPR at 0.1 % FPR", ("tpr", 0.001)),
+    ("TPR at 1 % FPR", ("tpr", 0.01)),
+    ("TPR at 10 % FPR", ("tpr", 0.1)),
+    ("test accuracy", ("test_acc", None)),
+    ("train - test accuracy", ("gap", None)),
+]
+
+
+def latency(sources: Sequence[Source]) -> Explorer:
+    """What an attacker learns from one output after t time steps, and what the output costs, beside
+    the ordinary network that the spiking one was made from.
+
+    Parameters:
+        sources: stored results to look for networks in, as `widgets.sources` lists them
+
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` exports it. Without sources a message that says what to run.
+
+    Networks: every spiking pool that was queried step by step (query(..., per_step=True); t: the
+    readout of the first t steps, or step t alone), and every set of spiking pools of one
+    architecture with the same members (t: their T). The ordinary network has the same members and
+    was queried in the same way, input dropout included; a parent comes before any other of the same
+    architecture. Intervals are those of `mia.summary`, the difference of AUC is paired
+    (`metrics.difference`). Where operations are known, as of the signals that come with the
+    package, every metric also stands against the energy of the arithmetic for one image.
+
+    Caveat: networks that differ in accuracy compare unfairly; an attacker who is shown the outputs
+        of all steps has more than one. Memory, which takes most of a chip's energy, is not counted.
+    """
+    if_none = (
+        "no spiking network is stored that was queried at several time steps; make some with:"
+        " mia-nb run all --preset demo"
+    )
+
+    return settings_explorer(
+        "Latency",
+        "Does an attacker learn more from more time steps?",
+        by_time(list_of_sources(sources)),
+        {"way": "made", "t": "steps t"},
+        if_none=if_none,
+        start=lambda family: tuple(family.outputs)[(len(family.outputs) - 1) // 2],
+        horizontal_axes=("t", ENERGY),
+        without_reference="no ordinary network with the same members was queried in this way",
+    )
+
+
+def dropout(sources: Sequence[Source]) -> Explorer:
+    """Attack success over input dropout p and queries Q, beside the plain query.
+
+    Parameters:
+        sources: stored results to look for pools in, as `widgets.sources` lists them
+
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` exports it. Without sources a message that says what to run.
+
+    Pools: those with stored signals of the plain query and of at least one p (query(...,
+    input_dropout=p, queries=Q)); Q queries are the first Q of those made, so that points of one p
+    share their masks. Intervals are those of `mia.summary`, the difference of AUC is paired
+    (`metrics.difference`).
+
+    Caveat: the largest of many points is the largest of many numbers; p and Q chosen on what is
+        evaluated flatter the attacker, `metrics.choose` takes them from other models.
+    """
+    if_none = (
+        "no pool is stored that was queried plainly and with input dropout; make one with:"
+        f" {MORE_RATES}"
+    )
+    return settings_explorer(
+        "Dropout",
+        "Does input dropout help the attacker?",
+        by_dropout(list_of_sources(sources)),
+        {"p": "p", "queries": "queries Q"},
+        if_none=if_none,
+        start=lambda family: (min(family.outputs)[0], END),
+        horizontal_axes=("p", "queries"),
+    )
+
+
+def noise(sources: Sequence[Source]) -> Explorer:
+    """Networks whose outputs are random: the attack after R averaged outputs, beside the same
+    networks with their noise off.
+
+    Parameters:
+        sources: stored results to look for pools in, as `widgets.sources` lists them
+
+    Returns:
+        An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
+        shows, `csv()` exports it. Without sources a message that says what to run.
+
+    Pools that differ in the noise per step k alone share an entry, sigma chooses among them. The
+    attack averages the margins of the first R outputs, of target and references alike; attacks that
+    read how outputs differ (lira_joint) are left out. Noise off: the same models queried once
+    without their noise. `metrics.query_curve` has the closed form of what averaging tends to.
+
+    Caveat: noise that is fresh in every output averages away; what is left after it may be as
+        little or as much as without it.
+    """
+    return settings_explorer(
+        "Noise is not privacy",
+        "What is left of the noise when outputs are averaged?",
+        by_noise(list_of_sources(sources)),
+        {"sigma": "sigma", "outputs": "outputs R"},
+        if_none="no model with noise was queried twice yet; make some with:"
+        " mia-nb run 09_neural_de --preset tour",
+        start=lambda family: (next(iter(family.outputs))[0], END),
+        horizontal_axes=("outputs", "sigma"),
+        without_reference="outputs with the noise off are not stored:"
+        " query(pool, images, noise=False), and all else as here",
+    )
+
+
+def settings_explorer(
+    title: str,
+    question: str,
+    families: dict[str, Family],
+    axes: dict[str, str],
+    *,
+    if_none: str,
+    start: Callable[[Family], tuple],
+    horizontal_axes: Sequence[str],
+    without_reference: str = "",
+) -> Explorer:
+    """The explorer of families of outputs that differ in one or two settings: a setting beside its
+    reference, and a metric against a setting.
+
+    Parameters:
+        title: the explorer's name
+        question: what it answers, in a sentence
+        families: by name
+        axes: {setting: what it is called}, in the order of a family's keys; each has a slider
+        if_none: the message where there is no family
+        start: gives the settings that are shown first of a family
+        horizontal_axes: settings that may stand on the horizontal axis, the default first, and
+            "energy", which is offered where it is known of all outputs
+        without_reference: a remark beside outputs that have no reference
+    """
+    if not families:
+        return message(title, if_none)
+    measured = Measurements()
+
+    @lru_cache(SCORES_KEPT)
+    def family_table(pool: str, attack: str, target: int | str) -> pd.DataFrame:
+        """The long table of a family, with a column for each setting."""
+        tables = []
+        for place, outputs in families[pool].outputs.items():
+            settings = dict(zip(axes, place, strict=True))
+            table = measured.table(outputs, attack, target)
+            tables.append(table.assign(**settings, energy=outputs.energy))
+        return pd.concat(tables, ignore_index=True)
+
+    def shown_of(pool: str, **values: object) -> list[Outputs]:
+        """The chosen setting, and its reference if it has one."""
+        chosen = families[pool].outputs[tuple(values[name] for name in axes)]
+        return [chosen] if chosen.reference is None else [chosen, chosen.reference]
+
+    def draw(
+        pool: str,
+        attack: str,
+        target: int | str,
+        show: tuple[str, float | None],
+        along: str,
+        **place: object,
+    ) -> View:
+        """The setting beside its reference, their difference, and a metric along one setting."""
+        family = families[pool]
+        shown = shown_of(pool, **place)
+        contrast = measured.contrast(shown, attack, target)
+        along_all = family_table(pool, attack, target)
+        references = []
+        for outputs in shown[1:]:
+            references.append(contrast.tables[outputs].assign(energy=outputs.energy))
+
+        lines = curve(along_all, references, axes, along, show, attack)
+        chosen = place.get(along, shown[0].energy)  # of a setting, or the energy
+        if is_number(chosen):
+            lines = with_line(lines, chosen)
+        figures = measured.pictures(tuple(shown), attack, target)
+        histogram = with_layout(figures["histogram"], legend=INSIDE)
+        figures = figures | {"histogram": histogram, "curve": lines}
+
+        long = pd.concat([along_all, *references], ignore_index=True)
+        texts = numbers(on_one_line(long, place, along), shown[0])
+        notes = contrast.notes(caption=family.caption, tried=len(family.outputs))
+        if len(shown) == 1:
+            notes.append(without_reference)
+        return contrast.view(figures, texts, long, notes)
+
+    def clicked(number: int, values: dict) -> dict:
+        """The settings of a point of the curve."""
+        place = tuple(families[values["pool"]].outputs)[number]
+        return dict(zip(axes, place, strict=True))
+
+    controls = {"pool": chooser("pool", families)}
+    follow = {}
+    first = start(next(iter(families.values())))
+    for number, (name, words) in enumerate(axes.items()):
+        controls[name] = steps(words, [first[number]], first[number])
+        follow[name] = offered_settings(families, tuple(axes), number)
+    controls |= {
+        "attack": dropdown("attack"),
+        "target": dropdown("target"),
+        "show": dropdown("show", METRICS, METRICS[0][1]),
+        "along": dropdown("against"),
+    }
+    follow |= {
+        "attack": {"options": lambda **values: offered_attacks(shown_of(**values))},
+        "target": {"options": lambda **values: offered_targets(shown_of(**values))},
+        "along": {"options": lambda pool: offered_axes(families[pool], axes, horizontal_axes)},
+    }
+    return Explorer(
+        title,
+        controls,
+        draw,
+        question=question,
+        rows=[["curve", "roc"], ["histogram"]],
+        follow=follow,
+        pools={name: family.sources for name, family in families.items()},
+        heights=HEIGHTS,
+        shares={"roc": 2},
+        clicks={"curve": clicked},
+    )
+
+
+def offered_axes(
+    family: Family, axes: dict[str, str], horizontal_axes: Sequence[str]
+) -> list[tuple[str, str]]:
+    """What may stand on the horizontal axis of this family, in words and by key."""
+    offered = []
+    for name in horizontal_axes:
+        if name != ENERGY or has_all_energies(family):
+            offered.append((axes.get(name, ENERGY_WORDS), name))
+    return offered
+
+
+def has_all_energies(family: Family) -> bool:
+    """Whether the energy of every output of a family, and of its references, is known."""
+    for outputs in family.outputs.values():
+        if outputs.energy is None:
+            return False
+        if outputs.reference is not None and outputs.reference.energy is None:
+            return False
+    return True
+
+
+def is_number(value: object) -> bool:
+    """Whether a setting lies on an axis."""
+    return isinstance(value, int | float)
+
+
+def offered_settings(families: dict[str, Family], axes: tuple[str, ...], number: int) -> dict:
+    """What the slider of a setting follows: the pool, and the settings before it."""
+    axis = axes[number]
+
+    def options(pool: str, **values: object) -> list:
+        """The values that outputs of this pool take at the settings chosen before."""
+        before = tuple(values[name] for name in axes[:number])
+        places = [place for place in families[pool].outputs if place[:number] == before]
+        offered = dict.fromkeys(place[number] for place in places)
+        return [(setting_text(value), value) for value in offered]
+
+    def nearest(**values: object) -> object:
+        """The value chosen before; where it is not offered the largest offered value below it, or
+        else the first.
+        """
+        offered = [value for _, value in options(**values)]
+        wanted = values[axis]
+        if wanted in offered:
+            return wanted
+        below = []
+        if is_number(wanted):
+            below = [value for value in offered if is_number(value) and value <= wanted]
+        return max(below, default=offered[0])
+
+    return {
+        "options": options,
+        "value": nearest,
+        "disabled": lambda **values: len(options(**values)) == 1,
+    }
+
+
+def curve(
+    table: pd.DataFrame,
+    references: Sequence[pd.DataFrame],
+    axes: dict[str, str],
+    x: str,
+    show: tuple[str, float | None],
+    attack: str,
+) -> dict:
+    """A metric against a setting, a line for each value of the other setting; the reference's level
+    is dashed. Against energy, where the reference has its place too, points say their last setting.
+    """
+    rows = rows_of(table, *show)
+    others = all_but(axes, x)
+    names = [""] * len(rows)
+    if others:
+        names = [_line_name(axes[others[0]], value) for value in rows[others[0]]]
+    rows = rows.assign(line=names)
+    levels = None
+    if references:
+        levels = rows_of(pd.concat(references), *show)
+        levels = levels.assign(line=levels["family"])
+    drawn = rows
+    if x == ENERGY:
+        drawn = pd.concat([rows, levels])
+        levels = None
+    x_title = axes.get(x, ENERGY_WORDS)
+    metric = metric_name(*show) if show[1] else metric_name(show[0])
+    sizes = f"{rows['targets'].iloc[0]} targets, n0 = {rows['n0'].min():,}"
+    figure = plots.lines(
+        drawn,
+        x,
+        levels=levels,
+        log=x in LOGARITHMIC,
+        shares=show[0] != "auc",
+        x_title=x_title,
+        y_title=metric,
+        title=f"{metric} of {attacks.in_words(attack)} against {x_title}",
+        caption=f"bars and bands 95 %; {sizes}",
+        height=440,
+    ).update_layout(meta="click a point")
+    _number_points(figure, rows, x, last=next(reversed(axes)))
+    return plain(figure)
+
+
+def _number_points(figure: go.Figure, rows: pd.DataFrame, x: str, *, last: str) -> None:
+    """Let a click on a point tell which row it is of; a hover still says the setting."""
+    places = {}
+    for number, (line, value) in enumerate(zip(rows["line"], rows[x], strict=True)):
+        places[line, value] = number
+    for trace in figure.data:
+        if trace.customdata is None:
+            continue
+        chosen = [places.get((trace.name or "", value)) for value in trace.customdata]
+        trace.text = [setting_text(value) for value in trace.customdata]
+        trace.hovertemplate = trace.hovertemplate.replace("%{customdata}", "%{text}")
+        trace.customdata = None if None in chosen else chosen
+        if x == ENERGY and trace.customdata is not None:
+            settings = rows[last].iloc[chosen]
+            trace.text = [f"{last} = {setting_text(value)}" for value in settings]
+            trace.update(mode="lines+markers+text", textposition="middle right")
+
+
+def _line_name(setting: str, value: object) -> str:
+    """What a line is called: words say themselves what they are, numbers of what."""
+    return value if isinstance(value, str) else f"{setting} = {setting_text(value)}"
+
+
+def on_one_line(table: pd.DataFrame, place: dict, x: str) -> pd.DataFrame:
+    """The rows that share all settings but x with this place, and those of references; against
+    what is measured, all rows.
+    """
+    for name, value in place.items():
+        if x in place and name != x:
+            table = table[table[x].isna() | (table[name] == value)]
+    return table
+
+
+def setting_text(value: object) -> str:
+    """A setting on a slider or in a legend."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

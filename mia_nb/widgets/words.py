@@ -1,0 +1,98 @@
+"""What explorers say in the same words everywhere: networks, queries, numbers and remarks."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+NO_IMAGES = "no images are stored with these signals"
+ORACLE = "thresholds set with hindsight (oracle)"
+NOT_MEASURABLE = "n/m"
+NAMES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "tinycnn": "TinyCNN",
+    "fast": "fast network",
+    "resnet14": "ResNet14",
+    "resnet18": "ResNet18",
+    "vgg16": "VGG16",
+    "odenet": "ODENet",
+    "odenet64": "ODENet64",
+    "anode": "ANODE",
+    "sonode": "SONODE",
+    "hbnode": "HBNODE",
+    "sdenet": "SDENet",
+    "dp_sgd": "DP-SGD",
+    "relaxloss": "RelaxLoss",
+    "mmd_mixup": "mixup with MMD",
+}
+
+
+def label(info: dict, recipe: dict) -> str:
+    """Who was queried and how, in words: "digits, ResNet14 (d5ec), dropout 0.02, 3 queries"."""
+    return ", ".join([trained(info, recipe), *queried(info)])
+
+
+def trained(info: dict, recipe: dict) -> str:
+    """The networks in words: "digits, TinyCNN as spiking network, T = 1, hybrid (d5ec)"."""
+    network = " ".join(NAMES.get(word, word) for word in info.get("family", "?").split())
+    if "base" in info and info.get("timesteps"):
+        base = NAMES.get(info["base"], info["base"])
+        network = f"{base} as spiking network, T = {info['timesteps']}, {way(recipe)}"
+    words = []
+    for key in (info.get("dataset"), network, recipe.get("defense")):
+        if key:
+            words.append(NAMES.get(key, key))
+    key = f" ({info['pool'][:4]})" if info.get("pool") else ""
+    return ", ".join(words) + key
+
+
+def way(recipe: dict) -> str:
+    """How spiking networks were made."""
+    if not recipe.get("parent"):
+        return "direct"
+    return "hybrid" if recipe.get("epochs") else "converted"
+
+
+def queried(info: dict) -> list[str]:
+    """How networks were queried, in words; [] for one plain query at the end of training."""
+    words = []
+    if info.get("epoch"):
+        words.append(f"epoch {info['epoch']}")
+    if info.get("output"):
+        words.append(f"behind {info['output']}")
+    drawn = info.get("draws", "plain")
+    how = {"steps": "step by step", "noise": "with noise", "plain": ""}.get(drawn, drawn)
+    if info.get("noise") is False:
+        how = "noise off"
+    if info.get("input_dropout"):
+        how += f" {info['input_dropout']:g}"
+    if how:
+        words.append(how)
+    count = info.get("queries", 1)
+    if count > 1:
+        words.append(f"{count} queries")
+    if info.get("activity"):
+        words.append("with activity")
+    return words
+
+
+def with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
+    """A value and its interval: "0.617 [0.547, 0.685]"; n/m for what is not known."""
+    if np.isnan(value):
+        return NOT_MEASURABLE
+    interval = NOT_MEASURABLE
+    if np.isfinite([low, high]).all():
+        interval = f"{low:{form}}, {high:{form}}"
+    return f"{value:{form}} [{interval}]"
+
+
+def number_text(number: float, form: str = ".3g") -> str:
+    """A number in a format; n/m for NaN."""
+    return NOT_MEASURABLE if np.isnan(number) else format(number, form)
+
+
+def remarks(texts: Iterable[str]) -> str:
+    """A view's note: each of the texts once, without empty ones."""
+    return "; ".join(dict.fromkeys(filter(None, texts)))
