@@ -94,7 +94,7 @@ def kernel(call: str, control: str, made: str, moves: int) -> tuple[float, float
     for number in range(moves):
         explorer._drawn, before = (
             0.0,
-            {name: figure.count for name, figure in explorer._figures.items()},
+            {name: figure.count for name, figure in explorer.page.figures.items()},
         )
         if values:
             value = values[(values.index(slider.value) + 1) % len(values)]
@@ -105,7 +105,11 @@ def kernel(call: str, control: str, made: str, moves: int) -> tuple[float, float
             )
         took.append(timed(lambda value=value: setattr(slider, "value", value)))
         sent.append(
-            sum(len(f.figure) for name, f in explorer._figures.items() if f.count != before[name])
+            sum(
+                len(f.figure)
+                for name, f in explorer.page.figures.items()
+                if f.count != before[name]
+            )
         )
     return 1000 * statistics.median(took), statistics.median(sent) / 1000
 

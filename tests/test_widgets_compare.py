@@ -246,7 +246,7 @@ def test_any_metric_stands_against_any_setting(sweep):
 
 def test_a_click_on_a_point_sets_every_setting_of_it(sweep):
     def clicked(*numbers):
-        sweep._on_mouse("curve", {"kind": "click", "numbers": numbers})
+        sweep.on_mouse("curve", {"kind": "click", "numbers": numbers})
         return sweep.values["p"], sweep.values["queries"]
 
     sweep.set(p=0.02, queries=6, along="queries")
@@ -297,7 +297,7 @@ def test_every_metric_stands_against_energy_where_the_reference_has_its_place_to
     assert (
         explorer.view.table["energy for an image, µJ"].str.startswith(("7.15", "12.2", "132")).all()
     )
-    explorer._on_mouse("curve", {"kind": "click", "numbers": [0]})
+    explorer.on_mouse("curve", {"kind": "click", "numbers": [0]})
     assert explorer.values["t"] == 1
 
 

@@ -60,7 +60,10 @@ def test_terms_are_explained_on_hover_in_sentence_and_numbers_and_nowhere_else()
 
     explorer = Explorer("AUC", {"x": slider("x", -10, 10, 1, 0.1)}, draw, rows=[["line"]])
     assert isinstance(explorer.widget, W.VBox)
-    said, numbers = explorer._sentence.value, explorer._numbers.value + explorer._note.value
+    said, numbers = (
+        explorer.page.sentence.value,
+        explorer.page.numbers.value + explorer.page.note.value,
+    )
     assert re.findall(r"<abbr [^>]*>(.*?)</abbr>", said) == ["RMIA", "members"]
     assert "than &lt;b&gt;" in said and "other images?" in said
     assert re.findall(r"<abbr [^>]*>(.*?)</abbr>", numbers) == ["PPV", "n0"]
@@ -69,27 +72,27 @@ def test_terms_are_explained_on_hover_in_sentence_and_numbers_and_nowhere_else()
 def test_a_moved_control_redraws_sentence_picture_and_table():
     explorer = small()
     widget = explorer.widget
-    before = explorer._figures["line"].count
+    before = explorer.page.figures["line"].count
     explorer.controls["x"].value = 3
-    assert explorer.view.sentence == "x is 3" and "x is 3" in explorer._sentence.value
-    assert explorer._figures["line"].count == before + 1
-    assert json.loads(explorer._figures["line"].figure)["layout"]["title"]["text"] == "slope 3"
-    assert "<div>3.0</div>" in explorer._numbers.value and "a note" in explorer._note.value
+    assert explorer.view.sentence == "x is 3" and "x is 3" in explorer.page.sentence.value
+    assert explorer.page.figures["line"].count == before + 1
+    assert json.loads(explorer.page.figures["line"].figure)["layout"]["title"]["text"] == "slope 3"
+    assert "<div>3.0</div>" in explorer.page.numbers.value and "a note" in explorer.page.note.value
     assert isinstance(widget, W.VBox)
 
 
 def test_a_refused_value_is_said_in_place_and_the_picture_stays():
     explorer = small()
     _ = explorer.widget
-    count = explorer._figures["line"].count
+    count = explorer.page.figures["line"].count
     explorer.controls["x"].value = 9
     assert (
-        "x=9 is above 8: move it down" in explorer._message.value
-        and 'role="alert"' in explorer._message.value
+        "x=9 is above 8: move it down" in explorer.page.message.value
+        and 'role="alert"' in explorer.page.message.value
     )
-    assert explorer._figures["line"].count == count and explorer.view.sentence == "x is 1"
+    assert explorer.page.figures["line"].count == count and explorer.view.sentence == "x is 1"
     explorer.controls["x"].value = 2
-    assert explorer._message.value == "" and explorer.view.sentence == "x is 2"
+    assert explorer.page.message.value == "" and explorer.view.sentence == "x is 2"
     with pytest.raises(ValueError, match="above 8"):
         explorer.set(x=9)
 
@@ -98,8 +101,8 @@ def test_an_unforeseen_error_is_one_line_in_place_and_no_trace():
     explorer = small()
     _ = explorer.widget
     explorer.controls["x"].value = -9
-    assert "KeyError: &#x27;inside&#x27;; please report this" in explorer._message.value
-    assert "Traceback" not in explorer._message.value
+    assert "KeyError: &#x27;inside&#x27;; please report this" in explorer.page.message.value
+    assert "Traceback" not in explorer.page.message.value
 
 
 def test_an_unknown_control_and_a_value_outside_its_options_are_refused():
@@ -119,7 +122,7 @@ def test_clicks_and_selections_arrive_as_control_or_state():
         "Pointed", {"x": slider("x", 0, 10, 1, 1)}, draw, rows=[["line"]], **options
     )
     _ = explorer.widget
-    picture = explorer._figures["line"]
+    picture = explorer.page.figures["line"]
     picture.event = {"kind": "click", "numbers": [7], "count": 1}
     picture.event = {"kind": "select", "numbers": [3, 4], "count": 2}
     assert explorer.view.sentence == "7 (3, 4)"
@@ -147,7 +150,7 @@ def test_in_batch_mode_an_explorer_is_a_static_figure_with_its_words_and_numbers
 def test_what_a_hand_can_do_is_said_on_a_live_page_alone(monkeypatch):
     explorer = widgets.scores([source()])
     _ = explorer.widget
-    live = json.loads(explorer._figures["histogram"].figure)["layout"]["title"]["text"]
+    live = json.loads(explorer.page.figures["histogram"].figure)["layout"]["title"]["text"]
     assert live.endswith("of cases; drag the line")
     shown = []
     monkeypatch.setenv("MIA_NB_MODE", "batch")
@@ -220,7 +223,7 @@ def test_a_drag_is_followed_at_its_first_step_and_caught_up_at_its_end():
             explorer.controls["x"].value = round(float(x), 1)
         first = explorer.view.sentence
         await asyncio.sleep(0.2)
-        return first, explorer.view.sentence, explorer._figures["line"].count
+        return first, explorer.view.sentence, explorer.page.figures["line"].count
 
     first, last, count = asyncio.run(drag())
     assert (first, last) == ("x is 1.1", "x is 5") and count <= 4
@@ -249,27 +252,27 @@ def test_pictures_appear_when_a_first_choice_that_failed_is_mended():
         ]
     )
     _ = explorer.widget
-    assert "membership" in explorer._message.value and explorer.view is None
+    assert "membership" in explorer.page.message.value and explorer.view is None
     with pytest.raises(ValueError, match="shows nothing yet"):
         explorer.csv()
     explorer.set(pool="b")
-    assert explorer._message.value == "" and "finds" in explorer._sentence.value
-    assert all(json.loads(figure.figure)["data"] for figure in explorer._figures.values())
+    assert explorer.page.message.value == "" and "finds" in explorer.page.sentence.value
+    assert all(json.loads(figure.figure)["data"] for figure in explorer.page.figures.values())
 
 
 def test_an_alert_stands_until_its_cause_is_gone():
     explorer = small()
     _ = explorer.widget
     explorer.controls["x"].value = 9
-    explorer._button("CSV", "the table", explorer.csv).click()
-    assert "x=9 is above 8" in explorer._message.value
+    explorer.page._button("CSV", "the table", explorer.csv).click()
+    assert "x=9 is above 8" in explorer.page.message.value
 
 
 def test_what_leaves_the_page_says_what_it_is_of(monkeypatch):
     explorer = widgets.scores([source()])
     explorer.set(target=3, attack="rmia")
     assert "pool: world; target: 3; attack: RMIA" in explorer.csv()
-    assert explorer._slug == "scores-and-roc-world"  # of file names
+    assert explorer.slug == "scores-and-roc-world"  # of file names
     shown = []
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     monkeypatch.setattr("mia_nb.widgets.explorer.display", shown.append)
@@ -295,11 +298,11 @@ def test_a_spreadsheet_gets_no_formula_from_a_class_name():
 
 def test_the_zoom_is_kept_while_a_slider_moves_and_given_up_for_another_pool():
     explorer = widgets.scores([source(), widgets.stored.Source("few", world(2, 300, leak=1.0))])
-    revision = explorer._styled("roc")["layout"]["uirevision"]
+    revision = explorer.page.styled("roc")["layout"]["uirevision"]
     explorer.set(threshold=positions(explorer)[20])
-    assert explorer._styled("roc")["layout"]["uirevision"] == revision
+    assert explorer.page.styled("roc")["layout"]["uirevision"] == revision
     explorer.set(pool="few")
-    assert explorer._styled("roc")["layout"]["uirevision"] != revision
+    assert explorer.page.styled("roc")["layout"]["uirevision"] != revision
 
 
 def test_samples_without_a_score_count_nowhere():
@@ -489,7 +492,7 @@ def test_nothing_stored_is_a_message_that_says_what_to_run(tmp_path):
     explorer = widgets.scores(widgets.sources(tmp_path, shipped=False))
     assert "mia-nb run all --preset demo" in explorer.error
     _ = explorer.widget
-    assert "nothing is stored" in explorer._message.value
+    assert "nothing is stored" in explorer.page.message.value
 
 
 def test_an_update_at_fifty_thousand_samples_and_sixteen_models_takes_milliseconds_of_the_kernel():
@@ -641,10 +644,10 @@ def test_the_line_in_the_histogram_is_dragged_to_the_nearest_threshold():
     explorer = widgets.scores([source()])
     _ = explorer.widget
     before = explorer.values["threshold"]
-    explorer._figures["histogram"].event = {"kind": "drag", "numbers": [], "x": ndtri(0.98)}
+    explorer.page.figures["histogram"].event = {"kind": "drag", "numbers": [], "x": ndtri(0.98)}
     row = explorer.view.table.iloc[0]
     assert explorer.values["threshold"] > before and 0.018 < float(row["FPR"]) < 0.022
-    shapes = json.loads(explorer._figures["histogram"].figure)["layout"]["shapes"]
+    shapes = json.loads(explorer.page.figures["histogram"].figure)["layout"]["shapes"]
     assert shapes[0]["x0"] == pytest.approx(ndtri(1 - float(row["FPR"])), abs=0.01)
 
 
@@ -661,7 +664,7 @@ def test_a_long_tail_of_scores_hides_no_member_in_the_last_bin():
 
 def test_on_a_page_pictures_are_low_and_the_threshold_is_as_wide_as_they_are():
     explorer = widgets.scores([source()])
-    figures = {name: explorer._styled(name)["layout"] for name in ("histogram", "roc")}
+    figures = {name: explorer.page.styled(name)["layout"] for name in ("histogram", "roc")}
     assert sum(layout["height"] for layout in figures.values()) < 500
     assert "at a prior of 1/2" in explorer.view.sentence and explorer.controls["threshold"] in (
         explorer.widget.children[-1].children[1].children

@@ -151,7 +151,7 @@ def test_one_reference_a_side_leaves_no_gaussian_and_says_so(explorer):
 
 def test_a_click_is_the_same_as_the_number_and_a_lasso_fills_the_state(explorer):
     explorer.set(sample=3, k=3)
-    explorer._on_mouse("scatter", {"kind": "click", "numbers": [17]})
+    explorer.on_mouse("scatter", {"kind": "click", "numbers": [17]})
     clicked = explorer.view
     assert explorer.values["sample"] == 17
     explorer.set(sample=3)
@@ -160,9 +160,9 @@ def test_a_click_is_the_same_as_the_number_and_a_lasso_fills_the_state(explorer)
     # or the points would cover it
     assert {t["type"] for t in explorer.view.figures["scatter"]["data"]} == {"scattergl"}
     assert np.isclose(ring["x"][0], float(cell(explorer.view, "target's margin")), atol=1e-3)
-    explorer._on_mouse("scatter", {"kind": "select", "numbers": [1, 2, 3]})
+    explorer.on_mouse("scatter", {"kind": "select", "numbers": [1, 2, 3]})
     assert cell(explorer.view, "lasso") == "3 samples"
-    explorer._on_mouse("scatter", {"kind": "select", "numbers": []})
+    explorer.on_mouse("scatter", {"kind": "select", "numbers": []})
     assert "lasso" not in explorer.view.table
 
 
@@ -374,15 +374,15 @@ def test_canaries_are_looked_up_by_number(scattered):
 def test_clicks_and_lassos_carry_the_same_numbers(scattered):
     found, audited, _ = scattered
     explorer = widgets.sample([found])
-    explorer._on_mouse("scatter", {"kind": "click", "numbers": [31]})
+    explorer.on_mouse("scatter", {"kind": "click", "numbers": [31]})
     assert explorer.view.sentence.startswith("Sample 31 (")
     chosen = [int(n) for n in audited[[3, 17, 30]]]
-    explorer._on_mouse("scatter", {"kind": "select", "numbers": chosen})
+    explorer.on_mouse("scatter", {"kind": "select", "numbers": chosen})
     assert cell(explorer.view, "lasso") == "3 samples"
     hidden = explorer.set(truth=False).figures["subset"]
     assert sorted(numbers(hidden["data"][1], "customdata")) == sorted(chosen)
     ranked = widgets.exposed([found])
-    ranked._on_mouse("sheet", {"kind": "click", "numbers": [chosen[0]]})
+    ranked.on_mouse("sheet", {"kind": "click", "numbers": [chosen[0]]})
     assert cell(ranked.view, "sample") == chosen[0]
 
 
@@ -393,13 +393,13 @@ def test_a_lasso_among_thinned_dots_says_of_how_many(monkeypatch):
         [numbers(t, "customdata") for t in explorer.view.figures["scatter"]["data"][:-1]]
     )
     assert len(dots) == 60
-    explorer._on_mouse("scatter", {"kind": "select", "numbers": dots.tolist()})
+    explorer.on_mouse("scatter", {"kind": "select", "numbers": dots.tolist()})
     assert cell(explorer.view, "lasso") == "60 of the 60 drawn (of 200)"
     assert (
         "60 of the 60 drawn (of 200), "
         in explorer.view.figures["subset"]["layout"]["title"]["text"]
     )
-    explorer._on_mouse("scatter", {"kind": "select", "numbers": dots[:7].tolist()})
+    explorer.on_mouse("scatter", {"kind": "select", "numbers": dots[:7].tolist()})
     assert cell(explorer.view, "lasso") == "7 of the 60 drawn (of 200)"
 
 
@@ -665,7 +665,7 @@ def test_filters_leave_only_what_they_name():
 
 def test_a_thumbnail_that_is_clicked_is_the_sample_looked_at():
     explorer = widgets.exposed([source(planted())])
-    explorer._on_mouse("sheet", {"kind": "click", "numbers": [9]})
+    explorer.on_mouse("sheet", {"kind": "click", "numbers": [9]})
     assert explorer.values["sample"] == 9 and cell(explorer.view, "sample") == 9
     with pytest.raises(ValueError, match="sample 4000 is not among the 200 audited ones"):
         explorer.set(sample=4000)

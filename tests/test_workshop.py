@@ -26,6 +26,7 @@ from mia_nb.widgets.stored import Source
 from mia_nb.workshop import checker, explorers, measures, questions
 from mia_nb.workshop.cube import INDEX, Cube, Pictures
 from mia_nb.workshop.game import deal
+from mia_nb.workshop.gradients import gradients, recovered
 
 MODELS, SAMPLES = 12, 300
 IMAGE = 266  # of part 3
@@ -513,10 +514,10 @@ def test_before_scoring_no_frame_gives_the_members_away(source):
 def test_after_scoring_a_line_explains_frames_and_crosses(source):
     game = workshop.game(source)
     game.set(accuse=labels_of(source, (1, 2)))
-    told = game._styled("images")["layout"]["title"]["text"]
+    told = game.page.styled("images")["layout"]["title"]["text"]
     assert "click an image to accuse it" in told and "vermillion" not in told
     game.set(score=True)
-    told = game._styled("images")["layout"]["title"]["text"]
+    told = game.page.styled("images")["layout"]["title"]["text"]
     assert (
         "Solid vermillion frame" in told
         and "dashed blue" in told
@@ -550,9 +551,9 @@ def test_only_pictures_drawn_at_random_are_dealt_and_the_others_are_grey(source)
 def test_a_click_accuses_and_a_second_one_takes_it_back(source):
     game = workshop.game(source)
     for expected in (1, 0):
-        game._on_mouse("images", {"kind": "click", "numbers": [5]})
+        game.on_mouse("images", {"kind": "click", "numbers": [5]})
         assert len(game.controls["accuse"].value) == expected
-    game._on_mouse("images", {"kind": "click", "numbers": [5]})
+    game.on_mouse("images", {"kind": "click", "numbers": [5]})
     assert game.set(hand=2).sentence.startswith("0 of 20")
     assert game.controls["accuse"].layout.display == "none"  # twenty boxes would repeat the images
     assert type(game.controls["score"]).__name__ == "ToggleButton"
@@ -640,13 +641,13 @@ def test_a_record_and_its_label_are_read_off_its_gradients_whatever_the_noise(si
     rng = np.random.default_rng(0)
     for label in range(10):
         x = rng.random(64)
-        seen, said = measures.recovered(measures.gradients(x, label, 10, sigma=sigma, seed=label))
+        seen, said = recovered(gradients(x, label, 10, sigma=sigma, seed=label))
         assert said == label and np.abs(seen - x).max() < 1e-9
 
 
 def test_the_gradients_are_those_of_the_loss():
     x, label, classes = np.random.default_rng(1).random(9), 2, 4
-    found = measures.gradients(x, label, classes, sigma=1.0)
+    found = gradients(x, label, classes, sigma=1.0)
 
     def loss(shift):  # the bias enters as h_0 + shift: the same noise, another start
         rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ from mia_nb.attacks import in_words
 
 END = 10**6  # above every slider: as a value it moves the slider to its upper end
 LONG_LIST = 20  # from this many names on they are found by typing, not by scrolling
+SLIDERS = (W.FloatSlider, W.IntSlider, W.SelectionSlider)
 LABEL = {"description_width": "72px"}
 ROW = {"layout": {"width": "98%"}, "style": LABEL}
 

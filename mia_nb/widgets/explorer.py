@@ -1,17 +1,14 @@
-"""The layout and behaviour that all explorers share: controls on the left, figures on the right,
-the result in words on top, numbers below.
-"""
+"""The behaviour that all explorers share: what follows what, what is drawn anew, what is saved."""
 
 import asyncio
 import contextlib
 import html
 import inspect
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import ipywidgets as W
@@ -21,45 +18,11 @@ import traitlets
 from IPython import get_ipython
 from IPython.display import HTML, display
 
-from mia_nb._glossary import explained
-from mia_nb.widgets.figure import Figure, plain, with_layout, with_title
+from mia_nb.widgets.controls import SLIDERS
+from mia_nb.widgets.page import Page, html_table
 
 # least seconds between two drawings: a dragged slider sends more values than can be drawn
 PAUSE = 0.05
-SLIDERS = (W.FloatSlider, W.IntSlider, W.SelectionSlider)
-QUESTION = '<div style="line-height:1.3;opacity:.8"><i>{}</i></div>'
-ALERT = '<div role="alert" style="border-left:4px solid #D55E00;padding:.2rem .6rem">{}</div>'
-STATUS = """<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">
-<b>{}</b>: {}</div>"""
-# panes stand side by side; a long one scrolls with the page, not in a box of its own
-PANE = {"min_width": "0", "overflow": "visible"}
-ROW_OF_FIGURES = {"flex_flow": "row wrap", "width": "100%"}
-NARROW = 300  # a figure that would be narrower, in pixels, gets a row of its own
-STYLE = """<style>
-.jupyter-widget-tab > .lm-TabBar > .lm-TabBar-content { flex-wrap: wrap }
-.jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab {
-  flex: 0 0 auto !important; max-width: none; color: var(--jp-ui-font-color1) !important
-}
-.mia-nb-pane > * { flex-shrink: 0 }
-.mia-nb-pane .widget-toggle-buttons { flex-wrap: nowrap }
-.mia-nb-pane .widget-toggle-button { padding: 0 .5rem; margin: 1px }
-.mia-nb-pane .widget-checkbox { height: auto; line-height: 1.3; flex-shrink: 0 }
-.mia-nb-pane .widget-checkbox .widget-label-basic {
-  white-space: normal; padding: .2rem 0; line-height: 1.3
-}
-.mia-nb-pane ::-webkit-scrollbar { width: 10px; height: 10px }
-.mia-nb-pane ::-webkit-scrollbar-thumb { background: #8888; border-radius: 5px }
-</style>"""
-# width 0: a wide table scrolls inside its column instead of widening it
-NUMBERS = '<div style="width:0;min-width:100%">{}</div>'
-NOTE = '<div style="width:0;min-width:100%;opacity:.75;line-height:1.4">{}</div>'
-SCROLLED = """<style>
-.mia-nb th, .mia-nb td { text-align: left; vertical-align: top; line-height: 1.5;
-  padding: .1rem .9rem .1rem 0 }
-</style><div class="mia-nb" tabindex="0" style="overflow-x:auto">"""
-PAIRS = """<div class="mia-nb-numbers" style="display:grid;
-grid-template-columns:auto auto;gap:.1rem .7rem;line-height:1.3">{}</div>"""
-PAIR = '<div style="opacity:.75">{}</div><div>{}</div>'
 
 
 def show_live(widget: W.Widget, text: str) -> None:
@@ -142,12 +105,13 @@ class Explorer:
         self.rows = rows
         self._follow = follow or {}
         self.pools = pools or {}
-        self._heights = heights or {}
-        self._shares = shares or {}
-        self._wide = wide
+        self.heights = heights or {}
+        self.shares = shares or {}
+        self.wide = wide
         self.state = dict(state or {})
         self.chooser = next(iter(controls.values())) if self.pools else None
-        self._mouse_actions = {"click": clicks or {}, "select": lassos or {}, "drag": drags or {}}
+        self.clicks = clicks or {}
+        self._mouse_actions = {"click": self.clicks, "select": lassos or {}, "drag": drags or {}}
         # (control, trait): the values that its function was last called with
         self._last_arguments: dict[tuple[str, str], dict] = {}
         self._busy = False
@@ -190,10 +154,10 @@ class Explorer:
             )
         before = self.values
         error = self.error
-        self._guarded(lambda: self._show(**values))
+        self.guarded(lambda: self._show(**values))
         if self.error:
             refused = ValueError(self.error)
-            self._guarded(lambda: self._assign(before), error)
+            self.guarded(lambda: self._assign(before), error)
             raise refused
         return self.view
 
@@ -202,20 +166,15 @@ class Explorer:
 
         Cells that a spreadsheet would run as formulas are quoted.
         """
-        view = self._current_view()
+        if self.view is None:
+            raise ValueError(f"{self.name} shows nothing yet that could be saved")
         comments = ""
-        for line in (f"{self.name}: {view.sentence}", self.settings):
+        for line in (f"{self.name}: {self.view.sentence}", self.settings):
             comments += f"# {' '.join(line.split())}\n"
-        table = view.table if view.long is None else view.long
+        table = self.view.table if self.view.long is None else self.view.long
         if table is None:
             return comments
         return comments + table.map(_quoted_formula).to_csv(index=False)
-
-    def _current_view(self) -> View:
-        """The view; ValueError where nothing could be drawn yet."""
-        if self.view is None:
-            raise ValueError(f"{self.name} shows nothing yet that could be saved")
-        return self.view
 
     def _ipython_display_(self) -> None:
         if os.environ.get("MIA_NB_MODE") != "batch":
@@ -231,85 +190,31 @@ class Explorer:
                 display(figure)
         if self.view is None:
             return
-        below = _table(view.table)
+        below = html_table(view.table)
         for text in (view.note, self.settings):
             if text:
                 below += f"<p><small>{html.escape(text)}</small></p>"
         display(HTML(below))
 
     @cached_property
-    def widget(self) -> W.Widget:
-        """The whole explorer as a widget, for JupyterLab and Voila."""
-        self._figures = {
-            name: Figure({"data": [], "layout": {}}) for row in self.rows for name in row
-        }
-        for name, figure in self._figures.items():
-            figure.observe(lambda change, name=name: self._on_mouse(name, change["new"]), "event")
-            share = self._shares.get(name, 1)
-            figure.layout = {"flex": f"{share} 1 {share * NARROW}px", "min_width": "0"}
-        self._sentence = W.HTML()
-        self._numbers = W.HTML()
-        self._note = W.HTML()
-        self._message = W.HTML()
-        exports = [
-            self._button("CSV", "the table", self._save),
-            self._button("PNG", "every picture", partial(self._pictures, "png")),
-            self._button("SVG", "every picture for print", partial(self._pictures, "svg")),
-        ]
-        left = []
-        right = []
-        for name, control in self.controls.items():
-            if name in self._wide:
-                right.append(control)
-            elif control is not self.chooser:
-                left.append(control)
-        left.append(W.HBox(exports if self.rows else []))
-        for row in self.rows:
-            right.append(W.HBox([self._figures[name] for name in row], layout=ROW_OF_FIGURES))
-        # where there is no table yet, room is kept for one of many rows
-        short = self.view is None or (self.view.table is not None and len(self.view.table) == 1)
-        (left if short else right).append(self._numbers)
-        right.append(self._note)
-        top = [W.HTML(STYLE)]
-        if self.question:
-            top.append(W.HTML(QUESTION.format(html.escape(self.question))))
-        if self.chooser is not None:
-            top.append(self.chooser)
-        top += [self._sentence, self._message]
-        self._update_page()
-        pane = partial(W.VBox, _dom_classes=["mia-nb-pane"])
-        columns = [
-            pane(left, layout={"flex": "0 0 240px"} | PANE),
-            pane(right, layout={"flex": "1 1 300px"} | PANE),
-        ]
-        whole = W.Layout(width="100%")
-        return W.VBox([*top, W.HBox(columns, layout=whole)], layout=whole)
-
-    def _button(self, label: str, contents: str, action: Callable) -> W.Button:
-        button = W.Button(
-            description=label, tooltip=f"download {contents}", layout={"width": "70px"}
-        )
-        button.on_click(lambda _: self._guarded(action, self.error))
-        return button
+    def page(self) -> Page:
+        """The explorer on a live page, made when it is first shown."""
+        return Page(self)
 
     @property
-    def _slug(self) -> str:
+    def widget(self) -> W.Widget:
+        """The whole explorer as a widget, for JupyterLab and Voila."""
+        return self.page.widget
+
+    @property
+    def slug(self) -> str:
         """The beginning of file names: the explorer, and the pool."""
         names = [self.name]
         if self.chooser is not None:
             names.append(self.chooser.value)
         return "-".join(re.findall(r"[^\W_]+", " ".join(names).lower()))[:150]
 
-    def _save(self) -> None:
-        file = {"name": f"{self._slug}.csv", "mime": "text/csv", "text": self.csv()}
-        next(iter(self._figures.values())).send({"kind": "save"} | file)
-
-    def _pictures(self, kind: str) -> None:
-        for name, figure in self._figures.items():
-            pool = "" if self.chooser is None else self.chooser.value
-            figure.send({"kind": kind, "name": f"{self._slug}-{name}", "pool": pool})
-
-    def _on_mouse(self, figure: str, event: dict) -> None:
+    def on_mouse(self, figure: str, event: dict) -> None:
         """Follow a click on a point, a lasso around points, or a dragged line."""
         numbers = event.get("numbers", [])
         kind = event.get("kind")
@@ -326,7 +231,7 @@ class Explorer:
             values = place(value, self.values) if callable(place) else {place: value}
             self._show(**values)
 
-        self._guarded(show)
+        self.guarded(show)
 
     def _changed(self, change: dict) -> None:
         """Draw anew after a control has changed.
@@ -344,7 +249,7 @@ class Explorer:
         self._refresh()
 
     def _refresh(self) -> None:
-        self._guarded(self._show)
+        self.guarded(self._show)
         self._drawn_at = time.monotonic()
 
     def _show(self, **values: object) -> None:
@@ -377,12 +282,12 @@ class Explorer:
                     _set_trait(self.controls[name], trait, rule(**needed), name)
                     self._last_arguments[name, trait] = causes
 
-    def _guarded(self, action: Callable, error: str = "") -> None:
+    def guarded(self, action: Callable, message: str = "") -> None:
         """Run an action and show its error in place; in a callback it would only reach a log.
 
-        `error`: the message to show if the action succeeds.
+        `message`: what to show in the error's place if the action succeeds.
         """
-        self.error = error
+        self.error = message
         try:
             action()
         except Exception as error:
@@ -390,44 +295,8 @@ class Explorer:
             if not isinstance(error, ValueError | OSError):
                 text = f"{type(error).__name__}: {text}; please report this"
             self.error = text
-        if "widget" in self.__dict__:
-            self._update_page()
-
-    def _update_page(self) -> None:
-        """Show the error, or the view where there is none."""
-        self._message.value = ALERT.format(html.escape(self.error)) if self.error else ""
-        if self.view is None or self.error:
-            return
-        # keep a number and its percent sign on one line
-        sentence = explained(html.escape(self.view.sentence)).replace(" %", "&nbsp;%")
-        self._sentence.value = STATUS.format(html.escape(self.name), sentence)
-        self._numbers.value = explained(NUMBERS.format(_numbers(self.view.table)))
-        self._note.value = explained(NOTE.format(html.escape(self.view.note)))
-        for name, figure in self._figures.items():
-            figure.layout.display = None if name in self.view.figures else "none"
-            if name in self.view.figures:
-                figure.show(self._styled(name))
-
-    def _styled(self, name: str) -> dict:
-        """A figure as the live page shows it.
-
-        Plotly keeps the zoom while `uirevision` is the same, so it leaves out sliders and whatever
-        is set by clicks.
-        """
-        clicked = self._mouse_actions["click"].values()
-        fixed = {}
-        for place, control in self.controls.items():
-            if not isinstance(control, SLIDERS) and place not in clicked:
-                fixed[place] = str(control.value)
-        figure = plain(self.view.figures[name])
-        mouse_hint = figure["layout"].get("meta")
-        if mouse_hint:
-            figure = with_title(figure, f"{figure['layout']['title']['text']}; {mouse_hint}")
-        return with_layout(
-            figure,
-            uirevision=json.dumps(fixed),
-            height=self._heights.get(name, figure["layout"].get("height", 400)),
-        )
+        if "page" in self.__dict__:
+            self.page.update()
 
 
 def _arguments(rule: Callable, values: dict) -> dict:
@@ -481,28 +350,11 @@ def _label(value: object) -> str:
     return str(value)
 
 
-def _table(table: pd.DataFrame | None) -> str:
-    """The table as HTML, empty for None."""
-    if table is None:
-        return ""
-    return table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
-
-
 def _quoted_formula(cell: object) -> object:
     """The cell, with an apostrophe before text that a spreadsheet would take for a formula."""
     if isinstance(cell, str) and re.match(r"[=@]|[+-](?![\d.])", cell):
         return f"'{cell}"
     return cell
-
-
-def _numbers(table: pd.DataFrame | None) -> str:
-    """The table as HTML: a single row as labels beside values, more rows in a scrolling table."""
-    if table is None or len(table) != 1:
-        return f"{SCROLLED}{_table(table)}</div>"
-    pairs = ""
-    for name, value in table.iloc[0].items():
-        pairs += PAIR.format(html.escape(str(name)), html.escape(str(value)))
-    return PAIRS.format(pairs)
 
 
 def message(name: str, text: str) -> Explorer:

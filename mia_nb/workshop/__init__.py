@@ -8,8 +8,9 @@ Kept free of torch. In a notebook: `cube = open_cube(results)`, then
 
 from mia_nb.workshop.checker import check
 from mia_nb.workshop.cube import keep, open_cube
-from mia_nb.workshop.explorers import fight, lattice, leak, null, race
+from mia_nb.workshop.explorers import fight, lattice, null, race
 from mia_nb.workshop.game import game
+from mia_nb.workshop.gradients import leak
 from mia_nb.workshop.measures import (
     facts_of_training,
     frontier,

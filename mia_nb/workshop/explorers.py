@@ -1,5 +1,5 @@
-"""The workshop's explorers: attacks with few or many references, AUCs with membership drawn anew,
-ties of Attack-R, leakage at equal accuracy, and a record read off its gradients.
+"""The workshop's explorers of attacks: few or many references, AUCs with membership drawn anew,
+ties of Attack-R, and leakage at equal accuracy.
 """
 
 from __future__ import annotations
@@ -14,26 +14,22 @@ import plotly.graph_objects as go
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.metrics.frontier import frontier_means
-from mia_nb.plots import samples as pictures
 from mia_nb.plots import teaching
 from mia_nb.types import Scores
-from mia_nb.widgets.controls import Ticks, attack_options, buttons, count, dropdown, slider, steps
+from mia_nb.widgets.controls import Ticks, attack_options, buttons, dropdown, slider, steps
 from mia_nb.widgets.explorer import Explorer, View, message
 from mia_nb.widgets.figure import MARK, plain, with_line
 from mia_nb.widgets.stored import Source
 from mia_nb.widgets.words import with_interval
-from mia_nb.workshop.game import WITHOUT_IMAGES, pictured
 from mia_nb.workshop.measures import (
     FAMILIES,
     METRICS,
     RACERS,
     RATE,
     frontier,
-    gradients,
     outcome,
     p_value,
     race_table,
-    recovered,
     redrawn,
     with_references,
 )
@@ -42,7 +38,6 @@ RACE = "Budget race"
 NULL = "Is it real?"
 LATTICE = "The lattice"
 FIGHT = "A fair fight"
-LEAK = "Two gradients"
 PAIR_HELD_OUT = "pair held out"
 LEAVE_ONE_OUT = "leave one out"
 DESIGNS = {
@@ -53,7 +48,6 @@ TESTED = ("rmia", "loss", "lira_global", "nig")
 SIZES = (4, 8, 16)  # numbers of models for which membership is drawn anew
 LATTICE_REFERENCES = (2, 4, 8, 14, 16, 32, 64)
 AT_RATE = f"TPR at {RATE:.0%}"
-SIGMAS = (0, 2, 20, 200, 2000)
 VERDICTS = {
     "less": "gives away less",
     "more": "gives away more",
@@ -351,63 +345,3 @@ def _add_epsilons(
         )
     delta = f"; ε: accounted for DP-SGD so far, at delta {private[0]['delta']:g}"
     figure.layout.title.subtitle.text += delta
-
-
-def leak(source: Source) -> Explorer:
-    """An image, and the image and label that are read off the gradient of one training step,
-    whatever the noise of the equation in the network.
-
-    The network is small and its weights are random: what is shown holds for every linear first
-    layer with a bias. It concerns gradients of single records, which DP-SGD clips and adds noise
-    to; it says nothing about a trained model's outputs.
-
-    Parameters:
-        source: signals with images, such as `cube["pool"]`
-
-    Returns:
-        An explorer, a static figure in batch mode.
-    """
-    if source.images is None:
-        return message(LEAK, WITHOUT_IMAGES.format(source.label))
-
-    def draw(image: int, sigma: float) -> View:
-        """The image beside what the gradient of one step gives away of it."""
-        column = pictured(source)[image]
-        x = np.asarray(source.images[column], float) / 255
-        label = source.signals.labels[column]
-        leaked = gradients(x, label, len(source.classes), sigma=sigma, seed=image)
-        record, label_read = recovered(leaked)
-        record = record.reshape(x.shape)
-        worst = float(np.abs(record - x).max())
-        true_class = source.classes[label]
-        class_read = source.classes[label_read]
-
-        label_text = "the right label"
-        if label_read != label:
-            label_text = f"the label {class_read} instead of {true_class}"
-        sentence = (
-            f"sigma = {sigma:g}: the image is read off the gradient to {worst:.0e} of the brightest"
-            f" pixel, and {label_text}"
-        )
-        row = {
-            "sigma": f"{sigma:g}",
-            "largest error of a pixel": f"{worst:.1e}",
-            "label read": class_read,
-            "size of the gradient": f"{np.linalg.norm(leaked.weight):.1e}",
-        }
-        note = (
-            "no training, no attack on outputs: one backward pass of a small network with such an"
-            " equation inside"
-        )
-        both = np.rint(255 * np.clip(np.stack([x, record]), 0, 1)).astype(np.uint8)
-        captions = [f"the record: {true_class}", f"its gradient: {class_read}"]
-        title = f"One record, and what its gradient shows at sigma = {sigma:g}"
-        figure = pictures.sheet(both, captions, [0, 1], title, columns=8)
-        return View(sentence, {"record": figure}, pd.DataFrame([row]), note)
-
-    last = len(pictured(source)) - 1
-    controls = {
-        "image": count("image", 0, last, 3),
-        "sigma": steps("sigma", SIGMAS, 2),
-    }
-    return Explorer(LEAK, controls, cache(draw), rows=[["record"]])
