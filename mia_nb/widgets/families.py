@@ -135,12 +135,11 @@ def _by_timesteps(
         named_ways.append((way(source.recipe), by_timesteps))
     groups = unique(named_ways)
     all_timesteps = sorted(set().union(*ways))
+    *others, last = groups
+    all_ways = f"{', '.join(others)} and {last}" if others else last
     first = next(iter(ways[0].values()))
-    name = network_name(first, ", ".join(map(str, all_timesteps)))
+    name = network_name(first, ", ".join(map(str, all_timesteps)), made=all_ways)
     if first.recipe:
-        *others, last = groups
-        all_ways = f"{', '.join(others)} and {last}" if others else last
-        name = name.replace(f", {way(first.recipe)}", f", {all_ways}", 1)
         name = ", ".join([name, *queried(first.info)])
     outputs = {}
     for made, group in groups.items():

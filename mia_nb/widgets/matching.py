@@ -81,11 +81,11 @@ def architecture_key(source: Source) -> str:
     return json.dumps([source.info.get("base"), args, source.info.get("mask_scope")])
 
 
-def network_name(source: Source, timesteps: int | str) -> str:
-    """The network of so many time steps in words."""
+def network_name(source: Source, timesteps: int | str, *, made: str = "") -> str:
+    """The network of so many time steps in words, made as its recipe says or as told."""
     if not source.recipe:
         return f"{source.label}, T = {timesteps}"
-    return trained(source.info | {"timesteps": timesteps, "pool": ""}, source.recipe)
+    return trained(source.info | {"timesteps": timesteps, "pool": ""}, source.recipe, made=made)
 
 
 def training_key(source: Source, pools: dict[str, store.Folder]) -> str:

@@ -34,12 +34,18 @@ def label(info: dict, recipe: dict) -> str:
     return ", ".join([trained(info, recipe), *queried(info)])
 
 
-def trained(info: dict, recipe: dict) -> str:
-    """The networks in words: "digits, TinyCNN as spiking network, T = 1, hybrid (d5ec)"."""
+def trained(info: dict, recipe: dict, *, made: str = "") -> str:
+    """The networks in words: "digits, TinyCNN as spiking network, T = 1, hybrid (d5ec)".
+
+    Parameters:
+        info: who was queried
+        recipe: how they were trained
+        made: how spiking networks were made, if not as the recipe says
+    """
     network = " ".join(NAMES.get(word, word) for word in info.get("family", "?").split())
     if "base" in info and info.get("timesteps"):
         base = NAMES.get(info["base"], info["base"])
-        network = f"{base} as spiking network, T = {info['timesteps']}, {way(recipe)}"
+        network = f"{base} as spiking network, T = {info['timesteps']}, {made or way(recipe)}"
     words = []
     for key in (info.get("dataset"), network, recipe.get("defense")):
         if key:
