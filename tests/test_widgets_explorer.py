@@ -400,15 +400,15 @@ def source(**options) -> widgets.stored.Source:
 def test_rates_at_a_threshold_are_counted_as_a_slow_loop_counts_them():
     scores = attacks.score("loss", world(6, 300, leak=1.0))
     rates, threshold = Rates(scores), float(np.median(scores.value))
-    tpr, _, low, high, tp, fp = rates(threshold)
+    _, tpr, _, low, high, tp, fp = rates.at(threshold)
     accused = scores.value >= threshold
     assert tp == (accused & scores.member).sum() and fp == (accused & ~scores.member).sum()
     assert tpr == pytest.approx(
         np.mean([a[m].mean() for a, m in zip(accused, scores.member, strict=True)])
     )
     assert low < tpr < high
-    assert rates(np.inf)[:2] == (0, 0) and rates(-np.inf)[:2] == (1, 1)
-    assert min(abs(rates(t)[1] - 0.1) for t in rates.grid()) < 2 / (6 * 150)
+    assert rates.at(np.inf)[1:3] == (0, 0) and rates.at(-np.inf)[1:3] == (1, 1)
+    assert min(abs(rates.at(t).fpr - 0.1) for t in rates.grid()) < 2 / (6 * 150)
 
 
 def test_the_threshold_is_one_thing_in_the_histogram_on_the_curve_and_in_the_numbers():
@@ -441,7 +441,7 @@ def positions(explorer) -> list[float]:
 def test_the_slider_reaches_from_accusing_all_to_accusing_none_and_lingers_where_few_are_accused():
     explorer = widgets.scores([source()])
     rates = Rates(explorer_scores := attacks.score(explorer.values["attack"], source().signals))
-    fpr = np.array([rates(threshold)[1] for threshold in positions(explorer)])
+    fpr = np.array([rates.at(threshold).fpr for threshold in positions(explorer)])
     assert fpr[0] == 1 and fpr[-1] == 0 and (np.diff(fpr) <= 0).all()
     assert (fpr < 0.1).sum() > 40 and 0 < fpr[fpr > 0].min() <= 2 / (~explorer_scores.member).sum(
         1

@@ -220,13 +220,14 @@ def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
     for fpr in rates_of(table):
         if not rows_of(table, "tpr", fpr)["measurable"].any():
             view = view.drop(columns=f"TPR at {100 * fpr:g} % FPR")
-    for metric in ("train_acc", "test_acc", "gap"):
-        rows = rows_of(table, metric).set_index("family")[["value", "low", "high"]]
-        view[metric_name(metric)] = [with_interval(*row) for row in rows.to_numpy()]
+    forms = {"train_acc": ".3f", "test_acc": ".3f", "gap": ".3f"}
     if (table["metric"] == "energy_uj").any():
-        rows = rows_of(table, "energy_uj").set_index("family").reindex(view.index)
-        view[ENERGY_WORDS] = [
-            with_interval(*row, ".3g") for row in rows[["value", "low", "high"]].to_numpy()
+        forms["energy_uj"] = ".3g"
+    for metric, form in forms.items():
+        rows = rows_of(table, metric).set_index("family").reindex(view.index)
+        name = ENERGY_WORDS if metric == "energy_uj" else metric_name(metric)
+        view[name] = [
+            with_interval(*row, form) for row in rows[["value", "low", "high"]].to_numpy()
         ]
     view = view.rename_axis("family").reset_index()
     view.insert(0, "", [POINTER if name == chosen.name else "" for name in view["family"]])

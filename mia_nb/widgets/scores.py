@@ -60,7 +60,10 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     fraction("at", at)
     if not pools:
         return message(TITLE, NOTHING)
-    rates = cache(lambda pool, attack, target: Rates(only(pools[pool].scores(attack), target)))
+
+    @cache
+    def rates(pool: str, attack: str, target: int | str) -> Rates:
+        return Rates(only(pools[pool].scores(attack), target))
 
     @cache
     def pictures(
@@ -88,8 +91,13 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         return tuple(attacks or pools[pool].attacks())
 
     def start(pool: str, attack: str, target: int | str) -> float:
+        """The threshold whose false-positive rate is nearest to the wanted one."""
         attack_rates = rates(pool, attack, target)
-        return min(attack_rates.grid(), key=lambda threshold: abs(attack_rates(threshold).fpr - at))
+
+        def distance(threshold: float) -> float:
+            return abs(attack_rates.at(threshold).fpr - at)
+
+        return min(attack_rates.grid(), key=distance)
 
     def draw(
         pool: str,
@@ -101,7 +109,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     ) -> View:
         """Scores of both sides, the ROC, and what this threshold costs."""
         attack_rates = rates(pool, attack, target)
-        outcome = attack_rates(threshold)
+        outcome = attack_rates.at(threshold)
         accused = outcome.true_positives + outcome.false_positives
         ppv = metrics.ppv(outcome.tpr, outcome.fpr, PRIORS[prior]) if accused else np.nan
         histogram, roc = pictures(pool, attack, target, compare)
@@ -117,9 +125,9 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         return View(
             sentence(attack, attack_rates, outcome, prior, ppv),
             figures,
-            pd.DataFrame([numbers(attack_rates, threshold, outcome, prior, ppv)]),
+            pd.DataFrame([shown_row(attack_rates, outcome, prior, ppv)]),
             remarks([*notes, *attack_rates.scores.info["flags"]]),
-            pd.DataFrame([measured(attack, attack_rates, threshold, outcome, prior, ppv)]),
+            pd.DataFrame([saved_row(attack, attack_rates, outcome, prior, ppv)]),
         )
 
     controls = {  # filled by what they follow, where a damaged source is a message
@@ -153,9 +161,10 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     )
 
 
-class At(NamedTuple):
+class Outcome(NamedTuple):
     """What one threshold does; rates are means over targets."""
 
+    threshold: float
     tpr: float
     fpr: float
     low: float  # of the TPR
@@ -178,14 +187,22 @@ class Rates:
         self.n1 = np.array([len(side) for side in self.inside])
         self.n0 = np.array([len(side) for side in self.outside])
 
-    def __call__(self, threshold: float) -> At:
+    def at(self, threshold: float) -> Outcome:
         """What this threshold does."""
         tp = np.array([len(side) - np.searchsorted(side, threshold) for side in self.inside])
         fp = np.array([len(side) - np.searchsorted(side, threshold) for side in self.outside])
         tpr = tp / self.n1
         (low,), (high,) = band(tpr[:, None], self.scores.pair, int(self.n1.min()))
         fpr = float((fp / self.n0).mean())
-        return At(float(tpr.mean()), fpr, float(low), float(high), int(tp.sum()), int(fp.sum()))
+        return Outcome(
+            threshold=threshold,
+            tpr=float(tpr.mean()),
+            fpr=fpr,
+            low=float(low),
+            high=float(high),
+            true_positives=int(tp.sum()),
+            false_positives=int(fp.sum()),
+        )
 
     @cached_property
     def auc(self) -> pd.Series:
@@ -217,7 +234,7 @@ class Rates:
         return [(f"{100 * x:.3g} %", t) for x, t in zip(fpr, thresholds, strict=True)]
 
 
-def sentence(attack: str, attack_rates: Rates, outcome: At, prior: str, ppv: float) -> str:
+def sentence(attack: str, attack_rates: Rates, outcome: Outcome, prior: str, ppv: float) -> str:
     """What the threshold finds, and how many of those accused are members."""
     interval = f"95 %: {100 * outcome.low:.1f}-{100 * outcome.high:.1f}"
     result = (
@@ -233,10 +250,10 @@ def sentence(attack: str, attack_rates: Rates, outcome: At, prior: str, ppv: flo
     return "; ".join(parts)
 
 
-def numbers(attack_rates: Rates, threshold: float, outcome: At, prior: str, ppv: float) -> dict:
+def shown_row(attack_rates: Rates, outcome: Outcome, prior: str, ppv: float) -> dict:
     """The row on the page."""
     return {
-        "threshold (score)": f"{threshold:.4g}",
+        "threshold (score)": f"{outcome.threshold:.4g}",
         "TPR": with_interval(outcome.tpr, outcome.low, outcome.high, ".4f"),
         "FPR": f"{outcome.fpr:.4f}",
         f"PPV at prior {prior}": number_text(ppv, ".3f"),
@@ -250,14 +267,14 @@ def numbers(attack_rates: Rates, threshold: float, outcome: At, prior: str, ppv:
     }
 
 
-def measured(
-    attack: str, attack_rates: Rates, threshold: float, outcome: At, prior: str, ppv: float
+def saved_row(
+    attack: str, attack_rates: Rates, outcome: Outcome, prior: str, ppv: float
 ) -> dict[str, object]:
     """The row that CSV saves."""
     return {
         "attack": attack,
         "targets": len(attack_rates.scores.targets),
-        "threshold": threshold,
+        "threshold": outcome.threshold,
         "tpr": outcome.tpr,
         "tpr_low": outcome.low,
         "tpr_high": outcome.high,

@@ -386,8 +386,10 @@ def on_one_line(table: pd.DataFrame, place: dict, x: str) -> pd.DataFrame:
     """The rows that share all settings but x with this place, and those of references; against
     what is measured, all rows.
     """
+    if x not in place:
+        return table
     for name, value in place.items():
-        if x in place and name != x:
+        if name != x:
             table = table[table[x].isna() | (table[name] == value)]
     return table
 
