@@ -56,7 +56,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from mia_nb import attacks, cli, data, metrics, query, training
-from mia_nb.training import clipped, compiled, execution, loop
+from mia_nb.training import clipped, compiled, execution, machine, plans
 from mia_nb.types import Images, Recipe
 
 TIMESTEPS = 4
@@ -148,7 +148,7 @@ class Run:
         try:
             return run()
         except Exception as error:
-            short, lines = loop.short_of_memory(error), str(error).strip().splitlines()
+            short, lines = machine.short_of_memory(error), str(error).strip().splitlines()
             self.failed |= not short
             said = f"failed: {type(error).__name__}: {lines[0][:120] if lines else ''}"
             self.figures.setdefault("problems", {})[what] = "out of memory" if short else said
@@ -281,7 +281,7 @@ def ordinary_epochs(
     )
     batches = loader("dataset", images, member, recipe.batch, transform=crop_and_flip, **extra)
     return partial(
-        next, ordinary_training(loop.build(recipe, images, 0), batches, recipe, str(device))
+        next, ordinary_training(plans.build(recipe, images, 0), batches, recipe, str(device))
     )
 
 
@@ -291,7 +291,9 @@ def our_epochs(
     how = {"stacked": False, "channels_last": False, **mode.how}
     there = images._replace(x=images.x.to(device), y=images.y.to(device))
     group, history = (
-        clipped.group_of(loop.Plan(recipe, there, member, device, **how), list(range(mode.models))),
+        clipped.group_of(
+            plans.Plan(recipe, there, member, device, **how), list(range(mode.models))
+        ),
         [],
     )
 
@@ -309,7 +311,7 @@ def measure(net: Net, mode: Mode, images: Images, device: torch.device, seconds:
     """
     compiled._FUNCTIONS.clear()
     batch = min(mode.batch or net.batch, len(images.y) // 4)
-    recipe = training.train.complete(
+    recipe = training.placing.complete(
         Recipe(
             **net.recipe,
             batch=batch,
@@ -357,7 +359,7 @@ def bf16_peak(device: torch.device, toy: bool) -> float:
 def counted(recipe: dict, images: Images) -> tuple[float, float]:
     """FLOP of one image: asked, and trained on (forward and backward)."""
     few = 4
-    net = loop.build(Recipe(**recipe), images, 0)
+    net = plans.build(Recipe(**recipe), images, 0)
     x, y = data.normalise(images.x[:few], images.mean, images.std), images.y[:few]
     totals = []
     for trained in (False, True):

@@ -20,8 +20,8 @@ from gpu import crop_and_flip
 from ordinary import loader, training
 
 from mia_nb import data
-from mia_nb.training import clipped, loop
-from mia_nb.training.train import complete
+from mia_nb.training import clipped, plans
+from mia_nb.training.placing import complete
 from mia_nb.types import Images, Recipe
 
 BATCH, EPOCHS = 128, 100  # of the usual loop
@@ -34,7 +34,7 @@ def usual(images: Images, member: np.ndarray, steps: int) -> float:
     recipe = complete(Recipe(model="resnet18", batch=BATCH, epochs=2, dtype="float32"))
     how = {"transform": crop_and_flip, "num_workers": 2, "persistent_workers": True}
     batches = loader("dataset", images, few, BATCH, **how)
-    epochs = training(loop.build(recipe, images, 0), batches, recipe)
+    epochs = training(plans.build(recipe, images, 0), batches, recipe)
     next(epochs)
     begun = time.process_time()
     next(epochs)
@@ -45,7 +45,9 @@ def fast(images: Images, member: np.ndarray, epochs: int) -> tuple[float, float]
     """Seconds until training begins, and seconds an epoch."""
     recipe = complete(Recipe(**SMALL))
     begun = time.process_time()
-    plan = loop.Plan(recipe, images, member, torch.device("cpu"), stacked=False, channels_last=True)
+    plan = plans.Plan(
+        recipe, images, member, torch.device("cpu"), stacked=False, channels_last=True
+    )
     group = clipped.group_of(plan, [0])
     ready = time.process_time()
     history: list[list[float]] = []

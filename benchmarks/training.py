@@ -41,7 +41,7 @@ from ordinary import WAYS, loader
 from ordinary import training as ordinary_training
 
 from mia_nb import data, training
-from mia_nb.training import loop, workers
+from mia_nb.training import batches, loop, machine, plans
 from mia_nb.training.clipped import group_of
 from mia_nb.types import Images, Recipe
 
@@ -125,7 +125,7 @@ class Trained:
 
     def __init__(self, net: Net, way: Way):
         images = data.load(net.images, limit=net.limit)
-        recipe = training.train.complete(Recipe(**net.recipe, dtype=way.dtype, epochs=10**6))
+        recipe = training.placing.complete(Recipe(**net.recipe, dtype=way.dtype, epochs=10**6))
         member = data.paired_membership(16, len(images.y), labels=images.y.numpy())
         self.done = 0
         if way.kind == "ours":
@@ -135,13 +135,13 @@ class Trained:
                 "channels_last": way.channels_last,
                 "compiled": way.compiled,
             }
-            plan = loop.Plan(recipe, images, member, torch.device("cpu"), **how)
+            plan = plans.Plan(recipe, images, member, torch.device("cpu"), **how)
             self.group = group_of(plan, list(range(group)))
             self.steps = plan.steps * group
         else:
             batches = loader(way.kind, images, member[0], recipe.batch)
             self.epochs, self.steps = (
-                ordinary_training(loop.build(recipe, images, 0), batches, recipe),
+                ordinary_training(plans.build(recipe, images, 0), batches, recipe),
                 len(batches),
             )
 
@@ -295,7 +295,7 @@ def train_whole(name: str, way: str, quick: bool, started: float) -> None:
         )
     else:
         nets, told = (
-            [loop.build(recipe, images, m) for m in range(recipe.num_models)],
+            [plans.build(recipe, images, m) for m in range(recipe.num_models)],
             f"{torch.get_num_threads()} threads",
         )
         for net, mask in zip(nets, member, strict=True):
@@ -417,14 +417,14 @@ def step_seconds(name: str, keep: bool, steps: int) -> None:
     """Print the processor seconds of one training step of a shipped family on random images."""
     torch.set_num_threads(1)
     if keep:
-        workers.keep_freed_memory()
+        machine.keep_freed_memory()
     recipe = Recipe(**SHIPPED[name])
     pixels = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8)
     images = data.from_arrays(pixels.numpy(), torch.arange(2000).numpy() % 10)
     member = torch.arange(2000).numpy()[None] % 2 == 0
-    plan = loop.plan_of(recipe, images, member, ~member[0] & False)
+    plan = plans.plan_of(recipe, images, member, ~member[0] & False)
     group = loop.Group(plan._replace(channels_last=True), [0])
-    x = group.shown(torch.arange(recipe.batch), {})[None]
+    x = batches.plain_images(group.plan, torch.arange(recipe.batch))[None]
     y = images.y[None, : recipe.batch]
     group.step(x, y, 0.01)
     begun = time.process_time()

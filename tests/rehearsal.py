@@ -14,7 +14,7 @@ import torch
 from mia_nb import data, querying, training
 from mia_nb.attacks import score
 from mia_nb.querying import query
-from mia_nb.training import clipped, execution, loop
+from mia_nb.training import clipped, execution, plans
 from mia_nb.types import Recipe
 
 SMALL = {"num_models": 2, "epochs": 2, "batch": 16, "lr": 0.05, "dtype": "float32"}
@@ -54,7 +54,7 @@ def plan_of(images, options, strategy="plain"):
     member[:, :96] = True
     device = torch.device("cuda")
     way = execution.parsed(strategy)
-    plan = way.of(loop.Plan(recipe, there, member, device, False, False))
+    plan = way.of(plans.Plan(recipe, there, member, device, False, False))
     return clipped.group_of(plan, list(range(way.group)))
 
 

@@ -185,7 +185,7 @@ def test_the_ordinary_loop_learns_at_the_learning_rates_of_the_pool(monkeypatch)
     from ordinary import loader, training
 
     from mia_nb import data
-    from mia_nb.training.loop import learning_rate
+    from mia_nb.training.schedules import learning_rate
     from mia_nb.types import Recipe
 
     images, recipe, rates = data.load("digits", limit=1000), Recipe(epochs=4, batch=20, lr=0.1), []

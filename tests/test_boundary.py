@@ -19,8 +19,7 @@ from mia_nb.auditing.coins import check_bernoulli  # noqa: F401
 from mia_nb.checks import plain
 from mia_nb.cli import main, notebooks
 from mia_nb.metrics import bootstrap, curve
-from mia_nb.training import execution, loop
-from mia_nb.training import train as trainer
+from mia_nb.training import loop, losses, machine, placing, plans
 from mia_nb.types import Recipe, Signals
 from mia_nb.types.recipes import DTYPES
 
@@ -30,7 +29,7 @@ ROOMS = (
     bootstrap,
     bounds,
     curve,
-    execution,
+    machine,
     one_run,
 )  # what the calls below are written with
 NAN, INF = float("nan"), float("inf")
@@ -208,7 +207,7 @@ TRAINING = [
     ),
     ("training.conversion_quality(pool, images, [0])", "timesteps=0: wanted"),
     ("training.label({})", "recipe={}: wanted Recipe"),
-    ("execution.device_of(1.5)", "device=1.5: wanted"),
+    ("machine.device_of(1.5)", "device=1.5: wanted"),
 ]
 QUERIES = [
     ("query(None, images)", "pool=None: wanted Pool"),
@@ -515,21 +514,21 @@ def test_masks_of_zeros_and_ones_are_masks(names):
         == 1
     )
     images, given = names["images"], GIVEN.replace(num_models=2)
-    member, _ = trainer.membership(given, images, halves().astype(np.uint8))
+    member, _ = placing.membership(given, images, halves().astype(np.uint8))
     assert member.dtype == bool and np.array_equal(member, halves())
 
 
 def test_rows_alike_are_told_unless_one_training_is_repeated(names, recwarn):
     recipe, images = GIVEN.replace(num_models=4), names["images"]
-    trainer.membership(
+    placing.membership(
         recipe, images, np.concatenate([halves(), ~halves()[:, ::-1] ^ (np.arange(40) < 4)])
     )
-    trainer.membership(recipe, images, np.repeat(halves()[:1], 4, axis=0))
+    placing.membership(recipe, images, np.repeat(halves()[:1], 4, axis=0))
     assert not recwarn.list
     with pytest.warns(
         UserWarning, match="2 of 4 rows of member equal another: such models are no references"
     ):
-        trainer.membership(recipe, images, np.concatenate([halves(), halves()]))
+        placing.membership(recipe, images, np.concatenate([halves(), halves()]))
 
 
 # keys of pools as they were before recipes were pydantic models; other keys would lose all that is
@@ -582,9 +581,9 @@ def test_the_keys_of_stored_pools_stay(fields, key, tmp_path):
     member = (
         np.arange(60)[None] % 4 == np.arange(4)[:, None] if fields.get("split") == "given" else None
     )
-    recipe = trainer.complete(Recipe(**fields))
-    pool = trainer.place(
-        recipe, images, *trainer.membership(recipe, images, member), tmp_path, None
+    recipe = placing.complete(Recipe(**fields))
+    pool = placing.place(
+        recipe, images, *placing.membership(recipe, images, member), tmp_path, None
     )
     assert pool.key == key
 
@@ -614,8 +613,8 @@ def test_every_field_says_what_it_is_and_its_words_are_those_of_training():
         "plateau",
         "constant",
     ]
-    assert set(loop.DTYPES) == set(DTYPES)
-    for name, known in {"optimizer": loop.OPTIMIZERS, "loss": loop.LOSSES}.items():
+    assert set(plans.DTYPES) == set(DTYPES)
+    for name, known in {"optimizer": loop.OPTIMIZERS, "loss": losses.LOSSES}.items():
         assert all(word in schema[name]["description"] for word in known)
 
 

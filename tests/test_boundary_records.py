@@ -9,7 +9,7 @@ import torch
 
 import mia_nb as mia
 from mia_nb import data, metrics, plots, store, widgets
-from mia_nb.training import loop
+from mia_nb.training import plans
 from mia_nb.types import Signals
 
 FOREIGN = "Traceback|not subscriptable|has no attribute|out of bounds|unpack|broadcast|dtype to be|embedded"
@@ -144,8 +144,8 @@ CALLS = {
     "complex scores": lambda s: metrics.auc(np.arange(9) + 1j, np.arange(9) > 4),
     "pairs of another number": lambda s: metrics.interval(np.zeros(3), np.zeros(2, int)),
     "one value": lambda s: metrics.interval(np.float64(3), np.zeros(1, int)),
-    "no members": lambda s: loop.sampling(mia.Recipe(), 0),
-    "fewer than no members": lambda s: loop.sampling(mia.Recipe(), -5),
+    "no members": lambda s: plans.sampling(mia.Recipe(), 0),
+    "fewer than no members": lambda s: plans.sampling(mia.Recipe(), -5),
     "a std of 0": lambda s: data.normalise(torch.zeros(1, 1, 2, 2), (0.0,), (0.0,)),
     "wide digits": lambda s: mia.load("synthetic:n=２０"),
     "an option twice": lambda s: mia.load("synthetic:n=20,n=30"),

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mia_nb.cli import hours, main, notebooks
 from mia_nb.models import neural_de
 from mia_nb.studies import published, setting
-from mia_nb.training.loop import build
+from mia_nb.training.plans import build
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNGS = ("paper-nsde-1", "paper-nsde-2", "paper-nsde-3")

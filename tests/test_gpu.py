@@ -179,10 +179,10 @@ def test_a_compiled_pool_on_the_gpu_is_the_eager_one(images, tmp_path, strategy,
 
 @pytest.mark.parametrize("strategy", ["plain", "stacked:4"])
 def test_a_step_waits_for_nothing(images, strategy):
-    from mia_nb.training import execution, loop
+    from mia_nb.training import execution, loop, plans
 
     there = images._replace(x=images.x.cuda(), y=images.y.cuda())
-    plan = loop.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, False)
+    plan = plans.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, False)
     plan = execution.parsed(strategy).of(plan)
     group = loop.Group(plan, [0, 1, 2, 3] if plan.stacked else [0])
     x = torch.randn(len(group.ids), 16, 3, 16, 16, dtype=torch.float64, device="cuda")
@@ -199,7 +199,7 @@ def test_a_step_waits_for_nothing(images, strategy):
 
 @pytest.mark.parametrize("strategy", ["plain", "stacked:4"])
 def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy):
-    from mia_nb.training import clipped, execution, loop
+    from mia_nb.training import clipped, execution, plans
 
     there, way, waits = (
         images._replace(x=images.x.cuda(), y=images.y.cuda()),
@@ -209,7 +209,7 @@ def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy)
     for samples in (64, 320):  # 4 steps and 20
         member = np.zeros((4, 400), bool)
         member[:, :samples] = True
-        plan = way.of(loop.Plan(RECIPE, there, member, torch.device("cuda"), False, False))
+        plan = way.of(plans.Plan(RECIPE, there, member, torch.device("cuda"), False, False))
         group = clipped.group_of(plan, list(range(way.group)))
         group.epoch(0, [])  # makes the optimiser's state
         torch.cuda.set_sync_debug_mode("warn")

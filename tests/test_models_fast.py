@@ -12,9 +12,9 @@ import mia_nb as mia
 from mia_nb import data
 from mia_nb.models import build, fast
 from mia_nb.models.snn import convert
-from mia_nb.training import loop, trials
+from mia_nb.training import batches, loop, plans, schedules, trials
 from mia_nb.training.muon import COEFFICIENTS, STEPS, Muon, orthogonalised
-from mia_nb.training.train import complete, membership
+from mia_nb.training.placing import complete, membership
 
 RECIPE = {
     "model": "fast",
@@ -42,7 +42,7 @@ def made(size=32, channels=3, seed=0, **options):
 
 def plan(images, **changes):
     recipe = complete(mia.Recipe(**RECIPE | changes))
-    return loop.plan_of(recipe, images, *membership(recipe, images, None, None))
+    return plans.plan_of(recipe, images, *membership(recipe, images, None, None))
 
 
 def test_whitened_patches_are_uncorrelated_with_unit_variance():
@@ -139,7 +139,7 @@ def test_it_converts_to_a_spiking_network_that_approaches_it(digits):
     for epoch in range(4):
         group.epoch(epoch, [])
     net = group.module.eval()
-    x = group.shown(torch.arange(100), {})
+    x = batches.plain_images(group.plan, torch.arange(100))
     errors = []
     for timesteps in (4, 256):
         converted = convert(net, timesteps, [x])
@@ -223,8 +223,8 @@ def test_alternating_flips_show_every_image_mirrored_in_every_other_epoch(digits
     seen = []
     for epoch in range(4):
         order, _ = group.order(epoch)
-        draws = group.augments(epoch, order.shape[1])
-        group.alternate(draws, order, epoch)
+        draws = batches.augmentations(group.plan, group.ids, epoch, order.shape[1])
+        batches.alternate(group.plan, group.ids, draws, order, epoch)
         flips = torch.zeros(len(digits.y), dtype=torch.int64) - 1
         flips[order[0]] = draws["flip"][0].long()
         seen.append(flips)
@@ -254,5 +254,5 @@ def test_two_words_for_one_thing_are_refused(ops):
 
 def test_the_linear_schedule_ends_at_zero():
     recipe = mia.Recipe(**RECIPE)
-    rates = [loop.learning_rate(recipe, t, []) for t in np.linspace(0, 1, 5)]
+    rates = [schedules.learning_rate(recipe, t, []) for t in np.linspace(0, 1, 5)]
     np.testing.assert_allclose(rates, 0.1 * np.array([1, 0.75, 0.5, 0.25, 0]))

@@ -19,7 +19,7 @@ from mia_nb.cli.status import lost_figures, read_status
 from mia_nb.data import DATASETS, load
 from mia_nb.models import FLOWS
 from mia_nb.report import is_figure
-from mia_nb.training.families import changes
+from mia_nb.training.recipes import changes
 
 pytestmark = [pytest.mark.slow, pytest.mark.notebook]
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from mia_nb import accounting, attacks, auditing, data, models, query, training
 from mia_nb.auditing.one_run import one_run
 from mia_nb.models import neural_de
-from mia_nb.training import private_sde
+from mia_nb.training import private_sde, proof
 from mia_nb.types import Recipe
 
 DELTA = 1e-5
@@ -153,10 +153,10 @@ def test_with_a_linear_drift_the_bound_is_an_equality(slope):
         ]
     spread = torch.cat([part - part.mean() for part in drawn]).std()
     measured = float((drawn[0].mean() - drawn[1].mean()) / spread)
-    bound = private_sde._mu(network, "add/remove", 1)
+    bound = proof.states_mu(network, "add/remove", 1)
     assert measured == pytest.approx(bound, abs=0.02)
-    assert private_sde._mu(network, "replace", 1) == pytest.approx(2 * bound)
-    assert private_sde._mu(network, "add/remove", 9) == pytest.approx(3 * bound)
+    assert proof.states_mu(network, "replace", 1) == pytest.approx(2 * bound)
+    assert proof.states_mu(network, "add/remove", 9) == pytest.approx(3 * bound)
     if slope == 0:
         assert bound == pytest.approx(1 / (k * math.sqrt(steps)), rel=1e-3)
 

@@ -115,7 +115,7 @@ def test_every_query_is_the_forward_under_the_seed_of_its_model_query_and_block(
     for m, q in ((0, 0), (3, 2)):
 
         def generator(block, m=m, q=q):
-            return torch.Generator().manual_seed(training.loop.mix(0, m, q, block, "noise"))
+            return torch.Generator().manual_seed(training.seeds.mix(0, m, q, block, "noise"))
 
         np.testing.assert_allclose(
             noisy.margin[m, q], margins(pool.model(m), images, generator), rtol=1e-4, atol=1e-4
@@ -181,7 +181,7 @@ def test_noise_of_a_library_s_solver_is_one_path_a_block_and_does_not_depend_on_
     )
 
     def generator(block):
-        return torch.Generator().manual_seed(training.loop.mix(0, 1, 0, block, "noise"))
+        return torch.Generator().manual_seed(training.seeds.mix(0, 1, 0, block, "noise"))
 
     margin = ask(milstein, images, models=[1]).margin[0, 0]
     np.testing.assert_allclose(
@@ -255,7 +255,7 @@ def test_dropout_layers_draw_from_the_global_generator_block_by_block_as_before(
 
             class Seeded(torch.nn.Module):
                 def forward(self, x, block, q=q):
-                    torch.manual_seed(training.loop.mix(0, 3, q, block, "noise"))
+                    torch.manual_seed(training.seeds.mix(0, 3, q, block, "noise"))
                     return module(x)
 
             np.testing.assert_allclose(

@@ -17,7 +17,7 @@ from mia_nb.cli import notebooks
 from mia_nb.data import paired_membership
 from mia_nb.metrics.agreement import memorisation
 from mia_nb.training import changes, label, labels, train
-from mia_nb.training.families import RECIPES
+from mia_nb.training.recipes import RECIPES
 from mia_nb.types import Recipe, Signals
 
 PRESETS = Path(__file__).resolve().parents[1] / "notebooks" / "presets"

@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 
 from mia_nb import data, models, store, training
-from mia_nb.training import clipped, execution, loop, trials, work
+from mia_nb.training import batches, clipped, loop, plans, progress, saving, schedules, trials
 from mia_nb.training.pool import open_pool, trace_name, weights_name
 from mia_nb.training.stacking import keeps_gradients
 from mia_nb.types import Recipe
@@ -142,12 +142,14 @@ def test_a_pool_can_grow_and_keep_its_first_models(images, tmp_path, split):
 def test_rows_epochs_and_seeds_draw_different_numbers(images):
     def plan(seed):
         recipe = Recipe(augment="crop+flip", seed=seed)
-        return loop.Plan(recipe, images, np.ones((2, 160), bool), torch.device("cpu"), False, False)
+        return plans.Plan(
+            recipe, images, np.ones((2, 160), bool), torch.device("cpu"), False, False
+        )
 
     draws = [
-        lambda seed, row, epoch: loop.epoch_order(plan(seed), row, epoch),
-        lambda seed, row, epoch: loop.augmentation(plan(seed), row, epoch, 64)["shift"],
-        lambda seed, row, epoch: next(loop.build(plan(seed).recipe, images, row).parameters()),
+        lambda seed, row, epoch: batches.epoch_order(plan(seed), row, epoch),
+        lambda seed, row, epoch: batches.augmentation(plan(seed), row, epoch, 64)["shift"],
+        lambda seed, row, epoch: next(plans.build(plan(seed).recipe, images, row).parameters()),
     ]
     for draw in draws:
         base = draw(0, 0, 0)
@@ -182,7 +184,7 @@ def test_another_mask_other_pixels_classes_or_code_is_another_pool(images, tmp_p
 def test_what_a_users_model_does_in_training_is_kept_whatever_the_strategy(images, tmp_path, model):
     recipe = Recipe(**{**MLP.to_json(), "model": f"toys:{model}", "dtype": "float64"})
     plain, auto = (train(recipe, images, tmp_path / s, strategy=s) for s in ("plain", "auto"))
-    first = loop.build(recipe, images, 0).state_dict()
+    first = plans.build(recipe, images, 0).state_dict()
     for one, other in zip(weights(plain), weights(auto), strict=True):
         assert one.keys() == first.keys()
         assert all(torch.allclose(one[k], other[k], rtol=1e-10, atol=1e-10) for k in one)
@@ -255,12 +257,12 @@ def test_training_leaves_the_global_generator_and_the_threads_as_found(images, t
 
 def test_every_epoch_is_a_fresh_permutation_of_the_members_with_equal_steps(images):
     member = data.bernoulli_membership(6, len(images.y), seed=3)
-    plan = loop.Plan(
+    plan = plans.Plan(
         Recipe(num_models=6, batch=16), images, member, torch.device("cpu"), False, False
     )
     for m in range(6):
         members = np.flatnonzero(member[m])
-        first, second = (loop.epoch_order(plan, m, e).numpy() for e in (0, 1))
+        first, second = (batches.epoch_order(plan, m, e).numpy() for e in (0, 1))
         assert len(first) == plan.steps * 16 and not np.array_equal(first, second)
         assert set(first) <= set(members)
         once = min(len(first), len(members))
@@ -273,14 +275,16 @@ def test_one_cycle_and_cosine_equal_torchs_schedulers(fraction):
     parameter = torch.zeros(1, requires_grad=True)
     step = round(fraction * total)
     cosine = 0.1 * (1 + np.cos(np.pi * step / total)) / 2
-    assert loop.learning_rate(Recipe(schedule="cosine"), step / total, []) == pytest.approx(cosine)
+    assert schedules.learning_rate(Recipe(schedule="cosine"), step / total, []) == pytest.approx(
+        cosine
+    )
     scheduler = torch.optim.lr_scheduler.OneCycleLR(
         torch.optim.SGD([parameter]), 0.1, total_steps=total, final_div_factor=400
     )
     scheduler.last_epoch = step - 1
     scheduler.optimizer.step()
     scheduler.step()
-    assert loop.learning_rate(Recipe(), step / total, []) == pytest.approx(
+    assert schedules.learning_rate(Recipe(), step / total, []) == pytest.approx(
         scheduler.get_last_lr()[0], rel=1e-3, abs=1e-6
     )
 
@@ -302,7 +306,7 @@ def test_plateau_equals_torchs_scheduler():
         optimizer, factor=0.1, patience=10, threshold=0.02, min_lr=1e-5
     )
     for epoch in range(len(history)):
-        ours = loop.learning_rate(Recipe(schedule="plateau"), 0.0, history[:epoch])
+        ours = schedules.learning_rate(Recipe(schedule="plateau"), 0.0, history[:epoch])
         assert ours == pytest.approx(optimizer.param_groups[0]["lr"])
         torchs.step(history[epoch])
     assert ours < 0.1
@@ -313,13 +317,13 @@ def test_narrow_strided_convolutions_have_the_gradients_of_channels_first(way):
     """Below eight channels a CPU with AVX2 would give wrong ones in channels-last order, or end."""
     coloured = data.load("synthetic:classes=4,n=32,size=16,channels=3,seed=1")
     recipe = Recipe(model="resnet18", model_args={"width": 4}, num_models=2, batch=16)
-    first = loop.Plan(recipe, coloured, np.ones((2, 32), bool), torch.device("cpu"))
+    first = plans.Plan(recipe, coloured, np.ones((2, 32), bool), torch.device("cpu"))
     index = torch.arange(16)[None]
     changes = []
     for plan in (first, first._replace(**way)):
         group = loop.Group(plan, [0])
         before = {name: value.clone() for name, value in group.weights(0).items()}
-        group.step(group.shown(index, {}), coloured.y[index], 1)
+        group.step(batches.plain_images(plan, index), coloured.y[index], 1)
         after = group.weights(0)
         changes.append({name: after[name] - before[name] for name in group.trained})
     for name, expected in changes[0].items():
@@ -329,10 +333,10 @@ def test_narrow_strided_convolutions_have_the_gradients_of_channels_first(way):
 
 def test_a_narrow_network_is_not_compiled(images):
     recipe = Recipe(model="resnet18", model_args={"width": 4}, batch=16)
-    plan = loop.Plan(recipe, images, np.ones((2, 160), bool), torch.device("cpu"))
+    plan = plans.Plan(recipe, images, np.ones((2, 160), bool), torch.device("cpu"))
     assert "strided 1 x 1 convolutions" in trials.why_not_compiled(plan)
     wide = recipe.replace(model_args={"width": 8})
-    assert keeps_gradients(loop.build(wide, images, 0))
+    assert keeps_gradients(plans.build(wide, images, 0))
 
 
 def test_loss_traces_hold_the_members_losses_and_nothing_else(images, tmp_path):
@@ -419,7 +423,7 @@ def test_a_resumed_group_ends_with_the_bytes_of_one_never_stopped(images, tmp_pa
 
         root = tmp_path / f"{strategy}-{recipe.schedule}-stopped"
         monkey = pytest.MonkeyPatch()
-        monkey.setattr(execution.Advance, "report", stop_after_two)
+        monkey.setattr(progress.Advance, "report", stop_after_two)
         with pytest.raises(Stopped):
             train(recipe, images, root, strategy=strategy, checkpoint=0)
         monkey.undo()
@@ -743,10 +747,10 @@ def wrong_states(part):
 
 
 def test_a_part_file_with_a_state_of_another_shape_is_passed_over(images, tmp_path, capsys):
-    plan = training.train.place(
-        training.train.complete(MLP),
+    plan = training.placing.place(
+        training.placing.complete(MLP),
         images,
-        *training.train.membership(MLP, images, None),
+        *training.placing.membership(MLP, images, None),
         tmp_path,
         None,
     ).plan(images, None)
@@ -760,13 +764,13 @@ def test_a_part_file_with_a_state_of_another_shape_is_passed_over(images, tmp_pa
     name = "part_001-001_00001.safetensors"
     for wrong in wrong_states(part):
         listed(folder, name, safetensors.torch.save(wrong))
-        history, traces = work._resumed(folder, clipped.group_of(plan, [1]))
+        history, traces = saving.resumed(folder, clipped.group_of(plan, [1]))
         assert history == [] and np.isnan(traces[1]).all()
         assert (
             f"{name} was truncated or altered: going on from before it" in capsys.readouterr().err
         )
     listed(folder, name, safetensors.torch.save(part))
-    history, _ = work._resumed(folder, clipped.group_of(plan, [1]))
+    history, _ = saving.resumed(folder, clipped.group_of(plan, [1]))
     assert history == part["history"].tolist() and capsys.readouterr().err == ""
 
 

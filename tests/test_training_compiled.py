@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mia_nb import data, training
-from mia_nb.training import clipped, compiled, execution, loop, trials
+from mia_nb.training import clipped, compiled, execution, loop, machine, plans, trials
 from mia_nb.types import Recipe
 
 HERE = __name__
@@ -33,7 +33,7 @@ def quick(monkeypatch):
 
 
 def plan_of(recipe, images, strategy="plain"):
-    plan = loop.Plan(
+    plan = plans.Plan(
         recipe,
         images,
         np.ones((recipe.num_models, len(images.y)), bool),
@@ -445,13 +445,13 @@ def test_every_entry_of_an_optimiser_keeps_its_type_when_a_group_is_resumed(
     ],
 )
 def test_a_lack_of_memory_is_known_by_its_words(error, short):
-    assert loop.short_of_memory(error) is short
+    assert machine.short_of_memory(error) is short
 
 
 def test_a_cpu_that_has_no_memory_left_says_it_in_these_words():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
-    assert loop.short_of_memory(caught.value)
+    assert machine.short_of_memory(caught.value)
 
 
 def test_a_device_with_a_number_gets_one_process(monkeypatch):

@@ -4,8 +4,8 @@ import pytest
 
 from mia_nb import data
 from mia_nb.checks import duration
-from mia_nb.training import execution
-from mia_nb.training.execution import training_bar
+from mia_nb.training import progress
+from mia_nb.training.progress import training_bar
 from mia_nb.types import Recipe
 
 SMALL = Recipe(num_models=4, epochs=10, batch=16, lr=0.05, model_args={"width": 4})
@@ -39,7 +39,7 @@ CPU = {"device": "cpu", "stacked": True, "group": 2, "threads": 1}
 def clock(monkeypatch):
     """A clock that the test turns."""
     now = [100.0]
-    monkeypatch.setattr(execution.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
     return now
 
 

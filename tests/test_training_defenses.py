@@ -14,8 +14,7 @@ from torch import nn
 from mia_nb import data, query, training
 from mia_nb.attacks import score
 from mia_nb.defenses import change_output, dp_sgd
-from mia_nb.training import execution, loop
-from mia_nb.training import train as trainer
+from mia_nb.training import batches, loop, placing, plans, progress, seeds
 from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.execution import choose, recorded_strategy
 from mia_nb.types import Recipe, Signals
@@ -155,7 +154,7 @@ def test_a_pool_stopped_under_a_defense_resumes_to_the_same_bytes(
             raise Stopped
 
     with monkeypatch.context() as patched:
-        patched.setattr(execution.Advance, "report", stop)
+        patched.setattr(progress.Advance, "report", stop)
         with pytest.raises(Stopped):
             train(recipe, images, tmp_path / "stopped", checkpoint=0)
     assert list((tmp_path / "stopped").glob("*/part_*"))
@@ -343,23 +342,23 @@ def test_of_two_classes_memguard_shows_a_label(tmp_path):
 
 
 def group_of(pool, images):
-    return ClippedGroup(loop.plan_of(pool.recipe, images, pool.member, pool.population), [0])
+    return ClippedGroup(plans.plan_of(pool.recipe, images, pool.member, pool.population), [0])
 
 
 def group(images, *, recipe=CNN, **args):
     """A model as a pool trains it: by the rule, which would have convolutions channels last."""
-    recipe = trainer.complete(
+    recipe = placing.complete(
         recipe.replace(defense="dp_sgd", defense_args={**CLIPPED, **args}, dtype="float64")
     )
-    member, population = trainer.membership(recipe, images, None)
-    plan = loop.plan_of(recipe, images, member, population)
+    member, population = placing.membership(recipe, images, None)
+    plan = plans.plan_of(recipe, images, member, population)
     how = choose(plan, "cpu", "auto", 1)
     return ClippedGroup(recorded_strategy(how).of(plan), [0])
 
 
 def batch(group, count):
     index = torch.arange(count)
-    return group.shown(index, {}), group.plan.images.y[index]
+    return batches.plain_images(group.plan, index), group.plan.images.y[index]
 
 
 def clipped_step(group, x, y, lr):
@@ -424,7 +423,8 @@ def test_an_epoch_shows_every_drawn_image_in_as_many_augmented_copies(images):
     order, sizes = triple.order(0)
     assert len(order[0]) == sum(sizes) and all(size % 3 == 0 for size in sizes)
     assert (order.view(-1, 3) == order.view(-1, 3)[:, :1]).all()
-    shown = triple.shown(order[0], {n: v[0] for n, v in triple.augments(0, sum(sizes)).items()})
+    augments = batches.augmentations(triple.plan, [0], 0, sum(sizes))
+    shown = batches.augmented_images(triple.plan, order, augments)[0]
     copies = shown.view(-1, 3, *shown.shape[1:])
     assert (copies[:, 0] != copies[:, 1]).flatten(1).any(1).float().mean() > 0.9
     _, losses = triple.epoch(0, [])
@@ -523,7 +523,7 @@ def noise_of(recipe, images, member, row, epoch=0):
     """(steps, weights) of an epoch of a row: what its own noise adds in each step, in units of
     itself, and its batches.
     """
-    plan = loop.plan_of(trainer.complete(recipe), images, member, np.zeros(len(images.y), bool))
+    plan = plans.plan_of(placing.complete(recipe), images, member, np.zeros(len(images.y), bool))
     one, steps = ClippedGroup(plan, [row]), []
     one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
     take = one.step
@@ -591,7 +591,7 @@ def test_under_coin_flips_a_batch_is_measured_by_the_expected_members(defense, i
         defense_args=CLIPPED if defense else {},
     )
     sizes = {
-        seed: trainer.membership(recipe.replace(seed=seed), images, None)[0].sum(1)
+        seed: placing.membership(recipe.replace(seed=seed), images, None)[0].sum(1)
         for seed in range(20)
     }
     few, many = (
@@ -622,7 +622,7 @@ def test_batches_are_poisson_draws_at_the_rate_and_number_that_are_accounted_for
     sizes = []
     training_of_first = group_of(pool, images).training
     for epoch in range(30):
-        coins = loop.generator(training_of_first, epoch, "order")
+        coins = seeds.generator(training_of_first, epoch, "order")
         drawn = torch.rand(members // 16, members, generator=coins) < 16 / members
         sizes += drawn.sum(1).tolist()
         seen = np.isfinite(pool.trace(0)[epoch]) & pool.member[0]
@@ -686,15 +686,17 @@ def test_under_autocast_no_sample_counts_for_more_than_the_norm(images):
     """Norms are taken in the precision of the weights: in bfloat16 they would be exceeded by half a
     per cent and more.
     """
-    recipe = trainer.complete(CNN.replace(defense="dp_sgd", defense_args=CLIPPED, dtype="bfloat16"))
-    member, population = trainer.membership(recipe, images, None)
-    plan = loop.plan_of(recipe, images, member, population)
+    recipe = placing.complete(CNN.replace(defense="dp_sgd", defense_args=CLIPPED, dtype="bfloat16"))
+    member, population = placing.membership(recipe, images, None)
+    plan = plans.plan_of(recipe, images, member, population)
     for i in range(5):
         one = ClippedGroup(plan, [0])
         one.clipped.optimizer.noise_multiplier, one.clipped.optimizer.max_grad_norm = 0.0, 0.01
         one.optimizer.param_groups[0].update(momentum=0.0, nesterov=False, weight_decay=0.0)
         before = torch.cat([p.detach().flatten().clone().double() for p in one.params.values()])
-        clipped_step(one, one.shown(torch.tensor([i]), {}), images.y[i : i + 1], 1024.0)
+        clipped_step(
+            one, batches.plain_images(one.plan, torch.tensor([i])), images.y[i : i + 1], 1024.0
+        )
         moved = torch.cat([p.detach().flatten().double() for p in one.params.values()]) - before
         assert float(moved.norm()) / 1024 * 16 == pytest.approx(0.01, rel=1e-4)
 
@@ -708,7 +710,7 @@ def test_two_trainings_have_neither_noise_nor_batches_in_common(images, tmp_path
     shifted[0, np.flatnonzero(shifted[0])[0]] = False
     words.add(
         ClippedGroup(
-            loop.plan_of(pools[0].recipe, images, shifted, pools[0].population), [0]
+            plans.plan_of(pools[0].recipe, images, shifted, pools[0].population), [0]
         ).training
     )
     assert len(words) == 3
@@ -719,13 +721,13 @@ def test_two_trainings_have_neither_noise_nor_batches_in_common(images, tmp_path
 
 
 def test_two_rows_of_the_same_members_have_neither_noise_nor_batches_in_common(images):
-    recipe = trainer.complete(
+    recipe = placing.complete(
         MLP.replace(
             split="given", population=0, num_models=2, defense="dp_sgd", defense_args=CLIPPED
         )
     )
     member = np.tile(np.arange(len(images.y)) % 2 == 0, (2, 1))
-    plan = loop.plan_of(recipe, images, member, np.zeros(len(images.y), bool))
+    plan = plans.plan_of(recipe, images, member, np.zeros(len(images.y), bool))
     assert ClippedGroup(plan, [0]).training != ClippedGroup(plan, [1]).training
 
 
@@ -780,9 +782,9 @@ def test_a_derived_pool_without_its_parent_says_why_it_cannot_be_asked(images, t
 
 
 def test_the_held_out_batch_of_mmd_has_the_classes_of_the_training_batch(images):
-    recipe = trainer.complete(under(CNN.replace(epochs=1), "mmd_mixup", held_out=30))
-    member, population = trainer.membership(recipe, images, None)
-    one, seen = loop.Group(loop.plan_of(recipe, images, member, population), [0]), []
+    recipe = placing.complete(under(CNN.replace(epochs=1), "mmd_mixup", held_out=30))
+    member, population = placing.membership(recipe, images, None)
+    one, seen = loop.Group(plans.plan_of(recipe, images, member, population), [0]), []
     there = set(images.y[torch.from_numpy(one.plan.held_out)].tolist())
     one.step = lambda x, y, lr, *, epoch, draws: (
         seen.append((y, draws["y"])) or torch.zeros(y.shape)
@@ -794,9 +796,9 @@ def test_the_held_out_batch_of_mmd_has_the_classes_of_the_training_batch(images)
 
 def test_a_changed_default_of_a_defense_is_another_pool(images, tmp_path):
     def key(**args):
-        recipe = trainer.complete(under(CNN, "mmd_mixup", **args))
-        return trainer.place(
-            recipe, images, *trainer.membership(recipe, images, None), tmp_path, None
+        recipe = placing.complete(under(CNN, "mmd_mixup", **args))
+        return placing.place(
+            recipe, images, *placing.membership(recipe, images, None), tmp_path, None
         ).key
 
     assert key() == key(bandwidth=1) != key(bandwidth=0.5)

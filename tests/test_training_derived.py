@@ -7,7 +7,7 @@ import torch
 
 from mia_nb import data, store, training
 from mia_nb.models import snn
-from mia_nb.training import execution, loop
+from mia_nb.training import batches, losses, progress, seeds
 from mia_nb.training.pool import open_pool, weights_name
 from mia_nb.types import Recipe
 
@@ -84,7 +84,7 @@ def stop_after(monkeypatch, calls):
         if len(seen) == calls:
             raise Stopped
 
-    monkeypatch.setattr(execution.Advance, "report", update)
+    monkeypatch.setattr(progress.Advance, "report", update)
 
 
 def test_a_fine_tuned_pool_keeps_the_split_of_its_parent_and_names_it(pool, images):
@@ -119,7 +119,7 @@ def test_one_epoch_of_fine_tuning_is_plain_sgd_from_the_parents_weights(pool, im
     module = pool.model(1).train()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     plan = child.plan(images, child.parent)
-    for batch in loop.epoch_order(plan, 1, 0).split(16):
+    for batch in batches.epoch_order(plan, 1, 0).split(16):
         optimizer.zero_grad()
         x = data.normalise(images.x[batch], images.mean, images.std)
         torch.nn.functional.cross_entropy(module(x), images.y[batch]).backward()
@@ -265,7 +265,7 @@ def test_tet_is_the_mean_cross_entropy_of_the_steps_and_the_distance_of_the_logi
     ce = np.array([[np.log(2), np.log(2)], [2 + np.log1p(np.exp(-2)), np.log1p(np.exp(-3))]])
     mse = np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 4.0]]).mean(1)
     np.testing.assert_allclose(
-        loop.LOSSES["tet"](logits, labels), 0.95 * ce.mean(1) + 0.05 * mse, rtol=1e-12
+        losses.LOSSES["tet"](logits, labels), 0.95 * ce.mean(1) + 0.05 * mse, rtol=1e-12
     )
 
 
@@ -530,9 +530,9 @@ def test_conversion_quality_counts_the_right_answers_of_every_conversion_made_al
     )
     assert len(table) == 10 and list(table["timesteps"][:5]) == [1, 2, 2, 3, 3]
     foreign = torch.from_numpy(np.flatnonzero(~pool.member[1]))
-    asked = foreign[torch.randperm(len(foreign), generator=loop.generator(0, 1, "quality"))][:60]
+    asked = foreign[torch.randperm(len(foreign), generator=seeds.generator(0, 1, "quality"))][:60]
     own = torch.from_numpy(np.flatnonzero(pool.member[1]))
-    own = own[torch.randperm(len(own), generator=loop.generator(0, 1, "calibration"))][:50]
+    own = own[torch.randperm(len(own), generator=seeds.generator(0, 1, "calibration"))][:50]
     x, fitted = (data.normalise(images.x[rows], images.mean, images.std) for rows in (asked, own))
     for row in table.itertuples():
         fit_T = row.timesteps if row.fit == "refit" else 1

@@ -13,7 +13,7 @@ import torch
 from toys_flow import replaced
 
 from mia_nb import data, store, training
-from mia_nb.training import execution, loop
+from mia_nb.training import loop, plans, progress
 from mia_nb.training.pool import weights_name
 from mia_nb.types import Recipe
 
@@ -100,7 +100,7 @@ def test_stacked_flows_equal_one_by_one_in_float64_with_the_same_noise(
     recipe = ODE.replace(model=model, model_args={**TINY, **args}, epochs=3, dtype="float64")
     plain, stacked = plain_and_stacked(recipe, images, tmp_path)
     same_weights(plain, stacked, rtol=1e-10, atol=1e-10)
-    assert differ(plain.state(1), loop.begin(recipe, images, 1).state_dict(), "head.weight")
+    assert differ(plain.state(1), plans.begin(recipe, images, 1).state_dict(), "head.weight")
     for m in range(len(plain.member)):
         np.testing.assert_allclose(plain.trace(m), stacked.trace(m), rtol=2e-3)
 
@@ -129,8 +129,8 @@ def test_a_models_noise_depends_on_neither_group_nor_companions_to_the_last_bit(
 
 def test_every_row_epoch_and_seed_has_noise_of_its_own_and_stacked_rows_have_the_plain_ones(images):
     def plan(seed, stacked):
-        recipe = training.train.complete(SDE.replace(seed=seed))
-        return loop.Plan(
+        recipe = training.placing.complete(SDE.replace(seed=seed))
+        return plans.Plan(
             recipe, images, np.ones((4, 100), bool), torch.device("cpu"), stacked, False
         )
 
@@ -213,7 +213,7 @@ def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(
             *(
-                (execution.Advance, "report", update)
+                (progress.Advance, "report", update)
                 if what == "epoch"
                 else (store.Folder, "write_bytes", write_bytes)
             )

@@ -20,7 +20,7 @@ import toys
 from joblib.externals.loky import get_reusable_executor
 
 from mia_nb import data, store, training
-from mia_nb.training import execution, workers
+from mia_nb.training import backends, execution, workers
 from mia_nb.types import Recipe
 
 SMALL = Recipe(num_models=8, epochs=3, batch=16, lr=0.05, model_args={"width": 4})
@@ -169,7 +169,7 @@ def test_what_a_worker_complains_of_is_said_here_in_one_line(backend, images, tm
         pool.folder.remove(name)
     (pool.folder.path / "labels.npy").write_bytes(b"altered")
     with (
-        workers.started(backend, 2, pool.record["builder"], "cpu"),
+        backends.started(backend, 2, pool.record["builder"], "cpu"),
         pytest.raises(ValueError, match=r"labels\.npy"),
     ):
         workers.train_units(pool, [[0], [1]], backend, 2, 0, lambda *_: None)
@@ -365,7 +365,7 @@ def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(
 FAULTS = """
 import resource
 import torch
-from mia_nb.training import workers
+from mia_nb.training import machine
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -374,7 +374,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 usual = faults()
-workers.keep_freed_memory()
+machine.keep_freed_memory()
 faults()  # takes the memory once more
 print(usual, faults())
 """

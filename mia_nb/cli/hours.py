@@ -12,8 +12,9 @@ import torch
 from mia_nb.cli.notebooks import Step
 from mia_nb.cli.say import print_table, say
 from mia_nb.training.cost import step_cost
-from mia_nb.training.execution import device_of
-from mia_nb.training.families import label, planned_recipes
+from mia_nb.training.families import planned_recipes
+from mia_nb.training.machine import device_of
+from mia_nb.training.recipes import label
 from mia_nb.types import Images, Recipe
 
 # (training images, all images, channels, side, classes) of the published data sets

@@ -172,7 +172,7 @@ def _refuse_parameters(step: Step, results: Path) -> None:
 def _refuse_unknown_network(recipe: Recipe) -> None:
     """Raise ValueError for a recipe whose network, defense or training does not exist."""
     from mia_nb import models  # brings torch, which nothing else here waits for
-    from mia_nb.training.train import complete
+    from mia_nb.training.placing import complete
 
     recipe = complete(recipe)
     # whoever runs the notebook named these builders: they may be imported

@@ -15,10 +15,9 @@ from mia_nb.checks import checked, row_numbers
 from mia_nb.models import evaluating, snn
 from mia_nb.models.recording import Operations
 from mia_nb.querying.network import BLOCK
-from mia_nb.training.execution import device_of
-from mia_nb.training.loop import DTYPES
+from mia_nb.training.machine import device_of, threads, useful_threads
+from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
-from mia_nb.training.work import threads, useful_threads
 from mia_nb.types import Images
 
 # pJ of one operation in 32 bits, 45 nm (Horowitz 2014)

@@ -16,7 +16,9 @@ from mia_nb import data, defenses
 from mia_nb.models import neural_de, recording, snn, timesteps
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import BACKENDS, Draws
-from mia_nb.training.loop import DTYPES, fitting, mix
+from mia_nb.training.machine import fitting
+from mia_nb.training.plans import DTYPES
+from mia_nb.training.seeds import mix
 from mia_nb.types import Images, Signals
 
 DROPOUT = (

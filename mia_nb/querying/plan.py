@@ -8,7 +8,7 @@ from typing import Any
 
 from mia_nb import defenses
 from mia_nb.models import FLOWS, architecture, neural_de, snn, timesteps
-from mia_nb.training.loop import build
+from mia_nb.training.plans import build
 from mia_nb.training.pool import Pool
 from mia_nb.types import Images, Query
 

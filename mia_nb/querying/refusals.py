@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mia_nb import data
 from mia_nb.models import neural_de, snn, timesteps
 from mia_nb.querying.network import forward, noisy, prepare
-from mia_nb.training.loop import DTYPES
+from mia_nb.training.plans import DTYPES
 from mia_nb.types import Images
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from joblib import cpu_count as cores  # respects containers and affinity
 from torch import nn
 from tqdm.auto import tqdm
 
@@ -26,10 +27,9 @@ from mia_nb.models.solvers import BlownUp
 from mia_nb.querying.network import BLOCK, activity_names, layer_activity, outputs
 from mia_nb.querying.plan import check_size, is_built_in, noise_of_blocks_alone, settings_and_kind
 from mia_nb.querying.refusals import check_outputs
-from mia_nb.training.execution import cores, device_of
-from mia_nb.training.loop import DTYPES
+from mia_nb.training.machine import device_of, threads
+from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
-from mia_nb.training.work import threads
 from mia_nb.types import Images, Query, Signals
 
 VALUES = 2**17  # pixels queried together: small operations mostly wait for each other

@@ -27,19 +27,9 @@ What is checked when (docs/store.md):
     mia-nb show, clean, doctor          every listed file, read or not
 """
 
-from mia_nb.store.folder import (
-    READ_ONLY,
-    Corrupt,
-    Folder,
-    ReadOnly,
-    content_key,
-    find,
-    folders,
-    open_folder,
-    place,
-    sha256_of,
-)
+from mia_nb.store.folder import READ_ONLY, Corrupt, Folder, ReadOnly, content_key, sha256_of
 from mia_nb.store.manifest import MANIFEST
+from mia_nb.store.results import find, folders, open_folder, place
 from mia_nb.store.signals import (
     DESIGN,
     FINISHED,

@@ -1,6 +1,4 @@
-"""A result on disk: its files, written atomically and read by their checksums, its locks; and where
-results are found.
-"""
+"""A result on disk: its files, written atomically and read by their checksums, and its locks."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ import io
 import json
 import mmap
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -30,8 +27,6 @@ from mia_nb._files import (
     parse_json,
     scratch_name,
 )
-from mia_nb.arguments import PathLike
-from mia_nb.checks import checked, shown
 from mia_nb.store.manifest import MANIFEST, append, is_plain, listed
 
 try:
@@ -39,8 +34,6 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-KINDS = ("pool", "signals", "run")
-LONGEST_NAME = 255  # bytes of a name in a path, on any usual file system
 # bytes: below this a file is read; a mapped one is held open, and few may be open at once
 SMALL = 1 << 24
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -440,117 +433,3 @@ def all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
     except BaseException:
         discard(temporary)
         raise
-
-
-def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
-    """Where the result of this key lies or would lie; nothing is made.
-
-    Parameters:
-        root: folder of all results.
-        kind: pool, signals or run.
-        name: what the result is called, before the key.
-        key: of `content_key`.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
-    slug = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("._") or "unnamed"
-    folder = Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
-    longest = max(len(os.fsencode(part)) for part in folder.path.parts)
-    if longest > LONGEST_NAME or "\0" in str(folder.path):
-        raise ValueError(
-            f"root={shown(str(root))}: wanted a folder whose names have no NUL and at most"
-            f" {LONGEST_NAME} bytes each"
-        )
-    return folder
-
-
-def open_folder(
-    root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra: Any
-) -> Folder:
-    """The folder of this key, made if need be.
-
-    Parameters:
-        root, kind, name, key: as for `place`.
-        recipe: what the key was made from, kept beside the result.
-        **extra: further entries of recipe.json.
-
-    Raises:
-        ValueError: where the root cannot be written or the key clashes.
-    """
-    folder = place(root, kind, name, key)
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        if not folder.has("recipe.json"):
-            folder.write_json(
-                "recipe.json", {"kind": kind, "name": name, "key": key, "recipe": recipe, **extra}
-            )
-    except OSError as error:
-        if error.errno in FULL:
-            raise
-        raise ValueError(
-            f"cannot write results to {root}: {error.strerror}; choose a folder you may write to"
-        ) from error
-    if folder.key != key:
-        raise ValueError(
-            f"{folder.path} holds another result than the one wanted; remove it or choose"
-            " another results folder"
-        )
-    return folder
-
-
-@checked
-def folders(root: PathLike, kind: str | None = None) -> list[Folder]:
-    """All results under the root, oldest first.
-
-    Parameters:
-        root: folder of all results.
-        kind: pool, signals or run; None: all.
-    """
-    results = []
-    for path in Path(root).absolute().glob("*-*-*"):
-        folder = Folder(path)
-        wanted = folder.kind in KINDS and kind in (None, folder.kind)
-        if wanted and os.path.lexists(path / "recipe.json"):
-            results.append(folder)
-
-    def age(folder: Folder) -> tuple[float, str]:
-        return (folder.path / "recipe.json").lstat().st_mtime, folder.path.name
-
-    return sorted(results, key=age)
-
-
-@checked
-def find(prefix: str, root: PathLike, kind: str | None = None) -> Folder:
-    """The one result whose key or folder name starts with the prefix.
-
-    Parameters:
-        prefix: of a key or of a folder name.
-        root: folder of all results.
-        kind: pool, signals or run; None: all.
-
-    Raises:
-        ValueError: for none or several.
-    """
-    results = folders(root, kind)
-    hits = [folder for folder in results if _begins_with(folder, prefix)]
-    if len(hits) == 1:
-        return hits[0]
-    if hits:
-        names = ", ".join(folder.path.name for folder in hits[:5])
-        raise ValueError(f"{prefix!r} fits {len(hits)} results: {names}; give more letters")
-    names = ", ".join(folder.path.name for folder in results[-5:]) or "nothing yet"
-    if len(results) > 5:
-        names += f" and {len(results) - 5} more"
-    raise ValueError(f"no {kind or 'result'} in {root} starts with {prefix!r}; there: {names}")
-
-
-def _begins_with(folder: Folder, prefix: str) -> bool:
-    """Whether the folder's name or its result's key begins with this."""
-    name = folder.path.name
-    if name.startswith(prefix):
-        return True
-    if not name.rsplit("-", 1)[1].startswith(prefix[:12]):
-        return False
-    # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged
-    # one blocks no other result
-    return len(prefix) <= 12 or folder.key.startswith(prefix)

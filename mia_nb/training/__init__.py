@@ -3,10 +3,12 @@ processes as help. What training gives is a `mia_nb.training.pool.Pool`.
 """
 
 from mia_nb.training.cost import step_cost
-from mia_nb.training.families import changes, family_pools, label, labels
-from mia_nb.training.loop import sampling
+from mia_nb.training.families import family_pools
+from mia_nb.training.plans import sampling
 from mia_nb.training.pool import load_pool
-from mia_nb.training.private_sde import proved, train_private
+from mia_nb.training.private_sde import train_private
+from mia_nb.training.proof import proved
+from mia_nb.training.recipes import changes, label, labels
 from mia_nb.training.sensitivity import sensitivity
 from mia_nb.training.spiking import conversion_quality, convert_pool, hybrid_pools
 from mia_nb.training.train import train_pool

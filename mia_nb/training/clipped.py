@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from mia_nb import defenses, store
 from mia_nb.defenses.dp_sgd import Clipped
 from mia_nb.training.compiled import CompiledGroup
-from mia_nb.training.loop import Group, Plan, expected_members, generator, logits_of, mix
+from mia_nb.training.loop import Group, logits_of
+from mia_nb.training.plans import Plan, expected_members
+from mia_nb.training.seeds import generator, mix
 
 
 class ClippedGroup(Group):

@@ -16,14 +16,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from mia_nb import models, store
-from mia_nb.training.loop import (
-    RANDOM,
-    Group,
-    Plan,
-    begin,
-    model_losses,
-    short_of_memory,
-)
+from mia_nb.training.loop import Group, model_losses
+from mia_nb.training.machine import short_of_memory
+from mia_nb.training.plans import Plan, begin
+from mia_nb.training.stacking import RANDOM
 
 KEPT = 4  # compiled functions that a process holds on to
 OPTIONS = {"options": {"fallback_random": True}}  # random numbers as eager code draws them

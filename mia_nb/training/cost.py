@@ -7,14 +7,17 @@ import time
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from mia_nb.arguments import Positive
 from mia_nb.checks import checked
+from mia_nb.training.batches import plain_images
 from mia_nb.training.clipped import group_of
-from mia_nb.training.execution import device_of
-from mia_nb.training.loop import Group, Plan, random_state_kept, saved_bytes
-from mia_nb.training.train import complete
-from mia_nb.training.work import threads
+from mia_nb.training.loop import Group
+from mia_nb.training.machine import device_of, threads
+from mia_nb.training.placing import complete
+from mia_nb.training.plans import Plan
+from mia_nb.training.seeds import random_state_kept
 from mia_nb.types import Images, Recipe
 
 
@@ -73,7 +76,7 @@ def step_seconds(group: Group, index: torch.Tensor, repeats: int) -> list[float]
     device = group.plan.device
     images = group.plan.images
     taken = []
-    x = group.shown(index, {})
+    x = plain_images(group.plan, index)
     group.seed_noise(0)
     for _ in range(repeats + 1):
         if device.type == "cuda":
@@ -84,3 +87,22 @@ def step_seconds(group: Group, index: torch.Tensor, repeats: int) -> list[float]
             torch.cuda.synchronize(device)
         taken.append(time.perf_counter() - begun)
     return taken[1:]
+
+
+def saved_bytes(plan: Plan) -> int:
+    """Bytes of activations that one model keeps for the backward pass of one batch."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    group = Group(plan._replace(stacked=False, channels_last=False), [0])
+    batch = slice(plan.recipe.batch)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        random_state_kept(plan.device),
+    ):
+        group.losses(plain_images(plan, batch)[None], plan.images.y[None, batch])
+    return sum(kept.values())

@@ -1,27 +1,23 @@
 """How a pool is trained: together or one by one, compiled or not, in how many processes. Chosen
-once, recorded, and read back on resume; and the bar that shows how far it is."""
+once, recorded, and read back on resume.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from joblib import cpu_count as cores  # respects containers and affinity
-from tqdm.auto import tqdm
 
 from mia_nb import models, store
-from mia_nb.checks import duration, shown
-from mia_nb.training import loop
-from mia_nb.training.loop import Plan
+from mia_nb.training.cost import saved_bytes
+from mia_nb.training.machine import device_of
+from mia_nb.training.plans import Plan, build
 from mia_nb.training.trials import why_not_compiled, why_not_stacked
-from mia_nb.training.work import Progress
 from mia_nb.types import Recipe
 
 EXECUTION = "execution.json"
@@ -58,7 +54,7 @@ class Strategy(NamedTuple):
 
     def of(self, plan: Plan) -> Plan:
         """The plan, trained this way."""
-        network = loop.build(plan.recipe, plan.images, 0)
+        network = build(plan.recipe, plan.images, 0)
         convolutional = any(parameter.ndim == 4 for parameter in network.parameters())
         stacked = self.kind == "stacked"
         clipped = plan.recipe.defense == "dp_sgd"
@@ -67,32 +63,6 @@ class Strategy(NamedTuple):
             channels_last=convolutional and not stacked and not clipped,
             compiled=self.compiled,
         )
-
-
-def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.device:
-    """The device of that name; None: a GPU where there is one.
-
-    ValueError for a name that is none, and for a GPU that is not `here` (False: another machine's
-    name will do).
-    """
-    if device is None or device == "":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        chosen = None
-    if chosen is None or chosen.type not in ("cpu", "cuda"):
-        raise ValueError(
-            f"device={shown(device)}: wanted cpu, cuda or cuda:NUMBER; None takes a GPU where"
-            " there is one"
-        )
-    count = torch.cuda.device_count()
-    if here and chosen.type == "cuda" and (chosen.index or 0) >= count:
-        raise ValueError(
-            f"device={shown(device)}: this machine has {count} GPUs that PyTorch can use; take cpu,"
-            " or None"
-        )
-    return chosen
 
 
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
@@ -115,7 +85,7 @@ def worth_processes(plan: Plan) -> bool:
     steps = int(plan.member.sum()) // recipe.batch * recipe.epochs
     if steps * STEP > WORTH_A_PROCESS:
         return True
-    return steps * (STEP + PER_BYTE * loop.saved_bytes(plan)) > WORTH_A_PROCESS
+    return steps * (STEP + PER_BYTE * saved_bytes(plan)) > WORTH_A_PROCESS
 
 
 def read_execution(folder: store.Folder) -> dict:
@@ -288,77 +258,10 @@ def recorded_strategy(recorded: dict) -> Strategy:
 def _by_rule(plan: Plan) -> Strategy:
     """Stacked where that pays by the rule of thumb and can be done, else plain."""
     if plan.device.type == "cuda":
-        network = loop.build(plan.recipe, plan.images, 0)
+        network = build(plan.recipe, plan.images, 0)
         small = sum(p.numel() for p in network.parameters()) < 1_000_000
     else:
-        small = loop.saved_bytes(plan) <= CACHE
+        small = saved_bytes(plan) <= CACHE
     if small and why_not_stacked(plan) is None:
         return Strategy("stacked", min(STACK, len(plan.member)))
     return Strategy("plain")
-
-
-@contextlib.contextmanager
-def training_bar(
-    title: str, rows: list[int], epochs: int, how: dict, workers: int, progress: bool
-) -> Iterator[Progress]:
-    """A progress bar in epochs of models; about ten plain lines where MIA_NB_MODE is batch.
-
-    Parameters:
-        title: what is trained.
-        rows: the models' numbers.
-        epochs: of each.
-        how: they are trained, as `choose` says it.
-        workers: units at a time.
-        progress: False shows nothing.
-
-    Yields:
-        What takes reports of progress, from any thread: rows, the epochs they have behind them, and
-        the mean loss of the last one.
-    """
-    place = "" if how["device"] == "cpu" else f" on {how['device']}"
-    strategy = f"{recorded_strategy(how)}, {workers} x {how['threads']} threads"
-    label = f"training {len(rows)} {title}{place} ({strategy})"
-    plain = os.environ.get("MIA_NB_MODE") == "batch"
-    total = len(rows) * epochs
-    with tqdm(total=total, desc=label, unit="epoch", disable=not progress or plain) as bar:
-        advance = Advance(bar, rows, total, label if progress and plain else None)
-        yield advance.report
-
-
-class Advance:
-    """How many epochs the rows of a training have behind them.
-
-    Parameters:
-        bar: that shows it.
-        rows: numbers of the models.
-        total: epochs of all of them.
-        label: with which plain lines begin; None prints none.
-    """
-
-    def __init__(self, bar: tqdm, rows: list[int], total: int, label: str | None):
-        self.bar = bar
-        self.total = total
-        self.label = label
-        self.epochs = dict.fromkeys(rows, 0)
-        self.done = 0
-        self.begun = time.perf_counter()
-        self.done_before: int | None = None  # by an earlier run; it is no measure of speed
-
-    def report(self, rows: list[int], epoch: int, loss: float) -> None:
-        """Some rows have so many epochs behind them, with this mean loss in the last one."""
-        before = self.done
-        self.epochs.update(dict.fromkeys(rows, epoch))
-        self.done = sum(self.epochs.values())
-        self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)
-        self.bar.update(self.done - before)
-        if self.done_before is None:
-            self.done_before = self.done
-            self.begun = time.perf_counter()
-        if self.label is None or before * 10 // self.total >= self.done * 10 // self.total:
-            return
-        line = f"{self.label}: {100 * self.done // self.total} %, loss {loss:.3g}"
-        trained = self.done - self.done_before
-        if trained > 0:
-            pace = (time.perf_counter() - self.begun) / trained
-            line += f", {duration(pace * (self.total - self.done))} left"
-        print(line, flush=True)

@@ -17,8 +17,8 @@ from mia_nb import escape, models, store
 from mia_nb.arguments import PathLike
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.data import check_images
-from mia_nb.training import loop
-from mia_nb.training.loop import DTYPES, Plan
+from mia_nb.training import plans
+from mia_nb.training.plans import DTYPES, Plan
 from mia_nb.types import Images, Recipe
 
 
@@ -120,7 +120,7 @@ class Pool:
     def sampling(self) -> dict:
         """{"sample_rate", "steps"} of a row's training up to `epoch`, see `training.sampling`."""
         done = self.recipe.replace(epochs=self.epoch or self.recipe.epochs)
-        return loop.sampling(done, loop.expected_members(self.recipe, self.member))
+        return plans.sampling(done, plans.expected_members(self.recipe, self.member))
 
     @property
     def held_out(self) -> np.ndarray:
@@ -132,7 +132,7 @@ class Pool:
             ValueError: the parent of a derived pool is gone, and only it knows its own.
         """
         looked_at = np.zeros(len(self.population), bool)
-        numbers = loop.held_out(self.recipe, self.population)
+        numbers = plans.held_out(self.recipe, self.population)
         if numbers is not None:
             looked_at[numbers] = True
         try:
@@ -247,7 +247,7 @@ class Pool:
                 f"the code of {self.recipe.model} is not the one pool {self.key[:12]} was trained"
                 " with; train it again"
             )
-        module = loop.build(self.recipe, self.images(), model).to(DTYPES[self.recipe.dtype])
+        module = plans.build(self.recipe, self.images(), model).to(DTYPES[self.recipe.dtype])
         self.fill(module, model)
         return module.eval()
 
@@ -285,7 +285,7 @@ class Pool:
             images: the pool's.
             parent: that of a derived pool, whose weights it starts from.
         """
-        return loop.plan_of(self.recipe, images, self.member, self.population, parent)
+        return plans.plan_of(self.recipe, images, self.member, self.population, parent)
 
     def conversion_report(self) -> pd.DataFrame:
         """What the conversion to spiking networks fitted, a row for each model and site.

@@ -14,9 +14,9 @@ from mia_nb import data
 from mia_nb.arguments import Positive, Rows, Several
 from mia_nb.checks import checked, row_numbers
 from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
-from mia_nb.training.loop import DTYPES
+from mia_nb.training.machine import threads, useful_threads
+from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
-from mia_nb.training.work import threads, useful_threads
 
 EXACT = "donot_use_mm_for_euclid_dist"  # small distances between large norms would be rounded
 

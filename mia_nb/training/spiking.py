@@ -4,7 +4,8 @@ from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -12,30 +13,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from joblib import cpu_count as cores  # respects containers and affinity
 from torch import Tensor
 
 from mia_nb import data, models
 from mia_nb.arguments import Flag, Positive, Real, Rows, Whole
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models import snn
-from mia_nb.training import loop
-from mia_nb.training.execution import cores, device_of, execution
-from mia_nb.training.loop import DTYPES, generator
-from mia_nb.training.pool import (
-    Pool,
-    report_name,
-    trace_name,
-    weights_name,
-    write_weights,
-)
-from mia_nb.training.train import (
-    at_the_end,
-    check_parent,
-    finetune_pool,
-    make_missing,
-    place,
-)
-from mia_nb.training.work import make_each, threads, useful_threads
+from mia_nb.training.execution import execution
+from mia_nb.training.machine import device_of, threads, useful_threads
+from mia_nb.training.making import finish, is_complete, reopened, rows_to_make
+from mia_nb.training.placing import place
+from mia_nb.training.plans import DTYPES, begin, build
+from mia_nb.training.pool import Pool, report_name, trace_name, weights_name, write_weights
+from mia_nb.training.seeds import generator
+from mia_nb.training.train import at_the_end, check_parent, finetune_pool
+from mia_nb.training.work import make_each
 from mia_nb.types import Images, Recipe
 
 BATCH = 256  # images a calibration looks at together
@@ -112,24 +105,23 @@ def convert_pool(
         **{name: value for name, value in network.items() if value is not None},
     }
     recipe = _converted(pool, args)
-    derived = place(recipe, images, pool.member, pool.population, pool.folder.path.parent, pool)
-
-    def prepare() -> Callable[[list[int]], None]:
-        device_of(device)
-        models.check_width(loop.build(recipe, images, 0), images)
-        # every model is checked when it is converted, the first before anything is written
-        encode = args.get("encode", "constant")
-        snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
-        return make
-
-    def make(rows: list[int]) -> None:
-        how = execution(derived.folder, device, "plain", lambda: _one_by_one(device, images))
-        convert = partial(_convert, pool, derived, images, torch.device(how["device"]))
-        with threads(how["threads"]):
-            make_each(derived, rows, convert, "converting", progress)
-
-    how = {"force": force, "progress": progress, "done": "converted"}
-    return make_missing(derived, images, prepare, **how)
+    root = pool.folder.path.parent
+    derived = place(recipe, images, pool.member, pool.population, root, pool)
+    stored = reopened(derived, images)
+    if not force and is_complete(stored):
+        return finish(stored, "cached", progress)
+    device_of(device)
+    models.check_width(build(recipe, images, 0), images)
+    # every model is checked when it is converted, the first before anything is written
+    encode = args.get("encode", "constant")
+    snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
+    begun = time.perf_counter()
+    rows = rows_to_make(stored, images, force)
+    how = execution(derived.folder, device, "plain", lambda: _one_by_one(device, images))
+    convert = partial(_convert, pool, derived, images, torch.device(how["device"]))
+    with threads(how["threads"]):
+        make_each(derived, rows, convert, "converting", progress)
+    return finish(stored, f"converted in {time.perf_counter() - begun:.1f} s", progress)
 
 
 def _converted(pool: Pool, network: dict) -> Recipe:
@@ -193,7 +185,7 @@ def _convert(pool: Pool, derived: Pool, images: Images, device: torch.device, mo
         for name, tensor in converted.state_dict().items()
     }
     # what the recipe builds takes these weights
-    loop.begin(derived.recipe, images, model, lambda _: state)
+    begin(derived.recipe, images, model, lambda _: state)
     # JSON has no NaN
     report = converted.report.astype(object).where(converted.report.notna(), None)
     folder = derived.folder

@@ -15,6 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+# why a model is neither stacked nor compiled
+RANDOM = "its forward draws random numbers, which would depend on the group"
+
 
 def keeps_gradients(network: nn.Module) -> bool:
     """Whether a CPU gives a network right gradients in channels-last order, and compiled, since the

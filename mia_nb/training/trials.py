@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from mia_nb import data, defenses, models
 from mia_nb.defenses import dp_sgd
 from mia_nb.models import neural_de
-from mia_nb.training import loop
+from mia_nb.training.batches import plain_images
 from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.compiled import CompiledGroup, forget, reason
-from mia_nb.training.loop import DTYPES, OPTIMIZERS, Group, Parent, Plan
-from mia_nb.training.stacking import keeps_gradients
+from mia_nb.training.loop import OPTIMIZERS, Group
+from mia_nb.training.losses import PER_STEP
+from mia_nb.training.plans import DTYPES, Parent, Plan, begin, expected_members
+from mia_nb.training.seeds import random_state_kept
+from mia_nb.training.stacking import RANDOM, keeps_gradients
 from mia_nb.types import Images, Recipe
 
 # what a fine-tuned spiking pool may have otherwise than its parent
@@ -62,10 +65,10 @@ def check(plan: Plan, set_aside: int, parent: Parent | None = None) -> None:
         raise ValueError(
             f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}"
         ) from error
-    module = models.check_width(loop.begin(recipe, images, 0, plan.start), images)
+    module = models.check_width(begin(recipe, images, 0, plan.start), images)
     models.check_training(module, images)
     neural_de.check_noise(module)
-    if recipe.loss in loop.PER_STEP and models.timesteps(module) is None:
+    if recipe.loss in PER_STEP and models.timesteps(module) is None:
         raise ValueError(
             f"loss={recipe.loss!r} wants logits for each time step, and {recipe.model} is no"
             ' spiking network: take loss="cross_entropy", or model="snn"'
@@ -136,7 +139,7 @@ def _check_spiking(recipe: Recipe, parent: Parent | None) -> None:
 def _check_batch(plan: Plan) -> None:
     """ValueError where a batch is more than a model has to learn from."""
     smallest = int(plan.member.sum(1).min())
-    samples = loop.expected_members(plan.recipe, plan.member)
+    samples = expected_members(plan.recipe, plan.member)
     if smallest < 2:
         samples = smallest
     if smallest < 2 or samples < plan.recipe.batch:
@@ -153,7 +156,7 @@ def _try_clipping(plan: Plan) -> None:
     anything is written.
     """
     group = ClippedGroup(plan._replace(recipe=plan.recipe.replace(dtype="float64")), [0])
-    x = group.shown(torch.arange(3), {})
+    x = plain_images(group.plan, torch.arange(3))
     y = plan.images.y[:3]
     module = group.clipped.hooked.to_standard_module()
     dp_sgd.stir(group.params)
@@ -162,7 +165,7 @@ def _try_clipping(plan: Plan) -> None:
         torch.manual_seed(0)
         return group.criterion(models.main_logits(network(x)), y)
 
-    with loop.random_state_kept(plan.device):
+    with random_state_kept(plan.device):
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         mixed = dp_sgd.mismatch(module, losses_of, group.params)
         changed = dp_sgd.rewritten(module, before)
@@ -225,13 +228,13 @@ def why_not_stacked(plan: Plan) -> str | None:
         return "gradients per sample are taken of one model at a time"
     rows = [0, min(1, len(plan.member) - 1)]
     trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"), channels_last=False)
-    with loop.random_state_kept(plan.device):
+    with random_state_kept(plan.device):
         alone = [Group(trial._replace(stacked=False), [row]) for row in rows]
         try:
             together = Group(trial._replace(stacked=True), rows)
             return _difference(together, alone, 1, 8, "stacked")
         except Exception as error:  # whatever vmap does not support
-            return loop.RANDOM if "random" in str(error) else models.first_line(error)
+            return RANDOM if "random" in str(error) else models.first_line(error)
 
 
 def why_not_compiled(plan: Plan) -> str | None:
@@ -252,7 +255,7 @@ def why_not_compiled(plan: Plan) -> str | None:
     last = min(2, len(plan.member)) - 1
     rows = [0, last] if plan.stacked else [last]
     try:
-        with loop.random_state_kept(plan.device):
+        with random_state_kept(plan.device):
             fast = CompiledGroup(trial, rows)
             if plan.device.type == "cpu" and not keeps_gradients(fast.module):
                 return "a CPU may lose gradients of its strided 1 x 1 convolutions of < 8 channels"
@@ -275,7 +278,8 @@ def _difference(fast: Group, plain: list[Group], steps: int, batch: int, kind: s
 
     def losses_of(group: Group, index: Tensor) -> Tensor:
         group.seed_noise(0)
-        return group.step(group.shown(index, {}), group.plan.images.y[index], EXACT)
+        x = plain_images(group.plan, index)
+        return group.step(x, group.plan.images.y[index], EXACT)
 
     num_models = len(fast.ids)
     samples = len(fast.plan.images.y)

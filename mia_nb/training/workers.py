@@ -9,55 +9,48 @@ from its part file.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import json
 import os
 import platform
-import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import filelock
 import torch
-from joblib import Parallel, delayed, effective_n_jobs, parallel_config
-from joblib.externals.loky import get_reusable_executor
+from joblib import Parallel, delayed
 
 from mia_nb import __version__, models
 from mia_nb._files import parse_json, replacing
-from mia_nb.checks import one_of
 from mia_nb.store import Folder
+from mia_nb.training.backends import error_of_lost_worker, started
 from mia_nb.training.execution import (
     EXECUTION,
     TORCH,
     choose,
-    device_of,
     executed,
     execution,
     processes,
     read_execution,
     resumed,
-    training_bar,
     worth_processes,
 )
-from mia_nb.training.loop import Plan
+from mia_nb.training.machine import device_of
+from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, open_pool
-from mia_nb.training.work import REPORTS, Progress, unit_name, units, work
+from mia_nb.training.progress import Progress, training_bar
+from mia_nb.training.saving import REPORTS, unit_name
+from mia_nb.training.work import units, work
 from mia_nb.types import Images
 
-BACKENDS = ("loky", "dask", "ray")
 ROUNDS = 4  # times that the units which are missing are handed out before the training gives up
 REPORTED = 0.5  # seconds between two reports of a worker, and two looks at the reports
-# numbers of glibc's malloc.h
-M_TRIM_THRESHOLD = -1
-M_MMAP_MAX = -4
 # torch's threads and its global generator belong to the process: a worker with several threads
 # trains one unit at a time
 ONE_AT_A_TIME = threading.Lock()
@@ -76,18 +69,6 @@ class Order(NamedTuple):
 
 class Unwanted(Exception):
     """The process that asked for this work has stopped."""
-
-
-def check_backend(backend: str, model: str) -> None:
-    """ValueError for what is no backend, and for a network of a script ("module:function"), which
-    workers elsewhere could not import.
-    """
-    one_of("backend", backend, BACKENDS)
-    if backend != "loky" and model.startswith("__main__:"):
-        raise ValueError(
-            f"model={model!r} lives in this script, which workers of {backend} cannot import:"
-            " put it in a module"
-        )
 
 
 def train_rows(
@@ -136,154 +117,6 @@ def train_rows(
                 train_units(pool, todo, backend, count, checkpoint, report)
 
 
-@contextlib.contextmanager
-def started(backend: str, workers: int | None, builder: str, device: str | None) -> Iterator[int]:
-    """Workers of a backend, which joblib uses inside the block.
-
-    Parameters:
-        backend: "loky": processes of this machine, which joblib keeps for the next call. "dask":
-            the Client that is active; without one, a local cluster for this call, or the scheduler
-            that Dask's own settings name. "ray": the cluster that Ray is connected to, or that
-            RAY_ADDRESS names, or else this machine.
-        workers: how many to start; None for one a core. A cluster that runs has its own number.
-        builder: the code of the pool's networks.
-        device: None, or the name of the device that is wanted.
-
-    Yields:
-        How many units are trained at a time.
-
-    Raises:
-        ValueError: the backend is not installed, or no cluster answers.
-    """
-    with contextlib.ExitStack() as stack:
-        if backend == "dask":
-            options = _dask(workers, stack)
-        elif backend == "ray":
-            options = _ray(workers, device)
-        else:
-            # other values make joblib start fresh processes: those that run have imported the
-            # modules of before
-            arguments = (
-                os.getpid(),
-                tuple(sys.path),
-                os.environ.get(models.ALLOWED, ""),
-                builder,
-            )
-            options = {"initializer": end_with_parent, "initargs": arguments}
-            if torch.cuda.is_available():
-                stack.callback(_free_gpus)
-        stack.enter_context(parallel_config(backend=backend, **options))
-        yield effective_n_jobs(-1 if workers is None or backend == "dask" else workers)
-
-
-def _free_gpus() -> None:
-    """End the processes that loky would keep for the next call, and which hold memory of a GPU."""
-    get_reusable_executor().shutdown(wait=True)
-
-
-def _dask(workers: int | None, stack: contextlib.ExitStack) -> dict:
-    """Options of joblib's Dask backend: none, once there is a Client."""
-    try:
-        import dask
-        import distributed
-    except ImportError as error:
-        raise _not_installed("dask", error) from error
-    try:
-        distributed.get_client()
-        return {}
-    except ValueError:
-        pass  # none is active
-    address = dask.config.get("scheduler-address", None)
-    try:
-        if address is None:
-            local = distributed.LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                memory_limit=0,
-                dashboard_address=None,
-                silence_logs="ERROR",
-            )
-            address = stack.enter_context(local)
-        stack.enter_context(distributed.Client(address))
-    except OSError as error:
-        raise ValueError(
-            f"backend=dask: no scheduler answers at {address} ({error}); start one with:"
-            " dask scheduler"
-        ) from error
-    except RuntimeError as error:
-        raise ValueError(
-            "backend=dask: no local cluster could be started; its workers import a script, so call"
-            ' this below `if __name__ == "__main__":`'
-        ) from error
-    return {}
-
-
-def _ray(workers: int | None, device: str | None) -> dict:
-    """Options of joblib's Ray backend: each worker's share of the GPUs."""
-    try:
-        import ray
-        from ray.util.joblib import register_ray
-    except ImportError as error:
-        raise _not_installed("ray", error) from error
-    register_ray()
-    if not ray.is_initialized():
-        local = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers}
-        start = partial(ray.init, log_to_driver=False, logging_level="ERROR", **local)
-        try:
-            start()
-        except ConnectionError as error:
-            raise ValueError(
-                "backend=ray: no cluster answers at RAY_ADDRESS; start one with: ray start --head"
-            ) from error
-        except Exception:  # on a busy machine a node may not be up in Ray's thirty seconds
-            ray.shutdown()
-            start()
-    resources = ray.cluster_resources()
-    gpus = resources.get("GPU", 0)
-    wants_gpu = device is None or device_of(device, here=False).type == "cuda"
-    if not gpus or not wants_gpu:
-        return {}
-    count = workers or int(resources.get("CPU", 1))
-    return {"ray_remote_args": {"num_gpus": min(1, gpus / count)}}
-
-
-def _not_installed(backend: str, error: ImportError) -> ValueError:
-    return ValueError(
-        f"backend={backend}: {error.name} is not installed; try: pip install 'mia_nb[{backend}]'"
-    )
-
-
-def end_with_parent(parent: int, *_: object) -> None:
-    """Prepare a process of loky: it ends with the one that started it, and leaves Ctrl-C to it.
-
-    Joblib ends its processes when a call is interrupted or Python exits. This is for SIGTERM and
-    SIGKILL, after which a process would go on training for nobody.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keep_freed_memory()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.2)
-        os._exit(1)
-
-    if os.name == "posix":
-        threading.Thread(target=watch, daemon=True).start()
-
-
-def keep_freed_memory() -> None:
-    """Have this process keep the memory that it frees, for its next training step.
-
-    The C library of Linux gives blocks above 32 MiB back at once, and taking them again costs a
-    training of large batches an eighth to a third of its time (benchmarks/RESULTS.md, 28 November
-    2026). Elsewhere nothing happens.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:  # musl has none
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, -1)
-
-
 def decide(
     pool: Pool,
     plan: Plan,
@@ -310,19 +143,6 @@ def decide(
         order = _order(folder, folder.path, 0.0)
         Parallel(n_jobs=workers)([delayed(begin_there)(order, device, strategy, workers)])
     return resumed(folder, device, strategy, here=False)
-
-
-def error_of_lost_worker(backend: str) -> type[Exception]:
-    """The exception by which a backend says that a worker died."""
-    if backend == "ray":
-        from ray.exceptions import RayActorError
-
-        return RayActorError
-    if backend == "dask":
-        from distributed import KilledWorker  # after it tried the unit on three others
-
-        return KilledWorker
-    return BrokenProcessPool
 
 
 def train_units(

@@ -1,0 +1,109 @@
+"""What a computation gets of a machine: a device, threads, and as much memory as there is."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from mia_nb.checks import shown
+
+# numbers of glibc's malloc.h
+M_TRIM_THRESHOLD = -1
+M_MMAP_MAX = -4
+NO_MEMORY = "can't allocate memory|out of memory|ALLOC_FAILED"  # in a message of PyTorch
+
+
+def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.device:
+    """The device of that name; None: a GPU where there is one.
+
+    ValueError for a name that is none, and for a GPU that is not `here` (False: another machine's
+    name will do).
+    """
+    if device is None or device == "":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        chosen = None
+    if chosen is None or chosen.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"device={shown(device)}: wanted cpu, cuda or cuda:NUMBER; None takes a GPU where"
+            " there is one"
+        )
+    count = torch.cuda.device_count()
+    if here and chosen.type == "cuda" and (chosen.index or 0) >= count:
+        raise ValueError(
+            f"device={shown(device)}: this machine has {count} GPUs that PyTorch can use; take cpu,"
+            " or None"
+        )
+    return chosen
+
+
+def useful_threads(values: int, most: int | None = None) -> int:
+    """Threads for querying a network with so many input values at a time: one where that is little,
+    since on a busy machine the threads of small operations mostly wait for each other (measured:
+    ten times and more).
+    """
+    if values < 2**18:
+        return 1
+    return most or torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Torch's number of threads for the time being: it enters the bits of a result."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> None:
+    """Have this process keep the memory that it frees, for its next training step.
+
+    The C library of Linux gives blocks above 32 MiB back at once, and taking them again costs a
+    training of large batches an eighth to a third of its time (benchmarks/RESULTS.md, 28 November
+    2026). Elsewhere nothing happens.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # musl has none
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def short_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: PyTorch has a type for that on a GPU, and words
+    only elsewhere.
+    """
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and bool(re.search(NO_MEMORY, str(error)))
+    )
+
+
+def fitting(run: Callable[[int], Any], size: int, least: int) -> Any:
+    """run(size), tried again with half the size where memory runs out.
+
+    Sizes stay multiples of `least`; ValueError where even that does not fit.
+    """
+    while True:
+        try:
+            return run(size)
+        except RuntimeError as error:
+            if not short_of_memory(error):
+                raise
+            reason = " ".join(str(error).split())[:160]
+        torch.cuda.empty_cache()  # outside of the handler, whose traceback holds tensors
+        if size <= least:
+            raise ValueError(
+                f"batch={size} images at a time do not fit into memory ({reason}), and fewer are"
+                ' not queried: free some, take a larger device, or device="cpu"'
+            )
+        size = max(size // 2 // least, 1) * least

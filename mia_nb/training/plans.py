@@ -1,0 +1,173 @@
+"""What is trained: a `Plan` says on which images each model of a pool learns, how its models take
+their steps, and which networks they begin as.
+
+In shapes, M is models of a pool, N images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mia_nb import defenses, models
+from mia_nb.arguments import Whole
+from mia_nb.checks import checked
+from mia_nb.training.seeds import generator, mix
+from mia_nb.types import Images, Recipe
+
+# of weights and images; "bfloat16" keeps them in float32 and computes under autocast
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+Start = Callable[[int], dict[str, Tensor]]  # row -> the parent's weights, from which it starts
+
+
+class Parent(Protocol):
+    """What is asked of the pool that another starts from, trained or not yet."""
+
+    recipe: Recipe
+
+    def model(self, model: int) -> nn.Module:
+        """A row as a module, in evaluation mode."""
+
+    def state(self, model: int) -> dict[str, Tensor]:
+        """A row's weights."""
+
+
+class Plan(NamedTuple):
+    """What a worker needs to train any row, that is any model, of a pool."""
+
+    recipe: Recipe
+    images: Images
+    member: np.ndarray  # (M, N) bool: who trains on what
+    device: torch.device
+    stacked: bool = False  # several models in one forward pass
+    channels_last: bool = False  # memory format of images and weights
+    start: Start | None = None  # of a derived pool: the weights that its models start from
+    held_out: np.ndarray | None = None  # numbers of the images that only the defense sees
+    compiled: bool = False  # forward, loss and backward pass by torch.compile
+
+    def on(self, device: torch.device) -> Plan:
+        """The plan with its images on this device."""
+        images = self.images._replace(x=self.images.x.to(device), y=self.images.y.to(device))
+        return self._replace(images=images, device=device)
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps in an epoch, the same for all rows: expected members // batch."""
+        return expected_members(self.recipe, self.member) // self.recipe.batch
+
+
+def plan_of(
+    recipe: Recipe,
+    images: Images,
+    member: np.ndarray,
+    population: np.ndarray,
+    parent: Parent | None = None,
+) -> Plan:
+    """What there is to train, on the CPU, one model at a time.
+
+    Parameters:
+        recipe, images: of the pool.
+        member: (M, N) bool.
+        population: (N,) bool.
+        parent: whose weights a derived pool starts from.
+    """
+    return Plan(
+        recipe,
+        images,
+        member,
+        torch.device("cpu"),
+        start=None if parent is None else parent.state,
+        held_out=held_out(recipe, population),
+    )
+
+
+def expected_members(recipe: Recipe, member: np.ndarray) -> int:
+    """Members of a row on average; under coin flips what is expected, so that a pool can grow."""
+    if recipe.split == "bernoulli":
+        return (member.shape[1] - recipe.population) // 2
+    return int(member.sum(1).mean())
+
+
+def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
+    """Numbers of the images that only the recipe's defense sees, drawn from the population; None
+    where it wants none.
+    """
+    if recipe.defense is None or not defenses.find(recipe.defense).held_out:
+        return None
+    candidates = np.flatnonzero(population)
+    draw = generator(recipe.seed, "held_out")
+    order = torch.randperm(len(candidates), generator=draw).numpy()
+    return np.sort(candidates[order[: recipe.defense_args["held_out"]]])
+
+
+@checked
+def sampling(recipe: Recipe, members: Whole) -> dict:
+    """Sampling rate and steps of a training, as an accountant of differential privacy wants them.
+
+    Parameters:
+        recipe: its batch and epochs count.
+        members: images that a model trains on.
+
+    Returns:
+        {"sample_rate": batch / members, "steps": optimiser steps}.
+
+    Caveat: only under dp_sgd are batches Poisson draws at that rate; of any other training these
+    numbers are nominal.
+
+    Example:
+        >>> from mia_nb.types import Recipe
+        >>> sampling(Recipe(epochs=10, batch=50), 500)
+        {'sample_rate': 0.1, 'steps': 100}
+    """
+    if members < 1:
+        raise ValueError(f"members={members}: wanted a number of images from 1 up")
+    return {
+        "sample_rate": recipe.batch / members,
+        "steps": recipe.epochs * (members // recipe.batch),
+    }
+
+
+def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None) -> nn.Module:
+    """Row `model` before its first step, in the recipe's dtype: freshly initialised, or with the
+    weights that `start` gives.
+    """
+    module = build(recipe, images, model).to(DTYPES[recipe.dtype])
+    if start is not None:
+        try:
+            state = start(model)
+            if hasattr(module, "adopt") and state.keys() != module.state_dict().keys():
+                state = module.adopt(state)
+            module.load_state_dict(state)
+        except RuntimeError as error:
+            details = " ".join(str(error).split("\n\t")[1:2])[:160].strip()
+            reason = details or str(error).splitlines()[0]
+            raise ValueError(
+                f"model {model} of pool {recipe.parent[:12]} does not fit {recipe.model} with"
+                f" {recipe.model_args} ({reason}): take the parent's model and model_args, or"
+                " convert_pool for a spiking network"
+            ) from error
+    return module
+
+
+def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
+    """Row `model` of the pool, freshly initialised; of a derived pool without the seed where all it
+    has is its parent's.
+    """
+    fresh = recipe.parent is None or recipe.model == "replaced"
+    _, channels, height, width = images.x.shape
+    module = models.build(
+        recipe.model,
+        recipe.model_args,
+        in_channels=channels,
+        num_classes=len(images.classes),
+        size=(height, width),
+        seed=mix(recipe.seed if fresh else None, model, "init"),
+        mean=images.mean,
+        std=images.std,
+        frames=images.frames,
+    )
+    return defenses.adapt(module, recipe.defense, recipe.defense_args)

@@ -1,0 +1,83 @@
+"""How far a training is: reports of epochs, and the bar or the plain lines that show them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from tqdm.auto import tqdm
+
+from mia_nb.checks import duration
+from mia_nb.training.execution import recorded_strategy
+
+# (rows, epochs that they have behind them, mean loss)
+Progress = Callable[[list[int], int, float], None]
+
+
+@contextlib.contextmanager
+def training_bar(
+    title: str, rows: list[int], epochs: int, how: dict, workers: int, progress: bool
+) -> Iterator[Progress]:
+    """A progress bar in epochs of models; about ten plain lines where MIA_NB_MODE is batch.
+
+    Parameters:
+        title: what is trained.
+        rows: the models' numbers.
+        epochs: of each.
+        how: they are trained, as `execution.choose` says it.
+        workers: units at a time.
+        progress: False shows nothing.
+
+    Yields:
+        What takes reports of progress, from any thread: rows, the epochs they have behind them, and
+        the mean loss of the last one.
+    """
+    place = "" if how["device"] == "cpu" else f" on {how['device']}"
+    strategy = f"{recorded_strategy(how)}, {workers} x {how['threads']} threads"
+    label = f"training {len(rows)} {title}{place} ({strategy})"
+    plain = os.environ.get("MIA_NB_MODE") == "batch"
+    total = len(rows) * epochs
+    with tqdm(total=total, desc=label, unit="epoch", disable=not progress or plain) as bar:
+        advance = Advance(bar, rows, total, label if progress and plain else None)
+        yield advance.report
+
+
+class Advance:
+    """How many epochs the rows of a training have behind them.
+
+    Parameters:
+        bar: that shows it.
+        rows: numbers of the models.
+        total: epochs of all of them.
+        label: with which plain lines begin; None prints none.
+    """
+
+    def __init__(self, bar: tqdm, rows: list[int], total: int, label: str | None):
+        self.bar = bar
+        self.total = total
+        self.label = label
+        self.epochs = dict.fromkeys(rows, 0)
+        self.done = 0
+        self.begun = time.perf_counter()
+        self.done_before: int | None = None  # by an earlier run; it is no measure of speed
+
+    def report(self, rows: list[int], epoch: int, loss: float) -> None:
+        """Some rows have so many epochs behind them, with this mean loss in the last one."""
+        before = self.done
+        self.epochs.update(dict.fromkeys(rows, epoch))
+        self.done = sum(self.epochs.values())
+        self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)
+        self.bar.update(self.done - before)
+        if self.done_before is None:
+            self.done_before = self.done
+            self.begun = time.perf_counter()
+        if self.label is None or before * 10 // self.total >= self.done * 10 // self.total:
+            return
+        line = f"{self.label}: {100 * self.done // self.total} %, loss {loss:.3g}"
+        trained = self.done - self.done_before
+        if trained > 0:
+            pace = (time.perf_counter() - self.begun) / trained
+            line += f", {duration(pace * (self.total - self.done))} left"
+        print(line, flush=True)

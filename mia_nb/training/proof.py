@@ -1,0 +1,243 @@
+"""What is proved of a pool of `train_private`, its conditions checked on what is stored."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mia_nb import accounting, data, store
+from mia_nb.arguments import Delta
+from mia_nb.checks import checked, one_of
+from mia_nb.models.bottleneck import Bottleneck
+from mia_nb.training.pool import Pool, complete_pool, stored_name
+from mia_nb.types import Images
+
+ROUNDING = 1 + 1e-4  # of the clipped norm and the certified constant, which float32 rounds
+ALONE = 1e-3  # by which a state may differ when it is computed alone, relative to `clip`
+COVERED = ("euler", "rk4")  # solvers for which `accounting.release_mu` holds
+
+
+class Proof(NamedTuple):
+    """What is proved of one model of a pool of `train_private`, for one record of its training set.
+
+    Fields:
+        epsilon: at delta; infinite where a condition fails.
+        delta: of that epsilon.
+        relation: "add/remove" or "replace".
+        lipschitz: certified constant of the drift; infinite where there is none.
+        mu: of the Gaussian trade-off between states, all releases together; infinite where nothing
+            bounds it.
+        keep: probability of the true label.
+        classes: labels that there are.
+        releases: states drawn of each record.
+        slots: places for records, which are filled up with empty ones.
+        failed: the conditions that do not hold, in words; empty where all that can be seen do.
+    """
+
+    epsilon: float
+    delta: float
+    relation: str
+    lipschitz: float
+    mu: float
+    keep: float
+    classes: int
+    releases: int
+    slots: int
+    failed: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """One line to print."""
+        if self.failed:
+            return f"none (infinite): {'; '.join(self.failed)}"
+        relation = {"add/remove": "added or removed", "replace": "replaced"}[self.relation]
+        return (
+            f"epsilon {self.epsilon:.4g} at delta {self.delta:g} for one record {relation}, of data"
+            f" sets with at most {self.slots:,} (mu {self.mu:.4g}, labels kept with probability"
+            f" {self.keep:.4g} of {self.classes}), to whoever cannot know or guess the seed"
+        )
+
+    @property
+    def stored(self) -> dict | None:
+        """The argument `stored` of `auditing.ladder`, which takes `lipschitz` as its certified
+        constant too; None where a condition fails.
+        """
+        if self.failed:
+            return None
+        return {
+            "releases": self.releases,
+            "label_epsilon": accounting.response_epsilon(keep=self.keep, classes=self.classes),
+            "keep": self.keep,
+            "classes": self.classes,
+            "relation": self.relation,
+        }
+
+
+@checked
+def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> Proof:
+    """What is proved of one model of a pool of `train_private`, its conditions checked on what is
+    stored.
+
+    Parameters:
+        pool: of `train_private`, the public network's pool beside it.
+        delta: in [0, 1).
+        relation: "add/remove": one record added to, or removed from, a data set of at most `slots`
+            records; "replace": one record becomes another one.
+
+    Returns:
+        A `Proof`; its epsilon is infinite, and `failed` names the conditions, where one fails:
+        states clipped, a drift with a certified constant, a solver that is covered, noise, a
+        network that computes the state of each record alone, weights before the head that are the
+        public network's to the bit, a public network trained from nothing on images none of which
+        is a private one, normalisation measured on public images, as many stored states a record
+        as are counted, randomised labels.
+
+    Raises:
+        ValueError: for an unknown relation.
+
+    Caveats: it does not see near duplicates among public and private images, choices that followed
+    from a look at private records (of the clipping norm, of the network, of one model among
+    several), or a seed that is known. Whether slots, where they were given, are a public number is
+    for whoever gave it to say.
+    """
+    one_of("relation", relation, accounting.RELATIONS)
+    args = pool.recipe.defense_args
+    classes = len(pool.images_record["classes"])
+    if pool.recipe.defense != "stored":
+        unknown = {"lipschitz": math.inf, "mu": math.inf}
+        nothing = unknown | {"keep": 1.0, "classes": classes, "releases": 0, "slots": 0}
+        failed = ("not trained by train_private",)
+        return Proof(math.inf, delta, relation, failed=failed, **nothing)
+    network = pool.model(0)
+    failed = (*_unbounded(network), *_not_public(pool), *_unstored(pool))
+    mu = states_mu(network, relation, args["releases"])
+    if args["keep"] >= 1:
+        failed += ("labels are not randomised",)
+    epsilon = math.inf
+    if not failed:
+        rest = {"keep": args["keep"], "classes": classes, "delta": delta, "relation": relation}
+        epsilon = accounting.stored_epsilon(mu=mu, **rest)
+    return Proof(
+        epsilon=epsilon,
+        delta=delta,
+        relation=relation,
+        lipschitz=certified(network),
+        mu=mu,
+        keep=args["keep"],
+        classes=classes,
+        releases=args["releases"],
+        slots=args["slots"],
+        failed=failed,
+    )
+
+
+def states_mu(network: Bottleneck, relation: str, releases: int, k: float | None = None) -> float:
+    """mu of all releases of a state; infinite where nothing bounds it."""
+    block = network.flow
+    solver = block.solver
+    lipschitz = certified(network)
+    covered = solver["method"] in COVERED and block.order == 1
+    if block.clip is None or math.isinf(lipschitz) or not covered:
+        return math.inf
+    distance = {"replace": 2.0, "add/remove": 1.0}[relation] * block.clip
+    return accounting.release_mu(
+        k=block.k if k is None else k,
+        steps=solver["steps"],
+        T=solver["T"],
+        lipschitz=lipschitz * ROUNDING,
+        clip=distance / 2 * ROUNDING,
+        scheme=solver["method"],
+        queries=releases,
+    )
+
+
+def certified(network: Bottleneck) -> float:
+    """The certified constant of a drift that was built with a bound, infinite for others."""
+    if network.flow.drift.lipschitz is None:
+        return math.inf
+    return copy.deepcopy(network.flow.drift).double().certified_lipschitz((1, 1))
+
+
+def _unbounded(network: Bottleneck) -> tuple[str, ...]:
+    """What lacks for a bound of the states' trade-off."""
+    block = network.flow
+    method = block.solver["method"]
+    lacks = []
+    if block.clip is None:
+        lacks.append("states are not clipped (clip=None)")
+    if block.drift.lipschitz is None:
+        lacks.append("the drift has no certified constant (lipschitz=None)")
+    if method not in COVERED:
+        lacks.append(f"no bound is known for {method}")
+    if block.order != 1:
+        lacks.append("the state is of second order")
+    if block.k == 0:
+        lacks.append("there is no noise (k=0)")
+    return tuple(lacks)
+
+
+def _not_public(pool: Pool) -> tuple[str, ...]:
+    """What before the head may depend on private records."""
+    try:
+        backbone = complete_pool(
+            store.find(pool.record["backbone"], pool.folder.path.parent, "pool")
+        )
+    except ValueError as error:
+        return (f"the public network is gone ({error})",)
+    lacks = []
+    images = pool.images()
+    public = backbone.images()
+    seen = {row.tobytes() for row in public.x.numpy()}
+    shared = sum(row.tobytes() in seen for row in images.x.numpy())
+    if shared > 0:
+        lacks.append(f"{shared} private images are among the public ones")
+    if backbone.recipe.parent is not None:
+        lacks.append("the public network has a parent")
+    measured = data.from_arrays(public.x, public.y, classes=public.classes)
+    scale = (public.mean, public.std)
+    if scale not in (((0.0,), (1.0,)), (measured.mean, measured.std)):
+        lacks.append("normalisation was not measured on the public images")
+    if (images.mean, images.std) != scale:
+        lacks.append("private images are normalised otherwise than public ones")
+    state = backbone.state(0)
+    if not all(_same_frozen(pool.state(m), state) for m in range(len(pool.member))):
+        lacks.append("weights before the head are not the public network's")
+    if _mixes(pool.model(0), public):
+        lacks.append("states of a batch depend on each other")
+    return tuple(lacks)
+
+
+def _same_frozen(state: dict[str, Tensor], public: dict[str, Tensor]) -> bool:
+    """Whether two networks are equal to the bit before the head."""
+    names = [name for name in state if not name.startswith("head.")]
+    return all(name in public and torch.equal(state[name], public[name]) for name in names)
+
+
+@torch.no_grad()
+def _mixes(network: Bottleneck, public: Images) -> bool:
+    """Whether states of public images change with their companions."""
+    x = data.normalise(public.x[:8], public.mean, public.std, torch.float32)
+    together = network.flow.entering(network.embed(x))
+    alone = torch.cat([network.flow.entering(network.embed(image[None])) for image in x])
+    return bool((together - alone).flatten(1).norm(dim=1).max() > ALONE * (network.flow.clip or 1))
+
+
+def _unstored(pool: Pool) -> tuple[str, ...]:
+    """What differs between the states that are stored and those that are counted."""
+    args = pool.recipe.defense_args
+    failed = []
+    for m in range(len(pool.member)):
+        if not pool.folder.intact(stored_name(m)):
+            failed.append(f"the states that model {m} was trained on are not stored")
+            continue
+        states = pool.folder.read_arrays(stored_name(m))["states"]
+        if states.shape[:2] != (args["releases"], args["slots"]):
+            failed.append(
+                f"model {m} stores {states.shape[0]} states of {states.shape[1]} records; counted"
+                f" are {args['releases']} of {args['slots']}"
+            )
+    return tuple(failed)

@@ -1,0 +1,173 @@
+"""Recipes by name, and the words that every result is labelled with: how long a model trained
+decides what it leaks.
+"""
+
+from __future__ import annotations
+
+from mia_nb.arguments import Anything
+from mia_nb.checks import checked, hint
+from mia_nb.training.placing import complete
+from mia_nb.types import Recipe
+
+RECIPES = {  # changes to a Recipe
+    # One cycle of the learning rate (Smith and Topin, arXiv 1708.07120) in few epochs, as in public
+    # speed-run code, without its tricks that change memorisation: minutes where the papers take
+    # hours, and a lower risk than theirs. A lower end.
+    "fast": {"schedule": "one_cycle", "epochs": 16},
+    # The same with time to learn by heart, about as long as common public training loops for
+    # membership inference.
+    "long": {"schedule": "one_cycle", "epochs": 100},
+    # Guan, Sharma, Tian and Lahlou (UAI 2025): notebooks/presets/paper-snn.yaml, which says what is
+    # theirs and what assumed.
+    "paper-snn": {
+        "epochs": 200,
+        "batch": 256,
+        "lr": 0.1,
+        "optimizer": "sgd",
+        "optimizer_args": {"momentum": 0.1, "nesterov": False, "weight_decay": 0.0005},
+        "schedule": "cosine",
+        "augment": "crop+flip",
+        "dtype": "float32",
+    },
+    # Hong, Wu, Gruber and Lee (arXiv 2501.06686): notebooks/presets/paper-nsde.yaml; its equations,
+    # ResNets there have lr 0.1.
+    "paper-nsde": {
+        "epochs": 300,
+        "batch": 512,
+        "lr": 0.05,
+        "optimizer": "sgd",
+        "optimizer_args": {"nesterov": False},
+        "schedule": "plateau",
+        "augment": "crop+flip",
+        "dtype": "float32",
+    },
+}
+SCHEDULE_WORDS = {"one_cycle": "one-cycle", "constant": "constant learning rate"}
+# entries that are named where they are not a Recipe's default, and how
+UNUSUAL = {"lr": "lr {:g}", "batch": "batch {}", "loss": "{}", "dtype": "{}"}
+
+
+@checked
+def changes(family: Anything) -> dict:
+    """The fields of a Recipe that a named recipe changes.
+
+    Parameters:
+        family: "fast" (one cycle, 16 epochs), "long" (100 epochs), "paper-snn" or "paper-nsde"
+            (those of the two studies); or a mapping, maybe on top of a name: {"recipe": "fast",
+            "augment": "none"} is the fast recipe without augmentation.
+
+    Returns:
+        {field: value}, for `Recipe(**...)` or as a family of `family_pools`.
+
+    Raises:
+        ValueError: no recipe has this name.
+
+    Example:
+        >>> changes({"recipe": "fast", "augment": "none"})
+        {'schedule': 'one_cycle', 'epochs': 16, 'augment': 'none'}
+    """
+    if isinstance(family, str):
+        if family not in RECIPES:
+            raise ValueError(
+                f"unknown recipe {family!r}{hint(family, RECIPES)}; named ones are"
+                f" {', '.join(RECIPES)}; else pass {{epochs: 40}}"
+            )
+        return dict(RECIPES[family])
+    if not isinstance(family, dict):
+        raise ValueError(
+            f"recipe {family!r}: wanted a name ({', '.join(RECIPES)}) or a mapping of changes, e.g."
+            " {epochs: 40}"
+        )
+    named = changes(family["recipe"]) if "recipe" in family else {}
+    rest = {name: value for name, value in family.items() if name != "recipe"}
+    return named | rest
+
+
+@checked
+def label(recipe: Recipe) -> str:
+    """What a result is labelled with, since how long a model trained decides what it leaks.
+
+    Parameters:
+        recipe: of the models. Schedule, epochs and augmentation are always named; of what else
+            changes memorisation (optimiser, learning rate, batch, loss, dtype, defense, a parent)
+            whatever is not a Recipe's default. A recipe with all entries of a named one carries
+            that name in front.
+
+    Returns:
+        One line.
+
+    Raises:
+        ValueError: it names an optimiser, loss or defense that there is not.
+
+    Example:
+        >>> label(Recipe(epochs=16))
+        'fast: one-cycle, 16 epochs, no augmentation'
+    """
+    return _labelled(recipe, _others(recipe))
+
+
+@checked
+def labels(recipes: list[Recipe]) -> list[str]:
+    """`label` of several recipes, for results beside each other.
+
+    Parameters:
+        recipes: their labels leave out what all have besides schedule, epochs and augmentation.
+
+    Returns:
+        One line each, in order. Two that are alike in all this (say, of other models) are told
+        apart by "(recipe 1)", their place in the list from 0.
+
+    Raises:
+        ValueError: as `label`.
+    """
+    others = [_others(recipe) for recipe in recipes]
+    shared = set.intersection(*map(set, others)) if others else set()
+    texts = []
+    for recipe, facts in zip(recipes, others, strict=True):
+        texts.append(_labelled(recipe, [fact for fact in facts if fact not in shared]))
+    return [
+        f"{text} (recipe {number})" if texts.count(text) > 1 else text
+        for number, text in enumerate(texts)
+    ]
+
+
+def _labelled(recipe: Recipe, others: list[str]) -> str:
+    """The label: name of the recipe, schedule, epochs, augmentation, and these other facts."""
+    recipe = complete(recipe)
+    name = ""
+    for known, entries in RECIPES.items():
+        if complete(recipe.replace(**entries)) == recipe:
+            name = f"{known}: "
+            break
+    if recipe.epochs == 0:
+        return name + ", ".join(["not trained further", *others])
+    schedule = SCHEDULE_WORDS.get(recipe.schedule, recipe.schedule)
+    length = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
+    augment = "no augmentation" if recipe.augment == "none" else recipe.augment
+    return name + ", ".join([schedule, length, augment, *others])
+
+
+def _others(recipe: Recipe) -> list[str]:
+    """What else is not as usual, in words."""
+    recipe = complete(recipe)
+    usual = complete(Recipe(optimizer=recipe.optimizer))
+    facts = []
+    if recipe.optimizer != Recipe.model_fields["optimizer"].default:
+        facts.append(recipe.optimizer)
+    for name, value in recipe.optimizer_args.items():
+        if value == usual.optimizer_args.get(name):
+            continue
+        if isinstance(value, bool):
+            facts.append(name if value else f"no {name}")
+        else:
+            facts.append(f"{name.replace('_', ' ')} {value:g}")
+    for name, text in UNUSUAL.items():
+        value = getattr(recipe, name)
+        if value != getattr(usual, name):
+            facts.append(text.format(value))
+    if recipe.defense:
+        args = [f"{name} {value}" for name, value in recipe.defense_args.items()]
+        facts.append(", ".join([recipe.defense, *args]))
+    if recipe.parent:
+        facts.append(f"from {recipe.parent[:12]}")
+    return facts

@@ -1,0 +1,172 @@
+"""What a group in training leaves in the pool's folder: part files, from which it goes on after a
+kill, and what each of its models ends with.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+
+import numpy as np
+import torch
+
+from mia_nb.store import Corrupt, Folder
+from mia_nb.training.loop import Group
+from mia_nb.training.plans import Plan
+from mia_nb.training.pool import (
+    diverged_name,
+    read_weights,
+    stopped_name,
+    trace_name,
+    weights_name,
+    write_weights,
+)
+from mia_nb.training.schedules import learning_rate
+
+REPORTS = ".tmp-progress-"  # how folders begin in which workers report their progress
+TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
+
+
+def unit_name(rows: list[int]) -> str:
+    """What a unit's lock and part files are called by."""
+    return f"part_{rows[0]:03d}-{rows[-1]:03d}"
+
+
+def note_losses(
+    plan: Plan,
+    rows: list[int],
+    traces: dict[int, np.ndarray],
+    epoch: int,
+    order: np.ndarray,
+    losses: np.ndarray,
+) -> None:
+    """Note an epoch's losses in the traces of the rows, each a row's members in sample order."""
+    for m, samples, row_losses in zip(rows, order, losses, strict=True):
+        place = np.cumsum(plan.member[m]) - 1
+        # logarithms, as a loss in float16 would underflow below 6e-8
+        traces[m][epoch, place[samples]] = np.log(np.maximum(row_losses, TRACE_FLOOR))
+
+
+def write_model(
+    folder: Folder, group: Group, slot: int, history: list[float], trace: np.ndarray
+) -> None:
+    """Write what one model ends with: weights and trace, or that it diverged."""
+    m = group.ids[slot]
+    recipe = group.plan.recipe
+    weights = group.weights(slot)
+    bad = [epoch for epoch, loss in enumerate(history) if not np.isfinite(loss)]
+    if bad or not all(tensor.isfinite().all() for tensor in weights.values()):
+        first = bad[0] if bad else max(recipe.epochs - 1, 0)
+        lr = learning_rate(recipe, first / max(recipe.epochs, 1), history[:first])
+        folder.write_json(diverged_name(m), {"epoch": first + 1, "lr": lr})
+        return
+    if recipe.defense == "early_stopping":
+        best = {"epoch": int(group.stopped[slot]), "held_out_loss": float(group.best[slot])}
+        folder.write_json(stopped_name(m), best)
+    write_weights(folder, weights_name(m), weights)
+    folder.write_array(trace_name(m), trace)
+
+
+def write_part(
+    folder: Folder, group: Group, history: list[list[float]], traces: dict[int, np.ndarray]
+) -> None:
+    """Write a part file, then remove the older ones."""
+    older = _parts(folder, group.ids)
+    done = len(history)
+    part = group.state()
+    part["history"] = torch.tensor(history, dtype=torch.float64)
+    for m, trace in traces.items():
+        part[f"trace.{m}"] = torch.from_numpy(trace[:done].copy())
+    write_weights(folder, f"{unit_name(group.ids)}_{done:05d}.safetensors", part)
+    folder.remove(*older)
+
+
+def resumed(folder: Folder, group: Group) -> tuple[list[list[float]], dict[int, np.ndarray]]:
+    """The mean losses (epochs, G) that a group has behind it and each row's trace (epochs,
+    members), from its furthest part file, which is loaded: one that is intact and fits the group,
+    and from whose epoch on no snapshot is missing.
+    """
+    plan = group.plan
+    recipe = plan.recipe
+    traces = {}
+    for m in group.ids:
+        members = int(plan.member[m].sum())
+        traces[m] = np.full((recipe.epochs, members), np.nan, np.float16)
+    for name in reversed(_parts(folder, group.ids)):
+        done = int(name.removesuffix(".safetensors").rpartition("_")[2])
+        snapshots = [
+            weights_name(m, epoch) for m in group.ids for epoch in recipe.snapshots if epoch <= done
+        ]
+        if not all(folder.intact(snapshot) for snapshot in snapshots):
+            continue
+        part = _read_part(folder, name, group, done) if 0 < done < recipe.epochs else None
+        if part is None:
+            print(
+                f"{folder.path / name} was truncated or altered: going on from before it",
+                file=sys.stderr,
+            )
+            continue
+        for m, trace in traces.items():
+            trace[:done] = part.pop(f"trace.{m}").numpy()
+        history = part.pop("history").tolist()
+        group.load(part)
+        return history, traces
+    return [], traces
+
+
+def _read_part(
+    folder: Folder, name: str, group: Group, done: int
+) -> dict[str, torch.Tensor] | None:
+    """A part file after so many epochs; None where it is altered or does not fit the group."""
+    shapes = {key: tuple(tensor.shape) for key, tensor in group.state().items()}
+    shapes["history"] = (done, len(group.ids))
+    for m in group.ids:
+        shapes[f"trace.{m}"] = (done, int(group.plan.member[m].sum()))
+    try:
+        part = read_weights(folder, name)
+    except Corrupt:
+        return None
+    if not shapes.keys() <= part.keys():
+        return None
+    if not all(_fits(key, tensor, shapes) for key, tensor in part.items()):
+        return None
+    return part
+
+
+def _fits(name: str, tensor: torch.Tensor, shapes: dict[str, tuple]) -> bool:
+    """Whether an entry of a part file has the shape of what it is about.
+
+    A fused optimiser writes beyond the end of a state that is too short for its parameter.
+    """
+    shape = tuple(tensor.shape)
+    if name in shapes:
+        return shape == shapes[name]
+    kind, _, rest = name.partition(".")
+    if kind == "o":  # what an optimiser keeps of a parameter: a number, or as many as it has
+        parameter = f"p.{rest.rpartition('.')[0]}"
+        return parameter in shapes and shape in ((), shapes[parameter])
+    if kind == "k":  # the best so far of a parameter or buffer
+        return shape in (shapes.get(f"p.{rest}"), shapes.get(f"b.{rest}"))
+    # of each model the best loss, and when
+    return name in ("best", "stopped") and shape == shapes["history"][1:]
+
+
+def _parts(folder: Folder, rows: list[int]) -> list[str]:
+    """Names of a unit's part files, the furthest last; the epoch is in the name, so that a new one
+    never replaces the old.
+    """
+    pattern = unit_name(rows) + r"_\d{5}\.safetensors"
+    return sorted(name for name in folder.files() if re.fullmatch(pattern, name))
+
+
+def remove_parts(folder: Folder, unit: str = "part") -> None:
+    """Part files of a finished unit, or of all, also those that a kill left unrecorded."""
+    folder.remove(*(path.name for path in folder.path.glob(unit + "_*")))
+
+
+def remove_leftovers(folder: Folder) -> None:
+    """What killed runs left in the folder of a pool that is finished now."""
+    remove_parts(folder)
+    for reports in folder.path.glob(f"{REPORTS}*"):
+        shutil.rmtree(reports, ignore_errors=True)
