@@ -764,13 +764,13 @@ def test_a_part_file_with_a_state_of_another_shape_is_passed_over(images, tmp_pa
     name = "part_001-001_00001.safetensors"
     for wrong in wrong_states(part):
         listed(folder, name, safetensors.torch.save(wrong))
-        history, traces = saving.resumed(folder, clipped.group_of(plan, [1]))
+        history, traces = saving.restored(folder, clipped.group_of(plan, [1]))
         assert history == [] and np.isnan(traces[1]).all()
         assert (
             f"{name} was truncated or altered: going on from before it" in capsys.readouterr().err
         )
     listed(folder, name, safetensors.torch.save(part))
-    history, _ = saving.resumed(folder, clipped.group_of(plan, [1]))
+    history, _ = saving.restored(folder, clipped.group_of(plan, [1]))
     assert history == part["history"].tolist() and capsys.readouterr().err == ""
 
 

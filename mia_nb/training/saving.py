@@ -82,7 +82,7 @@ def write_part(
     folder.remove(*older)
 
 
-def resumed(folder: Folder, group: Group) -> tuple[list[list[float]], dict[int, np.ndarray]]:
+def restored(folder: Folder, group: Group) -> tuple[list[list[float]], dict[int, np.ndarray]]:
     """The mean losses (epochs, G) that a group has behind it and each row's trace (epochs,
     members), from its furthest part file, which is loaded: one that is intact and fits the group,
     and from whose epoch on no snapshot is missing.

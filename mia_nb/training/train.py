@@ -14,7 +14,7 @@ from mia_nb.training.backends import check_backend
 from mia_nb.training.execution import parsed
 from mia_nb.training.machine import device_of
 from mia_nb.training.making import finish, is_begun, is_complete, reopened, rows_to_make
-from mia_nb.training.placing import SPLIT, complete, membership, place, title
+from mia_nb.training.placing import SPLIT, complete, membership, place
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.trials import check
 from mia_nb.training.workers import train_rows
@@ -103,7 +103,6 @@ def train_pool(
         pool,
         plan,
         rows_to_make(stored, images, force),
-        title(recipe),
         device=device,
         strategy=strategy,
         workers=workers,

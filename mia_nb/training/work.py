@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Folder
 from mia_nb.training.clipped import group_of
+from mia_nb.training.execution import executed
 from mia_nb.training.machine import short_of_memory, threads
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, weights_name, write_weights
@@ -25,7 +26,7 @@ from mia_nb.training.progress import Progress
 from mia_nb.training.saving import (
     note_losses,
     remove_parts,
-    resumed,
+    restored,
     unit_name,
     write_model,
     write_part,
@@ -40,7 +41,7 @@ def units(rows: list[int], group: int) -> list[list[int]]:
 def work(
     pool: Pool,
     plan: Plan,
-    threads_each: int,
+    how: dict,
     todo: list[list[int]],
     *,
     checkpoint: float,
@@ -51,19 +52,20 @@ def work(
 
     Parameters:
         pool: where models are stored.
-        plan: how they are trained, on its device.
-        threads_each: torch's threads meanwhile.
+        plan: what is trained, on the CPU.
+        how: it is trained, as `execution.choose` says it.
         todo: rows of each unit.
         checkpoint: seconds between part files.
         progress: called after each epoch of a unit.
         wait: whether to wait for units that others hold a lock on, and train what those did not
             finish.
     """
+    plan = executed(plan, how)
 
     def make(rows: list[int]) -> None:
         train_unit(pool, plan, rows, checkpoint, progress)
 
-    with threads(threads_each):
+    with threads(how["threads"]):
         share(pool, todo, make, wait)
 
 
@@ -144,7 +146,7 @@ def _train_group(
     """
     group = group_of(plan, rows)
     epochs = plan.recipe.epochs
-    history, traces = resumed(folder, group)
+    history, traces = restored(folder, group)
     if history:
         progress(rows, len(history), float(np.mean(history[-1])))
     saved = time.monotonic()

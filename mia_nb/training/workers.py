@@ -34,7 +34,6 @@ from mia_nb.training.execution import (
     EXECUTION,
     TORCH,
     choose,
-    executed,
     execution,
     processes,
     read_execution,
@@ -42,6 +41,7 @@ from mia_nb.training.execution import (
     worth_processes,
 )
 from mia_nb.training.machine import device_of
+from mia_nb.training.placing import title
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, open_pool
 from mia_nb.training.progress import Progress, training_bar
@@ -75,7 +75,6 @@ def train_rows(
     pool: Pool,
     plan: Plan,
     rows: list[int],
-    title: str,
     *,
     device: str | None,
     strategy: str,
@@ -90,11 +89,10 @@ def train_rows(
         pool: whose folder has its images and masks.
         plan: what is trained, on the CPU.
         rows: that are missing.
-        title: what the bar calls the training.
         device, strategy, workers, backend, checkpoint, progress: as for `train_pool`.
 
     Raises:
-        ValueError, RuntimeError: as `decide` and `train_units`.
+        ValueError, RuntimeError: as `execution` and `train_units`.
     """
     local = backend == "loky"
     count = workers
@@ -104,41 +102,27 @@ def train_rows(
         if workers is None and on_cpu and not worth_processes(plan):
             count = 1
     with started(backend, count, pool.record.get("builder", ""), device) as count:
-        how = decide(pool, plan, backend, workers if local else count, device, strategy)
+        if local:
+            how = execution(
+                pool.folder, device, strategy, lambda: choose(plan, device, strategy, workers)
+            )
+        else:
+            how = execution_there(pool.folder, device, strategy, count)
         every = units(list(range(len(pool.member))), how["group"])
         todo = [unit for unit in every if set(unit) & set(rows)]
         count = min(count, len(todo))
         named = [m for unit in todo for m in unit]
-        with training_bar(title, named, plan.recipe.epochs, how, count, progress) as report:
+        with training_bar(
+            title(plan.recipe), named, plan.recipe.epochs, how, count, progress
+        ) as report:
             if local and count == 1:
-                plan = executed(plan, how)
-                work(pool, plan, how["threads"], todo, checkpoint=checkpoint, progress=report)
+                work(pool, plan, how, todo, checkpoint=checkpoint, progress=report)
             else:
                 train_units(pool, todo, backend, count, checkpoint, report)
 
 
-def decide(
-    pool: Pool,
-    plan: Plan,
-    backend: str,
-    workers: int | None,
-    device: str | None,
-    strategy: str,
-) -> dict:
-    """How this pool is trained, chosen on the machine that trains and recorded in its folder.
-
-    Parameters:
-        pool: whose folder has its images and masks.
-        plan: what is trained, on the CPU.
-        backend, workers: who trains.
-        device, strategy: as for `train_pool`.
-
-    Returns:
-        What `execution.json` holds.
-    """
-    folder = pool.folder
-    if backend == "loky":
-        return execution(folder, device, strategy, lambda: choose(plan, device, strategy, workers))
+def execution_there(folder: Folder, device: str | None, strategy: str, workers: int) -> dict:
+    """As `execution`, chosen by one of so many workers, on a machine that trains."""
     if not folder.intact(EXECUTION):
         order = _order(folder, folder.path, 0.0)
         Parallel(n_jobs=workers)([delayed(begin_there)(order, device, strategy, workers)])
@@ -260,7 +244,7 @@ def pool_there(order: Order) -> Pool:
 
 
 def begin_there(order: Order, device: str | None, strategy: str, workers: int) -> None:
-    """A worker's part of `decide`: choose how to train by the machine that it runs on."""
+    """A worker's part of `execution_there`: choose how to train by the machine that it runs on."""
     with ONE_AT_A_TIME:
         pool = pool_there(order)
         plan = pool.plan(images_of(order.folder), pool.parent)
@@ -296,8 +280,8 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
             plan = pool.plan(images_of(order.folder), pool.parent)
             work(
                 pool,
-                executed(plan, begun),
-                begun["threads"],
+                plan,
+                begun,
                 [rows],
                 checkpoint=order.checkpoint,
                 progress=Reports(Path(order.reports), pool.recipe.epochs),
