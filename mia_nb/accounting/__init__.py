@@ -10,7 +10,8 @@ training; `response_epsilon` is about one label that is randomised; `stored_epsi
 record of which a noisy state and a randomised label were drawn once and stored.
 """
 
-from mia_nb.accounting.dp_sgd import aimed, epsilon, gdp_mu, noise_multiplier, over_epochs
+from mia_nb.accounting.accountants import gdp_mu
+from mia_nb.accounting.dp_sgd import aimed, epsilon, noise_multiplier, over_epochs
 from mia_nb.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu, tradeoff
 from mia_nb.accounting.neural_sde import (
     corollary_epsilon,

@@ -66,22 +66,23 @@ def check(several: tuple[str, ...] = (), **arguments: Any) -> None:
     """
     for name, value in arguments.items():
         in_range, wanted = WANTED[name]
-        if not _is_number(value, array_allowed=name in several):
+        numbers = _numbers(value)
+        if numbers is None or (numbers.ndim and name not in several):
             kind = "numbers" if name in several else "one number"
             raise ValueError(f"{name}={_shown(value)}: wanted {kind}, {wanted}")
-        numbers = np.asarray(value, float)
         finite = np.isfinite(numbers) | (name in MAY_BE_INFINITE)
         if not np.all(in_range(numbers) & finite):
             raise ValueError(f"{name}={_shown(value)}: wanted {wanted}")
 
 
-def _is_number(value: object, array_allowed: bool) -> bool:
+def _numbers(value: object) -> np.ndarray | None:
+    """The value as floats; None for text and whatever else is no number."""
     try:
         numbers = np.asarray(value, float)
     except (TypeError, ValueError, OverflowError):  # the last: a whole number above all floats
-        return False
+        return None
     is_text = np.asarray(value).dtype.kind in "SU"
-    return not is_text and (numbers.ndim == 0 or array_allowed)
+    return None if is_text else numbers
 
 
 def _shown(value: object) -> str:

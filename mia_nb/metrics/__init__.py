@@ -1,10 +1,12 @@
 """Metrics: ROC, intervals, result tables, negative control, choices. NumPy only."""
 
 from mia_nb.metrics.accuracy import accuracies, class_gaps
+from mia_nb.metrics.advice import advice
 from mia_nb.metrics.agreement import agreement
 from mia_nb.metrics.curve import auc, clopper_pearson, ppv, roc, tpr_at
-from mia_nb.metrics.frontier import frontier, matched
+from mia_nb.metrics.frontier import frontier
 from mia_nb.metrics.groups import by_group, readable_groups
+from mia_nb.metrics.matched import matched
 from mia_nb.metrics.null import self_test
 from mia_nb.metrics.operations import with_operations
 from mia_nb.metrics.protocol import choose
@@ -13,7 +15,7 @@ from mia_nb.metrics.readable import readable
 from mia_nb.metrics.tables import by_attack, summary
 from mia_nb.metrics.targets import per_target
 from mia_nb.metrics.uncertainty import difference, interval, intervals
-from mia_nb.metrics.verdict import advice, verdict
+from mia_nb.metrics.verdict import verdict
 
 __all__ = [
     "accuracies",

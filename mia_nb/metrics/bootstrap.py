@@ -14,7 +14,7 @@ import numpy as np
 
 from mia_nb.arguments import Array, Count, Positive, Rates
 from mia_nb.checks import checked
-from mia_nb.metrics.curve import counts, rates
+from mia_nb.metrics.curve import allowed, counts, rates
 from mia_nb.metrics.targets import FPR, metrics_of_counts, names
 from mia_nb.types import Scores
 
@@ -184,8 +184,8 @@ def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.n
     # a draw without members or without non-members says nothing
     size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]
 
-    allowed = np.floor(n0 * np.asarray(fpr, dtype=np.float64) + 1e-9).astype(np.int64)
-    hits = np.take_along_axis(tp, ranked.above[_levels_within(fp, allowed)], axis=1)
+    within = _levels_within(fp, allowed(np.asarray(fpr, np.float64), n0))
+    hits = np.take_along_axis(tp, ranked.above[within], axis=1)
 
     # pairs of a member and a non-member in the right order, counted twice; ties count once
     twice_won = 2 * np.einsum("bv,bv->b", tp_above, on_level)
@@ -202,16 +202,16 @@ def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.n
     return np.column_stack([auc, gap / size, hits * (n0 / size[:, None])])
 
 
-def _levels_within(fp: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """(n_resamples, rates) how many levels have no more false positives than a rate allows.
+def _levels_within(fp: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """(n_resamples, rates) how many levels have at most so many false positives.
 
-    fp (n_resamples, V), rising in each row; allowed (n_resamples, rates). Each row is lifted above
+    fp (n_resamples, V), rising in each row; most (n_resamples, rates). Each row is lifted above
     the one before, so that one search serves all.
     """
     row = np.arange(len(fp))[:, None]
     lift = (fp[:, -1:].max(initial=0) + 1) * row
-    found = np.searchsorted((fp + lift).ravel(), (allowed + lift).ravel(), side="right")
-    return found.reshape(allowed.shape) - fp.shape[1] * row
+    found = np.searchsorted((fp + lift).ravel(), (most + lift).ravel(), side="right")
+    return found.reshape(most.shape) - fp.shape[1] * row
 
 
 # to first order: the metrics plus the mean influence of the samples drawn
@@ -260,10 +260,10 @@ def influence(
     )
 
     for column, x in enumerate(fpr, start=2):
-        allowed = int(np.floor(x * n0 + 1e-9))
-        last = int(np.searchsorted(fp, allowed, side="right")) - 1
+        most = allowed(x, n0)
+        last = int(np.searchsorted(fp, most, side="right")) - 1
         error = max(np.sqrt(x * (1 - x) * n0), 1.0)
-        ends = np.clip([allowed - error, allowed + error], 0, n0)
+        ends = np.clip([most - error, most + error], 0, n0)
         slope = np.diff(np.interp(ends, fp, tp))[0] / np.diff(ends)[0] * n0 / n1
         of_sorted[column] = _influence_at_threshold(
             vertex <= last, is_member, tp[last] / n1, fp[last] / n0, slope=slope

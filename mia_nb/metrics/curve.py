@@ -190,16 +190,16 @@ def tpr_at(score: Numbers, member: Mask, fpr: Fraction) -> TprAt:
     return tpr_at_counts(tp, fp, fpr)
 
 
-def _allowed(fp: np.ndarray, fpr: float) -> int:
-    """How many false positives a rate allows."""
-    return int(np.floor(fpr * int(fp[-1]) + 1e-9))  # 0.29 * 100 is 28.999999999999996
+def allowed(fpr: float | np.ndarray, n0: int | np.ndarray) -> int | np.ndarray:
+    """How many false positives a rate allows among n0 non-members: floor(fpr n0)."""
+    return np.floor(fpr * n0 + 1e-9).astype(np.int64)  # 0.29 * 100 is 28.999999999999996
 
 
 def vertex_at(tp: np.ndarray, fp: np.ndarray, fpr: float) -> int:
     """Number of the vertex with the largest TPR at this FPR or less, and of these with the fewest
     false positives.
     """
-    last_allowed = int(np.searchsorted(fp, _allowed(fp, fpr), side="right")) - 1
+    last_allowed = int(np.searchsorted(fp, allowed(fpr, fp[-1]), side="right")) - 1
     return int(np.searchsorted(tp, tp[last_allowed], side="left"))
 
 
@@ -208,7 +208,6 @@ def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
     fraction("fpr", fpr)
     n1 = int(tp[-1])
     n0 = int(fp[-1])
-    allowed = _allowed(fp, fpr)
     best = vertex_at(tp, fp, fpr)
     low, high = clopper_pearson(tp[best], n1)
     return TprAt(
@@ -222,7 +221,7 @@ def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
         n0=n0,
         fpr_realised=float(fp[best] / n0),
         fpr_floor=float(fp[1] / n0),
-        measurable=allowed >= MIN_FALSE_POSITIVES,
+        measurable=bool(allowed(fpr, n0) >= MIN_FALSE_POSITIVES),
     )
 
 
@@ -257,6 +256,11 @@ def clopper_pearson(successes: Array, trials: Array, *, confidence: Level = 0.95
     return low, high
 
 
+def largest_gap(tp: np.ndarray, fp: np.ndarray) -> float:
+    """`advantage` from the counts of `counts`."""
+    return float((tp / tp[-1] - fp / fp[-1]).max())
+
+
 @checked
 def advantage(score: Numbers, member: Mask) -> float:
     """The largest TPR - FPR over vertices, an oracle that chance alone lifts to `null_advantage`.
@@ -264,7 +268,7 @@ def advantage(score: Numbers, member: Mask) -> float:
     (1 + advantage) / 2 is the best balanced accuracy.
     """
     tp, fp, _ = counts(score, member)
-    return float((tp / tp[-1] - fp / fp[-1]).max())
+    return largest_gap(tp, fp)
 
 
 @checked
@@ -321,7 +325,7 @@ def measurable(metric: str, n0: int) -> bool:
     positives; every other metric can always be measured.
     """
     fpr = metric.partition("tpr@")[2]
-    return not fpr or np.floor(float(fpr) * n0 + 1e-9) >= MIN_FALSE_POSITIVES
+    return not fpr or bool(allowed(float(fpr), n0) >= MIN_FALSE_POSITIVES)
 
 
 @checked
@@ -352,7 +356,7 @@ def thin(curve: Roc, n0: Whole) -> Roc:
             f"n0={n0} does not fit this curve: fpr * n0 is not whole; pass its number of"
             " non-members"
         )
-    marks = np.floor(np.array([1e-4, 1e-3, 1e-2, 1e-1]) * n0 + 1e-9)
+    marks = allowed(np.array([1e-4, 1e-3, 1e-2, 1e-1]), n0)
     geometric = np.geomspace(50, max(n0, 50), 200)
     linear = np.linspace(50, max(n0, 50), 200)
     grid = np.concatenate([np.arange(51), marks, geometric, linear])

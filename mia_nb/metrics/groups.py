@@ -15,7 +15,7 @@ from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.readable import percent_interval
 from mia_nb.metrics.targets import per_target_metrics, smallest
-from mia_nb.metrics.uncertainty import interval, intervals
+from mia_nb.metrics.uncertainty import interval, intervals, with_ends
 from mia_nb.types import Scores
 
 FEWEST, FEW = 5, 30  # members, or non-members, of a group: below no number, below no comparison
@@ -74,18 +74,14 @@ def by_group(
             drawn = bootstrap(part, (RATE,), n_resamples=n_resamples, seed=seed + number)
             table = intervals(part, (RATE,), sampled=drawn)
             for metric in METRICS:
-                row |= _with_ends(metric, *table.loc[metric])
+                row |= with_ends(metric, *table.loc[metric])
         if min(n1, n0) >= FEW:
             compared[group] = (per_target_metrics(part, ())[:, 0], drawn["auc"])
         rows[group] = row | {"n1": n1, "n0": n0, "remark": _remark(n1, n0)}
     above = _above(compared, scores.pair)
     for group, row in rows.items():
-        row |= above.get(group, _with_ends("above", math.nan, math.nan, math.nan))
+        row |= above.get(group, with_ends("above", math.nan, math.nan, math.nan))
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
-
-
-def _with_ends(name: str, value: float, low: float, high: float) -> dict[str, float]:
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 def _remark(n1: int, n0: int) -> str:
@@ -113,7 +109,7 @@ def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
     rows = {}
     for i, group in enumerate(compared):
         low, high = interval(value[i], pair, drawn[i], confidence=1 - 0.05 / count)
-        rows[group] = _with_ends("above", value[i].mean(), low, high)
+        rows[group] = with_ends("above", value[i].mean(), low, high)
     return rows
 
 

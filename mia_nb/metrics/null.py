@@ -37,6 +37,18 @@ TESTS = {
 COLUMNS = ["test", "attack", "value", "error", "p", "tests", "verdict"]
 
 
+class Check(NamedTuple):
+    """A row of the table; what has no value, standard error or p is a finding alone."""
+
+    test: str
+    attack: str
+    verdict: str
+    value: float = np.nan
+    error: float = np.nan
+    p: float = np.nan
+    tests: int = 0  # in Holm's correction
+
+
 class SelfTest(NamedTuple):
     """`passed`: no row of `table` says FAIL.
 
@@ -120,9 +132,10 @@ def self_test(
         *_design(signals, pair, keep_complement),
         *_blind(signals, blind, pair),
         *_synthetic(signals, attacks, pair, rng),
+        *_inverted(signals, attacks, pair),
         *_redrawn(signals, attacks, pair, n_resamples, rng),
     ]
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = pd.DataFrame(rows)[COLUMNS]
     return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
 
 
@@ -135,19 +148,19 @@ def _subset(signals: Signals, samples: int | None, rng: np.random.Generator) -> 
     return signals.select(samples=np.sort(np.concatenate([chosen, aside])))
 
 
-def _willing(attacks: dict, signals: Signals) -> tuple[dict, list[tuple]]:
+def _willing(attacks: dict, signals: Signals) -> tuple[dict, list[Check]]:
     """(attacks, as functions of signals, that accept these; rows on those that refuse)."""
-    able, refused = {}, []
+    able = {}
+    refused = []
     for name, attack in attacks.items():
         try:
             attack(signals, targets=[0])
             able[name] = attack
         except ValueError as reason:
-            refused.append(("run", name, np.nan, np.nan, np.nan, 0, f"refused: {reason}"))
+            refused.append(Check("run", name, f"refused: {reason}"))
     if not able:
-        raise ValueError(
-            f"no attack can run on these signals: {refused[0][-1] if refused else 'none was given'}"
-        )
+        why = refused[0].verdict if refused else "none was given"
+        raise ValueError(f"no attack can run on these signals: {why}")
     return able, refused
 
 
@@ -160,16 +173,17 @@ def holm(p: Sequence[float]) -> np.ndarray:
     return adjusted
 
 
-def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> list[tuple]:
+def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> list[Check]:
     """A row per attack from AUCs (attacks, units): the one furthest from 1/2, Holm over all of
     them.
     """
     p = holm((2 * ndtr(-np.abs(values - 0.5) / error)).ravel()).reshape(values.shape)
     worst = np.abs(values - 0.5).argmax(1)
-    return [
-        (test, name, values[i, at], error, p[i, at], p.size, "FAIL" if p[i, at] < LEVEL else "pass")
-        for i, (name, at) in enumerate(zip(names, worst, strict=True))
-    ]
+    rows = []
+    for i, (name, at) in enumerate(zip(names, worst, strict=True)):
+        verdict = "FAIL" if p[i, at] < LEVEL else "pass"
+        rows.append(Check(test, name, verdict, values[i, at], error, p[i, at], p.size))
+    return rows
 
 
 def _null_error(signals: Signals) -> float:
@@ -183,9 +197,11 @@ def _firsts(units: np.ndarray) -> np.ndarray:
     return np.unique(units, return_index=True)[1]
 
 
-def _design(signals: Signals, units: np.ndarray, keep_complement: bool) -> list[tuple]:
+def _design(signals: Signals, units: np.ndarray, keep_complement: bool) -> list[Check]:
+    """What references share with a target: their counts tell nothing, none has its mask."""
     audited = ~signals.population
-    values, same = [], 0
+    values = []
+    same = 0
     for target in _firsts(units):
         mask = signals.member[target, audited]
         rows = signals.reference_rows(target, keep_complement=keep_complement)
@@ -195,11 +211,11 @@ def _design(signals: Signals, units: np.ndarray, keep_complement: bool) -> list[
     verdict = "FAIL: a reference has the target's mask or its complement" if same else "pass"
     return [
         *_worst("design", ["count of member references"], np.array([values]), _null_error(signals)),
-        ("design", "references that mirror the target", same, np.nan, np.nan, 0, verdict),
+        Check("design", "references that mirror the target", verdict, same),
     ]
 
 
-def _blind(signals: Signals, attacks: dict, units: np.ndarray) -> list[tuple]:
+def _blind(signals: Signals, attacks: dict, units: np.ndarray) -> list[Check]:
     """One target per unit: the blind scores of complementary models are complements, their mean
     would test nothing.
     """
@@ -239,10 +255,33 @@ def _mean_auc(signals: Signals, attack, units: np.ndarray, targets=None) -> floa
 
 def _synthetic(
     signals: Signals, attacks: dict, units: np.ndarray, rng: np.random.Generator
-) -> list[tuple]:
-    """N1 on mu_i + sigma_i eps with the real signals' means and spreads, dealt anew; and N3 on the
-    real signals.
-    """
+) -> list[Check]:
+    """N1: attacks on fresh noise."""
+    null = _noise(signals, rng)
+    values = np.array([[_mean_auc(null, attack, units)] for attack in attacks.values()])
+    return _worst("N1", list(attacks), values, _mean_error(signals, units))
+
+
+def _inverted(signals: Signals, attacks: dict, units: np.ndarray) -> list[Check]:
+    """N3: attacks on the real signals, whose AUC must not lie below 1/2."""
+    error = _mean_error(signals, units)
+    rows = []
+    for name, attack in attacks.items():
+        value = _mean_auc(signals, attack, units)
+        inverted = value < 0.5 - SIGN_ERRORS * error
+        verdict = "flag: inverted or leaking design" if inverted else "pass"
+        rows.append(Check("N3", name, verdict, value, error))
+    return rows
+
+
+def _mean_error(signals: Signals, units: np.ndarray) -> float:
+    """Standard error of the null AUC's mean over targets."""
+    # one per pair; coins share their references, and gain no more
+    return _null_error(signals) / np.sqrt(max(len(units) / 2, 1))
+
+
+def _noise(signals: Signals, rng: np.random.Generator) -> Signals:
+    """mu_i + sigma_i eps with the real signals' means and spreads, dealt anew to the samples."""
     mean = signals.margin.mean((0, 1))
     spread = signals.margin.std(axis=(0, 1)) + 1e-6
     # a sample's mean over models carries its leak times its number of members, the target's own
@@ -265,47 +304,35 @@ def _synthetic(
         labels=signals.labels,
     )
     if signals.activity is not None:
-        mean, spread = signals.activity.mean(0), signals.activity.std(0)
+        mean = signals.activity.mean(0)
+        spread = signals.activity.std(0)
         mean[audited], spread[audited] = mean[dealt], spread[dealt]
         noise = rng.standard_normal(signals.activity.shape)
         null = replace(null, activity=mean + spread * noise)
-    # one per pair; coins share their references, and gain no more
-    error = _null_error(signals) / np.sqrt(max(len(units) / 2, 1))
-    worlds = [
-        np.array([_mean_auc(world, attack, units) for attack in attacks.values()])
-        for world in (null, signals)
-    ]
-    inverted = worlds[1] < 0.5 - SIGN_ERRORS * error
-    words = np.where(inverted, "flag: inverted or leaking design", "pass").tolist()
-    return _worst("N1", list(attacks), worlds[0][:, None], error) + [
-        ("N3", name, value, error, np.nan, 0, word)
-        for name, value, word in zip(attacks, worlds[1].tolist(), words, strict=True)
-    ]
+    return null
 
 
 def _redrawn(
     signals: Signals, attacks: dict, units: np.ndarray, n_resamples: int, rng: np.random.Generator
-) -> list[tuple]:
+) -> list[Check]:
     """N2: exact randomisation test over masks redrawn from the same design."""
     targets = np.concatenate(
         [np.flatnonzero(units == unit)[:2] for unit in range(min(2, units.max() + 1))]
     )
-    redrawn = np.array(
-        [
-            [
-                _mean_auc(replace(signals, member=mask), attack, units, targets)
-                for attack in attacks.values()
-            ]
-            for mask in redraw(signals, n_resamples, rng)
-        ]
-    )
-    rows, most = [], -stdtrit(n_resamples - 1, ndtr(-REDRAW_ERRORS))
-    for (name, attack), null in zip(attacks.items(), redrawn.T, strict=True):
+    redrawn = {name: [] for name in attacks}
+    for mask in redraw(signals, n_resamples, rng):
+        world = replace(signals, member=mask)
+        for name, attack in attacks.items():
+            redrawn[name].append(_mean_auc(world, attack, units, targets))
+    most = -stdtrit(n_resamples - 1, ndtr(-REDRAW_ERRORS))
+    rows = []
+    for name, attack in attacks.items():
+        null = np.array(redrawn[name])
         real = _mean_auc(signals, attack, units, targets)
         error = null.std(ddof=1) / np.sqrt(n_resamples)
         p = (1 + (null >= real).sum()) / (n_resamples + 1)
         off = abs(null.mean() - 0.5) > most * error + 1e-12
-        rows.append(("N2", name, null.mean(), error, p, 1, "FAIL" if off else "pass"))
+        rows.append(Check("N2", name, "FAIL" if off else "pass", null.mean(), error, p, 1))
     return rows
 
 
@@ -321,7 +348,8 @@ def redraw(signals: Signals, n_resamples: int, rng: np.random.Generator) -> Iter
     aside = signals.population
     firsts = _firsts(pair)
     seen = signals.member.all(0) & ~aside
-    if paired := (signals.member != signals.member[firsts[pair]])[:, ~aside].any():
+    paired = (signals.member != signals.member[firsts[pair]])[:, ~aside].any()
+    if paired:
         aside = aside | seen
     audited = np.flatnonzero(~aside)
     old = signals.member[:, audited]

@@ -59,6 +59,17 @@ class Evidence(NamedTuple):
     smallest: float
 
 
+class Compared(NamedTuple):
+    """A statistic: the mean of `weight` (N,) over members, less that over others. part: area, loss
+    or tail; name: of the attack, or of the mean; top: of a tail, how many scores it counts.
+    """
+
+    part: str
+    name: str
+    top: int
+    weight: np.ndarray
+
+
 @checked
 def membership_test(
     scores: dict[str, np.ndarray],
@@ -105,12 +116,17 @@ def membership_test(
                 " of each per sample"
             )
     number, size, inside = _sides(member, units)
-    compared = [of for name, values in scores.items() for of in _of_scores(name, values)]
-    compared += [Compared("loss", name, 0, _centred(values)) for name, values in means.items()]
-    part = np.array([of.part for of in compared])
+    compared = []
+    for name, values in scores.items():
+        compared += _of_scores(name, values)
+    for name, values in means.items():
+        compared.append(Compared("loss", name, 0, _centred(values)))
+    part = np.array([statistic.part for statistic in compared])
 
     # (units, S) sums of weights, then (1 + permutations, S) statistics, the true deal's first
-    summed = np.stack([np.bincount(number, of.weight, len(size)) for of in compared], axis=1)
+    summed = np.stack(
+        [np.bincount(number, statistic.weight, len(size)) for statistic in compared], axis=1
+    )
     if permutations is None:
         permutations = PERMUTATIONS if len(size) <= MANY_UNITS else PERMUTATIONS // 2
     deals = _deals(inside, permutations, np.random.default_rng(seed))
@@ -143,17 +159,6 @@ def membership_test(
         units=len(size),
         smallest=1 / math.comb(len(size), int(inside.sum())) if len(size) < 60 else 0.0,
     )
-
-
-class Compared(NamedTuple):
-    """A statistic: the mean of `weight` (N,) over members, less that over others. part: area, loss
-    or tail; name: of the attack, or of the mean; top: of a tail, how many scores it counts.
-    """
-
-    part: str
-    name: str
-    top: int
-    weight: np.ndarray
 
 
 def _sides(

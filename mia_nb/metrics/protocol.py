@@ -30,7 +30,6 @@ def _pseudo_targets(pool: Signals, masks: np.ndarray, attack) -> Scores:
     References: rows whose audited mask, samples that all saw aside, is neither one of `masks`
     (rows, audited) nor its complement.
     """
-    need_membership(pool, "pseudo-targets need it")
     audited = pool.member[:, ~pool.population]
     informative = ~(audited.all(0) & masks.all(0))
     excluded = [same_or_complement(audited[:, informative], mask[informative]) for mask in masks]
@@ -67,13 +66,16 @@ def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str
     Source: Guan et al. 2025.
     """
     fpr, column = _objective_column(objective)
-    rows, first = {}, None
+    rows = {}
+    first = None
     for name, candidate in candidates.items():
-        signals, attack_of_candidate = (
-            candidate if isinstance(candidate, tuple) else (candidate, attack)
-        )
+        signals = candidate
+        attack_of_candidate = attack
+        if isinstance(candidate, tuple):
+            signals, attack_of_candidate = candidate
         need_membership(signals, "pseudo-targets need it")
-        first = signals if first is None else first
+        if first is None:
+            first = signals
         if not np.array_equal(signals.member, first.member):
             raise ValueError(
                 f"candidate {name!r} has another membership mask than the first: compare options on"

@@ -190,7 +190,7 @@ def query_curve(
     counts = _counts(queries, pools)
     function = find(attack)[1]
     if getattr(function, "keywords", {}).get("combine") == "mean_sd":
-        counts = [one for one in counts if one > 1]
+        counts = [count for count in counts if count > 1]
     if getattr(function, "func", function) is shokri:
         raise ValueError(
             "shokri reads probabilities averaged over all queries, not the first R: query anew with"
@@ -205,16 +205,17 @@ def query_curve(
         tables.append(measured.assign(R=float(count), extrapolated=False))
     last = tables[-1]
     averaged = last["combine"].iloc[0] not in UNAVERAGED
+    auc = last.loc[last["metric"] == "auc", ENDS].iloc[0]
     limit = last.assign(R=np.inf, extrapolated=True)
     is_auc = limit["metric"] == "auc"
-    limit.loc[is_auc, ENDS] = _limit(last.loc[is_auc, ENDS].iloc[0], counts[-1], split, averaged)
+    limit.loc[is_auc, ENDS] = _limit(auc, counts[-1], split, averaged)
     limit.loc[~is_auc, ENDS] = np.nan
     limit.loc[~is_auc, "measurable"] = False
     table = pd.concat([*tables, limit], ignore_index=True)
     table["spread"] = [split.spread(count) for count in table["R"]]
     with np.errstate(divide="ignore", invalid="ignore"):
-        whole = ndtri(last.loc[is_auc, "value"].iloc[0]) * split.spread(counts[-1])
-        fitted = ndtr(whole / table["spread"].to_numpy())
+        delta = ndtri(auc["value"]) * split.spread(counts[-1])  # over sqrt 2
+        fitted = ndtr(delta / table["spread"].to_numpy())
     known = averaged & (table["spread"] > 0) & (table["metric"] == "auc")
     table["predicted"] = np.where(known, fitted, np.nan)
     return table[["R", *(column for column in table if column != "R")]]

@@ -93,18 +93,20 @@ def summary(
         rows.insert(0, "attack", name)
         tables.append(rows)
     table = pd.concat([*tables, _max_rows(tables)], ignore_index=True)
-    if self_test is not None:
-        ran = ~self_test.table["verdict"].str.startswith("refused")
-        tested = set(self_test.table.loc[ran, "attack"])
-        auc = by_attack(pd.concat(tables), "auc")["value"]
-        if auc.idxmax() in tested:
-            tested.add("max")  # whose rows are that attack's but for the maxima
-        table["self_test"] = np.where(table["attack"].isin(tested), "passed", "not tested")
-        if not self_test.passed:
-            table["self_test"] = "failed"
-            flags = "design check failed; " + table["flags"]
-            table["flags"] = flags.str.removesuffix("; ")
-    return table
+    return table if self_test is None else _stamped(table, self_test)
+
+
+def _stamped(table: pd.DataFrame, self_test: SelfTest) -> pd.DataFrame:
+    """The table with a column that says how the self-test went for each attack."""
+    if not self_test.passed:
+        flags = "design check failed; " + table["flags"]
+        return table.assign(self_test="failed", flags=flags.str.removesuffix("; "))
+    ran = ~self_test.table["verdict"].str.startswith("refused")
+    tested = set(self_test.table.loc[ran, "attack"])
+    auc = by_attack(table, "auc")["value"].drop("max")
+    if auc.idxmax() in tested:
+        tested.add("max")  # whose rows are that attack's but for the maxima
+    return table.assign(self_test=np.where(table["attack"].isin(tested), "passed", "not tested"))
 
 
 @checked
@@ -174,9 +176,8 @@ def _attack_rows(
     for x in fpr:
         name = f"tpr@{x:g}"
         low, high = ends.loc[name, ["low", "high"]]
-        row = _mean("tpr", targets[name], low, high, fpr=x, chance=x)
-        row["measurable"] = bool(targets[f"{name}_measurable"].all())
-        rows.append(row)
+        measurable = targets[f"{name}_measurable"].all()
+        rows.append(_mean("tpr", targets[name], low, high, fpr=x, chance=x, measurable=measurable))
     low, high = ends.loc["advantage", ["low", "high"]]
     rows.append(_mean("advantage", targets["advantage"], low, high, chance=null))
     rows.append(
@@ -211,28 +212,47 @@ def _number(value: float | None) -> float:
     return np.nan if value is None else float(value)
 
 
-def _mean(
+def _row(
     metric: str,
-    values: pd.Series,
+    value: float,
     low: float = np.nan,
     high: float = np.nan,
     *,
     fpr: float = np.nan,
+    prior: float = np.nan,
     chance: float = np.nan,
+    smallest: float = np.nan,
+    largest: float = np.nan,
+    measurable: bool = True,
 ) -> dict:
-    """A row: the mean of a metric over targets."""
+    """A row of one attack, in the order of the table's columns."""
     return {
         "metric": metric,
         "fpr": fpr,
-        "prior": np.nan,
-        "value": float(values.mean()),
+        "prior": prior,
+        "value": float(value),
         "low": float(low),
         "high": float(high),
         "chance": float(chance),
-        "smallest": float(values.min()),
-        "largest": float(values.max()),
-        "measurable": True,
+        "smallest": float(smallest),
+        "largest": float(largest),
+        "measurable": bool(measurable),
     }
+
+
+def _mean(
+    metric: str, values: pd.Series, low: float = np.nan, high: float = np.nan, **facts: float
+) -> dict:
+    """A row: the mean of a metric over targets."""
+    return _row(
+        metric,
+        values.mean(),
+        low,
+        high,
+        smallest=values.min(),
+        largest=values.max(),
+        **facts,
+    )
 
 
 def _ppv_rows(targets: pd.DataFrame, fpr: Sequence[float]) -> list[dict]:
@@ -244,20 +264,18 @@ def _ppv_rows(targets: pd.DataFrame, fpr: Sequence[float]) -> list[dict]:
     upper = clopper_pearson(targets[f"tpr@{x:g}_fp"], targets["n0"])[1].mean()
     tpr = targets[f"tpr@{x:g}"].mean()
     realised = targets[f"tpr@{x:g}_realised"].mean()
-    rows = []
-    for prior in PRIORS:
-        row = _mean("ppv", pd.Series(ppv(tpr, realised, prior)), fpr=x, chance=prior)
-        rows.append(
-            row
-            | {
-                "prior": prior,
-                "low": float(ppv(tpr, upper, prior)),
-                "smallest": np.nan,
-                "largest": np.nan,
-                "measurable": bool(measurable),
-            }
+    return [
+        _row(
+            "ppv",
+            ppv(tpr, realised, prior),
+            low=ppv(tpr, upper, prior),
+            fpr=x,
+            prior=prior,
+            chance=prior,
+            measurable=bool(measurable),
         )
-    return rows
+        for prior in PRIORS
+    ]
 
 
 def _flags(scores: Scores, rows: pd.DataFrame, fpr: Sequence[float]) -> str:

@@ -12,8 +12,10 @@ import pandas as pd
 from mia_nb.arguments import Rates
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import (
+    allowed,
     area,
     counts,
+    largest_gap,
     measurable,
     null_advantage,
     rates,
@@ -80,9 +82,8 @@ def per_target_metrics(scores: Scores, fpr: float | Sequence[float] = FPR) -> np
 
 def metrics_of_counts(tp: np.ndarray, fp: np.ndarray, fpr: Sequence[float]) -> list[float]:
     """Every metric of one target, in the order of `names`, from its `counts`."""
-    advantage = (tp / tp[-1] - fp / fp[-1]).max()
     tpr = [tp[vertex_at(tp, fp, x)] / tp[-1] for x in fpr]  # without intervals, which take time
-    return [area(tp, fp), advantage, *tpr]
+    return [area(tp, fp), largest_gap(tp, fp), *tpr]
 
 
 @checked
@@ -133,9 +134,12 @@ def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> di
     tp, fp, _ = counts(score, member)
     n1 = int(tp[-1])
     n0 = int(fp[-1])
-    gap = float((tp / n1 - fp / n0).max())
-    (train_acc, test_acc), (train_loss, test_loss) = scores.accuracy[row], scores.loss[row]
-    at_rates = [item for x in fpr for item in _at_rate(tp, fp, x).items()]
+    gap = largest_gap(tp, fp)
+    train_acc, test_acc = scores.accuracy[row]
+    train_loss, test_loss = scores.loss[row]
+    at_rates = {}
+    for x in fpr:
+        at_rates |= _at_rate(tp, fp, x)
     return {
         "attack": name,
         "target": int(scores.targets[row]),
@@ -146,7 +150,7 @@ def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> di
         "advantage": gap,
         "balanced_accuracy": (1 + gap) / 2,
         "advantage_null": null_advantage(n1, n0),
-        **dict(at_rates),
+        **at_rates,
         "tie_mass": tie_mass(score),
         "fpr_floor": fp[1] / n0,
         "n1": n1,
@@ -163,7 +167,7 @@ def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> di
 def _at_rate(tp: np.ndarray, fp: np.ndarray, x: float) -> dict:
     """The columns of one FPR."""
     at = tpr_at_counts(tp, fp, x)
-    fewer = np.searchsorted(fp, np.floor(x * at.n0 + 1e-9) - 1, side="right") - 1
+    fewer = np.searchsorted(fp, allowed(x, at.n0) - 1, side="right") - 1
     values = {
         "": at.tpr,
         "_low": at.low,

@@ -233,6 +233,11 @@ def metric_interval(
     return tuple(float(end) for end in np.clip((low, high), 0, 1))
 
 
+def with_ends(name: str, value: float, low: float, high: float) -> dict[str, float]:
+    """A value and its ends as columns of a table: {name, name_low, name_high}."""
+    return {name: float(value), f"{name}_low": float(low), f"{name}_high": float(high)}
+
+
 def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """(low, high) of an AUC of few samples: all A for which |value - A| is at most z sd(A).
 

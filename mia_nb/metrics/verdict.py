@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
 from mia_nb import escape
-from mia_nb._yaml import read_yaml_file
 from mia_nb.arguments import Array, Count
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked
+from mia_nb.metrics.advice import measured_advice
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
@@ -24,12 +23,6 @@ from mia_nb.metrics.targets import FPR
 from mia_nb.types import Recipe, Scores
 
 PRIOR = 0.01  # one image in a hundred is a member
-ROWS = 2  # of `advice` that are said
-UNKNOWN_TRAINING = (
-    "What lowers a leak at equal accuracy depends on how the model was trained: the page Results of"
-    " the documentation lists what changes of the training bought in this project's own studies of"
-    " images, which promise nothing for yours."
-)
 
 
 class Verdict(NamedTuple):
@@ -116,23 +109,20 @@ def verdict(
         title = "members can be told from non-members"
     else:
         title = "no attack is resolved from guessing"
+    sentences = _evidence(rows, measurable, len(scores))
+    sentences.append(
+        f"The models are right on {_percent(train)} of the images they were trained on"
+        f" and on {_percent(test)} of others."
+    )
     split = None
     if groups is not None:
         split = by_group(scores[name], groups, n_resamples=n_resamples, seed=seed)
-    sentences = [
-        *_evidence(rows, measurable, len(scores)),
-        f"The models are right on {_percent(train)} of the images they were trained on"
-        f" and on {_percent(test)} of others.",
-        *([] if split is None else filter(None, [largest_contribution(split)])),
-        _control(self_test),
-        *_unmeasured(auc["n0"], measurable),
-        f"{auc['targets']} models attacked in turn, {auc['n1'] + auc['n0']:,} images each"
-        + (
-            "."
-            if pd.isna(auc["references"])
-            else f", reference models on each side: {auc['references']:g}."
-        ),
-    ]
+        contribution = largest_contribution(split)
+        if contribution:
+            sentences.append(contribution)
+    sentences.append(_control(self_test))
+    sentences += _unmeasured(auc["n0"], measurable)
+    sentences.append(_design(auc))
     steps = _next(gap, auc["targets"], leaks, failed, self_test, measurable, recipe)
     title = f"{about}: {title}" if about else title
     return Verdict(title, tuple(sentences), tuple(steps), split)
@@ -183,11 +173,21 @@ def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> 
     return lines
 
 
-def _control(self_test) -> str:
+def _control(self_test: SelfTest | None) -> str:
     if self_test is None:
         return "The negative control, attacks rerun with shuffled membership, was not run."
     checks = f"({len(self_test.table)} checks with shuffled membership or constant outputs)"
     return f"The negative control {'passed' if self_test.passed else 'FAILED'} {checks}."
+
+
+def _design(auc: pd.Series) -> str:
+    """How many models were attacked on how many images, and with how many references."""
+    references = auc["references"]
+    with_references = (
+        "" if pd.isna(references) else f", reference models on each side: {references:g}"
+    )
+    images = auc["n1"] + auc["n0"]
+    return f"{auc['targets']} models attacked in turn, {images:,} images each{with_references}."
 
 
 def _unmeasured(n0: int, measurable: Sequence[float]) -> list[str]:
@@ -198,58 +198,6 @@ def _unmeasured(n0: int, measurable: Sequence[float]) -> list[str]:
         f"{_percent(x)} (needs {math.ceil(MIN_FALSE_POSITIVES / x):,})" for x in missing
     )
     return [f"Not measurable with {n0:,} non-members: false positive rates of {rates}."]
-
-
-def advice(recipe: Recipe | None = None) -> pd.DataFrame:
-    """What changing the training bought in this project's own studies, first what cost no accuracy.
-
-    Parameters:
-        recipe: of models of which a change is sought: only what was measured on networks of its
-            kind, and starts from its epochs, augmentation and defense. None: everything.
-
-    Returns:
-        columns change, found, price, recipe, source, read from `advice.yaml` beside this file,
-        where each row quotes the committed lines that its numbers come from.
-
-    Caveat: measured on these recipes and images; no promise for others.
-    """
-    entries = read_yaml_file(Path(__file__).with_name("advice.yaml"))
-    if recipe is not None:
-        entries = [entry for entry in entries if _applies(entry["applies"], recipe)]
-    columns = ["change", "found", "price", "recipe", "source"]
-    return pd.DataFrame(entries, columns=columns)
-
-
-def _applies(start: dict, recipe: Recipe) -> bool:
-    """Whether a recipe is one that a change starts from.
-
-    start: {model: names, epochs: at least, augment, defense}, as far as they matter.
-    """
-    if recipe.model not in start["model"] or recipe.epochs < start.get("epochs", 0):
-        return False
-    if recipe.augment != start.get("augment", recipe.augment):
-        return False
-    return "defense" not in start or recipe.defense is None
-
-
-def measured_advice(recipe: Recipe | None = None) -> list[str]:
-    """The first rows of `advice` for a recipe as sentences; one general sentence where the recipe
-    is not known, or none of the studies is on models trained like that.
-    """
-    if recipe is None:
-        return [UNKNOWN_TRAINING]
-    table = advice(recipe)
-    if table.empty:
-        return [UNKNOWN_TRAINING]
-    sentences = [
-        f"{row.change[0].upper() + row.change[1:]}: {row.found}; price: {row.price};"
-        f" measured on {row.recipe}."
-        for row in table.head(ROWS).itertuples()
-    ]
-    promise = "These are this project's own studies, which promise nothing for yours"
-    if len(table) > ROWS:
-        promise += f"; the page Results of the documentation lists all {len(table)} that fit"
-    return [*sentences, f"{promise}."]
 
 
 def _next(
@@ -269,11 +217,13 @@ def _next(
         return ["Find out why attacks succeed where there is nothing to find (see its table)."]
     steps = []
     if leaks:
-        fit = f"The models fit their training images better by {100 * gap:.0f} points. "
-        start = fit if gap > 0.05 else ""
-        steps.append(f"{start}Compare changes of the training at equal accuracy.")
+        compare = "Compare changes of the training at equal accuracy."
+        if gap > 0.05:
+            fit = f"The models fit their training images better by {100 * gap:.0f} points."
+            compare = f"{fit} {compare}"
+        steps.append(compare)
         steps += measured_advice(recipe)
-    if not leaks:
+    else:
         steps.append(
             "This is no guarantee: more reference models, queries or images may find what these"
             " attacks missed."

@@ -14,7 +14,7 @@ import pandas as pd
 from mia_nb.accounting import tradeoff
 from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.curve import clopper_pearson, counts, measurable
-from mia_nb.metrics.frontier import highest_level, matched
+from mia_nb.metrics.matched import highest_level, matched
 from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.targets import (
     FPR,

@@ -1,0 +1,264 @@
+"""Leakage of families compared at equal utility."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.arguments import Array, Level
+from mia_nb.checks import checked, one_of
+from mia_nb.metrics.frontier import (
+    KEYS,
+    checkpoint_name,
+    mean_and_ends,
+    measured_columns,
+    need_columns,
+    of_pairs,
+    of_strongest_attack,
+    value_range,
+    with_draws,
+)
+
+UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # the way each goes while a model learns
+LEVELS = 5
+MATCHED = [  # before over_samples, by, metric and baseline, which are of the whole table
+    "level",
+    "family",
+    "value",
+    "low",
+    "high",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "pairs",
+    "difference_pairs",
+    "attack",
+    "queries",
+    "last_test_acc",
+]
+
+
+class Curve(NamedTuple):
+    """One family along training: utility (checkpoints, pairs), leakage (checkpoints, pairs, 1 +
+    n_resamples), attacks and queries.
+    """
+
+    utility: np.ndarray
+    leakage: np.ndarray
+    attack: list[str]
+    queries: np.ndarray
+    last_test_acc: float
+
+
+@checked
+def matched(
+    table: pd.DataFrame,
+    *,
+    by: str = "test_acc",
+    metric: str = "auc",
+    baseline: str | None = None,
+    levels: Array | None = None,
+    attack: str = "max",
+    confidence: Level = 0.95,
+) -> pd.DataFrame:
+    """Leakage of families at equal utility: linear interpolation between the checkpoints of a
+    `frontier`, no extrapolation.
+
+    For each pair of complementary targets and each level, walk along the epochs to the first
+    checkpoint at or beyond the level and interpolate `metric` between it and the one before; a pair
+    that is beyond the level at its first checkpoint or never comes there is left out.
+
+    Parameters:
+        table: of `frontier`.
+        by: "test_acc", "gap" (both are crossed upwards) or "train_loss" (downwards).
+        metric: a measured column of the table.
+        baseline: a family that the others are compared with; None: no differences.
+        levels: of `by`; None: 5 evenly spaced inside the range that all families' mean curves
+            cover.
+        attack: a name, or "max": the strongest at each checkpoint by mean `metric` over targets,
+            unadjusted.
+        confidence: of the ends, in (0, 1).
+
+    Returns:
+        columns level, family, value, low, high (mean over the pairs left and its ends; NaN below
+        two), difference, difference_low, difference_high (family minus `baseline`, paired, over the
+        pairs that both have; NaN for the baseline itself and without one), pairs, difference_pairs,
+        attack (used next to the level), queries (fewest of the checkpoints next to the level; NaN
+        where not known), last_test_acc (of the last checkpoint: to be stated beside any
+        difference), over_samples, by, metric, baseline. Where families share no range the table is
+        empty and `table.attrs["reason"]` says why. Ends are those of `interval`: the draws of
+        `frontier`, the same samples for all families, are interpolated like the value;
+        over_samples=False says that there were none.
+
+    Raises:
+        ValueError: for unknown words, an attack or baseline that is not there, targets that differ
+            between families, and rows with different numbers of resamples.
+
+    Caveat: all pairs share their samples: what one family gives away of some sample in every
+    training and another does not, the spread over pairs cannot show. Where few pairs reach a level,
+    those that do are not a random choice; places of the crossings and the choice of the strongest
+    attack are not drawn anew; equal accuracy is not all that can be equal.
+    """
+    _check_matched(table, by, metric, baseline, attack)
+    drawn = with_draws(table, metric)
+    curves = {
+        family: _curve(rows, by, metric, drawn)
+        for family, rows in _of_attack(table, metric, attack).groupby("family", sort=False)
+    }
+    reason = ""
+    if levels is None:
+        levels, reason = _common_levels(curves, by)
+    rows = []
+    for level in np.atleast_1d(levels):
+        rows += _at_level(float(level), curves, by, metric, baseline, confidence)
+    out = pd.DataFrame(rows, columns=MATCHED).assign(
+        over_samples=drawn, by=by, metric=metric, baseline=baseline or ""
+    )
+    out.attrs = {"reason": reason}
+    return out
+
+
+def _of_attack(table: pd.DataFrame, metric: str, attack: str) -> pd.DataFrame:
+    """The rows of one attack at each checkpoint of each family: of this name, or the strongest."""
+    if attack == "max":
+        return of_strongest_attack(table, metric)
+    of_it = table["attack"] == attack
+    measured = of_it.groupby([table["family"], table["epoch"]], sort=False).any()
+    if not measured.all():
+        family, epoch = measured.idxmin()
+        raise ValueError(
+            f"{family} has no {attack} at epoch {epoch}: run it there, or say attack='max'"
+        )
+    return table[of_it]
+
+
+def _common_levels(curves: dict[str, Curve], by: str) -> tuple[Sequence[float], str]:
+    """(levels inside the range that all families' mean curves cover, why there are none)."""
+    sign = UTILITY[by]
+    covered = {}  # from the first checkpoint to the best
+    for family, curve in curves.items():
+        mean = curve.utility.mean(1)
+        covered[family] = sorted((mean[0], sign * (sign * mean).max()))
+    low = max(start for start, _ in covered.values())
+    high = min(end for _, end in covered.values())
+    if low < high:
+        return np.linspace(low, high, LEVELS + 2)[1:-1], ""
+    words = ", ".join(f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in covered.items())
+    return [], (
+        f"no level of {by} is passed by all families: {words}; save earlier or later checkpoints"
+    )
+
+
+def highest_level(table: pd.DataFrame, a: str, b: str, by: str) -> float | None:
+    """The highest default level of `matched` that two pairs of both families reach, None without
+    one.
+    """
+    both = matched(
+        table[table["family"].isin([a, b])].drop(columns="auc_draws", errors="ignore"),
+        by=by,
+        baseline=b,
+    )
+    reached = both.loc[(both["family"] == a) & (both["difference_pairs"] >= 2), "level"]
+    return float(reached.max()) if len(reached) else None
+
+
+def _check_matched(
+    table: pd.DataFrame, by: str, metric: str, baseline: str | None, attack: str
+) -> None:
+    one_of("by", by, UTILITY)
+    need_columns(table, (by, "test_acc"), "matched")
+    one_of("metric", metric, measured_columns(table))
+    families = list(table["family"].unique())
+    attacks = sorted(table["attack"].unique())
+    held = {
+        key: sorted(zip(rows["target"], rows["pair"], strict=True))
+        for key, rows in table.groupby(list(KEYS), sort=False)
+    }
+    first = next(iter(held))
+    if baseline is not None and baseline not in families:
+        raise ValueError(f"baseline={baseline!r} is not one of the families {families}")
+    if attack not in ("max", *attacks):
+        raise ValueError(f"attack={attack!r} is not in the table: it holds {attacks}, or say max")
+    for key, targets in held.items():
+        if targets != held[first]:
+            raise ValueError(
+                f"{checkpoint_name(key)} and {checkpoint_name(first)} have other targets or pairs:"
+                " score the same in all"
+            )
+
+
+def _curve(rows: pd.DataFrame, by: str, metric: str, drawn: bool) -> Curve:
+    steps = [step for _, step in rows.groupby("epoch")]
+    queries = [
+        pd.to_numeric(step["queries"]).min() if "queries" in step else np.nan for step in steps
+    ]
+    return Curve(
+        utility=np.array([of_pairs(step, by, False)[:, 0] for step in steps]),
+        leakage=np.array([of_pairs(step, metric, drawn) for step in steps]),
+        attack=[step["attack"].iloc[0] for step in steps],
+        queries=np.array(queries, float),
+        last_test_acc=of_pairs(steps[-1], "test_acc", False).mean(),
+    )
+
+
+def _at_level(
+    level: float,
+    curves: dict[str, Curve],
+    by: str,
+    metric: str,
+    baseline: str | None,
+    confidence: float,
+) -> list[dict]:
+    """One row per family: interpolated over its pairs, and against the baseline's same pairs."""
+    at_level = {
+        family: _interpolated(curve, level, UTILITY[by]) for family, curve in curves.items()
+    }
+    rows = []
+    for family, (values, used) in at_level.items():
+        base = {}
+        if baseline not in (None, family):
+            base = at_level[baseline][0]
+        both = np.array([values[pair] - base[pair] for pair in values if pair in base])
+        mean, *ends = mean_and_ends(np.array([*values.values()]), confidence)
+        low, high = np.clip(ends, *value_range(metric))
+        difference, difference_low, difference_high = mean_and_ends(both, confidence)
+        curve = curves[family]
+        rows.append(
+            {
+                "level": level,
+                "family": family,
+                "value": mean,
+                "low": low,
+                "high": high,
+                "difference": difference,
+                "difference_low": difference_low,
+                "difference_high": difference_high,
+                "pairs": len(values),
+                "difference_pairs": len(both),
+                "attack": ", ".join(dict.fromkeys(curve.attack[at] for at in used)),
+                "queries": curve.queries[used].min() if used else np.nan,
+                "last_test_acc": curve.last_test_acc,
+            }
+        )
+    return rows
+
+
+def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.ndarray], list[int]]:
+    """({pair: leakage at the level and its resamples}, checkpoints used)."""
+    values = {}
+    checkpoints = set()
+    for pair, utility in enumerate(curve.utility.T):
+        reached = sign * utility >= sign * level
+        after = int(reached.argmax())  # the first checkpoint at or beyond the level
+        if not reached.any() or (after == 0 and utility[0] != level):
+            continue
+        before = max(after - 1, 0)
+        share = (level - utility[before]) / (utility[after] - utility[before]) if after else 1.0
+        start = curve.leakage[before, pair]
+        end = curve.leakage[after, pair]
+        values[pair] = end if share == 1 else (1 - share) * start + share * end
+        checkpoints |= {before, after}
+    return values, sorted(checkpoints)
