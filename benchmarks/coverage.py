@@ -22,7 +22,7 @@ from scipy.stats import chi2, norm, t
 from mia_nb import metrics
 from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.targets import per_target_metrics
-from mia_nb.metrics.uncertainty import half_width, variances
+from mia_nb.metrics.uncertainty import half_width, intervals_of_rows, variances
 from mia_nb.types import Scores
 
 FPR = (0.01,)
@@ -91,7 +91,7 @@ def covered(name: str, targets: int, side: int, worlds: int, draws: int) -> list
         scores = world(name, targets, 2 * side, rng)
         rows = metrics.per_target(scores, FPR)
         sampled = bootstrap(scores, FPR, n_resamples=draws, seed=seed)
-        now = metrics.intervals(scores, FPR, sampled=sampled)
+        now = intervals_of_rows(rows, sampled)
         for metric, found in kept.items():
             narrower = pooled(scores, rows[metric].to_numpy(), sampled[metric])
             ends = np.array([now.loc[metric, ["low", "high"]], narrower], float)

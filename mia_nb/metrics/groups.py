@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,9 @@ from mia_nb.arguments import Array, Count
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.readable import percent_interval
-from mia_nb.metrics.targets import per_target_metrics, smallest
-from mia_nb.metrics.uncertainty import interval, intervals, with_ends
+from mia_nb.metrics.readable import percent_interval, share_interval
+from mia_nb.metrics.targets import per_target, per_target_metrics, smallest
+from mia_nb.metrics.uncertainty import interval, intervals_of_rows, with_ends
 from mia_nb.types import Scores
 
 FEWEST, FEW = 5, 30  # members, or non-members, of a group: below no number, below no comparison
@@ -72,7 +73,7 @@ def by_group(
         if min(n1, n0) >= FEWEST:
             # each group its own draws: groups share no sample
             drawn = bootstrap(part, (RATE,), n_resamples=n_resamples, seed=seed + number)
-            table = intervals(part, (RATE,), sampled=drawn)
+            table = intervals_of_rows(per_target(part, (RATE,)), drawn)
             for metric in METRICS:
                 row |= with_ends(metric, *table.loc[metric])
         if min(n1, n0) >= FEW:
@@ -148,15 +149,19 @@ def readable_groups(table: pd.DataFrame) -> pd.DataFrame:
     """A `by_group` table as text for people: "0.626 [0.611, 0.640]", a rate "17 % [15, 19]", and
     n/m for small groups.
     """
-    columns = {"AUC": "auc", "above the others": "above"}
-    view = pd.DataFrame(index=table.index)
-    for title, name in columns.items():
-        ends = zip(*(table[f"{name}{end}"] for end in ENDS), strict=True)
-        view[title] = ["n/m" if v != v else f"{v:.3f} [{a:.3f}, {b:.3f}]" for v, a, b in ends]
-    rates = []
-    for _, row in table.iterrows():
-        ends = [row[f"tpr@{RATE:g}{end}"] for end in ENDS]
-        is_unknown = "n/m" in row["remark"] or np.isnan(ends[0])
-        rates.append("n/m" if is_unknown else percent_interval(*ends))
-    view.insert(1, f"TPR at {100 * RATE:g} % FPR", rates)
-    return view.assign(**table[["n1", "n0"]])
+    rows = [row for _, row in table.iterrows()]
+    tpr = f"tpr@{RATE:g}"
+    view = {
+        "AUC": [_cell(row, "auc", share_interval) for row in rows],
+        f"TPR at {100 * RATE:g} % FPR": [
+            "n/m" if "n/m" in row["remark"] else _cell(row, tpr, percent_interval) for row in rows
+        ],
+        "above the others": [_cell(row, "above", share_interval) for row in rows],
+    }
+    return pd.DataFrame(view, index=table.index).assign(**table[["n1", "n0"]])
+
+
+def _cell(row: pd.Series, name: str, text_of: Callable[[float, float, float], str]) -> str:
+    """A value of a group and its ends as text."""
+    value, low, high = (row[f"{name}{end}"] for end in ENDS)
+    return "n/m" if math.isnan(value) else text_of(value, low, high)

@@ -30,13 +30,13 @@ def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = True) -
         allow no lower FPR" where ties force zero.
     """
     auc = by_attack(table, "auc")
-    view = pd.DataFrame({"AUC": _texts(auc, _interval)})
+    view = pd.DataFrame({"AUC": _texts(auc, share_interval)})
     for x in rates_of(table):
         rows = by_attack(table, "tpr", x)
         if percent:
-            view[f"TPR at {100 * x:g} % FPR"] = _texts(rows, _percent_cell)
+            view[f"TPR at {100 * x:g} % FPR"] = _texts(rows, percent_interval)
         else:
-            view[f"TPR at FPR {x:g}"] = _texts(rows, _cell)
+            view[f"TPR at FPR {x:g}"] = _texts(rows, share_interval)
     if full:
         view = view.join(_conditions(table, auc))
     names = [name for name in view.index if name != "max"]
@@ -49,13 +49,12 @@ def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:
     """What the attacks of a `summary` were measured on, as text, indexed by attack."""
     gained = by_attack(table, "advantage")
     train, test, gap = (by_attack(table, name) for name in ("train_acc", "test_acc", "gap"))
-    accuracies_text = train["value"].map("{:.3f} / ".format) + test["value"].map("{:.3f}".format)
+    best = gained["value"].map("{:.3f}".format) + gained["chance"].map(" ({:.3f})".format)
+    right = train["value"].map("{:.3f}".format) + test["value"].map(" / {:.3f}".format)
     view = pd.DataFrame(
         {
-            "best TPR - FPR (expected by chance)": _texts(
-                gained, lambda row: f"{row['value']:.3f} ({row['chance']:.3f})"
-            ),
-            "train / test accuracy": accuracies_text,
+            "best TPR - FPR (expected by chance)": best,
+            "train / test accuracy": right,
             "gap": gap["value"].map("{:.3f}".format),
             "reference models per side": [
                 "" if pd.isna(count) else f"{count:g}" for count in auc["references"]
@@ -69,20 +68,12 @@ def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:
     return view
 
 
-def _texts(rows: pd.DataFrame, text_of: Callable[[pd.Series], str]) -> pd.Series:
-    return pd.Series([text_of(row) for _, row in rows.iterrows()], index=rows.index)
-
-
-def _interval(row: pd.Series) -> str:
-    return f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-
-
-def _cell(row: pd.Series) -> str:
-    return _why_no_rate(row) or _interval(row)
-
-
-def _percent_cell(row: pd.Series) -> str:
-    return _why_no_rate(row) or percent_interval(*row[["value", "low", "high"]])
+def _texts(rows: pd.DataFrame, text_of: Callable[[float, float, float], str]) -> pd.Series:
+    """The value and ends of each row as text, or why it has none."""
+    texts = []
+    for _, row in rows.iterrows():
+        texts.append(_why_no_rate(row) or text_of(row["value"], row["low"], row["high"]))
+    return pd.Series(texts, index=rows.index)
 
 
 def _why_no_rate(row: pd.Series) -> str:
@@ -92,6 +83,11 @@ def _why_no_rate(row: pd.Series) -> str:
     if row["value"] == 0 and row["fpr_floor"] > row["fpr"]:
         return "0: tied scores allow no lower FPR"
     return ""
+
+
+def share_interval(value: float, low: float, high: float) -> str:
+    """A share and its ends with three decimals, "0.626 [0.611, 0.640]"."""
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def percent_interval(value: float, low: float, high: float) -> str:

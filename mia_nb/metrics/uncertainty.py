@@ -316,7 +316,6 @@ def intervals(
     *,
     n_resamples: Count = RESAMPLES,
     seed: Count = 0,
-    sampled: dict | None = None,
     confidence: Level = 0.95,
     groups: Array | None = None,
 ) -> pd.DataFrame:
@@ -325,7 +324,6 @@ def intervals(
     Parameters:
         scores: of one attack.
         fpr, n_resamples, seed: as in `metrics.summary`.
-        sampled: resamples of `metrics.bootstrap.bootstrap`, if already made.
         confidence: in (0, 1).
         groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images;
             None: each sample by itself.
@@ -336,8 +334,8 @@ def intervals(
 
     Caveat: targets share their references, which nothing here resamples.
     """
-    sampled = sampled or bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
-    return intervals_of_rows(per_target(scores, fpr), sampled, confidence, groups)
+    drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
+    return intervals_of_rows(per_target(scores, fpr), drawn, confidence, groups)
 
 
 def intervals_of_rows(
