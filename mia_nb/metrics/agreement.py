@@ -108,28 +108,20 @@ def agreement(
     means = _means(list(pools.values()), attack, pairs)
     numbers = list(range(len(pairs)))
     samples = int((~first.population).sum())
-    cuts = _cuts(numbers, splits)
-    everyone = np.ones(samples, bool)
-    point = _correlations(means, cuts, everyone)
-
-    # the same without one block of samples, and without one pair of models
-    blocks = np.random.default_rng([0, 1]).permutation(samples) % GROUPS
-    without_block = [_correlations(means, cuts, blocks != block) for block in range(GROUPS)]
-    jackknives = [np.stack(without_block)]
-    covers, free = "samples", GROUPS
+    point = _correlations(means, _cuts(numbers, splits), np.ones(samples, bool))
+    jackknives = [_without_a_block(means, numbers, splits, samples)]
+    covers = "samples"
+    units = GROUPS
     if len(pairs) > 2 and (len(pairs) - 1) // 2 >= least:
-        without_pair = []
-        for out in numbers:
-            fewer = [number for number in numbers if number != out]
-            without_pair.append(_correlations(means, _cuts(fewer, splits), everyone))
-        jackknives.append(np.stack(without_pair))
-        covers, free = "samples and pairs", len(pairs)
+        jackknives.append(_without_a_pair(means, numbers, splits, samples))
+        covers = "samples and pairs"
+        units = len(pairs)
 
     rows = []
     for (i, one), (j, other) in combinations(enumerate(pools), 2):
         ratio, ceiling = _ratio(point, i, j)
         errors = [_spread(_ratio(estimates, i, j)[0]) for estimates in jackknives]
-        half = half_width(np.hypot.reduce(errors) ** 2, free)
+        half = half_width(np.hypot.reduce(errors) ** 2, units)
         rows.append(
             {
                 "first": one,
@@ -179,6 +171,23 @@ def _correlations(means: Callable, cuts: Iterable[tuple], kept: np.ndarray) -> n
         across = np.divide(x @ y.T, size, out=np.zeros_like(size), where=size > 0)
         correlations.append((across + across.T) / 2)
     return np.mean(correlations, axis=0)
+
+
+def _without_a_block(means: Callable, numbers: list[int], splits: int, samples: int) -> np.ndarray:
+    """(GROUPS, pools, pools) correlations without each block of samples in turn."""
+    cuts = _cuts(numbers, splits)
+    blocks = np.random.default_rng([0, 1]).permutation(samples) % GROUPS
+    return np.stack([_correlations(means, cuts, blocks != block) for block in range(GROUPS)])
+
+
+def _without_a_pair(means: Callable, numbers: list[int], splits: int, samples: int) -> np.ndarray:
+    """(pairs, pools, pools) correlations without each pair of models in turn."""
+    everyone = np.ones(samples, bool)
+    left_out = []
+    for out in numbers:
+        fewer = [number for number in numbers if number != out]
+        left_out.append(_correlations(means, _cuts(fewer, splits), everyone))
+    return np.stack(left_out)
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
