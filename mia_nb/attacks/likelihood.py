@@ -100,14 +100,14 @@ def lira(
     margins = target_margins(target, combine)
     if summary is None:
         summary = worlds_of(references, combine)
-    if centre == "median":
-        medians = medians_of(references, combine)
+    medians = medians_of(references, combine) if centre == "median" else None
     score = np.zeros(side.usable.shape)
     for query, phi_t in enumerate(margins):
         world_in, world_out = summary.of(query)
-        m_in = world_in.mean
-        m_out = world_out.mean
-        if centre == "median":
+        if medians is None:
+            m_in = world_in.mean
+            m_out = world_out.mean
+        else:
             m_in, m_out = medians[:, query]
         v_out = variance_of("OUT", world_out, side.audited, variance, ddof)
         z = (phi_t - m_out) / np.sqrt(v_out)

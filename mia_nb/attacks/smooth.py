@@ -68,21 +68,13 @@ def lira_smooth(
     Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: it is made for few
     references, and was measured with 3 and 7 a side only; with many, a sample's own gap is known.
     """
-    if degree > 20:
-        raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
     side = sides("lira_smooth", target, references, ("in", "out"), missing, summary)
     combine = combination("lira_smooth", target.query_kind, combine)
     phi_t = target_margin(target, combine)
     if summary is None:
         summary = worlds_of(references, combine)
     world_in, world_out = summary.of(0)
-    learned = side.audited & (world_in.n > 1) & (world_out.n > 1)
-    if not learned.any():
-        raise ValueError(
-            "lira_smooth: no sample has two references on either side, so there is no variance"
-            " estimate: train more pairs, or use rmia"
-        )
-    degree = min(degree, int(learned.sum()) // SAMPLES_A_DEGREE)
+    learned, degree = _learned("lira_smooth", side, degree)
     level = (world_in.mean + world_out.mean) / 2
     smooth = smoother(level[learned], degree)
     gap = smooth((world_in.mean - world_out.mean)[learned])
@@ -185,15 +177,7 @@ def standardised(
         degree: of the polynomials, 0 to 20, and at most one for every 10 samples.
         leading: how many of the R, from the first on, make the level of a sample; None: all.
     """
-    if degree > 20:
-        raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
-    learned = side.audited & (side.n_in > 1) & (side.n_out > 1)
-    if not learned.any():
-        raise ValueError(
-            f"{attack}: no sample has two references on either side, so there is no variance"
-            " estimate: train more pairs, or use rmia"
-        )
-    degree = min(degree, int(learned.sum()) // SAMPLES_A_DEGREE)
+    learned, degree = _learned(attack, side, degree)
     mean_in, mean_out = summary.total / np.maximum(summary.n, 1)[:, None]
     levels = (mean_in + mean_out) / 2
     level = levels[:leading].mean(0)
@@ -209,6 +193,21 @@ def standardised(
     degrees_of_freedom = (side.n_in + side.n_out - 2)[learned].sum()
     shared = squares(reference_blocks, mean_in, mean_out, spread, learned) / degrees_of_freedom
     return Standardised((target_columns - levels) / spread, gap / spread, shared, learned, degree)
+
+
+def _learned(attack: str, side: Sides, degree: int) -> tuple[np.ndarray, int]:
+    """(N,) bool: the samples that curves are learned on, which have two references on either side;
+    and the degree that so many samples support.
+    """
+    if degree > 20:
+        raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
+    learned = side.audited & (side.n_in > 1) & (side.n_out > 1)
+    if not learned.any():
+        raise ValueError(
+            f"{attack}: no sample has two references on either side, so there is no variance"
+            " estimate: train more pairs, or use rmia"
+        )
+    return learned, min(degree, int(learned.sum()) // SAMPLES_A_DEGREE)
 
 
 def _log_variance(world: World, learned: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from torch import nn
 from mia_nb.checks import hint
 from mia_nb.defenses import dp_sgd, objectives
 from mia_nb.defenses.objectives import plain
-from mia_nb.defenses.outputs import OUTPUTS
+from mia_nb.defenses.outputs import OUTPUTS, change_output
 
 __all__ = ["DEFENSES", "Defense"]
 
@@ -175,30 +175,6 @@ def output_arguments(name: str | None, given: dict | None, classes: int | None =
     if classes is not None:
         change_output(name, np.zeros((1, classes)), np.zeros((1, classes)), **options)
     return options
-
-
-def change_output(
-    name: str, logits: np.ndarray, random: np.ndarray | None = None, **options: float
-) -> np.ndarray:
-    """Logits (..., K) as an output defense shows them.
-
-    The predicted class, the first of the largest logits, stays the predicted one: where another
-    class would tie with it or be above, it is raised to 1e-9 above that class.
-
-    Parameters:
-        name: a key of OUTPUTS.
-        logits: (..., K) logits of a model.
-        random: the model's logits on random images, for defenses that need them.
-        options: of the defense, all of them.
-    """
-    defense = OUTPUTS[name]
-    if defense.random:
-        shown = defense.change(logits, random=random, **options)
-    else:
-        shown = defense.change(logits, **options)
-    predicted = np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]
-    largest_other = np.where(predicted, -np.inf, shown).max(-1, keepdims=True)
-    return np.where(predicted, np.maximum(shown, largest_other + 1e-9), shown)
 
 
 def _check_known(what: str, given: dict, defaults: dict) -> None:
