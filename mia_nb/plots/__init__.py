@@ -11,13 +11,14 @@ from mia_nb.plots.bounds import roc_bounds
 from mia_nb.plots.curves import roc_pair, shipped_roc, verdict
 from mia_nb.plots.lines import lines
 from mia_nb.plots.overfitting import families_gap, gap_against_risk
+from mia_nb.plots.pools import accuracy, loss_traces
 from mia_nb.plots.privacy import ladder, privacy_utility
 from mia_nb.plots.samples import images
 from mia_nb.plots.settings import heatmap
 from mia_nb.plots.spiking import confidences, raster, sites
 from mia_nb.plots.teaching import found_again
 from mia_nb.plots.utility import costs, defenses, frontier_lines
-from mia_nb.plots.views import accuracy, histogram, loss_traces, scatter, summary
+from mia_nb.plots.views import histogram, scatter, summary
 
 __all__ = [
     "accuracy",

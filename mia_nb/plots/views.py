@@ -1,10 +1,8 @@
-"""How do scores and pools look? Distributions, one attack against another, all attacks at a glance;
-what a pool learned: how accurate its models are, how their losses fell.
-"""
+"""How do scores look? Distributions, one attack against another, all attacks at a glance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -21,7 +19,6 @@ from mia_nb.plots.scores import name_of, row_of, targets
 from mia_nb.plots.style import (
     DOTTED,
     LINES,
-    MEMBER,
     MEMBERS,
     NON_MEMBERS,
     THIN,
@@ -256,90 +253,4 @@ def summary(table: pd.DataFrame) -> go.Figure:
         "bars 95 %; solid line: random guessing; dotted: accuracy alone; open markers carry flags",
         height=170 + 26 * len(rows),
         xaxis_title="AUC",
-    )
-
-
-def accuracy(scores: Scores) -> go.Figure:
-    """Accuracy of every model on its members and on its non-members; the stick between them is the
-    generalisation gap.
-
-    Parameters:
-        scores: of any attack, which carry the accuracies of its targets
-    """
-    train, test = scores.accuracy.T
-    rows = np.arange(len(train))
-    figure = go.Figure()
-    figure.add_scatter(
-        x=np.repeat(rows, 3),
-        y=np.stack([train, test, np.full(len(train), np.nan)], axis=1).ravel(),
-        mode="lines",
-        line=THIN,
-        showlegend=False,
-        hoverinfo="skip",
-    )
-    for group, y, symbol in ((MEMBERS, train, "circle"), (NON_MEMBERS, test, "diamond-open")):
-        figure.add_scatter(
-            x=rows,
-            y=y,
-            mode="markers",
-            name=group.name,
-            marker={"color": group.colour, "symbol": symbol, "size": 9},
-            hovertemplate="model %{x}: %{y:.2%}",
-        )
-    ticks = {"tickmode": "array", "tickvals": rows, "ticktext": list(map(str, scores.targets))}
-    return finish(
-        figure,
-        f"{len(rows)} models: {train.mean():.1%} right on members, {test.mean():.1%} on"
-        f" non-members, gap {(train - test).mean():.1%}",
-        "one stick per model",
-        height=380,
-        xaxis={"title": "model"} | (ticks if len(rows) <= 32 else {}),
-        yaxis={"title": "accuracy", "tickformat": "~%"},
-    )
-
-
-def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
-    """Loss of the training samples over epochs: how a pool memorises.
-
-    Per model and epoch the median member and the hardest member in twenty (95th percentile); lines
-    are the median over models, bands their interquartile range. Losses are those of the training
-    step, before its update.
-
-    Parameters:
-        traces: a model's (E, N) log-loss, NaN for non-members; an iterator is read one model at a
-            time
-
-    Raises:
-        ValueError: when there is no model.
-    """
-    trained = (  # (E, members): without the columns a model never trained on
-        np.asarray(trace, dtype=np.float32)[:, ~np.isnan(trace).all(0)] for trace in traces
-    )
-    rows = [np.nanquantile(losses, [0.5, 0.95], axis=1) for losses in trained]
-    if not rows:
-        raise ValueError("no loss traces: pass (pool.trace(m) for m in range(num_models))")
-    loss = np.exp(np.array(rows, dtype=np.float64))  # (M, 2, E)
-    epochs = np.arange(1, loss.shape[2] + 1)
-    figure = go.Figure()
-    for i, (name, dash) in enumerate((("median member", "solid"), ("hardest in twenty", "dash"))):
-        low, middle, high = np.quantile(loss[:, i], [0.25, 0.5, 0.75], axis=0)
-        marks.band(figure, epochs, low, high, MEMBER, opacity=0.2, legendgroup=name)
-        figure.add_scatter(
-            x=epochs,
-            y=middle,
-            mode="lines",
-            line={"color": MEMBER, "dash": dash, "width": 2},
-            name=name,
-            legendgroup=name,
-            hovertemplate="epoch %{x}: loss %{y:.3g}",
-        )
-    first, last = np.median(loss[:, 0], axis=0)[[0, -1]]
-    return finish(
-        figure,
-        f"the median training sample's loss goes from {first:.2g} to {last:.2g} in {len(epochs)}"
-        " epochs",
-        f"lines: median of {len(rows)} models; bands: their interquartile range",
-        height=400,
-        xaxis_title="epoch",
-        yaxis={"title": "loss (nats)", "type": "log", "dtick": 1, "tickformat": "~g"},
     )
