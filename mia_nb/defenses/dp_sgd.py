@@ -214,14 +214,14 @@ def rewritten(module: nn.Module, before: dict[str, Tensor]) -> str | None:
     return next(changed, None)
 
 
-def checked(args: dict, recipe: Recipe, before: str | None = None) -> None:
+def check_recipe(args: dict, recipe: Recipe, before: str | None = None) -> None:
     """ValueError for a recipe whose DP-SGD would not be what is accounted for; before: its parent's
     defense.
     """
     noise = args["noise_multiplier"]
     bound = args["max_grad_norm"]
-    fitting = math.isfinite(noise) and noise >= 0 and math.isfinite(bound) and bound > 0
-    if not fitting:
+    in_range = math.isfinite(noise) and noise >= 0 and math.isfinite(bound) and bound > 0
+    if not in_range:
         raise ValueError(
             f"noise_multiplier={noise}, max_grad_norm={bound}: wanted at least 0"
             " (accounting.noise_multiplier finds one for a target) and a positive"

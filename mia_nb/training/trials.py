@@ -105,7 +105,7 @@ def _check_defense(recipe: Recipe, set_aside: int, parent: Parent | None) -> Non
         )
     if recipe.defense == "dp_sgd":
         before = None if parent is None else parent.recipe.defense
-        dp_sgd.checked(recipe.defense_args, recipe, before)
+        dp_sgd.check_recipe(recipe.defense_args, recipe, before)
 
 
 def _check_spiking(recipe: Recipe, parent: Parent | None) -> None:
