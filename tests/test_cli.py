@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from nbformat import v4
 
-from mia_nb import parameters, store
+from mia_nb import checks, parameters, store
 from mia_nb.cli import main, notebooks, run_key
 from mia_nb.cli import run as runner
 from mia_nb.cli.options import join_parameters, parser
@@ -170,10 +170,10 @@ def test_values_papermill_cannot_write_are_converted_at_the_border():
         "d": Path("x/y"),
         "e": [np.int64(3)],
     }
-    assert parameters.plain(given) == {"a": [1, 2], "b": 0.5, "c": [0, 1], "d": "x/y", "e": [3]}
-    assert type(parameters.plain(np.int64(3))) is int
+    assert checks.plain(given) == {"a": [1, 2], "b": 0.5, "c": [0, 1], "d": "x/y", "e": [3]}
+    assert type(checks.plain(np.int64(3))) is int
     with pytest.raises(ValueError, match="parameters are numbers"):
-        parameters.plain(object())
+        checks.plain(object())
 
 
 def test_both_spellings_of_an_override_and_negative_values_survive():
