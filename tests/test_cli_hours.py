@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mia_nb.cli import hours, main, notebooks
 from mia_nb.models import neural_de
 from mia_nb.studies import published, setting
+from mia_nb.studies.printed import PRINTED_ATTACKS, paper_results, printed_setting
 from mia_nb.training.plans import build
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,7 +128,7 @@ def networks(notebook: str) -> dict[str, dict]:
             info = {"model": recipe.model, "flow": flow, "defense": recipe.defense}
             outputs = step.parameters.get("outputs", []) if not recipe.defense else []
             for output in ["", *outputs]:
-                for words in published.PRINTED_ATTACKS.values():
+                for words in PRINTED_ATTACKS.values():
                     network = setting({**info, "output": output}, words[0])
                     trained.setdefault(network, (recipe.model_dump_json(), taken))
     return of_data
@@ -141,10 +142,10 @@ def pools_of(table: str, dataset: str) -> tuple[dict[str, float], list[str]]:
     """{pool: its hours} of the pools that a printed table rests on, and what has none."""
     trained = networks("06_defenses" if table == "XI" else "09_neural_de").get(dataset, {})
     taken, missing = {}, []
-    for record in published.paper_results("nsde2025", table):
-        wanted = published.printed_setting(record)
+    for record in paper_results("nsde2025", table):
+        wanted = printed_setting(record)
         if record["dataset"] == dataset:
-            network = published._closest_setting(trained, wanted, record)
+            network = published.closest_setting(trained, wanted, record)
             if network is None:
                 missing.append(wanted.label)
             else:
@@ -155,7 +156,7 @@ def pools_of(table: str, dataset: str) -> tuple[dict[str, float], list[str]]:
 
 @pytest.mark.slow
 def test_every_number_of_the_study_of_equations_has_a_network_in_its_preset():
-    records = published.paper_results("nsde2025")
+    records = paper_results("nsde2025")
     printed = {(record["table"], record["dataset"]) for record in records}
     for table, dataset in printed:
         if table != "VI":
@@ -206,12 +207,12 @@ def test_the_page_counts_every_printed_number_once():
     for paper, tables, data, numbers, *_ in tables_of_page():
         printed = [
             record
-            for record in published.paper_results(paper)
+            for record in paper_results(paper)
             if record["table"] in tables and data in ("any", record["dataset"])
         ]
         assert len(printed) == int(numbers or 0)
         counted += len(printed)
-    assert counted == len(published.paper_results())
+    assert counted == len(paper_results())
 
 
 @pytest.mark.slow
@@ -253,12 +254,12 @@ def test_the_page_counts_the_numbers_that_the_shipped_pools_stand_beside():
     shipped |= {"snn-uai2025": spiking, "snn-workshop2025": spiking}
     for paper, tables, data, _, today, _ in tables_of_page():
         filled = 0
-        for record in published.paper_results(paper):
+        for record in paper_results(paper):
             here = record["table"] in tables and record["dataset"] == data == "cifar10"
             if here and "vgg" not in record["model"]:
-                wanted = published.printed_setting(record)
+                wanted = printed_setting(record)
                 filled += (
-                    published._closest_setting(dict.fromkeys(shipped[paper]), wanted, record)
+                    published.closest_setting(dict.fromkeys(shipped[paper]), wanted, record)
                     is not None
                 )
         assert filled == int(today or 0), (paper, tables, data)

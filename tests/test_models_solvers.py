@@ -19,7 +19,7 @@ from mia_nb.accounting import noise_sd, nsde_sigma
 from mia_nb.models import solvers
 from mia_nb.models.neural_de import Drift
 from mia_nb.models.solvers import integrate
-from mia_nb.studies import published
+from mia_nb.studies.printed import paper_results
 
 FEW = 16  # steps
 # k as printed: k as it was
@@ -358,7 +358,7 @@ def test_sigma_reproduces_every_setting_of_the_study_s_table_xii():
     """
     rows = {
         tuple(r["setting"][name] for name in ("s", "T", "k", "sigma"))
-        for r in published.paper_results("nsde2025", "XII")
+        for r in paper_results("nsde2025", "XII")
     }
     assert len(rows) == 25 and len({row[:3] for row in rows}) == 25
     for s, T, k, printed in rows:

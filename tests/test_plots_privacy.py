@@ -19,7 +19,7 @@ from mia_nb.auditing.ladder import LABELS
 from mia_nb.auditing.one_run import one_run
 from mia_nb.plots import privacy
 from mia_nb.plots.style import TEMPLATE
-from mia_nb.studies.compare import room_below
+from mia_nb.studies.below_curve import room_below
 from mia_nb.types import Scores
 
 STUDY = {"noise_multiplier": 2.0, "samples": 25_000}

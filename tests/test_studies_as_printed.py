@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_studies_nsde import ODENET, RESNET, SDENET
+from test_studies_nsde import ODENET, RESNET, SDENET, SWEEP
 from test_studies_nsde import study as flow_study
 from test_studies_snn import DRAWS, Cell, as_claimed, rising, study
 
 from mia_nb import attacks, studies
-from mia_nb.studies.engine import asking, load
+from mia_nb.studies.contrasts import contrasts
+from mia_nb.studies.study import load
 from mia_nb.types import Signals
 
 PAPERS = Path(__file__).resolve().parents[2] / "shared" / "papers"
@@ -182,11 +183,16 @@ def attack_auc(value, member) -> float:
 
 
 def test_fixed_k_is_asked_as_printed_and_fixed_sigma_of_the_extended_verdict():
-    rules = load("nsde")
-    for verdict, instead in (("as printed", False), ("extended", True)):
-        joins = asking(rules, verdict).claims["D13"].joins
-        asked = [join for join in joins if join["compare"]]
-        assert len(asked) == 2 and all(("instead_of" in join) == instead for join in asked)
+    of_one_k = [SDENET, SDENET._replace(T=0.5), SDENET._replace(steps=8)]
+    of_one_sigma = [cell._replace(queries=1) for cell in SWEEP]
+    cells = flow_study(lambda cell: 1.0, settings=[*of_one_k, *of_one_sigma])
+    for verdict, shared in (("as printed", "k"), ("extended", "sigma")):
+        rules = load("nsde")._replace(verdict=verdict)
+        compared = contrasts(rules, rules.claims["D13"], cells)
+        assert {contrast.part for contrast in compared} == {"T", "steps"}
+        for contrast in compared:
+            values = [getattr(side[0], shared) for _, side in contrast.terms]
+            assert values[0] == pytest.approx(values[1])
 
 
 def test_the_counted_attack_r_stands_beside_the_printed_one():

@@ -12,7 +12,8 @@ import pytest
 
 from mia_nb import metrics, studies
 from mia_nb.metrics.targets import tied_floor
-from mia_nb.studies import Setting, published
+from mia_nb.studies import Setting
+from mia_nb.studies.printed import paper_results
 from mia_nb.types import Scores
 
 DefenseCell = partial(Setting, attack="lira_global")
@@ -74,8 +75,7 @@ def test_every_record_of_table_eleven_stands_exactly_once_beside_ours():
         and table["note"].str.contains("not run").all()
     )
     keys = Counter(
-        (r["setting"]["label"], r["metric"], r["value"])
-        for r in published.paper_results("nsde2025", "XI")
+        (r["setting"]["label"], r["metric"], r["value"]) for r in paper_results("nsde2025", "XI")
     )
     assert Counter(zip(table["printed"], table["metric"], table["published"], strict=True)) == keys
     assert (

@@ -15,10 +15,11 @@ from scipy.stats import norm
 
 from mia_nb import metrics, studies
 from mia_nb.metrics.uncertainty import interval, ratio_interval
-from mia_nb.studies import Setting, published
-from mia_nb.studies.engine import STOCHASTIC_ONLY, contrasts, load, strongest
-from mia_nb.studies.published import PRINTED_ATTACKS, printed_setting
+from mia_nb.studies import Setting
+from mia_nb.studies.contrasts import STOCHASTIC_ONLY, contrasts, strongest
+from mia_nb.studies.printed import PRINTED_ATTACKS, paper_results, printed_setting
 from mia_nb.studies.setting import usable
+from mia_nb.studies.study import load
 from mia_nb.types import Scores
 
 FlowCell = partial(Setting, attack="lira_global")
@@ -136,7 +137,7 @@ def verdicts(cells, **options):
 
 
 def printed(tables=TABLES):
-    return [r for r in published.paper_results("nsde2025") if r["table"] in tables]
+    return [r for r in paper_results("nsde2025") if r["table"] in tables]
 
 
 def test_every_record_of_the_tables_stands_exactly_once_beside_ours():
@@ -257,7 +258,7 @@ def test_the_form_of_an_attack_that_was_run_is_the_one_that_is_placed():
     ran = table[table["ours"].notna()]
     assert set(ran["attack"]) == {"lira_global", "rmia", "loss", "song_mittal"}
     assert ran.query("attack == 'lira_global'")["note"].str.contains("ours: lira_per_sample").all()
-    assert set(PRINTED_ATTACKS) == {r["attack"] for r in published.paper_results()} - {None}
+    assert set(PRINTED_ATTACKS) == {r["attack"] for r in paper_results()} - {None}
 
 
 def test_beside_an_sdenet_without_noise_stands_the_network_of_its_own_scheme():

@@ -9,7 +9,7 @@ import pytest
 
 from mia_nb.studies import claims_on_print
 from mia_nb.studies.on_print import printed_blocks
-from mia_nb.studies.published import paper_results
+from mia_nb.studies.printed import paper_results
 from mia_nb.studies.setting import Setting
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "claims.md"

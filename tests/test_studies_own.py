@@ -90,7 +90,7 @@ def test_what_a_study_does_not_have_is_refused_in_one_line(own, settings):
         studies.claims("nope", settings)
 
 
-def test_an_entry_that_the_engine_does_not_know_is_refused_in_one_line(tmp_path):
+def test_an_entry_that_no_claim_has_is_refused_in_one_line(tmp_path):
     path = tmp_path / "typo.yaml"
     path.write_text(textwrap.dedent(OWN).replace("part: queries", "part: queries, need: false"))
     with pytest.raises(

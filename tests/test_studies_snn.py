@@ -20,8 +20,10 @@ from attack_worlds import gaussian
 from mia_nb import attacks, metrics, studies
 from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.uncertainty import interval
-from mia_nb.studies import Setting, published
-from mia_nb.studies.engine import contrasts, load
+from mia_nb.studies import Setting
+from mia_nb.studies.contrasts import contrasts
+from mia_nb.studies.printed import paper_results
+from mia_nb.studies.study import load
 from mia_nb.types import Scores
 
 ROOT = Path(__file__).parent.parent
@@ -125,20 +127,18 @@ def verdicts(cells, **options):
 
 
 def test_every_printed_number_is_there_as_counted():
-    found = Counter((record["paper"], record["table"]) for record in published.paper_results())
+    found = Counter((record["paper"], record["table"]) for record in paper_results())
     assert found == {
         (paper, table): n for paper, tables in COUNTS.items() for table, n in tables.items()
     }
     assert sum(found.values()) == 1624
-    assert all(
-        -0.02 <= r["value"] <= 1 for r in published.paper_results() if r["unit"] == "fraction"
-    )
-    assert len(published.paper_results("snn-uai2025", "2")) == 126
+    assert all(-0.02 <= r["value"] <= 1 for r in paper_results() if r["unit"] == "fraction")
+    assert len(paper_results("snn-uai2025", "2")) == 126
 
 
 def test_a_changed_copy_of_a_printed_number_changes_nothing_here():
-    published.paper_results()[0]["value"] = 7.0
-    assert published.paper_results()[0]["value"] < 1
+    paper_results()[0]["value"] = 7.0
+    assert paper_results()[0]["value"] < 1
 
 
 def test_every_record_of_tables_2_to_6_stands_exactly_once_beside_ours():
@@ -156,9 +156,7 @@ def test_every_record_of_tables_2_to_6_stands_exactly_once_beside_ours():
         "metric",
     ]
     assert not table.duplicated(where).any()
-    assert sorted(table["published"]) == sorted(
-        r["value"] for r in published.paper_results("snn-uai2025")
-    )
+    assert sorted(table["published"]) == sorted(r["value"] for r in paper_results("snn-uai2025"))
     assert table["ours"].isna().all() and table["note"].str.contains("not run").all()
     cell = table.query(
         "table == '4' and dataset == 'cifar100' and timesteps == 2 and input_dropout and attack =="
@@ -608,7 +606,7 @@ def test_an_installed_package_carries_the_printed_numbers_and_no_data_set(tmp_pa
         ]
         archive.extractall(tmp_path / "site")
     code = (
-        "import json, mia_nb.studies as m; from mia_nb.studies.published import paper_results;"
+        "import json, mia_nb.studies as m; from mia_nb.studies.printed import paper_results;"
         " print(json.dumps([m.__file__, len(paper_results()), len(m.claims('snn', {}))]))"
     )
     ran = subprocess.run(

@@ -16,7 +16,7 @@ from mia_nb.accounting import gaussian_mu, tradeoff
 from mia_nb.plots.curves import LEVEL, Counted, add_plane, add_roc, averaged, counted, is_resolved
 from mia_nb.plots.scores import named, targets
 from mia_nb.plots.style import BELOW, GREY, clauses, finish, listed, looks, translucent
-from mia_nb.studies.compare import room_below
+from mia_nb.studies.below_curve import room_below
 from mia_nb.types import Scores
 
 RELATION = "add/remove one record"

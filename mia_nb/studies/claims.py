@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mia_nb.arguments import Count, Delta, Level, PathLike
-from mia_nb.attacks import in_words
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.targets import FPR
-from mia_nb.studies.compare import AT_EQUAL, SAME, compare, measuring, one_pair, rate_of
-from mia_nb.studies.engine import Contrast, asking, contrasts, deciding, load, matching
-from mia_nb.studies.on_print import PUBLISHED, on_no_table, printed_alone, rules_as_printed
-from mia_nb.studies.remarks import DECIDED_BY, REMARKS, Case, deciding_aucs
-from mia_nb.studies.setting import Setting
+from mia_nb.studies.compare import compare, measuring
+from mia_nb.studies.contrasts import contrasts, rate_of
+from mia_nb.studies.equal_accuracy import AT_EQUAL, SAME
+from mia_nb.studies.evidence import DECIDED_BY, Case, accuracy_apart, evidence
+from mia_nb.studies.joins import matches
+from mia_nb.studies.on_print import PUBLISHED, printed_alone, printed_comparisons
+from mia_nb.studies.setting import Setting, usable
+from mia_nb.studies.study import Study, load
 from mia_nb.types import Scores
 
 LADDER = ("row", "shown", "epsilon", "delta", "method", "verdict")
-FAILED = (
-    "design check failed: AUC below 0.5, a wrong sign or an effect of the design and no absence of"
-    " risk"
-)
 
 
 @checked
@@ -44,7 +40,7 @@ def comparisons(
         study: "snn" (Guan et al. 2025), "nsde" (Hong, Wu, Gruber and Lee, arXiv 2501.06686, on
             neural ODEs and SDEs), "privacy" (the same on noise, accounting and defenses), "recipes"
             (what a recipe does to the result), or the path of a YAML file of your own
-            (`studies.engine` explains its entries).
+            (`studies.study` explains its entries).
         settings: the scores of each `Setting`, all of them on the same masks, row by row (as
             `training.family_pools` trains them). What a study has no place for (a variant; a
             defense in "nsde"; noise off in "privacy") is left out. A stochastic model counts with
@@ -94,9 +90,9 @@ def comparisons(
     D10: records of one training are no independent trainings, so that there is no verdict on a
     mechanism.
     """
-    rules = asking(load(study), "extended")
-    settings = deciding(rules, settings)
+    rules = load(study)
     measured = measuring(n_resamples, seed)
+    settings = _deciding(rules, settings)
     return compare(rules, settings, measured, frontier=frontier, delta=delta, level=level)
 
 
@@ -158,7 +154,7 @@ def claims(
     exceeds a curve establishes none. A claim on recipes is about these recipes on these data.
     """
     rules = load(study)
-    settings = deciding(rules, settings)
+    settings = _deciding(rules, settings)
     ladders = {"this network": ladders} if isinstance(ladders, pd.DataFrame) else ladders or {}
     for name, ladder in ladders.items():
         if lacks := [column for column in LADDER if column not in ladder]:
@@ -166,22 +162,21 @@ def claims(
                 f"the ladder of {name} lacks {', '.join(lacks)}: pass auditing.ladder(...)"
             )
     measured = measuring(n_resamples, seed)
-    options = {"delta": delta, "level": level}
-    given = Case(ladders=ladders, ranks=ranks, **options)
-    extended = asking(rules, "extended")
+    options = {"frontier": frontier, "delta": delta, "level": level}
+    given = {"ladders": ladders, "ranks": ranks}
     if comparisons is None:
-        comparisons = compare(extended, settings, measured, frontier=frontier, **options)
-    table = _verdict_table(
-        comparisons, given._replace(study=extended, settings=settings, frontier=frontier)
-    )
+        comparisons = compare(rules, settings, measured, **options)
+    table = _verdict_table(rules, settings, comparisons, **options, **given)
     if rules.name not in PUBLISHED:
         return table
-    settings = printed_alone(rules, settings)
-    as_printed = rules_as_printed(rules)
-    comparisons = compare(as_printed, settings, measured, frontier=None, **options)
-    printed = _verdict_table(comparisons, given._replace(study=as_printed, settings=settings))
+    on_print = printed_comparisons(rules.name)
+    rules = _as_printed(rules, on_print)
+    settings = printed_alone(rules.name, settings)
+    options["frontier"] = None
+    comparisons = compare(rules, settings, measured, **options)
+    printed = _verdict_table(rules, settings, comparisons, **options, **given)
     for name, claim in rules.claims.items():
-        if on_no_table(rules, name):
+        if not on_print[name]:
             printed.loc[name, "verdict"] = "not printed"
         if claim.proved:
             printed.loc[name, "verdict"] = claim.proved
@@ -192,63 +187,80 @@ def claims(
     return table
 
 
-def _verdict_table(rows: pd.DataFrame, given: Case) -> pd.DataFrame:
+def _deciding(study: Study, settings: dict) -> dict[Setting, Scores]:
+    """The settings in normal form that decide the study's claims; ValueError as in `usable`."""
+    deciding = {}
+    for setting, scores in usable(settings, study.models).items():
+        if matches(setting, study.decide):
+            deciding[setting] = scores
+    return deciding
+
+
+def _as_printed(study: Study, on_print: dict[str, list]) -> Study:
+    """The study with the comparisons that its paper made, and no part that it did not print."""
+    claims = {}
+    for name, claim in study.claims.items():
+        printed = {contrast.part for _, contrast, _ in on_print[name]}
+        claims[name] = claim._replace(parts=tuple(part for part in claim.parts if part in printed))
+    return study._replace(claims=claims, verdict="as printed")
+
+
+def _verdict_table(
+    study: Study, settings: dict[Setting, Scores], rows: pd.DataFrame, **given: Any
+) -> pd.DataFrame:
     """A row per claim, with columns claim, verdict, evidence, compared and accuracy_apart.
 
     Parameters:
-        rows: of `compare`, for all claims of the study
-        given: what holds for every claim; its rows and contrasts are filled in claim by claim
+        study: whose claims are judged
+        settings: those that decide
+        rows: of `compare`, for all claims
+        given: what else a `Case` has
     """
     fewer = rows.attrs.get("fewer", {})
     verdicts = {}
-    for name, claim in given.study.claims.items():
-        case = given._replace(
-            rows=rows[rows["claim"] == name],
-            contrasts=contrasts(given.study, claim, given.settings),
-        )
-        needed = case.rows[case.rows["needed"]]
-        missing = [part for part in claim.parts if part not in set(needed["part"])]
-        auc = needed[needed["metric"] == "auc"]
-        check_failed = (auc["simultaneous_high"] < claim.design_check).any()
-        deciding_contrasts = [contrast for contrast in case.contrasts if contrast.needed]
-        accuracy_difference = _largest_accuracy_difference(deciding_contrasts, case.settings)
-        evidence = [f"not run: needs {claim.needs}"]
-        if not given.study.shipped:
-            evidence += matching(given.study, claim, given.settings)
-        if len(case.rows):
-            evidence = [*_evidence(case.rows), *(f"{part}: not run" for part in missing)]
-            for remark in claim.remarks:
-                evidence += REMARKS[remark](case)
-            if check_failed:
-                evidence.append(FAILED)
-            evidence += _caveats(case.contrasts, case.settings)
-        verdict = _decided(needed, missing)
-        if check_failed:
-            verdict = "not resolved (design check failed)"
-        elif verdict in ("holds", "does not hold"):
-            unequal = claim.equal and accuracy_difference > SAME + 1e-9
-            verdict = _qualified(verdict, case, unequal, fewer.get(name))
-        verdicts[name] = {
-            "claim": claim.sentence,
-            "verdict": verdict,
-            "evidence": re.sub(
-                r"\b(?:rmia|lira|nig|attack)\w*", lambda key: in_words(key[0]), "; ".join(evidence)
-            ),
-            "compared": "; ".join(dict.fromkeys(needed["compared"])),
-            "accuracy_apart": 100 * accuracy_difference,
-        }
-        if claim.decided_by:
-            verdicts[name] |= DECIDED_BY[claim.decided_by](case)
+    for name, claim in study.claims.items():
+        compared = contrasts(study, claim, settings)
+        case = Case(study, claim, settings, compared, rows[rows["claim"] == name], **given)
+        verdicts[name] = _judged(case, fewer.get(name))
     return pd.DataFrame.from_dict(verdicts, orient="index").rename_axis("id")
 
 
-def _decided(needed: pd.DataFrame, missing: list[str]) -> str:
-    """The verdict from the rows that decide and the names of parts that were not run."""
-    if not len(needed):
+def _judged(case: Case, fewer: str | None) -> dict[str, object]:
+    """The row of one claim.
+
+    fewer: R of the stochastic models that were queried less often at equal accuracy.
+    """
+    claim = case.claim
+    auc = case.needed[case.needed["metric"] == "auc"]
+    check_failed = (auc["simultaneous_high"] < claim.design_check).any()
+    deciding_contrasts = [contrast for contrast in case.contrasts if contrast.needed]
+    apart = accuracy_apart(deciding_contrasts, case.settings)
+    verdict = _decided(case)
+    if check_failed:
+        verdict = "not resolved (design check failed)"
+    elif verdict in ("holds", "does not hold"):
+        unequal = claim.equal and apart > SAME + 1e-9
+        verdict = _qualified(verdict, case, unequal, fewer)
+    row = {
+        "claim": claim.sentence,
+        "verdict": verdict,
+        "evidence": evidence(case, check_failed),
+        "compared": "; ".join(dict.fromkeys(case.needed["compared"])),
+        "accuracy_apart": 100 * apart,
+    }
+    if claim.decided_by:
+        row |= DECIDED_BY[claim.decided_by](case)
+    return row
+
+
+def _decided(case: Case) -> str:
+    """The verdict from the rows that decide and the parts that were not run."""
+    outcomes = case.needed["outcome"]
+    if not len(outcomes):
         return "not run"
-    if (needed["outcome"] == "against").any():
+    if (outcomes == "against").any():
         return "does not hold"
-    if (needed["outcome"] == "for").all() and not missing:
+    if (outcomes == "for").all() and not case.missing:
         return "holds"
     return "not resolved"
 
@@ -264,7 +276,7 @@ def _qualified(verdict: str, case: Case, unequal: bool, fewer: str | None) -> st
     if verdict == "holds":
         if against:
             return "not at equal accuracy"
-        confirmed = len(outcomes) == deciding_aucs(case.rows) and (outcomes == "for").all()
+        confirmed = len(outcomes) == case.deciding_aucs and (outcomes == "for").all()
     else:
         confirmed = against
     if confirmed and len(outcomes):
@@ -273,95 +285,7 @@ def _qualified(verdict: str, case: Case, unequal: bool, fewer: str | None) -> st
     if unequal:
         return f"{verdict} (at unequal accuracy)"
     if verdict == "holds" and any(contrast.minus == "curve" for contrast in case.contrasts):
-        metrics = case.rows.loc[case.rows["needed"], "metric"]
-        smallest_rate = min(map(rate_of, metrics))
+        smallest_rate = min(map(rate_of, case.needed["metric"]))
         if smallest_rate > FPR[0]:
             return f"holds (at FPR {smallest_rate:g} and above)"
     return verdict
-
-
-def _evidence(rows: pd.DataFrame) -> Iterator[str]:
-    """A phrase per part and metric: how many comparisons are for and against the claim, and the
-    weakest of them (not for a TPR that decides nothing).
-    """
-    for (part, metric), group in rows.groupby(["part", "metric"], sort=False):
-        weakest = _weakest(group)
-        texts = []
-        for outcome in ("for", "against"):
-            texts.append(f"{(group['outcome'] == outcome).sum()} of {len(group)} {outcome}")
-        if weakest["needed"] or not metric.startswith("tpr@"):
-            form = ".1f" if metric.startswith("ratio of tpr") else "+.3f"
-            value, low, high = (format(weakest[name], form) for name in ("value", "low", "high"))
-            numbers = f"{weakest['compared']} {value} [{low}, {high}]"
-            texts = [*texts, f"least {numbers}"] if len(group) > 1 else [numbers]
-        title = f"{part} {metric}" if "tpr@" in metric else part
-        if metric.startswith(part):
-            title = metric
-        yield f"{title}: {', '.join(texts)}"
-        if group["relative"].notna().any():
-            largest = group.loc[group["relative"].abs().idxmax()]
-            share, low, high = largest[["relative", "relative_low", "relative_high"]]
-            yield (
-                f"{part}, as a share of the other side's AUC - 1/2: at most {share:+.0%}"
-                f" [{low:+.0%}, {high:+.0%}] ({largest['compared']})"
-            )
-
-
-def _weakest(group: pd.DataFrame) -> pd.Series:
-    """The row that supports the claim least.
-
-    It is chosen among the rows that are not "for" the claim, or among all where every row is. It is
-    the one with the smallest value; for claims of a margin, the largest in size. NaN comes last.
-    """
-    value = group["value"].to_numpy()
-    support = np.where(group["margin"] == 0, value, -abs(value))
-    order = np.lexsort((support, group["outcome"] == "for"))
-    return group.iloc[order[0]]
-
-
-def _compared_settings(contrast: Contrast) -> set[Setting]:
-    """Every setting on a side of a contrast."""
-    return {setting for _, side in contrast.terms for setting in side}
-
-
-def _accuracy(
-    compared: list[Contrast], settings: dict[Setting, Scores]
-) -> dict[str, tuple[float, float]]:
-    """{name of the models: (mean train accuracy, mean test accuracy)} of all models compared."""
-    every_setting = {setting for contrast in compared for setting in _compared_settings(contrast)}
-    accuracy: dict[str, tuple[float, float]] = {}
-    # the plain recipe sorts first, so that its accuracy, of the model as it is used, is kept
-    for setting in sorted(every_setting, key=lambda setting: (setting.recipe, setting)):
-        accuracy.setdefault(setting.models, tuple(settings[setting].accuracy.mean(0)))
-    return accuracy
-
-
-def _largest_accuracy_difference(
-    compared: list[Contrast], settings: dict[Setting, Scores]
-) -> float:
-    """The largest difference of mean test accuracy between models of one contrast; NaN where no
-    contrast compares different models.
-    """
-    accuracy = _accuracy(compared, settings)
-    differences = []
-    for contrast in compared:
-        models = {setting.models for setting in _compared_settings(contrast)}
-        test_accuracies = [accuracy[name][1] for name in models]
-        if len(models) > 1:
-            differences.append(float(max(test_accuracies) - min(test_accuracies)))
-    return max(differences, default=np.nan)
-
-
-def _caveats(compared: list[Contrast], settings: dict[Setting, Scores]) -> Iterator[str]:
-    """Phrases on the train and test accuracy of all models compared, on the largest difference of
-    accuracy, and on there being one pair of targets alone.
-    """
-    yield "train / test accuracy " + ", ".join(
-        f"{name} {train:.3f} / {test:.3f}"
-        for name, (train, test) in _accuracy(compared, settings).items()
-    )
-    difference = _largest_accuracy_difference(compared, settings)
-    if difference > 0:
-        yield f"compared at test accuracies up to {difference:.3f} apart"
-    if compared and one_pair(settings[compared[0].first]):
-        yield "one pair of targets does not show training randomness: nothing is decided"

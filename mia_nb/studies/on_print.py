@@ -5,7 +5,6 @@ run here are printed there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache, partial
 from statistics import median_low
 from typing import Literal
@@ -14,10 +13,11 @@ import pandas as pd
 
 from mia_nb.attacks import ATTACKS
 from mia_nb.checks import checked
-from mia_nb.studies.engine import TPR, Claim, Contrast, Study, asking, contrasts, load
+from mia_nb.studies.contrasts import TPR, Contrast, contrasts
 from mia_nb.studies.joins import matches
-from mia_nb.studies.published import PRINTED_ATTACKS, printed_records, stands_for
+from mia_nb.studies.printed import printed_records, selection_of
 from mia_nb.studies.setting import Setting, normal
+from mia_nb.studies.study import load
 from mia_nb.types import Scores
 
 PUBLISHED = ("snn", "nsde", "privacy")  # the studies that have printed tables
@@ -59,10 +59,10 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
         >>> claims_on_print("snn").loc["S4", "verdict"]
         'holds'
     """
-    rules = asking(load(study), "as printed")
+    compared = printed_comparisons(study)
     rows = {}
-    for name, claim in rules.claims.items():
-        row = {"claim": claim.sentence} | _verdict(_on_print(study)[name])
+    for name, claim in load(study).claims.items():
+        row = {"claim": claim.sentence} | _verdict(compared[name])
         if claim.matched == "gap" and row["verdict"] == "holds":
             row["verdict"] = "holds in part: nothing is printed at an equal gap"
         if claim.proved:
@@ -97,16 +97,23 @@ def _support(contrast: Contrast, value: float) -> float:
 
 
 @cache
-def _on_print(study: str) -> dict[str, list[tuple[str, Contrast, float]]]:
+def printed_comparisons(study: str) -> dict[str, list[tuple[str, Contrast, float]]]:
     """{claim: comparisons}: those that decide it and can be read off the paper's tables, each as
-    (block, contrast, value).
+    (block, contrast, value). Read once and shared: not to be changed.
     """
-    rules = asking(load(study), "as printed")
+    rules = load(study)._replace(verdict="as printed")
     compared = {name: [] for name in rules.claims}
-    for block, values in printed_blocks(study).items():
+    for block, printed in printed_blocks(study).items():
+        values = {
+            setting: metrics
+            for setting, metrics in printed.items()
+            if setting.attack and matches(setting, rules.decide)
+        }
         for name, claim in rules.claims.items():
-            for contrast, value in _printed_contrasts(rules, claim, values):
-                compared[name].append((block, contrast, value))
+            for contrast in contrasts(rules, claim, values):
+                value = _printed_value(contrast, values)
+                if value is not None:
+                    compared[name].append((block, contrast, value))
     return compared
 
 
@@ -116,11 +123,11 @@ def printed_blocks(study: str) -> dict[str, Printed]:
     A cell that several tables print counts with its median, so that one misprint decides nothing.
     """
     cells: dict[tuple[str, Setting, str], list[float]] = defaultdict(list)
-    for wanted, record in printed_records(study, judged=True):
+    for setting, record in printed_records(study, judged=True):
         architecture = record["model"].partition("-")[2] if study == "snn" else ""
         block = f"{record['dataset']} {architecture}".strip()
         metric = "gap" if record["metric"] == "generalization_gap" else record["metric"]
-        cells[block, normal(wanted), metric].append(record["value"])
+        cells[block, normal(setting), metric].append(record["value"])
     blocks: dict[str, Printed] = {}
     for (block, setting, metric), values in cells.items():
         blocks.setdefault(block, {}).setdefault(setting, {})[metric] = median_low(values)
@@ -131,74 +138,32 @@ def printed_blocks(study: str) -> dict[str, Printed]:
     return blocks
 
 
-def _printed_contrasts(
-    rules: Study, claim: Claim, values: Printed
-) -> Iterator[tuple[Contrast, float]]:
-    """The comparisons that decide a claim in one block, with their printed values."""
-    joins = []
-    for join in claim.joins:
-        on_print = [entry for entry in join["compare"] if not _needs_scores(entry)]
-        joins.append(join | {"compare": on_print})
-    usable = {
-        setting: metrics
-        for setting, metrics in values.items()
-        if setting.attack and matches(setting, rules.decide)
-    }
-    for contrast in contrasts(rules, claim._replace(joins=joins), usable):
-        value = _printed_value(contrast, usable)
-        if value is not None:
-            yield contrast, value
-
-
-def _needs_scores(comparison: dict) -> bool:
-    """Whether a comparison decides nothing, or cannot be read off printed numbers."""
-    return (
-        comparison.get("attacks") == "in order under b"
-        or comparison.get("minus") == "curve"
-        or not comparison.get("needed", True)
-    )
-
-
 def _printed_value(contrast: Contrast, values: Printed) -> float | None:
-    """The difference, or ratio, of a comparison; None where a side is not printed."""
-    metric = LOWEST if contrast.metric == TPR else contrast.metric
+    """The difference, or ratio, of a comparison; None where it decides nothing, a side is not
+    printed, or a curve is needed.
+    """
+    if not contrast.needed or contrast.minus == "curve":
+        return None
+    if contrast.metric == TPR:
+        contrast = contrast._replace(metric=LOWEST)
     sides = []
     for _, side in contrast.terms:
-        printed = [values[setting][metric] for setting in side if metric in values.get(setting, {})]
+        rows = [values[setting] for setting in side]
+        printed = [row[contrast.metric] for row in rows if contrast.metric in row]
         if not printed:
             return None
         sides.append(max(printed))
     if contrast.ratio:
         return sides[0] / sides[1] if sides[1] else None
-    difference = sum(
-        weight * value for (weight, _), value in zip(contrast.terms, sides, strict=True)
-    )
-    if contrast.minus == "chance":
-        difference -= 0.5 if metric == "auc" else float(metric.partition("@")[2])
-    return difference
+    return contrast.weighted(sides)
 
 
-def rules_as_printed(study: Study) -> Study:
-    """The study with the comparisons that its paper made, and no part that it did not print."""
-    study = asking(study, "as printed")
-    claims = {}
-    for name, claim in study.claims.items():
-        printed = {contrast.part for _, contrast, _ in _on_print(study.name)[name]}
-        claims[name] = claim._replace(parts=tuple(part for part in claim.parts if part in printed))
-    return study._replace(claims=claims)
-
-
-def on_no_table(study: Study, name: str) -> bool:
-    """Whether no comparison of this claim can be read off the paper's tables."""
-    return not _on_print(study.name)[name]
-
-
-def printed_alone(study: Study, settings: dict[Setting, Scores]) -> dict[Setting, Scores]:
+def printed_alone(study: str, settings: dict[Setting, Scores]) -> dict[Setting, Scores]:
     """The settings that the study's tables have, under the printed name of the attack: what the
     verdict "as printed" rests on.
 
     The papers do not print how often a stochastic network was queried: the fewest queries that were
-    run count. Of Attack-R the study's own form counts, and with input dropout its Eq. 8.
+    run count. Of Attack-R the spiking study's own form counts, and with input dropout its Eq. 8.
 
     Parameters:
         study: whose tables are meant
@@ -209,38 +174,23 @@ def printed_alone(study: Study, settings: dict[Setting, Scores]) -> dict[Setting
     for setting, scores in sorted(settings.items(), key=lambda item: item[0].queries):
         if setting.input_dropout and scores.info.get("combine", EQ_8) != EQ_8:
             continue
-        printed = setting._replace(attack=_printed_name(study, setting))
-        network = printed._replace(queries=1)
-        if network not in with_fewest_queries and _in_a_table(study.name, printed):
+        if study == "snn" and setting.attack == "attack_r":
+            continue
+        if study == "snn" and setting.attack == "attack_r_lattice":
+            setting = setting._replace(attack="attack_r")
+        network = setting._replace(queries=1)
+        in_a_table = any(matches(setting, selection) for selection in _selections(study))
+        if in_a_table and network not in with_fewest_queries:
             with_fewest_queries.add(network)
-            as_printed[printed] = scores
+            as_printed[setting] = scores
     return as_printed
 
 
-def _printed_name(study: Study, setting: Setting) -> str:
-    """The attack under the name that the study's claims have for it; "" for none of the study's."""
-    if study.name == "snn":
-        names = {"attack_p": "attack_p", "attack_r_lattice": "attack_r", "rmia": "rmia"}
-        return names.get(setting.attack, "")
-    printed = {attack for attacks in PRINTED_ATTACKS.values() for attack in attacks}
-    return setting.attack if setting.attack in printed else ""
-
-
-def _in_a_table(study: str, setting: Setting) -> bool:
-    """Whether a table of the study has this attack on this network."""
-    if not setting.attack:
-        return False
-    for wanted, attack, table in _printed_networks(study):
-        if setting.attack in PRINTED_ATTACKS[attack] and stands_for(setting, wanted, table):
-            return True
-    return False
-
-
 @cache
-def _printed_networks(study: str) -> set[tuple[Setting, str, str]]:
-    """(setting, attack, table) of every attack that the study's tables print."""
-    networks = set()
-    for wanted, record in printed_records(study):
-        if wanted.attack:
-            networks.add((wanted, record["attack"], record["table"]))
-    return networks
+def _selections(study: str) -> list[dict]:
+    """Which of our settings stand for those whose attacks the study's tables print."""
+    selections = {}
+    for printed, record in printed_records(study):
+        if printed.attack:
+            selections[printed, record["table"]] = selection_of(printed, record)
+    return list(selections.values())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
 
@@ -20,27 +18,16 @@ VARIANTS = ("odenet64", "anode", "sonode", "hbnode")
 HELD = ("model", "blocks", "method", "k", "steps", "T", "noise_train", "noise", "variant")
 AT_EQUAL_SIGMA = " at equal sigma"
 DERIVED = ("sigma", "noise_sd")  # computed from k, T and steps
-
-
-class Comparison(NamedTuple):
-    """Which settings may differ among networks of one group, and which are equal in it beyond
-    `HELD`.
-    """
-
-    may_differ: tuple[str, ...] = ()
-    also_held: tuple[str, ...] = ()
-
-
-COMPARISONS = {  # by the setting that is varied
-    "method": Comparison(),
-    "blocks": Comparison(),
-    "k": Comparison(may_differ=("model",)),
-    "T": Comparison(),
-    "steps": Comparison(),
-    "T at equal sigma": Comparison(may_differ=("T", "k"), also_held=("sigma",)),
-    "steps at equal sigma": Comparison(may_differ=("steps", "k"), also_held=("sigma",)),
-    "sigma": Comparison(may_differ=("model", "k")),
-    "noise_sd": Comparison(may_differ=("model", "k", "T", "steps")),
+MAY_DIFFER = {  # by the setting that is varied: what of `HELD` may differ within a group
+    "method": ("method",),
+    "blocks": ("blocks",),
+    "k": ("k", "model"),
+    "T": ("T",),
+    "steps": ("steps",),
+    "T at equal sigma": ("T", "k"),
+    "steps at equal sigma": ("steps", "k"),
+    "sigma": ("model", "k"),
+    "noise_sd": ("model", "k", "T", "steps"),
 }
 
 
@@ -115,12 +102,12 @@ def varied_settings(
     )
     tables = {}
     flows = families[families["model"].isin(["odenet", "sdenet"])]
-    for varied, comparison in COMPARISONS.items():
-        free = (varied, *comparison.may_differ)
-        held = [name for name in HELD if name not in free] + list(comparison.also_held)
+    for varied, may_differ in MAY_DIFFER.items():
+        held = [name for name in HELD if name not in may_differ]
         rows = _beside_fixed(flows) if varied == "method" else flows
         if varied.endswith(AT_EQUAL_SIGMA):
             rows = rows[rows["k"] > 0]  # without noise sigma is 0, whatever T and steps are
+            held.append("sigma")
         rows = rows.assign(**{varied: rows[varied.removesuffix(AT_EQUAL_SIGMA)]})
         table = _grouped(rows, held, varied)
         if _is_ambiguous(table, varied):

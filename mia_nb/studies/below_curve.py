@@ -1,0 +1,95 @@
+"""Attacks held against the trade-off curve of an epsilon, one target at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import numpy as np
+
+from mia_nb.accounting import tradeoff
+from mia_nb.metrics.curve import clopper_pearson, counts
+from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
+from mia_nb.studies.contrasts import Contrast, one_pair
+from mia_nb.studies.setting import Setting
+from mia_nb.types import Scores
+
+EPSILON = 1.0  # of the curve that Figure 5 of Hong, Wu, Gruber and Lee draws
+
+
+def tested_rates(scores: Scores) -> list[float]:
+    """The FPRs at which a ROC is compared with a curve: those that can be measured, and that ties
+    allow to be reached.
+    """
+    return [x for x in measurable_rates(scores) if tied_floor(scores) <= x]
+
+
+def number_of_tests(with_curve: Iterable[Contrast], settings: dict[Setting, Scores]) -> int:
+    """How many comparisons with a curve these contrasts make: one per target and rate."""
+    tests = 0
+    for contrast in with_curve:
+        scores = settings[contrast.first]
+        tests += len(tested_rates(scores)) * len(scores.value)
+    return tests
+
+
+def curve_rows(
+    compared: list[Contrast], settings: dict[Setting, Scores], delta: float, level: float
+) -> list[dict]:
+    """A row for each contrast with a curve and each rate."""
+    rows = []
+    curve = partial(tradeoff, epsilon=EPSILON, delta=delta)
+    with_curve = [contrast for contrast in compared if contrast.minus == "curve"]
+    # errors of those that decide are controlled jointly, and so are those of the others
+    for needed in (True, False):
+        group = [contrast for contrast in with_curve if contrast.needed == needed]
+        levels = (level, 1 - (1 - level) / max(number_of_tests(group, settings), 1))
+        for contrast in group:
+            scores = settings[contrast.first]
+            for x in tested_rates(scores):
+                rows.append(_least_room_row(contrast, scores, x, curve, levels))
+    return rows
+
+
+def _least_room_row(
+    contrast: Contrast, scores: Scores, x: float, curve: Callable, levels: tuple
+) -> dict:
+    """The row of one contrast and rate: numbers of the target that has the least room below the
+    curve, with the outcome over all targets.
+    """
+    rooms = np.array(
+        [room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))]
+    )
+    least = int(rooms[:, 0].argmin())
+    compared = f"{contrast.compared}, {contrast.first.attack}"
+    if len(rooms) > 1:
+        compared += f", least of {len(rooms)} targets ({scores.targets[least]})"
+    value, low, high, simultaneous_low, simultaneous_high = rooms[least]
+    contrast = contrast._replace(compared=compared, metric=f"tpr@{x:g}")
+    row = contrast.row(value, (low, high), (simultaneous_low, simultaneous_high))
+    row["outcome"] = "open"
+    if not one_pair(scores):
+        if (rooms[:, 4] < 0).any():
+            row["outcome"] = "against"
+        elif (rooms[:, 1] > 0).all():
+            row["outcome"] = "for"
+    return row
+
+
+def room_below(
+    score: np.ndarray, member: np.ndarray, x: float, curve: Callable, levels: Sequence[float]
+) -> list[float]:
+    """[curve - TPR, then its low and high end per level] of one target at the largest FPR that is
+    at most x.
+
+    curve(fpr) is the largest TPR that the curve allows. Ends are those of `studies.comparisons`: a
+    target whose high end is below 0 lies above the curve.
+    """
+    tp, fp, _ = counts(score, member)
+    # the lowest threshold with at most this FPR: only non-members set it
+    last = np.searchsorted(fp, np.floor(x * fp[-1] + 1e-9), side="right") - 1
+    room = [float(curve(fp[last] / fp[-1])) - tp[last] / tp[-1]]
+    for level in levels:
+        fpr, tpr = (clopper_pearson(hits[last], hits[-1], confidence=level) for hits in (fp, tp))
+        room += [float(curve(fpr[0])) - float(tpr[1]), float(curve(fpr[1])) - float(tpr[0])]
+    return room

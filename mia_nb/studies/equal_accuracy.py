@@ -1,0 +1,106 @@
+"""The contrasts that decide, repeated at equal test accuracy or gap, from checkpoints."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pandas as pd
+
+from mia_nb.metrics.matched import highest_level, matched
+from mia_nb.studies.contrasts import Contrast
+from mia_nb.studies.setting import Setting
+
+SAME = 0.01  # a difference of AUC or of accuracy up to this counts as none
+AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}
+LEVEL_OF = {"test_acc": "test accuracy", "gap": "gap"}
+
+
+def equal_accuracy_rows(
+    compared: list[Contrast], by: str, frontier: pd.DataFrame, level: float
+) -> tuple[list[dict], str]:
+    """(rows, R in words): a row for each contrast that decides, at the highest level of accuracy or
+    gap that checkpoints of both families reach.
+
+    R: of the stochastic families that were queried less often along training than in the comparison
+    that decides.
+    """
+    metric = "gap" if by == "gap" else "auc"
+    reached = []
+    for contrast in compared:
+        if not contrast.needed or contrast.metric != metric:
+            continue
+        labels = [side[0].label for _, side in contrast.terms]
+        curves = frontier[frontier["family"].isin(labels)]
+        if curves["family"].nunique() != 2:
+            continue
+        top = highest_level(curves, *labels, by)
+        if top is not None:
+            reached.append((contrast, curves, top))
+    joint_level = 1 - (1 - level) / max(len(reached), 1)
+    rows = []
+    fewer = []
+    for contrast, curves, top in reached:
+        _, baseline_side = contrast.terms[1]
+        at_top = partial(matched, curves, by=by, baseline=baseline_side[0].label, levels=[top])
+        at_level = at_top(confidence=level).set_index("family")
+        simultaneous = at_top(confidence=joint_level).set_index("family")
+        sides = [side[0] for _, side in contrast.terms]
+        queried, queried_less = _queries(sides, at_level["queries"])
+        rows.append(_row(contrast, by, at_level, simultaneous, queried))
+        fewer += queried_less
+    return rows, ", ".join(dict.fromkeys(fewer))
+
+
+def _queries(sides: list[Setting], along: pd.Series) -> tuple[list[str], list[str]]:
+    """How often the stochastic sides were queried along training, in words; and those of these
+    words whose side was queried less often than in the comparison that decides.
+    """
+    queried = []
+    fewer = []
+    for side in sides:
+        if not side.stochastic:
+            continue
+        count = along[side.label]
+        words = f"R = {count:g}" if pd.notna(count) else "R not known"
+        queried.append(words)
+        if not count >= side.queries:
+            fewer.append(words)
+    return queried, fewer
+
+
+def _row(
+    contrast: Contrast,
+    by: str,
+    at_level: pd.DataFrame,
+    simultaneous: pd.DataFrame,
+    queried: list[str],
+) -> dict[str, object]:
+    """The row of a contrast at a level that both families reach.
+
+    at_level, simultaneous: `metrics.matched` by family, with intervals at the level asked for and
+    at the joint level.
+    """
+    a, b = (side[0].label for _, side in contrast.terms)
+    at = at_level.loc[a]
+    words = [
+        f"{a} - {b} at {LEVEL_OF[by]} {at['level']:.3f} ({at['difference_pairs']} pairs)",
+        " against ".join(dict.fromkeys(at_level.loc[[a, b], "attack"])),
+        " against ".join(dict.fromkeys(queried)),
+        "" if at["over_samples"] else "samples not drawn: decides nothing",
+    ]
+    at_equal = contrast._replace(
+        part=AT_EQUAL[by],
+        compared=", ".join(filter(None, words)),
+        metric="auc",
+        needed=by == "gap",
+        margin=SAME if by == "gap" else 0.0,
+    )
+    ends = tuple(at[["difference_low", "difference_high"]])
+    joint_ends = tuple(simultaneous.loc[a, ["difference_low", "difference_high"]])
+    row = at_equal.row(at["difference"], ends, joint_ends)
+    nothing_left = joint_ends[0] > -SAME and joint_ends[1] < SAME
+    if not at["over_samples"]:
+        row["outcome"] = "open"
+    elif by == "test_acc" and contrast.above == 0 and nothing_left:
+        row["outcome"] = "against"
+    return row

@@ -1,0 +1,355 @@
+"""The evidence of a verdict in words.
+
+Every claim has its numbers and what they do not show; `remarks` in a study's file names functions
+that add phrases, and `decided_by`, for a claim that rests on no comparison of scores, one that
+gives what differs in the claim's row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mia_nb.attacks import in_words
+from mia_nb.metrics.targets import FPR, measurable_rates, per_target_metrics, tied_floor
+from mia_nb.studies.below_curve import number_of_tests
+from mia_nb.studies.contrasts import Contrast, matching, one_pair, rate_of
+from mia_nb.studies.equal_accuracy import AT_EQUAL
+from mia_nb.studies.joins import networks_of, noiseless, select
+from mia_nb.studies.setting import NOISE_IN, Setting
+from mia_nb.studies.study import Claim, Study
+from mia_nb.types import Scores
+
+HUNDREDFOLD = 100.0
+ALIKE = 0.9  # of the ceiling: rank correlations from here on count as those of one ranking
+FAILED = (
+    "design check failed: AUC below 0.5, a wrong sign or an effect of the design and no absence of"
+    " risk"
+)
+COUNTEREXAMPLES = (
+    "with drift 0 the theorem allows every sigma above 0, as h(0) is missing in its proof",
+    (
+        "with one record per batch the gradients of stem and classifier bias reveal x and y,"
+        " whatever sigma is"
+    ),
+    "in the study hidden states are not clipped and the drift's Lipschitz constant is not bounded",
+    "layers before the block are trained on the same records",
+)
+RANKS = (
+    "{first} and {second}: {correlation:.3f} of at most {ceiling:.3f}, ratio {ratio:.2f}"
+    " [{low:.2f}, {high:.2f}], {samples:,} samples, {pairs} pairs"
+)
+
+
+class Case(NamedTuple):
+    """What one claim is judged with.
+
+    Parameters:
+        study: as far as the verdict asks for it
+        claim: of the study
+        settings: those that decide, with their scores
+        contrasts: what the claim compares
+        rows: of `compare`, for this claim
+        frontier, delta, level, ladders, ranks: as given to `claims`
+    """
+
+    study: Study
+    claim: Claim
+    settings: dict[Setting, Scores]
+    contrasts: list[Contrast]
+    rows: pd.DataFrame
+    frontier: pd.DataFrame | None
+    delta: float
+    level: float
+    ladders: dict[str, pd.DataFrame]
+    ranks: pd.DataFrame | None
+
+    @property
+    def needed(self) -> pd.DataFrame:
+        """The rows that decide."""
+        return self.rows[self.rows["needed"]]
+
+    @property
+    def missing(self) -> list[str]:
+        """The parts that were not run, without which the claim cannot hold."""
+        run = set(self.needed["part"])
+        return [part for part in self.claim.parts if part not in run]
+
+    @property
+    def deciding_aucs(self) -> int:
+        """How many comparisons of AUC decide."""
+        return int((self.needed["metric"] == "auc").sum())
+
+
+def evidence(case: Case, check_failed: bool) -> str:
+    """Everything that is said of a claim's verdict: phrases, with "; " between them."""
+    if len(case.rows):
+        phrases = [*_numbers(case.rows), *(f"{part}: not run" for part in case.missing)]
+        for remark in case.claim.remarks:
+            phrases += REMARKS[remark](case)
+        if check_failed:
+            phrases.append(FAILED)
+        phrases += _caveats(case.contrasts, case.settings)
+    else:
+        phrases = [f"not run: needs {case.claim.needs}"]
+        if not case.study.shipped:
+            phrases += matching(case.study, case.claim, case.settings)
+    keys_of_attacks = r"\b(?:rmia|lira|nig|attack)\w*"
+    return re.sub(keys_of_attacks, lambda key: in_words(key[0]), "; ".join(phrases))
+
+
+def _numbers(rows: pd.DataFrame) -> Iterator[str]:
+    """A phrase per part and metric: how many comparisons are for and against the claim, and the
+    weakest of them (not for a TPR that decides nothing).
+    """
+    for (part, metric), group in rows.groupby(["part", "metric"], sort=False):
+        weakest = _weakest(group)
+        texts = []
+        for outcome in ("for", "against"):
+            texts.append(f"{(group['outcome'] == outcome).sum()} of {len(group)} {outcome}")
+        if weakest["needed"] or not metric.startswith("tpr@"):
+            form = ".1f" if metric.startswith("ratio of tpr") else "+.3f"
+            value, low, high = (format(weakest[name], form) for name in ("value", "low", "high"))
+            numbers = f"{weakest['compared']} {value} [{low}, {high}]"
+            texts = [*texts, f"least {numbers}"] if len(group) > 1 else [numbers]
+        title = f"{part} {metric}" if "tpr@" in metric else part
+        if metric.startswith(part):
+            title = metric
+        yield f"{title}: {', '.join(texts)}"
+        if group["relative"].notna().any():
+            largest = group.loc[group["relative"].abs().idxmax()]
+            share, low, high = largest[["relative", "relative_low", "relative_high"]]
+            yield (
+                f"{part}, as a share of the other side's AUC - 1/2: at most {share:+.0%}"
+                f" [{low:+.0%}, {high:+.0%}] ({largest['compared']})"
+            )
+
+
+def _weakest(group: pd.DataFrame) -> pd.Series:
+    """The row that supports the claim least.
+
+    It is chosen among the rows that are not "for" the claim, or among all where every row is. It is
+    the one with the smallest value; for claims of a margin, the largest in size. NaN comes last.
+    """
+    value = group["value"].to_numpy()
+    support = np.where(group["margin"] == 0, value, -abs(value))
+    order = np.lexsort((support, group["outcome"] == "for"))
+    return group.iloc[order[0]]
+
+
+def _accuracy(
+    compared: list[Contrast], settings: dict[Setting, Scores]
+) -> dict[str, tuple[float, float]]:
+    """{name of the models: (mean train accuracy, mean test accuracy)} of all models compared."""
+    every_setting = {setting for contrast in compared for setting in contrast.settings}
+    accuracy: dict[str, tuple[float, float]] = {}
+    # the plain recipe sorts first, so that its accuracy, of the model as it is used, is kept
+    for setting in sorted(every_setting, key=lambda setting: (setting.recipe, setting)):
+        accuracy.setdefault(setting.models, tuple(settings[setting].accuracy.mean(0)))
+    return accuracy
+
+
+def accuracy_apart(compared: list[Contrast], settings: dict[Setting, Scores]) -> float:
+    """The largest difference of mean test accuracy between models of one contrast; NaN where no
+    contrast compares different models.
+    """
+    accuracy = _accuracy(compared, settings)
+    differences = []
+    for contrast in compared:
+        test = {setting.models: accuracy[setting.models][1] for setting in contrast.settings}
+        if len(test) > 1:
+            differences.append(float(max(test.values()) - min(test.values())))
+    return max(differences, default=np.nan)
+
+
+def _caveats(compared: list[Contrast], settings: dict[Setting, Scores]) -> Iterator[str]:
+    """Phrases on the train and test accuracy of all models compared, on the largest difference of
+    accuracy, and on there being one pair of targets alone.
+    """
+    yield "train / test accuracy " + ", ".join(
+        f"{name} {train:.3f} / {test:.3f}"
+        for name, (train, test) in _accuracy(compared, settings).items()
+    )
+    difference = accuracy_apart(compared, settings)
+    if difference > 0:
+        yield f"compared at test accuracies up to {difference:.3f} apart"
+    if compared and one_pair(settings[compared[0].first]):
+        yield "one pair of targets does not show training randomness: nothing is decided"
+
+
+# what `remarks` names
+
+
+def _alignment(case: Case) -> Iterator[str]:
+    """References of another family may be weaker by their scale alone: what remains when both sides
+    are aligned.
+    """
+    needed = case.needed
+    plain = needed.loc[needed["part"] == "weaker than own", "outcome"]
+    aligned = needed.loc[needed["part"] == "weaker than own, aligned", "outcome"]
+    if not len(plain):
+        return
+    if not len(aligned):
+        yield "without alignment: part of the difference may be one of scale"
+    elif (plain == "for").all() and not (aligned == "for").all():
+        yield "weaker without alignment only"
+
+
+def _not_matched(case: Case) -> Iterator[str]:
+    needed = case.deciding_aucs
+    compared = (case.rows["part"] == AT_EQUAL["test_acc"]).sum()
+    if case.frontier is not None and compared < needed:
+        yield (
+            f"at equal accuracy: {needed - compared} of {needed} not compared (no checkpoints, or"
+            " no level that both pass)"
+        )
+
+
+def _ratio_out_of_reach(case: Case) -> Iterator[str]:
+    for metric in case.rows["metric"].unique():
+        most = 1 / rate_of(metric) if metric.startswith("ratio of tpr") else HUNDREDFOLD
+        if most < HUNDREDFOLD:
+            yield f"at this FPR a model at chance allows ratios up to {most:.0f} only"
+
+
+def _noise_not_run(case: Case) -> Iterator[str]:
+    """The places of noise in which no network was run. A network of sigma 0 that is otherwise like
+    those of sigma 2 counts as one with its noise off.
+    """
+    networks = networks_of(case.settings)
+    selections = case.study.selections
+    built = select(selections["sdenets"], networks, selections)
+    run = {setting.noise_in for setting in built}
+    solvers = {(setting.method, setting.steps) for setting in noiseless(networks, selections)}
+    if not built or any((setting.method, setting.steps) in solvers for setting in built):
+        run.add("neither")
+    if missing := [where for where in NOISE_IN.values() if where not in run]:
+        yield f"not run at sigma 2: noise in {', '.join(missing)}"
+
+
+def _row_of_ladder(ladder: pd.DataFrame, row: int) -> pd.Series:
+    """A row of `auditing.ladder` by its number."""
+    return ladder[ladder["row"] == row].iloc[0]
+
+
+def _by_dp_sgd(ladder: pd.DataFrame) -> bool:
+    """Whether the guarantee of a ladder is DP-SGD's."""
+    return str(_row_of_ladder(ladder, 4)["method"]).startswith("DP-SGD")
+
+
+def _accounted(case: Case) -> Iterator[str]:
+    tuned = False
+    proved = {name: ladder for name, ladder in case.ladders.items() if _by_dp_sgd(ladder)}
+    for name, ladder in proved.items():
+        row = _row_of_ladder(ladder, 4)
+        tuned |= "trainings" in row["method"]
+        yield (
+            f"DP-SGD accounted: {name} epsilon {row['shown']} at delta {row['delta']:g},"
+            f" {row['method']}"
+        )
+    if not proved:
+        yield "what DP-SGD was accounted at is not given (ladders)"
+    if not tuned:
+        yield "an untuned DP-SGD is less accurate than it could be"
+
+
+def _tests_together(case: Case) -> Iterator[str]:
+    needed = [contrast for contrast in case.contrasts if contrast.needed]
+    exceeded = (case.needed["outcome"] == "against").any()
+    yield f"curve minus TPR at delta {case.delta:g}, one target at a time (Clopper-Pearson)"
+    yield (
+        f"a curve {'counts' if exceeded else 'would count'} as exceeded only at"
+        f" {100 * case.level:g} % over {number_of_tests(needed, case.settings)} looks together"
+    )
+    least = min(map(rate_of, case.rows["metric"]))
+    if least > FPR[0]:
+        yield (
+            f"FPR below {least:g} not measurable, as an FPR of {FPR[0]:g} needs 10,000 non-members"
+        )
+
+
+def _ties(case: Case) -> Iterator[str]:
+    """Which attacks have a TPR of 0 behind MemGuard by ties, and which find members."""
+    behind = {
+        setting: scores for setting, scores in case.settings.items() if setting.output == "memguard"
+    }
+    rates = [x for x in FPR if all(x in measurable_rates(scores) for scores in behind.values())]
+    if not rates:
+        return
+    x = rates[0]
+    phrases = []
+    for setting, scores in behind.items():
+        tpr = per_target_metrics(scores, (x,))[:, 2].mean()
+        floor = tied_floor(scores)
+        why = ""
+        if tpr == 0 and floor > x:
+            why = f" by ties (no FPR below {floor:.2f}): the printed 0, and no measure"
+        phrases.append(f"{setting.attack} {tpr:.3f}{why}")
+    yield f"TPR at {100 * x:g} % FPR: {', '.join(phrases)}"
+
+
+# what `decided_by` names
+
+
+def _same_samples(case: Case) -> dict[str, str]:
+    """Whether recipes expose the same samples, from `metrics.agreement`."""
+    ranks = case.ranks
+    if ranks is None or not len(ranks):
+        return {}
+    verdict = "not resolved"
+    if (ranks["high"] < ALIKE).any():
+        verdict = "does not hold"
+    elif (ranks["low"] > ALIKE).all():
+        verdict = "holds"
+    records = ranks.to_dict("records")
+    return {
+        "verdict": verdict,
+        "evidence": "; ".join(RANKS.format(**record) for record in records),
+        "compared": "; ".join("{first} and {second}".format(**record) for record in records),
+    }
+
+
+def _established(case: Case) -> dict[str, str]:
+    """What is proved, what is claimed, and whether an audit exceeds it."""
+    evidence = []
+    claimed = 0
+    refuted = False
+    for name, ladder in case.ladders.items():
+        nominal = _row_of_ladder(ladder, 1)
+        if not np.isfinite(nominal["epsilon"]) or _by_dp_sgd(ladder):
+            continue
+        claimed += 1
+        proved, audited = _row_of_ladder(ladder, 4), _row_of_ladder(ladder, 5)
+        # evidence is split at "; "
+        by = f" ({audited['method'].replace('; ', ', ')})" if audited["method"] else ""
+        evidence.append(
+            f"{name} at delta {nominal['delta']:g}: {nominal['label']} {nominal['shown']}, training"
+            f" guarantee {proved['shown']}, audited {audited['shown']}{by}"
+        )
+        if nominal["verdict"]:
+            evidence.append(f"nominal value of {name}: {nominal['verdict']}")
+        refuted |= str(nominal["verdict"]).startswith("refuted at")
+    if claimed > 1:
+        evidence.append("each network's audit at its own confidence")
+    if not claimed:
+        evidence.append(
+            "training guarantee none (infinite); nominal value and audit not given (ladders)"
+        )
+    verdict = "does not hold" if refuted else "not established"
+    return {"verdict": verdict, "evidence": "; ".join([*evidence, *COUNTEREXAMPLES])}
+
+
+REMARKS = {
+    "alignment": _alignment,
+    "not_matched": _not_matched,
+    "ratio_out_of_reach": _ratio_out_of_reach,
+    "noise_not_run": _noise_not_run,
+    "accounted": _accounted,
+    "looks": _tests_together,
+    "ties": _ties,
+}
+DECIDED_BY = {"same_samples": _same_samples, "established": _established}

@@ -1,0 +1,154 @@
+"""The numbers that the papers printed, and the settings that they are of."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+from mia_nb.checks import checked
+from mia_nb.studies.setting import NAMES, NOISY, RESNET_BLOCKS, Setting
+from mia_nb.studies.study import load
+
+PACKAGE = Path(__file__).resolve().parents[1]
+PLACES = (PACKAGE / "published", PACKAGE.parent / "data")  # an installed package's, a checkout's
+PRINTED_MODELS = {
+    "resnet14": "resnet14",
+    "odenet-16-32-64": "odenet",
+    "odenet-64": "odenet64",
+    "anode-64": "anode",
+    "sonode-64": "sonode",
+    "hbnode-64": "hbnode",
+    "sdenet-16-32-64": "sdenet",
+    "resnet14+sdenet": "replaced",
+}
+PRINTED_ATTACKS = {  # where one printed name covers several attacks, the first names it
+    "attack-p": ("attack_p",),
+    "attack-r": ("attack_r", "attack_r_lattice"),
+    "rmia": ("rmia",),
+    "yeom": ("loss",),
+    "shokri": ("shokri",),
+    "song-mittal": ("song_mittal",),
+    "watson": ("watson",),
+    "lira": ("lira_global", "lira_per_sample"),
+}
+PRINTED_DEFENSES = {  # (defense in training, defense of the output)
+    "memguard": ("", "memguard"),
+    "mmd-mixup": ("mmd_mixup", ""),
+    "l2": ("l2", ""),
+    "l1": ("l1", ""),
+    "dp-sgd": ("dp_sgd", ""),
+    None: ("", ""),
+}
+# {printed: the k that was rounded to it}
+PRINTED_K = {0.71: math.sqrt(0.5), 0.35: math.sqrt(0.125), 0.18: math.sqrt(0.03125), 0.13: 0.125}
+OF_DEFENSES = "XI"  # a table that prints model, defense and sigma alone
+NEAR = 0.055  # printed sigmas have one decimal
+
+
+@cache
+def records() -> tuple[dict, ...]:
+    """Every printed number, read once and shared: not to be changed."""
+    for place in PLACES:
+        if (path := place / "paper_results.json").is_file():
+            return tuple(json.loads(path.read_text(encoding="utf-8")))
+    raise ValueError(
+        f"paper_results.json is in none of {', '.join(map(str, PLACES))}: install the package again"
+    )
+
+
+@checked
+def paper_results(paper: str | None = None, table: str | None = None) -> list[dict]:
+    """Every number that the papers printed: paper, table, dataset, model, setting, attack, metric,
+    value, unit, maybe notes on what is odd in print.
+
+    Papers: snn-uai2025 (Guan et al., tables 2 to 6), snn-workshop2025 (F.1 to F.4), nsde2025 (I to
+    XII). Fractions, not percent. Caveat: one target, one seed, no intervals; orderings to compare
+    with, not values to reproduce.
+    """
+    return [
+        dict(r) for r in records() if paper in (None, r["paper"]) and table in (None, r["table"])
+    ]
+
+
+def printed_setting(record: dict) -> Setting:
+    """A record's setting in our words, with k before it was rounded for print; attack "" where the
+    number is not about an attack.
+    """
+    printed = record["setting"]
+    attack = PRINTED_ATTACKS.get(record["attack"], ("",))[0]
+    if record["model"] not in PRINTED_MODELS:
+        family = record["model"].split("-")[0]
+        references = printed.get("references", family)
+        return Setting(
+            family,
+            training=printed.get("training", ""),
+            timesteps=printed.get("T", 0),
+            input_dropout=printed.get("input_dropout", False),
+            references="own" if references == family else references,
+            attack=attack,
+        )
+    model = PRINTED_MODELS[record["model"]]
+    defense, output = PRINTED_DEFENSES[printed.get("defense")]
+    steps = printed.get("s", 16)
+    T = printed.get("T", 1.0)
+    if "s" in printed:
+        k = PRINTED_K.get(printed["k"], printed["k"])
+    else:
+        sigma = printed.get("sigma", 2.0 if model == "replaced" else 0.0)
+        k = sigma * math.sqrt(T / steps)
+    scheme = "euler"
+    if model in NOISY and record["table"] != OF_DEFENSES:
+        scheme = "stoch_rk4"
+    return Setting(
+        model,
+        blocks=printed.get("blocks", RESNET_BLOCKS if model == "resnet14" else 1),
+        method=printed.get("solver", scheme),
+        augment=printed.get("augment", 0),
+        k=k,
+        steps=steps,
+        T=T,
+        defense=defense,
+        output=output,
+        attack=attack,
+    )
+
+
+@cache
+def printed_records(study: str, judged: bool = False) -> list[tuple[Setting, dict]]:
+    """(setting, record) of every number in a study's tables, those on demand included; judged: also
+    in the tables that only the verdict on print uses.
+    """
+    printed = load(study).printed
+    tables = [*printed["tables"], *printed.get("on_demand", ())]
+    if judged:
+        tables += printed.get("judged", ())
+    return [
+        (printed_setting(record), record)
+        for record in records()
+        if record["paper"] in printed["papers"] and record["table"] in tables
+    ]
+
+
+def selection_of(printed: Setting, record: dict) -> dict:
+    """Which of our settings stand for the printed one of a record, as `joins.matches` takes it. An
+    SDENet without noise stands for an ODENet.
+    """
+    is_flow = printed.model in NAMES and printed.model != "resnet14"
+    fields = ["model", "defense", "output", "training", "timesteps", "input_dropout"]
+    if printed.attack:
+        fields.append("references")
+    if is_flow and record["table"] != OF_DEFENSES:
+        fields += ["blocks", "augment", "T", "steps" if printed.model in NOISY else "method"]
+    selection = {name: getattr(printed, name) for name in fields}
+    if printed.attack:
+        selection["attack"] = list(PRINTED_ATTACKS[record["attack"]])
+    if is_flow:
+        selection["noise"] = True
+        selection["noise_train"] = True
+        selection["k"] = {"not": 0} if printed.k else 0
+        selection["sigma"] = {"near": printed.sigma, "within": NEAR}
+    if printed.model in ("odenet", "sdenet") and not printed.k:
+        selection["model"] = ["odenet", "sdenet"]
+    return selection
