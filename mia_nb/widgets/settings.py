@@ -175,6 +175,7 @@ def settings_explorer(
         return message(title, if_none)
     measured = Measurements()
 
+    # a family may have more outputs than tables are kept
     @lru_cache(SCORES_KEPT)
     def family_table(pool: str, attack: str, target: int | str) -> pd.DataFrame:
         """The long table of a family, with a column for each setting."""
