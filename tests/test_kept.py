@@ -332,7 +332,9 @@ def test_stacked_networks_are_the_plain_ones_in_float64(kind, digits, tmp_path):
     recipe = recipe_of(kind, dtype="float64")
     plain = trained(recipe, digits, tmp_path / "plain", strategy="plain")
     stacked = trained(recipe, digits, tmp_path / "stacked", strategy="stacked:2")
-    assert_same_models(plain, stacked, close=1e-10)
+    # Adam divides gradients that are 0 but for their rounding by about 1e-8: on some processors
+    # that moves a weight by 1.2e-10
+    assert_same_models(plain, stacked, close=1e-9 if recipe.optimizer == "adam" else 1e-10)
 
 
 @pytest.mark.slow
