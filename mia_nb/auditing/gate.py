@@ -198,7 +198,7 @@ def _tail(
     ends = {name: shared[name].loc[f"tpr@{rate:g}", ENDS] for name in scores}
     strongest = max(ends, key=lambda name: ends[name]["low"])
     value, low, high = ends[strongest]
-    if low <= rate:
+    if not low > rate:  # a NaN says nothing
         return ""
     return (
         f"at {percent(rate)} false positives {in_words(strongest)} finds {percent(value)}"
