@@ -134,7 +134,7 @@ def check_event_counts(x: np.ndarray, name: str) -> np.ndarray:
 
 def _warn(text: str) -> None:
     """A UserWarning at the line that called this room."""
-    own_files = (os.path.dirname(__file__), checks.__file__)
+    own_files = (os.path.join(os.path.dirname(__file__), ""), checks.__file__)
     frames = enumerate(inspect.stack(0), 1)
     level = next(i for i, at in frames if not at.filename.startswith(own_files))
     warnings.warn(text, stacklevel=level)
