@@ -92,7 +92,7 @@ def kernel(call: str, control: str, made: str, moves: int) -> tuple[float, float
     values = [v for _, v in slider.options] if hasattr(slider, "options") else None
     took, sent = [], []
     for number in range(moves):
-        explorer._drawn, before = (
+        explorer._drawn_at, before = (
             0.0,
             {name: figure.count for name, figure in explorer.page.figures.items()},
         )
