@@ -114,6 +114,32 @@ def test_an_entry_that_no_claim_has_is_refused_in_one_line(tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("claims:", "verdict: as printed\nclaims:", r"unknown entries \['verdict'\]"),
+        ("which: ends", "which: ends, instead_of: {k: sigma2}", r"\['sigma2'\]"),
+        ("part: queries", "part: queries, beyond: {atack: rmia}", r"\['atack'\]"),
+        (None, "claims:", "is no study"),
+    ],
+)
+def test_what_no_study_can_mean_is_refused_when_the_file_is_read(tmp_path, before, after, words):
+    path = tmp_path / "strange.yaml"
+    text = textwrap.dedent(OWN)
+    changed = after if before is None else text.replace(before, after, 1)
+    assert changed != text
+    path.write_text(changed)
+    with pytest.raises(ValueError, match=rf"strange.yaml is no study: .*{words}|{words}"):
+        studies.claims(path, {})
+
+
+@pytest.mark.parametrize("selections", ["", "{c: &c {part: p, attack: rmia}}", "{d: [rmia, lira]}"])
+def test_selections_hold_whatever_the_rest_of_a_file_refers_to(tmp_path, settings, selections):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"selections: {selections}\n{textwrap.dedent(OWN)}")
+    assert list(studies.claims(path, settings, n_resamples=50).index) == ["X1", "X2"]
+
+
 def test_a_claim_that_matches_nothing_says_what_each_side_found(tmp_path, settings):
     path = tmp_path / "own.yaml"
     path.write_text(

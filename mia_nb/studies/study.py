@@ -81,6 +81,7 @@ COMPARISON = (
     "tpr",
     "verdict",
 )
+ENTRIES = ("claims", "models", "decide", "selections", "printed", "name")  # of a file
 EVERY = ("each", "each of several", "in order under b")  # words in place of a list of attacks
 NOISELESS = "noiseless"  # stands for a selection: `joins.noiseless`
 
@@ -135,6 +136,8 @@ def _read(path: Path) -> Study:
     """The study of a YAML file; ValueError of one line where it is none."""
     entries = read_yaml_file(path)
     try:
+        if strange := [entry for entry in entries if entry not in ENTRIES]:
+            raise ValueError(f"unknown entries {strange}; wanted some of {', '.join(ENTRIES)}")
         claims = {name: Claim(**claim) for name, claim in entries["claims"].items()}
         study = Study(**entries | {"claims": claims, "name": path.stem})
         for name, claim in claims.items():
@@ -143,8 +146,9 @@ def _read(path: Path) -> Study:
                 raise ValueError(f"claim {name} has unknown entries {unknown}; {known}")
             for join in claim.joins:
                 _check_selections(join["a"], join.get("b", {}), join.get("only_b", {}))
-        _check_selections(study.decide, *study.selections.values())
-    except (KeyError, TypeError, ValueError) as reason:
+        # what lies under `selections` may be anything that the rest of the file refers to
+        _check_selections(study.decide)
+    except (AttributeError, KeyError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
     return study
 
@@ -162,7 +166,10 @@ def _unknown_entries(join: dict) -> list[str]:
             unknown.append(f"attacks: {attacks}")
         if comparison.get("minus") and "beyond" in comparison:  # what is subtracted would cancel
             unknown.append("minus beside beyond")
-    fields = [*join.get("but", ()), *join.get("differ", ()), *join.get("instead_of", ())]
+    replaced = join.get("instead_of", {})
+    fields = [*join.get("but", ()), *join.get("differ", ()), *replaced, *replaced.values()]
+    for comparison in join["compare"]:
+        fields += comparison.get("beyond", ())
     if "along" in join:
         fields.insert(0, join["along"])
     return unknown + [field for field in fields if field not in dir(Setting)]
