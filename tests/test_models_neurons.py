@@ -7,6 +7,7 @@ are read from the folder MIA_NB_GOLDEN.
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 
 import numpy as np
@@ -16,8 +17,9 @@ import snntorch.surrogate
 import torch
 from torch.func import grad, vmap
 
-from mia_nb.models import neurons
+from mia_nb.models import neurons, snn
 from mia_nb.models.neurons import multistep, surrogate
+from mia_nb.models.sites import Spike
 
 
 def noise(*shape, seed=0, shift=0.3, dtype=torch.float64):
@@ -303,3 +305,10 @@ def test_errors_name_the_argument_and_the_choices(call, says):
     with pytest.raises(ValueError) as error:
         call()
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_a_conversion_leaves_out_a_spike_fills_in_alike():
+    defaults = {
+        name: parameter.default for name, parameter in inspect.signature(Spike).parameters.items()
+    }
+    assert {name: defaults[name] for name in snn.CONVERTED} == snn.CONVERTED

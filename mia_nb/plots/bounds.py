@@ -58,8 +58,13 @@ def roc_bounds(
     and being below is none.
     """
     scores = named(scores)
-    rocs = {name: counted(attack) for name, attack in scores.items()}
-    curves = {name: averaged(of_attack, log=True) for name, of_attack in rocs.items()}
+    curves = {}
+    thin = {}
+    for name, attack in scores.items():
+        of_attack = counted(attack)
+        curves[name] = averaged(of_attack, log=True)
+        # the others are let go: a curve of every target of every attack would fill the memory
+        thin[name] = of_attack._replace(rocs=of_attack.rocs[:SHOWN_TARGETS])
     lines = []
     for i, (epsilon, delta) in enumerate(bounds):
         lines += _bounds(epsilon, delta, i)
@@ -71,8 +76,8 @@ def roc_bounds(
         _add_bound(figure, *line, start)
     style_of = looks(scores)
     for name in scores:
-        if len(rocs[name].rocs) > 1:
-            _add_targets(figure, name, rocs[name], style_of[name].colour)
+        if len(thin[name].rocs) > 1:
+            _add_targets(figure, name, thin[name], style_of[name].colour)
         add_roc(figure, name, curves[name], style_of[name], log=True)
     sentence, rates = _above(scores, lines, attempts)
     count = max(len(attack.targets) for attack in scores.values())
@@ -124,7 +129,7 @@ def _add_bound(figure: go.Figure, name: str, curve: Callable, dash: str, start: 
 
 def _add_targets(figure: go.Figure, name: str, curves: Counted, colour: str) -> None:
     """A thin line for each target."""
-    for row, roc in enumerate(curves.rocs[:SHOWN_TARGETS]):
+    for row, roc in enumerate(curves.rocs):
         of_target = curves._replace(rocs=[roc], pair=curves.pair[[row]])
         curve = averaged(of_target, log=True)
         figure.add_scatter(
