@@ -149,3 +149,9 @@ def test_checkpoints_of_a_training_are_releases(tmp_path):
     joined = Signals.of_releases(each)
     assert joined.shape == (6, 3, 300)
     assert np.isfinite(attacks.score("releases", joined).value).all()
+
+
+@pytest.mark.parametrize("attack", [releases, attacks.smooth.lira_smooth])
+def test_a_degree_that_is_none_is_refused_before_anything_is_read(attack):
+    with pytest.raises(ValueError, match="degree=21: wanted 20 at most"):
+        attack(world(8, 200).hold_out(0)[0], None, degree=21)

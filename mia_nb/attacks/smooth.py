@@ -68,6 +68,7 @@ def lira_smooth(
     Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: it is made for few
     references, and was measured with 3 and 7 a side only; with many, a sample's own gap is known.
     """
+    _check_degree(degree)
     side = sides("lira_smooth", target, references, ("in", "out"), missing, summary)
     combine = combination("lira_smooth", target.query_kind, combine)
     phi_t = target_margin(target, combine)
@@ -134,6 +135,7 @@ def releases(
     Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: only an attacker
     who kept the earlier releases can do this, and who trains references through all of them.
     """
+    _check_degree(degree)
     if target.shape[1] == 1:
         return lira_smooth(target, references, degree=degree, missing=missing, summary=summary)
     side = sides("releases", target, references, ("in", "out"), missing, summary)
@@ -195,12 +197,15 @@ def standardised(
     return Standardised((target_columns - levels) / spread, gap / spread, shared, learned, degree)
 
 
+def _check_degree(degree: int) -> None:
+    if degree > 20:
+        raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
+
+
 def _learned(attack: str, side: Sides, degree: int) -> tuple[np.ndarray, int]:
     """(N,) bool: the samples that curves are learned on, which have two references on either side;
     and the degree that so many samples support.
     """
-    if degree > 20:
-        raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
     learned = side.audited & (side.n_in > 1) & (side.n_out > 1)
     if not learned.any():
         raise ValueError(
