@@ -19,7 +19,18 @@ import safetensors.torch
 import torch
 
 from mia_nb import data, models, store, training
-from mia_nb.training import batches, clipped, loop, plans, progress, saving, schedules, trials
+from mia_nb.training import (
+    batches,
+    clipped,
+    loop,
+    placing,
+    plans,
+    progress,
+    saving,
+    schedules,
+    trials,
+)
+from mia_nb.training import train as train_module
 from mia_nb.training.pool import open_pool, trace_name, weights_name
 from mia_nb.training.stacking import keeps_gradients
 from mia_nb.types import Recipe
@@ -827,6 +838,24 @@ def test_a_pipe_in_a_files_place_is_not_waited_for_but_made_again(images, finish
     os.mkfifo(pool.folder.path / name)
     train(MLP, images, tmp_path, strategy="plain")
     assert digests(pool.folder.path) == before and pool.folder.damaged() == []
+
+
+def test_a_pool_that_another_process_begins_meanwhile_gets_its_inputs(
+    images, tmp_path, monkeypatch
+):
+    """The other process has written the recipe, and was killed before anything else."""
+    recipe = placing.complete(MLP)
+    masks = placing.membership(recipe, images, None, None)
+    placed = placing.place(recipe, images, *masks, tmp_path, None)
+    name = f"{images.name}-{placing.title(recipe)}"
+
+    def check(*_):
+        recorded = recipe.to_json()
+        store.open_folder(tmp_path, "pool", name, placed.key, recorded, **placed.record)
+
+    monkeypatch.setattr(train_module, "check", check)
+    pool = train(MLP, images, tmp_path, strategy="plain")
+    assert training.load_pool(pool.key, tmp_path).unfinished(range(4)) == []
 
 
 def test_force_removes_nothing_where_the_device_is_not_there(images, finished, tmp_path):

@@ -268,16 +268,19 @@ def test_a_backend_that_is_not_installed_is_refused_with_what_installs_it(
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_does_not_answer_is_named(images, tmp_path, monkeypatch):
+def test_a_scheduler_that_does_not_answer_is_named_before_force_removes_anything(images, tmp_path):
     dask = pytest.importorskip("dask")
     pytest.importorskip("distributed")
+    pool = train(SMALL, images, tmp_path)
     with (
         dask.config.set(
             {"scheduler-address": "tcp://127.0.0.1:1", "distributed.comm.timeouts.connect": "2s"}
         ),
         pytest.raises(ValueError, match=r"no scheduler answers at tcp://127\.0\.0\.1:1"),
     ):
-        train(SMALL, images, tmp_path, backend="dask")
+        train(SMALL, images, tmp_path, backend="dask", force=True)
+    assert pool.folder.damaged() == []
+    assert pool.unfinished(range(SMALL.num_models)) == []
 
 
 @pytest.mark.parametrize("backend", ["dask", "ray"])
@@ -373,17 +376,24 @@ def faults():
         torch.ones(2**24)  # 64 MiB, above what the C library keeps by itself
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
+def held():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
 usual = faults()
 machine.keep_freed_memory()
 faults()  # takes the memory once more
-print(usual, faults())
+kept = faults()
+before = held()
+machine.give_freed_memory_back()
+print(usual, kept, before - held())
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of the GNU C library")
-def test_a_worker_keeps_the_memory_that_a_training_step_frees():
+def test_a_worker_keeps_the_memory_that_a_training_step_frees_until_its_unit_is_trained():
     ran = subprocess.run(
         [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, timeout=120
     )
-    usual, kept = map(int, ran.stdout.split())
+    usual, kept, given_back = map(int, ran.stdout.split())
     assert usual > 20 * max(kept, 1)
+    assert given_back > 2**25

@@ -73,10 +73,24 @@ def keep_freed_memory() -> None:
     training of large batches an eighth to a third of its time (benchmarks/RESULTS.md, 28 November
     2026). Elsewhere nothing happens.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:  # musl has none
+    mallopt = _of_c_library("mallopt")
+    if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def give_freed_memory_back() -> None:
+    """Give the system what `keep_freed_memory` has kept: a worker that waits for its next unit, or
+    for another pool, needs none of it, and joblib replaces workers that have grown.
+    """
+    malloc_trim = _of_c_library("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _of_c_library(name: str) -> Callable | None:
+    """A function of glibc; None where there is another C library."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def short_of_memory(error: BaseException) -> bool:

@@ -53,9 +53,10 @@ def rows_to_make(pool: Pool, images: Images, force: bool) -> list[int]:
     """The rows that are to be made, in a folder with its inputs: all with `force`, which removes
     them, else the unfinished ones.
 
-    Call it when nothing can be refused any more.
+    Call it when little can be refused any more.
     """
-    if not is_begun(pool):
+    # what is written last; without it another process may be writing now, which this waits for
+    if not pool.folder.has("images.json"):
         write_inputs(pool, images)
     if force:
         _remove_made(pool)

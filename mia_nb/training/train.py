@@ -17,7 +17,7 @@ from mia_nb.training.making import finish, is_begun, is_complete, reopened, rows
 from mia_nb.training.placing import SPLIT, complete, membership, place
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.trials import check
-from mia_nb.training.workers import train_rows
+from mia_nb.training.workers import train_rows, workers_for
 from mia_nb.types import Images, Recipe
 
 
@@ -99,17 +99,19 @@ def train_pool(
     if not is_begun(pool):
         check(plan, int(pool.population.sum()), parent)
     begun = time.perf_counter()
-    train_rows(
-        pool,
-        plan,
-        rows_to_make(stored, images, force),
-        device=device,
-        strategy=strategy,
-        workers=workers,
-        backend=backend,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
+    where = {"device": device, "workers": workers, "backend": backend}
+    with workers_for(pool, plan, **where) as count:
+        rows = rows_to_make(stored, images, force)  # once there are workers
+        train_rows(
+            pool,
+            plan,
+            rows,
+            count,
+            strategy=strategy,
+            checkpoint=checkpoint,
+            progress=progress,
+            **where,
+        )
     return finish(stored, f"trained in {time.perf_counter() - begun:.1f} s", progress)
 
 

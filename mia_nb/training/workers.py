@@ -40,7 +40,7 @@ from mia_nb.training.execution import (
     resumed,
     worth_processes,
 )
-from mia_nb.training.machine import device_of
+from mia_nb.training.machine import device_of, give_freed_memory_back
 from mia_nb.training.placing import title
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, open_pool
@@ -71,10 +71,38 @@ class Unwanted(Exception):
     """The process that asked for this work has stopped."""
 
 
+@contextlib.contextmanager
+def workers_for(
+    pool: Pool, plan: Plan, *, device: str | None, workers: int | None, backend: str
+) -> Iterator[int]:
+    """What trains a pool inside the block: workers of the backend, or this process alone.
+
+    Parameters:
+        pool: what is trained.
+        plan: of it, on the CPU.
+        device, workers, backend: as for `train_pool`.
+
+    Yields:
+        How many units are trained at a time.
+
+    Raises:
+        ValueError: as `started`.
+    """
+    count = workers
+    if backend == "loky":
+        count = processes(plan.recipe, device, workers)
+        on_cpu = device_of(device).type == "cpu"
+        if workers is None and on_cpu and not worth_processes(plan):
+            count = 1
+    with started(backend, count, pool.record.get("builder", ""), device) as count:
+        yield count
+
+
 def train_rows(
     pool: Pool,
     plan: Plan,
     rows: list[int],
+    count: int,
     *,
     device: str | None,
     strategy: str,
@@ -89,36 +117,29 @@ def train_rows(
         pool: whose folder has its images and masks.
         plan: what is trained, on the CPU.
         rows: that are missing.
+        count: of `workers_for`, inside whose block this is called.
         device, strategy, workers, backend, checkpoint, progress: as for `train_pool`.
 
     Raises:
         ValueError, RuntimeError: as `execution` and `train_units`.
     """
     local = backend == "loky"
-    count = workers
     if local:
-        count = processes(plan.recipe, device, workers)
-        on_cpu = device_of(device).type == "cpu"
-        if workers is None and on_cpu and not worth_processes(plan):
-            count = 1
-    with started(backend, count, pool.record.get("builder", ""), device) as count:
-        if local:
-            how = execution(
-                pool.folder, device, strategy, lambda: choose(plan, device, strategy, workers)
-            )
+        how = execution(
+            pool.folder, device, strategy, lambda: choose(plan, device, strategy, workers)
+        )
+    else:
+        how = execution_there(pool.folder, device, strategy, count)
+    every = units(list(range(len(pool.member))), how["group"])
+    todo = [unit for unit in every if set(unit) & set(rows)]
+    count = min(count, len(todo))
+    named = [m for unit in todo for m in unit]
+    epochs = plan.recipe.epochs
+    with training_bar(title(plan.recipe), named, epochs, how, count, progress) as report:
+        if local and count == 1:
+            work(pool, plan, how, todo, checkpoint=checkpoint, progress=report)
         else:
-            how = execution_there(pool.folder, device, strategy, count)
-        every = units(list(range(len(pool.member))), how["group"])
-        todo = [unit for unit in every if set(unit) & set(rows)]
-        count = min(count, len(todo))
-        named = [m for unit in todo for m in unit]
-        with training_bar(
-            title(plan.recipe), named, plan.recipe.epochs, how, count, progress
-        ) as report:
-            if local and count == 1:
-                work(pool, plan, how, todo, checkpoint=checkpoint, progress=report)
-            else:
-                train_units(pool, todo, backend, count, checkpoint, report)
+            train_units(pool, todo, backend, count, checkpoint, report)
 
 
 def execution_there(folder: Folder, device: str | None, strategy: str, workers: int) -> dict:
@@ -276,17 +297,19 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
             raise ValueError(
                 f"the worker on {platform.node()} has no GPU, and the pool was begun on one"
             )
-        with gpu_of_its_own(pool.folder, begun["device"]):
-            plan = pool.plan(images_of(order.folder), pool.parent)
-            work(
-                pool,
-                plan,
-                begun,
-                [rows],
-                checkpoint=order.checkpoint,
-                progress=Reports(Path(order.reports), pool.recipe.epochs),
-                wait=wait,
-            )
+        try:
+            with gpu_of_its_own(pool.folder, begun["device"]):
+                work(
+                    pool,
+                    pool.plan(images_of(order.folder), pool.parent),
+                    begun,
+                    [rows],
+                    checkpoint=order.checkpoint,
+                    progress=Reports(Path(order.reports), pool.recipe.epochs),
+                    wait=wait,
+                )
+        finally:
+            give_freed_memory_back()
 
 
 class Reports:
