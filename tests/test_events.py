@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mia_nb import auditing, data, models, plots, query, training
-from mia_nb.cli.audit import finished
+from mia_nb.cli.weights import with_outputs
 from mia_nb.models import snn
 from mia_nb.plots.pictures import as_pictures
 from mia_nb.querying.network import BLOCK
@@ -228,7 +228,7 @@ def test_weights_of_a_spiking_network_are_audited_on_an_npz_of_frames(tmp_path):
     np.save(tmp_path / "member.npy", np.arange(40) < 20)
     options = {"model": "snn", "weights": str(tmp_path / "net.pt"), "results": str(tmp_path)}
     options |= {"data": str(tmp_path / "events.npz"), "member": str(tmp_path / "member.npy")}
-    given = finished(Namespace(**options))
+    given = with_outputs(Namespace(**options))
     outputs = auditing.read_outputs(given.logits)
     assert outputs.frames == 4
     np.testing.assert_array_equal(outputs.images, images.x.numpy())
