@@ -223,6 +223,11 @@ def trained(recipe, images, root, **options):
     )
 
 
+# biases of ResNet14 that a BatchNorm takes out again: their gradients are 0 but for rounding, which
+# Adam divides by about 1e-8, so that some processors move them by more than 1e-10
+IDLE = ("conv1.bias", "conv2.bias")
+
+
 def assert_same_models(one, other, *, close: float = 0.0):
     """Every weight and buffer and every loss along training; to the last bit, or so close."""
     assert np.array_equal(one.member, other.member)
@@ -231,7 +236,8 @@ def assert_same_models(one, other, *, close: float = 0.0):
         assert list(mine) == list(theirs)
         for name, tensor in mine.items():
             if close:
-                torch.testing.assert_close(theirs[name], tensor, rtol=close, atol=close)
+                bound = 10 * close if name.endswith(IDLE) else close
+                torch.testing.assert_close(theirs[name], tensor, rtol=bound, atol=bound)
             else:
                 assert torch.equal(theirs[name], tensor), (m, name)
         if not close:
@@ -332,9 +338,7 @@ def test_stacked_networks_are_the_plain_ones_in_float64(kind, digits, tmp_path):
     recipe = recipe_of(kind, dtype="float64")
     plain = trained(recipe, digits, tmp_path / "plain", strategy="plain")
     stacked = trained(recipe, digits, tmp_path / "stacked", strategy="stacked:2")
-    # Adam divides gradients that are 0 but for their rounding by about 1e-8: on some processors
-    # that moves a weight by 1.2e-10
-    assert_same_models(plain, stacked, close=1e-9 if recipe.optimizer == "adam" else 1e-10)
+    assert_same_models(plain, stacked, close=1e-10)
 
 
 @pytest.mark.slow
