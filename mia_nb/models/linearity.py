@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from mia_nb import models
+from mia_nb.models.modules import DROPOUT
 from mia_nb.models.pooling import plain_window
 from mia_nb.models.sites import (
     SIZES,
@@ -53,12 +54,7 @@ LINEAR_LAYERS = (
     nn.AdaptiveAvgPool1d,
     nn.AdaptiveAvgPool2d,
     nn.AdaptiveAvgPool3d,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
+    *DROPOUT,
     nn.Flatten,
     nn.Unflatten,
     nn.ZeroPad1d,

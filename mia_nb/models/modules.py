@@ -14,6 +14,16 @@ from torch import nn
 from mia_nb.data import normalise
 from mia_nb.types import Images
 
+# layers that drop some of their input in train mode, and pass all of it on in eval mode
+DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
 
 def timesteps(module: nn.Module) -> int | None:
     """T of a spiking network, a module with `timesteps` whose forward(x, per_step=True) gives (T,

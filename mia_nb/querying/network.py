@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mia_nb import data, defenses
 from mia_nb.models import neural_de, recording, snn, timesteps
+from mia_nb.models.modules import DROPOUT
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import BACKENDS, Draws
 from mia_nb.training.machine import fitting
@@ -21,14 +22,6 @@ from mia_nb.training.plans import DTYPES
 from mia_nb.training.seeds import mix
 from mia_nb.types import Images, Signals
 
-DROPOUT = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
 
 
@@ -228,7 +221,7 @@ def noisy(
     """Logits of images whose noise is seeded block by block.
 
     SDE blocks draw from a generator for each block of images. All other noise comes from torch's
-    global generator, and then x is a single block; `_query_models` restores that generator.
+    global generator, and then x is a single block; `signals._query_models` restores that generator.
     """
     numbers = [mix(*words, "noise") for words in seeds]
     torch.manual_seed(numbers[0])
