@@ -120,7 +120,7 @@ def test_an_entry_that_no_claim_has_is_refused_in_one_line(tmp_path):
         ("claims:", "verdict: as printed\nclaims:", r"unknown entries \['verdict'\]"),
         ("which: ends", "which: ends, instead_of: {k: sigma2}", r"\['sigma2'\]"),
         ("part: queries", "part: queries, beyond: {atack: rmia}", r"\['atack'\]"),
-        (None, "claims:", "is no study"),
+        (None, "claims:", "it has no claims"),
     ],
 )
 def test_what_no_study_can_mean_is_refused_when_the_file_is_read(tmp_path, before, after, words):
@@ -129,7 +129,7 @@ def test_what_no_study_can_mean_is_refused_when_the_file_is_read(tmp_path, befor
     changed = after if before is None else text.replace(before, after, 1)
     assert changed != text
     path.write_text(changed)
-    with pytest.raises(ValueError, match=rf"strange.yaml is no study: .*{words}|{words}"):
+    with pytest.raises(ValueError, match=rf"strange\.yaml is no study: .*{words}"):
         studies.claims(path, {})
 
 

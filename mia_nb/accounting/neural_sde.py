@@ -133,6 +133,8 @@ def release_mu(
         scheme: whose step is c-Lipschitz; mu = Delta sqrt(queries c^2s / (k^2 sum_{j<s} c^2j)).
             "euler": c = 1 + dt L; with one_sided l: c = sqrt(1 + 2 dt l + (dt L)^2).
             "rk4": c = sum_{j<=4} (dt L)^j / j! (the classical scheme).
+            "continuous": mu = (Delta / g) sqrt(queries 2 l / (1 - exp(-2 l T))), g = k sqrt(s / T),
+            l = one_sided, else L: the limit, to compare.
         queries: outputs for the same input.
         one_sided: l, from -L to L, with <f(a) - f(b), a - b> <= l |a - b|^2; None: not known.
 
@@ -151,7 +153,7 @@ def release_mu(
     RK4, the 3/8 rule, adaptive solvers. Later blocks add nothing (post-processing).
     """
     check(k=k, steps=steps, T=T, lipschitz=lipschitz, clip=clip, queries=queries)
-    one_of("scheme", scheme, ("euler", "rk4"))
+    one_of("scheme", scheme, ("euler", "rk4", "continuous"))
     if one_sided is not None:
         check(one_sided=one_sided)
         if scheme == "rk4":
@@ -166,10 +168,14 @@ def release_mu(
             )
     if k == 0:
         return math.inf
-    power = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme)
-    ratio = _ratio_of_steps(power, steps)
+    if scheme == "continuous":
+        growth = lipschitz if one_sided is None else one_sided
+        ratio, noise = _continuous_ratio(2 * growth * T), noise_sd(k=k, steps=steps)
+    else:
+        power = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme)
+        ratio, noise = _ratio_of_steps(power, steps), k
     with np.errstate(over="ignore"):
-        return float(2 * clip * np.sqrt(ratio * queries) / k)
+        return float(2 * clip * np.sqrt(ratio * queries) / noise)
 
 
 def _ratio_of_steps(power: np.float64, steps: int) -> np.float64:
@@ -178,6 +184,14 @@ def _ratio_of_steps(power: np.float64, steps: int) -> np.float64:
         return np.float64(1 / steps)
     with np.errstate(over="ignore"):
         return np.expm1(power) / -np.expm1(-steps * power)
+
+
+def _continuous_ratio(power: float) -> np.float64:
+    """The limit of many steps, times their number: the sum becomes an integral of length 1."""
+    if power == 0:
+        return np.float64(1)
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.float64(power) / -np.expm1(-power)
 
 
 def _log_squared_lipschitz(

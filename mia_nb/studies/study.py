@@ -138,6 +138,8 @@ def _read(path: Path) -> Study:
     try:
         if strange := [entry for entry in entries if entry not in ENTRIES]:
             raise ValueError(f"unknown entries {strange}; wanted some of {', '.join(ENTRIES)}")
+        if not isinstance(entries.get("claims"), dict):
+            raise ValueError("it has no claims: wanted some, by name")
         claims = {name: Claim(**claim) for name, claim in entries["claims"].items()}
         study = Study(**entries | {"claims": claims, "name": path.stem})
         for name, claim in claims.items():
