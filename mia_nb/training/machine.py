@@ -70,7 +70,7 @@ def keep_freed_memory() -> None:
     """Have this process keep the memory that it frees, for its next training step.
 
     The C library of Linux gives blocks above 32 MiB back at once. Taking them again costs a network
-    that is trained with spikes a third of its time, others 3 % (benchmarks/RESULTS.md, 28 November
+    that is trained with spikes 30 % of its time, others 3 % (benchmarks/RESULTS.md, 28 November
     2026). Elsewhere nothing happens.
     """
     mallopt = _of_c_library("mallopt")
