@@ -141,12 +141,13 @@ CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 KNOWN = [*POOLS, *DERIVED]
 
 
-def made(name: str, images, root: str, device: str | None):
+def made(name: str, images, root: str, device: str | None, strategy: str):
     """The pool of this name, trained or made from another, or found where it was."""
     if name in POOLS:
-        return train_pool(Recipe(**POOLS[name]), images, root=root, device=device)
+        recipe = Recipe(**POOLS[name])
+        return train_pool(recipe, images, root=root, device=device, strategy=strategy)
     base, derive = DERIVED[name]
-    return derive(made(base, images, root, device), images)
+    return derive(made(base, images, root, device, strategy), images)
 
 
 def _accuracies(correct: np.ndarray, chosen: np.ndarray) -> list[float]:
@@ -218,12 +219,15 @@ def main() -> None:
     parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join(KNOWN)}")
     parser.add_argument("--root", default="results")
     parser.add_argument("--device", default=None)
+    parser.add_argument(
+        "--strategy", default="auto", help="plain+compiled: T = 4 is a quarter faster"
+    )
     parser.add_argument("--ship", type=Path, help="folder of an example: write the signals there")
     given = parser.parse_intermixed_args()
     images = data.load(given.images, data_root=given.root)
     for name in given.pools or KNOWN:
         begun = time.perf_counter()
-        pool = made(name, images, given.root, given.device)
+        pool = made(name, images, given.root, given.device, given.strategy)
         print(f"{name}: {pool.folder.path.name}, {time.perf_counter() - begun:,.0f} s", flush=True)
         if given.ship:
             ship(name, pool, images, given.ship)
