@@ -19,8 +19,8 @@ from mia_nb.auditing.bounds import epsilon_lower
 from mia_nb.auditing.coins import check_bernoulli
 from mia_nb.auditing.one_run import one_run, one_run_epsilon
 from mia_nb.cli import notebooks
-from mia_nb.metrics.agreement import memorisation
 from mia_nb.metrics.curve import advantage, null_advantage
+from mia_nb.metrics.memorised_samples import memorisation
 from mia_nb.parameters import described, read_parameters
 from mia_nb.querying import query
 from mia_nb.types import Recipe, Signals

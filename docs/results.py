@@ -30,7 +30,7 @@ from mia_nb import data, examples, metrics, plots, querying, studies, training
 from mia_nb.attacks import NAMES, align, score
 from mia_nb.store import folders
 from mia_nb.studies import Setting, setting
-from mia_nb.studies.printed import paper_results
+from mia_nb.studies.paper_numbers import paper_results
 from mia_nb.studies.study import load
 from mia_nb.training.pool import Pool
 from mia_nb.types import Recipe, Scores, Signals

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mia_nb.cli import hours, main, notebooks
 from mia_nb.models import neural_de
-from mia_nb.studies import published, setting
-from mia_nb.studies.printed import PRINTED_ATTACKS, paper_results, printed_setting
+from mia_nb.studies import reproduction, setting
+from mia_nb.studies.paper_numbers import PRINTED_ATTACKS, paper_results, printed_setting
 from mia_nb.training.plans import build
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -145,7 +145,7 @@ def pools_of(table: str, dataset: str) -> tuple[dict[str, float], list[str]]:
     for record in paper_results("nsde2025", table):
         wanted = printed_setting(record)
         if record["dataset"] == dataset:
-            network = published.closest_setting(trained, wanted, record)
+            network = reproduction.closest_setting(trained, wanted, record)
             if network is None:
                 missing.append(wanted.label)
             else:
@@ -259,7 +259,7 @@ def test_the_page_counts_the_numbers_that_the_shipped_pools_stand_beside():
             if here and "vgg" not in record["model"]:
                 wanted = printed_setting(record)
                 filled += (
-                    published.closest_setting(dict.fromkeys(shipped[paper]), wanted, record)
+                    reproduction.closest_setting(dict.fromkeys(shipped[paper]), wanted, record)
                     is not None
                 )
         assert filled == int(today or 0), (paper, tables, data)

@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 from mia_nb import metrics
 from mia_nb.metrics.bootstrap import bootstrap
-from mia_nb.metrics.frontier import frontier_means
+from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.types import Scores
 
 

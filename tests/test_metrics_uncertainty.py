@@ -14,7 +14,7 @@ from mia_nb import auditing, metrics
 from mia_nb.metrics import bootstrap as module
 from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.curve import advantage, auc_null_error
-from mia_nb.metrics.frontier import frontier_means
+from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.metrics.targets import per_target_metrics
 from mia_nb.metrics.uncertainty import ratio_interval
 from mia_nb.types import Scores

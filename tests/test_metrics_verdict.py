@@ -12,9 +12,9 @@ from test_examples import make
 
 from mia_nb import metrics
 from mia_nb.attacks import ATTACKS, NAMES, in_words, score
-from mia_nb.metrics.advice import UNKNOWN_TRAINING
 from mia_nb.metrics.groups import largest_contribution
-from mia_nb.metrics.verdict import _percents, verdict
+from mia_nb.metrics.sentences import _percents, verdict
+from mia_nb.metrics.training_changes import UNKNOWN_TRAINING
 from mia_nb.types import Recipe
 
 PACKAGE = Path(metrics.__file__).parent.parent

@@ -19,7 +19,7 @@ from mia_nb.accounting import noise_sd, nsde_sigma
 from mia_nb.models import solvers
 from mia_nb.models.neural_de import Drift
 from mia_nb.models.solvers import integrate
-from mia_nb.studies.printed import paper_results
+from mia_nb.studies.paper_numbers import paper_results
 
 FEW = 16  # steps
 # k as printed: k as it was

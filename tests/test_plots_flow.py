@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from mia_nb import metrics, plots
-from mia_nb.metrics.frontier import frontier_means
+from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.types import Scores
 

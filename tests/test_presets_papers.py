@@ -13,7 +13,7 @@ from test_presets import FOLDER, PAPERS, assert_runs, changed, shortened, toys
 from mia_nb import _torchvision, attacks, defenses
 from mia_nb.cli import hours, notebooks
 from mia_nb.data import load
-from mia_nb.studies.printed import paper_results
+from mia_nb.studies.paper_numbers import paper_results
 from mia_nb.training.placing import complete, membership
 from mia_nb.training.plans import plan_of
 from mia_nb.training.trials import check

@@ -15,7 +15,7 @@ from mia_nb import metrics, plots, studies, training
 from mia_nb.attacks import score
 from mia_nb.cli import notebooks
 from mia_nb.data import paired_membership
-from mia_nb.metrics.agreement import memorisation
+from mia_nb.metrics.memorised_samples import memorisation
 from mia_nb.training import changes, label, labels, train
 from mia_nb.training.recipes import RECIPES
 from mia_nb.types import Recipe, Signals

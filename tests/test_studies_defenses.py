@@ -13,7 +13,7 @@ import pytest
 from mia_nb import metrics, studies
 from mia_nb.metrics.targets import tied_floor
 from mia_nb.studies import Setting
-from mia_nb.studies.printed import paper_results
+from mia_nb.studies.paper_numbers import paper_results
 from mia_nb.types import Scores
 
 DefenseCell = partial(Setting, attack="lira_global")

@@ -17,8 +17,8 @@ from mia_nb import metrics, studies
 from mia_nb.metrics.uncertainty import interval, ratio_interval
 from mia_nb.studies import Setting
 from mia_nb.studies.contrasts import STOCHASTIC_ONLY, contrasts, strongest
-from mia_nb.studies.printed import PRINTED_ATTACKS, paper_results, printed_setting
-from mia_nb.studies.setting import usable
+from mia_nb.studies.paper_numbers import PRINTED_ATTACKS, paper_results, printed_setting
+from mia_nb.studies.settings import usable
 from mia_nb.studies.study import load
 from mia_nb.types import Scores
 

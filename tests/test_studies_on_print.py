@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mia_nb.studies import claims_on_print
-from mia_nb.studies.on_print import printed_blocks
-from mia_nb.studies.printed import paper_results
-from mia_nb.studies.setting import Setting
+from mia_nb.studies.paper_numbers import paper_results
+from mia_nb.studies.paper_verdicts import printed_blocks
+from mia_nb.studies.settings import Setting
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "claims.md"
 

@@ -22,7 +22,7 @@ from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.studies import Setting
 from mia_nb.studies.contrasts import contrasts
-from mia_nb.studies.printed import paper_results
+from mia_nb.studies.paper_numbers import paper_results
 from mia_nb.studies.study import load
 from mia_nb.types import Scores
 
@@ -606,7 +606,7 @@ def test_an_installed_package_carries_the_printed_numbers_and_no_data_set(tmp_pa
         ]
         archive.extractall(tmp_path / "site")
     code = (
-        "import json, mia_nb.studies as m; from mia_nb.studies.printed import paper_results;"
+        "import json, mia_nb.studies as m; from mia_nb.studies.paper_numbers import paper_results;"
         " print(json.dumps([m.__file__, len(paper_results()), len(m.claims('snn', {}))]))"
     )
     ran = subprocess.run(

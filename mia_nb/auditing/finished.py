@@ -39,10 +39,10 @@ from mia_nb.auditing.shift import DOUBT, LEVEL, ShiftGuard, comparable
 from mia_nb.auditing.twins import given_references, retrained_models
 from mia_nb.checks import checked, shown
 from mia_nb.metrics import by_group, self_test, summary
-from mia_nb.metrics.advice import UNKNOWN_TRAINING
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.targets import scored
+from mia_nb.metrics.training_changes import UNKNOWN_TRAINING
 from mia_nb.types import Scores, Signals
 
 REDRAWS = 50  # masks redrawn for the negative control

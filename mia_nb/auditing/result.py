@@ -17,9 +17,9 @@ from mia_nb import __version__
 from mia_nb.arguments import Anything
 from mia_nb.auditing.sentences import headline
 from mia_nb.checks import checked
-from mia_nb.metrics.advice import measured_advice
 from mia_nb.metrics.groups import largest_contribution
 from mia_nb.metrics.tables import by_attack
+from mia_nb.metrics.training_changes import measured_advice
 from mia_nb.parameters import Source
 from mia_nb.types import Query, Recipe
 

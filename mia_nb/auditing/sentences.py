@@ -12,11 +12,11 @@ from mia_nb.arguments import Flag
 from mia_nb.attacks import in_words
 from mia_nb.checks import checked
 from mia_nb.metrics import clopper_pearson, tpr_at
-from mia_nb.metrics.advice import measured_advice
 from mia_nb.metrics.permutation import LEVEL, Evidence
-from mia_nb.metrics.readable import percent_interval
+from mia_nb.metrics.table_text import percent_interval
 from mia_nb.metrics.tables import by_attack
 from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
+from mia_nb.metrics.training_changes import measured_advice
 from mia_nb.types import Recipe, Scores
 
 if TYPE_CHECKING:

@@ -1,21 +1,21 @@
 """Metrics: ROC, intervals, result tables, negative control, choices. NumPy only."""
 
 from mia_nb.metrics.accuracy import accuracies, class_gaps
-from mia_nb.metrics.advice import advice
-from mia_nb.metrics.agreement import agreement
 from mia_nb.metrics.choice import choose
 from mia_nb.metrics.curve import auc, clopper_pearson, ppv, roc, tpr_at
-from mia_nb.metrics.frontier import frontier
+from mia_nb.metrics.equal_utility import matched
+from mia_nb.metrics.frontier_table import frontier
 from mia_nb.metrics.groups import by_group, readable_groups
-from mia_nb.metrics.matched import matched
+from mia_nb.metrics.memorised_samples import agreement
 from mia_nb.metrics.null import self_test
 from mia_nb.metrics.operations import with_operations
 from mia_nb.metrics.queries import query_curve, variance_split
-from mia_nb.metrics.readable import readable
+from mia_nb.metrics.sentences import verdict
+from mia_nb.metrics.table_text import readable
 from mia_nb.metrics.tables import by_attack, summary
 from mia_nb.metrics.targets import per_target
+from mia_nb.metrics.training_changes import advice
 from mia_nb.metrics.uncertainty import difference, interval, intervals
-from mia_nb.metrics.verdict import verdict
 
 __all__ = [
     "accuracies",

@@ -14,7 +14,7 @@ from mia_nb.arguments import Array, Count
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
-from mia_nb.metrics.readable import percent_interval, share_interval
+from mia_nb.metrics.table_text import percent_interval, share_interval
 from mia_nb.metrics.targets import per_target, per_target_metrics, smallest
 from mia_nb.metrics.uncertainty import interval, intervals_of_rows, with_ends
 from mia_nb.types import Scores

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from mia_nb import metrics
 from mia_nb.metrics.curve import auc_null_error
-from mia_nb.metrics.frontier import frontier_means
+from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.plots.marks import bars
 from mia_nb.plots.scores import name_of, named, targets
 from mia_nb.plots.style import BELOW, DOTTED, Look, clauses, finish, listed, look, looks
@@ -56,9 +56,10 @@ def families_gap(scores: dict[str, Scores]) -> go.Figure:
     """AUC against the generalisation gap, a point per target, families apart.
 
     Points, bars and the line of overfitting alone are those of `gap_against_risk`; the legend says
-    each family's mean gap and mean AUC with the 95 % ends of `metrics.frontier.frontier_means`,
-    hovers say how many members and non-members a point stands on. Families that lie apart along the
-    line differ in overfitting, families that lie apart across it in what they give away beyond it.
+    each family's mean gap and mean AUC with the 95 % ends of
+    `metrics.frontier_table.frontier_means`, hovers say how many members and non-members a point
+    stands on. Families that lie apart along the line differ in overfitting, families that lie apart
+    across it in what they give away beyond it.
 
     Parameters:
         scores: {family: Scores of one attack}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from mia_nb.metrics.agreement import rank_correlation
+from mia_nb.metrics.memorised_samples import rank_correlation
 from mia_nb.plots.marks import bins as equal_bins
 from mia_nb.plots.marks import step_counts
 from mia_nb.plots.pictures import as_pictures, enlarged, png, rgb, shown_channels

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb import attacks
-from mia_nb.metrics.frontier import frontier_means
+from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.metrics.tables import rows_of
 from mia_nb.plots.marks import bars, column_bars
 from mia_nb.plots.overfitting import add_overfitting
@@ -42,8 +42,8 @@ def frontier_lines(table: pd.DataFrame) -> go.Figure:
     compared where their lines stand over the same accuracy, and nowhere else.
 
     Parameters:
-        table: a `metrics.frontier`, or its `metrics.frontier.frontier_means`; drawn is the mean
-            under the strongest attack of each checkpoint
+        table: a `metrics.frontier`, or its `metrics.frontier_table.frontier_means`; drawn is the
+            mean under the strongest attack of each checkpoint
 
     Raises:
         ValueError: for missing columns and tables without rows.

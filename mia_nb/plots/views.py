@@ -12,7 +12,7 @@ from scipy.special import ndtri
 
 from mia_nb import attacks, metrics
 from mia_nb.checks import one_of, shown
-from mia_nb.metrics.agreement import rank_correlation
+from mia_nb.metrics.memorised_samples import rank_correlation
 from mia_nb.metrics.tables import by_attack
 from mia_nb.plots import marks
 from mia_nb.plots.scores import name_of, row_of, targets

@@ -2,11 +2,12 @@
 numbers beside ours. NumPy only.
 """
 
-from mia_nb.studies.claims import claims, comparisons
-from mia_nb.studies.on_print import SPIKING_ATTACKS, claims_on_print
-from mia_nb.studies.published import against_papers, against_papers_readable
-from mia_nb.studies.setting import Setting, setting
+from mia_nb.studies.paper_numbers import SPIKING_ATTACKS
+from mia_nb.studies.paper_verdicts import claims_on_print
+from mia_nb.studies.reproduction import against_papers, against_papers_readable
+from mia_nb.studies.settings import Setting, setting
 from mia_nb.studies.tables import recipe_facts, varied_settings
+from mia_nb.studies.verdicts import claims, comparisons
 
 __all__ = [
     "SPIKING_ATTACKS",

@@ -11,7 +11,7 @@ from mia_nb.accounting import tradeoff
 from mia_nb.metrics.curve import clopper_pearson, counts
 from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
 from mia_nb.studies.contrasts import Contrast, one_pair
-from mia_nb.studies.setting import Setting
+from mia_nb.studies.settings import Setting
 from mia_nb.types import Scores
 
 EPSILON = 1.0  # of the curve that Figure 5 of Hong, Wu, Gruber and Lee draws

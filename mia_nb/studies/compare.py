@@ -19,7 +19,7 @@ from mia_nb.metrics.uncertainty import interval, ratio_interval
 from mia_nb.studies.below_curve import curve_rows
 from mia_nb.studies.contrasts import TPR, Contrast, contrasts, one_pair, rate_of
 from mia_nb.studies.equal_accuracy import equal_accuracy_rows
-from mia_nb.studies.setting import Setting
+from mia_nb.studies.settings import Setting
 from mia_nb.studies.study import Study
 from mia_nb.types import Scores
 

@@ -11,7 +11,7 @@ import numpy as np
 from mia_nb.metrics.targets import per_target_metrics
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.studies.joins import networks_of, pairs, select
-from mia_nb.studies.setting import Setting
+from mia_nb.studies.settings import Setting
 from mia_nb.studies.study import Claim, Study
 from mia_nb.types import Scores
 

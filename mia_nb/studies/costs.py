@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.checks import checked
-from mia_nb.studies.printed import PRINTED_MODELS, paper_results
+from mia_nb.studies.paper_numbers import PRINTED_MODELS, paper_results
 
 COSTS = {"time_per_epoch": "seconds", "memory": "memory_mib"}  # printed metric: our column
 BASELINE = "resnet14"  # costs are ratios to its costs

@@ -6,9 +6,9 @@ from functools import partial
 
 import pandas as pd
 
-from mia_nb.metrics.matched import highest_level, matched
+from mia_nb.metrics.equal_utility import highest_level, matched
 from mia_nb.studies.contrasts import Contrast
-from mia_nb.studies.setting import Setting
+from mia_nb.studies.settings import Setting
 
 SAME = 0.01  # a difference of AUC or of accuracy up to this counts as none
 AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}

@@ -20,7 +20,7 @@ from mia_nb.studies.below_curve import number_of_tests
 from mia_nb.studies.contrasts import Contrast, matching, one_pair, rate_of
 from mia_nb.studies.equal_accuracy import AT_EQUAL
 from mia_nb.studies.joins import networks_of, noiseless, select
-from mia_nb.studies.setting import NOISE_IN, Setting
+from mia_nb.studies.settings import NOISE_IN, Setting
 from mia_nb.studies.study import Claim, Study
 from mia_nb.types import Scores
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from itertools import combinations, pairwise, product
 
-from mia_nb.studies.setting import Setting
+from mia_nb.studies.settings import Setting
 from mia_nb.studies.study import NOISELESS
 
 ROUNDING = 1e-3  # of sigma, where k was not given in full

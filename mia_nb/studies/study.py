@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mia_nb._yaml import read_yaml_file
-from mia_nb.studies.setting import Setting
+from mia_nb.studies.settings import Setting
 
 FOLDER = Path(__file__).parent
 JOIN = (

@@ -10,7 +10,7 @@ from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.tables import summary
 from mia_nb.metrics.uncertainty import interval
-from mia_nb.studies.setting import Setting
+from mia_nb.studies.settings import Setting
 from mia_nb.types import Scores
 
 FACTS = ("train accuracy", "test accuracy", "gap", "member loss", "non-member loss")

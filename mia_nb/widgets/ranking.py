@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import auditing
-from mia_nb.metrics.agreement import rank_correlation
+from mia_nb.metrics.memorised_samples import rank_correlation
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.types import Scores
 from mia_nb.widgets.stored import Source, rows_of

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from mia_nb import attacks, metrics, plots
 from mia_nb.metrics.curve import tie_mass
-from mia_nb.metrics.frontier import frontier_means
+from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.plots import teaching
 from mia_nb.types import Scores
 from mia_nb.widgets.controls import Ticks, attack_options, buttons, dropdown, slider, steps

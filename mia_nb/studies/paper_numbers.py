@@ -1,15 +1,20 @@
-"""The numbers that the papers printed, and the settings that they are of."""
+"""The numbers that the papers printed, the settings that they are of, and which of our settings
+stand for these.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
+from mia_nb.attacks import ATTACKS
 from mia_nb.checks import checked
-from mia_nb.studies.setting import NAMES, NOISY, RESNET_BLOCKS, Setting
+from mia_nb.studies.joins import matches
+from mia_nb.studies.settings import NAMES, NOISY, RESNET_BLOCKS, Setting
 from mia_nb.studies.study import load
+from mia_nb.types import Scores
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PLACES = (PACKAGE / "published", PACKAGE.parent / "data")  # an installed package's, a checkout's
@@ -32,6 +37,13 @@ PRINTED_ATTACKS = {  # where one printed name covers several attacks, the first 
     "song-mittal": ("song_mittal",),
     "watson": ("watson",),
     "lira": ("lira_global", "lira_per_sample"),
+}
+EQ_8 = "logmeanp"  # the study's Eq. 8: queries with input dropout are combined by mean probability
+# The attacks of Guan et al. 2025. Their Attack-R counts references; Eq. 8 holds for all three.
+SPIKING_ATTACKS = {
+    "attack_p": ATTACKS["attack_p"],
+    "attack_r_lattice": partial(ATTACKS["attack_r_lattice"], combine=EQ_8),
+    "rmia": ATTACKS["rmia"],
 }
 PRINTED_DEFENSES = {  # (defense in training, defense of the output)
     "memguard": ("", "memguard"),
@@ -76,19 +88,30 @@ def printed_setting(record: dict) -> Setting:
     """A record's setting in our words, with k before it was rounded for print; attack "" where the
     number is not about an attack.
     """
-    printed = record["setting"]
     attack = PRINTED_ATTACKS.get(record["attack"], ("",))[0]
-    if record["model"] not in PRINTED_MODELS:
-        family = record["model"].split("-")[0]
-        references = printed.get("references", family)
-        return Setting(
-            family,
-            training=printed.get("training", ""),
-            timesteps=printed.get("T", 0),
-            input_dropout=printed.get("input_dropout", False),
-            references="own" if references == family else references,
-            attack=attack,
-        )
+    if record["model"] in PRINTED_MODELS:
+        return _printed_flow(record, attack)
+    return _printed_spiking(record, attack)
+
+
+def _printed_spiking(record: dict, attack: str) -> Setting:
+    """The setting of a number of Guan et al., whose models are a family and an architecture."""
+    printed = record["setting"]
+    family = record["model"].split("-")[0]
+    references = printed.get("references", family)
+    return Setting(
+        family,
+        training=printed.get("training", ""),
+        timesteps=printed.get("T", 0),
+        input_dropout=printed.get("input_dropout", False),
+        references="own" if references == family else references,
+        attack=attack,
+    )
+
+
+def _printed_flow(record: dict, attack: str) -> Setting:
+    """The setting of a number of Hong, Wu, Gruber and Lee."""
+    printed = record["setting"]
     model = PRINTED_MODELS[record["model"]]
     defense, output = PRINTED_DEFENSES[printed.get("defense")]
     steps = printed.get("s", 16)
@@ -152,3 +175,41 @@ def selection_of(printed: Setting, record: dict) -> dict:
     if printed.model in ("odenet", "sdenet") and not printed.k:
         selection["model"] = ["odenet", "sdenet"]
     return selection
+
+
+def printed_alone(study: str, settings: dict[Setting, Scores]) -> dict[Setting, Scores]:
+    """The settings that the study's tables have, under the printed name of the attack: what the
+    verdict "as printed" rests on.
+
+    The papers do not print how often a stochastic network was queried: the fewest queries that were
+    run count. Of Attack-R the spiking study's own form counts, and with input dropout its Eq. 8.
+
+    Parameters:
+        study: whose tables are meant
+        settings: what was run, in normal form, with its scores
+    """
+    as_printed: dict[Setting, Scores] = {}
+    with_fewest_queries = set()
+    for setting, scores in sorted(settings.items(), key=lambda item: item[0].queries):
+        if setting.input_dropout and scores.info.get("combine", EQ_8) != EQ_8:
+            continue
+        if study == "snn" and setting.attack == "attack_r":
+            continue
+        if study == "snn" and setting.attack == "attack_r_lattice":
+            setting = setting._replace(attack="attack_r")
+        network = setting._replace(queries=1)
+        in_a_table = any(matches(setting, selection) for selection in _selections(study))
+        if in_a_table and network not in with_fewest_queries:
+            with_fewest_queries.add(network)
+            as_printed[setting] = scores
+    return as_printed
+
+
+@cache
+def _selections(study: str) -> list[dict]:
+    """Which of our settings stand for those whose attacks the study's tables print."""
+    selections = {}
+    for printed, record in printed_records(study):
+        if printed.attack:
+            selections[printed, record["table"]] = selection_of(printed, record)
+    return list(selections.values())

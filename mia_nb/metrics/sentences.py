@@ -12,7 +12,6 @@ from mia_nb import escape
 from mia_nb.arguments import Array, Count
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked
-from mia_nb.metrics.advice import measured_advice
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, ppv
 from mia_nb.metrics.groups import by_group, largest_contribution
@@ -20,6 +19,7 @@ from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.tables import by_attack, rates_of, summary
 from mia_nb.metrics.targets import FPR
+from mia_nb.metrics.training_changes import measured_advice
 from mia_nb.types import Recipe, Scores
 
 PRIOR = 0.01  # one image in a hundred is a member

@@ -15,8 +15,9 @@ from mia_nb.studies.contrasts import contrasts, rate_of
 from mia_nb.studies.equal_accuracy import AT_EQUAL, SAME
 from mia_nb.studies.evidence import DECIDED_BY, Case, accuracy_apart, evidence
 from mia_nb.studies.joins import matches
-from mia_nb.studies.on_print import PUBLISHED, printed_alone, printed_comparisons
-from mia_nb.studies.setting import Setting, usable
+from mia_nb.studies.paper_numbers import printed_alone
+from mia_nb.studies.paper_verdicts import PUBLISHED, printed_comparisons
+from mia_nb.studies.settings import Setting, usable
 from mia_nb.studies.study import Study, load
 from mia_nb.types import Scores
 

@@ -1,35 +1,24 @@
-"""The papers' own tables: claims judged on the printed numbers, and which of the settings that were
-run here are printed there.
-"""
+"""Claims judged on the numbers that their papers printed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cache, partial
+from functools import cache
 from statistics import median_low
 from typing import Literal
 
 import pandas as pd
 
-from mia_nb.attacks import ATTACKS
 from mia_nb.checks import checked
 from mia_nb.studies.contrasts import TPR, Contrast, contrasts
 from mia_nb.studies.joins import matches
-from mia_nb.studies.printed import printed_records, selection_of
-from mia_nb.studies.setting import Setting, normal
+from mia_nb.studies.paper_numbers import printed_records
+from mia_nb.studies.settings import Setting, normal
 from mia_nb.studies.study import load
-from mia_nb.types import Scores
 
 PUBLISHED = ("snn", "nsde", "privacy")  # the studies that have printed tables
 LOWEST = "tpr@0.001"  # the smallest rate that the papers print
 ROUNDING = 1e-9  # of sums of printed decimals
-EQ_8 = "logmeanp"  # the study's Eq. 8: queries with input dropout are combined by mean probability
-# The attacks of Guan et al. 2025. Their Attack-R counts references; Eq. 8 holds for all three.
-SPIKING_ATTACKS = {
-    "attack_p": ATTACKS["attack_p"],
-    "attack_r_lattice": partial(ATTACKS["attack_r_lattice"], combine=EQ_8),
-    "rmia": ATTACKS["rmia"],
-}
 Printed = dict[Setting, dict[str, float]]
 
 
@@ -156,41 +145,3 @@ def _printed_value(contrast: Contrast, values: Printed) -> float | None:
     if contrast.ratio:
         return sides[0] / sides[1] if sides[1] else None
     return contrast.weighted(sides)
-
-
-def printed_alone(study: str, settings: dict[Setting, Scores]) -> dict[Setting, Scores]:
-    """The settings that the study's tables have, under the printed name of the attack: what the
-    verdict "as printed" rests on.
-
-    The papers do not print how often a stochastic network was queried: the fewest queries that were
-    run count. Of Attack-R the spiking study's own form counts, and with input dropout its Eq. 8.
-
-    Parameters:
-        study: whose tables are meant
-        settings: what was run, in normal form, with its scores
-    """
-    as_printed: dict[Setting, Scores] = {}
-    with_fewest_queries = set()
-    for setting, scores in sorted(settings.items(), key=lambda item: item[0].queries):
-        if setting.input_dropout and scores.info.get("combine", EQ_8) != EQ_8:
-            continue
-        if study == "snn" and setting.attack == "attack_r":
-            continue
-        if study == "snn" and setting.attack == "attack_r_lattice":
-            setting = setting._replace(attack="attack_r")
-        network = setting._replace(queries=1)
-        in_a_table = any(matches(setting, selection) for selection in _selections(study))
-        if in_a_table and network not in with_fewest_queries:
-            with_fewest_queries.add(network)
-            as_printed[setting] = scores
-    return as_printed
-
-
-@cache
-def _selections(study: str) -> list[dict]:
-    """Which of our settings stand for those whose attacks the study's tables print."""
-    selections = {}
-    for printed, record in printed_records(study):
-        if printed.attack:
-            selections[printed, record["table"]] = selection_of(printed, record)
-    return list(selections.values())

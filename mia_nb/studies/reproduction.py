@@ -18,14 +18,14 @@ from mia_nb.studies.contrasts import one_pair, rate_of
 from mia_nb.studies.costs import costs_beside
 from mia_nb.studies.figure4 import figure4_beside
 from mia_nb.studies.joins import matches
-from mia_nb.studies.printed import (
+from mia_nb.studies.paper_numbers import (
     NEAR,
     OF_DEFENSES,
     PRINTED_ATTACKS,
     printed_records,
     selection_of,
 )
-from mia_nb.studies.setting import ALIGNED, NOISY, Setting, usable
+from mia_nb.studies.settings import ALIGNED, NOISY, Setting, usable
 from mia_nb.studies.study import load
 from mia_nb.types import Scores
 

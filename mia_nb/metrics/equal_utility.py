@@ -10,7 +10,7 @@ import pandas as pd
 
 from mia_nb.arguments import Array, Level
 from mia_nb.checks import checked, one_of
-from mia_nb.metrics.frontier import (
+from mia_nb.metrics.frontier_table import (
     KEYS,
     checkpoint_name,
     mean_and_ends,
