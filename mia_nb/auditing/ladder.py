@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -28,18 +29,6 @@ NOTES = (
     "the only row that may be called a guarantee for the training set",
     "at least this, 95 % confidence",
 )
-COLUMNS = [
-    "row",
-    "label",
-    "shown",
-    "epsilon",
-    "delta",
-    "relation",
-    "method",
-    "note",
-    "verdict",
-    "remark",
-]
 NO_NOISE = "not applicable (no noise in the network)"
 INFINITE = "none (infinite)"
 RECORD = "add/remove one record"
@@ -51,6 +40,23 @@ ONLY_CERTIFIED = (
 OF_QUERIES = "not tested by row 5: it concerns the queried input"
 OF_REPLACING = "not tested by row 5, whose coins add records"
 COVERED = ("euler", "rk4")
+
+
+class Row(NamedTuple):
+    """One of the five: what to print of it, what it speaks about, and how it was computed.
+
+    claim: the number that it claims for the training, None without one. untested: why no audit
+    tests what it claims. note: to print under the table, in place of the usual one.
+    """
+
+    shown: str
+    relation: str
+    epsilon: float = math.nan
+    claim: float | None = None
+    untested: str = ""
+    method: str = ""
+    note: str = ""
+    remarks: Sequence[str] = ()
 
 
 @checked
@@ -134,20 +140,33 @@ def ladder(
     bounds = _bounds(flow, lipschitz)
     one_of("accountant", accountant, ("prv", "rdp", "gdp"))
     if stored is None:
-        training = _training(flow, dp_sgd, delta, accountant)
+        guarantee = _training(flow, dp_sgd, delta, accountant)
     else:
-        training = _stored(flow, bounds, stored, delta)
+        guarantee = _stored(flow, bounds, stored, delta)
     rows = [
         _nominal(flow, nominal, bounds, delta, accountant, sampling),
         _theorem(flow, nominal, bounds, delta),
         _release(flow, bounds, release, delta),
-        training,
+        guarantee,
         _audited(audited),
     ]
+    table = []
     for i, row in enumerate(rows):
-        row |= {"row": i + 1, "label": LABELS[i], "delta": delta, "note": row.get("note", NOTES[i])}
-        row["verdict"] = _verdict(row, audited)
-    return pd.DataFrame(rows)[COLUMNS]
+        table.append(
+            {
+                "row": i + 1,
+                "label": LABELS[i],
+                "shown": row.shown,
+                "epsilon": row.epsilon,
+                "delta": delta,
+                "relation": row.relation,
+                "method": row.method,
+                "note": row.note or NOTES[i],
+                "verdict": _verdict(row, audited),
+                "remark": "; ".join(row.remarks),
+            }
+        )
+    return pd.DataFrame(table)
 
 
 def _refuse_other_audit(audited: object, delta: float) -> None:
@@ -184,19 +203,6 @@ def _bounds(flow: dict | None, lipschitz: dict | None) -> dict[str, float | None
     return bounds
 
 
-def number(epsilon: float, *, up: bool | None = None) -> str:
-    """An epsilon as it is printed: three digits, rounded up where it is an upper statement and down
-    where it is a lower one; "none (infinite)" for inf.
-    """
-    if math.isinf(epsilon):
-        return INFINITE
-    if up is not None and epsilon > 0:
-        unit = max(10.0 ** (math.floor(math.log10(epsilon)) - 2), 1e-12)  # of the third digit
-        digits = math.ceil(epsilon / unit - 1e-9) if up else math.floor(epsilon / unit)
-        epsilon = digits * unit
-    return f"{epsilon:,.0f}" if epsilon >= 999.5 else f"{epsilon:.3g}"
-
-
 def _complete(
     name: str, given: dict, wanted: tuple[str, ...], optional: tuple[str, ...] | None
 ) -> None:
@@ -210,37 +216,11 @@ def _complete(
         raise ValueError(f"{name} has no {unknown}: wanted a dict with {', '.join(known)}")
 
 
-def _row(
-    shown: str,
-    relation: str,
-    *,
-    epsilon: float = math.nan,
-    claim: float | None = None,
-    untested: str = "",
-    method: str = "",
-    remarks: Sequence[str] = (),
-) -> dict:
-    """A row of the table.
-
-    claim: the number that it claims for the training, None without one. untested: why no audit
-    tests what it claims.
-    """
-    return {
-        "shown": shown,
-        "epsilon": epsilon,
-        "relation": relation,
-        "claim": claim,
-        "untested": untested,
-        "method": method,
-        "remark": "; ".join(remarks),
-    }
-
-
 def _silent(flow: dict | None) -> str:
     """Why rows 1 and 2 have no number, "" where they have one."""
     if flow is None or flow["k"] == 0:
         return NO_NOISE
-    if not (flow or {}).get("noise_train", True):
+    if not flow.get("noise_train", True):
         return "not applicable (no noise in training)"
     return ""
 
@@ -252,10 +232,10 @@ def _nominal(
     delta: float,
     accountant: str,
     sampling: str,
-) -> dict:
+) -> Row:
     silent = _silent(flow)
     if silent or nominal is None:
-        return _row(silent or "not given: needs sample_rate and steps of the training", RECORD)
+        return Row(silent or "not given: needs sample_rate and steps of the training", RECORD)
     sigma = accounting.nsde_sigma(k=flow["k"], steps=flow["steps"], T=flow["T"])
     rate = nominal["sample_rate"]
     steps = nominal["steps"]
@@ -271,14 +251,16 @@ def _nominal(
     remarks = []
     if flow["T"] < 1:
         remarks.append(f"T = {flow['T']:g}: the tabulated sigma exceeds the theorem's by 1/sqrt T")
-    reach = flow["T"] * (bounds["local"] or 0)
-    if reach > 1:
-        remarks.append(f"T*L >= {reach:.3g} at the local L: the assumption T*L <= 1 does not hold")
+    times_L = flow["T"] * (bounds["local"] or 0)
+    if times_L > 1:
+        remarks.append(
+            f"T*L >= {times_L:.3g} at the local L: the assumption T*L <= 1 does not hold"
+        )
     remarks.append(
         "noise on activations is no noise on clipped gradients; the accountant assumes secret"
         " Poisson batches"
     )
-    return _row(
+    return Row(
         number(epsilon),
         RECORD,
         epsilon=epsilon,
@@ -291,36 +273,42 @@ def _nominal(
     )
 
 
-def _theorem(flow: dict | None, nominal: dict | None, bounds: dict, delta: float) -> dict:
+def _theorem(flow: dict | None, nominal: dict | None, bounds: dict, delta: float) -> Row:
     relation = "hidden states at distance <= 1 (Theorem 1)"
     known = {name: bounds[name] for name in ("certified", "local") if bounds[name] is not None}
     silent = _silent(flow)
     if silent or not known:
-        return _row(
-            silent or "not given: needs a certified or a local Lipschitz constant", relation
+        return Row(silent or "not given: needs a certified or a local Lipschitz constant", relation)
+    noise_sd = accounting.noise_sd(k=flow["k"], steps=flow["steps"])
+    theorem = {}
+    for name, L in known.items():
+        theorem[name] = accounting.theorem_epsilon(
+            noise_sd=noise_sd, T=flow["T"], lipschitz=L, delta=delta
         )
-    setting = {"noise_sd": accounting.noise_sd(k=flow["k"], steps=flow["steps"]), "T": flow["T"]}
-    theorem = {
-        name: accounting.theorem_epsilon(**setting, lipschitz=L, delta=delta)
-        for name, L in known.items()
-    }
-    method = f"Theorem 1, noise_sd = {setting['noise_sd']:.4g}, "
-    method += ", ".join(f"{name} L = {L:.4g}" for name, L in known.items())
-    every = {}
+    constants = ", ".join(f"{name} L = {L:.4g}" for name, L in known.items())
+    method = f"Theorem 1, noise_sd = {noise_sd:.4g}, {constants}"
+
+    corollary = {}  # over all steps of the training
     if nominal is not None and delta:
         steps = nominal["steps"]
-        setting |= {"iterations": steps, "delta": delta / (2 * steps), "delta_prime": delta / 2}
-        every = {
-            name: accounting.corollary_epsilon(**setting, lipschitz=L) for name, L in known.items()
-        }
-        values = ", ".join(_at(every))
+        for name, L in known.items():
+            corollary[name] = accounting.corollary_epsilon(
+                noise_sd=noise_sd,
+                T=flow["T"],
+                lipschitz=L,
+                iterations=steps,
+                delta=delta / (2 * steps),
+                delta_prime=delta / 2,
+            )
+        values = ", ".join(_at(corollary))
         method += f"; Corollary 1 over {steps:,} steps, total delta split evenly: {values}"
+
     built = flow.get("lipschitz") is not None  # by its construction, throughout training
-    claim = every.get("certified") if built else None
+    claim = corollary.get("certified") if built else None
     remarks = []
-    if max([*theorem.values(), *every.values()]) >= 1:
+    if max([*theorem.values(), *corollary.values()]) >= 1:
         remarks.append("stated for eps < 1: outside its domain")
-    if every and not built:
+    if corollary and not built:
         remarks.append(
             "L of the weights at the end; the corollary takes the largest during training"
         )
@@ -329,10 +317,10 @@ def _theorem(flow: dict | None, nominal: dict | None, bounds: dict, delta: float
         remarks.append(
             f"states that enter lie up to {distance:.3g} apart; the theorem takes 1 at most"
         )
-    return _row(
+    return Row(
         "; ".join(_at(theorem)),
         relation,
-        epsilon=next(iter(theorem.values())),
+        epsilon=next(iter(theorem.values())),  # at the certified L where there is one
         claim=claim,
         untested=ONLY_CERTIFIED if claim is None else "",
         method=method,
@@ -346,35 +334,26 @@ def _at(epsilons: dict[str, float]) -> list[str]:
     return [text[name].format(number(epsilon)) for name, epsilon in epsilons.items()]
 
 
-def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float) -> dict:
+def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float) -> Row:
     relation = "any two inputs, one at a time"
-    known = flow or {}
-    clip = known.get("clip")
-    queries = 1 if release is None else release["queries"]
     if flow is None or flow["k"] == 0:
-        absent = NO_NOISE
-    elif not known.get("noise_eval", True):
-        absent = INFINITE
-    elif "clip" in known and known["clip"] is None:
-        absent = "not given: needs clipped h0 (build the block with clip=C)"
-    elif clip is None or bounds["certified"] is None:
-        absent = "not given: needs clipped h0 and a certified L"
-    else:
-        absent = ""
-    if absent == INFINITE:
+        return Row(NO_NOISE, relation)
+    if not flow.get("noise_eval", True):
         off = ["noise is off at inference"]
-        return _row(absent, relation, epsilon=math.inf, untested=OF_QUERIES, remarks=off)
-    if absent:
-        return _row(absent, relation)
+        return Row(INFINITE, relation, epsilon=math.inf, untested=OF_QUERIES, remarks=off)
+    clip = flow.get("clip")
+    if "clip" in flow and clip is None:
+        return Row("not given: needs clipped h0 (build the block with clip=C)", relation)
+    if clip is None or bounds["certified"] is None:
+        return Row("not given: needs clipped h0 and a certified L", relation)
     if not _covered(flow):
-        order = flow.get("order", 1)
-        return _row(
-            f"not covered ({flow['method']}, order {order}): wanted euler or rk4, order 1", relation
-        )
+        came = f"{flow['method']}, order {flow.get('order', 1)}"
+        return Row(f"not covered ({came}): wanted euler or rk4, order 1", relation)
+    queries = 1 if release is None else release["queries"]
     mu, constants = _mu(flow, bounds, clip, queries)
     epsilon = accounting.gaussian_epsilon(mu, delta)
     over = f" over {queries} queries" if queries > 1 else ""
-    return _row(
+    return Row(
         number(epsilon, up=True) + (over if math.isfinite(epsilon) else ""),
         relation,
         epsilon=epsilon,
@@ -406,7 +385,7 @@ def _mu(flow: dict, bounds: dict, clip: float, queries: int) -> tuple[float, str
     return mu, f"Delta = {2 * clip:.4g}, certified L = {L:.4g}"
 
 
-def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) -> dict:
+def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) -> Row:
     """Row 4 of a training on stored features: finite only where every condition of the release
     bound holds.
     """
@@ -423,20 +402,25 @@ def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) 
     missing = [condition for condition, is_missing in lacks.items() if is_missing]
     if missing:
         method = f"stored features, without {', '.join(missing)}"
-        return _row(INFINITE, REPLACED, epsilon=math.inf, claim=math.inf, method=method)
+        return Row(INFINITE, REPLACED, epsilon=math.inf, claim=math.inf, method=method)
     relation = stored.get("relation", "replace")
     one_of("relation", relation, accounting.RELATIONS)
     added = relation == "add/remove"
-    exact = {name: stored.get(name) for name in ("keep", "classes")}
-    if added and None in exact.values():
+    keep = stored.get("keep")
+    classes = stored.get("classes")
+    labels_known = keep is not None and classes is not None
+    if added and not labels_known:
         raise ValueError("stored relation='add/remove' wants keep and classes of the labels")
     # a record is as far as clip from the empty slot that it takes, and 2 clip from another record
     mu, constants = _mu(flow, bounds, clip / 2 if added else clip, releases)
-    epsilon = accounting.gaussian_epsilon(mu, delta) + labels
-    composition = ""
-    if None not in exact.values():
-        epsilon = accounting.stored_epsilon(mu=mu, delta=delta, relation=relation, **exact)
+    if labels_known:
+        epsilon = accounting.stored_epsilon(
+            mu=mu, keep=keep, classes=classes, delta=delta, relation=relation
+        )
         composition = ", composed exactly"
+    else:
+        epsilon = accounting.gaussian_epsilon(mu, delta) + labels
+        composition = ""
     remarks = [
         "assumes stem and drift frozen and trained on public data alone, noise drawn once a"
         " release and kept secret, no batch norm in train mode, nothing else that reads the"
@@ -444,7 +428,7 @@ def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) 
     ]
     if added:
         remarks.append("empty slots hide the number of records")
-    return _row(
+    return Row(
         number(epsilon, up=True),
         RECORD if added else REPLACED,
         epsilon=epsilon,
@@ -458,22 +442,27 @@ def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) 
     )
 
 
-def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: str) -> dict:
+def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: str) -> Row:
     if dp_sgd is None:
         method = "not trained with DP-SGD"
-        return _row(INFINITE, RECORD, epsilon=math.inf, claim=math.inf, method=method)
-    used = "rdp" if accountant == "rdp" else "prv"
+        return Row(INFINITE, RECORD, epsilon=math.inf, claim=math.inf, method=method)
     trials = dp_sgd.get("trials", 1)
     if trials < 1:
         raise ValueError(
             f"dp_sgd has trials={trials}: wanted the trainings on these records, the last"
             " included: 1 or more"
         )
-    noise, rate, steps = (dp_sgd[key] for key in ("noise_multiplier", "sample_rate", "steps"))
+    used = "rdp" if accountant == "rdp" else "prv"
+    noise = dp_sgd["noise_multiplier"]
+    rate = dp_sgd["sample_rate"]
+    steps = dp_sgd["steps"]
     setting = {"noise_multiplier": noise, "sample_rate": rate, "delta": delta, "accountant": used}
-    last = epsilon = accounting.epsilon(**setting, steps=steps)
-    method = f"DP-SGD, {used.upper()} accountant, noise multiplier {noise:.4g}, q = {rate:.4g}"
-    method += f", {steps:,} steps"
+    last = accounting.epsilon(**setting, steps=steps)
+    epsilon = last
+    method = (
+        f"DP-SGD, {used.upper()} accountant, noise multiplier {noise:.4g}, q = {rate:.4g},"
+        f" {steps:,} steps"
+    )
     if trials > 1:
         epsilon = accounting.epsilon(**setting, steps=steps * trials)
         method += f", {trials} trainings, all counted as the last (one: {number(last, up=True)})"
@@ -483,7 +472,7 @@ def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: 
     ]
     if flow is not None and flow["k"] > 0:
         remarks.append("the network's noise adds nothing")
-    return _row(
+    return Row(
         number(epsilon, up=True),
         RECORD,
         epsilon=epsilon,
@@ -493,15 +482,15 @@ def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: 
     )
 
 
-def _audited(audited: Audit | None) -> dict:
+def _audited(audited: Audit | None) -> Row:
     if audited is None:
-        return _row("not audited", RECORD)
-    shown = f"{audited.label} {number(audited.epsilon, up=False)}"
+        return Row("not audited", RECORD)
+    shown = f"{audited.label} {number(audited.epsilon, up=False)}" if audited.epsilon > 0 else "0"
     runs = f"{audited.runs} runs together" if audited.runs > 1 else "one run"
     attack = f", {audited.attack}" if audited.attack else ""
     doubt = f"conditions: {audited.conditions}; a small bound is no evidence that little leaks"
-    row = _row(
-        shown if audited.epsilon > 0 else "0",
+    return Row(
+        shown,
         RECORD,
         epsilon=float(audited.epsilon),
         method=(
@@ -509,26 +498,35 @@ def _audited(audited: Audit | None) -> dict:
             f" v = {audited.correct:,}, alpha = {audited.alpha:.3g}{attack}; at most"
             f" {number(audited.at_most, up=False)} had every guess been right"
         ),
+        note=NOTES[4].replace("95 %", f"{100 * audited.confidence:g} %"),
         remarks=[doubt],
     )
-    return row | {"note": NOTES[4].replace("95 %", f"{100 * audited.confidence:g} %")}
 
 
-def _verdict(row: dict, audited: Audit | None) -> str:
+def _verdict(row: Row, audited: Audit | None) -> str:
     """What row 5 says about the number that a row claims for the training."""
-    claim = row["claim"]
-    untested = row["untested"]
-    if audited is None or (claim is None and not untested):
+    if audited is None or (row.claim is None and not row.untested):
         return ""
-    if untested == OF_QUERIES:
-        return untested
-    if math.isinf(row["epsilon"]):
+    if math.isinf(row.epsilon) and row.untested != OF_QUERIES:
         return "nothing claimed"
-    if untested:
-        return untested
-    if audited.epsilon > claim:
+    if row.untested:
+        return row.untested
+    if audited.epsilon > row.claim:
         return f"refuted at {100 * audited.confidence:g} % by row 5"
     most = audited.at_most
-    if most <= claim:
+    if most <= row.claim:
         return f"row 5 could not have exceeded it (at most {number(most, up=False)})"
     return "no attack found that exceeds it"
+
+
+def number(epsilon: float, *, up: bool | None = None) -> str:
+    """An epsilon as it is printed: three digits, rounded up where it is an upper statement and down
+    where it is a lower one; "none (infinite)" for inf.
+    """
+    if math.isinf(epsilon):
+        return INFINITE
+    if up is not None and epsilon > 0:
+        unit = max(10.0 ** (math.floor(math.log10(epsilon)) - 2), 1e-12)  # of the third digit
+        digits = math.ceil(epsilon / unit - 1e-9) if up else math.floor(epsilon / unit)
+        epsilon = digits * unit
+    return f"{epsilon:,.0f}" if epsilon >= 999.5 else f"{epsilon:.3g}"
