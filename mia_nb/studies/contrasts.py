@@ -10,7 +10,7 @@ import numpy as np
 
 from mia_nb.metrics.targets import per_target_metrics
 from mia_nb.metrics.uncertainty import interval
-from mia_nb.studies.joins import networks_of, pairs, select
+from mia_nb.studies.joins import networks_of, pairs
 from mia_nb.studies.settings import Setting
 from mia_nb.studies.study import Claim, Study
 from mia_nb.types import Scores
@@ -120,21 +120,6 @@ def contrasts(study: Study, claim: Claim, settings: dict[Setting, Any]) -> list[
                 if comparison.get("verdict", study.verdict) == study.verdict:
                     compared += _contrasts(comparison, a, b, settings)
     return compared
-
-
-def matching(study: Study, claim: Claim, settings: dict[Setting, Scores]) -> list[str]:
-    """How many settings each join of a claim matches, in words, for the author of a study."""
-    networks = networks_of(settings)
-    lines = []
-    for number, join in enumerate(claim.joins, 1):
-        counts = []
-        for side in ("a", "b"):
-            if side in join:
-                count = len(select(join[side], networks, study.selections))
-                counts.append(f"{side} matches {count}")
-        counts.append(f"they give {len(pairs(join, networks, study.selections))} pairs")
-        lines.append(f"join {number}: of {len(networks)} settings {', '.join(counts)}")
-    return lines
 
 
 def _contrasts(

@@ -17,19 +17,16 @@ import pandas as pd
 from mia_nb.attacks import in_words
 from mia_nb.metrics.targets import FPR, measurable_rates, per_target_metrics, tied_floor
 from mia_nb.studies.below_curve import number_of_tests
-from mia_nb.studies.contrasts import Contrast, matching, one_pair, rate_of
+from mia_nb.studies.contrasts import Contrast, one_pair, rate_of
 from mia_nb.studies.equal_accuracy import AT_EQUAL
-from mia_nb.studies.joins import networks_of, noiseless, select
+from mia_nb.studies.joins import networks_of, noiseless, pairs, select
 from mia_nb.studies.settings import NOISE_IN, Setting
 from mia_nb.studies.study import Claim, Study
 from mia_nb.types import Scores
 
 HUNDREDFOLD = 100.0
 ALIKE = 0.9  # of the ceiling: rank correlations from here on count as those of one ranking
-FAILED = (
-    "design check failed: AUC below 0.5, a wrong sign or an effect of the design and no absence of"
-    " risk"
-)
+ATTACK_KEYS = r"\b(?:rmia|lira|nig|attack)\w*"  # which the evidence writes in words
 COUNTEREXAMPLES = (
     "with drift 0 the theorem allows every sigma above 0, as h(0) is missing in its proof",
     (
@@ -38,10 +35,6 @@ COUNTEREXAMPLES = (
     ),
     "in the study hidden states are not clipped and the drift's Lipschitz constant is not bounded",
     "layers before the block are trained on the same records",
-)
-RANKS = (
-    "{first} and {second}: {correlation:.3f} of at most {ceiling:.3f}, ratio {ratio:.2f}"
-    " [{low:.2f}, {high:.2f}], {samples:,} samples, {pairs} pairs"
 )
 
 
@@ -87,46 +80,74 @@ class Case(NamedTuple):
 
 def evidence(case: Case, check_failed: bool) -> str:
     """Everything that is said of a claim's verdict: phrases, with "; " between them."""
-    if len(case.rows):
-        phrases = [*_numbers(case.rows), *(f"{part}: not run" for part in case.missing)]
-        for remark in case.claim.remarks:
-            phrases += REMARKS[remark](case)
-        if check_failed:
-            phrases.append(FAILED)
-        phrases += _caveats(case.contrasts, case.settings)
-    else:
-        phrases = [f"not run: needs {case.claim.needs}"]
-        if not case.study.shipped:
-            phrases += matching(case.study, case.claim, case.settings)
-    keys_of_attacks = r"\b(?:rmia|lira|nig|attack)\w*"
-    return re.sub(keys_of_attacks, lambda key: in_words(key[0]), "; ".join(phrases))
+    phrases = _phrases(case, check_failed) if len(case.rows) else _not_run(case)
+    return re.sub(ATTACK_KEYS, lambda key: in_words(key[0]), "; ".join(phrases))
 
 
-def _numbers(rows: pd.DataFrame) -> Iterator[str]:
-    """A phrase per part and metric: how many comparisons are for and against the claim, and the
-    weakest of them (not for a TPR that decides nothing).
-    """
-    for (part, metric), group in rows.groupby(["part", "metric"], sort=False):
-        weakest = _weakest(group)
-        texts = []
-        for outcome in ("for", "against"):
-            texts.append(f"{(group['outcome'] == outcome).sum()} of {len(group)} {outcome}")
-        if weakest["needed"] or not metric.startswith("tpr@"):
-            form = ".1f" if metric.startswith("ratio of tpr") else "+.3f"
-            value, low, high = (format(weakest[name], form) for name in ("value", "low", "high"))
-            numbers = f"{weakest['compared']} {value} [{low}, {high}]"
-            texts = [*texts, f"least {numbers}"] if len(group) > 1 else [numbers]
-        title = f"{part} {metric}" if "tpr@" in metric else part
-        if metric.startswith(part):
-            title = metric
-        yield f"{title}: {', '.join(texts)}"
+def _not_run(case: Case) -> Iterator[str]:
+    """What must be run; and for the author of a study how many settings each join matches."""
+    yield f"not run: needs {case.claim.needs}"
+    if case.study.shipped:
+        return
+    selections = case.study.selections
+    networks = networks_of(case.settings)
+    for number, join in enumerate(case.claim.joins, 1):
+        counts = []
+        for side in ("a", "b"):
+            if side in join:
+                counts.append(f"{side} matches {len(select(join[side], networks, selections))}")
+        counts.append(f"they give {len(pairs(join, networks, selections))} pairs")
+        yield f"join {number}: of {len(networks)} settings {', '.join(counts)}"
+
+
+def _phrases(case: Case, check_failed: bool) -> Iterator[str]:
+    """The numbers of each part and metric, and what they do not show."""
+    for (part, metric), group in case.rows.groupby(["part", "metric"], sort=False):
+        yield _outcomes(part, metric, group)
         if group["relative"].notna().any():
-            largest = group.loc[group["relative"].abs().idxmax()]
-            share, low, high = largest[["relative", "relative_low", "relative_high"]]
-            yield (
-                f"{part}, as a share of the other side's AUC - 1/2: at most {share:+.0%}"
-                f" [{low:+.0%}, {high:+.0%}] ({largest['compared']})"
-            )
+            yield _largest_share(part, group)
+    for part in case.missing:
+        yield f"{part}: not run"
+    for remark in case.claim.remarks:
+        yield from REMARKS[remark](case)
+    if check_failed:
+        yield (
+            "design check failed: AUC below 0.5, a wrong sign or an effect of the design and no"
+            " absence of risk"
+        )
+    yield from _caveats(case)
+
+
+def _outcomes(part: str, metric: str, group: pd.DataFrame) -> str:
+    """How many comparisons of a part and metric are for and against the claim, and the weakest of
+    them (not for a TPR that decides nothing).
+    """
+    comparisons = len(group)
+    supporting = (group["outcome"] == "for").sum()
+    opposing = (group["outcome"] == "against").sum()
+    text = f"{supporting} of {comparisons} for, {opposing} of {comparisons} against"
+    weakest = _weakest(group)
+    if weakest["needed"] or not metric.startswith("tpr@"):
+        form = ".1f" if metric.startswith("ratio of tpr") else "+.3f"
+        value, low, high = (format(weakest[name], form) for name in ("value", "low", "high"))
+        numbers = f"{weakest['compared']} {value} [{low}, {high}]"
+        text = f"{text}, least {numbers}" if comparisons > 1 else numbers
+    title = part
+    if metric.startswith(part):
+        title = metric
+    elif "tpr@" in metric:
+        title = f"{part} {metric}"
+    return f"{title}: {text}"
+
+
+def _largest_share(part: str, group: pd.DataFrame) -> str:
+    """The largest difference of a part, relative to what the other side leaks."""
+    largest = group.loc[group["relative"].abs().idxmax()]
+    share, low, high = largest[["relative", "relative_low", "relative_high"]]
+    return (
+        f"{part}, as a share of the other side's AUC - 1/2: at most {share:+.0%}"
+        f" [{low:+.0%}, {high:+.0%}] ({largest['compared']})"
+    )
 
 
 def _weakest(group: pd.DataFrame) -> pd.Series:
@@ -166,18 +187,18 @@ def accuracy_apart(compared: list[Contrast], settings: dict[Setting, Scores]) ->
     return max(differences, default=np.nan)
 
 
-def _caveats(compared: list[Contrast], settings: dict[Setting, Scores]) -> Iterator[str]:
+def _caveats(case: Case) -> Iterator[str]:
     """Phrases on the train and test accuracy of all models compared, on the largest difference of
     accuracy, and on there being one pair of targets alone.
     """
     yield "train / test accuracy " + ", ".join(
         f"{name} {train:.3f} / {test:.3f}"
-        for name, (train, test) in _accuracy(compared, settings).items()
+        for name, (train, test) in _accuracy(case.contrasts, case.settings).items()
     )
-    difference = accuracy_apart(compared, settings)
+    difference = accuracy_apart(case.contrasts, case.settings)
     if difference > 0:
         yield f"compared at test accuracies up to {difference:.3f} apart"
-    if compared and one_pair(settings[compared[0].first]):
+    if case.contrasts and one_pair(case.settings[case.contrasts[0].first]):
         yield "one pair of targets does not show training randomness: nothing is decided"
 
 
@@ -200,6 +221,7 @@ def _alignment(case: Case) -> Iterator[str]:
 
 
 def _not_matched(case: Case) -> Iterator[str]:
+    """How many of the deciding comparisons were not repeated at equal accuracy."""
     needed = case.deciding_aucs
     compared = (case.rows["part"] == AT_EQUAL["test_acc"]).sum()
     if case.frontier is not None and compared < needed:
@@ -210,10 +232,12 @@ def _not_matched(case: Case) -> Iterator[str]:
 
 
 def _ratio_out_of_reach(case: Case) -> Iterator[str]:
+    """Ratios of a TPR that cannot be hundredfold, as no TPR exceeds 1."""
     for metric in case.rows["metric"].unique():
-        most = 1 / rate_of(metric) if metric.startswith("ratio of tpr") else HUNDREDFOLD
-        if most < HUNDREDFOLD:
-            yield f"at this FPR a model at chance allows ratios up to {most:.0f} only"
+        if metric.startswith("ratio of tpr"):
+            most = 1 / rate_of(metric)
+            if most < HUNDREDFOLD:
+                yield f"at this FPR a model at chance allows ratios up to {most:.0f} only"
 
 
 def _noise_not_run(case: Case) -> Iterator[str]:
@@ -242,6 +266,7 @@ def _by_dp_sgd(ladder: pd.DataFrame) -> bool:
 
 
 def _accounted(case: Case) -> Iterator[str]:
+    """The epsilon that DP-SGD was accounted at, and whether that covers its tuning."""
     tuned = False
     proved = {name: ladder for name, ladder in case.ladders.items() if _by_dp_sgd(ladder)}
     for name, ladder in proved.items():
@@ -258,6 +283,7 @@ def _accounted(case: Case) -> Iterator[str]:
 
 
 def _tests_together(case: Case) -> Iterator[str]:
+    """How attacks were held against the curve of an epsilon, and from which FPR on."""
     needed = [contrast for contrast in case.contrasts if contrast.needed]
     exceeded = (case.needed["outcome"] == "against").any()
     yield f"curve minus TPR at delta {case.delta:g}, one target at a time (Clopper-Pearson)"
@@ -305,11 +331,20 @@ def _same_samples(case: Case) -> dict[str, str]:
         verdict = "does not hold"
     elif (ranks["low"] > ALIKE).all():
         verdict = "holds"
-    records = ranks.to_dict("records")
+    compared = []
+    evidence = []
+    for row in ranks.to_dict("records"):
+        pools = f"{row['first']} and {row['second']}"
+        compared.append(pools)
+        evidence.append(
+            f"{pools}: {row['correlation']:.3f} of at most {row['ceiling']:.3f}, ratio"
+            f" {row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}], {row['samples']:,}"
+            f" samples, {row['pairs']} pairs"
+        )
     return {
         "verdict": verdict,
-        "evidence": "; ".join(RANKS.format(**record) for record in records),
-        "compared": "; ".join("{first} and {second}".format(**record) for record in records),
+        "evidence": "; ".join(evidence),
+        "compared": "; ".join(compared),
     }
 
 
@@ -317,13 +352,14 @@ def _established(case: Case) -> dict[str, str]:
     """What is proved, what is claimed, and whether an audit exceeds it."""
     evidence = []
     claimed = 0
-    refuted = False
+    verdict = "not established"
     for name, ladder in case.ladders.items():
         nominal = _row_of_ladder(ladder, 1)
         if not np.isfinite(nominal["epsilon"]) or _by_dp_sgd(ladder):
             continue
         claimed += 1
-        proved, audited = _row_of_ladder(ladder, 4), _row_of_ladder(ladder, 5)
+        proved = _row_of_ladder(ladder, 4)
+        audited = _row_of_ladder(ladder, 5)
         # evidence is split at "; "
         by = f" ({audited['method'].replace('; ', ', ')})" if audited["method"] else ""
         evidence.append(
@@ -332,14 +368,14 @@ def _established(case: Case) -> dict[str, str]:
         )
         if nominal["verdict"]:
             evidence.append(f"nominal value of {name}: {nominal['verdict']}")
-        refuted |= str(nominal["verdict"]).startswith("refuted at")
+        if str(nominal["verdict"]).startswith("refuted at"):
+            verdict = "does not hold"
     if claimed > 1:
         evidence.append("each network's audit at its own confidence")
     if not claimed:
         evidence.append(
             "training guarantee none (infinite); nominal value and audit not given (ladders)"
         )
-    verdict = "does not hold" if refuted else "not established"
     return {"verdict": verdict, "evidence": "; ".join([*evidence, *COUNTEREXAMPLES])}
 
 
