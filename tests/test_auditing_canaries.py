@@ -21,8 +21,7 @@ from mia_nb.auditing.design import design
 from mia_nb.auditing.one_run import audit
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
 from mia_nb.metrics import auc, choose, clopper_pearson, tpr_at
-from mia_nb.metrics.null import redraw
-from mia_nb.metrics.pairs import units
+from mia_nb.metrics.pairs import redraw, units
 from mia_nb.types import Scores, Signals
 
 

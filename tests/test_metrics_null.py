@@ -15,7 +15,8 @@ from worlds import CLASSES, balanced, bernoulli, pairs, world
 from mia_nb import attacks, metrics
 from mia_nb.metrics.curve import auc_null_error
 from mia_nb.metrics.null import _silenced as silenced
-from mia_nb.metrics.null import holm, redraw
+from mia_nb.metrics.null import holm
+from mia_nb.metrics.pairs import redraw
 
 FAST = {
     "loss": attacks.single.loss,

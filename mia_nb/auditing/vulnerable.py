@@ -15,8 +15,7 @@ from scipy.special import comb
 from mia_nb.arguments import Count, Positive, Rate
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
-from mia_nb.metrics.null import redraw
-from mia_nb.metrics.pairs import rows_of_pairs
+from mia_nb.metrics.pairs import redraw, rows_of_pairs
 from mia_nb.types import Scores, Signals
 
 BUDGET = 3e8  # additions an exact null distribution may take before random permutations replace it

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,15 +17,19 @@ from mia_nb.attacks import find, in_words
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, instance
 from mia_nb.metrics.curve import auc, auc_null_error
-from mia_nb.metrics.pairs import need_membership, same_or_complement, units
+from mia_nb.metrics.pairs import (
+    first_rows,
+    need_membership,
+    redraw,
+    same_or_complement,
+    units,
+)
 from mia_nb.metrics.targets import scored
 from mia_nb.types import Signals
 
 LEVEL = 0.001  # family-wise, after Holm's correction
-# the mean redrawn AUC must lie within so many standard errors of 1/2 (Student's equivalent for few
-# resamples)
-REDRAW_ERRORS = 4.0
-SIGN_ERRORS = 3.0
+REDRAW_ERRORS = 4.0  # within which the mean redrawn AUC must lie of 1/2, in standard errors
+SIGN_ERRORS = 3.0  # by which a real AUC may lie below 1/2
 FITTED = ("shokri",)  # attacks that fit a classifier for each target
 TESTS = {
     "run": "not run",
@@ -121,12 +125,16 @@ def self_test(
     rng = np.random.default_rng(seed)
     signals = _subset(signals, samples, rng)
     pair = units(signals.member[:, ~signals.population])
-    run = partial(run_attack, keep_complement=keep_complement)
+
+    def of_signals(attack: Any) -> Callable:
+        """An attack as a function from signals to scores."""
+        return partial(run_attack, attack, keep_complement=keep_complement)
+
     attacks, refused = _willing(
-        {name: partial(run, attack) for name, attack in attacks.items() if name not in FITTED},
+        {name: of_signals(attack) for name, attack in attacks.items() if name not in FITTED},
         signals,
     )
-    blind = attacks | {"mean reference margin": partial(run, _mean_reference_margin)}
+    blind = attacks | {"mean reference margin": of_signals(_mean_reference_margin)}
     rows = [
         *refused,
         *_design(signals, pair, keep_complement),
@@ -140,6 +148,7 @@ def self_test(
 
 
 def _subset(signals: Signals, samples: int | None, rng: np.random.Generator) -> Signals:
+    """The signals with at most so many of the audited samples."""
     audited = np.flatnonzero(~signals.population)
     aside = np.flatnonzero(signals.population)
     if samples is None or len(audited) <= samples:
@@ -174,15 +183,16 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 
 def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> list[Check]:
-    """A row per attack from AUCs (attacks, units): the one furthest from 1/2, Holm over all of
+    """A row per attack from AUCs (attacks, any number): the one furthest from 1/2, Holm over all of
     them.
     """
-    p = holm((2 * ndtr(-np.abs(values - 0.5) / error)).ravel()).reshape(values.shape)
-    worst = np.abs(values - 0.5).argmax(1)
+    p = 2 * ndtr(-np.abs(values - 0.5) / error)
+    adjusted = holm(p.ravel()).reshape(p.shape)
+    furthest = np.abs(values - 0.5).argmax(1)
     rows = []
-    for i, (name, at) in enumerate(zip(names, worst, strict=True)):
-        verdict = "FAIL" if p[i, at] < LEVEL else "pass"
-        rows.append(Check(test, name, verdict, values[i, at], error, p[i, at], p.size))
+    for name, auc_values, p_values, at in zip(names, values, adjusted, furthest, strict=True):
+        verdict = "FAIL" if p_values[at] < LEVEL else "pass"
+        rows.append(Check(test, name, verdict, auc_values[at], error, p_values[at], p.size))
     return rows
 
 
@@ -192,17 +202,12 @@ def _null_error(signals: Signals) -> float:
     return float(auc_null_error(n1, (~signals.population).sum() - n1))
 
 
-def _firsts(units: np.ndarray) -> np.ndarray:
-    """The first row of every unit."""
-    return np.unique(units, return_index=True)[1]
-
-
-def _design(signals: Signals, units: np.ndarray, keep_complement: bool) -> list[Check]:
+def _design(signals: Signals, pair: np.ndarray, keep_complement: bool) -> list[Check]:
     """What references share with a target: their counts tell nothing, none has its mask."""
     audited = ~signals.population
     values = []
     same = 0
-    for target in _firsts(units):
+    for target in first_rows(pair):
         mask = signals.member[target, audited]
         rows = signals.reference_rows(target, keep_complement=keep_complement)
         others = signals.member[rows][:, audited]
@@ -215,11 +220,11 @@ def _design(signals: Signals, units: np.ndarray, keep_complement: bool) -> list[
     ]
 
 
-def _blind(signals: Signals, attacks: dict, units: np.ndarray) -> list[Check]:
+def _blind(signals: Signals, attacks: dict, pair: np.ndarray) -> list[Check]:
     """One target per unit: the blind scores of complementary models are complements, their mean
     would test nothing.
     """
-    worlds = [_silenced(signals, row) for row in _firsts(units)]
+    worlds = [_silenced(signals, row) for row in first_rows(pair)]
     values = [
         [auc(*scored(attack(world, signals), 0)) for world in worlds] for attack in attacks.values()
     ]
@@ -245,39 +250,39 @@ def _silenced(signals: Signals, row: int) -> Signals:
     return replace(model, **cubes, correct=correct, top_log_p=top, activity=activity)
 
 
-def _mean_auc(signals: Signals, attack, units: np.ndarray, targets=None) -> float:
+def _mean_auc(signals: Signals, attack, pair: np.ndarray, targets=None) -> float:
     """AUC averaged over targets within each unit, then over units."""
     scores = attack(signals, targets=targets)
     values = np.array([auc(*scored(scores, row)) for row in range(len(scores.value))])
-    groups = units[scores.targets]
-    return float(np.mean([values[groups == unit].mean() for unit in np.unique(groups)]))
+    unit = pair[scores.targets]
+    return float(np.mean([values[unit == number].mean() for number in np.unique(unit)]))
 
 
 def _synthetic(
-    signals: Signals, attacks: dict, units: np.ndarray, rng: np.random.Generator
+    signals: Signals, attacks: dict, pair: np.ndarray, rng: np.random.Generator
 ) -> list[Check]:
     """N1: attacks on fresh noise."""
     null = _noise(signals, rng)
-    values = np.array([[_mean_auc(null, attack, units)] for attack in attacks.values()])
-    return _worst("N1", list(attacks), values, _mean_error(signals, units))
+    values = np.array([[_mean_auc(null, attack, pair)] for attack in attacks.values()])
+    return _worst("N1", list(attacks), values, _mean_error(signals, pair))
 
 
-def _inverted(signals: Signals, attacks: dict, units: np.ndarray) -> list[Check]:
+def _inverted(signals: Signals, attacks: dict, pair: np.ndarray) -> list[Check]:
     """N3: attacks on the real signals, whose AUC must not lie below 1/2."""
-    error = _mean_error(signals, units)
+    error = _mean_error(signals, pair)
     rows = []
     for name, attack in attacks.items():
-        value = _mean_auc(signals, attack, units)
+        value = _mean_auc(signals, attack, pair)
         inverted = value < 0.5 - SIGN_ERRORS * error
         verdict = "flag: inverted or leaking design" if inverted else "pass"
         rows.append(Check("N3", name, verdict, value, error))
     return rows
 
 
-def _mean_error(signals: Signals, units: np.ndarray) -> float:
+def _mean_error(signals: Signals, pair: np.ndarray) -> float:
     """Standard error of the null AUC's mean over targets."""
-    # one per pair; coins share their references, and gain no more
-    return _null_error(signals) / np.sqrt(max(len(units) / 2, 1))
+    # one target per pair counts; those drawn by coins share their references, and count no more
+    return _null_error(signals) / np.sqrt(max(len(pair) / 2, 1))
 
 
 def _noise(signals: Signals, rng: np.random.Generator) -> Signals:
@@ -313,66 +318,24 @@ def _noise(signals: Signals, rng: np.random.Generator) -> Signals:
 
 
 def _redrawn(
-    signals: Signals, attacks: dict, units: np.ndarray, n_resamples: int, rng: np.random.Generator
+    signals: Signals, attacks: dict, pair: np.ndarray, n_resamples: int, rng: np.random.Generator
 ) -> list[Check]:
     """N2: exact randomisation test over masks redrawn from the same design."""
-    targets = np.concatenate(
-        [np.flatnonzero(units == unit)[:2] for unit in range(min(2, units.max() + 1))]
-    )
+    tested = range(min(2, pair.max() + 1))
+    targets = np.concatenate([np.flatnonzero(pair == number)[:2] for number in tested])
     redrawn = {name: [] for name in attacks}
     for mask in redraw(signals, n_resamples, rng):
         world = replace(signals, member=mask)
         for name, attack in attacks.items():
-            redrawn[name].append(_mean_auc(world, attack, units, targets))
-    most = -stdtrit(n_resamples - 1, ndtr(-REDRAW_ERRORS))
+            redrawn[name].append(_mean_auc(world, attack, pair, targets))
+    # as unlikely, with so few resamples, as REDRAW_ERRORS standard errors are with many
+    most_errors = -stdtrit(n_resamples - 1, ndtr(-REDRAW_ERRORS))
     rows = []
     for name, attack in attacks.items():
         null = np.array(redrawn[name])
-        real = _mean_auc(signals, attack, units, targets)
+        real = _mean_auc(signals, attack, pair, targets)
         error = null.std(ddof=1) / np.sqrt(n_resamples)
         p = (1 + (null >= real).sum()) / (n_resamples + 1)
-        off = abs(null.mean() - 0.5) > most * error + 1e-12
+        off = abs(null.mean() - 0.5) > most_errors * error + 1e-12
         rows.append(Check("N2", name, "FAIL" if off else "pass", null.mean(), error, p, 1))
     return rows
-
-
-def redraw(signals: Signals, n_resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Masks (M, N) from the design of `signals.member`: what could as well have been trained.
-
-    Rows with equal or complementary masks keep that relation; where there are complements, samples
-    that all models saw stay in all. A unit whose halves are equal in every class is dealt anew
-    within the classes, any other mask is permuted; a balanced design without pairs draws M/2
-    members per sample.
-    """
-    pair = units(signals.member[:, ~signals.population])
-    aside = signals.population
-    firsts = _firsts(pair)
-    seen = signals.member.all(0) & ~aside
-    paired = (signals.member != signals.member[firsts[pair]])[:, ~aside].any()
-    if paired:
-        aside = aside | seen
-    audited = np.flatnonzero(~aside)
-    old = signals.member[:, audited]
-    labels = signals.labels[audited]
-    models = len(old)
-    balanced = pair.max() + 1 == models > 2 and (old.sum(0) == models / 2).all()
-    for _ in range(n_resamples):
-        member = np.zeros_like(signals.member)
-        member[:, seen & paired] = True
-        if balanced:
-            member[:, audited] = rng.random(old.shape).argsort(0) < models // 2
-        else:
-            fresh = np.stack([_fresh(old[row], labels, rng) for row in firsts])
-            flip = old[:, 0] != old[firsts[pair], 0]
-            member[:, audited] = fresh[pair] ^ flip[:, None]
-        yield member
-
-
-def _fresh(mask: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    signed = np.bincount(labels, weights=np.where(mask, 1, -1))
-    if np.abs(signed).max() > 1 or abs(signed.sum()) > 1:
-        return rng.permutation(mask)
-    order = np.lexsort((rng.random(len(mask)), rng.permutation(len(signed))[labels]))
-    dealt = np.zeros_like(mask)
-    dealt[order[rng.integers(2) :: 2]] = True
-    return dealt

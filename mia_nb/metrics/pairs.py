@@ -1,6 +1,10 @@
-"""Which rows belong together: equal or complementary masks, and pools on the same masks."""
+"""Membership masks: which rows belong together, as theirs are equal or complementary, which pools
+have the same masks, and masks redrawn from the same design.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -22,6 +26,11 @@ def units(audited: np.ndarray) -> np.ndarray:
     canaries in pairs are complements among themselves, the others in every model.
     """
     return pair_ids(audited[:, ~audited.all(0)])
+
+
+def first_rows(pair: np.ndarray) -> np.ndarray:
+    """The first row of each pair, in the order of their numbers; pair: (rows,)."""
+    return np.unique(pair, return_index=True)[1]
 
 
 def rows_of_pairs(pair: np.ndarray) -> list[np.ndarray]:
@@ -70,3 +79,47 @@ def refuse_unequal_samples(scores: dict[str, Scores]) -> None:
                     f" ({(member != known).sum():,} of {member.size:,} samples): wanted one set of"
                     f" samples; {way}"
                 )
+
+
+def redraw(signals: Signals, n_resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Masks (M, N) from the design of `signals.member`: what could as well have been trained.
+
+    Rows with equal or complementary masks keep that relation; where there are complements, samples
+    that all models saw stay in all. A unit whose halves are equal in every class is dealt anew
+    within the classes, any other mask is permuted; a balanced design without pairs draws M/2
+    members per sample.
+    """
+    aside = signals.population
+    pair = units(signals.member[:, ~aside])
+    firsts = first_rows(pair)
+    first_of = firsts[pair]  # for each row the first of its unit
+    has_complements = (signals.member != signals.member[first_of])[:, ~aside].any()
+    seen = signals.member.all(0) & ~aside & has_complements
+    redrawn = np.flatnonzero(~aside & ~seen)
+    old = signals.member[:, redrawn]
+    labels = signals.labels[redrawn]
+    models = len(old)
+    all_unlike = pair.max() + 1 == models
+    is_balanced = all_unlike and models > 2 and (old.sum(0) == models / 2).all()
+    for _ in range(n_resamples):
+        member = np.zeros_like(signals.member)
+        member[:, seen] = True
+        if is_balanced:
+            member[:, redrawn] = rng.random(old.shape).argsort(0) < models // 2
+        else:
+            fresh = np.stack([_fresh(old[row], labels, rng) for row in firsts])
+            is_complement = old[:, 0] != old[first_of, 0]
+            member[:, redrawn] = fresh[pair] ^ is_complement[:, None]
+        yield member
+
+
+def _fresh(mask: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A mask (N,) dealt anew: within the classes where it halves each of them, else permuted."""
+    surplus = np.bincount(labels, weights=np.where(mask, 1, -1))  # of members, by class
+    if np.abs(surplus).max() > 1 or abs(surplus.sum()) > 1:
+        return rng.permutation(mask)
+    # every second sample becomes a member, in a random order that keeps classes together
+    order = np.lexsort((rng.random(len(mask)), rng.permutation(len(surplus))[labels]))
+    dealt = np.zeros_like(mask)
+    dealt[order[rng.integers(2) :: 2]] = True
+    return dealt

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import attacks, metrics
-from mia_nb.metrics.null import redraw
-from mia_nb.metrics.pairs import units
+from mia_nb.metrics.pairs import redraw, units
 from mia_nb.metrics.targets import per_target_metrics
 from mia_nb.types import Scores, Signals
 from mia_nb.widgets.stored import Source
