@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from mia_nb.attacks.margins import log_p as log_p_of
+from mia_nb.auditing.gate import auc_against_guessing
 from mia_nb.auditing.sentences import (
     BELOW,
     EXCEEDED,
@@ -26,39 +27,41 @@ LOSS, EXCESS = "loss", "excess loss"  # values whose means are compared
 
 
 def decided_by_permutation(
-    verdict: LimitVerdict,
     scores: dict[str, Scores],
     signals: Signals,
     *,
     units: np.ndarray | None,
     doubt: str,
+    n_resamples: int,
     seed: int,
 ) -> tuple[LimitVerdict, str, str]:
     """The verdict of the permutation test on one finished model.
 
     Parameters:
-        verdict: of `judge` on "auc>0.5".
         scores: {attack: its scores of the model}.
         signals: of the model, first of all.
         units: (N,) labels of what is dealt out together, None: each sample by itself.
         doubt: why nothing can be concluded, "" without.
-        seed: of the permutations.
+        n_resamples: resamples of the bootstrap, for the interval of the AUC.
+        seed: of the bootstrap and of the permutations.
 
     Returns:
         (verdict, with the numbers of what decided; what was found, in words; what decided, in
         words).
     """
+    verdict = auc_against_guessing(scores, n_resamples=n_resamples, seed=seed, groups=units)
     member = next(iter(scores.values())).member[0]
     values = {name: scores_of_attack.value[0] for name, scores_of_attack in scores.items()}
     means = compared_means(signals)
     evidence = membership_test(values, member, means=means, units=units, seed=seed)
     leaks = evidence.p <= LEVEL
-    outcome = verdict.outcome
-    if leaks and not doubt:
-        outcome = EXCEEDED
-    elif outcome != BELOW:
+    if doubt:
         outcome = OPEN
-    verdict = verdict._replace(outcome=outcome, p=evidence.p, tail="")
+    elif leaks:
+        outcome = EXCEEDED
+    else:
+        outcome = BELOW if verdict.outcome == BELOW else OPEN
+    verdict = verdict._replace(outcome=outcome, p=evidence.p)
     found = found_words(verdict, bool(doubt), leaks)
     numbers = strongest_words(verdict)
     if leaks and evidence.parts["tail"] <= LEVEL:

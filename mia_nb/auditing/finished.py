@@ -357,18 +357,23 @@ def _judged(
 
     tried = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
     scores = tried | (shown_too or {})
-    verdict = judge(limits(["auc>0.5"]), tried, doubt=doubt, **resampling)[0]
-    table = summary(scores, self_test=control, **resampling)
-    first = next(iter(tried))
-    rate = rate_words(tried[first], table, first)
     if setting.units is None:
+        verdict = judge(limits(["auc>0.5"]), tried, doubt=doubt, **resampling)[0]
         finding = finding_words(verdict, bool(doubt))
-        details = [rate]
+        details = []
     else:
         verdict, finding, decided = decided_by_permutation(
-            verdict, tried, signals, units=units, doubt=doubt, seed=setting.seed
+            tried,
+            signals,
+            units=units,
+            doubt=doubt,
+            n_resamples=setting.n_resamples,
+            seed=setting.seed,
         )
-        details = [decided, setting.units.text, rate]
+        details = [decided, setting.units.text]
+    table = summary(scores, self_test=control, **resampling)
+    first = next(iter(tried))
+    details.append(rate_words(tried[first], table, first))
     headline = " ".join(filter(None, [doubt, f"{who} {finding}."]))
 
     audited = ~signals.population

@@ -94,12 +94,7 @@ def judge(
         raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
     refuse_unequal_samples(scores)
     able = _able(scores)
-    resampling = {
-        "n_resamples": n_resamples,
-        "seed": seed,
-        "confidence": 1 - 0.05 / len(scores),
-        "groups": groups,
-    }
+    resampling = _resampling(scores, n_resamples, seed, groups)
     shared = {}
     tail_rate = _smallest_rate(able)
     if any(limit.metric != "epsilon" for limit in stated):
@@ -127,6 +122,29 @@ def judge(
                 verdict = verdict._replace(tail=tail, sentence=sentence)
         verdicts.append(verdict)
     return verdicts
+
+
+def auc_against_guessing(
+    scores: dict[str, Scores], *, n_resamples: int, seed: int, groups: np.ndarray | None
+) -> LimitVerdict:
+    """What `judge` says on "auc>0.5" by the intervals, without a look at the tail."""
+    limit = Limit("auc", 0.5, None)
+    fit = _fit(limit, _able(scores))
+    resampling = _resampling(scores, n_resamples, seed, groups)
+    ends = {name: intervals(fit[name], (), **resampling).loc["auc", ENDS] for name in fit}
+    return _compare(limit, ends, scores)
+
+
+def _resampling(
+    scores: dict[str, Scores], n_resamples: int, seed: int, groups: np.ndarray | None
+) -> dict:
+    """Options of `metrics.intervals` for each of the attacks, all of which may be the strongest."""
+    return {
+        "n_resamples": n_resamples,
+        "seed": seed,
+        "confidence": 1 - 0.05 / len(scores),
+        "groups": groups,
+    }
 
 
 def _fit(limit: Limit, able: dict[str, Scores]) -> dict[str, Scores]:
