@@ -16,7 +16,7 @@ from scipy.special import betaln, digamma, hyp2f1, polygamma, stdtr
 
 from mia_nb.arguments import Anything, Flag, Whole
 from mia_nb.attacks.inputs import Sides, combination, sides, target_margins
-from mia_nb.attacks.reading import JOINT, combined, margin_blocks, medians_of
+from mia_nb.attacks.reading import JOINT, combined, medians_of, vector_blocks
 from mia_nb.attacks.summaries import World, squares, worlds_of
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
@@ -166,7 +166,7 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
     both = worlds_of(references, combine)
     m_in, m_out = both.total / np.maximum(both.n, 1)[:, None]
     nats = np.broadcast_to(1.0, m_in.shape)
-    parts = margin_blocks(references, combine, at_once=dims)
+    parts = vector_blocks(references.margin, references.member, combine)
     covariance = squares(parts, m_in, m_out, nats, side.audited) / free.sum()
     diagonal = np.diag(covariance)
     covariance = (1 - RHO) * covariance + np.diag(RHO * diagonal + 1e-12 * (1 + diagonal))
@@ -177,7 +177,8 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
 
 def _refuse_equal_queries(target: Signals, references: Signals) -> None:
     """ValueError where no sample's queries differ, of the target or of the references."""
-    of_references = (margin for _, margin, _ in margin_blocks(references, "joint"))
+    parts = vector_blocks(references.margin, references.member)
+    of_references = (margin for _, margin, _ in parts)
     for margins in ((target.margin,), of_references):
         if not any(np.ptp(margin, axis=1).any() for margin in margins):
             raise ValueError(

@@ -15,8 +15,10 @@ from mia_nb.types import PER_MODEL, Signals
 
 JOINT = ("joint", "mean_sd")  # values of lira's `combine` that compare vectors, not numbers
 
-# samples, their R numbers (M, R, n) of every model, and membership (M, n)
-Block = tuple[slice, np.ndarray, np.ndarray]
+# samples; which of their R numbers; this number (M, n) of every model; membership (M, n)
+Block = tuple[slice, int, np.ndarray, np.ndarray]
+# samples, all their R numbers (M, R, n) of every model, and membership (M, n)
+VectorBlock = tuple[slice, np.ndarray, np.ndarray]
 
 
 class Rows:
@@ -69,22 +71,37 @@ def combined(margin: np.ndarray, combine: str) -> np.ndarray:
     return combine_queries(margin, combine)[:, None]
 
 
-def margin_blocks(references: Signals, combine: str, *, at_once: int = 1) -> Iterator[Block]:
-    """The references' margins, queries `combined`, with their membership.
-
-    Blocks are as wide as suits a caller who works on so many of the R numbers at once.
-    """
+def margin_blocks(references: Signals, combine: str) -> Iterator[Block]:
+    """The references' margins, queries `combined`, one number of a sample at a time."""
+    if combine == "llr":
+        yield from number_blocks(references.margin, references.member)
+        return
     models, _, samples = references.shape
-    for part in blocks(models * at_once, samples):
+    for part in blocks(models, samples):
         numbers = combined(references.margin[:, :, part], combine)
-        yield part, numbers, references.member[:, part]
+        member = references.member[:, part]
+        for number in range(numbers.shape[1]):
+            yield part, number, numbers[:, number], member
 
 
-def vector_blocks(vectors: np.ndarray, member: np.ndarray, *, at_once: int = 1) -> Iterator[Block]:
-    """Vectors (M, R, N) of other numbers than margins, with the membership (M, N)."""
-    models, _, samples = vectors.shape
-    for part in blocks(models * at_once, samples):
-        yield part, vectors[:, :, part], member[:, part]
+def number_blocks(vectors: np.ndarray | Rows, member: np.ndarray | Rows) -> Iterator[Block]:
+    """Vectors (M, R, N) with the membership (M, N), one number of a sample at a time, so that the
+    others are not read meanwhile.
+    """
+    models, numbers, samples = vectors.shape
+    for part in blocks(models, samples):
+        of_samples = member[:, part]
+        for number in range(numbers):
+            yield part, number, vectors[:, number, part], of_samples
+
+
+def vector_blocks(
+    vectors: np.ndarray | Rows, member: np.ndarray | Rows, combine: str = "joint"
+) -> Iterator[VectorBlock]:
+    """Vectors (M, Q, N), `combined`, with the membership (M, N), all numbers at once."""
+    models, queries, samples = vectors.shape
+    for part in blocks(models * numbers_of_sample(queries, combine), samples):
+        yield part, combined(vectors[:, :, part], combine), member[:, part]
 
 
 def counts(references: Signals) -> np.ndarray:
@@ -100,8 +117,7 @@ def medians_of(references: Signals, combine: str) -> np.ndarray:
     """(2, R, N) medians of the references' margins, IN in row 0 and OUT in row 1."""
     _, queries, samples = references.shape
     medians = np.empty((2, numbers_of_sample(queries, combine), samples))
-    for part, phi, member in margin_blocks(references, combine):
-        for query, of_query in enumerate(phi.swapaxes(0, 1)):
-            medians[0, query, part] = median(of_query, member)
-            medians[1, query, part] = median(of_query, ~member)
+    for part, number, phi, member in margin_blocks(references, combine):
+        medians[0, number, part] = median(phi, member)
+        medians[1, number, part] = median(phi, ~member)
     return medians

@@ -3,6 +3,11 @@ watson, rmia, base.
 
 In names, phi is a margin, p the probability of the label, q = 1 - p; _t is the target's, _in and
 _out those of the references trained with a sample and without it.
+
+`rmia` and `base` average probabilities in one of two ways, which agree but for rounding. With a
+summary, from sums of p and of q, which `score` makes once for all targets. Without one, in
+logarithms from the margin of every reference: `score` leaves that to them where float64 cannot hold
+some p, where `trim` looks at single references, and where queries vote.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import numpy as np
 from mia_nb.arguments import Anything, Flag, Real
 from mia_nb.attacks.inputs import combination, sides, target_margin, target_margins
 from mia_nb.attacks.margins import COMBINE, blocks, log_mean_p_q, log_p, median
-from mia_nb.attacks.reading import margin_blocks
+from mia_nb.attacks.reading import counts, margin_blocks
 from mia_nb.attacks.summaries import Confidences, World, Worlds, worlds, worlds_of
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
@@ -70,12 +75,11 @@ def attack_r(
             summary = worlds_of(references, combine)
         return phi_t - _mean_or_nan(summary.together(0))
     score = np.empty(len(phi_t))
-    for part, phi, member in margin_blocks(references, combine):
+    for part, _, phi, member in margin_blocks(references, combine):
         if form == "lattice":
-            score[part] = (phi[:, 0] <= phi_t[part]).mean(0)
+            score[part] = (phi <= phi_t[part]).mean(0)
         else:
-            losses = -log_p(phi[:, 0])
-            score[part] = 1 - _interpolated(-log_p(phi_t[part]), losses, ~member)
+            score[part] = 1 - _interpolated(-log_p(phi_t[part]), -log_p(phi), ~member)
     return score
 
 
@@ -141,8 +145,8 @@ def watson(
     phi_t = target_margin(target, combine)
     if centre == "median":
         average = np.empty(len(phi_t))
-        for part, phi, member in margin_blocks(references, combine):
-            average[part] = median(signal_of(phi[:, 0]), ~member)
+        for part, _, phi, member in margin_blocks(references, combine):
+            average[part] = median(signal_of(phi), ~member)
     else:
         if summary is None:
             summary = watson_worlds(references, combine, signal)
@@ -163,8 +167,8 @@ def watson_worlds(references: Signals, combine: str, signal: str) -> Worlds:
     one_of("combine", combine, COMBINE)
     signal_of = SIGNALS[one_of("signal", signal, SIGNALS)]
     margins = margin_blocks(references, combine)
-    values = ((part, signal_of(phi), member) for part, phi, member in margins)
-    return worlds(values, 1, references.shape[2])
+    values = ((part, number, signal_of(phi), member) for part, number, phi, member in margins)
+    return worlds(values, counts(references), 1)
 
 
 @checked
@@ -228,13 +232,11 @@ def rmia(
     phi_t = target_margins(target, combine)
     log_average = np.empty(phi_t.shape)
     if summary is None:
-        for part, phi, member in margin_blocks(references, combine):
-            for query, of_query in enumerate(phi.swapaxes(0, 1)):
-                average = _average_margin(of_query, member, offline=offline, a=a, trim=trim)
-                log_average[query, part] = log_p(average)
+        for part, query, phi, member in margin_blocks(references, combine):
+            log_average[query, part] = _log_average(phi, member, offline=offline, a=a, trim=trim)
     else:
         for query in range(len(phi_t)):
-            log_average[query] = _log_average(summary, query, offline=offline, a=a)
+            log_average[query] = _log_average_of_sums(summary, query, offline=offline, a=a)
     u = log_p(phi_t) - log_average
     u[:, ~side.usable & ~target.population] = np.nan
     if form == "vote":
@@ -247,29 +249,11 @@ def rmia(
     return np.where(np.isnan(u), np.nan, count / len(of_population))
 
 
-def _log_average(summary: Confidences, query: int, *, offline: bool, a: float) -> np.ndarray:
-    """(N,) logarithm of rmia's pbar, from the sums over the references.
-
-    p is pbar and q is 1 - pbar, neither computed as a difference, so that the logarithm is accurate
-    where pbar rounds to 1.
-    """
-    n_in, _ = summary.n
-    with np.errstate(divide="ignore", invalid="ignore"):  # NaN where a side has no reference
-        p_in, p_out = summary.p[:, query] / summary.n
-        q_in, q_out = summary.q[:, query] / summary.n
-        p = (p_in + p_out) / 2
-        q = (q_in + q_out) / 2
-        out_alone = (n_in == 0) | offline
-        if out_alone.any():
-            p = np.where(out_alone, ((1 + a) * p_out + 1 - a) / 2, p)
-            q = np.where(out_alone, (1 + a) * q_out / 2, q)
-        return -np.log1p(q / p)
-
-
-def _average_margin(
+def _log_average(
     phi: np.ndarray, member: np.ndarray, *, offline: bool, a: float, trim: float
 ) -> np.ndarray:
-    """(N,) margin of rmia's pbar: log pbar - log(1 - pbar), accurate where pbar rounds to 1.
+    """(N,) logarithm of rmia's pbar, by way of its margin log pbar - log(1 - pbar), so that it is
+    accurate where pbar rounds to 1.
 
     Parameters:
         phi: (M, N) margins of the references.
@@ -292,7 +276,7 @@ def _average_margin(
     blend = np.where(out_alone, (1 + a) / 2, 1.0)
     with np.errstate(divide="ignore"):  # log 0 = -inf is meant: where blend is 1 nothing is added
         log_pbar = np.logaddexp(np.log(blend) + mean_p, np.log1p(-blend))
-    return log_pbar - np.log(blend) - mean_q
+    return log_p(log_pbar - np.log(blend) - mean_q)
 
 
 def _trimmed(phi: np.ndarray, used: np.ndarray, trim: float) -> tuple[np.ndarray, np.ndarray]:
@@ -305,6 +289,27 @@ def _trimmed(phi: np.ndarray, used: np.ndarray, trim: float) -> tuple[np.ndarray
     keep = (rank >= cut) & (rank < count - cut)
     rising = np.sort(np.where(used, phi, np.inf), axis=0)  # what is not used comes last
     return np.where(keep, rising, 0), keep / np.maximum(count - 2 * cut, 1)
+
+
+def _log_average_of_sums(
+    summary: Confidences, query: int, *, offline: bool, a: float
+) -> np.ndarray:
+    """`_log_average` without trim, from the sums over the references.
+
+    p is pbar and q is 1 - pbar, neither computed as a difference, so that the logarithm is accurate
+    where pbar rounds to 1.
+    """
+    n_in, _ = summary.n
+    with np.errstate(divide="ignore", invalid="ignore"):  # NaN where a side has no reference
+        p_in, p_out = summary.p[:, query] / summary.n
+        q_in, q_out = summary.q[:, query] / summary.n
+        p = (p_in + p_out) / 2
+        q = (q_in + q_out) / 2
+        out_alone = (n_in == 0) | offline
+        if out_alone.any():
+            p = np.where(out_alone, ((1 + a) * p_out + 1 - a) / 2, p)
+            q = np.where(out_alone, (1 + a) * q_out / 2, q)
+        return -np.log1p(q / p)
 
 
 def _majority(u: np.ndarray, population: np.ndarray, log_gamma: float) -> np.ndarray:
@@ -364,9 +369,8 @@ def base(
     phi_t = target_margins(target, combine)
     log_average = np.empty(phi_t.shape)
     if summary is None:
-        for part, phi, member in margin_blocks(references, combine):
-            for query, of_query in enumerate(phi.swapaxes(0, 1)):
-                log_average[query, part] = _log_mean(of_query, member, offline)
+        for part, query, phi, member in margin_blocks(references, combine):
+            log_average[query, part] = _log_mean(phi, member, offline)
     else:
         for query in range(len(phi_t)):
             log_average[query] = _log_mean_of_sums(summary, query, offline)

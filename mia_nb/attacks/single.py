@@ -45,8 +45,8 @@ def loss(
     if threshold == "reference_train_mean":
         total = 0.0
         count = 0
-        for _, margins, member in margin_blocks(references, combine):
-            total += log_p(margins[:, 0][member]).sum()
+        for _, _, margins, member in margin_blocks(references, combine):
+            total += log_p(margins[member]).sum()
             count += member.sum()
         threshold = -total / count
     return threshold + log_p(phi)

@@ -13,7 +13,7 @@ from scipy.special import digamma
 
 from mia_nb.arguments import Anything, Count
 from mia_nb.attacks.inputs import Sides, combination, sides, target_margin
-from mia_nb.attacks.reading import Block, margin_blocks
+from mia_nb.attacks.reading import VectorBlock, vector_blocks
 from mia_nb.attacks.summaries import World, Worlds, squares, worlds_of
 from mia_nb.checks import checked
 from mia_nb.types import Signals
@@ -141,7 +141,7 @@ def releases(
     side = sides("releases", target, references, ("in", "out"), missing, summary)
     if summary is None:
         summary = worlds_of(references, "llr")
-    blocks = margin_blocks(references, "llr", at_once=target.shape[1])
+    blocks = vector_blocks(references.margin, references.member)
     parts = standardised("releases", target.margin[0], blocks, side, summary, degree)
     # releases that are copies of each other are one
     weights = np.linalg.pinv(parts.shared, hermitian=True) @ parts.gap
@@ -161,7 +161,7 @@ class Standardised(NamedTuple):
 def standardised(
     attack: str,
     target_columns: np.ndarray,
-    reference_blocks: Iterable[Block],
+    reference_blocks: Iterable[VectorBlock],
     side: Sides,
     summary: Worlds,
     degree: int,

@@ -8,7 +8,7 @@ import numpy as np
 
 from mia_nb.arguments import Anything, Count
 from mia_nb.attacks.inputs import Sides, sides
-from mia_nb.attacks.reading import vector_blocks
+from mia_nb.attacks.reading import counts, number_blocks, vector_blocks
 from mia_nb.attacks.smooth import (
     FLOOR,
     SAMPLES_A_DEGREE,
@@ -110,9 +110,9 @@ def spikes(
     activity = _without_habits(target_activity, reference_activity, references, side, degree)
     target_numbers = np.concatenate([target.margin[0], activity[0]])
     reference_numbers = np.concatenate([references.margin, activity[1:]], axis=1)
-    _, rows, samples = reference_numbers.shape
-    summary = worlds(vector_blocks(reference_numbers, references.member), rows, samples)
-    blocks = vector_blocks(reference_numbers, references.member, at_once=rows)
+    numbers = number_blocks(reference_numbers, references.member)
+    summary = worlds(numbers, counts(references), len(target_numbers))
+    blocks = vector_blocks(reference_numbers, references.member)
     parts = standardised("spikes", target_numbers, blocks, side, summary, degree, leading=1)
     return score + _gain_of_activity(parts, side)
 

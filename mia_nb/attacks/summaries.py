@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.attacks.reading import Block, margin_blocks, numbers_of_sample
+from mia_nb.attacks.reading import (
+    Block,
+    VectorBlock,
+    counts,
+    margin_blocks,
+    numbers_of_sample,
+)
 from mia_nb.types import Signals
 
 LARGEST_MARGIN = 600.0  # whose probability, exp(-600), float64 still holds to full precision
@@ -80,33 +86,27 @@ Summary = Worlds | Confidences
 
 def worlds_of(references: Signals, combine: str) -> Worlds:
     """The worlds of the references' margins, queries `combined`."""
-    _, queries, samples = references.shape
-    numbers = numbers_of_sample(queries, combine)
-    return worlds(margin_blocks(references, combine), numbers, samples)
+    numbers = numbers_of_sample(references.shape[1], combine)
+    return worlds(margin_blocks(references, combine), counts(references), numbers)
 
 
-def worlds(parts: Iterable[Block], numbers: int, samples: int) -> Worlds:
-    """The worlds of so many numbers of each sample, from blocks of samples."""
-    n = np.empty((2, samples), np.int64)
-    total, ss = np.empty((2, 2, numbers, samples))
-    for part, values, member in parts:
-        n_in = np.count_nonzero(member, axis=0)
-        n[:, part] = n_in, len(member) - n_in
+def worlds(parts: Iterable[Block], n: np.ndarray, numbers: int) -> Worlds:
+    """The worlds of so many numbers of each sample, from their blocks and the `counts` (2, N)."""
+    total, ss = np.empty((2, 2, numbers, n.shape[1]))
+    at_least_one = np.maximum(n, 1)
+    for part, number, x, member in parts:
         keep = member.astype(np.float64)
         for side in (0, 1):
-            at_least_one = np.maximum(n[side, part], 1)
-            for number in range(numbers):
-                x = values[:, number]
-                added = np.einsum("mn,mn->n", x, keep)
-                residual = (x - added / at_least_one) * keep
-                total[side, number, part] = added
-                ss[side, number, part] = np.einsum("mn,mn->n", residual, residual)
+            added = np.einsum("mn,mn->n", x, keep)
+            residual = (x - added / at_least_one[side, part]) * keep
+            total[side, number, part] = added
+            ss[side, number, part] = np.einsum("mn,mn->n", residual, residual)
             keep = 1 - keep
     return Worlds(n, total, ss)
 
 
 def squares(
-    parts: Iterable[Block],
+    parts: Iterable[VectorBlock],
     mean_in: np.ndarray,
     mean_out: np.ndarray,
     spread: np.ndarray,
@@ -137,24 +137,20 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
     LARGEST_MARGIN they would be lost: such margins are not for sums.
     """
     _, queries, samples = references.shape
-    n = np.empty((2, samples), np.int64)
     sum_p, sum_q = np.empty((2, 2, numbers_of_sample(queries, combine), samples))
-    for part, phi, member in margin_blocks(references, combine):
-        n_in = np.count_nonzero(member, axis=0)
-        n[:, part] = n_in, len(member) - n_in
-        for query, x in enumerate(phi.swapaxes(0, 1)):
-            small = np.exp(-np.abs(x))
-            larger = 1 / (1 + small)
-            smaller = small * larger
-            likely = x >= 0
-            p = np.where(likely, larger, smaller)
-            q = np.where(likely, smaller, larger)
-            keep = member.astype(np.float64)
-            for side in (0, 1):
-                sum_p[side, query, part] = np.einsum("mn,mn->n", p, keep)
-                sum_q[side, query, part] = np.einsum("mn,mn->n", q, keep)
-                keep = 1 - keep
-    return Confidences(n, sum_p, sum_q)
+    for part, query, phi, member in margin_blocks(references, combine):
+        small = np.exp(-np.abs(phi))
+        larger = 1 / (1 + small)
+        smaller = small * larger
+        likely = phi >= 0
+        p = np.where(likely, larger, smaller)
+        q = np.where(likely, smaller, larger)
+        keep = member.astype(np.float64)
+        for side in (0, 1):
+            sum_p[side, query, part] = np.einsum("mn,mn->n", p, keep)
+            sum_q[side, query, part] = np.einsum("mn,mn->n", q, keep)
+            keep = 1 - keep
+    return Confidences(counts(references), sum_p, sum_q)
 
 
 def sums_will_do(pool: Signals, temperature: float = 1.0) -> bool:
