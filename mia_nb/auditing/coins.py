@@ -43,22 +43,28 @@ def coin_fault(member: np.ndarray) -> str:
     if not models or samples < 2:
         columns = f"{samples} columns" if models else "no rows"
         return f"member has {columns}: coins cannot be judged on less than 2 samples"
-    repeated = models - len(np.unique(pair_ids(member)))
-    sums = member.sum(1)
-    total = int(member.sum())
-    most = (samples + int(np.abs(2 * sums - samples).max())) // 2
-    near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
-    spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
-    unusual = min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2
     advice = "a one-run audit needs independent fair coins; train the pool with split='bernoulli'"
+
+    repeated = models - len(np.unique(pair_ids(member)))
     if repeated and samples > math.log2(models**2 / CHANCE):
         return f"{repeated} of {models} masks equal another or its complement (pairs): {advice}"
-    if models * math.log(max(near, 1e-300)) < math.log(HALVES):
+
+    # how likely it is that coins lie as near to one half as the row that is furthest from it
+    sums = member.sum(1)
+    most = (samples + int(np.abs(2 * sums - samples).max())) // 2
+    as_near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
+    if models * math.log(max(as_near, 1e-300)) < math.log(HALVES):
         sizes = f"{sums.min()} to {sums.max()} members of {samples} (exact halves)"
         return f"all {models} masks have {sizes}: {advice}"
+
+    total = int(member.sum())
     if bdtr(min(total, member.size - total), member.size, 0.5) < CHANCE / 2:
         share = f"{total / member.size:.1%} of the mask are members, too far from one half"
         return f"{share}: {advice}"
+
+    # of coins the number of models that saw a sample has the variance models / 4
+    spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
+    unusual = min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2
     if models > 1 and unusual:
         varies = f"varies {spread / samples:.2f} times as much as with coins"
         return f"the number of models that saw a sample {varies}: {advice}"

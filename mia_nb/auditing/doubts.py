@@ -92,8 +92,8 @@ def _above_chance(named: np.ndarray, labels: np.ndarray) -> float:
 
 
 def refuse_other_masks(signals: Signals) -> None:
-    """Members' margins are not far below non-members', and no other order of `member`'s rows fits
-    the margins, less their mean, better.
+    """ValueError where members' margins lie far below non-members' in every model, or where another
+    order of `member`'s rows fits the margins, less their mean, far better.
     """
     from scipy.optimize import linear_sum_assignment
 

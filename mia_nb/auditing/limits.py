@@ -20,10 +20,8 @@ WANTED = (
     'wanted METRIC>LIMIT with METRIC auc, advantage, tpr@FPR or epsilon, e.g. "tpr@0.01>0.05" or'
     ' "auc>0.6"'
 )
-FORM = re.compile(
-    r"\s*(auc|advantage|epsilon|tpr@([0-9.]+(?:e-?[0-9]+)?))\s*>\s*([0-9.]+(?:e-?[0-9]+)?)\s*",
-    re.IGNORECASE,
-)
+NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e-?[0-9]+)?)"
+FORM = re.compile(rf"\s*(auc|advantage|epsilon|tpr@{NUMBER})\s*>\s*{NUMBER}\s*", re.IGNORECASE)
 # with 2, Student's t has one degree of freedom, and at 1 - 0.05 / attacks no limit is ever decided
 PAIRS = 3
 UNDECLARED = (
@@ -67,12 +65,11 @@ def _limit_of(text: str) -> Limit:
     """The limit that one text states."""
     start = f'limit "{text}": '
     match = FORM.fullmatch(text)
-    try:
-        name = match[1].lower()
-        fpr = match[2] and float(match[2])
-        value = float(match[3])
-    except (TypeError, ValueError):
-        raise ValueError(f"{start}{WANTED}") from None
+    if match is None:
+        raise ValueError(f"{start}{WANTED}")
+    name = match[1].lower()
+    fpr = None if match[2] is None else float(match[2])
+    value = float(match[3])
     if not math.isfinite(value):
         raise ValueError(f"{start}nothing lies above it; wanted a finite limit")
     if fpr is not None and not 0 < fpr < 1:

@@ -184,11 +184,13 @@ def estimator(model: object, known: list | None = None) -> Callable | None:
     ways = _ways(model)
     if declared is None or not ways:
         return None
-    named = np.asarray(declared).tolist() if np.ndim(declared) == 1 else list(declared)
-    if np.ndim(declared) != 1 or named not in (list(range(len(named))), known):
+    is_list = np.ndim(declared) == 1  # of several outputs there is a list each
+    named = np.asarray(declared).tolist() if is_list else list(declared)
+    numbers = list(range(len(named)))
+    if not is_list or named not in (numbers, known):
+        wanted = f"{shown(known)} or class numbers" if known else "class numbers"
         raise ValueError(
-            f"the estimator's classes are {shown(named)}; wanted {shown(known) if known else ''}"
-            f"{' or ' if known else ''}class numbers from 0: train it on"
+            f"the estimator's classes are {shown(named)}; wanted {wanted} from 0: train it on"
             " np.unique(y, return_inverse=True)[1]"
         )
     if ways[0] == "predict_proba":

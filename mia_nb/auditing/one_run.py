@@ -98,9 +98,12 @@ def one_run_epsilon(
 
 
 def _steinke(m: int, r: int, v: int, delta: float, alpha: float) -> float:
-    """(S(v-i) - S(v)) / i is a mean of the pmf over the i values below v. The pmf has one peak, so
+    """The bound of `one_run_epsilon`.
+
+    (S(v-i) - S(v)) / i is a mean of the pmf over the i values below v. The pmf has one peak, so
     that the means rise until one exceeds the next value of the pmf, and fall from there: bisection
-    finds the largest."""
+    finds the largest.
+    """
 
     def excess(epsilon: float):
         """The p-value of these guesses at this epsilon, less alpha."""
@@ -109,15 +112,16 @@ def _steinke(m: int, r: int, v: int, delta: float, alpha: float) -> float:
         def at_least(j):
             return betaincc(r - j + 1, j, wrong) if j else 1.0
 
+        tail = at_least(v)
+        if delta == 0 or tail >= alpha:
+            return tail - alpha
+
         def mean(i):
             return (at_least(v - i) - tail) / i
 
         def past_the_peak(i):
             return at_least(v - i - 1) - at_least(v - i) < mean(i)
 
-        tail = at_least(v)
-        if delta == 0 or tail >= alpha:
-            return tail - alpha
         best = 1 + bisect_left(range(1, v), True, key=past_the_peak)
         return tail + 2 * m * delta * mean(best) - alpha
 

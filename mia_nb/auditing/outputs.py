@@ -204,9 +204,9 @@ def _per_model(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> np
 
 
 def _flags(array: np.ndarray, name: str) -> np.ndarray:
-    odd = array[~np.isin(array, (0, 1))].ravel()[:1]
-    if odd.size:
-        raise ValueError(f"{name} holds {sum(odd):g}; wanted true and false, or 1 and 0")
+    others = array[~np.isin(array, (0, 1))]
+    if others.size:
+        raise ValueError(f"{name} holds {others[0]:g}; wanted true and false, or 1 and 0")
     return array.astype(bool)
 
 

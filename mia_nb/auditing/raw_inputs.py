@@ -23,7 +23,7 @@ def raw_inputs_guard(
     values = numpy_of(x)
     if values.dtype.kind not in "biuf":
         values = numbers_of(x)
-    if values is None:
+    if values is None:  # of inputs that are all equal the guard compares the classes alone
         guard = shift_guard(np.zeros((len(y), 1)), y, member, seed=seed)
         return guard._replace(note=guard.note.replace("inputs are equal", "inputs are no numbers"))
     finite = np.isfinite(values).all()

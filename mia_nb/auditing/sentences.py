@@ -126,10 +126,12 @@ def headline(
         f"The strongest of {len(auc) - 1} attacks, {in_words(top.name)}, {says}: AUC"
         f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}."
     )
+    doubt = facts.get("doubt", "")
+    finding = finding.removeprefix(doubt).strip()  # which begins with the doubt where there is one
     sentences = (
         *facts.get("remarks", ()),
-        facts.get("doubt"),
-        finding.removeprefix(facts.get("doubt", "")).strip() or strongest,
+        doubt,
+        finding or strongest,
         f"The negative control {test}.",
         facts.get("assumed"),
     )

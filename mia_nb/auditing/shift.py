@@ -151,9 +151,10 @@ def _note(value: float, error: float, classes_p: float) -> str:
         shifts.append(f"class histograms differ (p = {classes_p:.2g})")
     if shifts:
         return f"{CONFOUNDED}: {'; '.join(shifts)}"
-    equal = "nothing could be tested: all raw inputs are equal"
-    alike = equal if math.isnan(value) else f"no shift found: {seen}"
-    return f"{alike}; classes p = {classes_p:.2g}"
+    finding = f"no shift found: {seen}"
+    if math.isnan(value):
+        finding = "nothing could be tested: all raw inputs are equal"
+    return f"{finding}; classes p = {classes_p:.2g}"
 
 
 @checked

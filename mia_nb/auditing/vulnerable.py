@@ -161,9 +161,13 @@ def null_scores(
 
 
 def _disjoint(info: dict) -> bool:
+    """Whether scores with this info say that targets and references come from disjoint pools."""
+    if "disjoint" in info:
+        return info["disjoint"]
     keys = info.get("keys") or {}
-    known = None not in (keys.get("target"), keys.get("references"))
-    return info.get("disjoint", known and keys["target"] != keys["references"])
+    target = keys.get("target")
+    references = keys.get("references")
+    return None not in (target, references) and target != references
 
 
 def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:

@@ -250,10 +250,10 @@ def junit(record: dict) -> bytes:
     names = dict.fromkeys(["the audit itself", *(limit["limit"] for limit in record["verdicts"])])
     counts = {"tests": len(names), "failures": len(failures), "skipped": len(skipped)}
     texts = {name: str(count) for name, count in counts.items()}
-    suite = ElementTree.Element("testsuite", name="mia-nb audit", **texts)
+    tests = ElementTree.Element("testsuite", name="mia-nb audit", **texts)
     for name in names:
-        case = ElementTree.SubElement(suite, "testcase", classname="mia_nb.audit", name=name)
+        case = ElementTree.SubElement(tests, "testcase", classname="mia_nb.audit", name=name)
         for kind, sentences in (("failure", failures), ("skipped", skipped)):
             if name in sentences:
                 ElementTree.SubElement(case, kind, message=escape.terminal(sentences[name]))
-    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return ElementTree.tostring(tests, encoding="utf-8", xml_declaration=True)
