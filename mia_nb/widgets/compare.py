@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from mia_nb.widgets.contrast import (
-    Measurements,
     all_but,
+    contrast_of,
     numbers,
     offered_attacks,
     offered_targets,
+    pictures_of,
     short_names,
 )
 from mia_nb.widgets.controls import Ticks, chooser, dropdown
@@ -49,7 +50,6 @@ def compare(sources: Sequence[Source]) -> Explorer:
     pools = named(list_of_sources(sources))
     if not pools:
         return message(TITLE, NOTHING)
-    measured = Measurements()
 
     def shown_of(pool: str, beside: tuple[str, ...]) -> list[Outputs]:
         """The result on top, and those that are ticked."""
@@ -59,14 +59,14 @@ def compare(sources: Sequence[Source]) -> Explorer:
     def draw(pool: str, attack: str, target: int | str, beside: tuple[str, ...]) -> View:
         """The results side by side, and the settings in which they differ."""
         shown = shown_of(pool, beside)
-        contrast = measured.contrast(shown, attack, target)
+        contrast = contrast_of(shown, attack, target)
         settings = differing_settings(shown)
         long = pd.concat(contrast.tables.values(), ignore_index=True)
         texts = by_column(numbers(long, shown[0]).merge(settings, on="family"))
         # a summary has the number of queries already
         new = [name for name in settings if name == "family" or name not in long]
         long = long.merge(settings[new], on="family")
-        figures = measured.pictures(tuple(shown), attack, target)
+        figures = pictures_of(tuple(shown), attack, target)
         return contrast.view(figures, texts, long, contrast.notes())
 
     others = tuple(pools)[1:]

@@ -11,7 +11,6 @@ from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.queries import UNAVERAGED
 from mia_nb.metrics.tables import rates_of, rows_of
 from mia_nb.plots.tables import metric_name
-from mia_nb.types import Scores
 from mia_nb.widgets.controls import attack_options
 from mia_nb.widgets.explorer import View
 from mia_nb.widgets.families import Outputs
@@ -42,26 +41,25 @@ class Contrast(NamedTuple):
         positives; ordinary network: ...; the difference: AUC +0.004 [...], paired; n0 = 898"
         """
         metric, fpr = headline(list(self.tables.values()))
-        short = short_names(outputs.name for outputs in self.tables)
-        attack = attacks.in_words(self.attack)
-        parts = []
+        rates = {}
         for outputs, table in self.tables.items():
-            words = rate_with_interval(rows_of(table, metric, fpr).iloc[0], fpr)
-            if not parts and fpr is None:
-                words = f"{attack} has {words}"
-            elif not parts:
-                words = f"{attack} finds {words} of members at {100 * fpr:g} % false positives"
-            parts.append(f"{short[outputs.name]}: {words}")
+            rates[outputs] = rate_with_interval(rows_of(table, metric, fpr).iloc[0], fpr)
+        chosen = next(iter(rates))
+        attack = attacks.in_words(self.attack)
+        if fpr is None:
+            rates[chosen] = f"{attack} has {rates[chosen]}"
+        else:
+            at = f"{100 * fpr:g} % false positives"
+            rates[chosen] = f"{attack} finds {rates[chosen]} of members at {at}"
+
+        short = short_names(outputs.name for outputs in self.tables)
+        parts = [f"{short[outputs.name]}: {words}" for outputs, words in rates.items()]
         for outputs, change in self.changes.items():
             who = "the difference"
             if len(self.changes) > 1:
                 reference = outputs.reference.name
                 who = f"{short[outputs.name]} minus {short.get(reference, reference)}"
-            if change is None:
-                parts.append(f"{who}: {UNPAIRED}")
-                continue
-            nothing = ", which may be nothing" if change["low"] <= 0 <= change["high"] else ""
-            parts.append(f"{who}: AUC {with_interval(*change, '+.3f')}, paired{nothing}")
+            parts.append(f"{who}: {change_in_words(change)}")
         sizes = [int(table["n0"].min()) for table in self.tables.values()]
         size = f"n0 = {min(sizes):,}"
         if max(sizes) > min(sizes):
@@ -129,56 +127,53 @@ class Contrast(NamedTuple):
         return View(self.sentence(), figures, texts, remarks([*notes, *flags]), saved)
 
 
-class Measurements:
-    """What explorers of outputs show of them, each made once."""
+def contrast_of(shown: Sequence[Outputs], attack: str, target: int | str) -> Contrast:
+    """These outputs, each beside its reference if it has one."""
+    tables = {}
+    changes = {}
+    for outputs in shown:
+        tables[outputs] = table_of(outputs, attack, target)
+        if outputs.reference is not None:
+            changes[outputs] = auc_gain(outputs, attack, target)
+    return Contrast(attack, tables, changes)
 
-    def __init__(self):
-        self._scores = lru_cache(SCORES_KEPT)(Outputs.scores)
-        self.table = lru_cache(VIEWS_KEPT)(self._table)
-        self._change = lru_cache(VIEWS_KEPT)(self._auc_gain)
-        self.pictures = lru_cache(VIEWS_KEPT)(self._side_by_side)
 
-    def contrast(self, shown: Sequence[Outputs], attack: str, target: int | str) -> Contrast:
-        """These outputs, each beside its reference if it has one."""
-        tables = {}
-        changes = {}
-        for outputs in shown:
-            tables[outputs] = self.table(outputs, attack, target)
-            if outputs.reference is not None:
-                changes[outputs] = self._change(outputs, attack, target)
-        return Contrast(attack, tables, changes)
+scores_of = lru_cache(SCORES_KEPT)(Outputs.scores)
 
-    def _target_scores(self, outputs: Outputs, attack: str, target: int | str) -> Scores:
-        return only(self._scores(outputs, attack), target)
 
-    def _table(self, outputs: Outputs, attack: str, target: int | str) -> pd.DataFrame:
-        """The rows of `mia.summary`, under the name of the outputs."""
-        scores = self._target_scores(outputs, attack, target)
-        table = metrics.summary({attack: scores}, n_resamples=RESAMPLES)
-        if outputs.energy is not None:
-            table = metrics.with_operations(table, scores, outputs.source.info["operations"])
-        table = table[table["attack"] == attack].reset_index(drop=True)
-        table.insert(0, "family", outputs.name)
-        return table
+@lru_cache(VIEWS_KEPT)
+def table_of(outputs: Outputs, attack: str, target: int | str) -> pd.DataFrame:
+    """The rows of `mia.summary`, under the name of the outputs."""
+    scores = only(scores_of(outputs, attack), target)
+    table = metrics.summary({attack: scores}, n_resamples=RESAMPLES)
+    if outputs.energy is not None:
+        table = metrics.with_operations(table, scores, outputs.source.info["operations"])
+    table = table[table["attack"] == attack].reset_index(drop=True)
+    table.insert(0, "family", outputs.name)
+    return table
 
-    def _auc_gain(self, outputs: Outputs, attack: str, target: int | str) -> pd.Series | None:
-        """AUC minus the reference's: value, low, high; None where the two cannot be paired."""
-        reference = outputs.reference
-        scores = self._target_scores(outputs, attack, target)
-        reference_scores = self._target_scores(reference, attack, target)
-        if not same_images(outputs.source, reference.source):
-            return None
-        if not same_masks(scores, reference_scores):
-            return None
-        return metrics.difference(scores, reference_scores, (), n_resamples=RESAMPLES).loc["auc"]
 
-    def _side_by_side(self, shown: tuple[Outputs, ...], attack: str, target: int | str) -> dict:
-        """Histogram and ROC of these outputs, by their short names."""
-        short = short_names(outputs.name for outputs in shown)
-        scores = {
-            short[outputs.name]: self._target_scores(outputs, attack, target) for outputs in shown
-        }
-        return side_by_side(scores, attack)
+@lru_cache(VIEWS_KEPT)
+def auc_gain(outputs: Outputs, attack: str, target: int | str) -> pd.Series | None:
+    """AUC minus the reference's: value, low, high; None where the two cannot be paired."""
+    reference = outputs.reference
+    scores = only(scores_of(outputs, attack), target)
+    reference_scores = only(scores_of(reference, attack), target)
+    if not same_images(outputs.source, reference.source):
+        return None
+    if not same_masks(scores, reference_scores):
+        return None
+    return metrics.difference(scores, reference_scores, (), n_resamples=RESAMPLES).loc["auc"]
+
+
+@lru_cache(VIEWS_KEPT)
+def pictures_of(shown: tuple[Outputs, ...], attack: str, target: int | str) -> dict[str, dict]:
+    """Histogram and ROC of these outputs, by their short names."""
+    short = short_names(outputs.name for outputs in shown)
+    scores = {}
+    for outputs in shown:
+        scores[short[outputs.name]] = only(scores_of(outputs, attack), target)
+    return side_by_side(scores, attack)
 
 
 def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:
@@ -211,6 +206,14 @@ def rate_with_interval(row: pd.Series, fpr: float | None) -> str:
     value, low, high = 100 * row[["value", "low", "high"]]
     form = ".2f" if fpr < 0.01 else ".1f"
     return f"{value:{form}} % (95 %: {low:{form}}-{high:{form}})"
+
+
+def change_in_words(change: pd.Series | None) -> str:
+    """A paired difference of AUC: value, low, high; None is none."""
+    if change is None:
+        return UNPAIRED
+    nothing = ", which may be nothing" if change["low"] <= 0 <= change["high"] else ""
+    return f"AUC {with_interval(*change, '+.3f')}, paired{nothing}"
 
 
 def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
@@ -261,4 +264,5 @@ def offered_targets(shown: Sequence[Outputs]) -> list[int | str]:
 
 
 def all_but(names: Iterable[str], name: str) -> tuple[str, ...]:
+    """The names without this one."""
     return tuple(other for other in names if other != name)

@@ -21,7 +21,6 @@ from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named
 from mia_nb.widgets.words import NO_IMAGES, number_text, remarks, with_interval
 
 TITLE = "Vulnerable samples"
-QUESTION = "Who is exposed, and is that more than chance?"
 RIGHT = "most OUT models right"
 WRONG = "most OUT models wrong"
 
@@ -117,7 +116,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         TITLE,
         controls,
         draw,
-        question=QUESTION,
+        question="Who is exposed, and is that more than chance?",
         rows=[["sheet", "ranking"], ["margins", "traces"]],
         follow=follow,
         pools=pools,

@@ -18,8 +18,8 @@ from mia_nb.widgets.matching import (
     key_without_dropout,
     key_without_noise,
     network_name,
-    network_without_time,
     noise_off,
+    ordinary_network,
     pools_beside,
     query_count,
     query_kind,
@@ -67,14 +67,24 @@ class Family(NamedTuple):
     caption: str  # what the attacker is given
 
     @property
+    def with_references(self) -> list[Outputs]:
+        """All outputs, each before its reference if it has one."""
+        everything = []
+        for outputs in self.outputs.values():
+            everything.append(outputs)
+            if outputs.reference is not None:
+                everything.append(outputs.reference)
+        return everything
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         """Every source, references included, each once."""
-        stored = []
-        for outputs in self.outputs.values():
-            stored.append(outputs.source)
-            if outputs.reference is not None:
-                stored.append(outputs.reference.source)
-        return tuple(dict.fromkeys(stored))
+        return tuple(dict.fromkeys(outputs.source for outputs in self.with_references))
+
+    @property
+    def has_energies(self) -> bool:
+        """Whether the energy of all outputs, references included, is known."""
+        return all(outputs.energy is not None for outputs in self.with_references)
 
 
 def by_time(sources: Sequence[Source]) -> dict[str, Family]:
@@ -153,7 +163,7 @@ def _ordinary_outputs(
     spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
 ) -> Outputs | None:
     """The ordinary network beside these spiking ones, if its outputs are stored."""
-    source = network_without_time(spiking, sources, pools)
+    source = ordinary_network(spiking, sources, pools)
     if source is None:
         return None
     masked = ", same dropout" if source.info.get("input_dropout") else ""

@@ -10,7 +10,7 @@ import numpy as np
 
 from mia_nb import store
 from mia_nb.digests import digest
-from mia_nb.widgets.stored import Source
+from mia_nb.widgets.stored import Source, pools_in
 from mia_nb.widgets.words import trained
 
 # what a query is where its record says nothing
@@ -37,18 +37,21 @@ def query_count(source: Source) -> int:
     return int(source.info.get("queries") or source.signals.margin.shape[1])
 
 
-def same_images(first: Source, second: Source) -> bool:
-    """Whether the same samples of the same images were queried, as far as stored: digest, sample
-    numbers, labels.
-    """
-    digests = set()
-    for source in (first, second):
-        if source.pool is not None and source.pool.has("images.json"):
-            digests.add(source.pool.read_json("images.json", digest=str)["digest"])
-    if len(digests) > 1:
-        return False
-    labels = [source.signals.labels[source.audited] for source in (first, second)]
-    return np.array_equal(first.numbers, second.numbers) and np.array_equal(*labels)
+def has_dropout(source: Source) -> bool:
+    """Whether it was queried with input dropout of a known rate."""
+    return query_kind(source) == "dropout" and bool(source.info.get("input_dropout"))
+
+
+def flow_of(source: Source) -> dict:
+    """The equation of a network that solves one; {} for others."""
+    return source.info.get("flow") or {}
+
+
+def network_name(source: Source, timesteps: int | str, *, made: str = "") -> str:
+    """The network of so many time steps in words, made as its recipe says or as told."""
+    if not source.recipe:
+        return f"{source.label}, T = {timesteps}"
+    return trained(source.info | {"timesteps": timesteps, "pool": ""}, source.recipe, made=made)
 
 
 def comparison_key(source: Source, *, ignoring: Iterable[str] = ()) -> tuple:
@@ -63,12 +66,27 @@ def comparison_key(source: Source, *, ignoring: Iterable[str] = ()) -> tuple:
         member = source.pool.files().get("member.npy")
         numbers = source.folder.files().get("samples.npy")
         samples = [member, numbers, *source.rows, source.info.get("dataset")]
-    query = dict(PLAIN_QUERY)
-    for name in PLAIN_QUERY:
-        if source.info.get(name):
-            query[name] = source.info[name]
+    query = {name: source.info.get(name) or usual for name, usual in PLAIN_QUERY.items()}
     query["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
     return *samples, json.dumps(without(query, *ignoring), sort_keys=True)
+
+
+def key_without_dropout(source: Source) -> tuple:
+    """Equal for sources of one pool that were queried alike but for input dropout."""
+    return source.info.get("pool"), *comparison_key(
+        source, ignoring=("input_dropout", "queries", "draws")
+    )
+
+
+def key_without_noise(source: Source) -> str:
+    """Equal for sources that were trained and queried alike but for the strength of their noise."""
+    if not flow_of(source):
+        return json.dumps([source.label])
+    args = without(source.recipe.get("model_args", {}), "k")
+    recipe = without(source.recipe, "snapshots") | {"model_args": args}
+    equation = without(flow_of(source), "k", "sigma", "noise_sd")
+    query = {name: source.info.get(name) for name in SHARED_QUERY}
+    return json.dumps([recipe, equation, query], sort_keys=True, default=str)
 
 
 def architecture_key(source: Source) -> str:
@@ -81,19 +99,12 @@ def architecture_key(source: Source) -> str:
     return json.dumps([source.info.get("base"), args, source.info.get("mask_scope")])
 
 
-def network_name(source: Source, timesteps: int | str, *, made: str = "") -> str:
-    """The network of so many time steps in words, made as its recipe says or as told."""
-    if not source.recipe:
-        return f"{source.label}, T = {timesteps}"
-    return trained(source.info | {"timesteps": timesteps, "pool": ""}, source.recipe, made=made)
-
-
 def training_key(source: Source, pools: dict[str, store.Folder]) -> str:
     """Equal for pools that were trained alike but for their number of time steps."""
     recipe = without(source.recipe, "epochs", "model_args", "parent")
     args = without(source.recipe.get("model_args", {}), "timesteps")
     args["calibration"] = without(args.get("calibration") or {}, "fit_T")
-    first = ancestors(source, pools)[-1:]
+    first = parent_keys(source, pools)[-1:]
     scope = source.info.get("mask_scope")
     return json.dumps([recipe, args, network_name(source, "any"), first, scope], sort_keys=True)
 
@@ -103,32 +114,18 @@ def without(record: dict, *names: str) -> dict:
     return {name: value for name, value in record.items() if name not in names}
 
 
-def has_dropout(source: Source) -> bool:
-    """Whether it was queried with input dropout of a known rate."""
-    return query_kind(source) == "dropout" and bool(source.info.get("input_dropout"))
-
-
-def key_without_dropout(source: Source) -> tuple:
-    """Equal for sources of one pool that were queried alike but for input dropout."""
-    return source.info.get("pool"), *comparison_key(
-        source, ignoring=("input_dropout", "queries", "draws")
-    )
-
-
-def flow_of(source: Source) -> dict:
-    """The equation of a network that solves one; {} for others."""
-    return source.info.get("flow") or {}
-
-
-def key_without_noise(source: Source) -> str:
-    """Equal for sources that were trained and queried alike but for the strength of their noise."""
-    if not flow_of(source):
-        return json.dumps([source.label])
-    args = without(source.recipe.get("model_args", {}), "k")
-    recipe = without(source.recipe, "snapshots") | {"model_args": args}
-    equation = without(flow_of(source), "k", "sigma", "noise_sd")
-    query = {name: source.info.get(name) for name in SHARED_QUERY}
-    return json.dumps([recipe, equation, query], sort_keys=True, default=str)
+def same_images(first: Source, second: Source) -> bool:
+    """Whether the same samples of the same images were queried, as far as stored: digest, sample
+    numbers, labels.
+    """
+    digests = set()
+    for source in (first, second):
+        if source.pool is not None and source.pool.has("images.json"):
+            digests.add(source.pool.read_json("images.json", digest=str)["digest"])
+    if len(digests) > 1:
+        return False
+    labels = [source.signals.labels[source.audited] for source in (first, second)]
+    return np.array_equal(first.numbers, second.numbers) and np.array_equal(*labels)
 
 
 def noise_off(source: Source, sources: Sequence[Source]) -> Source | None:
@@ -149,50 +146,26 @@ def noise_off(source: Source, sources: Sequence[Source]) -> Source | None:
     return None
 
 
-def pools_beside(sources: Sequence[Source]) -> dict[str, store.Folder]:
-    """Every pool beside these, by the first twelve letters of its key: a parent need not have been
-    queried.
-    """
-    roots = {source.pool.path.parent for source in sources if source.pool is not None}
-    pools = {}
-    for root in roots:
-        for folder in store.folders(root, "pool"):
-            pools[folder.path.name.rsplit("-", 1)[1]] = folder
-    return pools
-
-
-def ancestors(source: Source, pools: dict[str, store.Folder]) -> list[str]:
-    """Keys of the pools that this one was derived from, the nearest first."""
-    keys: list[str] = []
-    folder = source.pool
-    # of a damaged parent nothing more is known
-    with contextlib.suppress(ValueError, OSError, KeyError):
-        while folder is not None and (key := folder.recipe.get("parent")):
-            keys.append(key)
-            folder = pools.get(key[:12])
-    return keys
-
-
-def network_without_time(
+def ordinary_network(
     spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
 ) -> Source | None:
     """The ordinary network beside these spiking ones: one that any of them was made from, before
     others of the same architecture.
     """
     for network in spiking:
-        source = ancestor(network, sources, pools)
+        source = parent_network(network, sources, pools)
         if source is not None:
             return source
-    return ordinary_network(spiking[-1], sources)
+    return same_architecture(spiking[-1], sources)
 
 
-def ancestor(
+def parent_network(
     spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]
 ) -> Source | None:
     """The network that a spiking one was made from, queried in the same way; of shipped ones, whose
     parents are not stored, the first models of its recipe.
     """
-    keys = ancestors(spiking, pools)
+    keys = parent_keys(spiking, pools)
     made_from = without(spiking.info.get("made_from") or {}, "num_models")
     for source in reversed(sources):
         if source.info.get("timesteps"):
@@ -215,7 +188,7 @@ def _first_models(source: Source, count: int) -> Source:
     return Source(source.label, signals, info=source.info, classes=source.classes)
 
 
-def ordinary_network(spiking: Source, sources: Sequence[Source]) -> Source | None:
+def same_architecture(spiking: Source, sources: Sequence[Source]) -> Source | None:
     """The newest network without time and of the same architecture that was queried in the same
     way.
     """
@@ -228,3 +201,26 @@ def ordinary_network(spiking: Source, sources: Sequence[Source]) -> Source | Non
         if comparison_key(source) == wanted:
             return source
     return None
+
+
+def parent_keys(source: Source, pools: dict[str, store.Folder]) -> list[str]:
+    """Keys of the pools that this one was derived from, the nearest first."""
+    keys: list[str] = []
+    folder = source.pool
+    # of a damaged parent nothing more is known
+    with contextlib.suppress(ValueError, OSError, KeyError):
+        while folder is not None and (key := folder.recipe.get("parent")):
+            keys.append(key)
+            folder = pools.get(key[:12])
+    return keys
+
+
+def pools_beside(sources: Sequence[Source]) -> dict[str, store.Folder]:
+    """Every pool beside these, by the first twelve letters of its key: a parent need not have been
+    queried.
+    """
+    roots = {source.pool.path.parent for source in sources if source.pool is not None}
+    pools = {}
+    for root in roots:
+        pools |= pools_in(root)
+    return pools

@@ -43,7 +43,6 @@ from mia_nb.widgets.stored import NOTHING, Source, list_of_sources, named
 from mia_nb.widgets.words import NO_IMAGES, NOT_MEASURABLE, number_text, remarks, with_interval
 
 TITLE = "One sample, two worlds"
-QUESTION = "What would this model output if it had not seen the image?"
 THUMBNAILS = 24
 DOTS = 3000  # points of the scatter, which is sent again with every sample
 RING = {  # scattergl like the points: browsers draw scattergl above all other traces
@@ -151,8 +150,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
             margins_of_models(source, sample, None if truth else target),
         )
 
-    # Only what holds for any pool stands here. `follow` fills in the rest, and its errors are shown
-    # in place.
+    # options that depend on the pool are filled in by `follow`, whose errors the explorer shows
     controls = {
         "pool": chooser("pool", pools),
         "target": dropdown("target", [0], 0),
@@ -172,7 +170,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
         TITLE,
         controls,
         draw,
-        question=QUESTION,
+        question="What would this model output if it had not seen the image?",
         rows=[["scatter", "margins"], ["image", "traces"], ["subset"]],
         follow=follow,
         pools=pools,

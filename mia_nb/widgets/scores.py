@@ -4,7 +4,7 @@ numbers.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,6 @@ from mia_nb.widgets.stored import ALL, NOTHING, Source, list_of_sources, named, 
 from mia_nb.widgets.words import ORACLE, number_text, remarks, with_interval
 
 TITLE = "Scores and ROC"
-QUESTION = "Where would you put the threshold, and what does it cost?"
 PRIORS = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 BOTH = "numbers and star: one threshold for all targets; the curve: a threshold for each"
 BAND = "the interval is that of the curve's band, which is wider than a table's"
@@ -61,43 +60,16 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     if not pools:
         return message(TITLE, NOTHING)
 
-    @cache
-    def rates(pool: str, attack: str, target: int | str) -> Rates:
-        return Rates(only(pools[pool].scores(attack), target))
-
-    @cache
-    def pictures(
-        pool: str, attack: str, target: int | str, others: tuple[str, ...]
-    ) -> tuple[dict, dict]:
-        """Histogram and ROC without the threshold's marks."""
-        names = dict.fromkeys((attack, *others))
-        drawn = {name: only(pools[pool].scores(name), target) for name in names}
-        area = rates(pool, attack, target).auc["value"]
-        title = (
-            f"{in_words(attack)}: a random member outscores a random non-member in {area:.1%} of"
-            " cases"
-        )
-        histogram = with_layout(ranked(drawn[attack], bins=100), **LINED)
-        roc = plain(plots.roc_pair(drawn))
-        return with_title(histogram, title), with_title(roc, f"AUC {area:.3f}; star: the threshold")
-
-    def dragged(x: float, values: dict) -> dict:
-        """The threshold of the grid that is next to where the line was dragged to."""
-        attack_rates = rates(values["pool"], values["attack"], values["target"])
-        place = rank_of(attack_rates.scores)
-        return {"threshold": min(attack_rates.grid(), key=lambda t: abs(place(t) - x))}
-
     def offered(pool: str) -> tuple[str, ...]:
         return tuple(attacks or pools[pool].attacks())
 
+    def marks(pool: str, attack: str, target: int | str) -> list[tuple[str, float]]:
+        return rates_of(pools[pool], attack, target).marks()
+
     def start(pool: str, attack: str, target: int | str) -> float:
         """The threshold whose false-positive rate is nearest to the wanted one."""
-        attack_rates = rates(pool, attack, target)
-
-        def distance(threshold: float) -> float:
-            return abs(attack_rates.at(threshold).fpr - at)
-
-        return min(attack_rates.grid(), key=distance)
+        rates = rates_of(pools[pool], attack, target)
+        return min(rates.grid(), key=lambda threshold: abs(rates.at(threshold).fpr - at))
 
     def draw(
         pool: str,
@@ -108,12 +80,13 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         prior: str,
     ) -> View:
         """Scores of both sides, the ROC, and what this threshold costs."""
-        attack_rates = rates(pool, attack, target)
-        outcome = attack_rates.at(threshold)
+        source = pools[pool]
+        rates = rates_of(source, attack, target)
+        outcome = rates.at(threshold)
         accused = outcome.true_positives + outcome.false_positives
         ppv = metrics.ppv(outcome.tpr, outcome.fpr, PRIORS[prior]) if accused else np.nan
-        histogram, roc = pictures(pool, attack, target, compare)
-        line = float(rank_of(attack_rates.scores)(threshold))
+        histogram, roc = pictures_of(source, attack, target, compare)
+        line = float(rank_of(rates.scores)(threshold))
         figures = {
             "histogram": with_line(histogram, line, editable=True),
             "roc": with_star(roc, outcome.fpr, outcome.tpr),
@@ -123,14 +96,21 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             notes.append(BOTH)
         notes.append(BAND)
         return View(
-            sentence(attack, attack_rates, outcome, prior, ppv),
+            sentence(attack, rates, outcome, prior, ppv),
             figures,
-            pd.DataFrame([shown_row(attack_rates, outcome, prior, ppv)]),
-            remarks([*notes, *attack_rates.scores.info["flags"]]),
-            pd.DataFrame([saved_row(attack, attack_rates, outcome, prior, ppv)]),
+            pd.DataFrame([shown_row(rates, outcome, prior, ppv)]),
+            remarks([*notes, *rates.scores.info["flags"]]),
+            pd.DataFrame([saved_row(attack, rates, outcome, prior, ppv)]),
         )
 
-    controls = {  # filled by what they follow, where a damaged source is a message
+    def dragged(x: float, values: dict) -> dict:
+        """The threshold of the grid that is next to where the line was dragged to."""
+        rates = rates_of(pools[values["pool"]], values["attack"], values["target"])
+        place = rank_of(rates.scores)
+        return {"threshold": min(rates.grid(), key=lambda threshold: abs(place(threshold) - x))}
+
+    # options that depend on the pool are filled in by `follow`, whose errors the explorer shows
+    controls = {
         "pool": chooser("pool", pools),
         "target": dropdown("target", [ALL], ALL),
         "attack": dropdown("attack"),
@@ -142,16 +122,13 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         "target": {"options": lambda pool: pools[pool].targets},
         "attack": {"options": lambda pool: attack_options(offered(pool))},
         "compare": {"options": lambda pool, attack: [x for x in offered(pool) if x != attack]},
-        "threshold": {
-            "options": lambda pool, attack, target: rates(pool, attack, target).marks(),
-            "value": start,
-        },
+        "threshold": {"options": marks, "value": start},
     }
     return Explorer(
         TITLE,
         controls,
         draw,
-        question=QUESTION,
+        question="Where would you put the threshold, and what does it cost?",
         rows=[["histogram"], ["roc"]],
         follow=follow,
         pools=pools,
@@ -234,46 +211,68 @@ class Rates:
         return [(f"{100 * x:.3g} %", t) for x, t in zip(fpr, thresholds, strict=True)]
 
 
-def sentence(attack: str, attack_rates: Rates, outcome: Outcome, prior: str, ppv: float) -> str:
+@lru_cache(16)
+def rates_of(source: Source, attack: str, target: int | str) -> Rates:
+    """The rates of one attack on one target, or on all."""
+    return Rates(only(source.scores(attack), target))
+
+
+@lru_cache(16)
+def pictures_of(
+    source: Source, attack: str, target: int | str, others: tuple[str, ...]
+) -> tuple[dict, dict]:
+    """Histogram and ROC without the threshold's marks; in the ROC other attacks, too."""
+    names = dict.fromkeys((attack, *others))
+    drawn = {name: only(source.scores(name), target) for name in names}
+    area = rates_of(source, attack, target).auc["value"]
+    title = (
+        f"{in_words(attack)}: a random member outscores a random non-member in {area:.1%} of cases"
+    )
+    histogram = with_layout(ranked(drawn[attack], bins=100), **LINED)
+    roc = plain(plots.roc_pair(drawn))
+    return with_title(histogram, title), with_title(roc, f"AUC {area:.3f}; star: the threshold")
+
+
+def sentence(attack: str, rates: Rates, outcome: Outcome, prior: str, ppv: float) -> str:
     """What the threshold finds, and how many of those accused are members."""
     interval = f"95 %: {100 * outcome.low:.1f}-{100 * outcome.high:.1f}"
     result = (
         f"{in_words(attack)} finds {100 * outcome.tpr:.1f} % of members at"
         f" {100 * outcome.fpr:.3g} % false positives ({interval}),"
-        f" n0 = {attack_rates.n0.min():,}"
+        f" n0 = {rates.n0.min():,}"
     )
     parts = [result]
     if not np.isnan(ppv):
         parts.append(f"at a prior of {prior}, {100 * ppv:.3g} % of those accused are members")
-    if outcome.fpr * attack_rates.n0.min() < 10:
+    if outcome.fpr * rates.n0.min() < 10:
         parts.append("below resolution: fewer than ten false positives")
     return "; ".join(parts)
 
 
-def shown_row(attack_rates: Rates, outcome: Outcome, prior: str, ppv: float) -> dict:
+def shown_row(rates: Rates, outcome: Outcome, prior: str, ppv: float) -> dict:
     """The row on the page."""
     return {
         "threshold (score)": f"{outcome.threshold:.4g}",
         "TPR": with_interval(outcome.tpr, outcome.low, outcome.high, ".4f"),
         "FPR": f"{outcome.fpr:.4f}",
         f"PPV at prior {prior}": number_text(ppv, ".3f"),
-        "members accused": f"{outcome.true_positives:,} of {attack_rates.n1.sum():,}",
-        "false positives": f"{outcome.false_positives:,} of {attack_rates.n0.sum():,}",
-        "AUC": with_interval(*attack_rates.auc[["value", "low", "high"]]),
-        "ties": f"{attack_rates.ties:.3f}",
-        "k": attack_rates.scores.info["k"],
-        "Q": attack_rates.scores.info["queries"],
-        "targets": len(attack_rates.scores.targets),
+        "members accused": f"{outcome.true_positives:,} of {rates.n1.sum():,}",
+        "false positives": f"{outcome.false_positives:,} of {rates.n0.sum():,}",
+        "AUC": with_interval(*rates.auc[["value", "low", "high"]]),
+        "ties": f"{rates.ties:.3f}",
+        "k": rates.scores.info["k"],
+        "Q": rates.scores.info["queries"],
+        "targets": len(rates.scores.targets),
     }
 
 
 def saved_row(
-    attack: str, attack_rates: Rates, outcome: Outcome, prior: str, ppv: float
+    attack: str, rates: Rates, outcome: Outcome, prior: str, ppv: float
 ) -> dict[str, object]:
     """The row that CSV saves."""
     return {
         "attack": attack,
-        "targets": len(attack_rates.scores.targets),
+        "targets": len(rates.scores.targets),
         "threshold": outcome.threshold,
         "tpr": outcome.tpr,
         "tpr_low": outcome.low,
@@ -282,15 +281,15 @@ def saved_row(
         "prior": PRIORS[prior],
         "ppv": ppv,
         "true_positives": outcome.true_positives,
-        "members": attack_rates.n1.sum(),
+        "members": rates.n1.sum(),
         "false_positives": outcome.false_positives,
-        "non_members": attack_rates.n0.sum(),
-        "auc": attack_rates.auc["value"],
-        "auc_low": attack_rates.auc["low"],
-        "auc_high": attack_rates.auc["high"],
-        "tie_mass": attack_rates.ties,
-        "references": attack_rates.scores.info["k"],
-        "queries": attack_rates.scores.info["queries"],
+        "non_members": rates.n0.sum(),
+        "auc": rates.auc["value"],
+        "auc_low": rates.auc["low"],
+        "auc_high": rates.auc["high"],
+        "tie_mass": rates.ties,
+        "references": rates.scores.info["k"],
+        "queries": rates.scores.info["queries"],
     }
 
 

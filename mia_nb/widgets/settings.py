@@ -3,7 +3,7 @@ metric against the setting. `latency`, `dropout` and `noise` open it on their ow
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -13,12 +13,12 @@ from mia_nb.metrics.tables import rows_of
 from mia_nb.plots.tables import metric_name
 from mia_nb.widgets.contrast import (
     ENERGY_WORDS,
-    SCORES_KEPT,
-    Measurements,
-    all_but,
+    contrast_of,
     numbers,
     offered_attacks,
     offered_targets,
+    pictures_of,
+    table_of,
 )
 from mia_nb.widgets.controls import END, chooser, dropdown, steps
 from mia_nb.widgets.explorer import Explorer, View, message
@@ -67,15 +67,14 @@ def latency(sources: Sequence[Source]) -> Explorer:
         "no spiking network is stored that was queried at several time steps; make some with:"
         " mia-nb run all --preset demo"
     )
-
     return settings_explorer(
         "Latency",
         "Does an attacker learn more from more time steps?",
         by_time(list_of_sources(sources)),
         {"way": "made", "t": "steps t"},
         if_none=if_none,
-        start=lambda family: tuple(family.outputs)[(len(family.outputs) - 1) // 2],
-        horizontal_axes=("t", ENERGY),
+        start=middle,
+        against=("t", ENERGY),
         without_reference="no ordinary network with the same members was queried in this way",
     )
 
@@ -108,8 +107,8 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         by_dropout(list_of_sources(sources)),
         {"p": "p", "queries": "queries Q"},
         if_none=if_none,
-        start=lambda family: (min(family.outputs)[0], END),
-        horizontal_axes=("p", "queries"),
+        start=most_queries,
+        against=("p", "queries"),
     )
 
 
@@ -139,22 +138,34 @@ def noise(sources: Sequence[Source]) -> Explorer:
         {"sigma": "sigma", "outputs": "outputs R"},
         if_none="no model with noise was queried twice yet; make some with:"
         " mia-nb run 09_neural_de --preset tour",
-        start=lambda family: (next(iter(family.outputs))[0], END),
-        horizontal_axes=("outputs", "sigma"),
+        start=most_queries,
+        against=("outputs", "sigma"),
         without_reference="outputs with the noise off are not stored:"
         " query(pool, images, noise=False), and all else as here",
     )
+
+
+def middle(family: Family) -> tuple:
+    """The settings of the outputs in the middle."""
+    places = tuple(family.outputs)
+    return places[(len(places) - 1) // 2]
+
+
+def most_queries(family: Family) -> tuple:
+    """The first value of the first setting, with as many queries as there are."""
+    first, _ = next(iter(family.outputs))
+    return first, END
 
 
 def settings_explorer(
     title: str,
     question: str,
     families: dict[str, Family],
-    axes: dict[str, str],
+    settings: dict[str, str],
     *,
     if_none: str,
     start: Callable[[Family], tuple],
-    horizontal_axes: Sequence[str],
+    against: Sequence[str],
     without_reference: str = "",
 ) -> Explorer:
     """The explorer of families of outputs that differ in one or two settings: a setting beside its
@@ -164,32 +175,30 @@ def settings_explorer(
         title: the explorer's name
         question: what it answers, in a sentence
         families: by name
-        axes: {setting: what it is called}, in the order of a family's keys; each has a slider
+        settings: {setting: what it is called}, in the order of a family's keys; each has a slider
         if_none: the message where there is no family
         start: gives the settings that are shown first of a family
-        horizontal_axes: settings that may stand on the horizontal axis, the default first, and
-            "energy", which is offered where it is known of all outputs
+        against: settings that may stand on the horizontal axis, the default first, and "energy",
+            which is offered where it is known of all outputs
         without_reference: a remark beside outputs that have no reference
     """
     if not families:
         return message(title, if_none)
-    measured = Measurements()
-
-    # a family may have more outputs than tables are kept
-    @lru_cache(SCORES_KEPT)
-    def family_table(pool: str, attack: str, target: int | str) -> pd.DataFrame:
-        """The long table of a family, with a column for each setting."""
-        tables = []
-        for place, outputs in families[pool].outputs.items():
-            settings = dict(zip(axes, place, strict=True))
-            table = measured.table(outputs, attack, target)
-            tables.append(table.assign(**settings, energy=outputs.energy))
-        return pd.concat(tables, ignore_index=True)
 
     def shown_of(pool: str, **values: object) -> list[Outputs]:
-        """The chosen setting, and its reference if it has one."""
-        chosen = families[pool].outputs[tuple(values[name] for name in axes)]
+        """The chosen outputs, and their reference if they have one."""
+        chosen = families[pool].outputs[tuple(values[name] for name in settings)]
         return [chosen] if chosen.reference is None else [chosen, chosen.reference]
+
+    @cache  # a family may have more outputs than `table_of` keeps tables
+    def family_table(pool: str, attack: str, target: int | str) -> pd.DataFrame:
+        """The long table of a family, with a column for each setting and for the energy."""
+        tables = []
+        for place, outputs in families[pool].outputs.items():
+            columns = dict(zip(settings, place, strict=True))
+            table = table_of(outputs, attack, target)
+            tables.append(table.assign(**columns, energy=outputs.energy))
+        return pd.concat(tables, ignore_index=True)
 
     def draw(
         pool: str,
@@ -199,41 +208,40 @@ def settings_explorer(
         along: str,
         **place: object,
     ) -> View:
-        """The setting beside its reference, their difference, and a metric along one setting."""
+        """The outputs at this place beside their reference, and a metric along one setting."""
         family = families[pool]
         shown = shown_of(pool, **place)
-        contrast = measured.contrast(shown, attack, target)
-        along_all = family_table(pool, attack, target)
-        references = []
-        for outputs in shown[1:]:
-            references.append(contrast.tables[outputs].assign(energy=outputs.energy))
+        chosen, *others = shown
+        contrast = contrast_of(shown, attack, target)
+        table = family_table(pool, attack, target)
+        references = [contrast.tables[other].assign(energy=other.energy) for other in others]
 
-        lines = curve(along_all, references, axes, along, show, attack)
-        chosen = place.get(along, shown[0].energy)  # of a setting, or the energy
-        if is_number(chosen):
-            lines = with_line(lines, chosen)
-        figures = measured.pictures(tuple(shown), attack, target)
+        lines = curve(table, references, settings, along, show, attack)
+        here = place.get(along, chosen.energy)
+        if is_number(here):
+            lines = with_line(lines, here)
+        figures = pictures_of(tuple(shown), attack, target)
         histogram = with_layout(figures["histogram"], legend=INSIDE)
         figures = figures | {"histogram": histogram, "curve": lines}
 
-        long = pd.concat([along_all, *references], ignore_index=True)
-        texts = numbers(on_one_line(long, place, along), shown[0])
+        long = pd.concat([table, *references], ignore_index=True)
+        texts = numbers(on_one_line(long, place, along), chosen)
         notes = contrast.notes(caption=family.caption, tried=len(family.outputs))
-        if len(shown) == 1:
+        if not references:
             notes.append(without_reference)
         return contrast.view(figures, texts, long, notes)
 
     def clicked(number: int, values: dict) -> dict:
         """The settings of a point of the curve."""
         place = tuple(families[values["pool"]].outputs)[number]
-        return dict(zip(axes, place, strict=True))
+        return dict(zip(settings, place, strict=True))
 
     controls = {"pool": chooser("pool", families)}
     follow = {}
     first = start(next(iter(families.values())))
-    for number, (name, words) in enumerate(axes.items()):
+    for number, (name, words) in enumerate(settings.items()):
         controls[name] = steps(words, [first[number]], first[number])
-        follow[name] = offered_settings(families, tuple(axes), number)
+        follow[name] = offered_settings(families, tuple(settings), number)
     controls |= {
         "attack": dropdown("attack"),
         "target": dropdown("target"),
@@ -243,7 +251,7 @@ def settings_explorer(
     follow |= {
         "attack": {"options": lambda **values: offered_attacks(shown_of(**values))},
         "target": {"options": lambda **values: offered_targets(shown_of(**values))},
-        "along": {"options": lambda pool: offered_axes(families[pool], axes, horizontal_axes)},
+        "along": {"options": lambda pool: offered_axes(families[pool], settings, against)},
     }
     return Explorer(
         title,
@@ -259,39 +267,13 @@ def settings_explorer(
     )
 
 
-def offered_axes(
-    family: Family, axes: dict[str, str], horizontal_axes: Sequence[str]
-) -> list[tuple[str, str]]:
-    """What may stand on the horizontal axis of this family, in words and by key."""
-    offered = []
-    for name in horizontal_axes:
-        if name != ENERGY or has_all_energies(family):
-            offered.append((axes.get(name, ENERGY_WORDS), name))
-    return offered
-
-
-def has_all_energies(family: Family) -> bool:
-    """Whether the energy of every output of a family, and of its references, is known."""
-    for outputs in family.outputs.values():
-        if outputs.energy is None:
-            return False
-        if outputs.reference is not None and outputs.reference.energy is None:
-            return False
-    return True
-
-
-def is_number(value: object) -> bool:
-    """Whether a setting lies on an axis."""
-    return isinstance(value, int | float)
-
-
-def offered_settings(families: dict[str, Family], axes: tuple[str, ...], number: int) -> dict:
-    """What the slider of a setting follows: the pool, and the settings before it."""
-    axis = axes[number]
+def offered_settings(families: dict[str, Family], settings: tuple[str, ...], number: int) -> dict:
+    """What the slider of setting `number` follows: the pool, and the settings before it."""
+    setting = settings[number]
 
     def options(pool: str, **values: object) -> list:
         """The values that outputs of this pool take at the settings chosen before."""
-        before = tuple(values[name] for name in axes[:number])
+        before = tuple(values[name] for name in settings[:number])
         places = [place for place in families[pool].outputs if place[:number] == before]
         offered = dict.fromkeys(place[number] for place in places)
         return [(setting_text(value), value) for value in offered]
@@ -301,7 +283,7 @@ def offered_settings(families: dict[str, Family], axes: tuple[str, ...], number:
         else the first.
         """
         offered = [value for _, value in options(**values)]
-        wanted = values[axis]
+        wanted = values[setting]
         if wanted in offered:
             return wanted
         below = []
@@ -316,11 +298,22 @@ def offered_settings(families: dict[str, Family], axes: tuple[str, ...], number:
     }
 
 
+def offered_axes(
+    family: Family, settings: dict[str, str], against: Sequence[str]
+) -> list[tuple[str, str]]:
+    """What may stand on the horizontal axis of this family, in words and by key."""
+    offered = []
+    for name in against:
+        if name != ENERGY or family.has_energies:
+            offered.append((settings.get(name, ENERGY_WORDS), name))
+    return offered
+
+
 def curve(
     table: pd.DataFrame,
     references: Sequence[pd.DataFrame],
-    axes: dict[str, str],
-    x: str,
+    settings: dict[str, str],
+    along: str,
     show: tuple[str, float | None],
     attack: str,
 ) -> dict:
@@ -328,27 +321,23 @@ def curve(
     is dashed. Against energy, where the reference has its place too, points say their last setting.
     """
     rows = rows_of(table, *show)
-    others = all_but(axes, x)
-    names = [""] * len(rows)
-    if others:
-        names = [_line_name(axes[others[0]], value) for value in rows[others[0]]]
-    rows = rows.assign(line=names)
+    rows = rows.assign(line=line_names(rows, settings, along))
     levels = None
     if references:
         levels = rows_of(pd.concat(references), *show)
         levels = levels.assign(line=levels["family"])
     drawn = rows
-    if x == ENERGY:
+    if along == ENERGY:
         drawn = pd.concat([rows, levels])
         levels = None
-    x_title = axes.get(x, ENERGY_WORDS)
+    x_title = settings.get(along, ENERGY_WORDS)
     metric = metric_name(*show) if show[1] else metric_name(show[0])
     sizes = f"{rows['targets'].iloc[0]} targets, n0 = {rows['n0'].min():,}"
     figure = plots.lines(
         drawn,
-        x,
+        along,
         levels=levels,
-        log=x in LOGARITHMIC,
+        log=along in LOGARITHMIC,
         shares=show[0] != "auc",
         x_title=x_title,
         y_title=metric,
@@ -356,45 +345,67 @@ def curve(
         caption=f"bars and bands 95 %; {sizes}",
         height=440,
     ).update_layout(meta="click a point")
-    _number_points(figure, rows, x, last=next(reversed(axes)))
+    number_points(figure, rows, along)
+    if along == ENERGY:
+        label_points(figure, rows, list(settings)[-1])
     return plain(figure)
 
 
-def _number_points(figure: go.Figure, rows: pd.DataFrame, x: str, *, last: str) -> None:
-    """Let a click on a point tell which row it is of; a hover still says the setting."""
-    places = {}
-    for number, (line, value) in enumerate(zip(rows["line"], rows[x], strict=True)):
-        places[line, value] = number
+def line_names(rows: pd.DataFrame, settings: dict[str, str], along: str) -> list[str]:
+    """The line of each row, called by the value of its first setting that is not the axis."""
+    others = [name for name in settings if name != along]
+    if not others:
+        return [""] * len(rows)
+    names = []
+    for value in rows[others[0]]:
+        # words say themselves what they are, numbers of what
+        is_word = isinstance(value, str)
+        names.append(value if is_word else f"{settings[others[0]]} = {setting_text(value)}")
+    return names
+
+
+def number_points(figure: go.Figure, rows: pd.DataFrame, along: str) -> None:
+    """Let a click on a point tell which row it is of, and a hover the setting. References, which
+    have no row, tell nothing.
+    """
+    points = zip(rows["line"], rows[along], strict=True)
+    numbers_of_points = {point: number for number, point in enumerate(points)}
     for trace in figure.data:
         if trace.customdata is None:
             continue
-        chosen = [places.get((trace.name or "", value)) for value in trace.customdata]
+        numbers = [numbers_of_points.get((trace.name or "", value)) for value in trace.customdata]
         trace.text = [setting_text(value) for value in trace.customdata]
         trace.hovertemplate = trace.hovertemplate.replace("%{customdata}", "%{text}")
-        trace.customdata = None if None in chosen else chosen
-        if x == ENERGY and trace.customdata is not None:
-            settings = rows[last].iloc[chosen]
-            trace.text = [f"{last} = {setting_text(value)}" for value in settings]
-            trace.update(mode="lines+markers+text", textposition="middle right")
+        trace.customdata = None if None in numbers else numbers
 
 
-def _line_name(setting: str, value: object) -> str:
-    """What a line is called: words say themselves what they are, numbers of what."""
-    return value if isinstance(value, str) else f"{setting} = {setting_text(value)}"
+def label_points(figure: go.Figure, rows: pd.DataFrame, setting: str) -> None:
+    """Write the setting of its row beside each point that has a number."""
+    for trace in figure.data:
+        if trace.customdata is None:
+            continue
+        values = rows[setting].iloc[list(trace.customdata)]
+        trace.text = [f"{setting} = {setting_text(value)}" for value in values]
+        trace.update(mode="lines+markers+text", textposition="middle right")
 
 
-def on_one_line(table: pd.DataFrame, place: dict, x: str) -> pd.DataFrame:
-    """The rows that share all settings but x with this place, and those of references; against
-    what is measured, all rows.
+def on_one_line(table: pd.DataFrame, place: dict, along: str) -> pd.DataFrame:
+    """The rows that share all settings but this one with this place, and those of references;
+    against what is measured, all rows.
     """
-    if x not in place:
+    if along not in place:
         return table
     for name, value in place.items():
-        if name != x:
-            table = table[table[x].isna() | (table[name] == value)]
+        if name != along:
+            table = table[table[along].isna() | (table[name] == value)]
     return table
 
 
 def setting_text(value: object) -> str:
     """A setting on a slider or in a legend."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether a setting lies on an axis."""
+    return isinstance(value, int | float)

@@ -270,7 +270,7 @@ def sources(
         A list of `Source`; [] where nothing is stored.
     """
     whole("limit", limit, 0)
-    pools = {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
+    pools = pools_in(root)
     sources: list[Source] = []
     for folder in reversed(store.folders(root, "signals")):
         if len(sources) == limit:
@@ -284,6 +284,11 @@ def sources(
             sources.append(source)
     sources.reverse()
     return sources + _shipped(pool) if shipped else sources
+
+
+def pools_in(root: str | Path) -> dict[str, store.Folder]:
+    """Every pool of a folder of results, by the first twelve letters of its key."""
+    return {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
 
 
 def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> Source | None:
