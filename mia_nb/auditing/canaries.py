@@ -67,7 +67,6 @@ def canary_arrays(
     y = _whole("y", y, classes - 1).astype(np.int64)
     able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
     size = round(share * int(able.sum()))
-    rng = np.random.default_rng([8, seed])
     if x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape:
         raise ValueError(
             f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a"
@@ -78,6 +77,7 @@ def canary_arrays(
             f"share={share} of {able.sum()} samples makes {size} canaries: wanted at least 1, at"
             " most half of them"
         )
+    rng = np.random.default_rng([8, seed])
     dealt = rng.permutation(np.flatnonzero(able))
     chosen = np.sort(dealt[:size])
     others = dealt[size : 2 * size]

@@ -310,13 +310,12 @@ def audit(
     check_bernoulli(member)
     targets = np.asarray(scores.targets, dtype=int)
     together = bool(scores.info.get("disjoint")) and len(targets) > 1
+    tests = list(zip(value, member, strict=True))
     if together:
-        groups = [(value.ravel(), member.ravel())]
-    else:
-        groups = list(zip(value, member, strict=True))
-    confidence_of_run = 1 - (1 - confidence) / (len(groups) * attempts)
-    setting = {"delta": delta, "confidence": confidence_of_run, "seed": seed}
-    runs = [one_run(*group, **setting) for group in groups]
+        tests = [(value.ravel(), member.ravel())]
+    confidence_of_test = 1 - (1 - confidence) / (len(tests) * attempts)
+    setting = {"delta": delta, "confidence": confidence_of_test, "seed": seed}
+    runs = [one_run(scored, coins, **setting) for scored, coins in tests]
     if together:
         lost = np.isnan(value).sum(1)
         table = pd.DataFrame({"canaries": value.shape[1] - lost, "left_out": lost})

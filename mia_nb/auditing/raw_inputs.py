@@ -31,7 +31,9 @@ def raw_inputs_guard(
 
 
 def samples_on_both_sides(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> str:
-    """What to say where samples of test, with their labels, are in train too; "" where few are."""
+    """What to say where samples of test, with their labels, are in train too; "" where few are,
+    ValueError where all are.
+    """
     try:
         keys = [digest(_comparable(row), label) for row, label in zip(x, y.tolist(), strict=True)]
     except ValueError as error:

@@ -243,6 +243,7 @@ def _paired(scores: Scores) -> bool:
 
 
 def _both_or_none(scores: Scores) -> np.ndarray:
+    """The scores (T, N), NaN for both targets of a pair where one of them has none."""
     value = scores.value.copy()
     for rows in rows_of_pairs(scores.pair):
         value[np.ix_(rows, np.isnan(value[rows]).any(0))] = np.nan
