@@ -46,9 +46,10 @@ def class_gaps(signals: Signals) -> pd.DataFrame:
         ValueError: for hidden membership.
     """
     need_membership(signals, "train and test accuracy need it")
-    audited, rows = ~signals.population, {}
+    audited = ~signals.population
     correct = signals.correct.mean(1)[:, audited]
     member = signals.member[:, audited]
+    rows = {}
     for label in np.unique(signals.labels[audited]):
         alike = signals.labels[audited] == label
         right = correct[:, alike]

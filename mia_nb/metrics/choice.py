@@ -101,8 +101,9 @@ def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str
 def _objective_column(objective: str) -> tuple[tuple, int]:
     """(FPRs to measure, column of the objective in `per_target_metrics`)."""
     try:
-        fpr = (float(objective.removeprefix("tpr@")),) if objective.startswith("tpr@") else ()
-        return fpr, 2 if fpr else names(()).index(objective)
+        if objective.startswith("tpr@"):
+            return (float(objective.removeprefix("tpr@")),), len(names(()))
+        return (), names(()).index(objective)
     except ValueError:
         raise ValueError(
             f"objective={objective!r} is not one of auc, advantage, tpr@0.01 (any FPR)"

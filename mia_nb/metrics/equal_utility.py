@@ -13,13 +13,13 @@ from mia_nb.checks import checked, one_of
 from mia_nb.metrics.frontier_table import (
     KEYS,
     checkpoint_name,
+    has_draws,
     mean_and_ends,
     measured_columns,
     need_columns,
     of_pairs,
     of_strongest_attack,
     value_range,
-    with_draws,
 )
 
 UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # the way each goes while a model learns
@@ -103,9 +103,9 @@ def matched(
     attack are not drawn anew; equal accuracy is not all that can be equal.
     """
     _check_matched(table, by, metric, baseline, attack)
-    drawn = with_draws(table, metric)
+    over_samples = has_draws(table, metric)
     curves = {
-        family: _curve(rows, by, metric, drawn)
+        family: _curve(rows, by, metric, over_samples)
         for family, rows in _of_attack(table, metric, attack).groupby("family", sort=False)
     }
     reason = ""
@@ -115,7 +115,7 @@ def matched(
     for level in np.atleast_1d(levels):
         rows += _at_level(float(level), curves, by, metric, baseline, confidence)
     out = pd.DataFrame(rows, columns=MATCHED).assign(
-        over_samples=drawn, by=by, metric=metric, baseline=baseline or ""
+        over_samples=over_samples, by=by, metric=metric, baseline=baseline or ""
     )
     out.attrs = {"reason": reason}
     return out
@@ -152,19 +152,6 @@ def _common_levels(curves: dict[str, Curve], by: str) -> tuple[Sequence[float], 
     )
 
 
-def highest_level(table: pd.DataFrame, a: str, b: str, by: str) -> float | None:
-    """The highest default level of `matched` that two pairs of both families reach, None without
-    one.
-    """
-    both = matched(
-        table[table["family"].isin([a, b])].drop(columns="auc_draws", errors="ignore"),
-        by=by,
-        baseline=b,
-    )
-    reached = both.loc[(both["family"] == a) & (both["difference_pairs"] >= 2), "level"]
-    return float(reached.max()) if len(reached) else None
-
-
 def _check_matched(
     table: pd.DataFrame, by: str, metric: str, baseline: str | None, attack: str
 ) -> None:
@@ -190,17 +177,18 @@ def _check_matched(
             )
 
 
-def _curve(rows: pd.DataFrame, by: str, metric: str, drawn: bool) -> Curve:
+def _curve(rows: pd.DataFrame, by: str, metric: str, over_samples: bool) -> Curve:
+    """One family, from its rows of one attack at each checkpoint."""
     steps = [step for _, step in rows.groupby("epoch")]
     queries = [
         pd.to_numeric(step["queries"]).min() if "queries" in step else np.nan for step in steps
     ]
     return Curve(
-        utility=np.array([of_pairs(step, by, False)[:, 0] for step in steps]),
-        leakage=np.array([of_pairs(step, metric, drawn) for step in steps]),
+        utility=np.array([of_pairs(step, by)[:, 0] for step in steps]),
+        leakage=np.array([of_pairs(step, metric, with_draws=over_samples) for step in steps]),
         attack=[step["attack"].iloc[0] for step in steps],
         queries=np.array(queries, float),
-        last_test_acc=of_pairs(steps[-1], "test_acc", False).mean(),
+        last_test_acc=of_pairs(steps[-1], "test_acc").mean(),
     )
 
 

@@ -67,9 +67,9 @@ def frontier(
                 " families are matched target by target, train them on the same masks and score the"
                 " same targets"
             )
-    of_rates = [
-        f"{name}_{fact}" for name in names(fpr)[2:] for fact in ("measurable", "tp", "fewer")
-    ]
+    of_rates = []
+    for x in fpr:
+        of_rates += [f"tpr@{x:g}_measurable", f"tpr@{x:g}_tp", f"tpr@{x:g}_fewer"]
     columns = ["target", *FACTS, *names(fpr), *of_rates, "n1", "n0", "queries"]
     tables = []
     for key, scores in flat.items():
@@ -77,9 +77,8 @@ def frontier(
         table.insert(1, "pair", numbered(scores.pair))
         if n_resamples:
             drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed)
-            table = table.assign(
-                **{f"{name}_draws": list(values.T) for name, values in drawn.items()}
-            )
+            draws = {f"{name}_draws": list(values.T) for name, values in drawn.items()}
+            table = table.assign(**draws)
         tables.append(pd.DataFrame([key] * len(table), columns=KEYS).join(table))
     return pd.concat(tables, ignore_index=True)
 
@@ -104,19 +103,19 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
     """
     need_columns(table, ("auc",), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
-    drawn = with_draws(table, "auc")
+    over_samples = has_draws(table, "auc")
     sizes = [size for size in ("n1", "n0") if size in table]
     rows = []
     best = of_strongest_attack(table, "auc")
     for (family, epoch), group in best.groupby(["family", "epoch"], sort=False):
         row = {"family": family, "epoch": epoch, "attack": group["attack"].iloc[0]}
         for column in measured_columns(table):
-            row |= with_ends(column, *_of_targets(column, group, drawn))
+            row |= with_ends(column, *_mean_of_column(group, column, over_samples))
         for flag in flags:
             row[flag] = bool(group[flag].all())
         row["pairs"] = group["pair"].nunique()
         row["targets"] = len(group)
-        row["over_samples"] = drawn
+        row["over_samples"] = over_samples
         for size in sizes:
             row[size] = int(group[size].min())
         rows.append(row)
@@ -136,7 +135,7 @@ def value_range(column: str) -> tuple[float, float]:
     return (-1, 1) if column == "gap" else (0, 1)
 
 
-def with_draws(table: pd.DataFrame, metric: str) -> bool:
+def has_draws(table: pd.DataFrame, metric: str) -> bool:
     """Whether all rows hold draws of a metric over samples; ValueError where they hold different
     numbers of them.
     """
@@ -153,28 +152,31 @@ def with_draws(table: pd.DataFrame, metric: str) -> bool:
     return 0 not in sizes
 
 
-def of_pairs(rows: pd.DataFrame, column: str, drawn: bool) -> np.ndarray:
-    """(pairs, 1 + n_resamples): means over the targets of each pair, pairs ascending; then their
-    values on resampled samples.
+def of_pairs(rows: pd.DataFrame, column: str, *, with_draws: bool = False) -> np.ndarray:
+    """(pairs, 1): means over the targets of each pair, pairs ascending. With draws (pairs, 1 +
+    n_resamples): then the same on resampled samples.
     """
     values = rows[[column]].to_numpy(float)
-    if drawn:
+    if with_draws:
         values = np.hstack([values, np.stack(rows[f"{column}_draws"])])
     pairs, unit = np.unique(rows["pair"], return_inverse=True)
     return np.stack([values[unit == i].mean(0) for i in range(len(pairs))])
 
 
-def _of_targets(column: str, rows: pd.DataFrame, drawn: bool) -> tuple[float, float, float]:
+def _mean_of_column(
+    rows: pd.DataFrame, column: str, over_samples: bool
+) -> tuple[float, float, float]:
     """(mean, low, high) of a column, of a metric as in `summary`; NaN ends with one pair, which
     says nothing of training.
     """
     if column in FACTS:
-        mean, *ends = mean_and_ends(of_pairs(rows, column, False))
+        mean, *ends = mean_and_ends(of_pairs(rows, column))
         return mean, *np.clip(ends, *value_range(column))
+    mean = float(rows[column].mean())
     if rows["pair"].nunique() < 2:
-        return float(rows[column].mean()), np.nan, np.nan
-    resampled = np.stack(rows[f"{column}_draws"], 1) if drawn else None
-    return float(rows[column].mean()), *metric_interval(column, rows, resampled)
+        return mean, np.nan, np.nan
+    resampled = np.stack(rows[f"{column}_draws"], 1) if over_samples else None
+    return mean, *metric_interval(column, rows, resampled)
 
 
 def mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -193,10 +195,12 @@ def of_strongest_attack(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     metric over targets, the first of equals.
     """
     table = table.reset_index(drop=True)
+    # each row's mean over the targets of its attack, and the first row of the largest one
     means = table.groupby(list(KEYS), sort=False)[metric].transform("mean")
     checkpoint = [table["family"], table["epoch"]]
-    strongest = means.groupby(checkpoint, sort=False).transform("idxmax")
-    return table[table["attack"].to_numpy() == table.loc[strongest, "attack"].to_numpy()]
+    row_of_largest = means.groupby(checkpoint, sort=False).transform("idxmax")
+    strongest = table.loc[row_of_largest, "attack"]
+    return table[table["attack"].to_numpy() == strongest.to_numpy()]
 
 
 def need_columns(table: pd.DataFrame, columns: tuple[str, ...], who: str) -> None:

@@ -76,8 +76,8 @@ def by_group(
             table = intervals_of_rows(per_target(part, (RATE,)), drawn)
             for metric in METRICS:
                 row |= with_ends(metric, *table.loc[metric])
-        if min(n1, n0) >= FEW:
-            compared[group] = (per_target_metrics(part, ())[:, 0], drawn["auc"])
+            if min(n1, n0) >= FEW:
+                compared[group] = (per_target_metrics(part, ())[:, 0], drawn["auc"])
         rows[group] = row | {"n1": n1, "n0": n0, "remark": _remark(n1, n0)}
     above = _above(compared, scores.pair)
     for group, row in rows.items():

@@ -142,18 +142,20 @@ def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> 
     """What the strongest attack, whose rows these are, finds at the lowest measurable rate."""
     auc = by_attack(rows, "auc").iloc[0]
     name = in_words(auc.name)
-    # an attack of your own is called by its key
-    alone = f"the {name}" if auc.name in ("attack", *NAMES) and name[0].islower() else name
-    who = (
-        f"the strongest of {attacks} attacks ({name}, picked afterwards)" if attacks > 1 else alone
-    )
+    if attacks > 1:
+        who = f"the strongest of {attacks} attacks ({name}, picked afterwards)"
+    elif auc.name in ("attack", *NAMES) and name[0].islower():
+        who = f"the {name}"
+    else:
+        who = name  # the key of an attack of your own, or a name with a capital
+    subject = "It" if measurable else who[0].upper() + who[1:]
     share, ends = _percents(auc)
-    sentence = (
-        f"{'It' if measurable else who[0].upper() + who[1:]} scores a random member above a random"
-        f" non-member {share} of the time, 95 % interval {ends}; guessing gives 50 %."
+    of_pairs = (
+        f"{subject} scores a random member above a random non-member {share} of the time, 95 %"
+        f" interval {ends}; guessing gives 50 %."
     )
     if not measurable:
-        return [sentence]
+        return [of_pairs]
     x = measurable[0]
     tpr = by_attack(rows, "tpr", x).iloc[0]
     above_chance = tpr["low"] > x
@@ -162,7 +164,7 @@ def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> 
     lines = [
         f"At {_percent(x)} false positives {who} finds {share} of the members, 95 %"
         f" interval {ends}: {times}.",
-        sentence,
+        of_pairs,
     ]
     if above_chance:
         share, least = (float(ppv(rate, x, PRIOR)) for rate in (tpr["value"], tpr["low"]))
