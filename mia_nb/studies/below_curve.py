@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from mia_nb.accounting import tradeoff
-from mia_nb.metrics.curve import clopper_pearson, counts
+from mia_nb.metrics.curve import allowed, clopper_pearson, counts
 from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
 from mia_nb.studies.contrasts import Contrast, one_pair
 from mia_nb.studies.settings import Setting
@@ -60,18 +60,21 @@ def _least_room_row(
     rooms = np.array(
         [room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))]
     )
-    least = int(rooms[:, 0].argmin())
+    room, low, high, simultaneous_low, simultaneous_high = rooms.T
+    least = int(room.argmin())
     compared = f"{contrast.compared}, {contrast.first.attack}"
     if len(rooms) > 1:
         compared += f", least of {len(rooms)} targets ({scores.targets[least]})"
-    value, low, high, simultaneous_low, simultaneous_high = rooms[least]
-    contrast = contrast._replace(compared=compared, metric=f"tpr@{x:g}")
-    row = contrast.row(value, (low, high), (simultaneous_low, simultaneous_high))
+    row = contrast._replace(compared=compared, metric=f"tpr@{x:g}").row(
+        room[least],
+        (low[least], high[least]),
+        (simultaneous_low[least], simultaneous_high[least]),
+    )
     row["outcome"] = "open"
     if not one_pair(scores):
-        if (rooms[:, 4] < 0).any():
+        if (simultaneous_high < 0).any():
             row["outcome"] = "against"
-        elif (rooms[:, 1] > 0).all():
+        elif (low > 0).all():
             row["outcome"] = "for"
     return row
 
@@ -87,7 +90,7 @@ def room_below(
     """
     tp, fp, _ = counts(score, member)
     # the lowest threshold with at most this FPR: only non-members set it
-    last = np.searchsorted(fp, np.floor(x * fp[-1] + 1e-9), side="right") - 1
+    last = np.searchsorted(fp, allowed(x, fp[-1]), side="right") - 1
     room = [float(curve(fp[last] / fp[-1])) - tp[last] / tp[-1]]
     for level in levels:
         fpr, tpr = (clopper_pearson(hits[last], hits[-1], confidence=level) for hits in (fp, tp))

@@ -145,14 +145,16 @@ def _difference_rows(
             strongest.append(max(candidates, key=lambda candidate: candidate[0].mean()))
         return strongest
 
-    together = Counter(map(_family, compared))
+    joint = Counter(map(_joint_group, compared))
     rows = []
     for contrast in compared:
-        levels = (level, 1 - (1 - level) / together[_family(contrast)])
+        levels = (level, 1 - (1 - level) / joint[_joint_group(contrast)])
         scores = settings[contrast.first]
         estimate = _ratio if contrast.ratio else _difference
-        estimated = estimate(contrast, sides(contrast, contrast.metric), scores.pair, levels)
-        row = contrast.row(*estimated)
+        value, ends, simultaneous = estimate(
+            contrast, sides(contrast, contrast.metric), scores.pair, levels
+        )
+        row = contrast.row(value, ends, simultaneous)
         if one_pair(scores):  # the intervals then cover samples only
             row["outcome"] = "open"
         two_sides = len(contrast.terms) == 2 and not contrast.ratio
@@ -162,7 +164,7 @@ def _difference_rows(
     return rows
 
 
-def _family(contrast: Contrast) -> str:
+def _joint_group(contrast: Contrast) -> str:
     """The name of the group of comparisons whose errors are controlled jointly."""
     return "needed" if contrast.needed else f"{contrast.part}, {contrast.metric}"
 

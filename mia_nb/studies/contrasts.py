@@ -126,7 +126,6 @@ def _contrasts(
     comparison: dict, a: Setting, b: Setting, settings: dict[Setting, Any]
 ) -> Iterator[Contrast]:
     """One comparison of two settings, for each of its attacks."""
-    options = {name: comparison[name] for name in Contrast._fields if name in comparison}
     if comparison.get("swap"):
         a, b = b, a
     of_models = comparison.get("metric") in OF_MODELS
@@ -135,6 +134,7 @@ def _contrasts(
     if not of_models and "attack" not in comparison and "attacks" not in comparison:
         compared += ", {attacks}"
     compared = comparison.get("compared", compared)
+    options = {name: comparison[name] for name in Contrast._fields if name in comparison}
     for attack, side_a, side_b in _sides(comparison, a, b, settings):
         words = {
             "a": a,
@@ -145,19 +145,23 @@ def _contrasts(
         }
         if of_models:  # all attacks on a model share them
             side_a, side_b = side_a[:1], side_b[:1]
-        terms = [(1, side_a)]
-        if not comparison.get("minus"):
-            terms.append((-1, side_b))
-        if "beyond" in comparison:
-            subtracted = []
-            for weight, side in terms:
-                subtracted.append((-weight, (side[0]._replace(**comparison["beyond"]),)))
-            if not all(side[0] in settings for _, side in subtracted):
-                continue
-            terms += subtracted
         options["part"] = comparison["part"].format(**words)
         options["compared"] = compared.format(**words)
-        yield Contrast(**options, terms=tuple(terms))
+        contrast = Contrast(**options, terms=_terms(comparison, side_a, side_b))
+        if contrast.settings <= settings.keys():
+            yield contrast
+
+
+def _terms(comparison: dict, side_a: tuple, side_b: tuple) -> tuple[tuple[int, tuple], ...]:
+    """The sides with their weights: a less b, and less the same "beyond" other fields."""
+    terms = [(1, side_a)]
+    if not comparison.get("minus"):
+        terms.append((-1, side_b))
+    subtracted = []
+    if "beyond" in comparison:
+        for weight, side in terms:
+            subtracted.append((-weight, (side[0]._replace(**comparison["beyond"]),)))
+    return (*terms, *subtracted)
 
 
 def _sides(

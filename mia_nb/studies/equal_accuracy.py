@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas as pd
 
-from mia_nb.metrics.equal_utility import highest_level, matched
+from mia_nb.metrics.equal_utility import matched
 from mia_nb.studies.contrasts import Contrast
 from mia_nb.studies.settings import Setting
 
@@ -33,22 +33,31 @@ def equal_accuracy_rows(
         curves = frontier[frontier["family"].isin(labels)]
         if curves["family"].nunique() != 2:
             continue
-        top = highest_level(curves, *labels, by)
+        top = _highest_level(curves, *labels, by)
         if top is not None:
             reached.append((contrast, curves, top))
     joint_level = 1 - (1 - level) / max(len(reached), 1)
     rows = []
     fewer = []
     for contrast, curves, top in reached:
-        _, baseline_side = contrast.terms[1]
-        at_top = partial(matched, curves, by=by, baseline=baseline_side[0].label, levels=[top])
+        sides = [side[0] for _, side in contrast.terms]
+        at_top = partial(matched, curves, by=by, baseline=sides[1].label, levels=[top])
         at_level = at_top(confidence=level).set_index("family")
         simultaneous = at_top(confidence=joint_level).set_index("family")
-        sides = [side[0] for _, side in contrast.terms]
         queried, queried_less = _queries(sides, at_level["queries"])
         rows.append(_row(contrast, by, at_level, simultaneous, queried))
         fewer += queried_less
     return rows, ", ".join(dict.fromkeys(fewer))
+
+
+def _highest_level(curves: pd.DataFrame, a: str, b: str, by: str) -> float | None:
+    """The highest default level of `metrics.matched` that two pairs of both families reach, None
+    without one.
+    """
+    curves = curves.drop(columns="auc_draws", errors="ignore")  # no interval is asked for
+    both = matched(curves, by=by, baseline=b)
+    reached = both.loc[(both["family"] == a) & (both["difference_pairs"] >= 2), "level"]
+    return float(reached.max()) if len(reached) else None
 
 
 def _queries(sides: list[Setting], along: pd.Series) -> tuple[list[str], list[str]]:

@@ -161,7 +161,9 @@ def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:
     built = select(selections["sdenets"], networks, selections)
     zero = select({"model": "sdenet", "k": 0, "blocks": 1}, networks, selections)
     candidates = zero or select(selections["odenets"], networks, selections)
-    nearest = [a for a, _ in _most_alike(list(product(candidates, built)))]
-    nearest = nearest or zero or select(selections["studied"], networks, selections)
+    if built and candidates:
+        nearest = [a for a, _ in _most_alike(list(product(candidates, built)))]
+    else:
+        nearest = zero or select(selections["studied"], networks, selections)
     quiet = [setting for setting in built if setting.noise_in == "neither"]
     return list(dict.fromkeys([*nearest, *quiet]))

@@ -120,7 +120,7 @@ def tables_beside(
         )
     if stands_for == "":
         stands_for = print_rules["stands_for"]
-    # the printed data set, in the spiking study with its model
+    # the printed data set, in the spiking study with its model; none has the name "nothing"
     block = [stands_for] if isinstance(stands_for, str) else list(stands_for or ["nothing"])
     data_note = f"ours is {ours}" if ours else f"ours stands for {', '.join(block)}"
     settings = {
@@ -141,13 +141,13 @@ def tables_beside(
         in_block = record_block == block
         setting = closest_setting(settings, printed, record) if in_block else None
         notes = [f"print: {note}" for note in record.get("notes", ())]
-        if setting is not None:
+        if setting is None:
+            numbers = NOT_RUN
+            notes.append("not run" if in_block else f"not run; {data_note}")
+        else:
             numbers = measured(setting)[record["metric"]]
             notes += _differences(setting, printed, record, settings[setting])
             notes.append(data_note)
-        else:
-            numbers = NOT_RUN
-            notes.append("not run" if in_block else f"not run; {data_note}")
         row = {name: record[name] for name in ("paper", "table", "dataset")}
         row |= _setting_columns(record, printed, print_rules.get("columns"))
         row |= {"metric": record["metric"], "published": record["value"], **numbers}

@@ -159,16 +159,20 @@ class Setting(NamedTuple):
         """The models in words, without queries and attack: "SDENet sigma=2, 2 blocks, L2"."""
         if self.recipe:
             return self.recipe
-        if self.model in TRAINED:
-            return f"SNN {self.training} T={self.timesteps}" if self.model == "snn" else "ANN"
-        usual = RESNET_BLOCKS if self.model == "resnet14" else 1
-        return self._described(
-            f"{self.blocks} block{'s' * (self.blocks != 1)}" if self.blocks != usual else "",
-            self.method if self.method != "euler" else "",
-            f"{self.steps} steps" if self.steps != 16 else "",
-            f"T={self.T:g}" if self.T != 1 else "",
-            self.options,
-        )
+        if self.model == "ann":
+            return "ANN"
+        if self.model == "snn":
+            return f"SNN {self.training} T={self.timesteps}"
+        details = []
+        if self.blocks != (RESNET_BLOCKS if self.model == "resnet14" else 1):
+            details.append("1 block" if self.blocks == 1 else f"{self.blocks} blocks")
+        if self.method != "euler":
+            details.append(self.method)
+        if self.steps != 16:
+            details.append(f"{self.steps} steps")
+        if self.T != 1:
+            details.append(f"T={self.T:g}")
+        return self._described(*details, self.options)
 
     @property
     def short(self) -> str:
@@ -176,21 +180,26 @@ class Setting(NamedTuple):
         return self._described()
 
     def _described(self, *details: str) -> str:
-        sigma = f" sigma={self.sigma:.3g}" if self.model in NOISY else ""
-        words = [
-            self.name + (f"+{self.augment}" if self.augment else "") + sigma,
-            *(DEFENSES.get(name, name.replace("_", " ")) for name in (self.defense, self.output)),
-            *details,
-            "" if self.noise_train else "trained without noise",
-            "" if self.noise else "noise off",
-            self.variant,
-        ]
-        return ", ".join(filter(None, words))
+        """The network, its defenses, these details and its noise in words."""
+        name = self.name
+        if self.augment:
+            name += f"+{self.augment}"
+        if self.model in NOISY:
+            name += f" sigma={self.sigma:.3g}"
+        words = [name]
+        for defense in (self.defense, self.output):
+            words.append(DEFENSES.get(defense, defense.replace("_", " ")))
+        words += details
+        if not self.noise_train:
+            words.append("trained without noise")
+        if not self.noise:
+            words.append("noise off")
+        return ", ".join(filter(None, [*words, self.variant]))
 
     @property
     def counted(self) -> str:
         """The number of queries in words."""
-        return f"{self.queries} quer{'y' if self.queries == 1 else 'ies'}"
+        return "1 query" if self.queries == 1 else f"{self.queries} queries"
 
     @property
     def models(self) -> str:

@@ -163,19 +163,18 @@ def claims(
                 f"the ladder of {name} lacks {', '.join(lacks)}: pass auditing.ladder(...)"
             )
     measured = measuring(n_resamples, seed)
-    options = {"frontier": frontier, "delta": delta, "level": level}
-    given = {"ladders": ladders, "ranks": ranks}
+    options = {"delta": delta, "level": level}
+    given = {"ladders": ladders, "ranks": ranks, **options}
     if comparisons is None:
-        comparisons = compare(rules, settings, measured, **options)
-    table = _verdict_table(rules, settings, comparisons, **options, **given)
+        comparisons = compare(rules, settings, measured, frontier=frontier, **options)
+    table = _verdict_table(rules, settings, comparisons, frontier=frontier, **given)
     if rules.name not in PUBLISHED:
         return table
     on_print = printed_comparisons(rules.name)
-    rules = _as_printed(rules, on_print)
-    settings = printed_alone(rules.name, settings)
-    options["frontier"] = None
-    comparisons = compare(rules, settings, measured, **options)
-    printed = _verdict_table(rules, settings, comparisons, **options, **given)
+    printed_rules = _as_printed(rules, on_print)
+    printed_settings = printed_alone(rules.name, settings)
+    rows = compare(printed_rules, printed_settings, measured, frontier=None, **options)
+    printed = _verdict_table(printed_rules, printed_settings, rows, frontier=None, **given)
     for name, claim in rules.claims.items():
         if not on_print[name]:
             printed.loc[name, "verdict"] = "not printed"
