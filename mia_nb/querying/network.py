@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,41 +26,49 @@ from mia_nb.types import Images, Signals
 BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
 
 
+class Queried(NamedTuple):
+    """A network as a query asks it."""
+
+    run: Callable[[Tensor], Tensor]  # normalised images -> logits, as `forward` gives them
+    model: int  # its row in the pool
+    dtype: torch.dtype  # of the images
+    steps: int | None  # time steps of a spiking network
+    options: dict  # of the query
+
+
 def outputs(
     module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int
 ) -> np.ndarray:
     """(Q, N, K) logits of one model."""
-    per_step = options.get("per_step")
-    run = partial(forward, prepare(module.eval(), options["noise"]), dtype, per_step=per_step)
+    module = prepare(module.eval(), options["noise"])
+    run = partial(forward, module, dtype, per_step=options.get("per_step"))
+    network = Queried(run, model, DTYPES[dtype], timesteps(module), options)
     if any(block.solver["method"] in BACKENDS for _, block in neural_de.flow_blocks(module)):
         batch = BLOCK  # these solvers choose steps or noise for a batch as a whole
-
-    def logits_of(images: Images) -> np.ndarray:
-        """(Q, N, K) answers to these images, query by query."""
-        steps = timesteps(module)
-        queries = options["queries"]
-        all_logits = None
-        for q in range(queries):
-            query = partial(
-                _logits, run, images, model, q, options=options, dtype=dtype, steps=steps
-            )
-            logits = fitting(query, batch, BLOCK)  # no draw depends on the batch
-            if all_logits is None:
-                all_logits = logits.new_empty(queries, *logits.shape)
-            all_logits[q] = logits
-        if per_step:  # one query, whose time steps take the place of the queries
-            all_logits = all_logits[0]
-        return all_logits.cpu().numpy()  # the only step that waits for a GPU
-
     output = options.get("output")
     if output is None:
-        return logits_of(images)
+        return _logits(network, images, batch)
     random_logits = None
     if defenses.OUTPUTS[output].random:
-        random_logits = logits_of(_random_images(images, options["seed"]))
+        random_logits = _logits(network, _random_images(images, options["seed"]), batch)
     return defenses.change_output(
-        output, logits_of(images), random_logits, **options["output_args"]
+        output, _logits(network, images, batch), random_logits, **options["output_args"]
     )
+
+
+def _logits(network: Queried, images: Images, batch: int) -> np.ndarray:
+    """(Q, N, K) answers to these images, query by query."""
+    queries = network.options["queries"]
+    all_logits = None
+    for q in range(queries):
+        query = partial(_logits_of_query, network, images, q)
+        logits = fitting(query, batch, BLOCK)  # no draw depends on the batch
+        if all_logits is None:
+            all_logits = logits.new_empty(queries, *logits.shape)
+        all_logits[q] = logits
+    if network.options.get("per_step"):  # one query, whose time steps take the place of the queries
+        all_logits = all_logits[0]
+    return all_logits.cpu().numpy()  # the only step that waits for a GPU
 
 
 def _random_images(images: Images, seed: int) -> Images:
@@ -124,26 +133,17 @@ def forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = Non
         return instant
 
 
-def _logits(
-    run: Callable[[Tensor], Tensor],
-    images: Images,
-    model: int,
-    q: int,
-    batch: int,
-    *,
-    options: dict,
-    dtype: str,
-    steps: int | None,
-) -> Tensor:
+def _logits_of_query(network: Queried, images: Images, q: int, batch: int) -> Tensor:
     """(N, K) logits of query q in float64, (T, N, K) per step, on the device of the images.
 
     Draws are made for whole blocks of images. A spiking network gets smaller parts of them, which
-    with their `steps` time steps make up `batch` rows. Nothing here waits for a GPU.
+    with their time steps make up `batch` rows. Nothing here waits for a GPU.
     """
+    options = network.options
     logits = []
     samples = len(images.y)
-    part = max(1, batch // (steps or 1))
-    mask_steps = steps if options.get("mask_scope") == "step" else None
+    part = max(1, batch // (network.steps or 1))
+    mask_steps = network.steps if options.get("mask_scope") == "step" else None
     for start in range(0, samples, batch):
         stop = min(start + batch, samples)
         x = images.x[start:stop]
@@ -152,15 +152,15 @@ def _logits(
         seeds = [(options["seed"], q, block) for block in blocks]
         if options["augment"] and q > 0:
             x = _augmented(x, options["augment"], sizes, seeds)
-        x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
+        x = data.normalise(x, images.mean, images.std, network.dtype)
         if options["input_dropout"]:
             p = options["input_dropout"]
             x = x * _masks(x, p, sizes, seeds, mask_steps, images.frames)
         if options["noise"]:
-            seeds = [(options["seed"], model, q, block) for block in blocks]
-            logits.append(noisy(run, x, sizes, seeds))
+            seeds = [(options["seed"], network.model, q, block) for block in blocks]
+            logits.append(noisy(network.run, x, sizes, seeds))
         else:
-            logits += [run(rows) for rows in x.split(part, -4)]
+            logits += [network.run(rows) for rows in x.split(part, -4)]
     return torch.cat(logits, -2).double()
 
 
