@@ -283,6 +283,15 @@ def test_a_scheduler_that_does_not_answer_is_named_before_force_removes_anything
     assert pool.unfinished(range(SMALL.num_models)) == []
 
 
+@pytest.mark.slow
+def test_force_removes_nothing_where_workers_lack_the_wanted_gpu(backend, images, tmp_path):
+    pool = train(FEW, images, tmp_path, workers=1)
+    with pytest.raises(ValueError, match=r"this machine has .* GPUs"):
+        train(FEW, images, tmp_path, workers=2, backend=backend, device="cuda:99", force=True)
+    assert pool.folder.damaged() == []
+    assert pool.unfinished(range(FEW.num_models)) == []
+
+
 @pytest.mark.parametrize("backend", ["dask", "ray"])
 def test_a_builder_of_a_script_is_refused_before_any_worker_starts(
     backend, images, tmp_path, monkeypatch

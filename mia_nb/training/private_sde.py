@@ -155,7 +155,7 @@ def train_private(
     args = recipe.model_args if noise is None else {**recipe.model_args, "k": noise}
     stored = {"keep": keep, "slots": slots, "releases": releases}
     recipe = complete(recipe.replace(model_args=args, defense="stored", defense_args=stored))
-    pool = place(
+    placed = place(
         recipe,
         images,
         members,
@@ -165,18 +165,17 @@ def train_private(
         backbone=backbone.key,
         backbone_weights=weights_digest(backbone.folder, 1),
     )
-
-    stored_pool = reopened(pool, images)
+    pool = reopened(placed, images)
     done = "cached"
-    if force or not is_complete(stored_pool):
+    if force or not is_complete(pool):
         state = backbone.state(0)
         begun = time.perf_counter()
-        _make_heads(pool, rows_to_make(stored_pool, images, force), state, images, progress)
+        _make_heads(placed, rows_to_make(pool, images, force), state, images, progress)
         done = f"trained in {time.perf_counter() - begun:.1f} s"
-    finish(stored_pool, done, progress)
+    finish(pool, done, progress)
     if progress:
-        print(proved(stored_pool, delta=delta, relation=relation).line, flush=True)
-    return stored_pool
+        print(proved(pool, delta=delta, relation=relation).line, flush=True)
+    return pool
 
 
 def _backbone(recipe: Recipe, public: Images, root: PathLike, **options: Any) -> Pool:

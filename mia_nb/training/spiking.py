@@ -106,22 +106,22 @@ def convert_pool(
     }
     recipe = _converted(pool, args)
     root = pool.folder.path.parent
-    derived = place(recipe, images, pool.member, pool.population, root, pool)
-    stored = reopened(derived, images)
-    if not force and is_complete(stored):
-        return finish(stored, "cached", progress)
+    placed = place(recipe, images, pool.member, pool.population, root, pool)
+    derived = reopened(placed, images)
+    if not force and is_complete(derived):
+        return finish(derived, "cached", progress)
     device_of(device)
     models.check_width(build(recipe, images, 0), images)
     # every model is checked when it is converted, the first before anything is written
     encode = args.get("encode", "constant")
     snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
     begun = time.perf_counter()
-    rows = rows_to_make(stored, images, force)
+    rows = rows_to_make(derived, images, force)
     how = execution(derived.folder, device, "plain", lambda: _one_by_one(device, images))
-    convert = partial(_convert, pool, derived, images, torch.device(how["device"]))
+    convert = partial(_convert, pool, placed, images, torch.device(how["device"]))
     with threads(how["threads"]):
         make_each(derived, rows, convert, "converting", progress)
-    return finish(stored, f"converted in {time.perf_counter() - begun:.1f} s", progress)
+    return finish(derived, f"converted in {time.perf_counter() - begun:.1f} s", progress)
 
 
 def _converted(pool: Pool, network: dict) -> Recipe:

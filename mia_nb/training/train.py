@@ -17,7 +17,7 @@ from mia_nb.training.making import finish, is_begun, is_complete, reopened, rows
 from mia_nb.training.placing import SPLIT, complete, membership, place
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.trials import check
-from mia_nb.training.workers import train_rows, workers_for
+from mia_nb.training.workers import check_workers, train_rows, workers_for
 from mia_nb.types import Images, Recipe
 
 
@@ -89,19 +89,21 @@ def train_pool(
     parsed(strategy)
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)
-    pool = place(recipe, images, *membership(recipe, images, member, parent), root, parent)
-    stored = reopened(pool, images)
-    if not force and is_complete(stored):
-        return finish(stored, "cached", progress)
+    placed = place(recipe, images, *membership(recipe, images, member, parent), root, parent)
+    pool = reopened(placed, images)
+    if not force and is_complete(pool):
+        return finish(pool, "cached", progress)
     if backend == "loky":
         device_of(device)  # it trains here
-    plan = pool.plan(images, parent)
+    plan = placed.plan(images, parent)
     if not is_begun(pool):
         check(plan, int(pool.population.sum()), parent)
     begun = time.perf_counter()
     where = {"device": device, "workers": workers, "backend": backend}
     with workers_for(pool, plan, **where) as count:
-        rows = rows_to_make(stored, images, force)  # once there are workers
+        if force and is_begun(pool):
+            check_workers(pool, count, device, backend)
+        rows = rows_to_make(pool, images, force)  # removes models: the last that is refused
         train_rows(
             pool,
             plan,
@@ -112,7 +114,7 @@ def train_pool(
             progress=progress,
             **where,
         )
-    return finish(stored, f"trained in {time.perf_counter() - begun:.1f} s", progress)
+    return finish(pool, f"trained in {time.perf_counter() - begun:.1f} s", progress)
 
 
 def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options: Any) -> Pool:

@@ -98,6 +98,15 @@ def workers_for(
         yield count
 
 
+def check_workers(pool: Pool, count: int, device: str | None, backend: str) -> None:
+    """ValueError where workers elsewhere cannot train this pool, which has a folder: one of so many
+    is asked.
+    """
+    if backend != "loky":
+        order = _order(pool.folder, pool.folder.path, 0.0)
+        Parallel(n_jobs=count)([delayed(check_there)(order, device)])
+
+
 def train_rows(
     pool: Pool,
     plan: Plan,
@@ -262,6 +271,13 @@ def pool_there(order: Order) -> Pool:
             " be restarted when they change"
         )
     return pool
+
+
+def check_there(order: Order, device: str | None) -> None:
+    """A worker's part of `check_workers`."""
+    with ONE_AT_A_TIME:
+        pool_there(order)
+        device_of(device)
 
 
 def begin_there(order: Order, device: str | None, strategy: str, workers: int) -> None:
