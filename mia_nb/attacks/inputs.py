@@ -114,9 +114,11 @@ def sides(
     check(attack, target, references, needs_references=True)
     one_of("missing", missing, ("raise", "nan"))
     n_in, n_out = counts(references) if summary is None else summary.n
-    on_side = {"in": n_in, "out": n_out}
-    usable = np.all([count > 0 for side, count in on_side.items() if side in need], axis=0)
-    usable = np.broadcast_to(usable, n_in.shape)
+    usable = np.ones(n_in.shape, bool)
+    if "in" in need:
+        usable &= n_in > 0
+    if "out" in need:
+        usable &= n_out > 0
     empty = int((~usable & ~target.population).sum())
     if empty and missing == "raise":
         wanted = " and ".join(side.upper() for side in need)

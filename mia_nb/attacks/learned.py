@@ -65,9 +65,11 @@ def song_mittal(
         same_samples=False,
     )
     value = _metric(target, metric)[0]
-    missing = "these signals hold no entropies: query the pool itself, or take another metric"
-    if bool(np.isnan(value).all()):
-        raise ValueError(f"song_mittal with metric={metric!r}: " + missing)
+    if np.isnan(value).all():
+        raise ValueError(
+            f"song_mittal with metric={metric!r}: these signals hold no entropies: query the pool"
+            " itself, or take another metric"
+        )
     if metric == "correctness":
         return value
     audited = ~references.population
@@ -75,7 +77,8 @@ def song_mittal(
     member = references.member[:, audited]
     labels = references.labels[audited]
     tau = np.full(value.shape, np.nan)
-    for y in np.unique(target.labels) if per_class else ():
+    classes = np.unique(target.labels) if per_class else ()
+    for y in classes:
         rows = labels == y
         if min(member[:, rows].sum(), (~member[:, rows]).sum()) >= fewest:
             tau[target.labels == y] = _threshold(values[:, rows], member[:, rows])
@@ -147,7 +150,8 @@ def shokri(
     test = _features(target, 0, np.arange(len(target.labels)))
     classes = np.unique(target.labels)
     fewest = min((member[labels == y] == kind).sum() for y in classes for kind in (False, True))
-    if not per_class or fewest < (200 if per_class == "auto" else 2):
+    enough = 200 if per_class == "auto" else 2  # for a classifier of one class
+    if not per_class or fewest < enough:
         train = np.hstack([train, labels[:, None] == classes])
         test = np.hstack([test, target.labels[:, None] == classes])
         return _log_odds(train, member, test)
@@ -183,19 +187,14 @@ def _features(signals: Signals, model: np.ndarray | int, sample: np.ndarray) -> 
     )
 
 
-def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both (rows, features) in units of the training rows' spread around their mean."""
-    centre = train.mean(0)
-    spread = train.std(0)
-    spread[spread < 1e-9] = 1
-    return (train - centre) / spread, (test - centre) / spread
-
-
 def _log_odds(train: np.ndarray, member: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """(rows,) log-odds of "member" of test rows, learned from training rows (rows, features)."""
     # imported here: a second of start-up that only this attack needs
     from sklearn.linear_model import LogisticRegression
 
-    train, test = standardised(train, test)
+    centre = train.mean(0)
+    spread = train.std(0)
+    spread[spread < 1e-9] = 1
     model = LogisticRegression(class_weight="balanced", solver="newton-cholesky")
-    model.fit(train, member)
-    return model.decision_function(test) * (1 if model.classes_[1] else -1)
+    model.fit((train - centre) / spread, member)
+    return model.decision_function((test - centre) / spread) * (1 if model.classes_[1] else -1)

@@ -178,13 +178,12 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
 def _refuse_equal_queries(target: Signals, references: Signals) -> None:
     """ValueError where no sample's queries differ, of the target or of the references."""
     parts = vector_blocks(references.margin, references.member)
-    of_references = (margin for _, margin, _ in parts)
-    for margins in ((target.margin,), of_references):
-        if not any(np.ptp(margin, axis=1).any() for margin in margins):
-            raise ValueError(
-                "combine='mean_sd' needs several differing queries of a stochastic model; these"
-                " do not differ"
-            )
+    target_differs = np.ptp(target.margin, axis=1).any()
+    if not target_differs or not any(np.ptp(margin, axis=1).any() for _, margin, _ in parts):
+        raise ValueError(
+            "combine='mean_sd' needs several differing queries of a stochastic model; these do not"
+            " differ"
+        )
 
 
 @checked

@@ -134,9 +134,13 @@ def literature(k: Count, query_kind: str = "plain", queries: Whole = 1) -> dict[
     k = whole("k", k, 0)
     queries = whole("queries", queries)
     one_of("query_kind", query_kind, QUERY_KINDS)
-    others = ("attack_r", "watson", "song_mittal", "shokri", "attack_p", "vote") if k else ()
-    others += ("lira_joint",) if k > 1 and query_kind == "noise" and queries >= 4 else ()
-    others += ("releases",) if k > 1 and query_kind == "releases" else ()
+    others = []
+    if k > 0:
+        others += ["attack_r", "watson", "song_mittal", "shokri", "attack_p", "vote"]
+    if k > 1 and query_kind == "noise" and queries >= 4:
+        others.append("lira_joint")
+    if k > 1 and query_kind == "releases":
+        others.append("releases")
     return suite(k) | {name: ATTACKS[name] for name in others}
 
 

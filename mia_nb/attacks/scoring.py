@@ -282,8 +282,10 @@ def _units(
         pair_of_reference, pair_of_target = np.split(pair, [len(reference_masks)])
         disjoint = not np.isin(pair_of_target, pair_of_reference).any()
         if same_samples:
-            # with complements kept, the two masks of a pair are units of their own
-            number = 2 * pair + masks[:, :1].any(1) if keep_complement else pair
+            number = pair
+            if keep_complement:
+                # the masks of a pair, which differ in any sample, are units of their own
+                number = 2 * pair + masks[:, :1].any(1)
             of_reference, of_target = np.split(number, [len(reference_masks)])
             numbers, unit = np.unique(of_reference, return_inverse=True)
             has_references = np.isin(of_target, numbers)

@@ -150,9 +150,8 @@ def _gain_of_activity(parts: Standardised, side: Sides) -> np.ndarray:
     gap = (parts.gap[1:] - slopes[:, None] * parts.gap[0]) / unit
     learned = parts.learned
     gap_variance = (1 / side.n_in[learned] + 1 / side.n_out[learned]).mean()
-    noise = (
-        gap_variance * (parts.degree + 1) / learned.sum()
-    )  # mean square of a fitted gap that is 0
+    # mean square of a fitted gap where the true one is 0
+    noise = gap_variance * (parts.degree + 1) / learned.sum()
     mean_square = (gap[:, learned] ** 2).mean(1)
     gap *= np.maximum(1 - noise / np.maximum(mean_square, FLOOR), 0)[:, None]
     # columns that are copies of each other are one
