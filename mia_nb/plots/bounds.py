@@ -159,17 +159,28 @@ def _above(scores: dict[str, Scores], lines: list[tuple], attempts: int) -> tupl
         for bound, curve, _ in lines:
             if (name, bound.removeprefix("GDP of ")) in above:
                 continue  # above the line is above the Gaussian curve, which lies below it
-            where = []
-            for x in rates[name]:
-                rooms = [room_below(*pair, x, curve, (confidence,))[2] for pair in pairs_of_attack]
-                count = sum(room < 0 for room in rooms)
-                of_targets = f" ({count} of {len(rooms)})" if len(rooms) > 1 else ""
-                if count:
-                    where.append(f"{100 * x:g} %{of_targets}")
+            where = _where_above(pairs_of_attack, rates[name], curve, confidence)
             if where:
                 above[name, bound] = f"{name} is above {bound} at FPR {listed(where)}"
     together = f"{LEVEL:.0%} over {attempts * number_of_tests} looks together"
     return clauses(*above.values()) or f"no curve is above a bound ({together})", compared
+
+
+def _where_above(
+    pairs: list[tuple[np.ndarray, np.ndarray]],
+    rates: list[float],
+    curve: Callable,
+    confidence: float,
+) -> list[str]:
+    """The rates at which targets are above a curve, and how many, in words."""
+    where = []
+    for x in rates:
+        rooms = [room_below(*pair, x, curve, (confidence,))[2] for pair in pairs]
+        count = sum(room < 0 for room in rooms)
+        if count:
+            of_targets = f" ({count} of {len(rooms)})" if len(rooms) > 1 else ""
+            where.append(f"{100 * x:g} %{of_targets}")
+    return where
 
 
 def _resolved_rates(pairs: list[tuple[np.ndarray, np.ndarray]]) -> list[float]:

@@ -235,17 +235,18 @@ def averaged(curves: Counted, log: bool) -> Curve:
     false_positives = np.unique(np.concatenate([np.rint(thin(r, n).fpr * n) for r, n in rocs]))
     fpr = false_positives[false_positives <= n0] / n0
     rows = np.array([_staircase(r, n, fpr) if log else _straight(r, fpr) for r, n in rocs])
-    lines = np.array([fpr, rows.mean(0), *band(rows, pair, n1)])
+    tpr = rows.mean(0)
+    low, high = band(rows, pair, n1)
     floors = [r.fpr[r.fpr > 0][0] for r, _ in rocs]
-    if log:
-        positive = (lines[:2] > 0).all(axis=0)
-        # below the ties of any target the mean is no rate that all of them reach
-        tied = (fpr < max(floors)) & (max(floors) > 10 / n0)
-        lines = lines[:, positive & ~tied]
-        lines[2] = np.maximum(lines[2], 1 / n1)
-    else:
-        lines = np.pad(lines, ((0, 0), (1, 0)))
-    return Curve(*lines, auc, n1, n0, float(np.mean(floors)))
+    floor = float(np.mean(floors))
+    if not log:
+        fpr, tpr, low, high = (np.pad(part, (1, 0)) for part in (fpr, tpr, low, high))
+        return Curve(fpr, tpr, low, high, auc, n1, n0, floor)
+    # below the ties of any target the mean is no rate that all of them reach
+    tied = (fpr < max(floors)) & (max(floors) > 10 / n0)
+    drawn = (fpr > 0) & (tpr > 0) & ~tied
+    low = np.maximum(low[drawn], 1 / n1)
+    return Curve(fpr[drawn], tpr[drawn], low, high[drawn], auc, n1, n0, floor)
 
 
 def _staircase(roc: Roc, n0: int, fpr: np.ndarray) -> np.ndarray:

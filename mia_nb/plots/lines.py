@@ -9,11 +9,13 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from mia_nb.plots.marks import DODGE, bars, level, offset
+from mia_nb.plots.marks import bars, level
 from mia_nb.plots.style import BELOW, DASHES, DOTTED, GREY, LINES, finish, looks
 from mia_nb.plots.tables import metric_name, need, text
 
-OCTAVES = 0.04  # on a logarithmic axis, between lines that share a place, so that bars stay apart
+# how far apart lines stand that share a place, so that their bars can be told apart
+OCTAVES = 0.04  # on a logarithmic axis
+DODGE = 0.08  # of the distance between neighbours, on others
 BEYOND = 1.5  # octaves from the last number to infinity
 MANY = 8  # numbers on a logarithmic axis above which only powers of 2 are written
 SHARES = ("test accuracy", "train accuracy", "TPR")  # how the names of shares begin
@@ -162,14 +164,14 @@ class _Axis:
             last = self.values[finite].max() if finite.any() else 1.0
             self.places = np.where(finite, self.values, last * 2**BEYOND)
 
-    def of(self, settings: pd.Series, i: int, count: int) -> np.ndarray:
-        """Where these settings of line i of several stand."""
+    def of(self, settings: pd.Series, steps: float = 0.0) -> np.ndarray:
+        """Where these settings stand, so many steps beside the common place of all lines."""
         place = settings.map(dict(zip(self.values, self.places, strict=True))).to_numpy(float)
         if self.log:
-            return place * 2 ** (OCTAVES * offset(i, count))
+            return place * 2 ** (OCTAVES * steps)
         if len(self.places) < 2:
             return place
-        return place + DODGE * np.diff(np.sort(self.places)).min() * offset(i, count)
+        return place + DODGE * np.diff(np.sort(self.places)).min() * steps
 
     def ends(self) -> np.ndarray:
         """From where to where the axis reaches."""
@@ -210,23 +212,24 @@ def _add_series(
     style_of = looks(dict.fromkeys(series[line]))
     variants = [] if variant is None else list(dict.fromkeys(series[variant]))
     keys = series.merge(table[list(series)].drop_duplicates())
-    beside = len(keys) if table[["low", "high"]].notna().any(axis=None) else 1
+    has_bars = table[["low", "high"]].notna().any(axis=None)
     for i, (_, key) in enumerate(keys.iterrows()):
         rows = table[(table[list(key.index)] == key).all(axis=1)]
-        rows = rows.sort_values(x, key=lambda settings: axis.of(settings, 0, 1))
+        rows = rows.sort_values(x, key=axis.of)
         other = 0 if variant is None else variants.index(key[variant])
         name = ", ".join(str(part) for part in key if str(part))
         colour, _, symbol = style_of[key[line]]
         apart = np.isinf(rows[x]) if axis.joined else np.zeros(len(rows), bool)
-        for part, joined in ((rows[~apart], axis.joined), (rows[apart], False)):
+        steps = i - (len(keys) - 1) / 2 if has_bars else 0.0
+        for part, is_apart in ((rows[~apart], False), (rows[apart], True)):
             if part.empty:
                 continue
-            open_markers = np.full(len(part), not joined and axis.joined)
+            joined = axis.joined and not is_apart
+            open_markers = np.full(len(part), is_apart or other > 0)
             if "measurable" in part:
                 open_markers |= ~part["measurable"].astype(bool).to_numpy()
-            open_markers |= other > 0
             figure.add_scatter(
-                x=axis.of(part[x], i if beside > 1 else 0, beside),
+                x=axis.of(part[x], steps),
                 y=part["value"],
                 error_y=bars(part["value"], part["low"], part["high"]),
                 customdata=_settings(part[x]),

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 
 from mia_nb.checks import whole
 from mia_nb.plots.style import Group, translucent
 
 MOST_BINS = 10_000  # of a histogram: more than a screen has pixels
-
-DODGE = 0.08  # of the distance between neighbours: how far apart bars at one place stand
 
 
 def band(
@@ -89,16 +86,6 @@ def bars(
     value, low, high = (np.asarray(part, float) for part in (value, low, high))
     ends = {"array": high - value, "arrayminus": value - low}
     return ends | {"thickness": thickness, "width": width} | style
-
-
-def column_bars(rows: pd.DataFrame, name: str, **style: Any) -> dict:
-    """`bars` of a column with its _low and _high."""
-    return bars(rows[name], rows[f"{name}_low"], rows[f"{name}_high"], **style)
-
-
-def offset(i: int, count: int) -> float:
-    """Where series i of several stands beside their common place, in steps around 0."""
-    return i - (count - 1) / 2
 
 
 def bins(low: float, high: float, count: int) -> np.ndarray:

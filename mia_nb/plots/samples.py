@@ -496,16 +496,14 @@ def _figure(
     base = _layout(len(lines))
     title = base["title"] | {"text": "<br>".join(lines), "subtitle": {"text": note}}
     edges = base["template"]["layout"]["margin"] | base.get("margin", {}) | (margin or {})
-    return {
-        "data": data,
-        "layout": base
-        | {"title": title, "margin": edges, "height": base["height"] - UNIT + height}
-        | layout,
-    }
+    more = base["height"] - UNIT  # for further lines of the title
+    parts = {"title": title, "margin": edges, "height": height + more}
+    return {"data": data, "layout": base | parts | layout}
 
 
 @cache
 def _layout(lines: int) -> dict:
+    """The layout of a figure of UNIT pixels under a title of so many lines."""
     figure = finish(go.Figure(), " ".join(["x" * 96] * lines), "note", height=UNIT)
     layout = json.loads(figure.to_json())["layout"]
     layout["template"]["layout"]["title"] |= {"xref": "container", "x": 0.01}

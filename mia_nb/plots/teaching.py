@@ -31,6 +31,7 @@ from mia_nb.plots.style import (
 
 MOST_VALUES = 80  # of a tied score
 RATE = {"tickformat": "~%", "range": [-0.02, 1.02]}
+HATCHES = ((LINES[1], "/"), (LINES[0], "\\"))  # of the groups of found members, by turns
 YOU = "you"
 OWN_STAR = {
     "size": 22,
@@ -291,7 +292,7 @@ def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
             y=np.bincount(flags.sum(0), minlength=seeds + 1) / max(trials, 1),
             offsetgroup=str(i),
             name=f"{group} ({trials:,} trials)",
-            marker=_hatched(LINES[(1, 0)[i % 2]], ("/", "\\")[i % 2]),
+            marker=_hatched(*HATCHES[i % 2]),
             hovertemplate=f"found by %{{x}} of {seeds}: %{{y:.1%}} of {group}<extra></extra>",
         )
         figure.add_scatter(

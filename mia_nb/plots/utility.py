@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from mia_nb import attacks
 from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.metrics.tables import rows_of
-from mia_nb.plots.marks import bars, column_bars
+from mia_nb.plots.marks import bars
 from mia_nb.plots.overfitting import add_overfitting
 from mia_nb.plots.style import (
     BELOW,
@@ -98,8 +98,8 @@ def _add_family(figure: go.Figure, name: str, rows: pd.DataFrame, i: int) -> Non
             "opacity": 1,
             "size": [7] * (len(rows) - 1) + [15],
         },
-        error_x=column_bars(rows, "test_acc", **faint),
-        error_y=column_bars(rows, "auc", **faint),
+        error_x=bars(rows["test_acc"], rows["test_acc_low"], rows["test_acc_high"], **faint),
+        error_y=bars(rows["auc"], rows["auc_low"], rows["auc_high"], **faint),
         hovertemplate=(
             "epoch %{customdata[0]}: test accuracy %{x:.1%}, %{y:.3f} (%{customdata[1]},"
             " %{customdata[2]} pairs)"

@@ -157,6 +157,7 @@ class Explorer:
         self.guarded(lambda: self._show(**values))
         if self.error:
             refused = ValueError(self.error)
+            # back to what was set and shown before
             self.guarded(lambda: self._assign(before), error)
             raise refused
         return self.view

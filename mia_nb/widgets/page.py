@@ -89,10 +89,12 @@ class Page:
         left.append(W.HBox(self._export_buttons() if explorer.rows else []))
         for row in explorer.rows:
             right.append(W.HBox([self.figures[name] for name in row], layout=ROW_OF_FIGURES))
-        # where there is no table yet, room is kept for one of many rows
+        # a single row is a list of pairs; a view without a table may get one of many rows
         view = explorer.view
-        short = view is None or (view.table is not None and len(view.table) == 1)
-        (left if short else right).append(self.numbers)
+        if view is None or (view.table is not None and len(view.table) == 1):
+            left.append(self.numbers)
+        else:
+            right.append(self.numbers)
         right.append(self.note)
         top = [W.HTML(STYLE)]
         if explorer.question:

@@ -315,12 +315,14 @@ def _shipped(pool: str) -> list[Source]:
     """The signals that come with the package, of this pool: its name, or what names begin with."""
     images = Thumbnails(thumbnails())
     known = examples()
-    named_exactly = pool.removeprefix(PREFIX) in known
+    is_name = pool.removeprefix(PREFIX) in known
     sources = []
     for name, about in known.items():
         info = USUAL_QUERY | about["info"] | {"example": name}
         begins = f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool)
-        if pool != PREFIX + name and (named_exactly or not begins):
+        # a whole name is that of one pool, also where others begin with it
+        wanted = pool == f"{PREFIX}{name}" if is_name else begins
+        if not wanted:
             continue
         words = [trained(info | {"pool": ""}, info["recipe"])]
         epochs = info["recipe"]["epochs"]

@@ -101,12 +101,9 @@ class Tabs:
         near = [name for name, entry in explorer.pools.items() if pools_of(entry) & keys]
         if not near:
             return
-        name = near[0]
-        for likely in (explorer.chooser.value, chosen):
-            if likely in near:
-                name = likely
+        wanted = [name for name in (chosen, explorer.chooser.value) if name in near]
         self._following = True
-        explorer.chooser.value = name
+        explorer.chooser.value = wanted[0] if wanted else near[0]
         self._following = False
 
 
