@@ -184,18 +184,16 @@ def check_allowed(model: str, model_args: dict | None, what: str) -> None:
     for builder in builders_of(model, model_args):
         place = builder.partition(":")[0]
         top = place.partition(".")[0]
-        named = [name.strip() for name in os.environ.get(ALLOWED, "").split(",")]
-        if not (
-            place in PLACES
-            or top in (*LIBRARIES, "__main__")
-            or any(name and f"{place}.".startswith(f"{name}.") for name in named)
-            or (place in sys.modules and not installed(place))
-        ):
+        if place in PLACES or top in (*LIBRARIES, "__main__"):
+            continue
+        names = [name.strip() for name in os.environ.get(ALLOWED, "").split(",")]
+        named = any(name and f"{place}.".startswith(f"{name}.") for name in names)
+        imported = place in sys.modules and not installed(place)
+        if not named and not imported:
             raise ValueError(
                 f"{what} names {shown(builder)} as what builds its networks, which is neither of"
                 " this package, torchvision or snntorch nor imported here; nothing of it was run."
                 f" If you trust that code: mia.load_pool(..., builders=[{shown(top)}]),"
                 f" mia-nb ... --allow {top}, or {ALLOWED}={top} in the environment"
             )
-        if place not in PLACES and top not in (*LIBRARIES, "__main__"):
-            allow(place)  # in workers too, which have not imported it yet
+        allow(place)  # in workers too, which have not imported it yet

@@ -207,7 +207,8 @@ class _Step(fx.Interpreter):
 
     def run_node(self, node: fx.Node) -> Any:
         """One operation; at a site, the spikes from the potential that the last step left."""
-        if node.op != "call_module" or not isinstance(spike := self.fetch_attr(node.target), Spike):
+        spike = self.fetch_attr(node.target) if node.op == "call_module" else None
+        if not isinstance(spike, Spike):
             return super().run_node(node)
         x = self.fetch_args_kwargs_from_env(node)[0][0]
         options = dict(spike.options)

@@ -102,11 +102,10 @@ def surrogate(name: str, **options: Any) -> Surrogate:
     if name.startswith("snntorch:"):
         import snntorch.surrogate
 
-        if not hasattr(snntorch.surrogate, name.partition(":")[2]):
+        make = getattr(snntorch.surrogate, name.removeprefix("snntorch:"), None)
+        if make is None:
             raise ValueError(f"surrogate {name!r}: snntorch.surrogate has no such function")
-        return partial(
-            from_snntorch, function=getattr(snntorch.surrogate, name.partition(":")[2])(**options)
-        )
+        return partial(from_snntorch, function=make(**options))
     if name not in SURROGATES:
         raise ValueError(
             f"surrogate {name!r} is not one of {', '.join(SURROGATES)}, or snntorch:NAME"
@@ -224,7 +223,9 @@ def _in_place(
     wide = torch.empty_like(mem) if out.dtype != mem.dtype else None
     for x_t, out_t in zip(x, out, strict=True):
         spk = out_t if wide is None else wide
-        (mem if beta == 1 else mem.mul_(beta)).add_(x_t)
+        if beta != 1:
+            mem.mul_(beta)
+        mem.add_(x_t)
         torch.ge(mem, theta, out=spk)
         mem.addcmul_(theta if reset == "soft" else mem, spk, value=-1)
         spk.mul_(amplitude)

@@ -97,7 +97,8 @@ def share(
     """make(rows) for every unit of which something is unfinished, under its lock; those that
     others work on come last.
     """
-    for timeout in (0, -1) if wait else (0,):
+    timeouts = [0, -1] if wait else [0]  # first what is free, then what has to be waited for
+    for timeout in timeouts:
         for rows in todo:
             with (
                 contextlib.suppress(filelock.Timeout),

@@ -139,12 +139,12 @@ def train_rows(
         )
     else:
         how = execution_there(pool.folder, device, strategy, count)
-    every = units(list(range(len(pool.member))), how["group"])
-    todo = [unit for unit in every if set(unit) & set(rows)]
+    all_units = units(list(range(len(pool.member))), how["group"])
+    todo = [unit for unit in all_units if set(unit) & set(rows)]
     count = min(count, len(todo))
-    named = [m for unit in todo for m in unit]
+    rows_todo = [m for unit in todo for m in unit]
     epochs = plan.recipe.epochs
-    with training_bar(title(plan.recipe), named, epochs, how, count, progress) as report:
+    with training_bar(title(plan.recipe), rows_todo, epochs, how, count, progress) as report:
         if local and count == 1:
             work(pool, plan, how, todo, checkpoint=checkpoint, progress=report)
         else:
@@ -161,7 +161,7 @@ def execution_there(folder: Folder, device: str | None, strategy: str, workers: 
 
 def train_units(
     pool: Pool,
-    units: list[list[int]],
+    todo: list[list[int]],
     backend: str,
     workers: int,
     checkpoint: float,
@@ -174,7 +174,7 @@ def train_units(
 
     Parameters:
         pool: whose execution is recorded.
-        units: rows of each unit.
+        todo: rows of each unit.
         backend, workers: who trains.
         checkpoint: seconds between part files.
         progress: called with what workers report, from another thread.
@@ -191,7 +191,7 @@ def train_units(
         order = _order(folder, reports, checkpoint)
         with passed_on(Path(reports), progress):
             for number in range(ROUNDS):
-                missing = [rows for rows in units if pool.unfinished(rows)]
+                missing = [rows for rows in todo if pool.unfinished(rows)]
                 if not missing:
                     break
                 # units that another run trains now are waited for once there is nothing else to do
@@ -204,7 +204,7 @@ def train_units(
                         f"a worker died ({reason}): training again what is missing",
                         file=sys.stderr,
                     )
-    if any(pool.unfinished(rows) for rows in units):
+    if any(pool.unfinished(rows) for rows in todo):
         raise RuntimeError(
             f"workers were lost {ROUNDS} times: take fewer of them if memory is short. What is"
             " finished is kept, and the same call goes on from there"
@@ -365,9 +365,10 @@ def gpu_of_its_own(folder: Folder, device: str) -> Iterator[None]:
         folder: of the pool.
         device: of the pool; where it is no GPU, or one of a certain number, nothing is chosen.
     """
-    numbers = range(torch.cuda.device_count()) if device == "cuda" else ()
+    count = torch.cuda.device_count() if device == "cuda" else 0
+    numbers = range(count) if count > 1 else ()
     with contextlib.ExitStack() as stack:
-        for number in numbers if len(numbers) > 1 else ():
+        for number in numbers:
             lock = folder.lock(f"gpu_{platform.node()}_{number}", timeout=0)
             try:
                 stack.enter_context(lock)
