@@ -11,7 +11,7 @@ import pandas as pd
 
 from mia_nb import attacks
 from mia_nb.attacks.margins import over_queries
-from mia_nb.plots import samples as pictures
+from mia_nb.plots import samples
 from mia_nb.widgets.controls import attack_options, chooser, count, dropdown, number, tick
 from mia_nb.widgets.explorer import Explorer, View, message
 from mia_nb.widgets.figure import MARK, with_layout, with_line
@@ -77,7 +77,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         outcome = tested(source, attack, n_resamples) if test else None
         start = PAGE * (page - 1)
         on_page = tuple(rows[start : start + PAGE].tolist())
-        spread = histogram(source, attack, (kind, outputs), n_resamples if test else 0)
+        spread = histogram(source, attack, kind, outputs, n_resamples if test else 0)
         figures = {
             "sheet": sheet(source, on_page, start, sample),
             "margins": margins_picture(source, column),
@@ -162,7 +162,7 @@ def margins_picture(source: Source, column: int) -> dict:
     inside = signals.member[:, [column]]
     with_it = number_text(masked_mean(margin, inside)[0], ".2f")
     without = number_text(masked_mean(margin, ~inside)[0], ".2f")
-    return pictures.two_worlds(
+    return samples.two_worlds(
         margin[:, 0],
         inside[:, 0],
         f"margins of all {len(margin)} models: {with_it} with it, {without} without it",
@@ -175,27 +175,27 @@ def sheet(source: Source, on_page: tuple[int, ...], start: int, sample: int) -> 
     """A page of images of the list."""
     numbers = source.numbers[list(on_page)]
     columns = source.audited[list(on_page)]
-    names = [pictures.short(source.class_of(column)) for column in columns]
+    names = [samples.short(source.class_of(column)) for column in columns]
     words = [f"{number}<br>{name}" for number, name in zip(numbers, names, strict=True)]
     ranks = f"ranks {start + 1:,} to {start + len(on_page):,}"
     if source.images is None:
-        return pictures.empty(f"{NO_IMAGES}; {ranks}: {', '.join(words)}".replace("<br>", " "))
+        return samples.empty(f"{NO_IMAGES}; {ranks}: {', '.join(words)}".replace("<br>", " "))
     title = f"{ranks} of the list: number over label"
-    figure = pictures.sheet(source.images[columns], words, numbers, title, chosen=sample)
+    figure = samples.sheet(source.images[columns], words, numbers, title, chosen=sample)
     return with_layout(figure, meta="click one")
 
 
 @lru_cache(16)
-def histogram(source: Source, attack: str, filters: tuple, n_resamples: int) -> dict:
+def histogram(source: Source, attack: str, kind: int | str, outputs: str, n_resamples: int) -> dict:
     """Histogram of the separations of the listed samples, beside those under redrawn masks if
     `n_resamples` is not 0.
     """
-    rows = filtered(source, attack, *filters)
+    rows = filtered(source, attack, kind, outputs)
     value = ranking(source, attack).value
     null = tested(source, attack, n_resamples).null if n_resamples else None
     title = f"{len(rows):,} of {len(value):,} samples"
     name = "separation (sd of scores)"
-    return pictures.ranking(value[rows], title, null=null, name=name)
+    return samples.ranking(value[rows], title, null=null, name=name)
 
 
 def sentence(

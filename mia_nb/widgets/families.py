@@ -139,24 +139,29 @@ def _by_timesteps(
     ways: Sequence[dict[int, Source]], reference: Outputs | None
 ) -> tuple[str, Family]:
     """Networks that differ in T, and perhaps in the way they were made: a name and the family."""
-    named_ways = []
-    for by_timesteps in ways:
-        source = next(iter(by_timesteps.values()))
-        named_ways.append((way(source.recipe), by_timesteps))
-    groups = unique(named_ways)
-    all_timesteps = sorted(set().union(*ways))
-    *others, last = groups
-    all_ways = f"{', '.join(others)} and {last}" if others else last
-    first = next(iter(ways[0].values()))
-    name = network_name(first, ", ".join(map(str, all_timesteps)), made=all_ways)
-    if first.recipe:
-        name = ", ".join([name, *queried(first.info)])
+    groups = unique((way(_first(group).recipe), group) for group in ways)
     outputs = {}
     for made, group in groups.items():
         for timesteps, source in group.items():
             text = f"with T = {timesteps}" if len(groups) == 1 else f"{made}, T = {timesteps}"
             outputs[made, timesteps] = Outputs(text, source, reference=reference)
-    return name, Family(outputs, "each T is a network of its own, with the same members")
+    family = Family(outputs, "each T is a network of its own, with the same members")
+    return _name_of_groups(groups), family
+
+
+def _name_of_groups(groups: dict[str, dict[int, Source]]) -> str:
+    """The networks of every T, made in these ways, in words."""
+    all_timesteps = sorted(set().union(*groups.values()))
+    *others, last = groups
+    all_ways = f"{', '.join(others)} and {last}" if others else last
+    source = _first(next(iter(groups.values())))
+    name = network_name(source, ", ".join(map(str, all_timesteps)), made=all_ways)
+    return ", ".join([name, *queried(source.info)]) if source.recipe else name
+
+
+def _first(group: dict[int, Source]) -> Source:
+    """The network of the smallest T."""
+    return next(iter(group.values()))
 
 
 def _ordinary_outputs(

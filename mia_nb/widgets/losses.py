@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from mia_nb.plots import samples as pictures
+from mia_nb.plots import samples
 from mia_nb.widgets.stored import Source
 
 KEPT = 1e8  # largest number of losses of one pool in memory
@@ -35,7 +35,7 @@ def losses_picture(
     """
     losses = losses_of(source)
     if losses is None:
-        return pictures.empty("no training losses are stored with this pool")
+        return samples.empty("no training losses are stored with this pool")
     logs, quartiles = losses
     all_lines = np.exp(logs[:, :, column])
     # NaN in every epoch: not trained on; in some, the incomplete last batch was left out
@@ -49,7 +49,7 @@ def losses_picture(
     sample_text = "no reference trained on it"
     if len(last_losses):
         sample_text = f"{np.median(last_losses):.2g} here"
-    return pictures.sample_traces(
+    return samples.sample_traces(
         lines,
         quartiles,
         f"loss in the last epoch: {sample_text}, {quartiles[1, -1]:.2g} for the median member",

@@ -58,17 +58,22 @@ def comparison_key(source: Source, *, ignoring: Iterable[str] = ()) -> tuple:
     """Equal for sources whose scores can be compared row by row: the same members and samples,
     queried in the same way, up to the settings of the query that are ignored.
     """
+    query = {name: source.info.get(name) or usual for name, usual in PLAIN_QUERY.items()}
+    query["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
+    return *members_key(source), json.dumps(without(query, *ignoring), sort_keys=True)
+
+
+def members_key(source: Source) -> tuple:
+    """Equal for sources with the same members and samples; stored sources say so without being
+    read.
+    """
     if source.pool is None or source.folder is None:
         signals = source.signals
         arrays = (signals.member, signals.labels, signals.population)
-        samples = [digest(*(array for array in arrays if array is not None))]
-    else:
-        member = source.pool.files().get("member.npy")
-        numbers = source.folder.files().get("samples.npy")
-        samples = [member, numbers, *source.rows, source.info.get("dataset")]
-    query = {name: source.info.get(name) or usual for name, usual in PLAIN_QUERY.items()}
-    query["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
-    return *samples, json.dumps(without(query, *ignoring), sort_keys=True)
+        return (digest(*(array for array in arrays if array is not None)),)
+    member = source.pool.files().get("member.npy")
+    numbers = source.folder.files().get("samples.npy")
+    return member, numbers, *source.rows, source.info.get("dataset")
 
 
 def key_without_dropout(source: Source) -> tuple:
@@ -104,9 +109,9 @@ def training_key(source: Source, pools: dict[str, store.Folder]) -> str:
     recipe = without(source.recipe, "epochs", "model_args", "parent")
     args = without(source.recipe.get("model_args", {}), "timesteps")
     args["calibration"] = without(args.get("calibration") or {}, "fit_T")
-    first = parent_keys(source, pools)[-1:]
+    origin = parent_keys(source, pools)[-1:]
     scope = source.info.get("mask_scope")
-    return json.dumps([recipe, args, network_name(source, "any"), first, scope], sort_keys=True)
+    return json.dumps([recipe, args, network_name(source, "any"), origin, scope], sort_keys=True)
 
 
 def without(record: dict, *names: str) -> dict:

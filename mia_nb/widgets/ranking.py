@@ -14,7 +14,7 @@ from mia_nb import auditing
 from mia_nb.metrics.memorised_samples import rank_correlation
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.types import Scores
-from mia_nb.widgets.stored import Source, rows_of
+from mia_nb.widgets.stored import Source, some_targets
 
 PAGE = 24  # samples on a page of the list
 ALL_TESTED = 5000  # up to so many samples the test redraws masks for all of them
@@ -61,7 +61,7 @@ def agreement(scores: Scores) -> tuple[float, int]:
         return np.nan, 0
     halves = []
     for side in (pairs[::2], pairs[1::2]):
-        halves.append(separations(rows_of(scores, np.isin(scores.pair, side)))[0])
+        halves.append(separations(some_targets(scores, np.isin(scores.pair, side)))[0])
     known = np.isfinite(halves).all(0)
     first, second = (half[known] for half in halves)
     correlation = rank_correlation(first, second) if known.sum() > 2 else np.nan

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from mia_nb import attacks, metrics
 from mia_nb.attacks.margins import over_queries
-from mia_nb.plots import samples as pictures
+from mia_nb.plots import samples
 from mia_nb.plots.scores import row_of
 from mia_nb.plots.style import LINES
 from mia_nb.types import Signals
@@ -195,7 +195,7 @@ def scatter_values(
 def scatter_picture(source: Source, target: int, attack: str, truth: bool) -> dict:
     """The scatter of a target's scores, without the sample's mark."""
     x, y, member = scatter_values(source, target, attack)
-    figure = pictures.score_points(
+    figure = samples.score_points(
         x,
         y,
         member if truth else None,
@@ -222,13 +222,13 @@ def with_ring(scatter: dict, x: float, y: float, sample: int) -> dict:
 def image_picture(source: Source, target: int, column: int) -> dict:
     """The sample's image, with its label, and the target's prediction and confidence."""
     if source.images is None:
-        return pictures.empty(NO_IMAGES)
+        return samples.empty(NO_IMAGES)
     confidence = expit(source.signals.margin[target, :, column]).mean()
     caption = (
         f"labelled {source.class_of(column)}; target {right_or_wrong(source, target, column)},"
         f" p = {confidence:.3g}"
     )
-    return pictures.picture(source.images[column], caption)
+    return samples.picture(source.images[column], caption)
 
 
 @lru_cache(8)
@@ -237,7 +237,7 @@ def lasso_picture(
 ) -> dict:
     """The images of the samples in a lasso, under a caption that starts with how many they are."""
     if not in_lasso:
-        return pictures.empty(
+        return samples.empty(
             "Draw a lasso around points of the scatter to see who they are", height=90
         )
     columns = source.audited[list(in_lasso)]
@@ -248,20 +248,20 @@ def lasso_picture(
         marks = np.where(member, "● ", "◇ ")
         caption += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
     if source.images is None:
-        return pictures.empty(f"{caption}; {NO_IMAGES}")
+        return samples.empty(f"{caption}; {NO_IMAGES}")
     chosen = np.linspace(0, len(columns) - 1, min(len(columns), THUMBNAILS)).astype(int)
     if len(chosen) < len(columns):
         caption += f"; {len(chosen)} of them"
     labels = []
     for i in chosen:
-        name = pictures.short(source.class_of(columns[i]))
+        name = samples.short(source.class_of(columns[i]))
         labels.append(f"{marks[i]}{numbers[i]}<br>{name}")
-    return pictures.sheet(source.images[columns[chosen]], labels, numbers[chosen], caption)
+    return samples.sheet(source.images[columns[chosen]], labels, numbers[chosen], caption)
 
 
 def lasso_size_text(x: np.ndarray, y: np.ndarray, in_lasso: np.ndarray) -> str:
     """How many samples a lasso holds, and of how many points where the scatter draws only some."""
-    drawn, total = pictures.thinned(x, y, DOTS)
+    drawn, total = samples.thinned(x, y, DOTS)
     if len(drawn) < total and np.isin(in_lasso, drawn).all():
         return f"{len(in_lasso):,} of the {len(drawn):,} drawn (of {total:,})"
     return f"{len(in_lasso):,} samples"
@@ -304,11 +304,11 @@ def margins_picture(
         near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
         x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
         inside, outside = np.exp(fit.log_density(x))
-        curves.append(pictures.Curve(name, dash, x, inside, outside))
+        curves.append(samples.Curve(name, dash, x, inside, outside))
     used = slice(len(evidence.references.margin))
     inside = member[used].sum()
     outside = (~member[used]).sum()
-    return pictures.two_worlds(
+    return samples.two_worlds(
         values[used],
         member[used],
         f"{inside} IN and {outside} OUT references; the target at {target_margin:.2f}",

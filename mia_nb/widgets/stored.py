@@ -372,10 +372,10 @@ def only(scores: Scores, target: int | str) -> Scores:
     """The scores of one target; of all for "all"."""
     if target == ALL:
         return scores
-    return rows_of(scores, np.flatnonzero(scores.targets == target))
+    return some_targets(scores, np.flatnonzero(scores.targets == target))
 
 
-def rows_of(scores: Scores, rows: np.ndarray) -> Scores:
+def some_targets(scores: Scores, rows: np.ndarray) -> Scores:
     """The scores of some targets, by their place in `scores`."""
     fields = ("value", "member", "targets", "pair", "accuracy", "loss")
     return dataclasses.replace(scores, **{name: getattr(scores, name)[rows] for name in fields})

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from mia_nb.plots import samples as pictures
+from mia_nb.plots import samples
 from mia_nb.widgets.controls import count, steps
 from mia_nb.widgets.explorer import Explorer, View, message
 from mia_nb.widgets.stored import Source
@@ -69,7 +69,7 @@ def leak(source: Source) -> Explorer:
         both = np.rint(255 * np.clip(np.stack([x, record]), 0, 1)).astype(np.uint8)
         captions = [f"the record: {true_class}", f"its gradient: {class_read}"]
         title = f"One record, and what its gradient shows at sigma = {sigma:g}"
-        figure = pictures.sheet(both, captions, [0, 1], title, columns=8)
+        figure = samples.sheet(both, captions, [0, 1], title, columns=8)
         return View(sentence, {"record": figure}, pd.DataFrame([row]), note)
 
     last = len(pictured(source)) - 1
