@@ -85,7 +85,8 @@ def train_pool(
     data.check_images(images)
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
     check_backend(backend, models.architecture(recipe.model, recipe.model_args))
-    device_of(device, here=False)  # these three refuse what is none
+    # these three refuse names and numbers that mean nothing; what they return is not needed yet
+    device_of(device, here=False)
     parsed(strategy)
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)
@@ -95,7 +96,7 @@ def train_pool(
         return finish(pool, "cached", progress)
     if backend == "loky":
         device_of(device)  # it trains here
-    plan = placed.plan(images, parent)
+    plan = placed.plan(images, parent)  # what is asked for says what is trained, not the folder
     if not is_begun(pool):
         check(plan, int(pool.population.sum()), parent)
     begun = time.perf_counter()
@@ -103,7 +104,7 @@ def train_pool(
     with workers_for(pool, plan, **where) as count:
         if force and is_begun(pool):
             check_workers(pool, count, device, backend)
-        rows = rows_to_make(pool, images, force)  # removes models: the last that is refused
+        rows = rows_to_make(pool, images, force)  # with force it removes models: checks come before
         train_rows(
             pool,
             plan,
