@@ -140,14 +140,14 @@ def ladder(
     bounds = _bounds(flow, lipschitz)
     one_of("accountant", accountant, ("prv", "rdp", "gdp"))
     if stored is None:
-        guarantee = _training(flow, dp_sgd, delta, accountant)
+        of_training = _training(flow, dp_sgd, delta, accountant)
     else:
-        guarantee = _stored(flow, bounds, stored, delta)
+        of_training = _stored(flow, bounds, stored, delta)
     rows = [
         _nominal(flow, nominal, bounds, delta, accountant, sampling),
         _theorem(flow, nominal, bounds, delta),
         _release(flow, bounds, release, delta),
-        guarantee,
+        of_training,
         _audited(audited),
     ]
     table = []

@@ -266,7 +266,7 @@ def _by_dp_sgd(ladder: pd.DataFrame) -> bool:
 
 
 def _accounted(case: Case) -> Iterator[str]:
-    """The epsilon that DP-SGD was accounted at, and whether that covers its tuning."""
+    """The accounted epsilon of DP-SGD, and whether that covers its tuning."""
     tuned = False
     proved = {name: ladder for name, ladder in case.ladders.items() if _by_dp_sgd(ladder)}
     for name, ladder in proved.items():
