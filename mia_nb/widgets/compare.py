@@ -51,10 +51,10 @@ def compare(sources: Sequence[Source]) -> Explorer:
     if not pools:
         return message(TITLE, NOTHING)
 
-    def shown_of(pool: str, beside: tuple[str, ...]) -> list[Outputs]:
+    def shown_of(pool: str, beside: tuple[str, ...]) -> tuple[Outputs, ...]:
         """The result on top, and those that are ticked."""
         first = Outputs(pool, pools[pool])
-        return [first, *(Outputs(name, pools[name], reference=first) for name in beside)]
+        return first, *(Outputs(name, pools[name], reference=first) for name in beside)
 
     def draw(pool: str, attack: str, target: int | str, beside: tuple[str, ...]) -> View:
         """The results side by side, and the settings in which they differ."""
@@ -66,7 +66,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
         # a summary has the number of queries already
         new = [name for name in settings if name == "family" or name not in long]
         long = long.merge(settings[new], on="family")
-        figures = pictures_of(tuple(shown), attack, target)
+        figures = pictures_of(shown, attack, target)
         return contrast.view(figures, texts, long, contrast.notes())
 
     others = tuple(pools)[1:]

@@ -37,7 +37,6 @@ class Outputs(NamedTuple):
     name: str  # in words
     source: Source
     queries: tuple[int, ...] | None = None  # which of the queries; None: all
-    one_step: bool = False  # the output of one time step, which is read as a plain one
     reference: "Outputs | None" = None  # what it is compared with
 
     def scores(self, attack: str) -> Scores:
@@ -45,7 +44,8 @@ class Outputs(NamedTuple):
         if self.queries is None:
             return self.source.scores(attack)
         signals = self.source.signals.select(queries=list(self.queries))
-        if self.one_step:
+        if signals.query_kind == "steps" and len(self.queries) == 1:
+            # the output of one time step is read as a plain one
             signals = dataclasses.replace(signals, query_kind="plain")
         return attacks.score(attack, signals)
 
@@ -126,7 +126,7 @@ def _step_by_step(source: Source, reference: Outputs | None) -> tuple[str, Famil
         name = f"after {t} of {count} steps" if t < count else f"after all {count} steps"
         if is_each_alone:
             name = f"in step {t} alone"
-        outputs[way(source.recipe), t] = Outputs(name, source, (t - 1,), True, reference)
+        outputs[way(source.recipe), t] = Outputs(name, source, (t - 1,), reference)
     name = f"{network_name(source, count)}, step by step"
     if is_each_alone:
         caption = "an attacker who is given the output of step t alone"
@@ -201,7 +201,7 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
             for count in doublings(query_count(source)):
                 name = f"p = {p:g}, {_counted(count, 'query', 'queries')}"
                 queries = tuple(range(count))
-                outputs[p, count] = Outputs(name, source, queries, reference=reference)
+                outputs[p, count] = Outputs(name, source, queries, reference)
         caption = "queries of one p share their masks: the first Q of those made"
         if len(group) == 1:
             caption += f"; only p = {min(group):g} was queried, more: {MORE_RATES}"
@@ -232,7 +232,7 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
             for count in doublings(query_count(source)):
                 name = f"{strength_text(source)}, {_counted(count, 'output', 'outputs')}"
                 queries = tuple(range(count))
-                outputs[sigma, count] = Outputs(name, source, queries, reference=reference)
+                outputs[sigma, count] = Outputs(name, source, queries, reference)
         caption = (
             "margins of the first R outputs are averaged, of target and references alike; noise"
             " that is fresh in every output averages away, what it leaves is measured, not promised"

@@ -63,9 +63,6 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     def offered(pool: str) -> tuple[str, ...]:
         return tuple(attacks or pools[pool].attacks())
 
-    def marks(pool: str, attack: str, target: int | str) -> list[tuple[str, float]]:
-        return rates_of(pools[pool], attack, target).marks()
-
     def start(pool: str, attack: str, target: int | str) -> float:
         """The threshold whose false-positive rate is nearest to the wanted one."""
         rates = rates_of(pools[pool], attack, target)
@@ -122,7 +119,10 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         "target": {"options": lambda pool: pools[pool].targets},
         "attack": {"options": lambda pool: attack_options(offered(pool))},
         "compare": {"options": lambda pool, attack: [x for x in offered(pool) if x != attack]},
-        "threshold": {"options": marks, "value": start},
+        "threshold": {
+            "options": lambda pool, attack, target: rates_of(pools[pool], attack, target).marks(),
+            "value": start,
+        },
     }
     return Explorer(
         TITLE,

@@ -185,10 +185,10 @@ def settings_explorer(
     if not families:
         return message(title, if_none)
 
-    def shown_of(pool: str, **values: object) -> list[Outputs]:
+    def shown_of(pool: str, **values: object) -> tuple[Outputs, ...]:
         """The chosen outputs, and their reference if they have one."""
         chosen = families[pool].outputs[tuple(values[name] for name in settings)]
-        return [chosen] if chosen.reference is None else [chosen, chosen.reference]
+        return (chosen,) if chosen.reference is None else (chosen, chosen.reference)
 
     @cache  # a family may have more outputs than `table_of` keeps tables
     def family_table(pool: str, attack: str, target: int | str) -> pd.DataFrame:
@@ -220,7 +220,7 @@ def settings_explorer(
         here = place.get(along, chosen.energy)
         if is_number(here):
             lines = with_line(lines, here)
-        figures = pictures_of(tuple(shown), attack, target)
+        figures = pictures_of(shown, attack, target)
         histogram = with_layout(figures["histogram"], legend=INSIDE)
         figures = figures | {"histogram": histogram, "curve": lines}
 
