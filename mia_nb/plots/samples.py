@@ -39,7 +39,7 @@ from mia_nb.plots.views import POINTS, thinned
 LARGE = 256  # pixels of a single picture: enlarged before it is sent, so that no browser smooths it
 SMALL = 64
 BINS = 80  # of a ranking
-FRAME = 2  # pixels around an image
+EDGE = 2  # pixels around an image
 UNIT = 100
 CAPTION = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}  # below an image
 HIDDEN = {"visible": False, "fixedrange": True}
@@ -314,7 +314,7 @@ def images(
     words = [f"{'◇●'[int(inside)]} {text}" for inside, text in zip(member, captions, strict=True)]
     sentence = f"● {member.sum()} members (vermillion) and ◇ {(~member).sum()} non-members (blue)"
     edges = [MEMBER if inside else NON_MEMBER for inside in member]
-    return go.Figure(sheet(x, words, np.arange(len(x)), sentence, columns=columns, frames=edges))
+    return go.Figure(sheet(x, words, np.arange(len(x)), sentence, columns=columns, edges=edges))
 
 
 def short(name: str) -> str:
@@ -330,7 +330,7 @@ def sheet(
     *,
     chosen: int | None = None,
     columns: int = 8,
-    frames: Sequence[str] | None = None,
+    edges: Sequence[str] | None = None,
 ) -> dict:
     """A sheet of images over their captions, as one picture; a click gives a sample's number. Of
     more than three channels the first three are shown, and the title says so.
@@ -342,7 +342,7 @@ def sheet(
         sentence: the title
         chosen: the number that is framed
         columns: images in a row
-        frames: n colours, of a frame painted around each image
+        edges: n colours, of a frame painted around each image
     """
     x = np.asarray(x)
     numbers = np.asarray(numbers, int)
@@ -363,9 +363,9 @@ def sheet(
     for i, (image, top, left) in enumerate(zip(x, tops.tolist(), lefts.tolist(), strict=True)):
         bottom = top + height
         right = left + width
-        if frames is not None:
-            edge = canvas[top - FRAME : bottom + FRAME, left - FRAME : right + FRAME]
-            edge[:] = (*bytes.fromhex(frames[i][1:]), 255)
+        if edges is not None:
+            framed = canvas[top - EDGE : bottom + EDGE, left - EDGE : right + EDGE]
+            framed[:] = (*bytes.fromhex(edges[i][1:]), 255)
         canvas[top:bottom, left:right, :3] = enlarged(rgb(image), factor)
         canvas[top:bottom, left:right, 3] = 255
         centre = left + width / 2

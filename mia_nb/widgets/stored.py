@@ -101,8 +101,10 @@ class Source:
         """Row by row (C, H, W) uint8, in the order of the signals, frames of events summed over
         time; None where none are stored or they are of others.
         """
-        if self._images is not None or self.pool is None or not self.pool.has("images.npy"):
+        if self._images is not None:
             return self._images
+        if self.pool is None or not self.pool.has("images.npy"):
+            return None
         # 600 MB for 50,000 of 64 x 64: a picture needs one of them
         x = self.pool.map_array("images.npy", "u", (None, None, None, None))
         if not len(self.samples) == len(self.signals.labels) <= len(x):

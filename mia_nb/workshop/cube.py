@@ -29,9 +29,7 @@ class Cube(dict[str, Source]):
     """{role: Source} of the workshop's outputs; a role with a slash belongs to a group."""
 
     def __missing__(self, role: str) -> NoReturn:
-        raise ValueError(
-            f"{role} is an elective's and needs the file {INDEX} in the results folder; {BUILD}"
-        )
+        raise missing(role)
 
     def group(self, name: str) -> tuple[Source, ...]:
         """The sources whose role is `name` or begins with "name/", in the order in which they were
@@ -42,8 +40,15 @@ class Cube(dict[str, Source]):
             if role == name or role.startswith(f"{name}/"):
                 members.append(source)
         if not members:
-            return self[name]  # an error that says what is missing
+            raise missing(name)
         return tuple(members)
+
+
+def missing(role: str) -> ValueError:
+    """The error of a role that was not kept."""
+    return ValueError(
+        f"{role} is an elective's and needs the file {INDEX} in the results folder; {BUILD}"
+    )
 
 
 class Pictures(Thumbnails):
