@@ -2,10 +2,10 @@
 
 A converted network answers with a mean over time. A neuron's mean output tends to the ReLU that it
 replaces, and this carries over to the network's output only if everything between the neurons is
-linear (strictly: affine). The calls known to be linear are listed here; any other call is refused
-by its name. Max pooling and norms are also allowed where they do no harm: before the first spikes
-of constant input, and in networks that are trained with spikes from the start. Before the first
-weight, where a network prepares its images, everything is allowed.
+linear (strictly: affine). `linear_calls` lists the calls known to be linear; any other call is
+refused by its name. Max pooling and norms are also allowed where they do no harm: before the first
+spikes of constant input, and in networks that are trained with spikes from the start. Before the
+first weight, where a network prepares its images, everything is allowed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,26 @@ from __future__ import annotations
 import operator
 import re
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from mia_nb import models
-from mia_nb.models.modules import DROPOUT
+from mia_nb.models.linear_calls import (
+    CONSTANTS,
+    LINEAR_ATTRIBUTES,
+    LINEAR_IN_FIRST,
+    LINEAR_LAYERS,
+    PRODUCTS,
+    SHAPED_BY,
+    SINGLE_STEP,
+    SINGLE_STEP_LAYERS,
+    SUMS,
+    listed_name,
+)
 from mia_nb.models.pooling import plain_window
 from mia_nb.models.sites import (
     SIZES,
@@ -34,244 +45,8 @@ from mia_nb.models.sites import (
     where_of,
 )
 
-# layers that are linear in their input, in eval mode
-LINEAR_LAYERS = (
-    nn.Identity,
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.AvgPool3d,
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveAvgPool3d,
-    *DROPOUT,
-    nn.Flatten,
-    nn.Unflatten,
-    nn.ZeroPad1d,
-    nn.ZeroPad2d,
-    nn.ZeroPad3d,
-    nn.ConstantPad1d,
-    nn.ConstantPad2d,
-    nn.ConstantPad3d,
-    nn.ReflectionPad1d,
-    nn.ReflectionPad2d,
-    nn.ReflectionPad3d,
-    nn.ReplicationPad1d,
-    nn.ReplicationPad2d,
-    nn.ReplicationPad3d,
-    nn.CircularPad1d,
-    nn.CircularPad2d,
-    nn.CircularPad3d,
-    nn.Upsample,
-    nn.UpsamplingNearest2d,
-    nn.UpsamplingBilinear2d,
-    nn.PixelShuffle,
-    nn.PixelUnshuffle,
-    nn.ChannelShuffle,
-    nn.Unfold,
-    nn.Fold,
-)
-# layers that are not linear, but that a network trained with spikes may contain
-SINGLE_STEP_LAYERS = (
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-    nn.MaxPool3d,
-    nn.AdaptiveMaxPool1d,
-    nn.AdaptiveMaxPool2d,
-    nn.AdaptiveMaxPool3d,
-    nn.FractionalMaxPool2d,
-    nn.FractionalMaxPool3d,
-    nn.LPPool1d,
-    nn.LPPool2d,
-    nn.BatchNorm1d,  # without running statistics
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-    nn.InstanceNorm1d,
-    nn.InstanceNorm2d,
-    nn.InstanceNorm3d,
-    nn.LocalResponseNorm,
-)
-# Calls by name: functions of torch, torch.nn.functional and operator, and methods of tensors.
-# sums of their arguments
-SUMS = {
-    "add",
-    "sub",
-    "subtract",
-    "rsub",
-    "cat",
-    "concat",
-    "concatenate",
-    "stack",
-    "hstack",
-    "vstack",
-    "dstack",
-}
-# linear in each factor while the others are constant
-PRODUCTS = {
-    "mul",
-    "multiply",
-    "matmul",
-    "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "mv",
-    "einsum",
-    "tensordot",
-    "linear",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-}
-# linear in their first argument
-LINEAR_IN_FIRST = {
-    # values
-    "neg",
-    "negative",
-    "pos",
-    "positive",
-    "div",
-    "divide",
-    "truediv",
-    "true_divide",
-    "mean",
-    "sum",
-    "cumsum",
-    "masked_fill",
-    "batch_norm",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "interpolate",
-    "upsample",
-    "upsample_nearest",
-    "upsample_bilinear",
-    # their places
-    "pad",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "channel_shuffle",
-    "native_channel_shuffle",
-    "unfold",
-    "fold",
-    "flatten",
-    "unflatten",
-    "reshape",
-    "reshape_as",
-    "view",
-    "view_as",
-    "expand",
-    "expand_as",
-    "broadcast_to",
-    "squeeze",
-    "unsqueeze",
-    "permute",
-    "transpose",
-    "swapaxes",
-    "swapdims",
-    "movedim",
-    "moveaxis",
-    "t",
-    "adjoint",
-    "flip",
-    "fliplr",
-    "flipud",
-    "rot90",
-    "roll",
-    "repeat",
-    "repeat_interleave",
-    "tile",
-    "chunk",
-    "split",
-    "tensor_split",
-    "unbind",
-    "narrow",
-    "select",
-    "index_select",
-    "gather",
-    "take_along_dim",
-    "diagonal",
-    "getitem",
-    # their storage
-    "contiguous",
-    "clone",
-    "detach",
-    "to",
-    "type_as",
-    "float",
-    "double",
-    "half",
-    "bfloat16",
-    "cpu",
-    "cuda",
-}
-LINEAR_ATTRIBUTES = {"T", "mT", "H", "mH", "data", "real"}
-# of their second argument only the shape or the dtype counts
-SHAPED_BY = {"view_as", "expand_as", "reshape_as", "type_as"}
-# results that do not depend on the tensor's values
-CONSTANTS = {
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "empty_like",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-}
-SINGLE_STEP = {
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "max_pool1d_with_indices",
-    "max_pool2d_with_indices",
-    "max_pool3d_with_indices",
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool3d",
-    "adaptive_max_pool1d_with_indices",
-    "adaptive_max_pool2d_with_indices",
-    "adaptive_max_pool3d_with_indices",
-    "lp_pool1d",
-    "lp_pool2d",
-    "amax",
-    "group_norm",
-    "layer_norm",
-    "rms_norm",
-    "instance_norm",
-    "local_response_norm",
-    "normalize",
-}
-NAMES_OF_FUNCTIONS = {
-    function: name
-    for name in SUMS | PRODUCTS | LINEAR_IN_FIRST | CONSTANTS | SINGLE_STEP | SIZES | {"where"}
-    for home in (operator, torch, F)
-    if callable(function := getattr(home, name, None))
-}
-SAMPLES = 4  # on which linearity is tried
-TOLERANCE = 1e-3  # of the largest value
+SAMPLES = 4  # images that `check_values` tries
+TOLERANCE = 1e-3  # as a fraction of the largest value
 BY_HAND = "insert mia_nb.models.snn.Spike modules by hand and pass the network to SNN"
 
 
@@ -287,36 +62,73 @@ class Stage(IntEnum):
 def check_calls(net: fx.GraphModule, *, mean_over_time: bool, encoded: bool = False) -> None:
     """Refuse a traced network with a call that is not allowed in a spiking network.
 
+    What is allowed depends on the furthest stage among a call's inputs:
+
+        FIXED, PIXELS   every call
+        ANALOGUE        linear calls, max pooling and norms
+        SPIKES          linear calls; max pooling and norms unless mean_over_time
+
+    Spikes themselves, and calls that read a tensor's shape or type only, are allowed everywhere.
+
     Parameters:
         net: of `sites.trace`.
         mean_over_time: whether the network was trained without spikes, so that means over time must
-            equal its values (conversion). If not, max pooling and norms are allowed anywhere.
+            equal its values (conversion).
         encoded: whether the images themselves are encoded as spikes, which differ at every step.
 
     Raises:
         ValueError: with the place, the name and the way out.
     """
+    images = Stage.SPIKES if encoded and mean_over_time else Stage.PIXELS
+    learned = _depending_on_weights(net)
     stages: dict[fx.Node, Stage] = {}
-    learned: set[fx.Node] = set()  # values that depend on a weight
     for node in net.graph.nodes:
-        before = max((stages[source] for source in node.all_input_nodes), default=Stage.FIXED)
+        if node.op == "placeholder":
+            stages[node] = Stage.FIXED if node.target in ("timesteps", "static") else images
+            continue
+        before = _furthest(node.all_input_nodes, stages)
+        if not _is_allowed(net, node, before, stages, mean_over_time):
+            raise ValueError(_refusal(net, node, before))
+        stages[node] = _stage_after(net, node, before, node in learned)
+
+
+def _depending_on_weights(net: fx.GraphModule) -> set[fx.Node]:
+    """The values that depend on a weight."""
+    learned: set[fx.Node] = set()
+    for node in net.graph.nodes:
         if _has_weights(net, node) or not learned.isdisjoint(node.all_input_nodes):
             learned.add(node)
-        if node.op == "placeholder":
-            images = node.target not in ("timesteps", "static")
-            first = Stage.SPIKES if encoded and mean_over_time else Stage.PIXELS
-            stages[node] = first if images else Stage.FIXED
-        elif node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
-            stages[node] = Stage.SPIKES
-        elif before == Stage.FIXED or node.op == "output" or _says_shape_or_kind(node):
-            stages[node] = Stage.FIXED
-        elif before == Stage.PIXELS:
-            stages[node] = Stage.ANALOGUE if node in learned else Stage.PIXELS
-        else:
-            harmless = not mean_over_time or before == Stage.ANALOGUE
-            if not _is_linear(net, node, stages) and not (harmless and _is_single_step(net, node)):
-                raise ValueError(_refusal(net, node, before))
-            stages[node] = before
+    return learned
+
+
+def _stage_after(net: fx.GraphModule, node: fx.Node, before: Stage, learned: bool) -> Stage:
+    """The stage of a call's result, whose furthest input is at the stage `before`."""
+    if _spikes(net, node):
+        return Stage.SPIKES
+    if node.op == "output" or _says_shape_or_kind(node):
+        return Stage.FIXED
+    return Stage.ANALOGUE if before == Stage.PIXELS and learned else before
+
+
+def _is_allowed(
+    net: fx.GraphModule,
+    node: fx.Node,
+    before: Stage,
+    stages: dict[fx.Node, Stage],
+    mean_over_time: bool,
+) -> bool:
+    """Whether a call may stand where it does; the rules are those in `check_calls`."""
+    if before <= Stage.PIXELS or node.op == "output":
+        return True
+    if _spikes(net, node) or _says_shape_or_kind(node) or _is_linear(net, node, stages):
+        return True
+    single_step_allowed = before == Stage.ANALOGUE or not mean_over_time
+    return single_step_allowed and _is_single_step(net, node)
+
+
+def _spikes(net: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a call is a site that spikes."""
+    return node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike)
 
 
 def _has_weights(net: fx.GraphModule, node: fx.Node) -> bool:
@@ -328,22 +140,9 @@ def _has_weights(net: fx.GraphModule, node: fx.Node) -> bool:
 
 def _name(node: fx.Node) -> str:
     """The name of the function or method that is called, `add` for `add_` too."""
-    if name := _listed_name(node):
+    if name := listed_name(node):
         return name
     return getattr(node.target, "__name__", str(node.target)).strip("_")
-
-
-def _listed_name(node: fx.Node) -> str:
-    """The name by which the lists above know a call of a method or an attribute, and of a function
-    if it is torch's own of that name; "" of other functions and of layers.
-    """
-    if node.target is getattr:
-        return str(node.args[1])
-    if node.op == "call_method":
-        return str(node.target).rstrip("_")
-    if node.op == "call_function":
-        return NAMES_OF_FUNCTIONS.get(node.target, "")
-    return ""
 
 
 def _argument(node: fx.Node, position: int, keyword: str, default: Any = None) -> Any:
@@ -354,21 +153,19 @@ def _argument(node: fx.Node, position: int, keyword: str, default: Any = None) -
 
 
 def _says_shape_or_kind(node: fx.Node) -> bool:
-    """Whether a call's result is a number of axes, a dtype and the like, or a tensor of constants
-    in the shape of its input.
-    """
-    return _listed_name(node) in SIZES | TENSOR_TYPES | CONSTANTS
+    """Whether a call's result is a tensor's shape, dtype and the like, or a tensor of constants."""
+    return listed_name(node) in SIZES | TENSOR_TYPES | CONSTANTS
 
 
 def _is_linear(net: fx.GraphModule, node: fx.Node, stages: dict[fx.Node, Stage]) -> bool:
-    """Whether a call is linear in those of its inputs that are at the furthest stage."""
+    """Whether a call is linear in its inputs of the furthest stage."""
     if node.op == "call_module":
         module = net.get_submodule(node.target)
         if isinstance(module, Repeat):
             return True
         without_statistics = hasattr(module, "running_mean") and module.running_mean is None
         return _is_one_of(module, LINEAR_LAYERS) and not without_statistics
-    name = _listed_name(node)
+    name = listed_name(node)
     if node.target is getattr:
         return name in LINEAR_ATTRIBUTES
     if name == "where":
@@ -403,23 +200,24 @@ def _is_single_step(net: fx.GraphModule, node: fx.Node) -> bool:
     """Whether a call is a max pooling or a norm."""
     if node.op == "call_module":
         return _is_one_of(net.get_submodule(node.target), SINGLE_STEP_LAYERS)
-    return _listed_name(node) in SINGLE_STEP
+    return listed_name(node) in SINGLE_STEP
 
 
 def _is_one_of(module: nn.Module, layers: tuple[type[nn.Module], ...]) -> bool:
-    """Whether a module computes as one of these layers do; a subclass may not."""
+    """Whether a module computes what one of these layers does, which a subclass may not."""
     forward = type(module).forward
     return any(isinstance(module, kind) and forward is kind.forward for kind in layers)
 
 
 def _sources(arguments: Any) -> list[fx.Node]:
-    """The values among these arguments, each as often as it occurs."""
+    """The values among these arguments; a value that occurs twice is listed twice."""
     sources: list[fx.Node] = []
     fx.node.map_arg(arguments, sources.append)
     return sources
 
 
 def _furthest(arguments: Any, stages: dict[fx.Node, Stage]) -> Stage:
+    """The furthest stage among these arguments."""
     return max((stages[source] for source in _sources(arguments)), default=Stage.FIXED)
 
 
@@ -451,7 +249,7 @@ def _train_with_spikes() -> str:
 
 
 def _line_of(node: fx.Node) -> str:
-    """ " (file.py, line 7)", the code that calls a function; "" for a layer, which has a name."""
+    """Where the code calls a function, as " (file.py, line 7)"; "" for layers, which have names."""
     if node.op == "call_module":
         return ""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (.*)', node.stack_trace or "")
@@ -480,6 +278,7 @@ def check_values(net: fx.GraphModule, sites: list[Site], x: Tensor) -> None:
         ValueError: naming the first place where this does not hold.
     """
     x = x[:SAMPLES]
+    n = len(x)
     with models.evaluating(net), models.same_draws(x.device):
         without_spikes = _replayed(net, {}, x, 1)
         activations = {site.name: without_spikes[site.name].relu() for site in sites}
@@ -496,19 +295,17 @@ def check_values(net: fx.GraphModule, sites: list[Site], x: Tensor) -> None:
         together = _replayed(net, three, torch.cat([x, x, x]), 3)
     places = {site.name: f"before {site.where}" for site in sites} | {"output": "before the output"}
     for name, value in together.items():
+        first, second = of_a[name], of_b[name]
         allowed = max(TOLERANCE, 4 * torch.finfo(value.dtype).eps) * (10 if x.is_cuda else 1)
-        atol = allowed * float(value.abs().max())
-        apart = torch.cat([of_a[name], of_b[name]])
-        mixed = value.shape != (3 * len(x), *of_a[name].shape[1:])
-        if not mixed:
-            mixed = not torch.allclose(value[: 2 * len(x)], apart, rtol=0, atol=atol)
-        if mixed:
+        close = partial(torch.allclose, rtol=0, atol=allowed * float(value.abs().max()))
+        same_shape = value.shape == (3 * n, *first.shape[1:])
+        if not (same_shape and close(value[: 2 * n], torch.cat([first, second]))):
             raise ValueError(
                 f"{places[name]} time steps or samples are mixed: no call may move or reduce the"
                 f" first axis, the batch; or {STEPWISE}"
             )
-        mean = (of_a[name] + of_b[name]) / 2
-        if not torch.allclose(value[2 * len(x) :], mean, rtol=0, atol=atol):
+        mixture = value[2 * n :]
+        if not close(mixture, (first + second) / 2):
             raise ValueError(
                 f"{places[name]} something is not linear in spikes, as a hook may do: take it out,"
                 f" or {STEPWISE}"
@@ -518,8 +315,9 @@ def check_values(net: fx.GraphModule, sites: list[Site], x: Tensor) -> None:
 def _replayed(
     net: fx.GraphModule, outputs: dict[str, Tensor], x: Tensor, timesteps: int
 ) -> dict[str, Tensor]:
-    """The inputs of all sites by name, and the "output", of a run with these outputs of sites;
-    other sites give the ReLU of their inputs.
+    """Run the network with these outputs of its sites; other sites give the ReLU of their inputs.
+
+    Returns the inputs of all sites by name, and the "output".
     """
     inputs: dict[str, Tensor] = {}
 
