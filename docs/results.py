@@ -526,7 +526,7 @@ def equal_picture(found: pd.DataFrame) -> go.Figure:
         f"{EQUAL[name]}, {100 * level:.0f} %"
         for name, level in zip(rows["pool"], rows["level"], strict=True)
     ]
-    bars = plots.marks.column_bars(rows, "difference")
+    bars = plots.marks.bars(value, rows["difference_low"], rows["difference_high"])
     figure = go.Figure(go.Scatter(x=value, y=names, mode="markers", error_x=bars))
     figure.update_traces(marker_size=10)
     figure.add_vline(0, line_dash="dash")
