@@ -63,6 +63,7 @@ class Order(NamedTuple):
     reports: str  # the folder of progress reports; once it is gone, nobody waits for the result
     checkpoint: float  # seconds between part files
     version: str  # of this package
+    torch: str  # its version, with which pools are begun and finished
     builders: str  # modules that may build networks
     path: tuple[str, ...]  # where the process that asks finds modules
 
@@ -243,19 +244,25 @@ def _order(folder: Folder, reports: str | Path, checkpoint: float) -> Order:
         reports=str(Path(reports).absolute()),
         checkpoint=checkpoint,
         version=__version__,
+        torch=TORCH,
         builders=os.environ.get(models.ALLOWED, ""),
         path=tuple(place or os.getcwd() for place in sys.path),
     )
 
 
 def pool_there(order: Order) -> Pool:
-    """The pool as a worker sees it; ValueError where it sees none, or has other code."""
+    """The pool as a worker sees it; ValueError where it sees none, or has other code or torch."""
     worker = f"the worker on {platform.node()}"
     folder = Folder(Path(order.folder))
     if order.version != __version__:
         raise ValueError(
             f"mia_nb is {__version__} for {worker}, and {order.version} where it is called: install"
             " the same version on all workers"
+        )
+    if order.torch != TORCH:
+        raise ValueError(
+            f"torch is {TORCH} for {worker}, and {order.torch} where it is called: install the same"
+            " version on all workers"
         )
     if not folder.has("recipe.json"):
         raise ValueError(
