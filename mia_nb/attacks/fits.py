@@ -1,4 +1,4 @@
-"""The two densities that `lira` and `nig` compare at a sample's margin, for whoever draws them."""
+"""The two densities that `lira` and `nig` compare at a sample's margin, for figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
-from mia_nb.attacks.inputs import Sides, sides, target_margin
+from mia_nb.attacks.inputs import Sides, one_margin, sides
 from mia_nb.attacks.likelihood import nig_predictives, variance_of
 from mia_nb.attacks.summaries import worlds_of
 from mia_nb.checks import one_of
@@ -35,8 +35,8 @@ class Fit(NamedTuple):
     def log_density(self, phi: np.ndarray) -> np.ndarray:
         """log densities IN and OUT, (2, N), of margins phi (N,).
 
-        A fit of N samples takes each margin for its own sample, that of one sample (`of`) all
-        margins for this one.
+        In a fit of N samples, margin i belongs to sample i; in a fit of one sample (`of`), all
+        margins belong to it.
         """
         z = (phi - self.centre) / self.scale
         if np.isinf(self.freedom).all():
@@ -67,8 +67,8 @@ def lira_fit(
         combine: one margin for all queries, a name of `combine_queries`.
 
     The fit's log_ratio of the margins is the score of `lira` with these options, NaN where a side
-    is missing. Raises ValueError where no sample has two references on a side, so that there is no
-    variance, and for variance="auto".
+    is missing. Raises ValueError for variance="auto", and where no sample has two references on a
+    side, which a variance needs.
     """
     one_of("variance", variance, ("per_sample", "global", "shrunk"))
     side = sides("lira", target, references, ("in", "out"), "nan")
@@ -76,7 +76,7 @@ def lira_fit(
     v_out = variance_of("OUT", world_out, side.audited, variance, 1)
     v_in = variance_of("IN", world_in, side.audited, variance, 1)
     means = (world_in.mean, world_out.mean)
-    return target_margin(target, combine), _fit(side, means, (v_in, v_out), (np.inf, np.inf))
+    return one_margin(target, combine), _fit(side, means, (v_in, v_out), (np.inf, np.inf))
 
 
 def nig_fit(
@@ -98,7 +98,7 @@ def nig_fit(
     side = sides("nig", target, references, ("in", "out"), "nan")
     world_in, world_out = worlds_of(references, combine).of(0)
     centre, a, c = nig_predictives(world_in, world_out, side.audited)
-    return target_margin(target, combine), _fit(side, centre, c, (2 * a, 2 * a))
+    return one_margin(target, combine), _fit(side, centre, c, (2 * a, 2 * a))
 
 
 def _fit(

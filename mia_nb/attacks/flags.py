@@ -1,4 +1,4 @@
-"""What may make scores mean something else than they seem to: the flags in `Scores.info`."""
+"""The flags in `Scores.info`: warnings that scores may not mean what they seem to."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PLAN_DEFAULTS = {"mask_scope": "query", "per_step": False}  # where info has no 
 
 
 def designs_of(pool: Signals, rows: list[np.ndarray]) -> list[tuple[int, bool]]:
-    """For each target: its references a side, the median over audited samples of the smaller of IN
-    and OUT (in pairs, the pairs that are left); and whether their IN counts differ between samples.
+    """For each target, given the rows of its references: the number of references on a side (the
+    median over audited samples of the smaller one), and whether the IN counts of samples differ.
     """
     designs = []
     models_in = _models_in(pool)
@@ -44,16 +44,16 @@ def flags_of(
     keep_complement: bool,
     warned: list[str],
 ) -> list[str]:
-    """What may make the scores mean something else than they seem to, each once."""
+    """The flags of scores, each once."""
     uneven = any(differ for _, differ in designs)
-    # Bernoulli, or other samples: counts vary, but not with one target's membership
+    # in Bernoulli designs, or for other samples, counts vary, but not with a target's membership
     varied = np.ptp(_models_in(pool)[~pool.population])
     flags = []
     if keep_complement:
         flags.append("complementary model kept: the design leaks membership")
     if uneven and not varied and not keep_complement:
         flags.append("balanced design without pairs: reference counts leak membership")
-    # outputs of spiking networks read out in two ways
+    # outputs of spiking networks, read out in different ways
     target_readout = target.info.get("readout")
     pool_readout = pool.info.get("readout")
     both_known = None not in (target_readout, pool_readout)
@@ -66,7 +66,7 @@ def flags_of(
         flags.append("outputs after every time step: a stronger attacker")
     if target.query_kind == "releases":
         flags.append("several releases of one model: an attacker who kept the earlier ones")
-    # references show what a target might answer only if they got the same queries
+    # references and targets are comparable only if they got the same queries
     target_plan = PLAN_DEFAULTS | target.info | {"queries": target.shape[1]}
     pool_plan = PLAN_DEFAULTS | pool.info | {"queries": pool.shape[1]}
     for name in ("queries", *PLAN_ENTRIES):
@@ -85,7 +85,7 @@ def flags_of(
 def flag_of_unscored(
     missing: np.ndarray, pool: Signals, rows: list[np.ndarray], audited: np.ndarray
 ) -> str:
-    """The flag of scores (targets, audited samples) that are missing: how many, and why."""
+    """The flag that says how many scores (targets, audited samples) are missing, and why."""
     reason = "no reference on one side"
     for missing_of_target, models in zip(missing, rows, strict=True):
         if missing_of_target.any():

@@ -1,5 +1,5 @@
-"""What attacks do first: check their options and that target and references agree, count the
-references on each side, and combine the target's queries.
+"""What attacks do first: check that target and references agree, count the references on each
+side, and combine the target's queries.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from mia_nb.attacks.summaries import Summary
 from mia_nb.checks import one_of
 from mia_nb.types import Signals
 
-# how an attack combines queries by default; all others average the margin. "logmeanp" averages the
-# probability, for attacks on log p; "mean" what is read off each query
+# How these attacks combine queries by default; all others average the margin. Attacks on log p
+# average the probability ("logmeanp"); "mean" stands for the mean of what each query shows.
 COMBINATIONS = dict.fromkeys(
     ("attack_p", "rmia", "rmia_tuned", "base"), "logmeanp"
 ) | dict.fromkeys(("vote", "shokri", "song_mittal"), "mean")
@@ -24,19 +24,19 @@ COMBINATIONS = dict.fromkeys(
 def combination(attack: str, query_kind: str, combine: str | None = None) -> str:
     """How this attack combines queries: `combine`, or its default for this kind of queries."""
     usual = COMBINATIONS.get(attack, "margin")
-    # these queries show different inputs or steps: their log-likelihood ratios are averaged
+    # These queries differ in input or time step: their log-likelihood ratios are averaged.
     if attack in ("lira", "nig") and query_kind in ("augment", "steps"):
         usual = "llr"
     return usual if combine is None else combine
 
 
-def target_margin(target: Signals, combine: str) -> np.ndarray:
-    """(N,) margins of the target, its queries reduced to one by `combine_queries`."""
+def one_margin(target: Signals, combine: str) -> np.ndarray:
+    """(N,) margins of the target: `combine_queries` makes one of all queries."""
     return combine_queries(target.margin, one_of("combine", combine, COMBINE))[0]
 
 
-def target_margins(target: Signals, combine: str) -> np.ndarray:
-    """(R, N) margins of the target: those of all queries for "llr", otherwise one."""
+def compared_margins(target: Signals, combine: str) -> np.ndarray:
+    """(R, N) margins of the target that are compared: of all queries for "llr", otherwise one."""
     return combined(target.margin, one_of("combine", combine, ("llr", *COMBINE)))[0]
 
 
@@ -48,7 +48,7 @@ def check(
     needs_references: bool = False,
     same_samples: bool = True,
 ) -> None:
-    """ValueError of one line for a target and references that no attack can work with."""
+    """ValueError for a target and references that this attack cannot work with."""
     no_references = references is None or not references.shape[0]
     if target.shape[0] != 1:
         raise ValueError(
@@ -86,9 +86,9 @@ class Sides(NamedTuple):
 
     n_in: np.ndarray  # (N,)
     n_out: np.ndarray
-    # (N,) bool: has every side the attack needs; never demanded of population samples
+    # (N,) bool: has a reference on each side that the attack needs; population samples may lack one
     usable: np.ndarray
-    # (N,) bool: usable and no population sample; what estimates over samples are made from
+    # (N,) bool: usable, and no population sample; estimates over samples are made from these
     audited: np.ndarray
 
 
@@ -100,14 +100,14 @@ def sides(
     missing: str,
     summary: Summary | None = None,
 ) -> Sides:
-    """How many references were trained on each sample and how many were not, with enough of them.
+    """How many references were trained on each sample and how many were not, after `check`.
 
     Parameters:
         attack: the name in error messages.
         target: signals of one model.
         references: signals of the other models, membership included.
         need: the sides that the attack needs, of "in" and "out".
-        missing: "raise" to refuse audited samples that lack such a side, "nan" to mark them as not
+        missing: "raise" to refuse audited samples that lack such a side; "nan" to accept them, not
             usable.
         summary: of the references, which holds the counts; None: they are counted here.
     """

@@ -1,5 +1,5 @@
-"""Attacks that learn a rule from pooled reference outputs, whose samples need not be the target's:
-shokri, song_mittal.
+"""Attacks that learn a rule from the outputs of all references, which may be on other samples than
+the target's: shokri, song_mittal.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ METRICS = {
     "entropy": ("entropy", -1.0),
     "modified": ("modified_entropy", -1.0),
 }
-MOST_ROWS = 200_000  # that shokri learns from
-FLOOR = -50.0  # log-probabilities and margins beyond this tell a classifier nothing more
+MOST_ROWS = 200_000  # the most rows that shokri learns from
+FLOOR = -50.0  # log-probabilities and margins below this are set to it
 
 
 def _metric(signals: Signals, metric: str) -> np.ndarray:
@@ -52,9 +52,9 @@ def song_mittal(
         fewest: classes with fewer reference rows of either kind take the global tau, with a
             warning.
 
-    tau_y maximises (tpr + tnr) / 2 of v >= tau over the reference rows of class y, the smallest on
-    ties. Queries are averaged, of time steps the last is taken. Source: Song & Mittal 2021, Eq.
-    5-8. Raises ValueError without references (all metrics but correctness).
+    tau_y maximises (tpr + tnr) / 2 of v >= tau over the reference rows of class y; the smallest of
+    equals is taken. Queries are averaged; of time steps, the last is taken. Source: Song & Mittal
+    2021, Eq. 5-8. Raises ValueError without references (all metrics but correctness).
     """
     one_of("metric", metric, (*METRICS, "confidence"))
     check(
@@ -96,8 +96,8 @@ def song_mittal(
 
 
 def _threshold(values: np.ndarray, member: np.ndarray) -> float:
-    """Smallest observed value tau that maximises the balanced accuracy of `value >= tau`; integers,
-    so that ties are exact.
+    """Smallest observed value tau that maximises the balanced accuracy of `value >= tau`, computed
+    in integers, so that ties are exact.
     """
     order = np.argsort(values, axis=None)
     members = int(member.sum())
@@ -122,9 +122,10 @@ def shokri(
     Parameters:
         target: signals of one model.
         references: signals of other models, membership included; their samples may be others.
-        per_class: True = a classifier per class, False = one with the label one-hot appended (also
-            where a class has no rows), "auto" = per class if each has 200 rows of both kinds.
-        seed: of the rows that are learned from, 200,000 at most, drawn by class and membership.
+        per_class: True: a classifier for each class. False: one classifier, with the one-hot label
+            as features (also used where a class has no rows). "auto": True if each class has 200
+            rows of both kinds.
+        seed: of the choice of at most 200,000 rows to learn from, by class and membership.
 
     A logistic regression, standardised and balanced. Rows are pairs (reference, sample); features
     are the descending log-probabilities (top 10; the paper's unsorted vector is not kept in
@@ -164,8 +165,8 @@ def shokri(
 
 
 def _rows(signals: Signals, max_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(model, sample) of the audited rows, thinned evenly within every (class, membership)
-    group.
+    """(model, sample) of at most `max_rows` audited rows, drawn evenly from every group of one
+    class and membership.
     """
     audited = np.flatnonzero(~signals.population)
     size = len(signals.member) * len(audited)

@@ -1,10 +1,10 @@
 """Attacks by likelihood ratio: `lira`, its joint form, and `nig`.
 
-Each asks under which world the target's margin phi is more likely: that of the reference models
-trained with the sample (IN), or that of those trained without it (OUT). `lira` takes both for
-Gaussians, `nig` for Student's t, which allows for how badly few references tell a variance.
+Each compares how likely the target's margin phi is under two distributions: that of the reference
+models trained with the sample (IN), and that of those trained without it (OUT). `lira` takes both
+as Gaussians, `nig` as Student's t, which allows for the poor variance estimate of few references.
 
-In names, _t is the target's, _in and _out the two worlds'; ss is a sum of squares around the mean.
+In names, _t is the target's, _in and _out the two sides'; ss is a sum of squares around the mean.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from scipy.special import betaln, digamma, hyp2f1, polygamma, stdtr
 
 from mia_nb.arguments import Anything, Flag, Whole
-from mia_nb.attacks.inputs import Sides, combination, sides, target_margins
+from mia_nb.attacks.inputs import Sides, combination, compared_margins, sides
 from mia_nb.attacks.reading import JOINT, combined, medians_of, vector_blocks
 from mia_nb.attacks.summaries import World, squares, worlds_of
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
-MANY_REFERENCES = 32  # a side, from which a sample's own variance is good enough for lira
-NU0 = 6.0  # weight, in references, of all samples' variance in a shrunken one
+MANY_REFERENCES = 32  # with so many on each side, lira uses each sample's own variance
+NU0 = 6.0  # weight, in references, of all samples' variance in variance="shrunk"
 RHO = 0.1  # weight of the diagonal in the joint forms' covariance
 KAPPA0 = 1.0  # weight, in references, of the prior in nig's centre of IN
 PRIOR_CAP = 5000.0  # nig's a0 where all samples' variances look alike
@@ -50,17 +50,17 @@ def lira(
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
-        offline: whether OUT references alone are used.
-        variance: how v of a side is estimated, see below; "auto" takes per_sample where every
-            sample has 32 references on each side, else shrunk.
-        centre: "mean" or "median" of the side's margins, its m.
-        tail: offline, "one_sided", or "two_sided": -log N(phi_t; m_out, v_out), which rewards low
-            margins as much as high ones.
+        offline: whether only OUT references are used.
+        variance: how a side's v is estimated, see below; "auto" takes per_sample where every sample
+            has 32 references on each side, else shrunk.
+        centre: a side's m, the "mean" or the "median" of its margins.
+        tail: of the offline form. "one_sided", or "two_sided": -log N(phi_t; m_out, v_out), which
+            rewards low margins as much as high ones.
         ddof: of the variances.
         combine: "llr" averages s over queries; a name of `combine_queries` reduces the margins
-            first; "joint" compares the vectors of a sample's Q margins, Gaussians with the
-            covariance 0.9 V + 0.1 diag V, V pooled over samples and sides; "mean_sd" so compares
-            the mean of the Q margins and their log standard deviation.
+            first; "joint" compares the vectors of a sample's Q margins as Gaussians with the
+            covariance 0.9 V + 0.1 diag V, V pooled over samples and sides; "mean_sd" does the same
+            with the mean and the log standard deviation of the Q margins.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `worlds_of` the references, where they are known already; None: computed here.
 
@@ -73,8 +73,8 @@ def lira(
         shrunk: (6 v_global + SS) / (6 + n - 1), between the two.
 
     Raises ValueError for missing sides and where no sample has two references on a side. Source:
-    Carlini et al. 2022. Caveat: with reference counts that depend on the target's membership the
-    score gives the design away, not the model.
+    Carlini et al. 2022. Caveat: where reference counts depend on the target's membership, the score
+    reveals the design, not the model.
     """
     one_of("variance", variance, ("auto", "per_sample", "global", "shrunk"))
     one_of("centre", centre, ("mean", "median"))
@@ -97,7 +97,7 @@ def lira(
             f"LiRA has {fewest} references on a side: RMIA and Student-t LiRA are steadier below 4",
             stacklevel=2,
         )
-    margins = target_margins(target, combine)
+    margins = compared_margins(target, combine)
     if summary is None:
         summary = worlds_of(references, combine)
     medians = medians_of(references, combine) if centre == "median" else None
@@ -197,13 +197,14 @@ def nig(
     allow_unequal: Flag = False,
     summary: Anything = None,
 ) -> np.ndarray:
-    """Student-t likelihood ratio for few references: LiRA whose variances have a prior that is
+    """Student-t likelihood ratio for few references: LiRA with a prior of the variances that is
     learned from all samples (normal-inverse-gamma, NIG).
 
         s = log t(phi_t; 2a, m_in, c_in) - log t(phi_t; 2a, m_out, c_out)
 
-    t(.; nu, m, c) is Student's t with nu degrees of freedom, centre m and squared scale c. A side
-    with n references, of mean xbar, and a prior centre mu0 worth kappa0 more, has k = kappa0 + n,
+    t(.; nu, m, c) is Student's t with nu degrees of freedom, centre m and squared scale c. For a
+    side with n references of mean xbar and a prior centre mu0 that counts as kappa0 references,
+    k = kappa0 + n and
 
         m = (kappa0 mu0 + n xbar) / k
         c = b (k + 1) / (a k)
@@ -217,20 +218,20 @@ def nig(
     Parameters:
         target: signals of one model.
         references: signals of the other models, membership included.
-        offline: whether OUT references alone are used: s is then the log of the OUT predictive's
+        offline: whether only OUT references are used; s is then the log of the OUT predictive's
             distribution function at phi_t.
         combine: llr averages s over queries; a name of `combine_queries` reduces the margins first.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
-        allow_unequal: whether reference counts may differ between samples: right for designs, as
-            Bernoulli, in which they cannot follow the target's membership.
+        allow_unequal: whether reference counts may differ between samples; right for designs such
+            as Bernoulli, in which they do not depend on the target's membership.
         summary: `worlds_of` the references, where they are known already; None: computed here.
 
     Returns:
         (N,) scores in nats, NaN for samples that lack a side.
 
     Source: our formulation of the idea of arXiv 2603.11799. Raises ValueError for missing sides and
-    when reference counts differ between samples: the scale depends on them, so counts that follow
-    the target's membership leak the design.
+    where reference counts differ between samples: the scale depends on them, so counts that depend
+    on the target's membership reveal the design.
     """
     need = ("out",) if offline else ("in", "out")
     side = sides("nig", target, references, need, missing, summary)
@@ -242,7 +243,7 @@ def nig(
                 " allow_unequal=True if the counts cannot follow the target's membership"
             )
     combine = combination("nig", target.query_kind, combine)
-    margins = target_margins(target, combine)
+    margins = compared_margins(target, combine)
     if summary is None:
         summary = worlds_of(references, combine)
     score = np.zeros(side.usable.shape)
@@ -275,7 +276,7 @@ def nig_predictives(
         n_in + n_out - 2, world_in.ss + world_out.ss, audited, between=gap[audited]
     )
     a = a0 + (n_in / 2 + (n_out - 1) / 2)
-    # OUT has no prior centre; that of IN lies the mean gap above OUT's mean.
+    # OUT has no prior centre; IN's prior centre is OUT's mean plus the mean gap.
     k = KAPPA0 + n_in
     m_in = (KAPPA0 * (world_out.mean + mean_gap) + n_in * world_in.mean) / k
     ss_of_prior = KAPPA0 * n_in * (gap - mean_gap) ** 2 / k
@@ -287,7 +288,7 @@ def nig_predictives(
 
 def _log_t(distance: np.ndarray, a: np.ndarray, c: np.ndarray) -> np.ndarray:
     """log density of Student's t (2a degrees of freedom, squared scale c) at a distance from its
-    centre, but for terms in a, which are the same on both sides.
+    centre, without the terms in a alone, which are the same on both sides.
     """
     return -np.log(c) / 2 - (a + 0.5) * np.log1p(distance**2 / (2 * a * c))
 
@@ -319,10 +320,10 @@ def variance_prior(
         free: (N,) degrees of freedom d of each sample.
         ss: (N,) sums of squares.
         audited: (N,) samples to learn from.
-        between: differences of samples' means, of which the variance is guessed where no sample
-            has degrees of freedom.
+        between: differences of samples' means; they give the variance where no sample has degrees
+            of freedom.
 
-    Over samples log(SS / d) has the variance trigamma(a0), since true variances differ, plus
+    The variance of log(SS / d) over samples is trigamma(a0), since true variances differ, plus
     trigamma(d / 2), the error of an estimate from d degrees of freedom. Its mean gives b0.
     """
     used = audited & (free > 0)

@@ -14,15 +14,13 @@ from mia_nb.arguments import Array
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
-# float64 per temporary (256 kB): the handful that a kernel holds stays in one core's cache
+# float64 numbers in a temporary array (256 kB), so that the few in use stay in a core's cache
 BLOCK = 1 << 15
 COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")
 
 
 def blocks(rows: int, samples: int) -> Iterator[slice]:
-    """Slices over the samples, so narrow that a (rows, slice) temporary has about BLOCK
-    elements.
-    """
+    """Slices over the samples; an array (rows, samples of a slice) has about BLOCK elements."""
     width = max(BLOCK // max(rows, 1), 64)
     return (slice(start, min(start + width, samples)) for start in range(0, samples, width))
 
@@ -35,8 +33,8 @@ def log_p(phi: np.ndarray) -> np.ndarray:
 
 
 def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(log sum_k w_k p_k, log sum_k w_k (1 - p_k)) over axis 0, each relative to its own largest
-    term; NaN weights give NaN.
+    """(log sum_k w_k p_k, log sum_k w_k (1 - p_k)) over axis 0, each computed relative to its
+    largest term; NaN weights give NaN.
     """
     # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
     shared = weight / (np.exp(-np.abs(phi)) + 1)
@@ -61,14 +59,15 @@ def combine_queries(margin: Array, combine: str) -> np.ndarray:
     Parameters:
         margin: (M, Q, N), in nats.
         combine: margin: mean_q phi_q; logmeanp and margin_of_meanp: the margin log mean_q p_q - log
-            mean_q (1 - p_q) of the averaged probability, from which an attack reads log p (Guan et
-            al. 2025, Eq. 8) or the margin itself; trimmed: mean of the central 80 % of phi_q; last:
-            the last query.
+            mean_q (1 - p_q) of the averaged probability, for attacks on log p (Guan et al. 2025,
+            Eq. 8) or on the margin itself; trimmed: mean of the central 80 % of phi_q; last: the
+            last query.
 
     Returns:
         (M, N) margins.
 
-    Caveat: these rank samples differently (Jensen): say which was used. With one query all agree.
+    Caveat: these rank samples differently (Jensen): report which was used. With one query all
+    agree.
     """
     queries, samples = margin.shape[1:]
     if combine == "last" or queries == 1:
@@ -87,7 +86,7 @@ def combine_queries(margin: Array, combine: str) -> np.ndarray:
 
 
 def over_queries(values: np.ndarray, query_kind: str) -> np.ndarray:
-    """(M, Q, N) -> (M, N): the mean over queries, or the last of time steps or releases."""
+    """(M, Q, N) -> (M, N): the mean over queries; of time steps or releases, the last."""
     if query_kind in ("steps", "releases"):
         return values[:, -1]
     return values.mean(1)
@@ -95,19 +94,19 @@ def over_queries(values: np.ndarray, query_kind: str) -> np.ndarray:
 
 @checked
 def align(signals: Signals, *, how: str = "affine") -> Signals:
-    """Signals whose margins are on one scale for every model, for references of another
-    architecture than the target's.
+    """Signals with the margins of every model on one scale, for references of another architecture
+    than the target's.
 
     Parameters:
-        signals: of the target, or of the references: apply it to both.
+        signals: of the target or of the references; align both.
         how: affine: phi' = (phi - median phi) / IQR phi; quantile: the normal score of phi's
             mid-rank, Phi^-1((rank + 1/2) / (P + 1)); none: unchanged.
 
-    Each model is measured on its own population samples, or, without them, on all samples: no label
-    of membership is used. Entropies and votes stay as they are.
+    A model's median, IQR and ranks are those of its population samples or, without them, of all
+    samples: membership is not used. Entropies and votes are unchanged.
 
     Returns:
-        The signals with other margins; `info` has the entry align.
+        The signals with the new margins; `info` has the entry align.
 
     Raises:
         ValueError: for a model whose interquartile range is 0.

@@ -1,5 +1,5 @@
-"""The references, read where they lie, a block of samples at a time: nothing of them is copied that
-is not read, and no more than a block of it at once.
+"""Reading the references from memory or disk, a block of samples at a time: only what is read is
+copied, and only a block of it at once.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from mia_nb.types import PER_MODEL, Signals
 
 JOINT = ("joint", "mean_sd")  # values of lira's `combine` that compare vectors, not numbers
 
-# samples; which of their R numbers; this number (M, n) of every model; membership (M, n)
+# (samples; r, below R; the r-th number of every model and sample (M, n); membership (M, n))
 Block = tuple[slice, int, np.ndarray, np.ndarray]
-# samples, all their R numbers (M, R, n) of every model, and membership (M, n)
+# (samples; all R numbers of every model and sample (M, R, n); membership (M, n))
 VectorBlock = tuple[slice, np.ndarray, np.ndarray]
 
 
 class Rows:
-    """Some rows of an array (M, ..., N), which are copied only where they are read: x[:, part]."""
+    """Some rows of an array (M, ..., N); x[:, part] copies that part of them, nothing else does."""
 
     def __init__(
         self, array: np.ndarray | Rows, rows: np.ndarray, temperature: float | None = None
     ) -> None:
         self.array = array
         self.rows = rows
-        self.temperature = temperature  # divides what is read; None: it stays as it is
+        self.temperature = temperature  # divides the values read; None: they stay as they are
         self.shape = (len(rows), *array.shape[1:])
         self.dtype = array.dtype
 
@@ -50,7 +50,7 @@ def select_lazily(pool: Signals, rows: np.ndarray, temperature: float | None = N
 
 
 def numbers_of_sample(queries: int, combine: str) -> int:
-    """R, how many numbers `combined` makes of so many queries."""
+    """R, the number of values for each sample that `combined` makes from its queries."""
     if combine in ("llr", "joint"):
         return queries
     return 2 if combine == "mean_sd" else 1
@@ -72,7 +72,7 @@ def combined(margin: np.ndarray, combine: str) -> np.ndarray:
 
 
 def margin_blocks(references: Signals, combine: str) -> Iterator[Block]:
-    """The references' margins, queries `combined`, one number of a sample at a time."""
+    """The references' margins, queries `combined`: blocks of samples, for one of R at a time."""
     if combine == "llr":
         yield from number_blocks(references.margin, references.member)
         return
@@ -85,8 +85,8 @@ def margin_blocks(references: Signals, combine: str) -> Iterator[Block]:
 
 
 def number_blocks(vectors: np.ndarray | Rows, member: np.ndarray | Rows) -> Iterator[Block]:
-    """Vectors (M, R, N) with the membership (M, N), one number of a sample at a time, so that the
-    others are not read meanwhile.
+    """Vectors (M, R, N) and membership (M, N): blocks of samples, for one of R at a time, so that
+    only that one is in memory.
     """
     models, numbers, samples = vectors.shape
     for part in blocks(models, samples):
@@ -98,14 +98,14 @@ def number_blocks(vectors: np.ndarray | Rows, member: np.ndarray | Rows) -> Iter
 def vector_blocks(
     vectors: np.ndarray | Rows, member: np.ndarray | Rows, combine: str = "joint"
 ) -> Iterator[VectorBlock]:
-    """Vectors (M, Q, N), `combined`, with the membership (M, N), all numbers at once."""
+    """Vectors (M, Q, N), `combined`, and membership (M, N): blocks of samples, all R at once."""
     models, queries, samples = vectors.shape
     for part in blocks(models * numbers_of_sample(queries, combine), samples):
         yield part, combined(vectors[:, :, part], combine), member[:, part]
 
 
 def counts(references: Signals) -> np.ndarray:
-    """(2, N) references that were trained on each sample, and that were not."""
+    """(2, N) how many references were trained on each sample, and how many were not."""
     models, _, samples = references.shape
     n_in = np.empty(samples, np.int64)
     for part in blocks(models, samples):

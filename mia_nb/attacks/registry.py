@@ -48,7 +48,7 @@ ATTACKS: dict[str, Attack] = {
     "spikes": spikes,
 }
 
-NAMES = {  # of every attack wherever people read; the key is for code
+NAMES = {  # the name of every attack for people; the key is for code
     "loss": "loss threshold",
     "correctness": "correctness rule",
     "attack_p": "Attack-P",
@@ -76,7 +76,7 @@ NAMES = {  # of every attack wherever people read; the key is for code
     "spikes": "LiRA over spikes",
 }
 
-SUITES = (  # from this many references a side: headline first, then what is printed beside it
+SUITES = (  # (fewest references a side, attacks with the headline first)
     (32, ("lira_smooth", "rmia", "nig", "lira_per_sample")),
     (16, ("lira_smooth", "rmia", "nig", "lira_shrunk")),
     (5, ("rmia", "nig", "lira_global", "lira_shrunk")),
@@ -89,7 +89,7 @@ FEWEST_FOR_A_SPREAD = 6  # models in pairs, which leave a target two references 
 
 
 def in_words(key: str) -> str:
-    """The name of an attack for people; of an attack of your own, its key."""
+    """The name of an attack for people; for an attack of your own, its key."""
     return NAMES.get(key, key)
 
 
@@ -101,9 +101,9 @@ def suite(k: Count) -> dict[str, Attack]:
         k: references a side, k IN and k OUT.
 
     Returns:
-        {name: attack}, the headline first; loss and correctness always, rmia from k = 1. Left out
-        is what so few references cannot support: per-sample variance below k = 32, any lira at k =
-        1.
+        {name: attack}, the headline first; loss and correctness always, rmia from k = 1. Attacks
+        that k references cannot support are left out: per-sample variance below k = 32, any lira
+        at k = 1.
 
     Example:
         scores = {name: score(attack, signals) for name, attack in suite(7).items()}
@@ -123,10 +123,10 @@ def literature(k: Count, query_kind: str = "plain", queries: Whole = 1) -> dict[
         queries: how many there are.
 
     Returns:
-        {name: attack}; without `base`, which in pairs ranks as rmia does. Without references the
-        suite is all there is. Of several releases of one model also `releases`. Of stochastic
-        models ("noise") queried 4 times or more also lira_joint, which reads off how much the
-        outputs for one image vary: a member may get less noise.
+        {name: attack}; without `base`, which in pairs ranks as rmia does. Without references it is
+        the suite alone. Several releases of one model add `releases`. Stochastic models ("noise")
+        queried 4 times or more add lira_joint, which uses how much the outputs for one image vary:
+        a member's may vary less.
 
     Example:
         names = list(literature(7, "noise", 16))
@@ -180,7 +180,7 @@ def find(attack: Anything) -> tuple[str, Attack]:
 
 @checked
 def refuse_too_few(attacks: Anything, num_models: Whole) -> None:
-    """Refuse attacks, before anything is trained, that so many models cannot support.
+    """Refuse, before anything is trained, attacks that need more models.
 
     Parameters:
         attacks: a list of names of ATTACKS, or of functions.
@@ -203,5 +203,5 @@ def refuse_too_few(attacks: Anything, num_models: Whole) -> None:
 
 
 def function_and_options(attack: Attack) -> tuple[Callable, dict]:
-    """An attack's function without functools.partial, and the options that this bound to it."""
+    """An attack's function, and the options that functools.partial bound to it."""
     return getattr(attack, "func", attack), dict(getattr(attack, "keywords", {}))

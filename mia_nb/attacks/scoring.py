@@ -1,4 +1,4 @@
-"""Every target in turn against the references that its design allows."""
+"""Scoring every target in turn with the references that its design allows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mia_nb.attacks.tuned import Tuned, rmia_tuned, tuned_outside
 from mia_nb.checks import checked, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
 
-# attacks that read their references block by block, from where they lie
+# attacks that read their references block by block
 READS_BLOCKS = (
     loss,
     attack_p,
@@ -46,8 +46,8 @@ READS_BLOCKS = (
     releases,
     rmia_tuned,
 )
-# attacks whose references are summarised once for all targets: by means and variances, or by
-# confidences
+# attacks that read summaries of their references, computed once for all targets: means and
+# variances, or confidences
 READS_WORLDS = (attack_r, lira, lira_smooth, nig)
 READS_CONFIDENCES = (rmia, base)
 TUNING_OPTIONS = ("temperatures", "combine", "seed")  # of rmia_tuned, for its choice
@@ -69,26 +69,26 @@ def score(
         target: signals of the targets, membership included.
         references: signals of the models that references are taken from; None: the target's own.
         targets: rows of the targets; None: all.
-        keep_complement: drops references with the target's mask only, and keeps its complementary
-            models, which leaks the design.
+        keep_complement: whether models complementary to the target stay among its references, which
+            leaks the design; those with its own mask never do.
 
     Returns:
-        Scores, (targets, audited samples), larger = more likely a member; `info["flags"]` says
-        what may make them mean something else.
+        Scores, (targets, audited samples), larger = more likely a member; `info["flags"]` lists
+        reasons to doubt them.
 
     Raises:
         ValueError: for an unknown attack, hidden membership, references that saw no or every
             audited sample, margins that are not finite, and target and references that differ in
             samples or labels (only shokri and song_mittal learn from other samples).
 
-    Every row whose mask on the audited columns, those that all models saw aside, equals the
-    target's or its exact complement is no reference, whichever pool it is in. With none left the
-    attack gets references=None. The attack sees all columns, Scores only audited ones. Where
-    samples lack a side (Bernoulli designs) they score NaN and the share is a flag; the attack's
-    warnings are flags too, as are outputs after every time step, and targets and references on two
-    scales or queried by two plans. References are read block by block where they lie, so that
+    A model is no reference, whichever pool it is in, if its mask equals the target's or the exact
+    complement on the audited columns (without those that all models saw). With no reference left
+    the attack gets references=None. The attack sees all columns, Scores have only audited ones.
+    Samples that lack a side (Bernoulli designs) score NaN, and a flag gives their share. Other
+    flags are the attack's warnings, outputs after every time step, and targets and references that
+    are on different scales or were queried differently. References are read block by block, so that
     memory beyond them hardly grows with their number; shokri, song_mittal and functions of your own
-    get a copy, rmia_tuned one of the samples it chooses on. rmia, rmia_tuned, base, attack_r,
+    get a copy, rmia_tuned a copy of the samples it chooses on. rmia, rmia_tuned, base, attack_r,
     watson, lira, lira_smooth and nig read the models once for all targets (`summaries.left_out`),
     so that M models as targets of each other take about M log M readings in place of M^2; trims,
     medians and joint forms do not. Example:
@@ -148,16 +148,16 @@ def _values(
     unit: np.ndarray,
     held_out: np.ndarray,
 ) -> np.ndarray:
-    """(targets, audited samples) scores of each target. Its references are the models of the pool
-    outside the unit that is held out for it.
+    """(targets, audited samples) scores. A target's references are the models of the pool outside
+    the unit that is held out for it.
     """
     plain, options = function_and_options(function)
     parameters = inspect.signature(plain).parameters
-    tolerant = {}  # a design that leaves gaps gets a flag, and is not refused
+    tolerant = {}  # options by which a design with gaps gets a flag instead of an error
     for option, value in (("missing", "nan"), ("allow_unequal", True)):
         if option in parameters and option not in options:
             tolerant[option] = value
-    # functions from elsewhere, and attacks that learn a classifier, need whole arrays
+    # users' functions, and attacks that learn a classifier, need whole arrays
     select_models = partial(select_lazily, pool) if plain in READS_BLOCKS else pool.select
     audited = ~target.population
     values = np.empty((len(targets), audited.sum()))
@@ -177,8 +177,8 @@ def _values(
 def _scores_of_target(
     function: Callable, name: str, target: Signals, references: Signals | None, options: dict
 ) -> np.ndarray:
-    """(N,) scores of one target; ValueError that names the attack where it fails, or does not give
-    a real number for each sample.
+    """(N,) scores of one target; a ValueError names the attack if it fails or does not give a real
+    number for each sample.
     """
     try:
         scores = function(target, references, **options)
@@ -239,21 +239,22 @@ def _summaries(
 
 
 def _reads_sums_alone(options: dict) -> bool:
-    """Whether these options of rmia or base read nothing but sums of probabilities."""
+    """Whether rmia or base with these options needs only sums of probabilities."""
     return not options.get("trim") and options.get("form") != "vote"
 
 
 def _units(
     plain: Callable, target: Signals, pool: Signals, targets: np.ndarray, keep_complement: bool
 ) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Which models of the pool are no references of which target.
+    """Which models of the pool are held out from the references of each target.
 
-    Samples that all models saw (with canaries, all other samples) are left aside: they tell
-    complementary models from others no more than population samples do.
+    Samples that all models saw (with canaries, all other samples) are left out of the comparison of
+    masks, as population samples are.
 
     Returns:
-        unit: (M,) number of the unit of each model of the pool. Models of one unit have the same
-            members or, unless complements are kept, complementary ones, and are held out together.
+        unit: (M,) number of the unit of each model of the pool. Models of one unit are held out
+            together: they have the same members or, unless complements are kept, complementary
+            ones.
         held_out: (targets,) number of the unit held out for each target; -1 for none.
         disjoint: whether no model of the pool has a target's members or exactly the others.
     """
@@ -284,7 +285,7 @@ def _units(
         if same_samples:
             number = pair
             if keep_complement:
-                # the masks of a pair, which differ in any sample, are units of their own
+                # each mask of a pair is a unit of its own; they differ in every sample
                 number = 2 * pair + masks[:, :1].any(1)
             of_reference, of_target = np.split(number, [len(reference_masks)])
             numbers, unit = np.unique(of_reference, return_inverse=True)
@@ -302,8 +303,8 @@ def _units(
 def _by_membership(
     target: Signals, targets: np.ndarray, audited: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracy and mean loss of each target, (targets, 2): on members, on non-members; NaN for the
-    loss of aligned margins.
+    """Accuracy and mean loss of each target, (targets, 2): on members, on non-members. The loss is
+    NaN for aligned margins.
     """
     accuracy = np.full((len(targets), 2), np.nan)
     mean_loss = np.full((len(targets), 2), np.nan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mia_nb.arguments import Real
-from mia_nb.attacks.inputs import check, combination, sides, target_margin
+from mia_nb.attacks.inputs import check, combination, one_margin, sides
 from mia_nb.attacks.margins import blocks, log_p
 from mia_nb.attacks.reading import margin_blocks
 from mia_nb.checks import checked, one_of
@@ -21,25 +21,25 @@ def loss(
     threshold: Real | str | None = None,
     combine: str | None = None,
 ) -> np.ndarray:
-    """Loss threshold: s = phi (signal="margin"), or -loss ("loss"), which ranks the same but ties
-    when it saturates.
+    """Loss threshold: s = phi (signal="margin") or -loss ("loss"), which ranks the same except that
+    saturated samples tie.
 
     Parameters:
         target: signals of one model.
-        references: signals of other models, which only one threshold needs.
+        references: signals of other models, for threshold="reference_train_mean" alone.
         signal: margin or loss.
-        threshold: a loss tau that the owner revealed (the paper's is the mean training loss), or
+        threshold: a loss tau that the owner revealed (in the paper, the mean training loss), or
             "reference_train_mean", the mean IN loss of the references, which an attacker can
-            compute; then s = tau - loss and s >= 0 is the decision "member". None: no decision.
+            compute; s is then tau - loss, and s >= 0 means "member". None: no threshold.
         combine: how queries are combined, a name of `combine_queries`.
 
-    Source: Yeom, Giacomelli, Fredrikson, Jha 2018. Raises ValueError when that threshold is asked
-    for without references.
+    Source: Yeom, Giacomelli, Fredrikson, Jha 2018. Raises ValueError for "reference_train_mean"
+    without references.
     """
     check("loss", target, references, needs_references=threshold == "reference_train_mean")
     one_of("signal", signal, ("margin", "loss"))
     combine = combination("loss", target.query_kind, combine)
-    phi = target_margin(target, combine)
+    phi = one_margin(target, combine)
     if threshold is None:
         return phi.astype(np.float64) if signal == "margin" else log_p(phi)
     if threshold == "reference_train_mean":
@@ -69,14 +69,13 @@ def attack_p(
         form: continuous, or population: s = #{j : phi(z_j) < phi(x)} / P.
         combine: how queries are combined, a name of `combine_queries`.
 
-    With smoothing, 1 - s P / (P + 1) is a p-value that is valid if population and non-members are
-    exchangeable. Source: Ye et al. 2022; Guan et al. 2025. Raises ValueError without population
-    samples. Caveat: the population form is a step function of phi: it can only lose vertices of the
-    ROC.
+    1 - s P / (P + 1) is a p-value, valid if population and non-members are exchangeable. Source: Ye
+    et al. 2022; Guan et al. 2025. Raises ValueError without population samples. Caveat: the
+    population form is a step function of phi: it can only lose vertices of the ROC.
     """
     check("attack_p", target, references)
     one_of("form", form, ("continuous", "population"))
-    phi = target_margin(target, combination("attack_p", target.query_kind, combine))
+    phi = one_margin(target, combination("attack_p", target.query_kind, combine))
     if form == "continuous":
         return phi.astype(np.float64)
     among = np.sort(phi[target.population])

@@ -4,7 +4,7 @@ releases of one model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,14 +12,14 @@ from numpy.polynomial.legendre import legval, legvander
 from scipy.special import digamma
 
 from mia_nb.arguments import Anything, Count
-from mia_nb.attacks.inputs import Sides, combination, sides, target_margin
+from mia_nb.attacks.inputs import Sides, combination, one_margin, sides
 from mia_nb.attacks.reading import VectorBlock, vector_blocks
-from mia_nb.attacks.summaries import World, Worlds, squares, worlds_of
+from mia_nb.attacks.summaries import Worlds, squares, worlds_of
 from mia_nb.checks import checked
 from mia_nb.types import Signals
 
-SAMPLES_A_DEGREE = 10  # a polynomial of more would follow single samples
-FLOOR = 1e-12  # of a variance, for samples on which all references answer the same
+SAMPLES_A_DEGREE = 10  # fewest samples for each degree, so that curves do not follow single ones
+FLOOR = 1e-12  # of a variance, for samples on which all references agree
 
 
 @checked
@@ -36,9 +36,9 @@ def lira_smooth(
 
     With k references a side, the gap m_in - m_out between a sample's two mean margins has the
     variance 2 v / k: with few references it is mostly noise, and `lira` multiplies the target's
-    margin by it. But how much a sample gains by being trained on depends on how hard it is, and
-    that many samples have in common. So the sample keeps its own level, the middle of its two
-    means, and everything else is a smooth function of the level:
+    margin by it. But how much a sample's margin gains by training depends on how hard the sample
+    is, which samples share. So each sample keeps its own level, the middle of its two means, and
+    everything else is a smooth function of the level:
 
         level = (m_in + m_out) / 2
         gap = f(level), regressed on m_in - m_out
@@ -46,8 +46,8 @@ def lira_smooth(
         s = log N(phi_t; level + gap / 2, v_in) - log N(phi_t; level - gap / 2, v_out)
 
     f and g are polynomials of the level's rank among the audited samples, by least squares. The
-    logarithm of a variance estimated with d degrees of freedom is digamma(d / 2) - log(d / 2) too
-    low on average, which is added back.
+    logarithm of a variance estimated with d degrees of freedom has the bias digamma(d / 2) -
+    log(d / 2), which is subtracted.
 
     Parameters:
         target: signals of one model.
@@ -65,26 +65,27 @@ def lira_smooth(
     Raises:
         ValueError: for missing sides, and where no sample has two references on either side.
 
-    Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: it is made for few
-    references, and was measured with 3 and 7 a side only; with many, a sample's own gap is known.
+    Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: it is for few
+    references, and was tested with 3 and 7 a side only; with many, a sample's own gap is known.
     """
     _check_degree(degree)
     side = sides("lira_smooth", target, references, ("in", "out"), missing, summary)
     combine = combination("lira_smooth", target.query_kind, combine)
-    phi_t = target_margin(target, combine)
+    phi_t = one_margin(target, combine)
     if summary is None:
         summary = worlds_of(references, combine)
     world_in, world_out = summary.of(0)
     learned, degree = _learned("lira_smooth", side, degree)
     level = (world_in.mean + world_out.mean) / 2
-    smooth = smoother(level[learned], degree)
-    gap = smooth((world_in.mean - world_out.mean)[learned])
-    log_in = smooth(_log_variance(world_in, learned))
-    log_out = smooth(_log_variance(world_out, learned))
+    curves = Smoother(level[learned], degree)
+    log_variance_in = _log_variance(world_in.ss[learned], world_in.n[learned] - 1)
+    log_variance_out = _log_variance(world_out.ss[learned], world_out.n[learned] - 1)
 
     scored = side.usable
     distance = phi_t[scored] - level[scored]
-    gap, log_in, log_out = (curve(level[scored]) for curve in (gap, log_in, log_out))
+    gap = curves.fitted((world_in.mean - world_out.mean)[learned], level[scored])
+    log_in = curves.fitted(log_variance_in, level[scored])
+    log_out = curves.fitted(log_variance_out, level[scored])
     score = np.full(side.usable.shape, np.nan)
     score[scored] = (
         (distance + gap / 2) ** 2 / np.exp(log_out)
@@ -106,9 +107,9 @@ def releases(
 ) -> np.ndarray:
     """Gaussian likelihood ratio of the margins that several releases of one model give a sample.
 
-    Every release is trained on the same members, so each is evidence; but their margins share what
-    is common to their trainings, so the evidence does not simply add up. With a vector phi of one
-    margin a release, of the target and of every reference:
+    Every release is trained on the same members, so each is evidence; but margins of several
+    releases are correlated, so the evidence does not simply add up. Let phi be the vector of one
+    margin for each release, of the target and of every reference:
 
         level_r = (m_in,r + m_out,r) / 2, the sample's own
         gap_r = f_r(level), spread_r = exp(g_r(level)), smooth functions as in `lira_smooth`
@@ -117,7 +118,8 @@ def releases(
 
     level is the mean of level_r. C is the covariance of the references' standardised residuals,
     pooled over samples and sides: s is log N(phi; IN) - log N(phi; OUT) of two Gaussians that
-    differ in their means alone. Of a single release it is `lira_smooth`.
+    differ in their means alone. A single release is scored by `lira_smooth`, whose two sides have
+    variances of their own.
 
     Parameters:
         target: signals of one model, a release in place of each query (`Signals.of_releases`).
@@ -132,8 +134,8 @@ def releases(
     Raises:
         ValueError: for missing sides, and where no sample has two references on either side.
 
-    Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: only an attacker
-    who kept the earlier releases can do this, and who trains references through all of them.
+    Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: it needs an
+    attacker who kept the earlier releases and trains references through all of them.
     """
     _check_degree(degree)
     if target.shape[1] == 1:
@@ -143,7 +145,7 @@ def releases(
         summary = worlds_of(references, "llr")
     blocks = vector_blocks(references.margin, references.member)
     parts = standardised("releases", target.margin[0], blocks, side, summary, degree)
-    # releases that are copies of each other are one
+    # a pseudo-inverse, since releases may be copies of each other
     weights = np.linalg.pinv(parts.shared, hermitian=True) @ parts.gap
     return np.where(side.usable, np.einsum("rn,rn->n", weights, parts.target), np.nan)
 
@@ -168,7 +170,7 @@ def standardised(
     *,
     leading: int | None = None,
 ) -> Standardised:
-    """What a likelihood ratio of several numbers a sample is made of; equations in `releases`.
+    """The parts of a likelihood ratio of several numbers a sample; equations in `releases`.
 
     Parameters:
         attack: the name in error messages.
@@ -177,23 +179,24 @@ def standardised(
         side: of the references.
         summary: the worlds of these R numbers, a query for each.
         degree: of the polynomials, 0 to 20, and at most one for every 10 samples.
-        leading: how many of the R, from the first on, make the level of a sample; None: all.
+        leading: how many of the R, from the first on, define a sample's level; None: all.
     """
     learned, degree = _learned(attack, side, degree)
     mean_in, mean_out = summary.total / np.maximum(summary.n, 1)[:, None]
     levels = (mean_in + mean_out) / 2
     level = levels[:leading].mean(0)
-    smooth = smoother(level[learned], degree)
+    curves = Smoother(level[learned], degree)
+    # both sides have one variance, with a degree of freedom lost to each mean
+    degrees_of_freedom = (side.n_in + side.n_out - 2)[learned]
     gap = np.empty(levels.shape)
     spread = np.empty(levels.shape)
     for number in range(len(levels)):
         world_in, world_out = summary.of(number)
-        # both sides have one variance, with a degree of freedom lost to each mean
-        both = World(world_in.n + world_out.n - 1, level, world_in.ss + world_out.ss)
-        gap[number] = smooth((world_in.mean - world_out.mean)[learned])(level)
-        spread[number] = np.exp(smooth(_log_variance(both, learned))(level) / 2)
-    degrees_of_freedom = (side.n_in + side.n_out - 2)[learned].sum()
-    shared = squares(reference_blocks, mean_in, mean_out, spread, learned) / degrees_of_freedom
+        log_variance = _log_variance((world_in.ss + world_out.ss)[learned], degrees_of_freedom)
+        gap[number] = curves.fitted((world_in.mean - world_out.mean)[learned], level)
+        spread[number] = np.exp(curves.fitted(log_variance, level) / 2)
+    shared = squares(reference_blocks, mean_in, mean_out, spread, learned)
+    shared /= degrees_of_freedom.sum()
     return Standardised((target_columns - levels) / spread, gap / spread, shared, learned, degree)
 
 
@@ -203,8 +206,8 @@ def _check_degree(degree: int) -> None:
 
 
 def _learned(attack: str, side: Sides, degree: int) -> tuple[np.ndarray, int]:
-    """(N,) bool: the samples that curves are learned on, which have two references on either side;
-    and the degree that so many samples support.
+    """(N,) bool: the samples that curves are learned on, those with two references on either side;
+    and the degree that their number supports.
     """
     learned = side.audited & (side.n_in > 1) & (side.n_out > 1)
     if not learned.any():
@@ -215,41 +218,34 @@ def _learned(attack: str, side: Sides, degree: int) -> tuple[np.ndarray, int]:
     return learned, min(degree, int(learned.sum()) // SAMPLES_A_DEGREE)
 
 
-def _log_variance(world: World, learned: np.ndarray) -> np.ndarray:
-    """Unbiased logarithms of the variances of these samples on one side."""
-    degrees_of_freedom = world.n[learned] - 1
-    variance = world.ss[learned] / degrees_of_freedom
+def _log_variance(ss: np.ndarray, degrees_of_freedom: np.ndarray) -> np.ndarray:
+    """Unbiased logarithms of the variances that these sums of squares estimate."""
+    variance = ss / degrees_of_freedom
     floor = FLOOR * (1 + variance.mean())
     half = degrees_of_freedom / 2
     bias = digamma(half) - np.log(half)
     return np.log(np.maximum(variance, floor)) - bias
 
 
-def smoother(
-    level: np.ndarray, degree: int
-) -> Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]:
-    """A function that fits a curve to values (n,) at these levels (n,).
+class Smoother:
+    """Fits curves to values at the same levels (n,): polynomials of the rank among the levels, by
+    least squares.
 
-    The curve is itself a function, of any levels. It is a Legendre polynomial of the rank among the
-    levels, a basis that is nearly orthogonal whatever their scale.
+    They are Legendre polynomials, which are nearly orthogonal whatever the scale of the levels.
     """
-    ordered = np.sort(level)
 
-    def position(at: np.ndarray) -> np.ndarray:
-        """Mid-rank among the levels, from -1 to 1."""
-        below = np.searchsorted(ordered, at, "left")
-        up_to = np.searchsorted(ordered, at, "right")
-        return (below + up_to) / len(ordered) - 1
+    def __init__(self, level: np.ndarray, degree: int) -> None:
+        self.ordered = np.sort(level)
+        self.basis = legvander(self._rank(level), degree)
+        self.normal = np.linalg.pinv(self.basis.T @ self.basis, hermitian=True)
 
-    basis = legvander(position(level), degree)
-    normal = np.linalg.pinv(basis.T @ basis, hermitian=True)
+    def fitted(self, values: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """The curve fitted to values (n,), evaluated at any levels."""
+        weights = self.normal @ (self.basis.T @ values)
+        return legval(self._rank(at), weights)
 
-    def regress(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        weights = normal @ (basis.T @ values)
-
-        def curve(at: np.ndarray) -> np.ndarray:
-            return legval(position(at), weights)
-
-        return curve
-
-    return regress
+    def _rank(self, at: np.ndarray) -> np.ndarray:
+        """Mid-rank among the levels, scaled from -1 to 1."""
+        below = np.searchsorted(self.ordered, at, "left")
+        up_to = np.searchsorted(self.ordered, at, "right")
+        return (below + up_to) / len(self.ordered) - 1

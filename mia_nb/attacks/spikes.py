@@ -1,4 +1,4 @@
-"""An attacker who sees a spiking network at work, not only its answers."""
+"""An attack that uses a spiking network's activity beside its outputs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mia_nb.attacks.reading import counts, number_blocks, vector_blocks
 from mia_nb.attacks.smooth import (
     FLOOR,
     SAMPLES_A_DEGREE,
+    Smoother,
     Standardised,
     lira_smooth,
-    smoother,
     standardised,
 )
 from mia_nb.attacks.summaries import worlds
@@ -22,7 +22,7 @@ from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 SMALLEST = 1e-6  # eigenvalue, in units of the largest, below which columns are copies
-SEEN = {  # attacker: the first words of the names of the columns of `Signals.activity` that it sees
+SEEN = {  # {attacker: first words of the names of the columns of `Signals.activity` that it sees}
     "answers": ("answer",),
     "power": ("accumulates",),
     "counts": ("count",),
@@ -40,24 +40,24 @@ def spikes(
     degree: Count = 6,
     missing: str = "raise",
 ) -> np.ndarray:
-    """Likelihood ratio of the margin, and of what the layers did meanwhile given the margin.
+    """Likelihood ratio of the margin, and of the layers' activity given the margin.
 
     The numbers x_0 to x_F of a sample are its margin and the columns of the network's activity that
-    this attacker sees. The likelihood of all of them is that of the margin times that of the others
-    given the margin. The first is `lira_smooth`; for the second every number is taken relative to
-    the sample's own level and in units of its spread, z_r, with the gap h_r between members and
-    others and the covariance C of the references' residuals, all as in `releases`. Before, each
-    network's activity loses what that network does differently on all samples of a level alike:
-    the references are too few to show how such habits lie along with each other.
+    this attacker sees. Their likelihood is that of the margin times that of the activity given the
+    margin. The first factor is `lira_smooth`. For the second, z_r is x_r relative to the sample's
+    level, in units of its spread, h_r the gap between members and others, and C the covariance of
+    the references' residuals, all as in `releases`. A network's habits, by which its activity
+    differs from the mean on all samples of a level, are subtracted first: the references are too
+    few to estimate the covariance of habits.
 
         s = lira_smooth + d^T S^-1 e
         slope_r = C_r0 / C_00, S = C_rr' - slope_r C_0r'
-        e_r = z_r - slope_r z_0, what the margin does not say of x_r
+        e_r = z_r - slope_r z_0, the part of x_r that the margin does not predict
         d_r = q_r (h_r - slope_r h_0), how much of that is due to membership
 
-    Activity may tell nothing that the margin does not. So d_r is shrunk by q_r, the share of its
-    size that is not noise (the positive part of James and Stein's estimate): where nothing is left
-    the score is that of `lira_smooth`, and the difference between the two is what activity adds.
+    Activity may add nothing to the margin. So d_r is shrunk by q_r, the share of its square that is
+    not noise (the positive part of James and Stein's estimate): at q = 0 the score is that of
+    `lira_smooth`, and the difference between the two is what activity adds.
 
     Parameters:
         target: signals of one spiking network, queried with activity=True.
@@ -83,8 +83,8 @@ def spikes(
             references on either side.
 
     Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: activity is a
-    summary of each layer, so that nothing found here is no evidence about single neurons. Habits
-    are learned on all audited samples, of which about half should be members. Example:
+    summary of each layer, so a null result says nothing about single neurons. Habits are learned
+    on all audited samples, of which about half should be members. Example:
         scores = score("spikes", query(pool, images, activity=True))
     """
     if target.activity is None or references is None or references.activity is None:
@@ -126,17 +126,17 @@ def _without_habits(
 ) -> np.ndarray:
     """(1 + M, R, N) activity of target and references without the habits of each network.
 
-    A habit is what a network does differently from the mean of the references on all samples of a
-    level alike, which says nothing about the membership of a single sample.
+    A habit is a difference from the mean of the references that is the same on all samples of a
+    level, so it says nothing about the membership of a single sample.
     """
     margin = np.mean(references.margin[:, 0], axis=0)
     audited = side.audited
-    smooth = smoother(margin[audited], min(degree, int(audited.sum()) // SAMPLES_A_DEGREE))
+    curves = Smoother(margin[audited], min(degree, int(audited.sum()) // SAMPLES_A_DEGREE))
     usual = reference_activity.mean(0, dtype=float)
     without_habits = np.empty((1 + len(reference_activity), *target_activity.shape))
     for row, activity in enumerate((target_activity, *reference_activity)):
         for number, difference in enumerate(activity - usual):
-            habit = smooth(difference[audited])(margin)
+            habit = curves.fitted(difference[audited], margin)
             without_habits[row, number] = activity[number] - habit
     return without_habits
 

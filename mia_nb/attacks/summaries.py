@@ -1,7 +1,7 @@
-"""What attacks read off their references, side by side and mergeable: means, squares, confidences.
+"""Statistics of the references, for each side, which can be merged: means, squares, confidences.
 
-Most attacks read only these, so that all targets of a pool are scored in a time that hardly grows
-faster than the number of models (`left_out`).
+Most attacks need only these, so that the time to score all targets of a pool hardly grows faster
+than the number of models (`left_out`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mia_nb.attacks.reading import (
 )
 from mia_nb.types import Signals
 
-LARGEST_MARGIN = 600.0  # whose probability, exp(-600), float64 still holds to full precision
+LARGEST_MARGIN = 600.0  # float64 still holds exp(-600) to full precision
 
 
 class World(NamedTuple):
@@ -34,8 +34,8 @@ class World(NamedTuple):
 class Worlds(NamedTuple):
     """Margins of references, IN in row 0 and OUT in row 1.
 
-    Sums in place of means: sums of margins that were rounded to a grid are exact in any order, and
-    so samples that tie do so whatever was merged.
+    It holds sums, not means: sums of margins that were rounded to a grid are exact in any order, so
+    that equal samples stay equal however worlds are merged.
     """
 
     n: np.ndarray  # (2, N) references
@@ -43,7 +43,7 @@ class Worlds(NamedTuple):
     ss: np.ndarray  # (2, Q, N) sums of squares around the mean
 
     def of(self, query: int) -> tuple[World, World]:
-        """The world with every sample and the one without it, as one query shows them."""
+        """The IN and the OUT world of one query."""
         return self._world(0, query), self._world(1, query)
 
     def _world(self, side: int, query: int) -> World:
@@ -51,15 +51,15 @@ class Worlds(NamedTuple):
         return World(self.n[side], mean, self.ss[side, query])
 
     def together(self, query: int) -> World:
-        """The world of all references, with the sample or without it."""
+        """The world of all references, IN and OUT."""
         inside = Worlds(self.n[:1], self.total[:1], self.ss[:1])
         outside = Worlds(self.n[1:], self.total[1:], self.ss[1:])
         return inside.merged(outside)._world(0, query)
 
     def merged(self, other: Worlds) -> Worlds:
-        """Those of both sets of references together (Chan, Golub, LeVeque 1983).
+        """The worlds of both sets of references together (Chan, Golub, LeVeque 1983).
 
-        Only what is not negative is added to squares, so nothing cancels.
+        Squares only grow, so nothing cancels.
         """
         n = self.n + other.n
         own_count = np.maximum(self.n, 1)[:, None]
@@ -91,7 +91,7 @@ def worlds_of(references: Signals, combine: str) -> Worlds:
 
 
 def worlds(parts: Iterable[Block], n: np.ndarray, numbers: int) -> Worlds:
-    """The worlds of so many numbers of each sample, from their blocks and the `counts` (2, N)."""
+    """The worlds of R = `numbers` values for each sample, from blocks and `counts` n (2, N)."""
     total, ss = np.empty((2, 2, numbers, n.shape[1]))
     at_least_one = np.maximum(n, 1)
     for part, number, x, member in parts:
@@ -112,8 +112,8 @@ def squares(
     spread: np.ndarray,
     chosen: np.ndarray,
 ) -> np.ndarray:
-    """(R, R) sums of squares and products of the references' numbers around the means of their
-    sides, in units of the spread, over all models and the samples that are chosen.
+    """(R, R) sums of squares and products of the references' numbers around their sides' means, in
+    units of the spread, over all models and the chosen samples.
 
     Parameters:
         parts: the numbers of the references.
@@ -133,8 +133,8 @@ def squares(
 def confidences_of(references: Signals, combine: str) -> Confidences:
     """The confidences behind the references' margins, queries `combined`.
 
-    Neither p nor 1 - p is computed as a difference, so both are accurate however small. Beyond
-    LARGEST_MARGIN they would be lost: such margins are not for sums.
+    Neither p nor 1 - p is computed as a difference, so both are accurate however small. Margins
+    must not exceed LARGEST_MARGIN (`sums_will_do`).
     """
     _, queries, samples = references.shape
     sum_p, sum_q = np.empty((2, 2, numbers_of_sample(queries, combine), samples))
@@ -154,9 +154,7 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
 
 
 def sums_will_do(pool: Signals, temperature: float = 1.0) -> bool:
-    """Whether no margin over this temperature is so large that float64 cannot hold its
-    probability.
-    """
+    """Whether float64 can hold the probabilities of all margins divided by this temperature."""
     largest = LARGEST_MARGIN * temperature
     return all(np.abs(margins).max(initial=0) <= largest for margins in pool.margin)
 
@@ -167,17 +165,17 @@ def left_out(
     """For every wanted unit, its number and the summary of all models that are not in it.
 
     Parameters:
-        unit: (M,) number of each model's unit, from 0 up without gaps: its pair.
+        unit: (M,) number of each model's unit, such as its pair; from 0, without gaps.
         wanted: numbers of units; -1 stands for a unit without models.
-        summarise: gives the summary of models, whose row numbers it takes.
+        summarise: a function from the row numbers of models to their summary.
 
     Yields:
         Pairs (number, summary), in the order of the numbers; None where no model is left.
 
     The units are halved again and again, and each half gets the summary of the other one. So every
-    model is summarised once for every halving, log2 of the number of units times in all, and
-    nothing is subtracted: what a sum over all models less the pair's would lose where the pair's
-    terms are by far the largest. A unit's summary does not depend on which others are wanted.
+    model is summarised log2(units) times. Subtracting a pair from a sum over all models would be
+    faster, but inaccurate where the pair's terms are by far the largest. A unit's summary does not
+    depend on which others are wanted.
     """
     if -1 in wanted:
         yield -1, summarise(np.arange(len(unit)))
@@ -208,5 +206,5 @@ def _outside(
 
 
 def _with(rest: Summary | None, summary: Summary) -> Summary:
-    """Both merged. The parts end with this call, so that no level of halves keeps them."""
+    """Both merged, in a function of its own so that no level of halves keeps the parts."""
     return summary if rest is None else rest.merged(summary)

@@ -42,17 +42,16 @@ def rmia_tuned(
     seed: Count = 0,
     summary: Anything = None,
 ) -> np.ndarray:
-    """`rmia` on margins divided by a temperature, which is chosen without looking at the target.
+    """`rmia` on margins divided by a temperature that is chosen on the references alone.
 
-    RMIA compares probabilities: samples whose probability is nearly 1 in every model hardly count,
-    whatever their margins say. Divided by a temperature above 1, margins keep more of what they
-    say; how much of it is signal depends on the networks. So 8 references at most play the target
-    in turn, on the same 25,000 samples at most, their own complements held out, and the temperature
-    at which their members are found best is taken: by the mean logarithm of the true positive rate
-    over false positive rates from 0.1 % (or where 10 non-members are accused) to 50 %, equally
-    spaced on a logarithmic axis. Another temperature than the first is taken only where its lead
-    over the first, averaged over the pseudo-targets, is above its standard error in that measure
-    and in the AUC.
+    RMIA compares probabilities, so differences of margins hardly count for samples whose
+    probability is nearly 1 in every model. A temperature above 1 makes them count; how much of them
+    is signal depends on the networks. To choose it, at most 8 references play the target in turn,
+    on at most 25,000 samples, with their complements held out. The best temperature is that of the
+    largest mean logarithm of the true positive rate over false positive rates from 0.1 % (or where
+    10 non-members are accused) to 50 %, equally spaced on a logarithmic axis. It replaces the first
+    temperature only if its lead, averaged over the pseudo-targets, is above its standard error both
+    in that measure and in the AUC.
 
     Parameters:
         target: signals of one model.
@@ -70,9 +69,9 @@ def rmia_tuned(
     Raises:
         ValueError: as `rmia` does, and for options out of their range.
 
-    Source: Zarifzadeh, Liu, Shokri 2024, whose temperature is that of the softmax and is the same
-    for every target; choosing it on the references is ours. Caveat: with hardly trained networks
-    differences between temperatures are not resolved, and this is plain RMIA.
+    Source: Zarifzadeh, Liu, Shokri 2024, who use one softmax temperature for every target; choosing
+    it on the references is ours. Caveat: with hardly trained networks the temperatures do not
+    differ clearly, and this is plain RMIA.
     """
     if summary is None:
         sides("rmia_tuned", target, references, ("in", "out"), missing)
@@ -114,8 +113,8 @@ def tuned_outside(
     Raises:
         ValueError: for options out of their range.
 
-    A seed draws the same few places among the references of every unit, so that few models play
-    the target, and for each of them all units share the reading of the others: M models take about
+    The seed draws the same few positions among the references of every unit, so that few models
+    play the target in all, and units share the reading of the references: M models take about
     M log M readings, not M^2.
     """
     if not temperatures or not all(0 < temperature < np.inf for temperature in temperatures):
@@ -157,9 +156,7 @@ def _pairs(pool: Signals) -> np.ndarray:
 
 
 def _cooled(known: Signals, combine: str, temperature: float) -> Signals:
-    """The signals at a temperature, with queries combined as `rmia` does, so that this is done
-    once.
-    """
+    """The signals at a temperature, with queries combined once, as `rmia` does."""
     margin = combined(known.margin / temperature, combine)
     return replace(known.select(queries=slice(margin.shape[1])), margin=margin)
 
@@ -174,8 +171,8 @@ def _confidences_outside(
     *,
     temperature: float | None = None,
 ) -> Iterator[tuple[int, Confidences | None]]:
-    """For every wanted unit, its number and the confidences at a temperature of all models outside
-    it, of those that are `kept` (M,) bool; None where no model is left, or without sums.
+    """For every wanted unit, its number and the confidences at a temperature of the models outside
+    it that are `kept` (M,) bool; None where no model is left, or without sums.
     """
     if not sums:
         return iter([(number, None) for number in wanted])
@@ -197,8 +194,8 @@ def _best_temperatures(
 ) -> dict[int, float]:
     """For every unit, the temperature at which models outside it find each other's members best.
 
-    known: the samples to choose on; pair (M,): numbers of what is held out where a model plays the
-    target; playing: the models that do, for each unit.
+    known: the signals to choose on; pair (M,): number of the pair that is held out where a model
+    plays the target; playing: the rows of these models, for each unit.
     """
     units_of: dict[int, set[int]] = {}  # of each model that plays the target
     for number, rows in playing.items():
@@ -232,8 +229,8 @@ def _best_temperatures(
 
 
 def _clearly_best(measured: np.ndarray, temperatures: Sequence[float]) -> float:
-    """The temperature of the largest mean log rate among those that lead over the first; the first
-    if none does.
+    """The temperature of the largest mean log rate among those clearly better than the first; the
+    first if there is none.
 
     measured: (pseudo-targets, temperatures, 2) AUC and mean log rate, NaN where not measurable.
     """
@@ -255,8 +252,8 @@ def _clearly_best(measured: np.ndarray, temperatures: Sequence[float]) -> float:
 def _area_and_log_rate(score: np.ndarray, member: np.ndarray) -> tuple[float, float]:
     """(AUC; mean log true positive rate over RATES false positive rates from LOWEST_RATE to 1/2).
 
-    NaN where too few samples are scored to say. The second is the area below the ROC on two
-    logarithmic axes, up to a factor and a constant.
+    NaN where too few samples are scored. The second is the area below the ROC on two logarithmic
+    axes, up to a factor and a constant.
     """
     scored = np.isfinite(score)
     outside = np.sort(score[scored & ~member])
