@@ -74,10 +74,10 @@ def pooled(scores: Scores, values: np.ndarray, drawn: np.ndarray) -> tuple[float
     explain alone: t^2 (B + V), where V is the variance by samples, B what pairs vary beyond theirs,
     with (P - 1) ((B + V) / A)^2 degrees of freedom (Satterthwaite 1946) for P pairs that vary by A.
     """
-    over_pairs, pairs, shared, by_samples = variances(values, scores.pair, drawn)
-    beyond = max(over_pairs - (by_samples - shared), 0)
-    whole = beyond + by_samples
-    free = (pairs - 1) * (whole / max(over_pairs, 1e-6 * whole)) ** 2
+    variance = variances(values, scores.pair, drawn)
+    beyond = max(variance.over_pairs - (variance.by_samples - variance.shared), 0)
+    whole = beyond + variance.by_samples
+    free = (variance.pairs - 1) * (whole / max(variance.over_pairs, 1e-6 * whole)) ** 2
     half = t.isf(0.025, free) * np.sqrt(whole)
     return values.mean() - half, values.mean() + half
 

@@ -16,7 +16,7 @@ from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.curve import advantage, auc_null_error
 from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.metrics.targets import per_target_metrics
-from mia_nb.metrics.uncertainty import ratio_interval
+from mia_nb.studies.compare import ratio_interval
 from mia_nb.types import Scores
 
 FPR = (0.01, 0.1)

@@ -14,8 +14,9 @@ import pytest
 from scipy.stats import norm
 
 from mia_nb import metrics, studies
-from mia_nb.metrics.uncertainty import interval, ratio_interval
+from mia_nb.metrics.uncertainty import interval
 from mia_nb.studies import Setting
+from mia_nb.studies.compare import ratio_interval
 from mia_nb.studies.contrasts import STOCHASTIC_ONLY, contrasts, strongest
 from mia_nb.studies.paper_numbers import PRINTED_ATTACKS, paper_results, printed_setting
 from mia_nb.studies.settings import usable

@@ -1,4 +1,4 @@
-"""Intervals: every one that this package prints is computed here, by one rule.
+"""The rule by which this package computes intervals.
 
 The mean of a metric over targets varies because other models might have been trained, and because
 other samples might have been audited. Half of a 95 % interval is
@@ -13,20 +13,22 @@ other samples might have been audited. Half of a 95 % interval is
     t    Student's quantile with P - 1 degrees of freedom
     z    the normal quantile
 
-V - sum_p V_p / P^2 is what all pairs share because they are audited on the same samples; s^2 holds
-the rest.
+V - sum_p V_p / P^2 is the variance that all pairs share because they are audited on the same
+samples; s^2 holds the rest.
 
 Source: two-way clustering of Cameron, Gelbach and Miller (2011), V_pairs + V_samples - V_both;
 Student's t and the lower bound are for few pairs. A bootstrap over pairs and samples at once counts
 V_both three times (Owen 2007), and with few pairs sees too little of how models differ.
 `benchmarks/coverage.py` shows how often the truth is covered. Caveat: targets are each other's
-references, which moves them together where there are few: over 3 pairs t is therefore taken at half
-the error. Two pairs give wide intervals, and have to: of all rules that see how pairs vary and
-cover 95 % however much they differ, none is more than 5 % narrower where they do not differ (4, 8
-and 16 targets; `benchmarks/RESULTS.md`, 26 November 2026).
+references, so few of them move together: with 3 pairs t is therefore taken at half the error. Two
+pairs give wide intervals, and no rule can do much better: among those that estimate the variance
+between pairs and cover 95 % whatever it is, none is more than 5 % narrower where pairs do not
+differ (4, 8 and 16 targets; `benchmarks/RESULTS.md`, 26 November 2026).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,9 +42,9 @@ from mia_nb.metrics.pairs import numbered, same_masks
 from mia_nb.metrics.targets import FPR, names, per_target, per_target_metrics
 from mia_nb.types import Scores
 
-STRICTER_PAIRS = 3  # over which Student's t is taken at half the error
-FEW_SAMPLES = 50  # members, or non-members: an AUC's interval of fewer covers Newcombe's too
-FEW_HITS = 10  # members found, or missed, in all targets: of fewer no variance is trusted alone
+STRICTER_PAIRS = 3  # with so many pairs Student's t is taken at half the error
+FEW_SAMPLES = 50  # with fewer members or non-members an AUC's interval also covers Newcombe's
+FEW_HITS = 10  # with fewer members found or missed a TPR's interval also covers Clopper-Pearson's
 
 
 def half_width(
@@ -57,10 +59,10 @@ def half_width(
     z sqrt(least).
 
     Parameters:
-        over_pairs: variance of the mean, as `pairs` independent units show it.
-        pairs: their number; with one unit the result is NaN.
+        over_pairs: variance of the mean, estimated from `pairs` independent units.
+        pairs: number of these units; with one the result is NaN.
         shared: variance that these units have in common.
-        least: variance below which that of the mean cannot lie.
+        least: lower bound of the variance of the mean.
         confidence: in (0, 1).
 
     Returns:
@@ -74,11 +76,18 @@ def half_width(
     return np.sqrt(np.maximum(square, z**2 * least))
 
 
-def variances(values: np.ndarray, pair: np.ndarray, sampled: np.ndarray | None = None) -> tuple:
-    """What `half_width` takes: the variance over pairs of the mean over targets, the number of
-    pairs, the variance that pairs share, and the variance by the choice of samples alone.
+class Variances(NamedTuple):
+    """The variance of a mean over targets, and its parts; symbols as on top of this module."""
 
-    values (targets, ...), sampled (n_resamples, targets, ...) or None.
+    over_pairs: np.ndarray  # s^2 / P
+    pairs: int  # P
+    shared: np.ndarray | float  # V - sum_p V_p / P^2
+    by_samples: np.ndarray | float  # V
+
+
+def variances(values: np.ndarray, pair: np.ndarray, sampled: np.ndarray | None = None) -> Variances:
+    """Variances from the values (targets, ...), the number of each target's pair (targets,), and
+    the values on resamples (n_resamples, targets, ...); without these samples count for nothing.
     """
     number = numbered(pair)
     pairs = number.max() + 1
@@ -87,11 +96,11 @@ def variances(values: np.ndarray, pair: np.ndarray, sampled: np.ndarray | None =
     if pairs > 1:
         over_pairs = means.var(0, ddof=1) / pairs
     if sampled is None:
-        return over_pairs, pairs, 0.0, 0.0
+        return Variances(over_pairs, pairs, 0.0, 0.0)
     drawn = np.stack([sampled[:, number == i].mean(1) for i in range(pairs)])
     by_samples = np.nanvar(drawn.mean(0), axis=0, ddof=1)
     of_pairs = np.nanvar(drawn, axis=1, ddof=1)
-    return over_pairs, pairs, by_samples - of_pairs.sum(0) / pairs**2, by_samples
+    return Variances(over_pairs, pairs, by_samples - of_pairs.sum(0) / pairs**2, by_samples)
 
 
 @checked
@@ -109,10 +118,10 @@ def interval(
         values: (targets, ...) a metric, or a difference of two.
         pair: (targets,) number of each target's pair of models.
         sampled: (n_resamples, targets, ...) the same on samples drawn with replacement
-            (`metrics.bootstrap.bootstrap`), where the choice of samples is to be covered.
+            (`metrics.bootstrap.bootstrap`), to cover the choice of samples too.
         confidence: in (0, 1).
-        free: degrees of freedom of the samples' variance with one pair, where few groups were drawn
-            (Student's t); None: many.
+        free: degrees of freedom of the samples' variance, for Student's t where one pair was
+            audited on few groups of samples; None: many.
 
     Returns:
         two numbers, or arrays (...). With one pair the interval is that of the samples alone, and
@@ -126,61 +135,16 @@ def interval(
         raise ValueError(
             f"values {values.shape} and pair {pair.shape}: wanted one pair's number for each target"
         )
-    over_pairs, pairs, shared, by_samples = variances(values, pair, sampled)
+    variance = variances(values, pair, sampled)
     upper = (1 + confidence) / 2
-    if pairs > 1 or sampled is None:
-        half = half_width(over_pairs, pairs, shared, by_samples, confidence=confidence)
+    if variance.pairs > 1 or sampled is None:
+        half = half_width(*variance, confidence=confidence)
     elif free is None:
-        half = ndtri(upper) * np.sqrt(by_samples)
+        half = ndtri(upper) * np.sqrt(variance.by_samples)
     else:
-        half = stdtrit(max(free, 1), upper) * np.sqrt(by_samples)
+        half = stdtrit(max(free, 1), upper) * np.sqrt(variance.by_samples)
     mean = values.mean(0)
     return mean - half, mean + half
-
-
-def ratio_interval(
-    a: np.ndarray,
-    b: np.ndarray,
-    pair: np.ndarray,
-    draws_a: np.ndarray | None = None,
-    draws_b: np.ndarray | None = None,
-    *,
-    confidence: float = 0.95,
-) -> tuple[float, float]:
-    """(low, high) of mean(a) / mean(b): all ratios r >= 0 that a - r b does not reject.
-
-    Parameters:
-        a, b: (targets,) paired values, not negative.
-        pair: (targets,) number of each target's pair of models.
-        draws_a, draws_b: (n_resamples, targets) the same on samples drawn with replacement.
-        confidence: in (0, 1).
-
-    r belongs to the interval where |mean(a - r b)| is at most half of the interval of a - r b
-    (Fieller 1954, with the variances of `interval`). The upper end is inf where mean(b) is not
-    resolved from 0. NaN with one pair. Caveat: the covariance is half of what the variance of a + b
-    is beyond those of a and b: approximate where a bound binds.
-    """
-    if len(np.unique(pair)) < 2:
-        return np.nan, np.nan
-    values = np.column_stack([a, b])
-    resampled = None if draws_a is None else np.stack([draws_a, draws_b], 2)
-    squares = []  # of half the intervals of a, b and a + b
-    for combination in np.array([[1, 0], [0, 1], [1, 1]]):
-        drawn = None if resampled is None else resampled @ combination
-        half = half_width(*variances(values @ combination, pair, drawn), confidence=confidence)
-        squares.append(half**2)
-    square_a, square_b, square_sum = squares
-    covariance = (square_sum - square_a - square_b) / 2
-    # The ends are the roots of quadratic r^2 - 2 linear r + constant.
-    mean_a, mean_b = values.mean(0)
-    quadratic = mean_b**2 - square_b
-    linear = mean_a * mean_b - covariance
-    constant = mean_a**2 - square_a
-    root = np.sqrt(max(linear**2 - quadratic * constant, 0.0))
-    # The lower one is (linear - root) / quadratic, in a form that also holds where quadratic <= 0.
-    low = constant / (linear + root) if linear + root > 0 else 0.0
-    resolved = quadratic > 1e-12 * mean_b**2
-    return max(low, 0.0), (linear + root) / quadratic if resolved else np.inf
 
 
 def metric_interval(
@@ -191,46 +155,73 @@ def metric_interval(
     confidence: float = 0.95,
     free: int | None = None,
 ) -> tuple[float, float]:
-    """(low, high) of one metric, inside [0, 1]: `interval`, and where that is too narrow more.
+    """(low, high) of the mean of one metric over targets, inside [0, 1]: `interval`, made wider
+    where that is too narrow.
 
     Parameters:
         name: of the metric.
         rows: those of its targets in `metrics.per_target`.
         sampled: (n_resamples, targets) the metric on samples drawn with replacement, or None.
         confidence, free: as for `interval`.
-
-    A TPR counts the members above the first non-member that is one too many, so that the
-    threshold's expected FPR lies up to 1 / (n0 + 1) above the stated one: the lower end is moved
-    down by what one false positive fewer would cost. With one pair, and where fewer than 10 members
-    were found or missed in all, the interval also covers Clopper-Pearson's for a single target.
-    That of an AUC of exactly 0 or 1 is Clopper-Pearson's for min(n1, n0) disjoint pairs of a member
-    and a non-member. With one pair and fewer than 50 members or non-members, the interval of an AUC
-    also covers Newcombe's, since the bootstrap's is too narrow there.
     """
-    values = rows[name].to_numpy(float)
-    pair = rows["pair"].to_numpy()
-    low, high = interval(values, pair, sampled, confidence=confidence, free=free)
-    is_single = len(np.unique(pair)) < 2
-    exact = None  # an interval that is to be covered too
+    ends = interval(
+        rows[name].to_numpy(float),
+        rows["pair"].to_numpy(),
+        sampled,
+        confidence=confidence,
+        free=free,
+    )
     if name.startswith("tpr"):
-        hits = rows[f"{name}_tp"].to_numpy()
-        n1 = rows["n1"].to_numpy()
-        low -= (values - rows[f"{name}_fewer"]).mean()
-        if is_single or min(hits.sum(), (n1 - hits).sum()) < FEW_HITS:
-            exact = np.mean(clopper_pearson(hits, n1, confidence=confidence), axis=1)
-    elif name == "auc" and ((values == 0).all() or (values == 1).all()):
-        fewest = rows[["n1", "n0"]].to_numpy().min()
-        low, high = clopper_pearson(fewest * values[0], fewest, confidence=confidence)
-    elif name == "auc" and is_single and rows[["n1", "n0"]].to_numpy().min() < FEW_SAMPLES:
-        of_targets = [
-            newcombe(value, n1, n0, confidence=confidence)
-            for value, n1, n0 in rows[["auc", "n1", "n0"]].itertuples(index=False)
-        ]
-        exact = np.mean(of_targets, axis=0)
-    if exact is not None:
-        low = np.fmin(low, exact[0])
-        high = np.fmax(high, exact[1])
-    return tuple(float(end) for end in np.clip((low, high), 0, 1))
+        ends = _ends_of_tpr(name, rows, ends, confidence)
+    elif name == "auc":
+        ends = _ends_of_auc(rows, ends, confidence)
+    low, high = np.clip(ends, 0, 1)
+    return float(low), float(high)
+
+
+def _ends_of_tpr(
+    name: str, rows: pd.DataFrame, ends: tuple, confidence: float
+) -> tuple[float, float]:
+    """The ends of `interval` made wider.
+
+    A TPR counts the members above the first non-member that is one too many, so the threshold's
+    expected FPR lies up to 1 / (n0 + 1) above the stated one: the lower end is moved down by what
+    one false positive fewer would cost. With one pair, and where fewer than 10 members were found
+    or missed in all, the ends also cover Clopper-Pearson's interval of a single target.
+    """
+    low, high = ends
+    low -= (rows[name] - rows[f"{name}_fewer"]).mean()
+    hits = rows[f"{name}_tp"].to_numpy()
+    n1 = rows["n1"].to_numpy()
+    few = min(hits.sum(), (n1 - hits).sum()) < FEW_HITS
+    if rows["pair"].nunique() > 1 and not few:
+        return low, high
+    exact_low, exact_high = np.mean(clopper_pearson(hits, n1, confidence=confidence), axis=1)
+    return np.fmin(low, exact_low), np.fmax(high, exact_high)
+
+
+def _ends_of_auc(rows: pd.DataFrame, ends: tuple, confidence: float) -> tuple[float, float]:
+    """The ends of `interval`, or others where samples are too few for its variance.
+
+    An AUC of exactly 0 or 1 has Clopper-Pearson's interval for min(n1, n0) disjoint pairs of a
+    member and a non-member. With one pair of models and fewer than 50 members or non-members, the
+    ends also cover Newcombe's, since the bootstrap's are too narrow there.
+    """
+    values = rows["auc"].to_numpy(float)
+    perfect = (values == 0).all() or (values == 1).all()
+    if not perfect and rows["pair"].nunique() > 1:
+        return ends
+    fewest = rows[["n1", "n0"]].to_numpy().min()
+    if perfect:
+        return clopper_pearson(fewest * values[0], fewest, confidence=confidence)
+    if fewest >= FEW_SAMPLES:
+        return ends
+    of_targets = [
+        newcombe(value, n1, n0, confidence=confidence)
+        for value, n1, n0 in rows[["auc", "n1", "n0"]].itertuples(index=False)
+    ]
+    low, high = np.mean(of_targets, axis=0)
+    return np.fmin(ends[0], low), np.fmax(ends[1], high)
 
 
 def with_ends(name: str, value: float, low: float, high: float) -> dict[str, float]:
@@ -239,13 +230,13 @@ def with_ends(name: str, value: float, low: float, high: float) -> dict[str, flo
 
 
 def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """(low, high) of an AUC of few samples: all A for which |value - A| is at most z sd(A).
+    """(low, high) of the AUC of few samples: all A with |value - A| <= z sd(A).
 
         sd(A)^2 = A (1 - A) (1 + (N - 1) ((1 - A) / (2 - A) + A / (1 + A))) / (n1 n0)
 
     with N = (n1 + n0) / 2, the variance that Hanley and McNeil give for exponential scores.
     Source: Newcombe 2006, method 5; the ends by bisection. Caveat: approximate; `benchmarks` and
-    tests say how often it covers.
+    tests measure its coverage.
     """
     z = -ndtri((1 - confidence) / 2)
 
@@ -325,8 +316,8 @@ def intervals(
         scores: of one attack.
         fpr, n_resamples, seed: as in `metrics.summary`.
         confidence: in (0, 1).
-        groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images;
-            None: each sample by itself.
+        groups: (N,) labels of audited samples; those of one label, such as a patient's images, are
+            drawn together. None: each sample by itself.
 
     Returns:
         index metric (auc, advantage, tpr@x), columns value, low, high, by the rule of
@@ -345,6 +336,7 @@ def intervals_of_rows(
     groups: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """`intervals` from the rows of `per_target` and resamples."""
+    # one degree of freedom is lost to the members' mean and one to the non-members'
     free = None if groups is None else len(np.unique(groups)) - 2
     ends = {}
     for name, drawn in sampled.items():

@@ -15,7 +15,7 @@ from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.targets import FPR, names, per_target_metrics, smallest
-from mia_nb.metrics.uncertainty import interval, ratio_interval
+from mia_nb.metrics.uncertainty import half_width, interval, variances
 from mia_nb.studies.below_curve import curve_rows
 from mia_nb.studies.contrasts import TPR, Contrast, contrasts, one_pair, rate_of
 from mia_nb.studies.equal_accuracy import equal_accuracy_rows
@@ -43,8 +43,8 @@ COLUMNS = [
 
 
 def measuring(n_resamples: int, seed: int) -> Callable[[Scores], dict]:
-    """A function of scores: {metric: (values of the targets, their resampled values or None)}. It
-    resamples the same scores once, however many comparisons and verdicts ask for them.
+    """A function of scores that gives {metric: (values of the targets, resampled values or None)}.
+    The same scores are resampled once, however many comparisons and verdicts ask for them.
     """
 
     @cache
@@ -70,11 +70,11 @@ def compare(
     delta: float,
     level: float,
 ) -> pd.DataFrame:
-    """One row per comparison that the study's claims rest on, as far as it was run, with `COLUMNS`.
+    """One row, with `COLUMNS`, for each comparison that the claims rest on and that was run.
 
     settings: of `usable` that the study decides by; measured: of `measuring`. `attrs["fewer"]` says
-    by claim how often stochastic families were queried along training, where that is less often
-    than in what decides. ValueError when targets were trained on different masks.
+    for each claim how often stochastic families were queried along training, where that is less
+    often than in the settings that decide. ValueError when targets were trained on different masks.
     """
     _check_same_masks(settings)
     n0 = min((smallest(scores)[1] for scores in settings.values()), default=0)
@@ -97,8 +97,8 @@ def compare(
 
 
 def _check_same_masks(settings: dict[Setting, Scores]) -> None:
-    """ValueError unless row k of every setting is a model trained on the same samples, as paired
-    intervals need it.
+    """ValueError unless row k of every setting is a model trained on the same samples: paired
+    intervals need that.
     """
     for setting, scores in settings.items():
         first = next(iter(settings))
@@ -110,8 +110,8 @@ def _check_same_masks(settings: dict[Setting, Scores]) -> None:
 
 
 def _with_tpr(compared: list[Contrast], tpr: str | None) -> Iterator[Contrast]:
-    """The contrasts but those with a curve. An AUC that decides is followed by the same contrast of
-    the TPR, which decides nothing, unless the margin is at least as wide as the FPR.
+    """The contrasts except those with a curve. A contrast of AUCs that decides is followed by the
+    same contrast of TPRs, which decides nothing, unless the margin is at least as wide as the FPR.
     """
     for contrast in compared:
         if contrast.minus == "curve":
@@ -132,13 +132,13 @@ def _difference_rows(
     measured: Callable,
     level: float,
 ) -> list[dict]:
-    """A row for each contrast. Intervals are those of `metrics.interval` (of a ratio
-    `ratio_interval`), paired: the same samples and pairs in every setting. Those of accuracies and
-    gaps cover pairs alone.
+    """A row for each contrast. Its interval is that of `metrics.interval`, or `ratio_interval`, and
+    is paired: every setting has the same samples and pairs. Intervals of accuracies and gaps cover
+    pairs alone.
     """
 
     def sides(contrast: Contrast, metric: str) -> list[tuple]:
-        """(values, resampled values) of each side: of its attack with the largest mean."""
+        """(values, resampled values) of each side, by its attack with the largest mean."""
         strongest = []
         for _, attacks in contrast.terms:
             candidates = [measured(settings[setting])[metric] for setting in attacks]
@@ -172,7 +172,7 @@ def _joint_group(contrast: Contrast) -> str:
 def _difference(
     contrast: Contrast, sides: list[tuple], pair: np.ndarray, levels: Sequence[float]
 ) -> tuple:
-    """(value, interval per level) of the weighted sum of the sides."""
+    """(value, interval for each level) of the weighted sum of the sides."""
     points, draws = zip(*sides, strict=True)
     values = contrast.weighted(points)
     drawn = None if draws[0] is None else contrast.weighted(draws)
@@ -183,7 +183,7 @@ def _difference(
 def _ratio(
     contrast: Contrast, sides: list[tuple], pair: np.ndarray, levels: Sequence[float]
 ) -> tuple:
-    """(value, interval per level) of the ratio of the first side to the second."""
+    """(value, interval for each level) of the ratio of the first side to the second."""
     (a, draws_a), (b, draws_b) = sides
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.divide(a.mean(), b.mean())
@@ -191,6 +191,53 @@ def _ratio(
         value = np.maximum(value, 0.0)  # an AUC below 1/2 counts as 1/2
     ends = [ratio_interval(a, b, pair, draws_a, draws_b, confidence=level) for level in levels]
     return value, *ends
+
+
+def ratio_interval(
+    a: np.ndarray,
+    b: np.ndarray,
+    pair: np.ndarray,
+    draws_a: np.ndarray | None = None,
+    draws_b: np.ndarray | None = None,
+    *,
+    confidence: float = 0.95,
+) -> tuple[float, float]:
+    """(low, high) of mean(a) / mean(b): all r >= 0 for which mean(a - r b) may be 0.
+
+    Parameters:
+        a, b: (targets,) paired values, not negative.
+        pair: (targets,) number of each target's pair of models.
+        draws_a, draws_b: (n_resamples, targets) the same on samples drawn with replacement.
+        confidence: in (0, 1).
+
+    r belongs to the interval if that of a - r b contains 0 (Fieller 1954, with the variances of
+    `metrics.interval`). The upper end is inf where the interval of b contains 0. NaN with one pair.
+    Caveat: the covariance is (var(a + b) - var(a) - var(b)) / 2, which is approximate where
+    one of these variances is at its lower bound.
+    """
+    if len(np.unique(pair)) < 2:
+        return np.nan, np.nan
+    values = np.column_stack([a, b])
+    resampled = None
+    if draws_a is not None:
+        resampled = np.stack([draws_a, draws_b], 2)
+    squares = []  # of half the intervals of a, b and a + b
+    for combination in np.array([[1, 0], [0, 1], [1, 1]]):
+        drawn = None if resampled is None else resampled @ combination
+        variance = variances(values @ combination, pair, drawn)
+        squares.append(half_width(*variance, confidence=confidence) ** 2)
+    square_a, square_b, square_sum = squares
+    covariance = (square_sum - square_a - square_b) / 2
+    # The ends are the roots of quadratic r^2 - 2 linear r + constant.
+    mean_a, mean_b = values.mean(0)
+    quadratic = mean_b**2 - square_b
+    linear = mean_a * mean_b - covariance
+    constant = mean_a**2 - square_a
+    root = np.sqrt(max(linear**2 - quadratic * constant, 0.0))
+    # The lower one is (linear - root) / quadratic, in a form that also holds where quadratic <= 0.
+    low = constant / (linear + root) if linear + root > 0 else 0.0
+    resolved = quadratic > 1e-12 * mean_b**2
+    return max(low, 0.0), (linear + root) / quadratic if resolved else np.inf
 
 
 def _relative(leaks: list[tuple], pair: np.ndarray, level: float) -> dict[str, float]:
