@@ -1,5 +1,5 @@
 """DP-SGD: clipped per-sample gradients, Gaussian noise, Poisson batches. What a training spends, by
-three accountants, and the noise that an epsilon wants.
+three accountants, and the noise that reaches a given epsilon.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def epsilon(
             "gdp" (Dong, Roth and Su; Bu et al., arXiv 1911.11607): closed form of `gdp_mu`, a
             central limit approximation and NO guarantee: below the true value in 23 of 32 settings
             tested, from -22 % to +83 %.
-        sampling: poisson, or uniform (batches of fixed size): gdp only.
+        sampling: poisson, or uniform (batches of fixed size) with gdp.
 
     Returns:
         Epsilon; infinite for 0 noise or delta 0.
@@ -62,8 +62,8 @@ def epsilon(
         >>> round(epsilon(noise_multiplier=1, sample_rate=0.01, steps=1000, delta=1e-5), 1)
         1.8
 
-    Caveats: holds for DP-SGD with secret Poisson batches only, for one training run; of any other
-    noise it is nominal. One full-batch release (sample_rate 1) is a plain Gaussian:
+    Caveats: valid only for one run of DP-SGD with secret Poisson batches; for any other noise the
+    number is nominal. One full-batch release (sample_rate 1) is a plain Gaussian:
     `gaussian_epsilon(sqrt(steps) / noise_multiplier, delta)` is exact there, while gdp's limit is
     not (2.140 instead of 1.993 at noise 2, one step, delta 1e-5).
     """
@@ -102,8 +102,8 @@ def noise_multiplier(
         exceeded by that accountant.
 
     Raises:
-        ValueError: for numbers out of range, and where no noise from 0.001 to 1e6 reaches the
-            target or all of it does: neither "prv" nor "rdp" goes below about
+        ValueError: for numbers out of range, and where none of the noise from 0.001 to 1e6 reaches
+            the target, or all of it does: neither "prv" nor "rdp" goes below about
             ln(1/delta) / 1000, and delta 0 is out of reach.
     """
     check(epsilon=epsilon, sample_rate=sample_rate, steps=steps, delta=delta)
@@ -116,6 +116,7 @@ def noise_multiplier(
             " 1e-5"
         )
     noise = 1.0
+    # each accountant's search starts at the answer of the cheaper one before it
     for name, factor in (("gdp", 2.0), ("rdp", 1.2), ("prv", 1.05)):
         noise = _solve(
             name, factor, noise, float(epsilon), (float(sample_rate), int(steps), float(delta))
@@ -126,12 +127,12 @@ def noise_multiplier(
 
 
 def aimed(families: Sequence[dict], recipe: Recipe, *, members: int, delta: float) -> list[dict]:
-    """Changes to a recipe in which "epsilon" has become the noise multiplier of DP-SGD that reaches
+    """Changes to a recipe with "epsilon" replaced by the noise multiplier with which DP-SGD reaches
     it, by RDP.
 
     Parameters:
         families: dicts of recipe changes; those with defense "dp_sgd" may name the epsilon that is
-            aimed at. The others come back as they are.
+            aimed at. The others are returned unchanged.
         recipe: gives the batch and epochs that a family does not name.
         members: records that a model trains on.
         delta: of that epsilon.
@@ -170,7 +171,7 @@ def aimed(families: Sequence[dict], recipe: Recipe, *, members: int, delta: floa
         epochs = family.get("epochs", recipe.epochs)
         check(members=members, batch=batch, epochs=epochs)
         rate = batch / members
-        steps = epochs * (members // batch)
+        steps = epochs * (members // batch)  # trainings drop the remainder of an epoch
         noise = noise_multiplier(epsilon=target, sample_rate=rate, steps=steps, delta=delta)
         family["defense_args"] = {**defense_args, "noise_multiplier": noise}
     return aimed_families
@@ -195,8 +196,7 @@ def over_epochs(
         epochs: one number or several; steps = epoch * ceil(samples / batch).
         delta: one number or several.
         accountants: one name or several, of prv, rdp, gdp.
-        sampling: the form of gdp. Rows of prv and rdp are Poisson whatever it says, and carry that
-            word.
+        sampling: of gdp; rows of prv and rdp are always "poisson", and say so.
 
     Returns:
         Columns epoch, steps, accountant, sampling, delta, epsilon. With sampling "uniform" and
@@ -205,8 +205,8 @@ def over_epochs(
     Raises:
         ValueError: as `epsilon` does.
 
-    Caveat: prv takes up to seconds per row, so pass a few epochs. Trainings here drop the remainder
-    of an epoch (`Pool.sampling`).
+    Caveat: prv takes up to seconds per row, so pass a few epochs. Steps are rounded up here, while
+    trainings drop the remainder of an epoch (`Pool.sampling`, `aimed`).
     """
     check(several=("epochs",), samples=samples, batch=batch, epochs=epochs)
     one_of("sampling", sampling, SAMPLINGS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mia_nb.attacks import suite
+from mia_nb.attacks import ATTACKS
 from mia_nb.types import Scores, Signals
 
 
@@ -20,23 +20,25 @@ def modified_entropy(target: Signals, references: Signals | None = None) -> np.n
     return -target.modified_entropy[0].mean(0)
 
 
-ALONE = {name: attack for name, attack in suite(0).items() if name != "attack_p"} | {
+ALONE = {
+    "loss": ATTACKS["loss"],
+    "correctness": ATTACKS["correctness"],
     "entropy": entropy,
     "modified entropy": modified_entropy,
 }
 
 
 def ranked_among_others(loss: Scores, units: np.ndarray | None, seed: int) -> Scores:
-    """The population attack, cross-fitted: 1 - p of each sample's loss among the non-members of the
-    other half.
+    """The population attack, cross-fitted: each sample's score is 1 - p, p its rank by loss among
+    the non-members of the other half.
 
-    Samples are dealt into two halves, whole units together, and each half is ranked among the
-    non-members of the other. So all non-members are judged, and none calibrates itself.
+    Samples are split into two halves, units as a whole, and each half is ranked among the
+    non-members of the other. So every non-member is scored, and none is compared with itself.
     p = (1 + non-members of the other half whose score is at least as large) / (1 + all of them).
 
     Parameters:
-        loss: of the loss threshold on one model.
-        units: (N,) labels of what is dealt together, None: each sample by itself.
+        loss: scores of the loss threshold on one model.
+        units: (N,) labels; samples of one label are in the same half. None: each by itself.
         seed: of the halves.
     """
     value = loss.value[0]
@@ -46,13 +48,13 @@ def ranked_among_others(loss: Scores, units: np.ndarray | None, seed: int) -> Sc
     for half in (in_first, ~in_first):
         others = np.sort(value[~half & ~member])
         below = np.searchsorted(others, value[half], side="left")
-        ranked[half] = below / (1 + len(others))
+        ranked[half] = below / (1 + len(others))  # = 1 - p
     return replace(loss, value=ranked[None], info=loss.info | {"attack": "attack_p"})
 
 
 def _in_first_half(member: np.ndarray, units: np.ndarray | None, seed: int) -> np.ndarray:
     """(N,) bool, half of the members' units and half of the others'. Where one side is a single
-    unit its samples are dealt out.
+    unit, its samples are split.
     """
     number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
     rng = np.random.default_rng(seed)

@@ -28,8 +28,8 @@ from mia_nb.metrics.targets import scored
 from mia_nb.types import Signals
 
 LEVEL = 0.001  # family-wise, after Holm's correction
-REDRAW_ERRORS = 4.0  # within which the mean redrawn AUC must lie of 1/2, in standard errors
-SIGN_ERRORS = 3.0  # by which a real AUC may lie below 1/2
+REDRAW_ERRORS = 4.0  # largest distance of the mean redrawn AUC from 1/2, in standard errors
+SIGN_ERRORS = 3.0  # by how many standard errors a real AUC may lie below 1/2
 FITTED = ("shokri",)  # attacks that fit a classifier for each target
 TESTS = {
     "run": "not run",
@@ -42,7 +42,7 @@ COLUMNS = ["test", "attack", "value", "error", "p", "tests", "verdict"]
 
 
 class Check(NamedTuple):
-    """A row of the table; what has no value, standard error or p is a finding alone."""
+    """A row of the table; value, standard error and p are NaN where the verdict says it all."""
 
     test: str
     attack: str
@@ -93,20 +93,20 @@ def self_test(
 
     Parameters:
         signals: of the pool, with membership.
-        attacks: {name: attack}, or a list of names; "shokri" is left out, as it would fit
-            a model per redraw.
+        attacks: {name: attack}, or a list of names; "shokri" is left out, since it would fit a
+            model for every redraw.
         n_resamples: masks that N2 redraws, 2 or more.
         seed: of masks, noise and the samples that are tested.
-        keep_complement: keeps the target's complementary model among the references: the leak by
-            counting that this test must find.
-        samples: larger pools are tested on that many audited samples; None takes all.
+        keep_complement: whether the target's complementary model stays among the references, a leak
+            by counting that this test must find.
+        samples: the largest number of audited samples that are tested; None takes all.
 
     Tests:
-        design: the count of a target's member references, used as score, has AUC 1/2; none has the
-            target's mask or its complement.
+        design: the count of a target's member references, used as score, has AUC 1/2; no reference
+            has the target's mask or its complement.
         blind: each attack with the target's signals replaced by a constant, and the mean reference
             margin alone: AUC 1/2.
-        N1: fresh noise around means and spreads dealt anew to the samples, the real mask: AUC 1/2
+        N1: fresh noise, with means and spreads permuted over samples, and the real mask: AUC 1/2
             over all targets (99.9 % after Holm).
         N2: masks redrawn from the design (`n_resamples` times) on the real signals: mean AUC of the
             first two pairs' targets within 4 standard errors of 1/2; p = (1 + #{redrawn >= real}) /
@@ -139,16 +139,16 @@ def self_test(
         *refused,
         *_design(signals, pair, keep_complement),
         *_blind(signals, blind, pair),
-        *_synthetic(signals, attacks, pair, rng),
-        *_inverted(signals, attacks, pair),
-        *_redrawn(signals, attacks, pair, n_resamples, rng),
+        *_n1_noise(signals, attacks, pair, rng),
+        *_n3_sign(signals, attacks, pair),
+        *_n2_redrawn(signals, attacks, pair, n_resamples, rng),
     ]
     table = pd.DataFrame(rows)[COLUMNS]
     return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
 
 
 def _subset(signals: Signals, samples: int | None, rng: np.random.Generator) -> Signals:
-    """The signals with at most so many of the audited samples."""
+    """The signals with at most this number of audited samples."""
     audited = np.flatnonzero(~signals.population)
     aside = np.flatnonzero(signals.population)
     if samples is None or len(audited) <= samples:
@@ -158,7 +158,7 @@ def _subset(signals: Signals, samples: int | None, rng: np.random.Generator) -> 
 
 
 def _willing(attacks: dict, signals: Signals) -> tuple[dict, list[Check]]:
-    """(attacks, as functions of signals, that accept these; rows on those that refuse)."""
+    """(the attacks that accept these signals; rows on those that refuse them)."""
     able = {}
     refused = []
     for name, attack in attacks.items():
@@ -183,8 +183,8 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 
 def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> list[Check]:
-    """A row per attack from AUCs (attacks, any number): the one furthest from 1/2, Holm over all of
-    them.
+    """A row for each attack, with that of its AUCs (attacks, any number) which is furthest from
+    1/2; p-values are corrected by Holm over all AUCs.
     """
     p = 2 * ndtr(-np.abs(values - 0.5) / error)
     adjusted = holm(p.ravel()).reshape(p.shape)
@@ -203,7 +203,7 @@ def _null_error(signals: Signals) -> float:
 
 
 def _design(signals: Signals, pair: np.ndarray, keep_complement: bool) -> list[Check]:
-    """What references share with a target: their counts tell nothing, none has its mask."""
+    """The count of a target's member references tells nothing, and none has the target's mask."""
     audited = ~signals.population
     values = []
     same = 0
@@ -221,8 +221,8 @@ def _design(signals: Signals, pair: np.ndarray, keep_complement: bool) -> list[C
 
 
 def _blind(signals: Signals, attacks: dict, pair: np.ndarray) -> list[Check]:
-    """One target per unit: the blind scores of complementary models are complements, their mean
-    would test nothing.
+    """Attacks on constant outputs, one target for each unit: complementary models have opposite
+    scores, so that their mean would test nothing.
     """
     worlds = [_silenced(signals, row) for row in first_rows(pair)]
     values = [
@@ -258,44 +258,34 @@ def _mean_auc(signals: Signals, attack, pair: np.ndarray, targets=None) -> float
     return float(np.mean([values[unit == number].mean() for number in np.unique(unit)]))
 
 
-def _synthetic(
+def _n1_noise(
     signals: Signals, attacks: dict, pair: np.ndarray, rng: np.random.Generator
 ) -> list[Check]:
     """N1: attacks on fresh noise."""
-    null = _noise(signals, rng)
+    null = _noise_world(signals, rng)
     values = np.array([[_mean_auc(null, attack, pair)] for attack in attacks.values()])
     return _worst("N1", list(attacks), values, _mean_error(signals, pair))
 
 
-def _inverted(signals: Signals, attacks: dict, pair: np.ndarray) -> list[Check]:
-    """N3: attacks on the real signals, whose AUC must not lie below 1/2."""
-    error = _mean_error(signals, pair)
-    rows = []
-    for name, attack in attacks.items():
-        value = _mean_auc(signals, attack, pair)
-        inverted = value < 0.5 - SIGN_ERRORS * error
-        verdict = "flag: inverted or leaking design" if inverted else "pass"
-        rows.append(Check("N3", name, verdict, value, error))
-    return rows
-
-
 def _mean_error(signals: Signals, pair: np.ndarray) -> float:
     """Standard error of the null AUC's mean over targets."""
-    # one target per pair counts; those drawn by coins share their references, and count no more
+    # one target of a pair counts; targets drawn by coins share references and count half as well
     return _null_error(signals) / np.sqrt(max(len(pair) / 2, 1))
 
 
-def _noise(signals: Signals, rng: np.random.Generator) -> Signals:
-    """mu_i + sigma_i eps with the real signals' means and spreads, dealt anew to the samples."""
+def _noise_world(signals: Signals, rng: np.random.Generator) -> Signals:
+    """Signals of margins mu_i + sigma_i eps, the real means and spreads permuted over samples."""
     mean = signals.margin.mean((0, 1))
     spread = signals.margin.std(axis=(0, 1)) + 1e-6
-    # a sample's mean over models carries its leak times its number of members, the target's own
-    # membership among them: dealing the means anew among the audited samples cuts that tie and
-    # keeps their distribution
+    # A sample's mean over models depends on how many of them were trained on it, the target
+    # included. Permuting the means over the audited samples removes that and keeps their
+    # distribution.
     audited = np.flatnonzero(~signals.population)
     dealt = rng.permutation(audited)
     mean[audited], spread[audited] = mean[dealt], spread[dealt]
     margin = mean + spread * rng.standard_normal(signals.margin.shape)
+    # Two classes, of which the label is the first: the difference of the logits is the margin.
+    # The real labels are put back, since some attacks have a threshold for each class.
     logits = np.stack([margin, np.zeros_like(margin)], axis=-1)
     null = replace(
         Signals.from_logits(
@@ -317,7 +307,7 @@ def _noise(signals: Signals, rng: np.random.Generator) -> Signals:
     return null
 
 
-def _redrawn(
+def _n2_redrawn(
     signals: Signals, attacks: dict, pair: np.ndarray, n_resamples: int, rng: np.random.Generator
 ) -> list[Check]:
     """N2: exact randomisation test over masks redrawn from the same design."""
@@ -328,7 +318,7 @@ def _redrawn(
         world = replace(signals, member=mask)
         for name, attack in attacks.items():
             redrawn[name].append(_mean_auc(world, attack, pair, targets))
-    # as unlikely, with so few resamples, as REDRAW_ERRORS standard errors are with many
+    # Student's t: as unlikely with few resamples as REDRAW_ERRORS standard errors with many
     most_errors = -stdtrit(n_resamples - 1, ndtr(-REDRAW_ERRORS))
     rows = []
     for name, attack in attacks.items():
@@ -338,4 +328,16 @@ def _redrawn(
         p = (1 + (null >= real).sum()) / (n_resamples + 1)
         off = abs(null.mean() - 0.5) > most_errors * error + 1e-12
         rows.append(Check("N2", name, "FAIL" if off else "pass", null.mean(), error, p, 1))
+    return rows
+
+
+def _n3_sign(signals: Signals, attacks: dict, pair: np.ndarray) -> list[Check]:
+    """N3: attacks on the real signals, whose AUC must not lie below 1/2."""
+    error = _mean_error(signals, pair)
+    rows = []
+    for name, attack in attacks.items():
+        value = _mean_auc(signals, attack, pair)
+        inverted = value < 0.5 - SIGN_ERRORS * error
+        verdict = "flag: inverted or leaking design" if inverted else "pass"
+        rows.append(Check("N3", name, verdict, value, error))
     return rows

@@ -1,4 +1,4 @@
-"""What changes of the training bought in this project's own studies: a table, and its sentences."""
+"""What changes of the training achieved in this project's own studies, as table and sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 from mia_nb._yaml import read_yaml_file
 from mia_nb.types import Recipe
 
-ROWS = 2  # of `advice` that are said
+ROWS = 2  # of `advice` that become sentences
 UNKNOWN_TRAINING = (
     "What lowers a leak at equal accuracy depends on how the model was trained: the page Results of"
     " the documentation lists what changes of the training bought in this project's own studies of"
@@ -18,11 +18,12 @@ UNKNOWN_TRAINING = (
 
 
 def advice(recipe: Recipe | None = None) -> pd.DataFrame:
-    """What changing the training bought in this project's own studies, first what cost no accuracy.
+    """What changes of the training achieved in this project's own studies; changes that cost no
+    accuracy come first.
 
     Parameters:
-        recipe: of models of which a change is sought: only what was measured on networks of its
-            kind, and starts from its epochs, augmentation and defense. None: everything.
+        recipe: of the models to change. Only changes are given that were measured on such networks
+            and start from such epochs, augmentation and defense. None: all changes.
 
     Returns:
         columns change, found, price, recipe, source, read from `advice.yaml` beside this file,
@@ -40,18 +41,19 @@ def advice(recipe: Recipe | None = None) -> pd.DataFrame:
 def _applies(start: dict, recipe: Recipe) -> bool:
     """Whether a recipe is one that a change starts from.
 
-    start: {model: names, epochs: at least, augment, defense}, as far as they matter.
+    start: {model: names, epochs: the fewest, augment, defense}; a missing entry allows any value.
     """
     if recipe.model not in start["model"] or recipe.epochs < start.get("epochs", 0):
         return False
     if recipe.augment != start.get("augment", recipe.augment):
         return False
-    return "defense" not in start or recipe.defense is None
+    defense = recipe.defense or "none"
+    return defense == start.get("defense", defense)
 
 
 def measured_advice(recipe: Recipe | None = None) -> list[str]:
     """The first rows of `advice` for a recipe as sentences; one general sentence where the recipe
-    is not known, or none of the studies is on models trained like that.
+    is not known, or no study is on models trained like that.
     """
     if recipe is None:
         return [UNKNOWN_TRAINING]
