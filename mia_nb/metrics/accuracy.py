@@ -1,6 +1,4 @@
-"""How often models are right about their members and about other samples: all in all, and class by
-class.
-"""
+"""Accuracy of models on their members and on other samples, overall and for each class."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ def accuracies(scores: Scores) -> pd.DataFrame:
     """Mean accuracy on members (train), on non-members (test), and their gap.
 
     Parameters:
-        scores: of any attack; their targets are what is measured.
+        scores: of any attack on the models that are measured.
 
     Returns:
         index train, test, gap; columns value, low, high: Student's 95 % interval over pairs, since
-        what one model of a pair has seen the other has not; NaN ends with one pair.
+        one model of a pair is trained on what the other is not; NaN ends with one pair.
     """
     values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
     means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
@@ -37,7 +35,7 @@ def class_gaps(signals: Signals) -> pd.DataFrame:
     """Train and test accuracy of every class, over all models and queries.
 
     Parameters:
-        signals: with membership; audited samples alone count.
+        signals: with membership; only audited samples count.
 
     Returns:
         index class; columns samples, train_acc, test_acc, gap.

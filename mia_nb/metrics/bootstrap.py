@@ -1,5 +1,5 @@
-"""The bootstrap: every metric of every target on samples drawn with replacement. Exact up to 10,000
-samples, from there on to first order.
+"""The bootstrap: every metric of every target on samples drawn with replacement. It is exact below
+10,000 samples, and to first order from there on.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mia_nb.metrics.curve import allowed, counts, rates
 from mia_nb.metrics.targets import FPR, metrics_of_counts, names
 from mia_nb.types import Scores
 
-RESAMPLES = 400  # from which a variance is known to 4 %
-FIRST_ORDER_FROM = 10_000  # samples from which resamples are computed to first order
-MOST_UNITS = 1 << 16  # samples drawn one by one to first order; of more, groups are drawn
-CHUNK = 1 << 17  # weights held at once: the working set stays in the cache
-TARGETS = 16  # that a thread works on at once
+RESAMPLES = 400  # they give a variance to within 4 %
+FIRST_ORDER_FROM = 10_000  # from so many samples on, resamples are computed to first order
+MOST_UNITS = 1 << 16  # of more samples or groups, random groups of them are drawn to first order
+CHUNK = 1 << 17  # weights held at once, so that they stay in the cache
+TARGETS = 16  # targets that a thread works on at once
 
 
 @checked
@@ -41,15 +41,15 @@ def bootstrap(
         fpr: false positive rates, each a metric "tpr@x".
         n_resamples: how often samples are drawn.
         seed: of the draws.
-        groups: (N,) labels of what is drawn as a whole, where samples are not independent of each
-            other (a patient's ten images); None: each sample by itself.
+        groups: (N,) labels of samples that are drawn together, since they depend on each other (a
+            patient's ten images); None: each sample by itself.
 
-    A resample takes the same N samples for all targets; metrics use their integer weights on scores
-    that are sorted once. The same seed and N give the same samples, so that differences of attacks
-    or of pools, taken resample by resample, are paired.
+    A resample has the same N samples for all targets. Scores are sorted once, and a resample is
+    integer weights on them. The same seed and N give the same samples, so that differences of
+    attacks or of pools, taken resample by resample, are paired.
 
     From 10,000 samples (or groups) on, a resample's metric is computed to first order: the metric
-    plus the mean influence of the samples drawn, see `influence`. On the shipped pools of 50,000
+    plus the mean influence of the samples drawn (`influence`). On the shipped pools of 50,000
     samples the standard error of an AUC is then that of the bootstrap to three digits, that of a
     TPR within 5 % at 1 % FPR and 12 % at 0.1 %, that of the advantage up to 17 % larger.
     """
@@ -75,17 +75,17 @@ def _group_numbers(groups: np.ndarray, samples: int) -> np.ndarray:
 
 
 def _threads(tasks: int) -> ThreadPoolExecutor:
-    """A thread for each task, up to one a core."""
-    # respects containers and affinity; few of those who import this module resample
+    """A thread for each task, at most one for each core."""
+    # joblib heeds containers and affinity; imported here, since few importers resample
     from joblib import cpu_count
 
     return ThreadPoolExecutor(min(tasks, cpu_count()))
 
 
 def _weights(rng: np.random.Generator, n_resamples: int, size: int) -> np.ndarray:
-    """(n_resamples, size) how often each of `size` things is drawn in `size` draws."""
+    """(n_resamples, size) how often each of `size` items is drawn in `size` draws."""
     picks = rng.integers(0, size, (n_resamples, size))
-    picks += size * np.arange(n_resamples)[:, None]  # each resample counts in a range of its own
+    picks += size * np.arange(n_resamples)[:, None]  # a range of numbers for each resample
     return np.bincount(picks.ravel(), minlength=n_resamples * size).reshape(n_resamples, size)
 
 
@@ -102,9 +102,8 @@ def _exact(
 ) -> np.ndarray:
     """(n_resamples, targets, metrics), each from the ROC of the samples drawn.
 
-    unit (N,): number of what each sample is drawn with, below `units`; None: each sample by itself.
-    Targets are worked on in batches, each of which draws the same weights anew rather than keep
-    them.
+    unit (N,): number of the group that each sample is drawn with, below `units`; None: each sample
+    by itself. Every batch of targets draws the same weights again, so that they need not be kept.
     """
     targets = len(scores.value)
     samples = scores.value.shape[1]
@@ -130,18 +129,18 @@ def _exact(
 
 
 class Ranked(NamedTuple):
-    """One target's samples by falling score, without NaN, and where each level of its non-members
-    stands among its members. A level is a score that one non-member or several have; there are V.
+    """One target's samples by falling score, without NaN, and the rank of each level among its
+    members. The V levels are the different scores of non-members.
     """
 
     order: np.ndarray  # sample numbers: members by falling score, then non-members
-    above: np.ndarray  # (V + 1,) members above each level, then all of them
-    upto: np.ndarray | None  # (V,) members above the level or on it; None where no member is on one
-    ends: np.ndarray | None  # (V,) the last non-member of each level; None where each has its own
+    above: np.ndarray  # (V + 1,) members above each level, then all members
+    upto: np.ndarray | None  # (V,) members above or on each level; None where none is on a level
+    ends: np.ndarray | None  # (V,) last non-member of each level; None where no two share a level
 
 
 def _sorted(score: np.ndarray, member: np.ndarray) -> Ranked:
-    """A target's scores (N,) and membership (N,), sorted once for all resamples."""
+    """A target's samples sorted once for all resamples, from score (N,) and membership (N,)."""
     known = int((~np.isnan(score)).sum())
     falling = np.argsort(-score, kind="stable")[:known]  # NaN comes last
     members = falling[member[falling]]
@@ -164,8 +163,8 @@ def _sorted(score: np.ndarray, member: np.ndarray) -> Ranked:
 def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.ndarray:
     """(n_resamples, metrics) for one target from integer weights (n_resamples, N).
 
-    The curve is read at the levels of non-members, where its corners are. Counts and their products
-    are whole numbers below 2^53: nothing is rounded before the last division.
+    The ROC has its corners at the levels of non-members. Counts and their products are whole
+    numbers below 2^53: nothing is rounded before the last division.
     """
     members = ranked.above[-1]
     of_sorted = np.take(weights, ranked.order, axis=1, mode="clip")
@@ -181,7 +180,7 @@ def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.n
         on_level = np.diff(fp, axis=1, prepend=np.int32(0))
     on_level = on_level.astype(np.float64)
     tp_above = np.take(tp, ranked.above[:-1], axis=1, mode="clip")
-    # a draw without members or without non-members says nothing
+    # a resample without members or without non-members has no metrics
     size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]
 
     within = _levels_within(fp, allowed(np.asarray(fpr, np.float64), n0))
@@ -193,7 +192,7 @@ def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.n
         tp_upto = np.take(tp, ranked.upto, axis=1)
         twice_won = twice_won / 2 + np.einsum("bv,bv->b", tp_upto, on_level)
 
-    # TP n0 - FP n1 just above each level, computed in place, for memory
+    # TP n0 - FP n1 just above each level, computed in place to save memory
     minus_fp_above = np.subtract(on_level, fp, out=on_level)
     minus_fp_above *= n1
     tp_above *= n0
@@ -203,10 +202,10 @@ def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.n
 
 
 def _levels_within(fp: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """(n_resamples, rates) how many levels have at most so many false positives.
+    """(n_resamples, rates) how many levels have at most `most` false positives.
 
-    fp (n_resamples, V), rising in each row; most (n_resamples, rates). Each row is lifted above
-    the one before, so that one search serves all.
+    fp (n_resamples, V), rising in each row; most (n_resamples, rates). Each row is shifted above
+    the one before, so that one search does all rows.
     """
     row = np.arange(len(fp))[:, None]
     lift = (fp[:, -1:].max(initial=0) + 1) * row
@@ -231,12 +230,12 @@ def influence(
         the metrics, and influences (metrics, N): by how much one more sample like this changes a
         metric, to first order.
 
-    Influences sum to 0, their squares to the metric's variance by the choice of samples.
+    Influences sum to 0, their squares to the metric's variance over the choice of samples.
 
-    For the AUC it is the placement of a sample among those of the other side, less its mean: the
-    variance is that of DeLong et al. 1988. For the advantage the threshold is at its optimum, where
-    moving it changes nothing. The TPR at an FPR moves with its threshold too, by the slope of the
-    ROC, which is taken between the rates that are one standard error of the FPR below and above
+    For the AUC it is a sample's placement among those of the other side, minus the mean: the
+    variance is that of DeLong et al. 1988. For the advantage the threshold is held fixed, since at
+    the optimum moving it changes nothing. The TPR at an FPR also moves with its threshold, by the
+    slope of the ROC, taken between the rates one standard error of the FPR below and above
     (Woodruff 1952).
     """
     falling = np.argsort(-score)[: int((~np.isnan(score)).sum())]  # NaN comes last
@@ -245,7 +244,7 @@ def influence(
     n1 = tp[-1]
     n0 = fp[-1]
     metrics = metrics_of_counts(tp, fp, fpr)
-    # the vertex that a sample's block of equal scores ends at, from 1
+    # the vertex at the end of each sample's block of equal scores, from 1
     vertex = np.repeat(np.arange(1, len(tp)), np.diff(tp + fp))
     members_above = (tp[vertex] + tp[vertex - 1]) / 2
     others_below = n0 - (fp[vertex] + fp[vertex - 1]) / 2
@@ -276,7 +275,7 @@ def influence(
 def _influence_at_threshold(
     called: np.ndarray, member: np.ndarray, tpr: float, fpr: float, *, slope: float
 ) -> np.ndarray:
-    """(N,) influence on TPR - slope * FPR at a threshold above which samples are `called`."""
+    """(N,) influence on TPR - slope * FPR at the threshold that `called` samples exceed."""
     members = member.sum()
     of_members = (called - tpr) / members
     of_others = -slope * (called - fpr) / (len(member) - members)
@@ -291,11 +290,11 @@ def _to_first_order(
     unit: np.ndarray | None,
     units: int,
 ) -> np.ndarray:
-    """(n_resamples, targets, metrics), each the metric plus the mean influence of what is drawn.
+    """(n_resamples, targets, metrics): the metric plus the mean influence of the samples drawn.
 
-    unit (N,): number of what each sample is drawn with, below `units`; None: each sample by itself.
-    Of more units than MOST_UNITS, groups of them, dealt out at random, are drawn: the variance is
-    the same.
+    unit (N,): number of the group that each sample is drawn with, below `units`; None: each sample
+    by itself. More than MOST_UNITS units are put into random groups, which are drawn instead: the
+    variance is the same.
     """
     targets = len(scores.value)
     if units > MOST_UNITS:

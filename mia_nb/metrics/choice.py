@@ -1,4 +1,4 @@
-"""Options of an attack, chosen on pseudo-targets without looking at the target."""
+"""Choosing the options of an attack on pseudo-targets, without looking at the target."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Choice(NamedTuple):
 
 
 def _pseudo_targets(pool: Signals, masks: np.ndarray, attack) -> Scores:
-    """Scores with every reference as pseudo-target in turn, its complementary model dropped.
+    """Scores with every reference as pseudo-target in turn, without its complementary model.
 
-    References: rows whose audited mask, samples that all saw aside, is neither one of `masks`
-    (rows, audited) nor its complement.
+    References are the rows whose audited mask, without samples that all models saw, is neither one
+    of `masks` (rows, audited) nor the complement of one.
     """
     audited = pool.member[:, ~pool.population]
     informative = ~(audited.all(0) & masks.all(0))
@@ -48,9 +48,9 @@ def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str
     """The first candidate within one standard error of the best, judged on pseudo-targets only.
 
     Parameters:
-        candidates: {name: Signals} or {name: (Signals, attack)}, all of one pool, ordered from the
-            simplest on (put "p=0" first, so that a refinement must earn its place); a candidate's
-            own attack (options bound with functools.partial) replaces `attack`.
+        candidates: {name: Signals} or {name: (Signals, attack)}, all of one pool, the simplest
+            first, such as "p=0", so that a refinement is chosen only if it is clearly better; a
+            candidate's own attack (options bound with functools.partial) replaces `attack`.
         attack: a name of `attacks.ATTACKS`, or a function like those.
         exclude: row or rows of the targets whose attack will be reported; they and their
             complementary models are dropped before anything is scored.
@@ -61,7 +61,7 @@ def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str
         A `Choice`.
 
     Raises:
-        ValueError: when less than two pairs of references remain.
+        ValueError: when fewer than two pairs of references remain.
 
     Source: Guan et al. 2025.
     """

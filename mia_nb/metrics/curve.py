@@ -1,8 +1,8 @@
-"""The ROC curve of one target, and the metrics that are read off it.
+"""The ROC curve of one target and its metrics.
 
 A sample is called a member where its score reaches the threshold: larger scores mean more likely a
-member. Samples of equal scores are called together, so that a curve has one vertex for each block
-of ties, and no metric depends on their order.
+member. Samples of equal scores cross the threshold together, so that a curve has one vertex for
+each block of ties, and no metric depends on their order.
 
 In names, tp and fp are counts of true and false positives, n1 and n0 of members and non-members.
 """
@@ -18,9 +18,9 @@ from scipy.special import betaincinv, gammaln
 from mia_nb.arguments import Array, Fraction, Level, Mask, Numbers, Rates, Whole
 from mia_nb.checks import checked, counted, fraction, mask, reals, shown, whole
 
-# below this many allowed false positives a TPR at that FPR is not measurable
+# the TPR at an FPR that allows fewer false positives is not measurable
 MIN_FALSE_POSITIVES = 10
-PRIORS = (0.5, 0.1, 0.01)  # shares of members at which a positive predictive value is quoted
+PRIORS = (0.5, 0.1, 0.01)  # shares of members for which positive predictive values are given
 
 
 class Roc(NamedTuple):
@@ -68,9 +68,7 @@ def counts(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _vectors(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scores as float64 and members as bool, (N,) each; ValueError for what no ROC can be drawn
-    from.
-    """
+    """Scores as float64 and members as bool, (N,) each; ValueError where there is no ROC."""
     score = reals("scores", score)
     member = mask("members", member)
     missing = int(np.isnan(score).sum())
@@ -93,9 +91,7 @@ def _vectors(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def rates(fpr: float | Sequence[float]) -> tuple[float, ...]:
-    """False positive rates as a tuple; ValueError for a bare number, and for what is no
-    fraction.
-    """
+    """False positive rates as a tuple; ValueError for a bare number, and outside [0, 1]."""
     if np.ndim(fpr) != 1:
         raise ValueError(
             f"fpr={shown(fpr)}: wanted several false positive rates, such as (0.001, 0.01); of one,"
@@ -114,7 +110,7 @@ def roc(score: Numbers, member: Mask) -> Roc:
 
     Returns:
         (fpr, tpr, threshold), each (vertices,), from (0, 0, +inf) to (1, 1, smallest score).
-        Collinear vertices are kept, a threshold never cuts a block of ties.
+        Collinear vertices are kept; no threshold splits a block of ties.
 
     Raises:
         ValueError: on NaN, and when members or non-members are absent.
@@ -158,7 +154,7 @@ def auc(score: Numbers, member: Mask) -> float:
 
 
 def auc_null_error(n1: int | np.ndarray, n0: int | np.ndarray) -> float | np.ndarray:
-    """Standard error of an AUC when scores tell nothing: sqrt((n1 + n0 + 1) / (12 n1 n0))."""
+    """Standard error of an AUC of uninformative scores: sqrt((n1 + n0 + 1) / (12 n1 n0))."""
     return np.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
 
 
@@ -172,8 +168,8 @@ def tpr_at(score: Numbers, member: Mask, fpr: Fraction) -> TprAt:
         fpr: false positive rate in [0, 1].
 
     Returns:
-        A `TprAt`: the TPR, its 95 % interval, the counts behind it, and whether so few non-members
-        can tell it. Where `fpr_floor` lies above `fpr`, a TPR of 0 is the work of ties, not a sign
+        A `TprAt`: the TPR, its 95 % interval, its counts, and whether there are enough non-members
+        to measure it. Where `fpr_floor` lies above `fpr`, a TPR of 0 comes from ties and is no sign
         of safety.
 
     Raises:
@@ -196,7 +192,7 @@ def allowed(fpr: float | np.ndarray, n0: int | np.ndarray) -> int | np.ndarray:
 
 
 def vertex_at(tp: np.ndarray, fp: np.ndarray, fpr: float) -> int:
-    """Number of the vertex with the largest TPR at this FPR or less, and of these with the fewest
+    """Index of the vertex with the largest TPR at this FPR or less; among equals, with the fewest
     false positives.
     """
     last_allowed = int(np.searchsorted(fp, allowed(fpr, fp[-1]), side="right")) - 1
@@ -263,7 +259,8 @@ def largest_gap(tp: np.ndarray, fp: np.ndarray) -> float:
 
 @checked
 def advantage(score: Numbers, member: Mask) -> float:
-    """The largest TPR - FPR over vertices, an oracle that chance alone lifts to `null_advantage`.
+    """The largest TPR - FPR over vertices, chosen with hindsight: chance alone gives
+    `null_advantage`.
 
     (1 + advantage) / 2 is the best balanced accuracy.
     """
@@ -273,16 +270,16 @@ def advantage(score: Numbers, member: Mask) -> float:
 
 @checked
 def null_advantage(n1: Whole, n0: Whole) -> float:
-    """Expected largest advantage of scores that tell nothing: the baseline beside every maximum
-    that an evaluator chose with hindsight.
+    """Expected largest advantage of uninformative scores: the baseline of every maximum chosen with
+    hindsight.
 
     Parameters:
         n1: members.
         n0: non-members.
 
-    For equal numbers n it is exact, (4^n / C(2n, n) - 1) / (2n), by reflection of the random walk.
-    Else it is the limit sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov
-    statistic, with the same first correction.
+    For equal numbers n it is exact: (4^n / C(2n, n) - 1) / (2n), by reflection of the random walk.
+    Otherwise it is the limit sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov
+    statistic, with the same first-order correction.
 
     Example:
         >>> round(null_advantage(1000, 1000), 4)
@@ -308,7 +305,7 @@ def ppv(tpr: Rates, fpr: Rates, prior: Rates):
         prior: share of members among the samples that an attacker has, in [0, 1].
 
     Returns:
-        A number or an array; NaN when none is called.
+        A number or an array; NaN when no sample is called a member.
 
     Example:
         >>> round(float(ppv(tpr=0.05, fpr=0.001, prior=0.1)), 3)  # one sample in ten is a member
@@ -321,8 +318,8 @@ def ppv(tpr: Rates, fpr: Rates, prior: Rates):
 
 
 def measurable(metric: str, n0: int) -> bool:
-    """Whether n0 non-members are enough for a metric: a TPR, as "tpr@0.01", needs 10 allowed false
-    positives; every other metric can always be measured.
+    """Whether n0 non-members are enough for a metric: a TPR such as "tpr@0.01" needs 10 allowed
+    false positives; every other metric can always be measured.
     """
     fpr = metric.partition("tpr@")[2]
     return not fpr or bool(allowed(float(fpr), n0) >= MIN_FALSE_POSITIVES)
@@ -346,9 +343,9 @@ def thin(curve: Roc, n0: Whole) -> Roc:
         curve: all vertices.
         n0: number of non-members, so that FPRs become counts.
 
-    Kept are the false positive counts from 0 to 50, those of the FPRs 1e-4, 1e-3, 1e-2 and 1e-1,
-    and a geometric and a linear grid beyond 50. Where a count has no vertex, the next one below it
-    stands in. Compute the AUC from the full curve.
+    It keeps the false positive counts from 0 to 50, those of the FPRs 1e-4, 1e-3, 1e-2 and 1e-1,
+    and a geometric and a linear grid beyond 50. A count without a vertex is replaced by the next
+    one below it. Compute the AUC from the full curve.
     """
     fp = np.rint(curve.fpr * whole("n0", n0)).astype(np.int64)
     if not np.allclose(fp, curve.fpr * n0, atol=1e-6):
@@ -362,7 +359,7 @@ def thin(curve: Roc, n0: Whole) -> Roc:
     grid = np.concatenate([np.arange(51), marks, geometric, linear])
     grid = np.unique(np.minimum(grid, n0).astype(np.int64))
     kept_counts = np.unique(fp[np.searchsorted(fp, grid, side="right") - 1])
-    # Vertices of one count form a vertical stretch of the curve, of which both ends stay.
+    # Vertices of one count form a vertical stretch of the curve; both of its ends are kept.
     first = np.searchsorted(fp, kept_counts, side="left")
     last = np.searchsorted(fp, kept_counts, side="right") - 1
     keep = np.union1d(first, last)

@@ -22,9 +22,9 @@ from mia_nb.metrics.frontier_table import (
     value_range,
 )
 
-UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # the way each goes while a model learns
+UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # 1: grows as a model learns, -1: falls
 LEVELS = 5
-MATCHED = [  # before over_samples, by, metric and baseline, which are of the whole table
+MATCHED = [  # columns; over_samples, by, metric and baseline follow
     "level",
     "family",
     "value",
@@ -69,7 +69,7 @@ def matched(
 
     For each pair of complementary targets and each level, walk along the epochs to the first
     checkpoint at or beyond the level and interpolate `metric` between it and the one before; a pair
-    that is beyond the level at its first checkpoint or never comes there is left out.
+    that is beyond the level at its first checkpoint, or never reaches it, is left out.
 
     Parameters:
         table: of `frontier`.
@@ -86,21 +86,21 @@ def matched(
         columns level, family, value, low, high (mean over the pairs left and its ends; NaN below
         two), difference, difference_low, difference_high (family minus `baseline`, paired, over the
         pairs that both have; NaN for the baseline itself and without one), pairs, difference_pairs,
-        attack (used next to the level), queries (fewest of the checkpoints next to the level; NaN
-        where not known), last_test_acc (of the last checkpoint: to be stated beside any
+        attack (at the checkpoints next to the level), queries (fewest at these checkpoints; NaN
+        where not known), last_test_acc (of the last checkpoint, to be reported beside any
         difference), over_samples, by, metric, baseline. Where families share no range the table is
-        empty and `table.attrs["reason"]` says why. Ends are those of `interval`: the draws of
-        `frontier`, the same samples for all families, are interpolated like the value;
-        over_samples=False says that there were none.
+        empty and `table.attrs["reason"]` says why. Ends are those of `interval`: the resamples of
+        `frontier`, the same for all families, are interpolated like the value; over_samples=False
+        means that there were none.
 
     Raises:
-        ValueError: for unknown words, an attack or baseline that is not there, targets that differ
-            between families, and rows with different numbers of resamples.
+        ValueError: for unknown words, a missing attack or baseline, targets that differ between
+            families, and rows with different numbers of resamples.
 
-    Caveat: all pairs share their samples: what one family gives away of some sample in every
-    training and another does not, the spread over pairs cannot show. Where few pairs reach a level,
-    those that do are not a random choice; places of the crossings and the choice of the strongest
-    attack are not drawn anew; equal accuracy is not all that can be equal.
+    Caveat: all pairs share their samples, so the spread over pairs does not show differences
+    between families that depend on these samples. Where few pairs reach a level, they are no random
+    choice of pairs. The places of the crossings and the choice of the strongest attack are not
+    resampled. Equal accuracy does not make models equal otherwise.
     """
     _check_matched(table, by, metric, baseline, attack)
     over_samples = has_draws(table, metric)
@@ -122,7 +122,7 @@ def matched(
 
 
 def _of_attack(table: pd.DataFrame, metric: str, attack: str) -> pd.DataFrame:
-    """The rows of one attack at each checkpoint of each family: of this name, or the strongest."""
+    """The rows of one attack at each checkpoint of each family: the one named, or the strongest."""
     if attack == "max":
         return of_strongest_attack(table, metric)
     of_it = table["attack"] == attack
@@ -136,7 +136,7 @@ def _of_attack(table: pd.DataFrame, metric: str, attack: str) -> pd.DataFrame:
 
 
 def _common_levels(curves: dict[str, Curve], by: str) -> tuple[Sequence[float], str]:
-    """(levels inside the range that all families' mean curves cover, why there are none)."""
+    """(levels inside the range that all families' mean curves cover; why there are none, or "")."""
     sign = UTILITY[by]
     covered = {}  # from the first checkpoint to the best
     for family, curve in curves.items():
@@ -200,7 +200,7 @@ def _at_level(
     baseline: str | None,
     confidence: float,
 ) -> list[dict]:
-    """One row per family: interpolated over its pairs, and against the baseline's same pairs."""
+    """One row per family: its mean over pairs, and the difference from the baseline on the same."""
     at_level = {
         family: _interpolated(curve, level, UTILITY[by]) for family, curve in curves.items()
     }

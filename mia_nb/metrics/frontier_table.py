@@ -26,27 +26,26 @@ def frontier(
     n_resamples: Count = RESAMPLES,
     seed: Count = 0,
 ) -> pd.DataFrame:
-    """What models can do and what they leak, along training: a row per family, checkpoint, attack
-    and target.
+    """Accuracy and leakage along training: a row per family, checkpoint, attack and target.
 
     Parameters:
         runs: {family: {epoch: {attack: Scores}}}, the same masks everywhere.
         fpr: false positive rates in [0, 1] at which the TPR is read.
-        n_resamples: resamples of the samples' bootstrap; 0: no such columns, and intervals made
-            from the table cover the training of models only.
+        n_resamples: resamples of the samples' bootstrap; with 0 there are no such columns, and
+            intervals made from the table cover only the training of models.
         seed: of the bootstrap.
 
     Returns:
         columns family, epoch, attack, target, pair (from 0), train_acc, test_acc, gap = train_acc -
         test_acc, train_loss, test_loss, auc, advantage (oracle), per x tpr@x and tpr@x_measurable,
-        n1, n0, queries (outputs per sample, where the scores say so), and for each metric
-        {metric}_draws: an array (n_resamples,) of it on samples drawn with replacement, the same
-        samples in every row, so that differences between families are paired.
+        n1, n0, queries (outputs per sample, where known), and for each metric {metric}_draws: an
+        array (n_resamples,) of its values on samples drawn with replacement, the same samples in
+        every row, so that differences between families are paired.
 
     Raises:
-        ValueError: when there is nothing, for n_resamples below 0, and when any two scores differ
-            in their masks or pairs: families are compared target by target, each trained on the
-            same samples.
+        ValueError: for no runs, for n_resamples below 0, and when any two scores differ in their
+            masks or pairs: families are compared target by target, each trained on the same
+            samples.
     """
     fpr = rates(fpr)
     flat = {}
@@ -84,7 +83,7 @@ def frontier(
 
 
 def checkpoint_name(key: tuple[str, int, str]) -> str:
-    """A family, epoch and attack as an error names them."""
+    """A family, epoch and attack, for error messages."""
     family, epoch, attack = key
     return f"{family} at epoch {epoch} ({attack})"
 
@@ -98,8 +97,8 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
     epoch, attack, then each measured column with _low, _high (NaN with one pair), tpr@x_measurable,
     pairs, targets, over_samples, n1, n0 (smallest over targets). over_samples: whether the
     intervals of auc, advantage and tpr@x cover the choice of samples
-    (`frontier(n_resamples=...)`); they are then those of `summary`. All others cover the training
-    of models alone.
+    (`frontier(n_resamples=...)`); they are then those of `summary`. All others cover only the
+    training of models.
     """
     need_columns(table, ("auc",), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
@@ -123,13 +122,13 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured_columns(table: pd.DataFrame) -> list[str]:
-    """The columns of a `frontier` that a mean is taken of."""
+    """The columns of a `frontier` that are averaged."""
     rates = [column for column in table if column.startswith("tpr@") and "_" not in column]
     return [column for column in (*FACTS, "auc", "advantage") if column in table] + rates
 
 
 def value_range(column: str) -> tuple[float, float]:
-    """What a column's values can be."""
+    """The smallest and the largest value that a column can have."""
     if column.endswith("loss"):
         return 0, np.inf
     return (-1, 1) if column == "gap" else (0, 1)
@@ -154,7 +153,7 @@ def has_draws(table: pd.DataFrame, metric: str) -> bool:
 
 def of_pairs(rows: pd.DataFrame, column: str, *, with_draws: bool = False) -> np.ndarray:
     """(pairs, 1): means over the targets of each pair, pairs ascending. With draws (pairs, 1 +
-    n_resamples): then the same on resampled samples.
+    n_resamples), followed by the same on resamples.
     """
     values = rows[[column]].to_numpy(float)
     if with_draws:
@@ -166,8 +165,8 @@ def of_pairs(rows: pd.DataFrame, column: str, *, with_draws: bool = False) -> np
 def _mean_of_column(
     rows: pd.DataFrame, column: str, over_samples: bool
 ) -> tuple[float, float, float]:
-    """(mean, low, high) of a column, of a metric as in `summary`; NaN ends with one pair, which
-    says nothing of training.
+    """(mean, low, high) of a column, for metrics as in `summary`; NaN ends with one pair, which
+    says nothing about training.
     """
     if column in FACTS:
         mean, *ends = mean_and_ends(of_pairs(rows, column))
@@ -180,8 +179,8 @@ def _mean_of_column(
 
 
 def mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
-    """(mean, low, high) of (pairs, 1 + n_resamples), see `interval`; NaN ends below two pairs, NaN
-    of none.
+    """(mean, low, high) by `interval` of values (pairs, 1 + n_resamples); NaN ends below two pairs,
+    all NaN without any.
     """
     if len(values) < 2:
         return float(values[0, 0]) if len(values) else np.nan, np.nan, np.nan
@@ -191,8 +190,8 @@ def mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
 
 
 def of_strongest_attack(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The rows of one attack at each checkpoint of each family: the one of the largest mean of a
-    metric over targets, the first of equals.
+    """At each checkpoint of each family, the rows of the attack with the largest mean of a metric
+    over targets; of equals, the first.
     """
     table = table.reset_index(drop=True)
     # each row's mean over the targets of its attack, and the first row of the largest one
@@ -204,9 +203,7 @@ def of_strongest_attack(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def need_columns(table: pd.DataFrame, columns: tuple[str, ...], who: str) -> None:
-    """ValueError, in the name of the function `who`, for a table that is no `frontier` with these
-    columns.
-    """
+    """ValueError, naming the function `who`, unless a table is a `frontier` with these columns."""
     columns = (*KEYS, "target", "pair", *columns)
     lacks = ", ".join(name for name in columns if name not in table.columns)
     if lacks:

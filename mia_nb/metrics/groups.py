@@ -19,8 +19,9 @@ from mia_nb.metrics.targets import per_target, per_target_metrics, smallest
 from mia_nb.metrics.uncertainty import interval, intervals_of_rows, with_ends
 from mia_nb.types import Scores
 
-FEWEST, FEW = 5, 30  # members, or non-members, of a group: below no number, below no comparison
-RATE = 0.1  # false positive rate of groups
+# with fewer members or non-members a group has no metrics; with fewer than FEW no comparison
+FEWEST, FEW = 5, 30
+RATE = 0.1  # false positive rate at which groups have a TPR
 ENDS = ("", "_low", "_high")
 METRICS = ("auc", f"tpr@{RATE:g}")
 UNKNOWN = [f"{metric}{end}" for metric in METRICS for end in ENDS]
@@ -40,7 +41,7 @@ def by_group(
     Parameters:
         scores: of one attack, (targets, N).
         groups: (N,) label of each audited sample, such as the name of its class.
-        among: the groups in the order of the rows; None: those that occur, sorted.
+        among: the groups, in the order of the rows; None: those that occur, sorted.
         n_resamples: resamples of the bootstrap.
         seed: of the bootstrap.
 
@@ -50,13 +51,14 @@ def by_group(
         members or non-members, "few" below 30, "tpr n/m" where 10 % false positives are fewer than
         10 samples; and above, the group's AUC minus the mean of the other groups', with ends of
         `metrics.interval` at level 1 - 0.05 / G over the G groups that are not few (NaN for the
-        others). A group stands out where above_low > 0: where all groups leak alike one or more do
-        in at most 2.5 % of audits.
+        others). A group stands out where above_low > 0; if all groups leak equally, any group
+        does so in at most 2.5 % of audits.
 
     Raises:
-        ValueError: for another number of groups than samples.
+        ValueError: unless there is one label for each sample.
 
-    Caveat: the ends of auc and tpr are one group's own; of 20 groups one misses the truth.
+    Caveat: the ends of auc and tpr are not adjusted for the number of groups: of 20 groups, expect
+    one to miss the truth.
     """
     groups = np.asarray(groups)
     if groups.dtype == object and among is None:  # numbers and text do not compare
@@ -71,7 +73,7 @@ def by_group(
         n1, n0 = smallest(part)
         row = dict.fromkeys(UNKNOWN, math.nan)
         if min(n1, n0) >= FEWEST:
-            # each group its own draws: groups share no sample
+            # groups share no sample, so each has resamples of its own
             drawn = bootstrap(part, (RATE,), n_resamples=n_resamples, seed=seed + number)
             table = intervals_of_rows(per_target(part, (RATE,)), drawn)
             for metric in METRICS:
@@ -86,7 +88,7 @@ def by_group(
 
 
 def _remark(n1: int, n0: int) -> str:
-    """What so few members and non-members of a group cannot tell."""
+    """What a group of so few members and non-members cannot show."""
     if min(n1, n0) < FEWEST:
         return "n/m"
     remarks = []
@@ -104,7 +106,7 @@ def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
         return {}
     value = np.stack([areas for areas, _ in compared.values()])
     drawn = np.stack([areas for _, areas in compared.values()])
-    # less the mean of the others: count / (count - 1) times what it is less the mean of all
+    # minus the mean of the others = count / (count - 1) times (minus the mean of all)
     value = (value - value.mean(0)) * count / (count - 1)
     drawn = (drawn - drawn.mean(0)) * count / (count - 1)
     rows = {}
@@ -117,7 +119,7 @@ def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
 def largest_contribution(table: pd.DataFrame, what: str = "classes or groups") -> str:
     """Which groups of a `by_group` table stand out, in a sentence; "" where none can be compared.
 
-    Named is only what an interval adjusted for the number of groups puts above the others.
+    A group is named only if an interval adjusted for the number of groups lies above the others.
     """
     able = table.dropna(subset="above")
     if len(able) < 2:

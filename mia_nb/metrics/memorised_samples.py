@@ -1,5 +1,5 @@
-"""Memorisation of samples, and whether two pools memorise the same ones: rank correlations beside
-the most that their noise would let one see.
+"""Memorisation of samples, and whether two pools memorise the same ones: rank correlations, beside
+the largest that noise allows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUPS = 20  # blocks of samples left out in turn
 
 @checked
 def memorisation(signals: Signals, attack: str | None = None) -> np.ndarray:
-    """What membership did to each sample's margin, by pair of models: the memorisation score.
+    """Memorisation scores: the effect of membership on each sample's margin, by pair of models.
 
     Margin of the model of a pair that trained on the sample, minus that of the other.
 
@@ -39,8 +39,8 @@ def memorisation(signals: Signals, attack: str | None = None) -> np.ndarray:
     Raises:
         ValueError: for models without a complementary model (coins).
 
-    Source: Feldman and Zhang, NeurIPS 2020, with the margin in place of being right, so that it
-    does not saturate.
+    Source: Feldman and Zhang, NeurIPS 2020, with the margin, which does not saturate, in place of
+    correctness.
     """
     plain = score("loss" if attack is None else attack, signals)
     value = signals.margin.mean(1)[:, ~signals.population] if attack is None else plain.value
@@ -63,23 +63,23 @@ def agreement(
     *,
     splits: Positive = 10,
 ) -> pd.DataFrame:
-    """How far pools that share their masks memorise the same samples: a row per two of them.
+    """How far pools that share their masks memorise the same samples: a row per two pools.
 
     Parameters:
         pools: {name: signals}, two or more of complementary pairs on the same masks.
-        attack: its score in place of the margin, with references from the target's own half; None:
-            the margin.
-        splits: random cuts of the pairs into halves, the same for all pools.
+        attack: the attack whose score replaces the margin, with references from the target's own
+            half; None: the margin.
+        splits: number of random cuts of the pairs into halves, the same for all pools.
 
     Returns:
         columns first, second; correlation: Spearman's, between the samples' mean `memorisation` in
         one half of the first pool's pairs and in the *other* half of the second's, so that no
         training noise is shared; first_reliability, second_reliability: the same between the halves
         of one pool; ceiling = sqrt(product of the two reliabilities), what equal pools would show;
-        ratio = correlation / ceiling, 1 where only noise tells them apart (all of these are means
-        over cuts); low, high: Student's 95 % interval of the ratio, from leaving out one pair of
-        models in turn and one of 20 blocks of samples (jackknife, the variances added); samples,
-        pairs, covers: "samples" alone where a pair less leaves too few references in a half.
+        ratio = correlation / ceiling, 1 where the pools differ only by noise (all of these are
+        means over cuts); low, high: Student's 95 % interval of the ratio, by jackknife over pairs
+        of models and over 20 blocks of samples, the variances added; samples, pairs, covers:
+        "samples" alone where leaving out a pair leaves too few references in a half.
 
     Raises:
         ValueError: for pools of different masks, for fewer than 2 pairs (with `attack`: 4), and for
@@ -87,9 +87,9 @@ def agreement(
 
     Source: Spearman 1904.
 
-    Caveat: all is about means over half of the pairs; a ratio of noisy reliabilities (under 0.1,
-    say) is noise itself and is NaN where one is not positive; the correction is exact for linear
-    correlations, and for ranks where they are roughly so.
+    Caveat: all numbers are about means over half of the pairs. The ratio is mostly noise where a
+    reliability is small (below 0.1, say), and NaN where one is not positive. The correction is
+    exact for linear correlations, and approximate for ranks.
     """
     if len(pools) < 2:
         raise ValueError(f"agreement got {len(pools)} pool: pass two or more, {{name: signals}}")
@@ -142,8 +142,8 @@ def agreement(
 
 
 def _means(pools: list[Signals], attack: str | None, pairs: list[np.ndarray]) -> Callable:
-    """The function from some pairs of every pool to the samples' mean memorisation in them, (pools,
-    N), each computed once.
+    """A function from pairs of models to the samples' mean memorisation in them, (pools, N), which
+    is computed once for the same pairs.
     """
     by_margin = [memorisation(pool) for pool in pools] if attack is None else []
 
@@ -160,8 +160,8 @@ def _means(pools: list[Signals], attack: str | None, pairs: list[np.ndarray]) ->
 
 
 def _correlations(means: Callable, cuts: Iterable[tuple], kept: np.ndarray) -> np.ndarray:
-    """(pools, pools) Spearman correlation between opposite halves, on the samples kept, mean over
-    cuts and directions.
+    """(pools, pools) Spearman correlation between opposite halves, on the samples kept: the mean
+    over cuts and directions.
     """
     correlations = []
     for cut in cuts:
@@ -197,8 +197,8 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _cuts(units: list[int], splits: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Cuts into two equal halves (an odd pair is left out): all of them where there are no more
-    than `splits`, else random.
+    """Cuts into two equal halves (an odd pair is left out): all cuts if there are at most `splits`,
+    else random ones.
     """
     size = len(units) // 2
     if comb(len(units), size) * comb(len(units) - size, size) // 2 <= splits:

@@ -1,4 +1,4 @@
-"""What networks compute for an image, beside what they leak."""
+"""The computation that networks do for an image, beside their leakage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mia_nb.metrics.tables import rows_of
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.types import Scores
 
-# metric of the long table: the column of `querying.operations`, and its unit in that of the metric
+# {metric of the long table: (column of `querying.operations`, its unit in units of the metric)}
 MEASURED = {
     "multiply_accumulates": ("multiply_accumulates", 1.0),
     "accumulates": ("accumulates", 1.0),
@@ -24,13 +24,13 @@ def with_operations(
     scores: Scores,
     operations: pd.DataFrame | dict,
 ) -> pd.DataFrame:
-    """A long table of results, and below it what the networks compute for one image.
+    """A long table of results, followed by the computation that the networks do for one image.
 
     Parameters:
         table: of `summary`, of the attacks on one pool.
         scores: of one of these attacks, whose targets and pairs the networks are.
-        operations: of `querying.operations`, a row for each model of the pool, or the same as
-            lists: `load_example(name).info["operations"]`.
+        operations: of `querying.operations`, a row for each model of the pool; or the same as
+            lists, as in `load_example(name).info["operations"]`.
 
     Returns:
         the table with three more rows for each attack, metric multiply_accumulates, accumulates and
@@ -38,9 +38,9 @@ def with_operations(
         for accuracies.
 
     Raises:
-        ValueError: where operations are not those of all targets.
+        ValueError: where operations lack a target.
 
-    Caveat: energy is that of the arithmetic alone, and of one query.
+    Caveat: energy is that of the arithmetic of one query alone.
 
     Example:
         >>> import mia_nb as mia
@@ -69,6 +69,6 @@ def with_operations(
             "smallest": values.min(),
             "largest": values.max(),
         }
-        # an accuracy is a mean over the same targets, and has no rate and no chance either
+        # a copy of an accuracy's row, which is a mean over targets without rate and chance too
         rows.append(rows_of(table, "test_acc").assign(**measured))
     return pd.concat([table, *rows], ignore_index=True)

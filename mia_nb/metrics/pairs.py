@@ -1,5 +1,5 @@
-"""Membership masks: which rows belong together, as theirs are equal or complementary, which pools
-have the same masks, and masks redrawn from the same design.
+"""Membership masks: which rows are equal or complementary, which pools have the same masks, and
+masks redrawn from the same design.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ def need_membership(signals: Signals, why: str):
 
 
 def units(audited: np.ndarray) -> np.ndarray:
-    """(M,) number of each row's independent unit: rows that are equal or exactly complementary
-    share one.
+    """(M,) number of each row's independent unit: equal or exactly complementary rows share one.
 
-    audited: (M, N) membership of audited samples. Samples that all models saw are left aside:
-    canaries in pairs are complements among themselves, the others in every model.
+    audited: (M, N) membership of audited samples. Samples that all models saw are ignored: where
+    only canaries are split into pairs, all others are in every model.
     """
     return pair_ids(audited[:, ~audited.all(0)])
 
@@ -49,15 +48,15 @@ def numbered(pair: np.ndarray) -> np.ndarray:
 
 
 def same_masks(one: Scores, other: Scores) -> bool:
-    """Whether target k of both was trained on the same samples, and has its pair in both."""
+    """Whether target k was trained on the same samples and has the same pair in both, for all k."""
     return np.array_equal(one.member, other.member) and np.array_equal(
         numbered(one.pair), numbered(other.pair)
     )
 
 
 def refuse_unequal_samples(scores: dict[str, Scores]) -> None:
-    """ValueError unless all attacks were judged on the same samples: as many, and of each target
-    that two of them share the same members. The largest over attacks means nothing otherwise.
+    """ValueError unless all attacks have the same number of samples and, for each target that two
+    of them share, the same members: else the largest value over attacks means nothing.
     """
     first = next(iter(scores), "")
     sizes = {name: scores_of_attack.value.shape[1] for name, scores_of_attack in scores.items()}
@@ -82,17 +81,16 @@ def refuse_unequal_samples(scores: dict[str, Scores]) -> None:
 
 
 def redraw(signals: Signals, n_resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Masks (M, N) from the design of `signals.member`: what could as well have been trained.
+    """Random masks (M, N) from the design of `signals.member`, as likely as the true one.
 
     Rows with equal or complementary masks keep that relation; where there are complements, samples
-    that all models saw stay in all. A unit whose halves are equal in every class is dealt anew
-    within the classes, any other mask is permuted; a balanced design without pairs draws M/2
-    members per sample.
+    that all models saw stay in all. A mask that halves every class is redrawn within the classes,
+    any other mask is permuted; a balanced design without pairs draws M/2 models for each sample.
     """
     aside = signals.population
     pair = units(signals.member[:, ~aside])
     firsts = first_rows(pair)
-    first_of = firsts[pair]  # for each row the first of its unit
+    first_of = firsts[pair]  # for each row, the first row of its unit
     has_complements = (signals.member != signals.member[first_of])[:, ~aside].any()
     seen = signals.member.all(0) & ~aside & has_complements
     redrawn = np.flatnonzero(~aside & ~seen)
@@ -114,8 +112,8 @@ def redraw(signals: Signals, n_resamples: int, rng: np.random.Generator) -> Iter
 
 
 def _fresh(mask: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A mask (N,) dealt anew: within the classes where it halves each of them, else permuted."""
-    surplus = np.bincount(labels, weights=np.where(mask, 1, -1))  # of members, by class
+    """A mask (N,) redrawn within the classes if it halves each of them, else permuted."""
+    surplus = np.bincount(labels, weights=np.where(mask, 1, -1))  # members - others, by class
     if np.abs(surplus).max() > 1 or abs(surplus.sum()) > 1:
         return rng.permutation(mask)
     # every second sample becomes a member, in a random order that keeps classes together

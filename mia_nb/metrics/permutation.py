@@ -1,17 +1,17 @@
 """Does a model score its members above others? One exact test over all attacks, their areas, their
 tails and the mean loss.
 
-Membership is dealt anew among the samples, the scores stay. The hypothesis is that members and
-non-members are exchangeable: without a leak the true deal is then one like all others, so that
-p = (1 + deals drawn that are at least as extreme) / (1 + deals drawn) lies at or below 2.5 % in at
-most 2.5 % of cases, with 12 samples as with 12,000. A difference of the samples themselves breaks
-the hypothesis too, so that a small p is a leak only where the two sides come from one source
-(`auditing.shift_guard`). What is correlated costs nothing: attacks that rank alike count as one by
-themselves.
+Membership is permuted among the samples while the scores stay. A permutation is called a deal. The
+hypothesis is that members and non-members are exchangeable: the true deal is then as likely as any
+other, so that p = (1 + deals drawn that are at least as extreme) / (1 + deals drawn) is at most
+2.5 % in at most 2.5 % of cases, with 12 samples as with 12,000. A difference between the samples
+themselves breaks the hypothesis too, so a small p shows a leak only where the two sides come from
+one source (`auditing.shift_guard`). Correlated attacks cost nothing: those that rank alike count as
+one.
 
-Source: Westfall and Young 1993 (the smallest p of several, by permutation); Genovese, Roeder and
-Wasserman 2006 (p-values with weights that are fixed beforehand); Phipson and Smyth 2010 (the true
-deal is counted).
+Source: Westfall and Young 1993 (the smallest of several p-values, by permutation); Genovese, Roeder
+and Wasserman 2006 (p-values with weights fixed beforehand); Phipson and Smyth 2010 (counting the
+true deal).
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ import numpy as np
 from mia_nb.arguments import Array, Count, Whole
 from mia_nb.checks import checked
 
-FRACTIONS = (0.01, 0.02, 0.05, 0.1)  # of all samples: how far down the largest scores are counted
-FEWEST_TOP = 5  # largest scores that are counted at least
-LEVEL = 0.025  # p at or below which members are said to be given away
+FRACTIONS = (0.01, 0.02, 0.05, 0.1)  # shares of all samples, whose largest scores a tail counts
+FEWEST_TOP = 5  # fewest scores that a tail counts
+LEVEL = 0.025  # at this p or less, members are said to be given away
 PERMUTATIONS = 1999
-MANY_UNITS = 20_000  # above so many units half of the permutations are drawn
+MANY_UNITS = 20_000  # with more units, half as many permutations are drawn
 CHUNK = 1 << 22  # entries of membership held at once
-# What share of the level each part has. A mean loss finds a small leak of an ordinary model more
-# often than ranks do, and few wholly exposed members give a tail that needs no large share.
+# The share of the level for each part. The mean loss finds a small leak of an ordinary model more
+# often than ranks do; a few wholly exposed members give a tail that needs no large share.
 SHARES = {"area": 0.2, "loss": 0.5, "tail": 0.3}
 
 
 class Evidence(NamedTuple):
-    """What `membership_test` found.
+    """The result of `membership_test`.
 
-    p: of all parts together. part: "area", "loss" or "tail", where the evidence is strongest.
-    parts: {part: its own p}. attack: whose area, or whose tail, is the most extreme in that part.
-    mean: which of the values, whose means are compared, is the most extreme; "" without any.
-    top, top_members: how many of the largest scores of `tail_attack` were counted, and how many of
-    them belong to members. units: how many sides were dealt out; smallest: the smallest p that so
-    few can give.
+    p: of all parts together. part: the one with the strongest evidence, "area", "loss" or "tail".
+    parts: {part: its own p}. attack: the one whose area, or tail, is the most extreme in that part.
+    mean: the name of the most extreme of `means`, "" without any. top, top_members: how many of the
+    largest scores of `tail_attack` were counted, and how many of them belong to members. units: the
+    number of units whose sides were permuted; smallest: the smallest p that these units can give.
     """
 
     p: float
@@ -60,8 +59,8 @@ class Evidence(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A statistic: the mean of `weight` (N,) over members, less that over others. part: area, loss
-    or tail; name: of the attack, or of the mean; top: of a tail, how many scores it counts.
+    """A statistic: the mean of `weight` (N,) over members minus that over others. part: area, loss
+    or tail; name: of the attack, or of the mean; top: the number of scores that a tail counts.
     """
 
     part: str
@@ -85,27 +84,27 @@ def membership_test(
     Parameters:
         scores: {attack: (N,)}, larger = more likely a member; NaN: not scored.
         member: (N,) bool.
-        means: {name: (N,)}, values whose mean over members is compared too, as the log-probability
-            of the true label.
+        means: {name: (N,)}, values whose means over members and others are compared too, such as
+            the log-probability of the true label.
         units: (N,) labels; samples with one label change sides together (a patient's ten images).
             Each must lie on one side (`pure_units`). None: every sample by itself.
-        permutations: how many deals are drawn; None: 1,999, of more than 20,000 units half of it.
+        permutations: how many deals are drawn; None: 1,999, or half of that above 20,000 units.
         seed: of the deals.
 
     Returns:
-        An `Evidence`. Each statistic is the difference of means between the sides: of an attack's
-        ranks (its AUC less 1/2), of "is among the k largest scores" for k = 1, 2, 5 and 10 % of
-        all samples, and of `means`. Each part (area, tail, loss) has the largest of its statistics
-        in standard units, and its p. The smallest p over its part's share of the level (`SHARES`)
-        is compared with what the same deals give.
+        An `Evidence`. Each statistic is a difference of means between the sides: of an attack's
+        ranks (its AUC minus 1/2), of "is among the k largest scores" for k = 1, 2, 5 and 10 % of
+        all samples, and of `means`. The p of a part (area, tail, loss) is that of its largest
+        statistic in standard units. Each p is divided by its part's share of the level (`SHARES`),
+        and the smallest is compared with the smallest of every other deal.
 
     Raises:
         ValueError: for arrays of different lengths, a unit on both sides, and a side without units.
 
     Source: Westfall and Young 1993.
 
-    Caveat: units are exchangeable under the hypothesis. Chance that drew the members makes them so;
-    else it is an assumption about where train and test come from.
+    Caveat: units must be exchangeable under the hypothesis. They are if members were drawn at
+    random; otherwise this is an assumption about where train and test come from.
     """
     member = np.asarray(member, bool)
     means = means or {}
@@ -132,7 +131,7 @@ def membership_test(
     deals = _deals(inside, permutations, np.random.default_rng(seed))
     statistics = np.concatenate([_differences(deal, summed, size) for deal in deals])
 
-    # in standard units; under the hypothesis the true deal is one like the others
+    # in standard units over all deals; under the hypothesis the true deal is as likely as any other
     spread = statistics.std(0)
     statistics = np.divide(statistics, spread, out=np.zeros_like(statistics), where=spread > 0)
     p_of_part = {}
@@ -180,7 +179,7 @@ def _sides(
 
 
 def _of_scores(name: str, values: np.ndarray) -> list[Compared]:
-    """What is compared of one attack: its ranks, and who is among its k largest."""
+    """The statistics of one attack: its ranks, and whether a score is among the k largest."""
     values = np.asarray(values, float)
     rank = mid_ranks(values[~np.isnan(values)])
     falling = len(rank) + 1 - rank  # 1 for the largest, ties share their mean
@@ -191,7 +190,7 @@ def _of_scores(name: str, values: np.ndarray) -> list[Compared]:
 
 
 def _of_known(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """(N,) centred weights; what is not scored speaks for no side."""
+    """(N,) centred weights, 0 where there is no score."""
     weights = np.zeros(len(values))
     weights[~np.isnan(values)] = _centred(weight)
     return weights
@@ -209,13 +208,13 @@ def mid_ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _tops(samples: int) -> list[int]:
-    """How many of the largest scores are counted."""
+    """The numbers k of largest scores that are counted."""
     wanted = {max(FEWEST_TOP, round(fraction * samples)) for fraction in FRACTIONS}
     return sorted({min(k, max(1, samples // 2)) for k in wanted})
 
 
 def _among_largest(falling: np.ndarray, k: int) -> np.ndarray:
-    """1 for the k largest scores, 0 for others; those tied at the edge share what is left."""
+    """1 for the k largest scores, 0 for others; scores tied at the edge share the rest of k."""
     _, at, size = np.unique(falling, return_inverse=True, return_counts=True)
     before = np.cumsum(size) - size
     share = np.clip((k - before) / size, 0, 1)
@@ -223,7 +222,7 @@ def _among_largest(falling: np.ndarray, k: int) -> np.ndarray:
 
 
 def _deals(inside: np.ndarray, permutations: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """(deals, units) in blocks: the true deal, then as many members dealt out by chance."""
+    """(deals, units) in blocks: the true deal, then random ones with the same number of members."""
     yield inside[None]
     step = max(1, CHUNK // len(inside))
     for start in range(0, permutations, step):
@@ -232,17 +231,17 @@ def _deals(inside: np.ndarray, permutations: int, rng: np.random.Generator) -> I
 
 
 def _differences(deal: np.ndarray, summed: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """(deals, S): mean weight of members less that of the others, up to a factor that all deals
+    """(deals, S): mean weight of members minus that of the others, up to a factor that all deals
     share.
     """
     deal = deal.astype(np.float64)
     n1 = deal @ size
-    # weights add up to 0 over all samples: what members lack the others have too much
+    # weights add up to 0 over all samples, so the others' sum is minus the members'
     return (deal @ summed) / (n1 * (size.sum() - n1))[:, None]
 
 
 def _p_of_each_deal(largest: np.ndarray) -> np.ndarray:
-    """Of every deal the share of deals whose statistic is at least as large, its own included."""
+    """For every deal, the share of deals whose statistic is at least as large, itself included."""
     rounded = np.round(largest, 9)
     ordered = np.sort(rounded)
     return 1 - np.searchsorted(ordered, rounded, side="left") / len(ordered)
@@ -251,9 +250,9 @@ def _p_of_each_deal(largest: np.ndarray) -> np.ndarray:
 def pure_units(groups: np.ndarray, member: np.ndarray) -> np.ndarray | None:
     """Labels of groups as units for `membership_test`; None where groups were not split whole.
 
-    Where most samples lie in groups that are wholly on one side, chance dealt out groups, and the
-    part of a group on either side is a unit. Where most lie in groups on both sides, chance dealt
-    out samples.
+    If most samples are in groups that lie wholly on one side, groups were split as a whole; a unit
+    is then the part of a group on one side. If most are in groups on both sides, samples were split
+    one by one.
     """
     number = np.unique(groups, return_inverse=True)[1].ravel()
     inside = np.bincount(number, member) / np.bincount(number)

@@ -1,5 +1,5 @@
-"""Models whose outputs are random, queried again and again: how the risk grows with the queries,
-and where it ends.
+"""Repeated queries of models with random outputs: how the risk grows with the number of queries,
+and its limit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from mia_nb.metrics.uncertainty import interval
 from mia_nb.types import Scores, Signals
 
 ENDS = ["value", "low", "high"]
-# forms whose score is no mean over queries: the Gaussian model says nothing
+# forms whose score is no mean over queries, so that the Gaussian model does not apply
 UNAVERAGED = ("joint", "mean_sd", "last")
-SMALLEST = 1e-12  # squared nats, for a lower end of 0: averaging might separate without bound
+SMALLEST = 1e-12  # squared nats, used for a lower end of sigma^2 that is 0
 
 
 class VarianceSplit(NamedTuple):
@@ -52,28 +52,28 @@ class VarianceSplit(NamedTuple):
 
 @checked
 def variance_split(signals: Signals) -> VarianceSplit:
-    """How much of the margin's variance an attacker averages away by querying again, and how much
+    """The part of the margin's variance that averaging over queries removes, and the part that
     stays.
 
-    s^2: mean over models and audited samples of the unbiased variance over queries. sigma^2: mean
-    over samples and sides (IN, OUT) of the unbiased variance over the models of that side of the
-    mean over the Q queries, minus s^2 / Q, not below 0.
+    s^2: mean over models and audited samples of the unbiased variance over queries. sigma^2: the
+    unbiased variance, over the models of one side (IN, OUT), of the mean margin over the Q queries,
+    averaged over samples and sides; minus s^2 / Q, and at least 0.
 
     Parameters:
         signals: with membership, of Q >= 2 queries of stochastic models.
 
     Returns:
-        A `VarianceSplit`, its ends 95 %: Student's t over jackknife pseudo-values, one per pair of
-        complementary models left out; sigma^2 needs 3 pairs for them, s^2 needs 2, else NaN. They
-        speak of these samples.
+        A `VarianceSplit` with 95 % ends: Student's t over jackknife pseudo-values, one for each
+        pair of complementary models; NaN below 3 pairs for sigma^2, below 2 for s^2. The ends hold
+        for these samples.
 
     Raises:
         ValueError: for a single query, hidden membership, time steps on the query axis, fewer than
             two models on every side, and for models whose outputs for every sample are all equal:
             their noise is off.
 
-    Caveat: where queries share their noise between models (one input-dropout mask for all), s^2 / Q
-    takes too much away.
+    Caveat: where models share the noise of a query (one input-dropout mask for all), s^2 / Q is too
+    much to subtract.
     """
     audited = ~signals.population
     need_membership(signals, "the spread between models is measured side by side")
@@ -107,7 +107,7 @@ def variance_split(signals: Signals) -> VarianceSplit:
             f"no sample has two models on one side among {len(mean)}: train at least two pairs"
         )
     pairs = np.unique(unit)
-    left_out = []  # the same without each pair in turn
+    left_out = []  # the split without each pair in turn
     for pair in pairs:
         kept = unit != pair
         left_out.append(_split(noise[kept], mean[kept], member[kept], count))
@@ -126,7 +126,7 @@ def variance_split(signals: Signals) -> VarianceSplit:
 
 
 def _split(noise: np.ndarray, mean: np.ndarray, member: np.ndarray, queries: int) -> np.ndarray:
-    """(s^2, sigma^2 before it is cut at 0) of the models given; NaN where too few are left."""
+    """(s^2, sigma^2 before it is cut at 0) of these models; NaN where there are too few."""
     if not len(noise):
         return np.full(2, np.nan)
     sums = []
@@ -154,15 +154,14 @@ def query_curve(
     n_resamples: Count = RESAMPLES,
     seed: Count = 0,
 ) -> pd.DataFrame:
-    """Risk of stochastic models against the number R of queries that an attacker averages, and its
-    limit.
+    """Risk of stochastic models as a function of the number R of queries that an attacker averages,
+    and its limit.
 
-    Noise that is fresh in every output averages away, so that one output's AUC is no property of
-    the model.
+    Fresh noise in every output averages out, so the AUC of one output is no property of the model.
 
     Parameters:
         signals: of the targets, Q queries.
-        attack: a name of `attacks.ATTACKS`, or a function like those, its options bound with
+        attack: a name of `attacks.ATTACKS`, or a function like those, with options bound by
             functools.partial; with combine="mean_sd", which needs R >= 2, R = 1 is left out.
         references: another pool; None: the other models of `signals`.
         queries: numbers R; the first R queries of targets and of references are used, R <= Q.
@@ -172,15 +171,15 @@ def query_curve(
         the long table, a row per R (the last inf) and metric (auc; tpr, a row per fpr): columns R,
         attack, combine, metric, fpr, value, low, high (95 %, of `intervals`), chance, measurable,
         extrapolated, targets, pairs, n1, n0, spread = sqrt(sigma^2 + s^2 / R) from
-        `variance_split`, and of the AUC predicted = Phi(delta / (sqrt 2 spread)), delta fitted at
-        the largest R. The AUC at inf is Phi(Phi^-1(AUC_R) spread_R / sigma) from the largest R, and
-        its ends the farthest that those of AUC_R, s^2 and sigma^2 together reach (of AUC_R alone
-        below 3 pairs); NaN where sigma^2 is not above 0. TPRs are not extrapolated, and joint,
-        mean_sd and last, which average nothing, not at all.
+        `variance_split`, and for the AUC predicted = Phi(delta / (sqrt 2 spread)), with delta
+        fitted at the largest R. The AUC at inf is Phi(Phi^-1(AUC_R) spread_R / sigma) with the
+        largest R; its ends are the extremes over the ends of AUC_R, s^2 and sigma^2 (of AUC_R alone
+        below 3 pairs); NaN where sigma^2 is not above 0. TPRs are not extrapolated, nor are joint,
+        mean_sd and last, which average nothing.
 
     Raises:
-        ValueError: as `variance_split` does, for no R <= Q, and for attacks that cannot be run on
-            the first R queries.
+        ValueError: as `variance_split` does, where no R is at most Q, and for attacks that cannot
+            be run on the first R queries.
 
     Caveat: the model is Gaussian, with noise independent of membership and margins averaged; other
     attacks and `combine` follow it more loosely.
@@ -214,7 +213,7 @@ def query_curve(
     table = pd.concat([*tables, limit], ignore_index=True)
     table["spread"] = [split.spread(count) for count in table["R"]]
     with np.errstate(divide="ignore", invalid="ignore"):
-        delta = ndtri(auc["value"]) * split.spread(counts[-1])  # over sqrt 2
+        delta = ndtri(auc["value"]) * split.spread(counts[-1])  # the docstring's delta / sqrt 2
         fitted = ndtr(delta / table["spread"].to_numpy())
     known = averaged & (table["spread"] > 0) & (table["metric"] == "auc")
     table["predicted"] = np.where(known, fitted, np.nan)

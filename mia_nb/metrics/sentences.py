@@ -1,4 +1,4 @@
-"""What a result says, in words that need no glossary."""
+"""A result in sentences that need no glossary."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def verdict(
     n_resamples: Count = RESAMPLES,
     seed: Count = 0,
 ) -> Verdict:
-    """What the attacks found, what it means for a reader, what could not be measured, what to do.
+    """What the attacks found, what it means, what could not be measured, and what to do next.
 
     Parameters:
         scores: of one attack or of several, {name: Scores}.
-        table: `metrics.summary` of these scores, where it is there already; None: computed.
+        table: `metrics.summary` of these scores, if already computed; None: computed here.
         self_test: the negative control (`metrics.self_test`), or None where it was not run.
         about: which models and data, for the title.
-        groups: (N,) label of each audited sample, its class or what else may matter. The groups
-            that stand out by an interval adjusted for their number are named (`metrics.by_group`).
-        recipe: by which the models were trained, where it is known: what is advised fits it.
+        groups: (N,) label of each audited sample, such as its class. Groups are named if an
+            interval adjusted for their number lies above the others (`metrics.by_group`).
+        recipe: the models' training, where known; the advice then fits it.
         n_resamples: bootstrap resamples behind the intervals.
         seed: of the resamples.
 
@@ -77,10 +77,10 @@ def verdict(
         ValueError: for a table of other attacks or rates, and attacks on different samples.
 
     Returns:
-        A `Verdict`. The strongest attack is picked afterwards, by its true positive rate at the
-        lowest measurable false positive rate; the text says so where there are several. Where
-        something leaks, `next` tells what bought most in this project's own studies of models
-        trained like these (`advice`).
+        A `Verdict`. The strongest attack is chosen with hindsight, by its true positive rate at the
+        lowest measurable false positive rate; with several attacks the text says so. Where
+        something leaks, `next` names the most effective changes in this project's own studies of
+        models trained like these (`advice`).
 
     Example:
         >>> import mia_nb as mia
@@ -129,7 +129,7 @@ def verdict(
 
 
 def _refuse_another_table(table: pd.DataFrame, scores: dict[str, Scores]) -> None:
-    """A table that is not the `summary` of these scores at the rates that the text names."""
+    """ValueError unless a table is the `summary` of these scores at the text's rates."""
     attacks = list(dict.fromkeys(table["attack"])) if "attack" in table else list(table.index)
     if attacks != [*scores, "max"] or not set(FPR) <= set(rates_of(table)):
         raise ValueError(
@@ -139,7 +139,7 @@ def _refuse_another_table(table: pd.DataFrame, scores: dict[str, Scores]) -> Non
 
 
 def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> list[str]:
-    """What the strongest attack, whose rows these are, finds at the lowest measurable rate."""
+    """What the strongest attack finds at the lowest measurable rate; rows: those of this attack."""
     auc = by_attack(rows, "auc").iloc[0]
     name = in_words(auc.name)
     if attacks > 1:
@@ -211,7 +211,7 @@ def _next(
     measurable: Sequence[float],
     recipe: Recipe | None,
 ) -> list[str]:
-    """What would make the result safer to use, the most pressing first.
+    """What would make the result more reliable or the leak smaller, the most pressing first.
 
     gap: train minus test accuracy of the targets.
     """
@@ -240,7 +240,7 @@ def _next(
 
 
 def _percent(share: float, more: int = 0) -> str:
-    """24 %, 2.4 %, 0.24 %: two digits, three near the whole, and `more`."""
+    """24 %, 2.4 %, 0.24 %: two digits, three near 100 %, and `more` digits."""
     value = 100 * share
     if 10 <= value < 99 or value == 100:
         digits = more
@@ -255,7 +255,7 @@ def _percent(share: float, more: int = 0) -> str:
 
 
 def _percents(row: pd.Series) -> tuple[str, str]:
-    """A value and its ends, with a digit more where the ends would print alike."""
+    """A value and its ends, with one more digit where both ends would print the same."""
     value, low, high = row[["value", "low", "high"]]
     more = int(_percent(low) == _percent(high))
     return _percent(value, more), f"{_percent(low, more)} to {_percent(high, more)}"

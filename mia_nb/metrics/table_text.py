@@ -19,15 +19,15 @@ def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = True) -
 
     Parameters:
         table: of `summary`, or its rows of some attacks.
-        full: whether what an attack was measured on is shown too: best TPR - FPR, accuracies,
-            references, flags and the self-test.
-        percent: whether rates are written in percent with two figures, "0.58 % [0.50, 0.64]";
-            False: as shares with three decimals, "0.006 [0.005, 0.006]".
+        full: whether to show more columns: best TPR - FPR, accuracies, references, flags and the
+            self-test.
+        percent: whether rates are in percent with two figures, "0.58 % [0.50, 0.64]"; False: as
+            shares with three decimals, "0.006 [0.005, 0.006]".
 
     Returns:
         A row per attack, by its name in words, with its AUC and its TPR at each rate, "0.626
-        [0.611, 0.640]"; "n/m (n0 = 900)" for what so few non-members cannot tell, "0: tied scores
-        allow no lower FPR" where ties force zero.
+        [0.611, 0.640]"; "n/m (n0 = 900)" where non-members are too few, "0: tied scores allow no
+        lower FPR" where ties force zero.
     """
     auc = by_attack(table, "auc")
     view = pd.DataFrame({"AUC": _texts(auc, share_interval)})
@@ -40,13 +40,13 @@ def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = True) -
     if full:
         view = view.join(_conditions(table, auc))
     names = [name for name in view.index if name != "max"]
-    # rows may also be families of models, under one attack each
+    # rows may also be families of models, each with one attack
     kind = "attack" if set(names) & set(NAMES) else "of these"
     return view.rename(index=NAMES | {"max": f"strongest {kind} (picked afterwards)"})
 
 
 def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:
-    """What the attacks of a `summary` were measured on, as text, indexed by attack."""
+    """The columns that `readable` adds with full=True, as text, indexed by attack."""
     gained = by_attack(table, "advantage")
     train, test, gap = (by_attack(table, name) for name in ("train_acc", "test_acc", "gap"))
     best = gained["value"].map("{:.3f}".format) + gained["chance"].map(" ({:.3f})".format)
@@ -91,8 +91,8 @@ def share_interval(value: float, low: float, high: float) -> str:
 
 
 def percent_interval(value: float, low: float, high: float) -> str:
-    """A rate and its ends in percent with two figures, "0.58 % [0.50, 0.64]"; with a figure more
-    where both ends would look alike.
+    """A rate and its ends in percent with two figures, "0.58 % [0.50, 0.64]"; with one more where
+    both ends would look the same.
     """
     value, low, high = (100 * float(end) for end in (value, low, high))
     size = value or high

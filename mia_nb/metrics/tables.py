@@ -1,4 +1,4 @@
-"""The long table of results, a row per attack and metric, and how its rows are picked."""
+"""The long table of results, a row per attack and metric, and how to select its rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mia_nb.metrics.uncertainty import intervals_of_rows
 from mia_nb.types import Scores
 
 SUMMARY = ("attack", "metric", "fpr", "value", "low", "high", "measurable", "n0", "flags")
-FEW = 5  # pairs below which a row says that its intervals are wide for want of pairs
+FEW = 5  # with fewer pairs a row has a flag that its intervals are wide for want of pairs
 
 
 @checked
@@ -42,33 +42,33 @@ def summary(
     """The long table of results: one row per attack and metric, averaged over targets.
 
     Parameters:
-        scores: of one attack, or {name: scores}; "max" is no name.
+        scores: of one attack, or {name: scores}; the name "max" is reserved.
         fpr: false positive rates in [0, 1] at which the TPR is read.
         n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
-        self_test: that of `self_test`; a failed one stamps every row, a passed one those of the
+        self_test: result of `self_test`; a failed one marks every row, a passed one those of the
             attacks that it ran.
-        groups: (N,) labels of audited samples that are drawn as a whole, as a patient's images.
+        groups: (N,) labels of audited samples that are drawn together, such as a patient's images.
 
     Returns:
         columns attack, metric, fpr, prior, value, low, high, chance, smallest, largest, measurable,
-        then what holds for all rows of an attack: targets, pairs, n1, n0 (members and non-members
-        of the target that has fewest), references (models per side), queries, tie_mass, fpr_floor,
-        flags and, with a self-test, self_test.
+        then columns that are the same in all rows of an attack: targets, pairs, n1, n0 (members and
+        non-members of the target that has fewest), references (models per side), queries, tie_mass,
+        fpr_floor, flags and, with a self-test, self_test.
 
         metric: auc; tpr, a row per fpr; advantage and balanced_accuracy, both at the target's own
         best threshold; ppv, a row per prior, at the smallest measurable fpr (low: with the upper
         end of the realised FPR's interval); train_acc, test_acc, gap, train_loss, test_loss.
         low, high: 95 % intervals, those of `intervals` and of `accuracies`; NaN where there is
-        none. chance: what guessing gives. smallest, largest: over targets. measurable: False for
-        a TPR with fewer than 10 allowed false positives, which keeps its number.
+        none. chance: the value of guessing. smallest, largest: over targets. measurable: False for
+        a TPR with fewer than 10 allowed false positives, whose value is given nevertheless.
 
-        The rows of attack "max" take each metric's largest value, lower and upper end over attacks,
-        unadjusted for the choice, and all else from the attack of the highest AUC.
+        The rows of attack "max" have each metric's largest value, lower end and upper end over
+        attacks, unadjusted for the choice, and all else from the attack with the highest AUC.
 
     Raises:
-        ValueError: for no scores, the name max, a target without a score, and attacks on different
-            samples.
+        ValueError: without scores, for the name max, a target without a score, and attacks on
+            different samples.
 
     Example:
         >>> import mia_nb as mia
@@ -105,7 +105,7 @@ def _stamped(table: pd.DataFrame, self_test: SelfTest) -> pd.DataFrame:
     tested = set(self_test.table.loc[ran, "attack"])
     auc = by_attack(table, "auc")["value"].drop("max")
     if auc.idxmax() in tested:
-        tested.add("max")  # whose rows are that attack's but for the maxima
+        tested.add("max")  # its rows are that attack's, except for the maxima
     return table.assign(self_test=np.where(table["attack"].isin(tested), "passed", "not tested"))
 
 
@@ -279,7 +279,7 @@ def _ppv_rows(targets: pd.DataFrame, fpr: Sequence[float]) -> list[dict]:
 
 
 def _flags(scores: Scores, rows: pd.DataFrame, fpr: Sequence[float]) -> str:
-    """Everything a reader must know before quoting the row."""
+    """Everything that a reader must know before quoting the attack's rows."""
     reported = scores.info.get("flags") or []
     pairs = rows["pair"].nunique()
     who = "one target" if len(rows) == 1 else f"{len(rows)} targets"
@@ -300,7 +300,7 @@ def _flags(scores: Scores, rows: pd.DataFrame, fpr: Sequence[float]) -> str:
 
 
 def _max_rows(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    """The unadjusted maximum per metric; all else from the attack with the highest AUC.
+    """The unadjusted maximum of each metric; all else from the attack with the highest AUC.
 
     tables: the rows of each attack, all in the same order.
     """

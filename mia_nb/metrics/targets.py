@@ -1,4 +1,4 @@
-"""Metrics of every target of an attack, each from its own ROC: as arrays, and as a table with exact
+"""Metrics of every target of an attack from its own ROC, as arrays and as a table with exact
 intervals.
 """
 
@@ -34,7 +34,7 @@ def names(fpr: float | Sequence[float]) -> list[str]:
 
 
 def scored(scores: Scores, row: int) -> tuple[np.ndarray, np.ndarray]:
-    """(score, member) of one target without the samples an attack could not score (NaN: a side was
+    """(score, member) of one target, without samples that could not be scored (NaN: a side was
     missing).
     """
     known = ~np.isnan(scores.value[row])
@@ -42,7 +42,7 @@ def scored(scores: Scores, row: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def smallest(scores: Scores) -> tuple[int, int]:
-    """(members, non-members) scored, each of the target that has fewest."""
+    """(members, non-members) that were scored, each for the target that has the fewest."""
     n1 = []
     n0 = []
     for row in range(len(scores.value)):
@@ -53,15 +53,14 @@ def smallest(scores: Scores) -> tuple[int, int]:
 
 
 def measurable_rates(scores: Scores) -> list[float]:
-    """The FPRs at which every target has non-members enough for a TPR."""
+    """The FPRs at which every target has enough non-members for a TPR."""
     _, n0 = smallest(scores)
     return [x for x in FPR if measurable(f"tpr@{x:g}", n0)]
 
 
 def tied_floor(scores: Scores) -> float:
-    """The smallest FPR above 0 that thresholds can realise, the largest over targets.
-
-    Below it a TPR is the work of ties.
+    """The smallest FPR above 0 that a threshold can give, the largest over targets. Below it, a TPR
+    is decided by ties.
     """
     floors = []
     for row in range(len(scores.value)):
@@ -88,7 +87,7 @@ def metrics_of_counts(tp: np.ndarray, fp: np.ndarray, fpr: Sequence[float]) -> l
 
 @checked
 def per_target(scores: Scores | dict[str, Scores], fpr: Rates = FPR) -> pd.DataFrame:
-    """One row per attack and target, exact intervals only: the table behind `summary`.
+    """One row per attack and target, with exact intervals only: the table behind `summary`.
 
     Parameters:
         scores: of one attack, or {name: scores}.
@@ -102,7 +101,7 @@ def per_target(scores: Scores | dict[str, Scores], fpr: Rates = FPR) -> pd.DataF
         test_loss, unscored (share of NaN scores, left out of all metrics).
 
     Raises:
-        ValueError: where a target has no score at all.
+        ValueError: for a target without a score.
     """
     fpr = rates(fpr)
     rows = [
