@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon from true and false positives of an attack at a threshold that was fixed
+"""Lower bounds on epsilon from true and false positives of an attack at a threshold fixed
 beforehand.
 """
 
@@ -38,11 +38,10 @@ def epsilon_lower(
         delta: in [0, 1).
         confidence: of both ends together, in (0, 1).
 
-    Exact Clopper-Pearson ends, joint coverage by Bonferroni (Jagielski, Ullman and Oprea 2020; Nasr
-    et al. 2021). Raises ValueError for impossible counts. Caveat: the threshold must come from
-    other data, and trials must be independent trainings for a statement on a mechanism; many
-    records of one model are not. 25,000 of 25,000 without a false positive
-    certify 8.82 at most.
+    The ends are Clopper-Pearson's, with joint coverage by Bonferroni (Jagielski, Ullman and Oprea
+    2020; Nasr et al. 2021). Raises ValueError for impossible counts. Caveat: the threshold must
+    come from other data. For a statement on a mechanism trials must be independent trainings; many
+    records of one model are not. 25,000 of 25,000 without a false positive certify 8.82 at most.
     """
     for name, hits, trials in (("tp", tp, positives), ("fp", fp, negatives)):
         if hits > trials or trials < 1:

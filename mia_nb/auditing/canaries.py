@@ -26,23 +26,23 @@ def canary_arrays(
     """(x, y, canary): copies of images and labels with some samples turned into canaries.
 
     Parameters:
-        x: (N, C, H, W) images, whole numbers from 0 to 255; come back as uint8.
+        x: (N, C, H, W) images, whole numbers from 0 to 255; returned as uint8.
         y: (N,) labels, whole numbers from 0 to classes - 1.
-        classes: how many there are.
-        share: round(share N) samples become canaries, N counting those outside `population`. Where
-            coins or pairs deal the canaries, a model trains on half of them: share / (2 - share) of
-            its training set, 1 % of it at .02.
-        kind: what canaries are, see below.
-        population: (N,) bool, columns no model trains on, never made canaries; None: there are
-            none.
-        seed: of the samples and of what they become.
+        classes: the number of classes.
+        share: round(share n) samples become canaries, n the number outside `population`. With coins
+            or pairs, a model trains on half of the canaries: share / (2 - share) of its training
+            set, 1 % of it at .02.
+        kind: of the canaries, see below.
+        population: (N,) bool, samples that no model trains on and that become no canaries; None:
+            there are none.
+        seed: of the choice of samples and of their changes.
 
     Kinds:
-        ordinary: image and label stay as they are: the average case, to compare the others with.
-        mislabelled: the image stays, its label is a wrong one.
-        mislabelled_near_duplicate: the image becomes a near copy of a sample that is no canary,
-            stays in every model and keeps its right label: moved by one pixel, noise of 2/255; its
-            own label is a wrong one for that sample.
+        ordinary: image and label are unchanged: the average case, to compare the others with.
+        mislabelled: the image is unchanged, its label is wrong.
+        mislabelled_near_duplicate: the image becomes a near copy, moved by one pixel and with noise
+            of 2/255, of a sample that is no canary, is in every model and keeps its right label;
+            the canary's label is wrong for that sample.
         ood: the image's pixels are shuffled, its label is drawn from all classes.
 
     Returns:
@@ -52,12 +52,12 @@ def canary_arrays(
     every result (Aerni, Zhang and Tramèr 2024, arXiv 2404.17399).
 
     Raises:
-        ValueError: for an unknown kind, wrong labels of a single class, pixels that are no whole
+        ValueError: for an unknown kind, wrong labels with a single class, pixels that are no whole
             numbers from 0 to 255, labels that are none from 0 to classes - 1, shapes that differ,
             and a share that leaves no canary or fewer others than canaries.
 
-    Caveat: accuracy with and without canaries belongs beside their rates; keep their share at 2 %
-    or less.
+    Caveat: report accuracy with and without canaries beside their rates; keep their share at 2 % or
+    less.
     """
     one_of("kind", kind, KINDS)
     mislabelled = kind.startswith("mislabelled")
@@ -133,12 +133,12 @@ def canary_member(
 
     Returns:
         The mask to train with, split="given". Coins are independent and fair, as a one-run audit
-        needs them; those of row m depend on (seed, m) only. Score on the canaries alone,
-        `signals.select(samples=canary | signals.population)`: a sample that all references saw
-        tells nothing.
+        requires; those of row m depend on (seed, m) only. Score on the canaries alone,
+        `signals.select(samples=canary | signals.population)`: samples that all references saw
+        carry no information.
 
     Raises:
-        ValueError: for no models, and canaries that are absent or in the population.
+        ValueError: for no models, no canaries, and canaries in the population.
     """
     aside = np.zeros(canary.shape, bool)
     if population is not None:

@@ -32,33 +32,32 @@ def canary_rates(
     n_resamples: Positive = 1000,
     seed: Count = 0,
 ) -> pd.DataFrame:
-    """TPR at each FPR over the canaries of all targets pooled: one threshold for all, a row per
-    FPR.
+    """TPR at each FPR over the pooled canaries of all targets, with one threshold: a row per FPR.
 
     Parameters:
         scores: of the targets on the canaries alone; NaN is left out.
         fpr: false positive rates in [0, 1].
-        share: the canaries' part of what a model trains on; None: not known.
+        share: the share of canaries in a model's training set; None: not known.
         kind: of the canaries, for the table.
         n_resamples: resamples of the bootstrap, 1 or more.
         seed: of the bootstrap.
 
     Returns:
         columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled
-        trials), canary_low, canary_high (the same with C trials, the C canaries that some target
-        scored as members, hits C tpr rounded outwards), cluster_low, cluster_high (bootstrap over
-        canaries, all trials of one together, and over pairs of targets where there are two), tp,
+        trials), canary_low, canary_high (the same with C trials and C tpr hits, rounded outwards,
+        for the C canaries that are members of some target), cluster_low, cluster_high (bootstrap
+        over canaries, with all trials of one, and over pairs of targets where there are two), tp,
         n1, fp, n0, fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and
-        high are the widest of the three: trials of one canary are not independent, and where all
-        are hits no bootstrap sees that they hang together. measurable: 10 false positives or more
-        are allowed, which takes canaries / 2 * targets >= 10 / fpr.
+        high are the widest of the three: trials of one canary are dependent, which no bootstrap
+        sees where all of them are hits. measurable: 10 false positives or more are allowed, which
+        takes canaries / 2 * targets >= 10 / fpr.
 
     Raises:
         ValueError: for an FPR outside [0, 1] and n_resamples < 1.
 
     Caveat: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios,
-    RMIA); targets share references, which no interval resamples; one pair of targets is not
-    resampled: the interval is about these models.
+    RMIA). Targets share references, which no interval resamples. One pair of targets is not
+    resampled: the interval is then about these models.
     """
     share = np.nan if share is None else share
     known = ~np.isnan(scores.value)
@@ -106,9 +105,7 @@ def canary_rates(
 
 
 def _by_canary(at: TprAt, trials: int) -> tuple[float, float]:
-    """Clopper-Pearson as if each canary were one trial; the rate's hits among so many rounded
-    outwards.
-    """
+    """Clopper-Pearson's interval as if each canary were one trial, with hits rounded outwards."""
     hits = at.tp * trials / at.n1
     low = clopper_pearson(np.floor(hits + 1e-9), trials)[0]
     high = clopper_pearson(np.ceil(hits - 1e-9), trials)[1]

@@ -22,13 +22,12 @@ def check_bernoulli(member: Mask) -> None:
     Parameters:
         member: (M, N) bool, or (N,) of one model.
 
-    Refused: rows that are equal or complementary (pairs), the same number of members in every row
-    up to one (exact halves, also within strata), numbers of models per sample that vary less or
-    more than coins let them (balanced designs, fixed samples), and shares of members far from 1/2.
-    Each check refuses true coins with a probability of about 1e-4 at most. Caveat: the exact half
-    of a single row of few samples cannot be told from a coin's, and nothing here sees dependence
-    between samples, duplicates for example: that the coins were independent is for whoever drew
-    them to say.
+    It refuses rows that are equal or complementary (pairs), numbers of members that differ by at
+    most one between rows (exact halves, also within strata), numbers of models per sample that vary
+    less or more than with coins (balanced designs, fixed samples), and shares of members far from
+    1/2. Each check refuses true coins with a probability of about 1e-4 at most. Caveat: the exact
+    half of a single row of few samples looks like a coin's, and dependence between samples, such as
+    duplicates, is not seen: that the coins were independent is for whoever drew them to say.
     """
     if fault := coin_fault(member):
         raise ValueError(fault)
@@ -49,7 +48,7 @@ def coin_fault(member: np.ndarray) -> str:
     if repeated and samples > math.log2(models**2 / CHANCE):
         return f"{repeated} of {models} masks equal another or its complement (pairs): {advice}"
 
-    # how likely it is that coins lie as near to one half as the row that is furthest from it
+    # probability that coins lie as near to one half as the row that is furthest from it
     sums = member.sum(1)
     most = (samples + int(np.abs(2 * sums - samples).max())) // 2
     as_near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
@@ -62,7 +61,7 @@ def coin_fault(member: np.ndarray) -> str:
         share = f"{total / member.size:.1%} of the mask are members, too far from one half"
         return f"{share}: {advice}"
 
-    # of coins the number of models that saw a sample has the variance models / 4
+    # with coins, the number of models that saw a sample has the variance models / 4
     spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
     unusual = min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2
     if models > 1 and unusual:

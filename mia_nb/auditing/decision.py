@@ -1,5 +1,5 @@
-"""What decides about one finished model: one permutation test of all attacks' ranks, of the mean
-loss and of the largest scores.
+"""The decision about one finished model, by one permutation test of all attacks' ranks, the mean
+loss and the largest scores.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ def decided_by_permutation(
 
     Parameters:
         scores: {attack: its scores of the model}.
-        signals: of the model, first of all.
-        units: (N,) labels of what is dealt out together, None: each sample by itself.
-        doubt: why nothing can be concluded, "" without.
+        signals: of models, the audited one first.
+        units: (N,) labels of samples that are permuted together; None: each sample by itself.
+        doubt: why nothing can be concluded; "" if something can.
         n_resamples: resamples of the bootstrap, for the interval of the AUC.
         seed: of the bootstrap and of the permutations.
 
     Returns:
-        (verdict, with the numbers of what decided; what was found, in words; what decided, in
-        words).
+        (verdict, with the numbers that decided; what was found, in words; what decided, in words).
     """
     verdict = auc_against_guessing(scores, n_resamples=n_resamples, seed=seed, groups=units)
     member = next(iter(scores.values())).member[0]
@@ -86,7 +85,7 @@ def decided_by_permutation(
 def _of_part(
     verdict: LimitVerdict, metric: str, threshold: float, ends: np.ndarray, attack: str
 ) -> LimitVerdict:
-    """The verdict with the numbers of what decided: the mean loss, or the largest scores."""
+    """The verdict with the numbers of the part that decided: mean loss, or largest scores."""
     value, low, high = map(float, ends)
     return verdict._replace(
         limit=f"{metric}>{threshold:g}",
@@ -100,11 +99,11 @@ def _of_part(
 
 
 def compared_means(signals: Signals) -> dict[str, np.ndarray]:
-    """The values (N,) whose means of members and non-members are compared, of one model: log p of
-    the true label, and by how much that exceeds what the model itself expects, sum_c p_c log p_c.
+    """Values (N,) of one model whose means over members and non-members are compared: log p of the
+    true label, and its excess over the model's own expectation, sum_c p_c log p_c.
 
-    How sure the model is differs from sample to sample and says little about membership, so that
-    the difference from its own expectation varies less than the loss.
+    The model's certainty differs between samples and says little about membership, so the excess
+    varies less than the loss.
     """
     audited = ~signals.population
     log_p = log_p_of(signals.margin[0].mean(0)[audited])
@@ -115,7 +114,7 @@ def compared_means(signals: Signals) -> dict[str, np.ndarray]:
 
 
 def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) -> np.ndarray:
-    """Mean loss of non-members less that of members, with a 95 % interval (normal, units drawn)."""
+    """Mean loss of non-members minus that of members, with a normal 95 % interval over units."""
     number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
     variance, means = 0.0, []
     for side in (member, ~member):

@@ -1,10 +1,10 @@
-"""What changes sides together: groups that were told, copies, and neighbours that are alike.
+"""Dependence between samples: which of them must be permuted together.
 
-A permutation test, and a bootstrap, deal out units that are independent of each other. Samples
-often are not: ten images of one patient, frames of one video. Where groups are told they are the
-units. Where they are not, two things are looked at: whether samples that follow each other are
-alike in what the model does with them, and whether a sample's nearest neighbour among the inputs is
-on its own side more often than chance puts it there.
+A permutation test or a bootstrap draws units that are independent of each other. Samples often are
+not: ten images of one patient, frames of one video. Where groups are given, they are the units.
+Otherwise two signs are checked: whether consecutive samples have similar scores, and whether a
+sample's nearest neighbour among the inputs is on its own side (train or test) more often than by
+chance.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from mia_nb.metrics.permutation import mid_ranks, pure_units
 from mia_nb.types import Signals
 
-LAGS = 5  # neighbours that are compared, before and after
-SHUFFLES = 999  # orders drawn to say what chance alone gives
-ALIKE = 0.01  # p at or below which neighbours are alike
-FEWEST_BLOCKS = 8  # blocks a side below which nothing is said
-NEAREST_P = 0.001  # p at or below which nearest neighbours share their side too often
-QUERIED, FEATURES = 2000, 48  # samples whose nearest neighbour is looked for; numbers compared
+LAGS = 5  # largest distance in the order at which samples are compared
+SHUFFLES = 999  # random orders drawn for comparison
+ALIKE = 0.01  # at this p or less, neighbours are taken to be alike
+FEWEST_BLOCKS = 8  # with fewer blocks on a side, nothing is concluded
+NEAREST_P = 0.001  # at this p or less, nearest neighbours share their side too often
+QUERIED, FEATURES = 2000, 48  # samples whose nearest neighbour is searched; numbers of each input
 INDEPENDENT = (
     "Assumed: samples are independent of each other. Where several belong together (one person's"
     " images, frames of one video), say so with groups=."
@@ -30,10 +30,11 @@ ON_BOTH_SIDES = "Most groups have samples on both sides: samples are dealt out a
 
 
 class Units(NamedTuple):
-    """What changes sides together.
+    """The units in which samples are permuted.
 
     labels: (N,), samples with one label are one unit; None: each sample is its own. text: the
-    sentence that says so. doubt: why nothing can be concluded from these samples, "" without.
+    sentence that says so. doubt: why nothing can be concluded from these samples; "" if something
+    can.
     """
 
     labels: np.ndarray | None
@@ -48,13 +49,13 @@ def resampling_units(
     x: np.ndarray | None,
     seed: int,
 ) -> Units:
-    """What changes sides together, as it was told or as it can be seen.
+    """The units in which samples are permuted: the groups given, or blocks of similar neighbours.
 
     Parameters:
         signals: of one model about N audited samples.
-        groups: (N,) labels of what belongs together, or None.
-        x: (N, ...) numbers, the inputs in the same order; None: not compared.
-        seed: of the orders drawn.
+        groups: (N,) labels of samples that belong together, or None.
+        x: (N, ...) the inputs in the same order, as numbers; None: not compared.
+        seed: of the random orders.
 
     Returns:
         A `Units`.
@@ -92,13 +93,13 @@ def resampling_units(
 def block_length(
     score: np.ndarray, labels: np.ndarray, member: np.ndarray, seed: int
 ) -> tuple[int, float]:
-    """How many samples that follow each other are to be taken as one, and the correlation of
-    neighbours; (1, 0) where they are not alike.
+    """How many consecutive samples make one unit, and the correlation of neighbours; (1, 0) where
+    neighbours are not alike.
 
-    What is compared is the rank of the score within class and side, so that sorted classes and a
-    leak are no likeness. Neighbours are alike where the mean correlation over lags 1 to 5 is as
-    large in at most 1 % of random orders. The length is twice the lag from which on the mean of
-    five correlations is lost in the noise.
+    Ranks of the score within class and side are compared, so that neither sorted classes nor a leak
+    makes neighbours alike. They are alike if at most 1 % of random orders have so large a mean
+    correlation over lags 1 to 5. The length is twice the lag from which the mean of five
+    correlations is within the noise.
     """
     sequences = _residuals(score, labels, member)
     total = sum(float(sequence @ sequence) for sequence in sequences)
@@ -124,7 +125,7 @@ def block_length(
 
 
 def _residuals(score: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[np.ndarray]:
-    """Ranks less their mean within class, of members and of non-members in the order given."""
+    """Ranks minus their mean within class, of members and of non-members, in the given order."""
     known = ~np.isnan(score)
     sequences = []
     for side in (member & known, ~member & known):
@@ -145,7 +146,7 @@ def _likeness(rows: list[np.ndarray]) -> np.ndarray:
 
 
 def _shuffled_likeness(sequence: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The same of random orders, drawn in parts that fit into memory."""
+    """`_likeness` of random orders, drawn in parts that fit into memory."""
     step = max(1, (1 << 22) // len(sequence))
     parts = []
     for start in range(0, SHUFFLES, step):
@@ -164,7 +165,7 @@ def _blocks(member: np.ndarray, length: int) -> np.ndarray:
 
 
 def _nearest_on_own_side(x: np.ndarray, member: np.ndarray, seed: int) -> str:
-    """What to say where a sample's nearest neighbour is on its own side too often; else ""."""
+    """A sentence if nearest neighbours are on a sample's own side too often; else ""."""
     features = _features(x, seed)
     if features is None:
         return ""
@@ -192,7 +193,7 @@ def _own_side(inside: np.ndarray, nearest: np.ndarray) -> float:
 
 
 def _features(x: np.ndarray, seed: int) -> np.ndarray | None:
-    """(N, D) inputs as few numbers whose distances are about theirs; None where there are none."""
+    """(N, D) few numbers for each input that keep distances approximately; None without inputs."""
     x = np.asarray(x)
     if x.dtype.kind not in "biuf" or len(x) < 2:
         return None
@@ -208,8 +209,8 @@ def _features(x: np.ndarray, seed: int) -> np.ndarray | None:
 
 
 def _nearest(queries: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """The row of `features` that is nearest to each query; query i is row i, which is no
-    neighbour of itself.
+    """The row of `features` nearest to each query; query i is row i, which is not its own
+    neighbour.
     """
     square = np.einsum("nd,nd->n", features, features)
     nearest = np.empty(len(queries), int)

@@ -11,7 +11,7 @@ from mia_nb.checks import checked
 from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
 
-# what of a design `refuse_unmeasurable` wants to know
+# the facts of a design that `refuse_unmeasurable` takes
 MEASURED = ("members", "non_members", "models", "units", "audited")
 
 
@@ -21,16 +21,16 @@ def design(signals: Signals, split: str | None = None) -> dict:
 
     Parameters:
         signals: of M models.
-        split: "pairs" or "bernoulli", how the members were drawn (default: what the signals' info
-            says of it, if anything).
+        split: "pairs" or "bernoulli", how the members were drawn; None: as the signals' info says,
+            if it does.
 
     Returns:
         A dict of kind: "pairs" (rows in exact complements), "coins" (fair and independent as far as
-        can be seen), "masks" (any others), "mask" (one row that nobody declared a coin's: one row
-        shows too little to tell); numbers of models, units (pairs, or different training sets),
+        can be seen), "masks" (any others), "mask" (one row that nobody declared a coin's, since one
+        row shows too little); numbers of models, units (pairs, or different training sets),
         samples, audited and population; the smallest numbers of members and non_members over
-        models; references: a side, for the target that keeps fewest; queries, draws; words: all
-        this in sentences.
+        models; references: the number on a side, for the target with fewest; queries, draws; words:
+        all this in sentences.
     """
     member = signals.member[:, ~signals.population]
     numbers = units(member)

@@ -1,5 +1,5 @@
-"""What is suspicious about outputs from elsewhere: probabilities in place of logits, one model
-twice, accuracy at chance, and masks that fit other models.
+"""Checks of outputs from elsewhere: probabilities in place of logits, one model twice, accuracy at
+chance, and masks that fit other models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROBABILITIES = {
 
 
 def refuse_probabilities(logits: np.ndarray) -> None:
-    """ValueError where some model's outputs are probabilities; log-probabilities will do."""
+    """ValueError where some model's outputs are probabilities; log-probabilities are accepted."""
     kinds = [_probabilities(outputs) for outputs in logits]
     kind = next(filter(None, kinds), "")
     if not kind:
@@ -37,7 +37,7 @@ def refuse_probabilities(logits: np.ndarray) -> None:
 
 
 def _probabilities(outputs: np.ndarray) -> str:
-    """The key of PROBABILITIES that one model's outputs (..., K) fit, "" of logits."""
+    """The key of PROBABILITIES that one model's outputs (..., K) fit; "" for logits."""
     if not outputs.min() >= 0:
         return ""
     if np.allclose(outputs.sum(-1, dtype=float), 1, rtol=ROUNDED, atol=0):
@@ -46,7 +46,7 @@ def _probabilities(outputs: np.ndarray) -> str:
 
 
 def refuse_copies(logits: np.ndarray) -> None:
-    """ValueError where two models gave the same: as one's reference the other would be itself."""
+    """ValueError where two models have the same outputs: one would be a reference of itself."""
     first: dict[str, int] = {}
     for model, outputs in enumerate(logits):
         other = first.setdefault(digests.digest(outputs), model)
@@ -67,7 +67,7 @@ def models_at_chance(logits: np.ndarray, labels: np.ndarray, member: np.ndarray)
 
 
 def at_chance_words(models: list[int]) -> str:
-    """What to say of models that are at chance on their own members."""
+    """A sentence about models that are at chance on their own members."""
     return (
         f"{LOOK} {_models(models)} named members' classes no better than chance (shuffled or"
         " shifted labels, negated logits, another order of samples or classes, an inverted mask, or"
@@ -81,7 +81,7 @@ def _models(numbers: list[int]) -> str:
 
 
 def _above_chance(named: np.ndarray, labels: np.ndarray) -> float:
-    """Standard errors of the accuracy above that of the same predictions in any order."""
+    """By how many standard errors the accuracy exceeds that of the predictions in random order."""
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
         return np.inf
@@ -109,7 +109,7 @@ def refuse_other_masks(signals: Signals) -> None:
             "every model is surer of non-members than of members (AUC of the margin"
             f" {values.mean():.3f}): is member inverted? pass ~member"
         )
-    # AUC of each model's margins, less what samples are like for all, by each row of member
+    # AUC of each model's margins, minus each sample's mean, by each row of member
     ranks = pd.DataFrame(margin - margin.mean(0)).rank(axis=1).to_numpy()
     crossed = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)
     errors = (crossed - 0.5) / spread

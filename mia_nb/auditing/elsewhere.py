@@ -1,4 +1,4 @@
-"""Models that are trained elsewhere: who trains on what, and gathering what they put out."""
+"""Models that are trained elsewhere: drawing their masks, and gathering their outputs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def plan(
     `np.flatnonzero(np.load(out)["member"][m])`.
 
     Parameters:
-        samples: how many there are to train on and to be audited.
-        models: an even number from 2 up.
-        labels: (samples,), for halves of every class; None: halves of all.
+        samples: the number of samples to train on and audit.
+        models: their number, even and from 2 up.
+        labels: (samples,), to split every class into halves; None: all samples together.
         seed: of the draw.
-        out: .npz that is written: member (models, samples), split.
+        out: path of the .npz to write: member (models, samples), split.
 
     Returns: the path. Raises ValueError for an odd number of models, or fewer than two samples.
     """
@@ -47,19 +47,19 @@ def plan(
 def collect(
     plan: Anything, logits: Anything, labels: Array, *, out: PathLike = "outputs.npz"
 ) -> Path:
-    """Gathers what models trained elsewhere put out into the .npz that `read_outputs`, notebook 07
+    """Gathers outputs of models trained elsewhere into the .npz that `read_outputs`, notebook 07
     and `mia-nb audit --logits` read.
 
     Parameters:
         plan: the .npz of `plan`, or masks (M, N) of your own.
-        logits: one entry per model, in the order of the masks: (N, K), all samples in the order of
-            the plan, members or not; or a .npy, an .npz with `logits`, or a .csv or .tsv.
+        logits: an entry for each model, in the order of the masks: (N, K) for all samples, in the
+            order of the plan, members or not; or a .npy, an .npz with `logits`, or a .csv or .tsv.
         labels: (N,) class numbers from 0, or a .npy, an .npz with `labels`, or a .csv or .tsv with
             a column label.
-        out: .npz that is written.
+        out: path of the .npz to write.
 
-    Returns: the path. Raises ValueError of one line for files that cannot be read, another number
-    of models or samples, and all that `read_outputs` refuses; then nothing is written.
+    Returns: the path. Raises ValueError for files that cannot be read, another number of models or
+    samples, and all that `read_outputs` refuses; nothing is written then.
     """
     masks = {"member": plan}
     if isinstance(plan, str | os.PathLike):
@@ -82,8 +82,8 @@ def collect(
 
 
 def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
-    path = Path(out)  # the very name, whatever its suffix
-    # a device or pipe that was asked for is written to; anything else becomes a new file
+    path = Path(out)  # this name, whatever its suffix
+    # a device or pipe is written to; anything else becomes a new file
     special = path.exists() and not path.is_file()
     with open(path, "wb") if special else replacing(path) as file:
         np.savez(file, **arrays)
@@ -91,13 +91,13 @@ def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
 
 
 def array_in(name: str, source: object) -> np.ndarray:
-    """An array as it is given, or the one in a .npy, or under this name in an .npz, or in a .csv or
-    .tsv (`tables.table_in`).
+    """An array as given, or read from a .npy, under this name from an .npz, or from a .csv or .tsv
+    (`tables.table_in`).
     """
     if not isinstance(source, str | os.PathLike):
         return numpy_of(source)
     wanted = f"{source}: wanted .npy, or .npz, .csv or .tsv with {name}"
-    if not Path(source).is_file():  # reading a pipe would wait for ever
+    if not Path(source).is_file():  # reading a pipe might never end
         raise ValueError(f"{wanted}; there is no such file")
     if Path(source).suffix.lower() in SEPARATORS:
         arrays = table_in(source)

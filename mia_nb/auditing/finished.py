@@ -1,5 +1,5 @@
-"""The one finished model that somebody has: attacked as it is, against models of theirs, or against
-twins that their own training function makes.
+"""The audit of one finished model: alone, with references that its owner has, or with twins that
+its owner's training function makes.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ REDRAWS = 50  # masks redrawn for the negative control
 
 
 class Setting(NamedTuple):
-    """What holds for all parts of one audit: `names` of the classes, `groups` of samples to show or
+    """The options of all parts of an audit: `names` of the classes, `groups` of samples to show or
     None, a `doubt` because of which nothing is concluded, the resamples and the seed.
 
-    units: of one finished model, on which a permutation test decides; None: of several models,
-    whose intervals decide.
+    units: those of the permutation test that decides about one model; None: there are several
+    models, and intervals decide.
     """
 
     names: tuple[str, ...]
@@ -85,58 +85,58 @@ def audit_model(
     """Does this finished model give away which samples it was trained on?
 
     Parameters:
-        model: a torch module (queried in evaluation mode, left as it was found), or a function of a
-            batch, NumPy slices of `train` and `test`, that gives logits (batch, classes); or an
+        model: a torch module (queried in evaluation mode, its own mode restored), or a function
+            from a batch, NumPy slices of `train` and `test`, to logits (batch, classes), or an
             estimator of scikit-learn. One that was fitted on a table gets tables.
         train: (x, y), samples that the model was trained on and their class numbers from 0, or the
             labels that an estimator has in `classes_`; arrays, tensors, tables, or a data set that
             gives (x, y) by number, without random augmentation.
-        test: the same of samples that it never saw, from the same source.
-        references: [(model, mask)] of further models, trained on samples of `train` and `test` that
-            chance drew; mask (n_train + n_test,): which.
+        test: the same for samples that it never saw, from the same source.
+        references: [(model, mask)] of further models, each trained on a random choice of the
+            samples of `train` and `test`, which mask (n_train + n_test,) marks.
         retrain: your training function, retrain(images, labels, seed) -> model, of NumPy arrays (a
             table where `model` gets tables) and class numbers from 0. It is called for `models`
-            complementary random halves of `train` and `test` together; what each model puts out is
-            kept under `root`, so that a killed run goes on, found again by the data, the seed, the
-            number of models, and all that `retrain` computes with (`digests.digest_of_function`):
+            complementary random halves of `train` and `test` together. Outputs are stored under
+            `root`, so that a killed run goes on. Their key is the data, the seed, the number of
+            models, and everything that `retrain` computes with (`digests.digest_of_function`):
             another closure, default or global is another training.
-        key: a name of this training, instead of what `retrain` computes with: one that you change
-            whenever the training changes. It is needed where `retrain` uses what cannot be compared
-            (a connection, a lock) or what changes by itself (a list that it appends to).
-        models: how many are retrained, an even number from 4 up; the two pairs of 4 serve as
-            references and decide nothing by themselves.
+        key: a name of this training, in place of what `retrain` computes with; change it whenever
+            the training changes. It is needed where `retrain` uses objects that cannot be compared
+            (a connection, a lock) or that change by themselves (a list that it appends to).
+        models: how many are retrained, an even number from 4 up; 4 models, which are two pairs,
+            only serve as references.
         root: folder of results.
         batch: samples in one call of the model.
         device: where a torch module is moved; None: it stays where it is.
         seed: of every draw.
         classes: (K,) names; None: their numbers.
-        groups: (n_train + n_test,) labels, for the same results per group as per class, and what
-            belongs together (a patient's images) where each group is wholly in train or in test.
+        groups: (n_train + n_test,) labels, for results by group beside those by class. Where each
+            group is wholly in train or in test, its samples (a patient's images) are permuted
+            together.
         n_resamples: resamples of the bootstrap.
 
     Returns:
         A `ModelAudit`; print it, or let a notebook show it.
 
-    First `shift_guard` compares the raw inputs: where it tells the two sides apart, so may attacks,
-    whatever was memorised. Loss, correctness and entropies are judged on all samples; attack_p and
-    a threshold are calibrated by samples of `test`, each half by the other. With other models
-    the `suite` that so many support is run. Retrained models are also targets in turn, in `twins`:
-    chance drew their halves, so that no difference of `train` and `test` is in there.
+    First `shift_guard` compares the raw inputs: where it can tell the two sides apart, so can
+    attacks, whatever was memorised. Loss, correctness and entropies are judged on all samples;
+    attack_p and a threshold are calibrated on samples of `test`, each half by the other. With other
+    models, the `suite` for their number is run. Retrained models are also targets in turn, in
+    `twins`: their halves are random, so no difference of `train` and `test` plays a part there.
 
-    That members are given away is said where one permutation test of all attacks' ranks, the mean
-    loss (and the loss less its expectation by the model) and the largest scores gives p <= .025
-    (`metrics.permutation`). Tested is whether members and non-members are exchangeable: a
-    model without a leak is accused in at most 2.5 % of audits, with 12 samples a side too, if
+    The audit says that members are given away where one permutation test of all attacks' ranks, the
+    mean loss (and the loss minus the model's expectation of it) and the largest scores gives
+    p <= .025 (`metrics.permutation`). The test is whether members and non-members are exchangeable:
+    a model without a leak is accused in at most 2.5 % of audits, even with 12 samples a side, if
     samples are independent of each other. Where `groups` lie wholly in train or in test, groups are
-    dealt out anew, not samples.
-    Without `groups` two signs are looked for: samples that follow each other and have similar
-    losses are taken together in blocks; where nearest neighbours among the inputs share their side
-    too often, nothing is concluded. Neither finds every dependence. The halves of retrained models
-    were dealt out by sample, so that dependent samples do no harm in `twins`.
+    permuted, not samples. Without `groups` two signs of dependence are checked: consecutive samples
+    with similar losses are put into blocks; where nearest neighbours among the inputs share their
+    side too often, nothing is concluded. Neither finds every dependence. The halves of retrained
+    models were drawn sample by sample, so that dependent samples do no harm in `twins`.
 
     Raises:
         ValueError: for probabilities instead of logits, a model that fails or gives other shapes,
-            masks and labels that do not fit.
+            and masks and labels that do not fit.
 
     Caveat: files and environment variables that `retrain` reads are not seen; name them in `key`.
 
@@ -162,14 +162,14 @@ def audit_model(
     classes = known if classes is None else classes
     if classes is not None:
         arrays["classes"] = np.asarray(classes, str)
-    # what is wrong with the outputs is said before anything is trained
+    # outputs are checked before anything is trained
     finished = outputs_from(arrays, "finished", "")
     signals = finished.signals
 
     remarks = list(signals.info["remarks"])
     if on_both_sides := samples_on_both_sides(x, y, member):
         remarks.append(on_both_sides)
-    # queried again, among other samples, the same sample gets the same output
+    # a second query, among other samples, must give the same outputs
     few = slice(max(min(batch, len(x)) // 2, 1))
     again = query(model, x=rows_of(table, few))
     if not np.isclose(again, arrays["logits"][0, few], rtol=0.01, atol=0.01).all():
@@ -197,7 +197,7 @@ def audit_model(
 
 
 def _refuse_options(references: object, retrain: object, key: str | None, models: int) -> None:
-    """ValueError for options of `audit_model` that do not go together or cannot be."""
+    """ValueError for options of `audit_model` that are impossible or do not go together."""
     if references and retrain:
         raise ValueError("references and retrain were both given; give one")
     if retrain is not None and not callable(retrain):
@@ -222,21 +222,21 @@ def audit_outputs(
     n_resamples: Count = RESAMPLES,
     seed: Count = 0,
 ) -> ModelAudit:
-    """The audit of one finished model of which there are only the outputs.
+    """The audit of one finished model from its outputs alone.
 
     Parameters:
-        given: that of `read_outputs`, or the path of a file for it, with one model.
+        given: result of `read_outputs` for one model, or the path of a file for it.
         groups: (N,) labels of the audited samples, as for `audit_model`.
         n_resamples: resamples of the bootstrap.
         seed: of every draw.
 
     Returns:
-        A `ModelAudit`, decided as by `audit_model`. Where nothing shows that chance drew the
-        members (neither images nor a declared split) nothing is concluded (`comparable`).
+        A `ModelAudit`, decided as by `audit_model`. Where neither images nor a declared split show
+        that members were drawn at random, nothing is concluded (`comparable`).
 
     Raises:
-        ValueError: for outputs of several models, whatever `read_outputs` refuses, and groups of
-            another number than samples.
+        ValueError: for outputs of several models, whatever `read_outputs` refuses, and groups that
+            do not have one label for each sample.
     """
     held = given if isinstance(given, Outputs) else read_outputs(given)
     models = len(held.signals.margin)
@@ -274,7 +274,7 @@ def _labels_of_groups(groups: object, shape: tuple[int]) -> np.ndarray | None:
 def _in_full(
     audit: ModelAudit, shift: ShiftGuard | None, *, before: list[str], after: list[str]
 ) -> ModelAudit:
-    """The audit with what is to be read before its numbers, and what is to be read after them."""
+    """The audit with notes to read before its numbers and notes to read after them."""
     lines = [*before, audit.text, *after, largest_contribution(audit.by_class, "classes")]
     if audit.by_group is not None:
         lines.append(largest_contribution(audit.by_group, "groups"))
@@ -284,10 +284,10 @@ def _in_full(
 
 
 def _alone(signals: Signals, setting: Setting) -> tuple[ModelAudit, list[str]]:
-    """The attacks that need no other model, and what is to be read after their numbers."""
+    """The audit by attacks that need no other model, and notes to read after its numbers."""
     loss = score(ALONE["loss"], signals)
-    # non-members calibrate it: its scores would change with the membership that a permutation
-    # deals out, so that it is shown and decides nothing
+    # attack_p is calibrated on non-members, so its scores would change when membership is permuted:
+    # it is shown and decides nothing
     ranked = ranked_among_others(loss, setting.units.labels, setting.seed)
     audit = _judged(signals, ALONE, setting, shown_too={"attack_p": ranked})
     one_minus_p, member = scored(ranked, 0)
@@ -298,8 +298,8 @@ def _alone(signals: Signals, setting: Setting) -> tuple[ModelAudit, list[str]]:
 def _compared(
     arrays: dict, others: Iterable[tuple], setting: Setting, twins: int = 0
 ) -> tuple[ModelAudit, list[str]]:
-    """The finished model against the others, of which so many are its retrained twins, and what is
-    to be read after its numbers.
+    """The audit with other models as references, of which `twins` are retrained, and notes to read
+    after its numbers.
     """
     masks, logits = zip(*others, strict=True)
     arrays = arrays | {
@@ -326,8 +326,7 @@ def _compared(
     ]
     if not twins:
         return audit, after
-    # chance dealt out their samples one by one, so that these are the units, whatever belongs
-    # together
+    # their members were drawn sample by sample, so samples are the units, whatever the groups
     dealt = setting._replace(units=None, doubt="")
     halves = signals.select(models=slice(1, None))
     attacks = suite(twins // 2 - 1)
@@ -345,9 +344,9 @@ def _judged(
     who: str = "The finished model",
     shown_too: dict[str, Scores] | None = None,
 ) -> ModelAudit:
-    """Attacks, negative control, table, verdict, groups and what to say of them.
+    """The audit of signals by attacks: negative control, table, verdict, groups and sentences.
 
-    shown_too: scores that stand in the table and decide nothing.
+    shown_too: scores that are in the table and decide nothing.
     """
     control = self_test(signals, attacks, n_resamples=REDRAWS, seed=setting.seed)
     doubt = setting.doubt

@@ -1,4 +1,4 @@
-"""What the evidence says about each stated limit: a gate for a release."""
+"""Judging attacks by limits stated beforehand: a gate for a release."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BECAUSE = {
     OPEN: "the interval contains the limit",
 }
 ENDS = ["value", "low", "high"]
-LOOSE = 4  # pairs up to which intervals miss too often, since targets are each other's references
+LOOSE = 4  # up to so many pairs intervals miss too often, as targets are each other's references
 
 
 @checked
@@ -45,50 +45,49 @@ def judge(
     doubt: str = "",
     groups: Array | None = None,
 ) -> list[LimitVerdict]:
-    """What attacks say about each limit, as a statement about the largest value over all of them.
+    """Whether the largest value over all attacks exceeds each limit.
 
     Parameters:
-        stated: those of `limits`.
-        scores: {attack: its scores}, all that were tried.
+        stated: the limits, from `limits`.
+        scores: {attack: its scores} of all attacks that were tried.
         delta: of an audited epsilon.
         n_resamples: resamples of the samples' bootstrap.
         seed: of the bootstrap.
         split_scores: {attack: `score_split`} of the same attacks, for epsilon; None: `scores`.
         doubt: the sentence of `comparable` on why members and non-members may differ in more than
-            membership: no limit is then exceeded or not exceeded.
-        groups: (N,) labels of audited samples that are not independent of each other, as a
-            patient's images: they are drawn as a whole. None: each sample by itself.
+            membership; every limit is then "not established".
+        groups: (N,) labels of audited samples that depend on each other, such as a patient's
+            images, and are drawn together. None: each sample by itself.
 
     Returns:
-        A `LimitVerdict` for each limit, with a sentence. Where a limit on the auc, the advantage or
-        the TPR at a higher rate than the smallest measurable one is not exceeded and yet the
-        largest scores give members away, `tail` says so: of models on one training set by a
-        permutation test (`metrics.permutation`), of others by the TPR at the smallest measurable
-        rate, whose interval lies above guessing.
+        A `LimitVerdict` for each limit, with a sentence. `tail` is a sentence where a limit on the
+        auc, the advantage or the TPR at a rate above the smallest measurable one is not exceeded
+        and yet the largest scores give members away: by a permutation test
+        (`metrics.permutation`) for models on one training set, otherwise by an interval of the TPR
+        at the smallest measurable rate that lies above guessing.
 
-    Of A attacks each gets its interval at level 1 - 0.05 / A (Bonferroni, so that choosing the
-    strongest with hindsight is paid for), that of `metrics.intervals`. Targets that are each
-    other's references move together: in a leaky pool the lower end of lira_global lay above the
-    truth in 4 to 6 % of worlds with 4 to 8 pairs, and in 7 % with 3. With 4 pairs or fewer the
-    sentence says so. `low` and `high` are the largest lower and the largest upper end: a two-sided
-    95 % interval of the maximum.
+    Each of A attacks has an interval of `metrics.intervals` at level 1 - 0.05 / A (Bonferroni, for
+    choosing the strongest with hindsight). Targets that are each other's references are correlated:
+    in a leaky pool the lower end of lira_global lay above the truth in 4 to 6 % of worlds with 4 to
+    8 pairs, and in 7 % with 3. With 4 pairs or fewer the sentence says so. `low` and `high` are the
+    largest lower and the largest upper end: a two-sided 95 % interval of the maximum.
 
         exceeded          low > limit
         not exceeded      high <= limit
         not established   the interval contains the limit, or there is a `doubt`
 
     advantage: TPR - FPR of each target at the threshold that is best on the pooled samples of the
-    targets of other pairs, and not the optimistic maximum with hindsight. epsilon: the lower bound
-    of `audit` with all attacks as attempts, at 95 % confidence (one-sided). Nothing bounds epsilon
-    from above, so that it is never "not exceeded". Every limit holds by itself: several limits are
-    several tests. An attack that leaves a target without a scored member or non-member, or for a
-    tpr@x without the non-members for 10 false alarms, is left out, named, and counted as tried.
+    targets of other pairs, not the optimistic maximum with hindsight. epsilon: the lower bound of
+    `audit` with all attacks as attempts, at 95 % confidence (one-sided). Nothing bounds epsilon
+    from above, so it is never "not exceeded". Several limits are several tests, and are not
+    adjusted for each other. An attack is left out, named and counted as tried if it leaves a target
+    without a scored member or non-member, or for tpr@x without the non-members for 10 false alarms.
 
     Raises:
-        ValueError: where no attack is left or given, for advantage on one pair, and for attacks on
+        ValueError: where no attack is given or left, for advantage on one pair, and for attacks on
             different samples.
 
-    Caveat: about these models and these attacks; what no attack here finds the next may.
+    Caveat: the verdicts are about these models and these attacks; another attack may find more.
     """
     if not scores:
         raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
@@ -127,7 +126,7 @@ def judge(
 def auc_against_guessing(
     scores: dict[str, Scores], *, n_resamples: int, seed: int, groups: np.ndarray | None
 ) -> LimitVerdict:
-    """What `judge` says on "auc>0.5" by the intervals, without a look at the tail."""
+    """The verdict of `judge` on "auc>0.5" by the intervals, without the tail."""
     limit = Limit("auc", 0.5, None)
     fit = _fit(limit, _able(scores))
     resampling = _resampling(scores, n_resamples, seed, groups)
@@ -138,7 +137,7 @@ def auc_against_guessing(
 def _resampling(
     scores: dict[str, Scores], n_resamples: int, seed: int, groups: np.ndarray | None
 ) -> dict:
-    """Options of `metrics.intervals` for each of the attacks, all of which may be the strongest."""
+    """Options of `metrics.intervals` for each attack, adjusted for choosing the strongest."""
     return {
         "n_resamples": n_resamples,
         "seed": seed,
@@ -178,14 +177,14 @@ def _advantages(limit: Limit, fit: dict[str, Scores], resampling: dict) -> dict:
 
 
 def _leaves_the_tail_open(limit: Limit, tail_rate: float | None) -> bool:
-    """Whether the tail is another question than the limit's: fewer false alarms than it allows."""
+    """Whether the tail, with fewer false alarms than the limit allows, is a question of its own."""
     if limit.fpr is None:
         return limit.metric != "epsilon"
     return tail_rate is not None and tail_rate < limit.fpr
 
 
 def _smallest_rate(scores: dict[str, Scores]) -> float | None:
-    """The smallest false positive rate that all attacks can measure, None where there is none."""
+    """The smallest false positive rate that all attacks can measure; None if there is none."""
     n0 = min((smallest(attacked)[1] for attacked in scores.values()), default=0)
     return next((rate for rate in FPR if measurable(f"tpr@{rate:g}", n0)), None)
 
@@ -197,7 +196,7 @@ def _tail(
     groups: np.ndarray | None,
     seed: int,
 ) -> str:
-    """What the largest scores say where the limit on the whole is not exceeded; "" if nothing.
+    """A sentence where the largest scores give members away though no limit is exceeded; else "".
 
     rate: the smallest that all attacks can measure.
     """

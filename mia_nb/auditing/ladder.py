@@ -1,5 +1,5 @@
-"""Five numbers that are all written epsilon, in one table: what each speaks about, and what an
-audit says against it.
+"""Five numbers that are all written epsilon, in one table: what each is about, and whether an audit
+contradicts it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_NOISE = "not applicable (no noise in the network)"
 INFINITE = "none (infinite)"
 RECORD = "add/remove one record"
 REPLACED = "replace one record"
-# why no audit tests what a row says
+# reasons why no audit tests a row
 ONLY_CERTIFIED = (
     "not tested by row 5: it takes Corollary 1 at an L that bounds the drift throughout training"
 )
@@ -43,10 +43,10 @@ COVERED = ("euler", "rk4")
 
 
 class Row(NamedTuple):
-    """One of the five: what to print of it, what it speaks about, and how it was computed.
+    """One of the five: what to print, what it is about, and how it was computed.
 
-    claim: the number that it claims for the training, None without one. untested: why no audit
-    tests what it claims. note: to print under the table, in place of the usual one.
+    claim: the number that it claims for the training, or None. untested: why no audit tests that
+    claim. note: to print under the table, in place of the usual one.
     """
 
     shown: str
@@ -73,8 +73,8 @@ def ladder(
     accountant: str = "prv",
     sampling: str = "poisson",
 ) -> pd.DataFrame:
-    """Five different epsilons at one delta, a row each: what they speak about differs, so that none
-    is an upper or lower bound of another.
+    """Five different epsilons at one delta, a row each. They are about different things, so none is
+    an upper or lower bound of another.
 
     Rows:
         1 nominal (paper's accounting): `accounting.epsilon` with noise_multiplier = sigma = k
@@ -90,14 +90,14 @@ def ladder(
 
     Parameters:
         delta: in [0, 1), of all rows.
-        flow: {"k", "steps", "T", "method"} (`models.neural_de.describe` gives them and more:
-            noise_train, noise_eval, clip, order and lipschitz are heeded where present), None for a
-            network without a differential equation.
+        flow: {"k", "steps", "T", "method"}, as `models.neural_de.describe` gives them; noise_train,
+            noise_eval, clip, order and lipschitz are heeded where present. None for a network
+            without a differential equation.
         nominal: {"sample_rate", "steps"} of the training.
         lipschitz: {"certified": L or None, "local": L or None, "distance" of states that enter}.
-        release: {"queries"} on one input; 1 where it is None. The clip is that of `flow`.
-        dp_sgd: {"noise_multiplier", "sample_rate", "steps", "trials"}, where row 4 shows the sum of
-            that many trainings, all counted as this one, and an audit is compared with one.
+        release: {"queries"} on one input; None: 1. The clip is that of `flow`.
+        dp_sgd: {"noise_multiplier", "sample_rate", "steps", "trials"}; row 4 is the sum over that
+            many equal trainings, and an audit is compared with one of them.
         stored: {"releases", "label_epsilon"}: stem and drift frozen and trained on public data
             alone; the noisy state of every record drawn `releases` times and kept, its label by
             randomised response (`accounting.response_epsilon`; inf: as it is), and only that
@@ -112,12 +112,12 @@ def ladder(
 
     Returns:
         columns row, label, shown (what to print), epsilon (inf; NaN where there is none), delta,
-        relation, method, note (to print under the table), verdict (what row 5 says), remark
+        relation, method, note (to print under the table), verdict (of row 5 on this row), remark
         (domain, assumptions seen to fail).
 
     An audit above rows 1, 2 (Corollary 1 at an L that bounds the drift by construction, throughout
-    training) or 4 (DP-SGD, one training) refutes them. An audit below says nothing, all the more
-    where right guesses alone could not have come above. Rows 2 (Theorem 1) and 3 concern a hidden
+    training) or 4 (DP-SGD, one training) refutes them. An audit below says nothing, least of all
+    where even perfect guesses could not have come above. Rows 2 (Theorem 1) and 3 concern a hidden
     state, which no audit of the training tests.
 
     Raises:
@@ -170,7 +170,7 @@ def ladder(
 
 
 def _refuse_other_audit(audited: object, delta: float) -> None:
-    """ValueError for what is no record of an audit, and for an audit at another delta."""
+    """ValueError unless `audited` is the record of an audit at this delta."""
     if audited is None:
         return
     if not hasattr(audited, "at_most"):
@@ -186,8 +186,8 @@ def _refuse_other_audit(audited: object, delta: float) -> None:
 
 
 def _bounds(flow: dict | None, lipschitz: dict | None) -> dict[str, float | None]:
-    """The certified and the local L of the drift, and the distance of states that enter; None for
-    what is not known.
+    """The certified and the local L of the drift, and the distance of states that enter; None where
+    not known.
     """
     bounds = {"certified": (flow or {}).get("lipschitz"), "local": None, "distance": None}
     bounds |= lipschitz or {}
@@ -206,7 +206,9 @@ def _bounds(flow: dict | None, lipschitz: dict | None) -> dict[str, float | None
 def _complete(
     name: str, given: dict, wanted: tuple[str, ...], optional: tuple[str, ...] | None
 ) -> None:
-    """ValueError unless `given` has `wanted` and, at most, `optional` (None: anything besides)."""
+    """ValueError unless `given` has all of `wanted` and nothing besides except `optional` (None:
+    anything).
+    """
     known = dict.fromkeys((*wanted, *(given if optional is None else optional)))
     missing = ", ".join(key for key in wanted if given.get(key) is None)
     unknown = ", ".join(repr(key) for key in given if key not in known)
@@ -217,7 +219,7 @@ def _complete(
 
 
 def _silent(flow: dict | None) -> str:
-    """Why rows 1 and 2 have no number, "" where they have one."""
+    """Why rows 1 and 2 have no number; "" if they have one."""
     if flow is None or flow["k"] == 0:
         return NO_NOISE
     if not flow.get("noise_train", True):
@@ -371,7 +373,7 @@ def _covered(flow: dict) -> bool:
 
 
 def _mu(flow: dict, bounds: dict, clip: float, queries: int) -> tuple[float, str]:
-    """mu of so many releases, and the constants that it stands on in words."""
+    """mu of this number of releases, and the constants that it rests on, in words."""
     L = bounds["certified"]
     mu = accounting.release_mu(
         k=flow["k"],
@@ -411,7 +413,7 @@ def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) 
     labels_known = keep is not None and classes is not None
     if added and not labels_known:
         raise ValueError("stored relation='add/remove' wants keep and classes of the labels")
-    # a record is as far as clip from the empty slot that it takes, and 2 clip from another record
+    # a record is at most clip away from an empty slot, and 2 clip from another record
     mu, constants = _mu(flow, bounds, clip / 2 if added else clip, releases)
     if labels_known:
         epsilon = accounting.stored_epsilon(
@@ -504,7 +506,7 @@ def _audited(audited: Audit | None) -> Row:
 
 
 def _verdict(row: Row, audited: Audit | None) -> str:
-    """What row 5 says about the number that a row claims for the training."""
+    """The verdict of row 5 on the number that a row claims for the training."""
     if audited is None or (row.claim is None and not row.untested):
         return ""
     if math.isinf(row.epsilon) and row.untested != OF_QUERIES:
@@ -520,8 +522,8 @@ def _verdict(row: Row, audited: Audit | None) -> str:
 
 
 def number(epsilon: float, *, up: bool | None = None) -> str:
-    """An epsilon as it is printed: three digits, rounded up where it is an upper statement and down
-    where it is a lower one; "none (infinite)" for inf.
+    """An epsilon for print: three digits, rounded up if it is an upper bound and down if it is a
+    lower one; "none (infinite)" for inf.
     """
     if math.isinf(epsilon):
         return INFINITE

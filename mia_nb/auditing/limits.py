@@ -1,5 +1,5 @@
-"""Limits stated beforehand on what attacks may find, and the refusal of those that the data cannot
-measure.
+"""Limits, stated beforehand, on what attacks may find; those that the data cannot measure are
+refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WANTED = (
 )
 NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e-?[0-9]+)?)"
 FORM = re.compile(rf"\s*(auc|advantage|epsilon|tpr@{NUMBER})\s*>\s*{NUMBER}\s*", re.IGNORECASE)
-# with 2, Student's t has one degree of freedom, and at 1 - 0.05 / attacks no limit is ever decided
+# with 2, Student's t has one degree of freedom: at 1 - 0.05 / attacks it decides no limit
 PAIRS = 3
 UNDECLARED = (
     " cannot be measured in this design: an audited bound needs a fair coin per image, declared as"
@@ -31,9 +31,7 @@ UNDECLARED = (
 
 
 class Limit(NamedTuple):
-    """`metric` (auc, advantage, tpr@x or epsilon) is not to lie above `value`; `fpr` is the x of a
-    tpr@x.
-    """
+    """`metric` (auc, advantage, tpr@x or epsilon) must not exceed `value`; `fpr` is tpr@x's x."""
 
     metric: str
     value: float
@@ -45,7 +43,7 @@ class Limit(NamedTuple):
 
 @checked
 def limits(texts: Array) -> list[Limit]:
-    """The limits that texts like "tpr@0.01>0.05" or "auc>0.6" state, each once.
+    """The limits stated by texts such as "tpr@0.01>0.05" or "auc>0.6", each once.
 
     Parameters:
         texts: METRIC>LIMIT, with METRIC auc, advantage, tpr@FPR or epsilon.
@@ -54,7 +52,7 @@ def limits(texts: Array) -> list[Limit]:
         A list of `Limit`: metric, value, and the fpr of a tpr@FPR.
 
     Raises:
-        ValueError: of one line for whatever is none, and for limits never exceeded.
+        ValueError: for a text that states no limit, and for limits that are never exceeded.
     """
     if not np.iterable(texts):
         raise ValueError(f"texts={shown(texts)}: wanted a list of them; {WANTED}")
@@ -88,8 +86,8 @@ def _limit_of(text: str) -> Limit:
 
 
 def fewest(audited: int, split: str) -> int:
-    """Members, or non-members, that every model has at least: half of the audited samples, in coins
-    four s.d. less.
+    """The fewest members, or non-members, of a model: half of the audited samples; with coins, four
+    standard deviations less.
     """
     coins = max(0, math.floor(audited / 2 - 2 * math.sqrt(audited)))
     return audited // 2 if split == "pairs" else coins
@@ -112,22 +110,23 @@ def refuse_unmeasurable(
     never be exceeded.
 
     Parameters:
-        stated: those of `limits`.
+        stated: the limits, from `limits`.
         models: how many are audited.
-        split: of the recipe, or the kind of `design`; an epsilon wants members drawn by fair coins
+        split: of the recipe, or the kind of `design`; an epsilon needs members drawn by fair coins
             ("bernoulli", "coins").
-        audited: samples; an epsilon's limit must lie below what a perfect attack on them certifies.
-        members: of the model that has fewest; None: what `split` leaves of `audited`.
-        non_members: of the model that has fewest; a tpr@x wants ceil(10 / x); None: as for members.
+        audited: number of audited samples; a limit on epsilon must lie below what a perfect attack
+            on them certifies.
+        members: of the model with fewest; None: as `split` divides `audited`.
+        non_members: of the model with fewest; a tpr@x needs ceil(10 / x); None: as for members.
         delta: of an audited epsilon.
         attacks: how many will be tried.
-        units: pairs, or training sets that are no complements (None: models / 2, or with coins
-            all). Two decide nothing but an epsilon; one leaves the samples' own interval, which
-            says nothing on other trainings, and no advantage, since its threshold comes from other
-            pairs.
+        units: number of pairs, or of training sets without complements; None: models / 2, or with
+            coins all models. Two units decide only an epsilon. One unit leaves an interval over
+            samples, which says nothing about other trainings, and no advantage, since its threshold
+            comes from other pairs.
 
     Raises:
-        ValueError: of one line for the first limit of that kind.
+        ValueError: for the first such limit.
     """
     coins = split in ("bernoulli", "coins")
     side = fewest(audited, split)
@@ -148,7 +147,7 @@ def refuse_unmeasurable(
 
 
 def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> str:
-    """Why a limit on a rate is refused, "" where it is not."""
+    """Why a limit on a rate is refused; "" if it is not."""
     if limit.fpr is None:
         return ""
     if not measurable(limit.metric, n0):
@@ -172,7 +171,7 @@ def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> str:
 
 
 def _too_few_units(limit: Limit, models: int, units: int) -> str:
-    """Why a limit on an interval over so few is refused, "" where it is not."""
+    """Why a limit on an interval over so few units is refused; "" if it is not."""
     if units != 2 and (limit.metric != "advantage" or units >= PAIRS):
         return ""
     paired = models >= 2 * units
@@ -185,7 +184,7 @@ def _too_few_units(limit: Limit, models: int, units: int) -> str:
 
 
 def _too_large_epsilon(limit: Limit, models: int, audited: int, delta: float, attacks: int) -> str:
-    """Why a limit on epsilon is refused, "" where it is not."""
+    """Why a limit on epsilon is refused; "" if it is not."""
     coins, tests = audited, models
     if models >= FEWEST_SPLIT:  # half of the models are audited together
         coins, tests = audited * (models // 2), 1

@@ -1,5 +1,5 @@
-"""What the audit of one finished model gives: one object; its text, table, limits, picture and page
-are readings of the same result.
+"""The result of the audit of one finished model: one object that gives a text, a table, limits, a
+picture and a page.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ QUESTION = "Does this finished model give away which samples it was trained on?"
 
 
 class ModelAudit(NamedTuple):
-    """What `mia_nb.audit` found: `headline` says it in a sentence or two, `text` in full; `table`
-    is that of `metrics.summary`.
+    """The result of `mia_nb.audit`: in a sentence or two (`headline`), in full (`text`), and as the
+    `table` of `metrics.summary`.
 
-    by_class, by_group: what `by_group` gives of the first attack of the table, which is fixed
-    beforehand. verdict: by the permutation test, whose p it holds; its metric says what decided:
-    auc, loss (the mean loss) or tail (the largest scores). decided_by: the attacks that were tried
-    for the verdict, in `scores`. doubt: why nothing can be concluded, "" without. units: (N,)
-    labels of what was dealt out together, None for single samples. twins: the same of the
-    retrained models, each a target in turn, by the interval of the AUC, or None.
+    by_class, by_group: `metrics.by_group` for the first attack of the table, which is fixed
+    beforehand. verdict: that of the permutation test, with its p; its metric is the part that
+    decided: auc, loss (the mean loss) or tail (the largest scores). decided_by: the attacks, in
+    `scores`, that were tried for the verdict. doubt: why nothing can be concluded; "" if something
+    can. units: (N,) labels of samples that were permuted together; None: single samples. twins: the
+    audit of the retrained models, each a target in turn, by the interval of the AUC; or None.
     """
 
     headline: str
@@ -65,8 +65,8 @@ class ModelAudit(NamedTuple):
         """What the audit says about limits such as "auc>0.6" or "tpr@0.1>0.2".
 
         fail_if: METRIC>LIMIT as for `auditing.limits`. Returns the verdicts of `auditing.judge` on
-        the attacks that decided. Raises ValueError for what is no limit, and for what so few
-        samples, or one model, cannot measure.
+        the attacks that decided. Raises ValueError for a text that is no limit, and for limits that
+        so few samples, or one model, cannot measure.
         """
         stated = limits(fail_if)
         tried = {name: self.scores[name] for name in self.decided_by}
@@ -106,7 +106,7 @@ class ModelAudit(NamedTuple):
         return record
 
     def plot(self) -> Figure:
-        """The attacks' ROC curves, on the right on logarithmic axes."""
+        """The attacks' ROC curves, on linear axes and, on the right, on logarithmic ones."""
         return mia_nb.plots.roc_pair(self.scores)
 
     def report(
@@ -116,7 +116,7 @@ class ModelAudit(NamedTuple):
         *,
         name: str = "one finished model",
     ) -> Path:
-        """Write one page that needs no network: the verdict, limits, picture and tables.
+        """Write one page, readable offline: the verdict, limits, picture and tables.
 
         out: the file. fail_if: limits to be judged. name: what was audited, for the title. Returns
         its path.
@@ -142,7 +142,7 @@ class ModelAudit(NamedTuple):
         Returns:
             p (of the permutation test) and, for each attack, `rmia/auc`, `rmia/tpr_at_0.01` and
             `rmia/advantage`, each with the ends of its interval, `rmia/auc_low` and
-            `rmia/auc_high`. What could not be measured is left out.
+            `rmia/auc_high`. Numbers that could not be measured are left out.
         """
         numbers = {"p": float(self.verdict.p)}
         shown_rows = self.table["measurable"] & self.table["metric"].isin(

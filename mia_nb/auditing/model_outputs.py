@@ -1,4 +1,4 @@
-"""What one model puts out for samples, whatever kind of model it is."""
+"""The outputs of one model for samples, whatever kind of model it is."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def outputs(
 ) -> np.ndarray:
     """Logits (N, K) of a torch module or a function, one row per sample of x.
 
-    Samples are queried in a random order, so that a batch tells nothing about who is a member. An
-    estimator that was fitted on a table gets one, every other model arrays; `known` are the classes
-    by which labels are numbered. Raises ValueError of one line where the model fails or gives other
-    shapes.
+    Samples are queried in random order, so that batches are unrelated to membership. An estimator
+    that was fitted on a table gets a table, every other model arrays; `known` are the classes by
+    which labels are numbered. Raises ValueError where the model fails or gives other shapes.
     """
     x = x if wants_columns(model) else numpy_of(x)
     order = np.random.default_rng(0).permutation(len(x))
@@ -70,11 +69,11 @@ def _queried(model: object, device: str | None, known: list | None = None) -> It
     steps = [count for count in counts if isinstance(count, int) and count > 1]
 
     def query(x: np.ndarray):
-        """What the module answers, on its device and in the type of its weights."""
+        """The module's output, computed on its device and in the type of its weights."""
         x = torch.as_tensor(x, device=weight.device)
         x = x.to(weight.dtype) if x.is_floating_point() else x
-        # as many samples as time steps: a network that takes the first axis of events for time
-        # would answer, with other numbers
+        # with as many samples as time steps, a network that takes the first axis of events for time
+        # would give wrong numbers without an error
         parts = [x[:1], x[1:]] if x.ndim == 5 and len(x) in steps else [x]
         answers = [model(part) for part in parts]
         if len(answers) == 1:
@@ -91,20 +90,19 @@ def _queried(model: object, device: str | None, known: list | None = None) -> It
 
 
 def logits_of(output: object, samples: int) -> np.ndarray:
-    """What a model gave for a batch, as logits (samples, classes).
+    """A model's output for a batch as logits (samples, classes).
 
     Parameters:
         output: an array or tensor (samples, classes); (samples,) or (samples, 1), one logit of a
             binary network; a mapping or record with an entry `logits`; or a tuple of which one
             entry has the shape of logits.
-        samples: how many there are in the batch.
+        samples: number of samples in the batch.
 
     Returns:
-        (samples, classes) array; of one logit z the columns 0 and z.
+        (samples, classes) array; one logit z becomes the columns 0 and z.
 
     Raises:
-        ValueError: of one line that says what came, for anything else, and for one probability a
-            sample.
+        ValueError: for anything else, and for one probability for each sample.
     """
     if isinstance(output, Mapping):
         if "logits" not in output:
@@ -160,8 +158,8 @@ def _binary(logit: np.ndarray) -> np.ndarray:
 
 
 def named_classes(model: object) -> list | None:
-    """The classes of a scikit-learn estimator, where its labels are other than 0 to K - 1; None of
-    all other models.
+    """The classes of a scikit-learn estimator whose labels are not 0 to K - 1; None for all other
+    models.
     """
     declared = getattr(model, "classes_", None)
     if declared is None or np.ndim(declared) != 1 or not _ways(model):
@@ -175,16 +173,16 @@ def _ways(model: object) -> list[str]:
 
 
 def estimator(model: object, known: list | None = None) -> Callable | None:
-    """A function of a batch that gives the logits of a scikit-learn estimator; None of others.
+    """A function from a batch to the logits of a scikit-learn estimator; None for other models.
 
-    known: the classes that labels are numbered by, None for 0 to K - 1. Raises ValueError for an
-    estimator of other classes: its outputs would be in another order.
+    known: the classes by which labels are numbered, None for 0 to K - 1. Raises ValueError for an
+    estimator with other classes, whose outputs would be in another order.
     """
     declared = getattr(model, "classes_", None)
     ways = _ways(model)
     if declared is None or not ways:
         return None
-    is_list = np.ndim(declared) == 1  # of several outputs there is a list each
+    is_list = np.ndim(declared) == 1  # an estimator of several outputs has a list of lists
     named = np.asarray(declared).tolist() if is_list else list(declared)
     numbers = list(range(len(named)))
     if not is_list or named not in (numbers, known):

@@ -1,5 +1,5 @@
-"""Lower bounds on epsilon from training runs, one or several, whose canaries were each included by
-a fair coin.
+"""Lower bounds on epsilon from one or several training runs whose canaries were included by fair
+coins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mia_nb.auditing.coins import check_bernoulli
 from mia_nb.checks import checked
 from mia_nb.types import Scores, Signals
 
-GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries that are guessed when no number is given
+GRID = (0.01, 0.05, 0.25, 1.0)  # shares of the canaries to guess when no number is given
 TOLERANCE = 1e-9
 MOST = 10**10  # canaries
 FEWEST_SPLIT = 4  # models: with fewer, half of them leave one reference
@@ -30,8 +30,8 @@ class Audit(NamedTuple):
     """A lower bound at `delta` for one record added or removed: `epsilon` from `correct` of
     `guesses` on `canaries`.
 
-    From one run (`one_run`), from all targets together (`runs` of them, `target` None), or the best
-    of one bound a target (`audit`).
+    It is from one run (`one_run`), from all targets together (`runs` of them, `target` None), or
+    the best of the targets' own bounds (`audit`).
     """
 
     epsilon: float
@@ -40,7 +40,7 @@ class Audit(NamedTuple):
     canaries: int
     guesses: int
     correct: int
-    alpha: float  # of the one test behind the bound, divided by the bounds it was picked from
+    alpha: float  # of the test behind the bound, divided by the number of bounds to choose from
     delta: float
     confidence: float
     method: str
@@ -55,7 +55,7 @@ class Audit(NamedTuple):
 
     @property
     def at_most(self) -> float:
-        """The bound had every guess been right: no claim above it could have been exceeded."""
+        """The bound if every guess were right: a larger claim could not have been exceeded."""
         level = 1 - self.alpha
         return max(perfect_epsilon(self.canaries, r, self.delta, level) for r in self.tried)
 
@@ -84,8 +84,8 @@ def one_run_epsilon(
         p(eps) = S(v) + 2 m delta max_{1<=i<=v} (S(v-i) - S(v)) / i
 
     Raises ValueError unless 0 <= correct <= guesses <= canaries <= 10^10 are whole numbers and
-    guesses >= 1. Caveat: a small bound is no evidence of anything; audits in one run are tight only
-    where canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
+    guesses >= 1. Caveat: a small bound is evidence of nothing; audits in one run are tight only if
+    canaries do not interfere (Keinan, Shenfeld and Ligett 2025).
     """
     if not (correct <= guesses <= canaries and guesses >= 1):
         raise ValueError(
@@ -106,7 +106,7 @@ def _steinke(m: int, r: int, v: int, delta: float, alpha: float) -> float:
     """
 
     def excess(epsilon: float):
-        """The p-value of these guesses at this epsilon, less alpha."""
+        """The p-value of these guesses at this epsilon, minus alpha."""
         wrong = expit(-epsilon)
 
         def at_least(j):
@@ -151,19 +151,19 @@ def one_run(
         score: (m,) of the canaries, larger = more likely a member; NaN is left out and counted.
         member: (m,) bool, the fair coins that included them.
         delta: in [0, 1).
-        guesses: r, 1 to the scored canaries: the ceil(r/2) highest scores are guessed IN, the
-            floor(r/2) lowest OUT. None: of 1, 5, 25 and 100 % of m the numbers that would certify
-            anything if all were right, each at alpha / (how many these are), and the largest bound;
-            of equal ones that of most guesses.
+        guesses: r, from 1 to the number of scored canaries: the ceil(r/2) highest are guessed
+            IN, the floor(r/2) lowest OUT. None: 1, 5, 25 and 100 % of m are tried, except numbers
+            that certify nothing even if all guesses are right, each at alpha / (number tried); the
+            largest bound is taken, of equal ones that of most guesses.
         confidence: 1 - alpha, in (0, 1).
-        seed: of the permutation that breaks ties, drawn without a look at `member`.
+        seed: of the permutation that breaks ties, which does not depend on `member`.
 
-    Scores may use whatever is independent of the canaries' own coins, the bits and outputs of other
-    models included: they leave those coins fair. They may not use the target's own bits, not even
-    to pick a threshold, an attack or its options. Canaries scored NaN, because other models' coins
-    left them no references on one side, say nothing about the target's coins. Raises ValueError for
-    shapes that differ, members other than 0 and 1, no scored canary, and more guesses than
-    canaries, or half of one. Caveat: whether coins were fair and independent cannot be seen here
+    Scores may use anything independent of the canaries' own coins, such as the membership and
+    outputs of other models. They may not use the target's own membership, not even to choose a
+    threshold, an attack or its options. Canaries scored NaN, because other models' coins left them
+    no references on one side, say nothing about the target's coins. Raises ValueError for shapes
+    that differ, members other than 0 and 1, no scored canary, and guesses that are more than the
+    canaries or no whole number. Caveat: whether coins were fair and independent cannot be seen here
     (`check_bernoulli` recognises exact halves in a whole mask).
     """
     if score.ndim != 1 or score.shape != member.shape:
@@ -214,11 +214,11 @@ def one_run(
 
 @lru_cache(256)
 def numbers_tried(canaries: int, alpha: float, delta: float) -> tuple[int, ...]:
-    """Numbers of guesses among which the largest bound at level alpha is taken: no look at scores
-    or coins.
+    """The numbers of guesses whose largest bound is taken, chosen without scores or coins.
 
-    Those of GRID, from the smallest on without the ones that at alpha / (numbers left) certify
-    nothing even if all are right: they could only make the others pay. All canaries are always one.
+    They are the shares of GRID. From the smallest on, numbers are left out that certify nothing at
+    alpha / (numbers left) even if all guesses are right, since they would only weaken the others.
+    All canaries is always one of the numbers.
     """
     numbers = tuple(dict.fromkeys(max(1, round(share * canaries)) for share in GRID))
     while len(numbers) > 1 and not perfect_epsilon(
@@ -229,7 +229,7 @@ def numbers_tried(canaries: int, alpha: float, delta: float) -> tuple[int, ...]:
 
 
 def perfect_epsilon(canaries: int, guesses: int, delta: float, confidence: float) -> float:
-    """`one_run_epsilon` had every guess been right."""
+    """`one_run_epsilon` if every guess were right."""
     test = {"delta": delta, "confidence": confidence}
     return one_run_epsilon(canaries=canaries, guesses=guesses, correct=guesses, **test)
 
@@ -246,9 +246,9 @@ def score_split(attack: Anything, signals: Signals) -> Scores:
     Returns:
         `Scores` of the targets.
 
-    No target is then another's reference. With fewer than 4 models every one is scored against the
-    others (`attacks.score`), and audited alone. What it buys: half of the references are given up
-    for several times the guesses at a larger alpha.
+    No target is then another's reference. It costs half of the references, and gives several times
+    the guesses at a larger alpha. With fewer than 4 models each is scored against the others
+    (`attacks.score`) and audited alone.
     """
     models = signals.shape[0]
     if models < FEWEST_SPLIT:
@@ -266,39 +266,39 @@ def audit(
     attempts: Positive = 1,
     seed: Count = 0,
 ) -> Audit:
-    """The targets of a Bernoulli pool audited: together where none was another's reference
+    """Audit of the targets of a Bernoulli pool: together where none was another's reference
     (`score_split`), else one by one.
 
     Parameters:
         scores: of the targets, members drawn by independent fair coins.
         delta: in [0, 1).
         confidence: 1 - alpha, in (0, 1).
-        attempts: how many attacks, and options of attacks, were tried on these targets before this
-            one was picked; leave none out.
+        attempts: how many attacks, and options of attacks, were tried on these targets, this one
+            included; leave none out.
         seed: of the permutation that breaks ties.
 
     Together: all coins of all targets are the canaries of one audit at alpha / attempts. Trainings
-    that share no randomness are one mechanism; a coin moves one of them only, so that it is as
+    that share no randomness are one mechanism; a coin changes only one of them, so that it is as
     (epsilon, delta)-DP as each is.
 
     One by one: each target is a run of its own at alpha / (targets * attempts), and the largest
     bound counts. Scores may use the other models' coins: given those and the other models' outputs,
-    the target's own are fair and independent. They may not be added up: where each guess looks at
-    the others' coins, all can be right or wrong together.
+    the target's coins are fair and independent. The guesses of several targets may not be added up:
+    since each uses the others' coins, all can be right or wrong together.
 
-    In neither case may a target's own bits enter: its score on one canary must not know whether
-    another was in. The claim that is tested concerns the whole training, whichever target shows it.
+    In neither case may scores use a target's own coins: its score on one canary must not depend on
+    whether another was in. The claim tested concerns the whole training, whichever target shows it.
 
     Returns:
-        An `Audit`, the bound with everything that it rests on.
+        An `Audit`: the bound and the numbers that it rests on.
 
     Raises:
         ValueError: where the mask is visibly no coin design (`check_bernoulli`) or the scores' info
-            says that members were drawn in pairs (two rows of different pairs do not show it), and
-            for attempts that are no whole number from 1 on.
+            says that members were drawn in pairs (which two rows of different pairs do not show),
+            and for attempts that are no whole number from 1 on.
 
-    Caveat: that trainings shared no seed, noise or batches is for whoever ran them to say; pools
-    trained here share none.
+    Caveat: it cannot be seen here whether trainings shared a seed, noise or batches; pools trained
+    by this package do not.
     """
     if scores.info.get("split") == "pairs":
         raise ValueError(

@@ -1,5 +1,5 @@
-"""Outputs of models that were trained elsewhere: one .npz of plain arrays, or a table of one model,
-doubted before it is believed.
+"""Reading and checking outputs of models that were trained elsewhere: one .npz of plain arrays, or
+a table for one model.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ FEWEST = 2  # members, and non-members, of a model
 
 
 class Outputs(NamedTuple):
-    """What a file of outputs held: `images` (N, C, H, W) uint8 or None, names of `classes`, sha256
-    of the file. Of frames of events there are `frames`, one after the other along the channels.
+    """The contents of a file of outputs: `images` (N, C, H, W) uint8 or None, names of `classes`,
+    sha256 of the file. Images of events have `frames`, one after the other along the channels.
     """
 
     signals: Signals
@@ -50,45 +50,44 @@ class Outputs(NamedTuple):
 
 @checked
 def read_outputs(path: PathLike) -> Outputs:
-    """The outputs of models trained anywhere, from an .npz, in which nothing is unpickled, or of
-    one model from a .csv or .tsv.
+    """Outputs of models trained anywhere, from an .npz, in which nothing is unpickled, or of one
+    model from a .csv or .tsv.
 
     Parameters:
-        path: of the .npz, whose arrays are these, or of a table with a row per sample: columns
-            label and member (true or false, 1 or 0), maybe population, and all others the logits of
-            a class each, whose name the column bears.
+        path: of an .npz with the arrays below, or of a table with a row per sample: columns label
+            and member (true or false, 1 or 0), population if there is one, and for each class a
+            column of logits that has its name.
 
     Arrays:
-        logits: (M, N, K) or (M, Q, N, K): before softmax (log-probabilities will do), M models
+        logits: (M, N, K) or (M, Q, N, K), before softmax (log-probabilities are accepted): M models
             queried Q times about N samples.
         labels: (N,) class numbers from 0.
         member: (M, N) bool or 0/1: was the sample in the model's training set?
-        population: optional (N,) bool: samples that no model trained on and no attack is judged by.
+        population: optional (N,) bool, samples that no model trained on and that are not audited.
         classes: optional (K,) names.
-        draws: optional text, what Q holds: dropout, augment, steps or noise (the default).
-        split: optional text, how chance alone drew the members: pairs (complementary halves),
+        draws: optional text, what the Q queries are: dropout, augment, steps or noise (default).
+        split: optional text, how members were drawn at random: pairs (complementary halves),
             bernoulli (independent fair coins) or random (any draw that looked at no sample).
         images: optional (N, H, W), (N, H, W, C), (N, C, H, W) or frames of events (N, T, C, H, W)
-            uint8, shown beside what is found.
+            uint8, shown beside the results.
 
-    `member` may come from complementary halves, coins, or any masks that were drawn at random: only
-    then do non-members show what a member would have looked like outside.
+    `member` must come from complementary halves, coins, or other masks drawn at random: only then
+    do non-members show how a member would look if it had not been trained on.
 
     Returns:
         An `Outputs` of signals, images (N, C, H, W) or None, names of classes, and the file's
-        sha256. What is only suspicious stands in `signals.info["remarks"]`, and by `comparable` on
-        top of the verdict: members' classes no better than chance.
+        sha256. A mere suspicion, members' classes predicted no better than by chance, is in
+        `signals.info["remarks"]`, and `comparable` puts it on top of the verdict.
 
     Raises:
-        ValueError: of one line that says what came, what was wanted and what to do: missing or
-            pickled arrays, swapped axes, NaN, labels out of range, a model without members or
-            without non-members, two models with the same outputs, masks that are visibly not what
-            `split` declares; of any model probabilities or sigmoids; and beyond 6 standard errors
-            an inverted mask and rows of `member` in another order than the models, where a model
-            names its members' classes better than chance.
+        ValueError: for missing or pickled arrays, swapped axes, NaN, labels out of range, a model
+            without members or without non-members, two models with the same outputs, masks that are
+            visibly not what `split` declares; for probabilities or sigmoids of any model; and,
+            beyond 6 standard errors, for an inverted mask and rows of `member` in another order
+            than the models, where a model predicts its members' classes better than by chance.
 
-    Caveat: masks whose samples are in another order than the outputs look like models that do not
-    leak. One split shows too little of how it was drawn: an audited epsilon of one model wants
+    Caveat: if the samples of masks and outputs are in different orders, models look as if they did
+    not leak. One split shows too little of how it was drawn: an audited epsilon of one model needs
     `split`, and without `split` or images no limit is decided.
     """
     path = Path(path)
