@@ -339,7 +339,7 @@ def test_a_worker_with_other_code_or_another_file_system_is_told_so(images, tmp_
         workers.pool_there(order)  # looks again, although it has seen this order
     with pytest.raises(ValueError, match=r"mia_nb is .* install the same version"):
         workers.pool_there(order._replace(version="0"))
-    with pytest.raises(ValueError, match="torch is .* where it is called"):
+    with pytest.raises(ValueError, match=r"torch is .* where it is called"):
         workers.pool_there(order._replace(torch="0"))
     with pytest.raises(ValueError, match="file system that all workers share"):
         workers.pool_there(order._replace(folder=str(tmp_path / "elsewhere")))
