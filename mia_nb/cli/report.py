@@ -17,7 +17,7 @@ from mia_nb.cli.say import say, short
 from mia_nb.cli.status import read_status
 
 REPORT, PROVENANCE = "report.html", "provenance.json"
-SENTENCES = 3  # of a verdict, on a terminal
+SENTENCES = 3  # of a verdict that a terminal shows
 LIBRARIES = (
     "torch",
     "torchvision",
@@ -33,14 +33,15 @@ LIBRARIES = (
 
 
 def verdict_lines(folder: store.Folder) -> list[str]:
-    """The first sentences of a run's verdict, in lines of a terminal; none where it has none."""
+    """The first sentences of a run's verdict, as lines of a terminal; none without a verdict."""
     verdicts = []
     for file in folder.files():
         if file.endswith(".ipynb"):
             verdicts += _verdicts(parse_json(folder.read_bytes(file))["cells"])
     if not verdicts:
         return []
-    _, text = min(verdicts, key=lambda verdict: verdict[0])  # as on top of the report
+    # a verdict cell that is not also a headline comes first, as on top of the report
+    _, text = min(verdicts, key=lambda verdict: verdict[0])
     lines = []
     for line in filter(str.strip, text.splitlines()):
         line = escape.terminal(escape.unmarked(line.lstrip("#* ")))
@@ -52,7 +53,7 @@ def verdict_lines(folder: store.Folder) -> list[str]:
 
 
 def _verdicts(cells: list[dict]) -> list[tuple[bool, str]]:
-    """Texts of cells tagged `verdict`, and of each whether it is the notebook's headline too."""
+    """(whether the cell is also tagged `headline`, text) of every cell tagged `verdict`."""
     verdicts = []
     for cell in cells:
         tags = cell["metadata"].get("tags", [])
@@ -65,7 +66,7 @@ def _verdicts(cells: list[dict]) -> list[tuple[bool, str]]:
 
 
 def report(folder: store.Folder, out: str | Path | None = None) -> Path:
-    """Write the report of a run, from its finished notebooks: `out`, or its own report.html."""
+    """Write the report of a run's finished notebooks to `out`, by default the run's report.html."""
     from mia_nb.report import page
 
     steps = _finished(folder)
@@ -90,7 +91,7 @@ def report(folder: store.Folder, out: str | Path | None = None) -> Path:
 
 
 def report_again(args: Namespace) -> None:
-    """`mia-nb report`: write the report of a run again, by default of the latest one that has a
+    """`mia-nb report`: write a run's report again, by default that of the latest run with a
     finished notebook.
     """
     key, root = args.key, args.results
@@ -98,7 +99,7 @@ def report_again(args: Namespace) -> None:
     if not runs:
         raise ValueError(f"no run in {root} yet; start with: mia-nb run all --preset demo")
     finished = [folder for folder in runs if _finished(folder)]
-    folder = (finished or runs)[-1]
+    folder = (finished or runs)[-1]  # without a finished notebook `report` refuses the run
     try:
         say(os.path.relpath(report(folder, out=args.out)))
     except OSError as error:
@@ -112,12 +113,12 @@ def report_again(args: Namespace) -> None:
 
 
 def _finished(folder: store.Folder) -> list[dict]:
-    """The steps of a run that are done."""
+    """The status entries of a run's steps that are done."""
     return [step for step in read_status(folder) if step["status"] == "done"]
 
 
 def machine_facts() -> dict[str, str]:
-    """What computes here: versions and machine.
+    """Versions of the software, and the machine.
 
     Which device trained a pool stands in the pool's own record.
     """

@@ -25,7 +25,7 @@ from mia_nb.cli.status import STATUS, is_whole, lost_figures, read_status
 from mia_nb.parameters import changed, read_parameters, refuse_values
 from mia_nb.types import Recipe
 
-MOST_LINES = 8  # of notebooks whose figures failed
+MOST_LINES = 8  # printed about notebooks whose figures failed
 
 
 def _workers(args: Namespace) -> list[tuple[str, str]]:
@@ -40,13 +40,15 @@ def _workers(args: Namespace) -> list[tuple[str, str]]:
 
 
 def command(args: Namespace) -> None:
-    """`mia-nb run`: run what was named, and print where its notebooks and its report lie."""
+    """`mia-nb run`: run the named notebook or preset, and print the paths of its notebooks and
+    report.
+    """
     parameters = [*notebooks.given(args.parameter), *_workers(args)]
     folders = notebooks.folders(args.notebooks)
     target, preset = notebooks.resolve(args.notebook, args.preset, folders)
     steps = notebooks.plan(target, preset, parameters, folders)
     if args.estimate:
-        from mia_nb.cli import hours  # brings torch
+        from mia_nb.cli import hours  # imports torch
 
         return hours.estimate(steps)
     name = steps[0].notebook.stem
@@ -70,19 +72,19 @@ def run(
     folder.
 
     The folder's key is a digest of content: parameters, the notebooks' code, the package's code,
-    the files that parameters name. The status of each step (running, done, failed, killed) is kept
-    in status.json. A step in which only figures failed is done; its `error` says which figures, and
-    the next run does it again. The report is there from the first finished notebook on.
+    the files that parameters name. status.json holds the status of each step (running, done,
+    failed, killed). A step in which only figures failed is done; its `error` says which figures,
+    and the next run repeats it. The report is written after every finished notebook.
 
     Parameters:
         name: of the run
         steps: the notebooks with their parameters, in order
         results: folder of results
-        force: run what is done before again
+        force: run steps again that are done
         about: a sentence on top of the report
 
     Raises:
-        ValueError: for bad input, and where another process is running the same.
+        ValueError: for bad input, and where another process is running the same steps.
         Failed: where a notebook did not finish.
     """
     results = Path(results).absolute()
@@ -94,6 +96,7 @@ def run(
     )
     files = _file_names(steps)
     if not force and _is_finished(folder, files):
+        _say_cached(folder, files)
         return folder
     with contextlib.ExitStack() as locks:
         try:
@@ -115,12 +118,13 @@ def _run_what_is_missing(
     files = list(steps)
     record = {}
     if not force and _is_intact(folder, STATUS):
-        record = {step["file"]: step for step in read_status(folder)}
+        record = {entry["file"]: entry for entry in read_status(folder)}
     todo = []
     for file in files:
         if not is_whole(record.get(file, {})) or not _is_intact(folder, file):
             todo.append(file)
     if not todo and _is_finished(folder, files):  # by another process meanwhile
+        _say_cached(folder, files)
         return
     facts = machine_facts()
     if about:
@@ -131,7 +135,7 @@ def _run_what_is_missing(
         if file not in todo:
             say(f"{escape.terminal(file):<22} cached")
             continue
-        record[file] = _run_step(step, file, folder, record, force, overall)
+        _run_step(step, file, folder, record, force, overall)
         _refuse_changed(step, recipe["steps"][number], folder, file)
         overall.left.remove(file)
         page = report(folder)
@@ -142,15 +146,16 @@ def _run_what_is_missing(
 
 
 def _is_finished(folder: store.Folder, files: list[str]) -> bool:
-    """Whether all of a run is there and intact, with a line that says so; nothing is written."""
+    """Whether all of a run is there and intact."""
     if not all(map(folder.intact, [STATUS, REPORT, *files])):
         return False
-    record = {step["file"]: step for step in read_status(folder)}
-    if not all(is_whole(record.get(file, {})) for file in files):
-        return False
-    seconds = sum(record[file]["seconds"] for file in files)
+    record = {entry["file"]: entry for entry in read_status(folder)}
+    return all(is_whole(record.get(file, {})) for file in files)
+
+
+def _say_cached(folder: store.Folder, files: list[str]) -> None:
+    seconds = sum(entry["seconds"] for entry in read_status(folder) if entry["file"] in files)
     say(f"cached: {short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
-    return True
 
 
 def _refuse_parameters(step: Step, results: Path) -> None:
@@ -171,11 +176,11 @@ def _refuse_parameters(step: Step, results: Path) -> None:
 
 def _refuse_unknown_network(recipe: Recipe) -> None:
     """Raise ValueError for a recipe whose network, defense or training does not exist."""
-    from mia_nb import models  # brings torch, which nothing else here waits for
+    from mia_nb import models  # imports torch, which nothing else here needs
     from mia_nb.training.placing import complete
 
     recipe = complete(recipe)
-    # whoever runs the notebook named these builders: they may be imported
+    # the user named these builders: they may be imported
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
     if ":" not in recipe.model and recipe.model not in models.BASES:
         size = {"in_channels": 3, "num_classes": 2, "size": 32, "seed": 0}
@@ -184,8 +189,8 @@ def _refuse_unknown_network(recipe: Recipe) -> None:
 
 def _run_step(
     step: Step, file: str, folder: store.Folder, record: dict, force: bool, overall: Overall
-) -> dict:
-    """Execute one notebook, keeping status.json up to date whatever happens."""
+) -> None:
+    """Execute one notebook, keeping `record` and status.json up to date whatever happens."""
     started = time.monotonic()
     entry = {
         "notebook": step.notebook.stem,
@@ -196,11 +201,10 @@ def _run_step(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
-    def write(status: str, error: str | None = None) -> dict:
-        done = {"status": status, "error": error, "seconds": round(time.monotonic() - started, 2)}
-        record[file] = entry | done
+    def write(status: str, error: str | None = None) -> None:
+        now = {"status": status, "error": error, "seconds": round(time.monotonic() - started, 2)}
+        record[file] = entry | now
         folder.write_json(STATUS, {"steps": list(record.values())})
-        return record[file]
 
     write("running")
     folder.remove(file)
@@ -212,12 +216,12 @@ def _run_step(
             overall=overall,
         )
         folder.add(file)
-        return write("done", "; ".join(lost) or None)
+        write("done", "; ".join(lost) or None)
     except KeyboardInterrupt:
         write("killed", "interrupted")
         raise
     except (ValueError, Failed, OSError) as error:
-        with contextlib.suppress(OSError):  # on a full disk the first complaint is the one to show
+        with contextlib.suppress(OSError):  # on a full disk this fails too: show the first error
             write("killed" if isinstance(error, Killed) else "failed", str(error))
         raise
 
@@ -238,8 +242,8 @@ def _injected_parameters(step: Step, results: Path, force: bool) -> dict:
 
 
 def _refuse_changed(step: Step, entry: dict, folder: store.Folder, file: str) -> None:
-    """Raise ValueError where a file that a parameter names changed while the notebook ran: its
-    results would be stored as those of the file before the change.
+    """Raise ValueError where a file that a parameter names changed while the notebook ran: the
+    results would be stored under the key of the old file.
     """
     for name, value in values_in_key(step.parameters).items():
         before = entry["files"].get(name)
@@ -261,7 +265,7 @@ def _file_names(steps: list[Step]) -> list[str]:
 
 
 def _is_intact(folder: store.Folder, file: str) -> bool:
-    """Finished and unaltered; says so when a recorded file no longer matches its checksum."""
+    """Whether a file is recorded and matches its checksum; prints a line if it does not match."""
     if file not in folder.files():
         return False
     if not folder.intact(file):

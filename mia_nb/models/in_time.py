@@ -1,8 +1,8 @@
 """Networks of spiking neurons over time steps: how images enter, how outputs are read, and how all
 steps run at once.
 
-Time is folded into the batch, (T * B, ...), step by step; what lies before the first spikes runs
-once per image.
+Time is folded into the batch, (T * B, ...): first all samples of step 1, then those of step 2. What
+lies before the first spikes runs once per image.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class InTime(nn.Module):
 
     @property
     def stochastic(self) -> bool:
-        """Whether every call draws new spikes from torch's global generator; a function `encode` is
-        taken not to draw.
+        """Whether every call draws new spikes from torch's global generator; it is assumed that a
+        function `encode` draws none.
         """
         return self.encode == "rate"
 
@@ -101,7 +101,7 @@ class InTime(nn.Module):
             for v in (self.std, self.mean)
         )
         pixels = (x * scale + shift).clamp(0, 1)
-        # else dark pixels would fire after the last step
+        # by default dark pixels would fire after the last step
         fitting = {"normalize": True} if self.encode == "latency" else {}
         options = {**fitting, **self.encode_args}
         try:
@@ -127,15 +127,14 @@ class SNN(InTime):
         net: a traced network of `sites.trace`, or a module of your own that calls `Spike` where it
             used a ReLU.
         timesteps: T, from 1.
-        readout: "mean", "sum" or "last" over time of the last layer, which does not spike; "sum" is
-            "mean" at temperature 1/T and so changes every confidence.
+        readout: how outputs of the last layer, which does not spike, are joined over time: "mean",
+            "sum" or "last". "sum" is "mean" at temperature 1/T and so changes every confidence.
         encode: "constant", "rate" (Bernoulli(x) per step, random), "latency", or a function of x
             that returns (T, B, ...).
-        encode_args: of the encoding. Latency fits its spike times into the T steps unless
+        encode_args: options of the encoding. Latency fits its spike times into the T steps unless
             normalize=False.
-        mean, std: of the images' normalisation, which rate and latency undo, as they need pixels in
-            [0, 1].
-        time_axis: of events: 0 as they are (T, B, C, H, W), or 1 where samples come first,
+        mean, std: of the images' normalisation. Rate and latency need pixels in [0, 1] and undo it.
+        time_axis: the axis of events that is time: 0 for (T, B, C, H, W), or 1 for
             (B, T, C, H, W), as loaders of event data and audits give them. It may be set later too.
         frames: T where the input is (B, T * C, H, W), frames of events one after the other as in
             `Images`; 1 for images.
@@ -180,37 +179,41 @@ class SNN(InTime):
                 " with fold=False"
             )
         events = self.events(x)
-        if not self.fold:
-            mem: dict[str, Tensor] = {}
-            step = _Step(self.net, mem)
-            inputs = [x] * self.timesteps if events is None else events
-            return torch.stack([step.run(events_now, 1, False) for events_now in inputs])
+        return self._folded(x, events) if self.fold else self._step_by_step(x, events)
+
+    def _folded(self, x: Tensor, events: Tensor | None) -> Tensor:
+        """All steps in one call of the network, whose arguments `sites.trace` describes."""
         static = events is None
         rows = x if static else events.flatten(0, 1)
         return self.net(rows, self.timesteps, static).unflatten(0, (self.timesteps, -1))
 
+    def _step_by_step(self, x: Tensor, events: Tensor | None) -> Tensor:
+        """One run of the network per step."""
+        step = _Step(self.net)
+        inputs = [x] * self.timesteps if events is None else events
+        return torch.stack([step.run(input_now, 1, False) for input_now in inputs])
+
 
 def _hooked_by_opacus(net: nn.Module) -> bool:
-    """Whether per-sample gradients are collected here, be the network the wrapped module or a part
-    of it.
-    """
+    """Whether Opacus collects per-sample gradients of this network or of one of its parts."""
     hooks = (hook for part in net.modules() for hook in part._forward_hooks.values())
     return any((getattr(hook, "__module__", None) or "").startswith("opacus.") for hook in hooks)
 
 
 class _Step(fx.Interpreter):
-    """One time step; the potentials live in `mem`, which the caller drops after the last step."""
+    """Runs one time step per call of `run`, and keeps the potentials for the next step."""
 
-    def __init__(self, net: fx.GraphModule, mem: dict[str, Tensor]) -> None:
+    def __init__(self, net: fx.GraphModule) -> None:
         super().__init__(net)
-        self.mem = mem
+        self.mem: dict[str, Tensor] = {}
 
     def run_node(self, node: fx.Node) -> Any:
-        """One operation; at a site, the spikes from the potential that the last step left."""
+        """One operation; a site spikes from the potential that the last step left."""
         spike = self.fetch_attr(node.target) if node.op == "call_module" else None
         if not isinstance(spike, Spike):
             return super().run_node(node)
-        x = self.fetch_args_kwargs_from_env(node)[0][0]
+        args, _ = self.fetch_args_kwargs_from_env(node)
+        x = args[0]
         options = dict(spike.options)
         theta, u0, amplitude = neurons.placed(
             x[None], spike.theta, spike.u0, options.pop("amplitude")
@@ -230,7 +233,7 @@ def _check_time_axis(time_axis: int) -> None:
 
 
 def _time_first(x: Tensor, timesteps: int, time_axis: int) -> Tensor:
-    """Events (T, B, ...) from five axes of which `time_axis` is time."""
+    """Events (T, B, ...) from (T, B, C, H, W) at `time_axis` 0, or (B, T, C, H, W) at 1."""
     _check_time_axis(time_axis)
     steps = x.shape[time_axis]
     other = x.shape[1 - time_axis]
@@ -244,8 +247,8 @@ def _time_first(x: Tensor, timesteps: int, time_axis: int) -> Tensor:
 
 
 def read_out(steps: Tensor, readout: str) -> Tensor:
-    """(T, B, K) -> (B, K); under autocast in float32, since a mean in half precision would tie
-    outputs that differ.
+    """(T, B, K) -> (B, K); under autocast in float32, since a mean in half precision would make
+    outputs equal that differ.
     """
     if torch.is_autocast_enabled(steps.device.type):
         steps = steps.float()
@@ -255,8 +258,8 @@ def read_out(steps: Tensor, readout: str) -> Tensor:
 
 
 def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
-    """(T, B, K) -> (T, B, K): what the readout says after the first t steps; the last row is the
-    network's output.
+    """(T, B, K) -> (T, B, K): the readout after each number of steps; the last row is the network's
+    output.
     """
     if readout == "last":
         return steps
@@ -268,14 +271,12 @@ def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
 
 
 def retime(snn: SNN, timesteps: int) -> SNN:
-    """The same weights and thresholds over another number of steps; a shallow copy that shares
-    them.
-    """
+    """A shallow copy over another number of steps, which shares weights and thresholds."""
     return _copy(snn, timesteps=whole("timesteps", timesteps), report=None)
 
 
 def folded(snn: SNN) -> SNN:
-    """The same network, all time steps in one call of each layer."""
+    """A shallow copy that runs all time steps in one call of each layer."""
     return _copy(snn, fold=True)
 
 

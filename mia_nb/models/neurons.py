@@ -126,8 +126,8 @@ def transformed() -> bool:
 def fire(v: Tensor, theta: Tensor, amplitude: Tensor, surrogate: Surrogate) -> Tensor:
     """H(v) with the surrogate as its derivative; fires at v = 0.
 
-    Written as H(v) + (v - stop(v)) g(stop(v)) and not as a custom autograd function, whose gradient
-    is lost without a word when a vmapped forward is compiled. First derivatives only.
+    Written as H(v) + (v - stop(v)) g(stop(v)), since the gradient of a custom autograd function is
+    silently lost when a vmapped forward is compiled. First derivatives only.
     """
     spk = (v >= 0).to(v.dtype)
     if not torch.is_grad_enabled():
@@ -146,10 +146,11 @@ def step(
     surrogate: Surrogate = boxcar,
     detach_reset: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One time step: (out, mem after the reset, mem before it); arguments as in `multistep`, from
-    `placed`.
+    """One time step: (out, mem after the reset, mem before it).
+
+    Arguments are those of `multistep`; theta, amplitude and the first mem come from `placed`.
     """
-    # a number would take the dtype of x
+    # x is cast, since a mem without axes would not widen the sum
     charged = (mem if beta == 1 else beta * mem) + x.to(theta.dtype)
     spk = fire(charged - theta, theta, amplitude, surrogate)
     back = spk.detach() if detach_reset else spk
@@ -169,17 +170,17 @@ def multistep(
     detach_reset: bool = True,
     return_mem: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Integrate and fire over x (T, B, ...): out (T, B, ...) in x's dtype, with return_mem also the
-    potentials before reset.
+    """Integrate and fire over x (T, B, ...): returns out (T, B, ...) in x's dtype; with return_mem
+    also the potentials before reset.
 
         mem = u0;  for each t:  mem = beta mem + x[t];  spk = H(mem - theta);  out[t] = amplitude
         spk; mem = mem - theta spk (reset "soft")  or  mem (1 - spk) (reset "hard")
 
-    beta = 1 is IF, below LIF. theta > 0 and u0: numbers, or (C,) for x (T, B, C, ...). amplitude
-    None means theta, as in conversion. detach_reset: no gradient through the spike in the reset
-    (False as in the code of LocalZO). The potential has theta's dtype where that is the wider one.
-    Fires on mem = theta, where snntorch does not; the residual decays, while snntorch subtracts
-    theta after the decay: another neuron for beta < 1.
+    beta = 1 is an IF neuron, beta < 1 a LIF neuron. theta > 0 and u0: numbers, or (C,) for x
+    (T, B, C, ...). amplitude None means theta, as in conversion. detach_reset: no gradient through
+    the spike in the reset (False as in the code of LocalZO). The potential has theta's dtype where
+    that is the wider one. Neurons of snntorch differ: they do not fire on mem = theta, and for beta
+    < 1 they subtract theta after the decay, while here the residual decays.
     """
     one_of("reset", reset, RESETS)
     theta, u0, amplitude = placed(x, theta, u0, amplitude)
@@ -202,41 +203,45 @@ def multistep(
 def placed(
     x: Tensor, theta: Tensor | float, u0: Tensor | float, amplitude: Tensor | float | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers or (C,) as tensors that broadcast to x[t] (B, C, ...), in the wider dtype of x and
-    theta.
+    """theta, u0 and amplitude, numbers or (C,), as tensors that broadcast to x[t] (B, C, ...), in
+    the wider dtype of x and theta.
     """
-    wide = torch.promote_types(x.dtype, theta.dtype) if isinstance(theta, Tensor) else x.dtype
-    values = (
-        v if isinstance(v, Tensor) else torch.full((), v, device=x.device)  # waits for nothing
-        for v in (theta, u0, theta if amplitude is None else amplitude)
-    )
-    return tuple((v.view(-1, *[1] * (x.ndim - 3)) if v.ndim == 1 else v).to(wide) for v in values)
+    dtype = torch.promote_types(x.dtype, theta.dtype) if isinstance(theta, Tensor) else x.dtype
+
+    def as_tensor(value: Tensor | float) -> Tensor:
+        if not isinstance(value, Tensor):
+            value = torch.full((), value, device=x.device)  # no copy that waits for the device
+        elif value.ndim == 1:
+            value = value.view(-1, *[1] * (x.ndim - 3))
+        return value.to(dtype)
+
+    return as_tensor(theta), as_tensor(u0), as_tensor(theta if amplitude is None else amplitude)
 
 
 def _in_place(
     x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, beta: float, reset: str
 ) -> Tensor:
-    """`multistep` bit by bit where nobody wants a gradient: a third of the passes over memory."""
-    out = _room(x)
+    """`multistep` without a gradient: the same bits in a third of the passes over memory."""
+    out = _empty_outputs(x)
     mem = torch.empty_like(x[0], dtype=theta.dtype).copy_(u0)
-    # kernels that mix dtypes are slow: spikes narrower than the potential are rounded at the end
-    wide = torch.empty_like(mem) if out.dtype != mem.dtype else None
+    # kernels that mix dtypes are slow: where dtypes differ, spikes are computed in the potential's
+    buffer = torch.empty_like(mem) if out.dtype != mem.dtype else None
     for x_t, out_t in zip(x, out, strict=True):
-        spk = out_t if wide is None else wide
+        spk = out_t if buffer is None else buffer
         if beta != 1:
             mem.mul_(beta)
         mem.add_(x_t)
         torch.ge(mem, theta, out=spk)
         mem.addcmul_(theta if reset == "soft" else mem, spk, value=-1)
         spk.mul_(amplitude)
-        if wide is not None:
-            out_t.copy_(wide)
+        if buffer is not None:
+            out_t.copy_(buffer)
     return out
 
 
-def _room(x: Tensor) -> Tensor:
-    """Memory (T, B, ...) for the outputs of x, in the memory order of its steps."""
+def _empty_outputs(x: Tensor) -> Tensor:
+    """An empty tensor (T, B, ...) for the outputs of x, in the memory order of its steps."""
     order = sorted(range(x.ndim - 1), key=x[0].stride, reverse=True)  # keeps channels last
     size = (len(x) * x.shape[1], *x.shape[2:])
-    room = torch.empty_permuted(size, order, dtype=x.dtype, device=x.device)
-    return room.unflatten(0, x.shape[:2])
+    outputs = torch.empty_permuted(size, order, dtype=x.dtype, device=x.device)
+    return outputs.unflatten(0, x.shape[:2])

@@ -1,4 +1,4 @@
-"""Networks of other libraries' neurons, which keep a state from call to call, over time steps."""
+"""Networks, over time steps, of other libraries' neurons, which keep a state from call to call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mia_nb.checks import known_options
 from mia_nb.models import neurons
 from mia_nb.models.in_time import InTime, Presentation
 
-STATE_SAMPLES = 32  # on which it is tried whether a network's state is cleared
+STATE_SAMPLES = 32  # how many samples test whether a network's state is cleared
 # methods by which modules drop their state: SpikingJelly, snntorch, Keras
 RESETS = ("reset", "reset_state", "reset_states", "reset_mem", "reset_hidden")
 
@@ -29,19 +29,19 @@ class Stepwise(InTime):
             batches: its membranes would carry one batch into the next, and scores would depend on
             the order of the queries.
         timesteps: T, from 1.
-        output: the entry of a tuple that the logits are.
+        output: the index of the logits where the network returns a tuple.
         readout, encode, encode_args, mean, std, time_axis, frames: as in `SNN`.
 
     Every state tensor of every snntorch neuron of this network is dropped. Other modules are
-    cleared by what they have of reset(), reset_state(), reset_states(), reset_mem() and
-    reset_hidden(), where that wants no argument. On the first batch the network is tried: the same
+    cleared by their methods reset(), reset_state(), reset_states(), reset_mem() and reset_hidden(),
+    where they have them and these want no argument. The first batch tests the network: the same
     samples must give the same outputs twice.
 
-    snntorch keeps a list of all neurons, by which snntorch.utils.reset finds them. Those of this
-    network stay in it, but are not kept alive by it.
+    snntorch keeps a list of all neurons, by which snntorch.utils.reset finds them. The neurons of
+    this network stay in the list, but the list does not keep them alive.
 
     Raises:
-        ValueError: on the first batch, for a network whose state is not cleared so.
+        ValueError: on the first batch, for a network whose state these methods do not clear.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Stepwise(InTime):
         _listed_weakly(net)
         self.net = net
         self.output = output
-        self.fault: str | None = None  # found on the first batch
+        self.fault: str | None = None  # None before the first batch, "" if the test passed
 
     def steps(self, x: Tensor) -> Tensor:
         """(T, B, K) outputs, one call of the network a step."""
         events = self.events(x)
         inputs = [x] * self.timesteps if events is None else events
-        # once, as what is kept may settle
+        # tested on the first batch only: a state that is kept may settle later
         if self.fault is None and not _captured():
             self.fault = self._fault([step[:STATE_SAMPLES] for step in inputs])
         if self.fault:
@@ -79,23 +79,18 @@ class Stepwise(InTime):
         return torch.stack([out[self.output] if isinstance(out, tuple) else out for out in outputs])
 
     def clear(self) -> None:
-        """Drop every neuron's state: snntorch keeps it in buffers that it leaves out of the state
-        dictionary.
-        """
+        """Drop every neuron's state."""
         from snntorch import SpikingNeuron
 
         for part in self.net.modules():
             if isinstance(part, SpikingNeuron):
-                getattr(part, "reset_mem", lambda: None)()  # DeltaLeaky keeps plain attributes
-                for name in part._non_persistent_buffers_set:
-                    if (state := getattr(part, name)) is not None:
-                        setattr(part, name, torch.zeros(0, device=state.device))
+                _clear_snntorch(part)
             elif not type(part).__module__.startswith("torch.nn."):
                 _reset(part)
 
     def _fault(self, inputs: list[Tensor]) -> str:
-        """What to say of a network that answers the same samples otherwise a second time; "" of any
-        other.
+        """The complaint about a network that answers the same samples differently the second time,
+        else "".
         """
         outputs = []
         for _ in range(2):
@@ -112,8 +107,8 @@ class Stepwise(InTime):
 
 
 def _listed_weakly(net: nn.Module) -> None:
-    """Let snntorch's list of all neurons hold those of this network by weak references, which its
-    functions take for the neurons: the list alone would keep every model of a pool alive.
+    """Replace this network's neurons in snntorch's list of all neurons by weak proxies, which
+    snntorch's functions accept: the list would keep every model of a pool alive.
     """
     from snntorch import SpikingNeuron
 
@@ -129,12 +124,22 @@ def _listed_weakly(net: nn.Module) -> None:
 
 
 def _captured() -> bool:
-    """Whether nothing may be looked at now: under torch.func, while torch compiles, or in a CUDA
+    """Whether values cannot be read now: under torch.func, while torch compiles, or in a CUDA
     graph.
     """
     if neurons.transformed() or torch.compiler.is_compiling():
         return True
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _clear_snntorch(neuron: nn.Module) -> None:
+    """Drop a neuron's state, which snntorch keeps in buffers outside of the state dictionary."""
+    if hasattr(neuron, "reset_mem"):
+        neuron.reset_mem()  # DeltaLeaky keeps its state in plain attributes
+    for name in neuron._non_persistent_buffers_set:
+        state = getattr(neuron, name)
+        if state is not None:
+            setattr(neuron, name, torch.zeros(0, device=state.device))
 
 
 def _reset(part: nn.Module) -> None:
