@@ -46,7 +46,7 @@ __all__ = [
     "watched",
 ]
 
-SMALLEST = 8  # pixels; below, the strides of every named model leave a single pixel early
+SMALLEST = 8  # pixels; in smaller images the strides of named models soon leave a single pixel
 
 
 def build(
@@ -66,32 +66,31 @@ def build(
 
     Parameters:
         model: a key of MODELS, or "package.module:function" of a builder of your own: an nn.Module
-            class, or a function or class of a module that uses torch and is no part of Python or
-            torch.
+            class, or a function or class of a module that uses torch and belongs neither to Python
+            nor to torch.
         model_args: its options. A builder of your own also gets those of in_channels, num_classes,
-            size = (H, W), mean and std that its signature names; builders of torchvision.models get
-            num_classes as they come.
-        in_channels: channels of an image, those of all frames where it has several.
+            size = (H, W), mean and std that its signature names; builders of torchvision.models
+            get num_classes in any case.
+        in_channels: channels of an image; of several frames, the channels of all of them.
         num_classes: how many logits there are.
         size: of the images, a number or (H, W).
-        seed: the weights depend on it only: torch's global generator is set for the call and left
-            as it was found.
+        seed: decides the weights. torch's global generator is set for the call and then restored.
         dtype: the module is built in float32, then cast.
         mean, std: of the normalisation that the input went through.
-        frames: of events, which lie one after the other along the channels (`Images.frames`); a
-            builder that names it gets it where there are several. Spiking networks see one at each
-            step, others all of them as channels of one image.
+        frames: number of frames of events, which lie one after the other along the channels
+            (`Images.frames`). A builder whose signature names it gets a number above 1. Spiking
+            networks see one frame per step, others see all frames as channels of one image.
 
     Raises:
-        ValueError: of one line for an unknown name, a builder that is none or cannot be imported or
-            called, and a result that is no module.
+        ValueError: of one line for an unknown name, for what is no builder or cannot be imported or
+            called, and for a result that is no module.
 
-    Caveat: this imports and calls what it is told to. A recipe that was read from a folder names
-    only what `check_allowed` lets through.
+    Caveat: this imports and calls any builder. `check_allowed` restricts the builders that a recipe
+    read from a folder may name.
     """
     builder = find(model)
     height, width = (size, size) if isinstance(size, int) else size
-    # else the base says it
+    # where a model has a base, building the base checks it
     if model in MODELS and model not in BASES and min(height, width) < SMALLEST:
         raise ValueError(
             f"{model} wants images of {SMALLEST}x{SMALLEST} pixels or more; these are"
@@ -132,12 +131,12 @@ def build_base(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> nn.Module:
-    """The network that another one is made of, built inside the builder of that one: its weights
-    are those that it has alone under the same seed.
+    """Build the base of another network, inside that network's builder: the base has the weights
+    that it would have alone under the same seed.
 
     Parameters:
         base, base_args: `model` and `model_args` of `build`.
-        in_channels, num_classes, size, mean, std: as there.
+        in_channels, num_classes, size, mean, std: as for `build`.
     """
     return build(
         base,
@@ -154,8 +153,8 @@ def build_base(
 def _arguments(
     model: str, builder: Callable, model_args: dict[str, Any], offered: dict[str, Any]
 ) -> dict[str, Any]:
-    """What a builder is called with: of what is offered that which it names, then its options;
-    ValueError for an option that it does not take.
+    """The arguments of a builder: the offered ones that it names, then its options; ValueError for
+    an option that it does not take.
     """
     args = {**FORMS.get(model, {}), **model_args}
     names, takes_any = _names_of_arguments(builder)
@@ -172,8 +171,8 @@ def _arguments(
 
 
 def _names_of_arguments(builder: Callable) -> tuple[list[str], bool]:
-    """Names of the arguments that a builder takes, those that its **options take among them where
-    its `option_names` lists them; whether it takes any other name too.
+    """Names of the arguments that a builder takes, with those of its **options where its
+    `option_names` lists them; and whether it takes any other name too.
     """
     names = []
     takes_any = False
@@ -189,8 +188,8 @@ def _names_of_arguments(builder: Callable) -> tuple[list[str], bool]:
 
 
 def _option_names(builder: Callable) -> Sequence[str] | None:
-    """`option_names` of a builder; of a class, those that stand beside the __init__ that it runs,
-    since a subclass with an __init__ of its own may take other options.
+    """`option_names` of a builder; for a class, those of the class that defines its __init__, since
+    a subclass with an __init__ of its own may take other options.
     """
     if inspect.isclass(builder):
         builder = next(kind for kind in builder.__mro__ if "__init__" in vars(kind))

@@ -1,5 +1,5 @@
 """A network whose features pass through one clipped stochastic differential equation of few
-channels: what is drawn there can be stored in place of a record (`training.train_private`).
+channels: its noisy states can be stored in place of records (`training.train_private`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Bottleneck(nn.Module):
 
     Parameters:
         in_channels, num_classes, size, mean, std: as for `models.build`.
-        base: the network whose features are taken, a name or an own one with a linear `head`.
+        base: the network whose features are taken, by name or your own, with a linear `head`.
         base_args: its options.
         channels: of the state.
-        clip: largest norm of the state that enters the block; None: any.
-        lipschitz: bound of the drift; None: none.
+        clip: largest norm of the state that enters the block; None: no limit.
+        lipschitz: Lipschitz bound of the drift; None: no bound.
         k: standard deviation of the noise of a step.
         noise_eval: whether queries are answered with noise.
         **flow: further options of `neural_de.FlowBlock`.
@@ -82,8 +82,8 @@ class Bottleneck(nn.Module):
 
 @torch.no_grad()
 def only_centres(conv: nn.Conv2d) -> None:
-    """Set a kernel's weights off its centre to 0: on a state of one pixel they see none of it, and
-    the certified norm would count them.
+    """Set a kernel's weights off its centre to 0: they see nothing of a state of one pixel, but the
+    certified norm would count them.
     """
     centre = conv.weight[..., 1:2, 1:2].clone()
     conv.weight.zero_()

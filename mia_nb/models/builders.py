@@ -1,4 +1,6 @@
-"""Builders of networks from outside of this package: which may be called, and their code."""
+"""Builders of networks from outside of this package: which may be called, and a digest of their
+code.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,17 @@ from mia_nb.models.modules import first_line
 from mia_nb.models.registry import MODELS, PLACES, builders_of
 
 LIBRARIES = ("torchvision", "snntorch")  # whose networks any recipe may name
-# modules of which this process, and those that it starts, take networks of stored pools; names
-# with commas between them
+# environment variable: modules, separated by commas, that may build networks of stored pools in
+# this process and those that it starts
 ALLOWED = "MIA_NB_BUILDERS"
-# no module of these is imported for a network, whoever names it
+# packages whose modules are never imported to build a network
 NO_BUILDERS = sys.stdlib_module_names | {"torch"}
-# a builder: its code when it was first seen, by the name that it was called by
+# {builder: {name it was called by: digest of its code when it was first seen}}
 _CODE: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def find(model: str) -> Callable[..., nn.Module]:
-    """The builder of a model by name; ValueError where there is none."""
+    """The builder of a model by name; ValueError if there is none."""
     place, _, name = MODELS.get(model, model).partition(":")
     if not name:
         near = hint(model, MODELS)
@@ -61,7 +63,7 @@ def find(model: str) -> Callable[..., nn.Module]:
 
 
 def _foreign(place: str) -> str:
-    """What a module is part of that has no builders; "" where it may have some."""
+    """The library without builders that a module is part of; "" where it may have some."""
     top = place.partition(".")[0]
     if top in NO_BUILDERS:
         return "Python or torch"
@@ -71,7 +73,7 @@ def _foreign(place: str) -> str:
 
 
 def _builds(builder: object) -> bool:
-    """An nn.Module class, or a function or class defined where something comes from torch."""
+    """Whether this is an nn.Module class, or a function or class of a module that uses torch."""
     if inspect.isclass(builder) and issubclass(builder, nn.Module):
         return True
     home = getattr(builder, "__module__", None) or ""
@@ -87,8 +89,8 @@ def _builds(builder: object) -> bool:
 
 
 def _beside_networks(builder: Callable) -> bool:
-    """Whether a function or class of an installed package stands where that defines networks: of
-    all that uses torch (savers, loaders, trainers) only this is called.
+    """Whether a function or class of an installed package is defined in a module that defines
+    networks: other code that uses torch (savers, loaders, trainers) is not called.
     """
     home = getattr(builder, "__module__", None) or ""
     if not installed(home) or home.startswith("torchvision.models") or home in PLACES:
@@ -100,15 +102,15 @@ def _beside_networks(builder: Callable) -> bool:
 
 
 def source(model: str, model_args: dict | None = None) -> str:
-    """sha256 of the code of a builder of your own, "" for named models and where there is no file.
+    """sha256 of the code of a builder of your own; "" for named models.
 
     Parameters:
         model: as for `build`.
-        model_args: its options; of a spiking ("snn") or replaced network the code is that of
+        model_args: its options; for a spiking ("snn") or replaced network the code is that of
             "base".
 
-    The code is its module's file, or every .py file of the package that it is in; of an installed
-    package, which has a version, the module alone.
+    The code is its module's file, or every .py file of its package. For an installed package, which
+    has a version, it is the module's file alone.
 
     Caveat: what a module outside of any package imports is not seen.
     """
@@ -118,7 +120,7 @@ def source(model: str, model_args: dict | None = None) -> str:
     builder = find(names[0])
     place = names[0].partition(":")[0]
     if place == "__main__":
-        # a cell, whose file is the kernel's, or a script with globals of its own
+        # a notebook cell, which has no file of its own, or a script
         return _code_in_memory(names[0], builder)
     code = _code_in_files(names[0], builder)
     if _CODE.setdefault(builder, {}).setdefault(names[0], code) != code:
@@ -158,11 +160,10 @@ def _code_in_files(model: str, builder: Callable) -> str:
 
 
 def allow(*modules: str) -> None:
-    """Take networks of stored pools from these modules too, in this process and those it starts.
+    """Let these modules build networks of stored pools too, in this process and those it starts.
 
     Parameters:
-        modules: names of modules or packages, or "module:function" of a builder, whose module it
-            is.
+        modules: names of modules or packages, or "module:function" for the module of a builder.
     """
     names = [name for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
     names += [module.partition(":")[0] for module in modules]
@@ -171,15 +172,15 @@ def allow(*modules: str) -> None:
 
 
 def check_allowed(model: str, model_args: dict | None, what: str) -> None:
-    """ValueError where a recipe that was read from a folder names a builder that nobody here did.
+    """ValueError where a recipe that was read from a folder names a builder that is not allowed.
 
     Parameters:
         model, model_args: of the recipe.
         what: whose recipe it is.
 
-    Allowed are the networks of this package, torchvision and snntorch, of the script or notebook
-    itself, of modules of your own that are imported already, and of those that `allow`, the
-    environment variable MIA_NB_BUILDERS or --allow names. Nothing is imported to find out.
+    Allowed are builders of this package, torchvision and snntorch, of the script or notebook
+    itself, of your own modules that are already imported, and of modules named by `allow`, the
+    environment variable MIA_NB_BUILDERS or --allow. This check imports nothing.
     """
     for builder in builders_of(model, model_args):
         place = builder.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Weights as training programs leave them: plain state dictionaries, and what wraps these."""
+"""Weights as training programs save them: state dictionaries, plain or inside checkpoints."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from mia_nb import escape
 HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights")
 # what DataParallel, torch.compile and Lightning put before the names of weights
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # torch writes its messages in bold
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # torch prints its messages in bold
 SHOWN = 3  # names in a message
 
 
 def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
-    """The module with the weights of a file.
+    """Load the weights of a file into a module.
 
     Parameters:
         module: the network, whose weights are replaced.
-        path: of a .safetensors file, or of what `torch.save` wrote: a state dictionary, or a
+        path: of a .safetensors file, or of a file of `torch.save`: a state dictionary, or a
             checkpoint that holds one under a usual name (`state_dict`, `model_state_dict`, `model`
-            ...). What DataParallel, torch.compile and Lightning put before each name is taken off.
+            ...). Prefixes that DataParallel, torch.compile and Lightning add to names are removed.
 
     Returns:
         The module itself.
 
     Raises:
         ValueError: of one line for a file that cannot be read without executing code from it, and
-            for weights of other names or shapes: which, and how many.
+            for weights of other names or shapes: which ones, and how many.
     """
     path = Path(path)
     if not path.is_file():
@@ -80,7 +80,7 @@ def read_checkpoint(path: Path) -> Mapping:
 
 
 def candidates(content: Mapping) -> Iterator[dict[str, Tensor]]:
-    """State dictionaries that a checkpoint may mean, with and without what comes before names."""
+    """State dictionaries that a checkpoint may hold, with and without the prefixes of names."""
     places = [content]
     places += [content[name] for name in HOLDERS if isinstance(content.get(name), Mapping)]
     for place in places:
@@ -88,7 +88,7 @@ def candidates(content: Mapping) -> Iterator[dict[str, Tensor]]:
         if not state or not all(isinstance(value, Tensor) for value in state.values()):
             continue
         yield state
-        for _ in range(len(PREFIXES)):  # compiled networks in DataParallel have two
+        for _ in range(len(PREFIXES)):  # compiled networks in DataParallel have two prefixes
             prefix = next((p for p in PREFIXES if all(k.startswith(p) for k in state)), None)
             if prefix is None:
                 break
@@ -97,7 +97,7 @@ def candidates(content: Mapping) -> Iterator[dict[str, Tensor]]:
 
 
 def other_shapes(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
-    """What to say of weights that have other shapes; "" where none has."""
+    """A message about weights of other shapes than wanted; "" if there are none."""
     differing = [name for name in wanted if state[name].shape != wanted[name].shape]
     if not differing:
         return ""
@@ -110,7 +110,7 @@ def other_shapes(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
 
 
 def other_names(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
-    """What to say of weights that have other names."""
+    """A message about weights of other names than wanted."""
     missing = [name for name in wanted if name not in state]
     unknown = [name for name in state if name not in wanted]
     parts = []
@@ -122,5 +122,5 @@ def other_names(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """The first few names."""
+    """The first few names, as text."""
     return ", ".join(map(escape.terminal, names[:SHOWN])) + ", ..." * (len(names) > SHOWN)

@@ -1,9 +1,8 @@
 """Convolutional classifiers of the membership literature, from 8x8 upwards, grey or colour.
 
-Written so that one definition serves every use: traceable by torch.fx (each ReLU is one call site),
-and usable under torch.func.vmap with parameters and BatchNorm statistics stacked along a model
-axis. Hence the mean over the last two axes in place of adaptive pooling, which falls into a slow
-per-sample path there.
+One definition serves every use: torch.fx can trace it (each ReLU is one call site), and it runs
+under torch.func.vmap with parameters and BatchNorm statistics stacked along a model axis. That is
+why it takes the mean over the last two axes: adaptive pooling is slow under vmap, sample by sample.
 """
 
 from __future__ import annotations

@@ -22,18 +22,18 @@ ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
 POOLINGS = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
 FIRST_LAYERS = ("whitening", "learned")
 PATCH = 2  # side of the patches that the first layer whitens, in pixels
-MOMENTUM = 0.4  # of BatchNorm's running statistics: a training has few steps
+MOMENTUM = 0.4  # of BatchNorm's running statistics; larger than usual, as training has few steps
 FRESH = 1 / 16  # about the size of a fresh network's logits
-FLOOR = 5e-4  # added to the variance of a direction, so that noise is not blown up
+FLOOR = 5e-4  # added to the variance of a direction, so that whitening does not amplify noise
 
 
 class FastNet(nn.Module):
     """Whitening 2x2 convolution, then groups of two 3x3 convolutions of w, 4w and 4w channels;
     average; linear.
 
-    (B, in_channels, H, W) -> (B, num_classes) logits. In a group: convolution, pooling by 2, norm,
-    activation, convolution, norm, activation. Where the image has shrunk to one pixel, the pooling
-    is left out. 1,971,000 trained parameters at w = 64 and 10 classes, 497,000 at w = 32.
+    (B, in_channels, H, W) -> (B, num_classes) logits. A group is: convolution, pooling by 2, norm,
+    activation, convolution, norm, activation. Feature maps of one pixel are not pooled. 1,971,000
+    trained parameters at w = 64 and 10 classes, 497,000 at w = 32.
 
     Parameters:
         in_channels: channels of an image.
@@ -82,7 +82,7 @@ class FastNet(nn.Module):
             groups.append(nn.Sequential(*layers))
         self.groups = nn.ModuleList(groups)
         self.head = nn.Linear(4 * width, num_classes, bias=False)
-        # whatever the width, logits of a fresh network are small, and one learning rate fits
+        # logits of a fresh network are equally small at every width, so one learning rate fits
         self.head.weight.data /= self.head.weight.data.std()
         self.scale = FRESH / (4 * width) ** 0.5
 
@@ -108,7 +108,7 @@ def norm(channels: int) -> nn.BatchNorm2d:
 
 
 def whitened(module: nn.Module) -> list[nn.Conv2d]:
-    """The layers of a network that `whiten` computes from training images; of most there are
+    """The layers of a network that `whiten` computes from training images; most networks have
     none.
     """
     return [layer for layer in module.modules() if getattr(layer, "whitening", False)]

@@ -1,4 +1,4 @@
-"""What is asked of any network: whether it gives logits, in which mode it runs, what it does."""
+"""Checks, modes and hooks for any network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from mia_nb.data import normalise
 from mia_nb.types import Images
 
-# layers that drop some of their input in train mode, and pass all of it on in eval mode
+# layers that drop some of their input in train mode and none in eval mode
 DROPOUT = (
     nn.Dropout,
     nn.Dropout1d,
@@ -27,7 +27,7 @@ DROPOUT = (
 
 def timesteps(module: nn.Module) -> int | None:
     """T of a spiking network, a module with `timesteps` whose forward(x, per_step=True) gives (T,
-    B, K); None of any other.
+    B, K); None for any other network.
     """
     count = getattr(module, "timesteps", None)
     if count is None or "per_step" not in inspect.signature(module.forward).parameters:
@@ -39,9 +39,9 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
     """The module itself, if two of the images give outputs of shape (2, num_classes).
 
     Parameters:
-        module: in any mode; runs in eval mode without gradient, so neither BatchNorm statistics nor
-            the module's mode change.
-        images: whose classes are counted.
+        module: in any mode; it runs in eval mode without gradient, so neither BatchNorm statistics
+            nor the module's mode change.
+        images: they give the number of classes.
 
     Raises:
         ValueError: of one line, where the module fails or its outputs are of another shape.
@@ -71,12 +71,11 @@ def _two_images(module: nn.Module, images: Images) -> torch.Tensor:
 
 
 def main_logits(output: Any) -> torch.Tensor:
-    """The logits among what a network gives in training mode.
+    """The logits in a network's output in training mode.
 
     Parameters:
-        output: of the network: logits, or a record whose field `logits` they are, as torchvision's
-            googlenet and inception_v3 give it with the logits of their auxiliary heads, which no
-            loss looks at here.
+        output: logits, or a record with a field `logits`. torchvision's googlenet and inception_v3
+            give such a record, which also holds the logits of auxiliary heads; they are ignored.
     """
     return output if isinstance(output, torch.Tensor) else getattr(output, "logits", output)
 
@@ -86,8 +85,8 @@ def check_training(module: nn.Module, images: Images) -> None:
     training mode.
 
     Parameters:
-        module: runs in training mode without gradient; its mode and buffers are left as they were.
-        images: whose classes are counted.
+        module: runs in training mode without gradient; its mode and buffers are restored.
+        images: they give the number of classes.
     """
     probe = _two_images(module, images)
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
@@ -114,7 +113,7 @@ def check_training(module: nn.Module, images: Images) -> None:
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode without gradient; modes are left as found, part by part."""
+    """Eval mode without gradient; the mode of each part is restored at the end."""
     with _modes_kept(module), torch.no_grad():
         module.eval()
         yield
@@ -122,7 +121,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _modes_kept(module: nn.Module) -> Iterator[None]:
-    """Whether each part is in training mode is left as it was found."""
+    """At the end, each part is in the mode that it had at the start."""
     modes = [(part, part.training) for part in module.modules()]
     try:
         yield
@@ -136,11 +135,11 @@ def watched(
     parts: Iterable[tuple[str, nn.Module]],
     see: Callable[[str, nn.Module, tuple, torch.Tensor], None],
 ) -> Iterator[None]:
-    """Look at parts of a network whenever they run.
+    """Call a function whenever parts of a network run.
 
     Parameters:
         parts: (name, module) of each.
-        see: called as see(name, module, what came in, what went out).
+        see: called as see(name, module, inputs, output).
     """
     handles = [part.register_forward_hook(partial(see, name)) for name, part in parts]
     try:
@@ -152,12 +151,12 @@ def watched(
 
 @contextlib.contextmanager
 def same_draws(device: torch.device) -> Iterator[None]:
-    """Random numbers of seed 0; torch's generators, that of this device too, are left as found."""
+    """Random numbers of seed 0; torch's generators, also that of this device, are restored."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         yield
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says, for errors of one line."""
+    """The first line of an exception's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

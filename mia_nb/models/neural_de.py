@@ -2,8 +2,8 @@
 
 Sources: Hong, Wu, Gruber and Lee (arXiv 2501.06686), "the study"; its architectures are those of
 Oganesyan, Volokhova and Vetrov. ANODE: Dupont, Doucet and Teh (NeurIPS 2019); SONODE: Norcliffe et
-al. (2020); HBNODE: Xia et al. (2021). Not stated by the study, so arguments here: steps of the
-Euler baseline (16), noise at inference, which "stochastic RK4".
+al. (2020); HBNODE: Xia et al. (2021). The study does not state the steps of its Euler baseline (16
+here), whether there is noise at inference, and which "stochastic RK4" it uses: all are arguments.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ DESCRIBED = (
 class ConcatConv2d(nn.Module):
     """A 3x3 convolution with bias of cat([t * ones, h]): h (B, before, H, W) -> (B, after, H, W).
 
-    Written as the sum of a convolution of h and one of the time channel: the same map and the same
-    initial distribution, without the copy (1.1 to 1.3 times as fast with its gradient), and hooks
+    Computed as the sum of a convolution of h and one of the time channel: the same map and the same
+    initial distribution without a copy of h (1.1 to 1.3 times as fast with its gradient), and hooks
     see every weight.
     """
 
@@ -71,16 +71,16 @@ class ConcatConv2d(nn.Module):
             nn.init.uniform_(p, -bound, bound)
 
     def forward(self, t: float | Tensor, h: Tensor, scale: Tensor | None = None) -> Tensor:
-        """The map of [t, h]; `scale` multiplies the part of h."""
+        """The convolution of [t, h]; `scale` multiplies the part of h."""
         mapped = self.state(h)
         if scale is not None:
             mapped = scale * mapped
-        # one time channel serves all images, unless gradients per sample are wanted
+        # one time channel serves all images, except where gradients per sample may be wanted
         example = h[:, :1] if torch.is_grad_enabled() else h[:1, :1]
         if isinstance(t, Tensor):
             times = t * torch.ones_like(example)
         else:
-            times = torch.full_like(example, t)  # one kernel
+            times = torch.full_like(example, t)  # a single kernel call
         return mapped + self.time(times)
 
 
@@ -88,8 +88,8 @@ class Drift(nn.Module):
     """f(t, h) = CC2(ReLU(CC1(ReLU(h)))): the study's drift, without normalisation.
 
     lipschitz=L: each convolution's weights on h are scaled by min(1, sqrt(L) / n), n their
-    certified norm (`conv_norm`), so that |f(t, a) - f(t, b)| <= L |a - b|; the time channel is
-    constant in h and left out.
+    certified norm (`conv_norm`), so that |f(t, a) - f(t, b)| <= L |a - b|. The time channel is
+    constant in h and not scaled.
     """
 
     def __init__(self, before: int, after: int, lipschitz: float | None = None) -> None:
@@ -99,21 +99,21 @@ class Drift(nn.Module):
         self.lipschitz = lipschitz
 
     def scales(self, size: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
-        """Factors of the two convolutions on states of this height and width; the same for all
-        steps of a solution.
+        """Factors of the two convolutions for states of this height and width, the same at every
+        step of a solution.
         """
         if self.lipschitz is None:
             return None, None
         bound = math.sqrt(self.lipschitz)
-        # the smaller of 1 and bound / norm, without a division by a norm of 0
+        # min(1, bound / norm) without a division by 0
         return tuple(
             bound / conv_norm(c.state.weight, *size).clamp(min=bound)
             for c in (self.first, self.second)
         )
 
     def certified_lipschitz(self, size: tuple[int, int]) -> float:
-        """Certified upper bound of the Lipschitz constant in h on states of this height and width,
-        after any scaling.
+        """Certified upper bound of the Lipschitz constant in h after scaling, for states of this
+        height and width.
         """
         with torch.no_grad():
             norms = [conv_norm(c.state.weight, *size) for c in (self.first, self.second)]
@@ -146,26 +146,26 @@ class FlowBlock(nn.Module):
 
     Parameters:
         channels: of the state that enters; the result has channels + augment.
-        t0: where integration begins.
-        steps: of a fixed-step solver, from 1.
+        t0: the time at which integration begins.
+        steps: number of steps of a fixed-step solver, from 1.
         T: integration time, above 0.
         method: of `solvers.integrate`.
-        k: standard deviation of the noise after each step (of all state), from 0.
+        k: standard deviation of the noise added to the whole state after each step, from 0.
         order: 1: h' = f(t, h). 2: h' = v, v' = f(t, [h, v]) (SONODE).
-        damped: of order 2: v' = f(t, h) - sigmoid(gamma) v, gamma learned from -3 (HBNODE).
-        augment: p zero channels appended first, which stay in the result (ANODE).
-        start: v(t0) of order 2: "conv", a small convolutional net of h, or "zeros".
+        damped: with order 2: v' = f(t, h) - sigmoid(gamma) v, gamma learned from -3 (HBNODE).
+        augment: number of zero channels appended at the start, which stay in the result (ANODE).
+        start: v(t0) with order 2: "conv", a small convolutional net of h, or "zeros".
         noise_train, noise_eval: whether noise is on in training and in evaluation mode.
-        lipschitz: bound of the drift (order 1); None: none.
-        clip: largest norm of h(t0), image by image; None: any.
-        rtol, atol, adjoint: of adaptive solvers.
+        lipschitz: Lipschitz bound of the drift (order 1); None: no bound.
+        clip: largest norm of h(t0), image by image; None: no limit.
+        rtol, atol, adjoint: options of adaptive solvers.
 
     Attributes: `.sigma` = k sqrt(steps / T), `.noise_sd` = k sqrt(steps).
 
     Raises:
-        ValueError: for settings that make no sense; in training where the noise it wants was
-            switched off; where gradients are asked for per sample and would be wrong (adjoint
-            ones; under Opacus' hooks also those of a bounded drift or a library's solver).
+        ValueError: for settings that make no sense; in training without the noise that the block
+            was built with; where gradients per sample are asked for and would be wrong (with
+            adjoint; under Opacus' hooks also with lipschitz or a library's solver).
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class FlowBlock(nn.Module):
     @property
     def sigma(self) -> float:
         """k sqrt(steps / T), the diffusion coefficient."""
-        from mia_nb.accounting import nsde_sigma  # which takes 0.1 s to import
+        from mia_nb.accounting import nsde_sigma  # here, as it takes 0.1 s to import
 
         return nsde_sigma(k=self.k, steps=self.solver["steps"], T=self.solver["T"])
 
@@ -234,8 +234,8 @@ class FlowBlock(nn.Module):
 
     @property
     def noise_on(self) -> bool:
-        """Whether the next forward adds noise: as built for this mode, unless `set_noise` said
-        otherwise.
+        """Whether the next forward adds noise: `set_noise` decides, else the option for this
+        mode.
         """
         if self.training:
             self.check_noise()
@@ -243,7 +243,7 @@ class FlowBlock(nn.Module):
         return self.k > 0 and (built if self.forced is None else self.forced)
 
     def check_noise(self) -> None:
-        """ValueError where the noise that this block trains with was switched off."""
+        """ValueError if the noise that this block trains with is switched off."""
         if self.k > 0 and self.noise_train and self.forced is False:
             raise ValueError(
                 f"noise is switched off, but this block trains with it (k={self.k},"
@@ -271,7 +271,7 @@ class FlowBlock(nn.Module):
         if self.order == 2:
             h = torch.cat([h, self.start(h) if hasattr(self, "start") else torch.zeros_like(h)], 1)
         field = self.field
-        # once a solution, not once a step
+        # the scales are computed once a solution, not once a step
         if self.drift.lipschitz is not None and not self.solver["adjoint"]:
             field = partial(self.field, scales=self.drift.scales(h.shape[-2:]))
         h = integrate(
@@ -280,9 +280,9 @@ class FlowBlock(nn.Module):
         return h.chunk(2, 1)[0] if self.order == 2 else h
 
     def entering(self, h: Tensor) -> Tensor:
-        """The state that is integrated: clipped, and with its extra channels."""
+        """The state at t0: h, clipped and with its extra channels."""
         if self.clip is not None:
-            h = solvers.widened(h)  # a bound of a rounded norm would be none
+            h = solvers.widened(h)  # a norm rounded to half precision could exceed the bound
             norm = h.flatten(1).norm(dim=1).clamp(min=self.clip)
             h = h * (self.clip / norm).view(-1, 1, 1, 1)
         if self.augment:
@@ -290,17 +290,17 @@ class FlowBlock(nn.Module):
         return h
 
     def _check_gradients(self, h: Tensor) -> None:
-        """Refuse gradients per sample where they would be wrong without a word."""
+        """Refuse gradients per sample where they would silently be wrong."""
         hooked = any(hasattr(p, "grad_sample") for p in self.parameters())  # put there by Opacus
         method = self.solver["method"]
         wrong = ""
         if self.solver["adjoint"] and (hooked or solvers.is_transformed(h)):
             wrong = "adjoint=True"
         elif hooked and method in solvers.BACKENDS:
-            # steps refused or unused: calls without a backward pass
+            # hooks count drift calls of rejected or unused steps, which have no backward pass
             wrong = f"method={method!r}"
         elif hooked and self.drift.lipschitz is not None:
-            # the scales are functions of the weights that hooks do not see
+            # the scales depend on the weights, which hooks do not see
             wrong = "lipschitz"
         if wrong:
             raise ValueError(
@@ -373,11 +373,11 @@ class FlowNet(nn.Module):
         num_classes: how many logits there are.
         layout: "16-32-64": stem (stride 2), flow of `width` channels, down to 2 width, flow, down
             to 4 width, flow, mean, linear: the skeleton of `models.cnn.ResNet14`. "64": stem and
-            two downs of 2 width channels throughout, then one group of flows.
-        width: channels of the first flow.
-        blocks: flows one after another in a group, each with its own weights, on [0, T], [T, 2T],
-            ...
-        norm: "bn", or "gn" (group norm: no statistics of a batch, as gradients per sample need).
+            two downs, all of 2 width channels, then one group of flows.
+        width: channels of the first flow; with "64" half of them.
+        blocks: number of flows in a group, one after another on [0, T], [T, 2T], ..., each with its
+            own weights.
+        norm: "bn", or "gn" (group norm uses no batch statistics, as gradients per sample need).
         augment: channels that a group's first block appends.
         **flow: steps, T, method, k, order, damped, start, noise_train, noise_eval, lipschitz, clip,
             rtol, atol, adjoint, as for `FlowBlock`.
@@ -460,8 +460,8 @@ def set_noise(module: nn.Module, on: bool | None) -> nn.Module:
     """Force the noise of all FlowBlocks on or off in both modes.
 
     Parameters:
-        module: any that holds FlowBlocks; it comes back.
-        on: True, False, or None: as they were built.
+        module: any that holds FlowBlocks; it is returned.
+        on: True, False, or None to use the blocks' own options again.
     """
     for _, block in flow_blocks(module):
         block.forced = on
@@ -469,19 +469,20 @@ def set_noise(module: nn.Module, on: bool | None) -> nn.Module:
 
 
 def check_noise(module: nn.Module) -> None:
-    """ValueError where training would go without the noise that a FlowBlock was built with."""
+    """ValueError if training would lack the noise that a FlowBlock was built with."""
     for _, block in flow_blocks(module):
         block.check_noise()
 
 
 def is_noisy(module: nn.Module) -> bool:
-    """Whether a module in evaluation mode puts out noise of a FlowBlock, as it was built."""
+    """Whether a FlowBlock of this module was built to add noise in evaluation mode."""
     return any(block.k > 0 and block.noise_eval for _, block in flow_blocks(module))
 
 
 def describe(module: nn.Module) -> dict | None:
-    """The differential equation of a network in words and numbers, None where there is none: that
-    of its last block, the same as all others' unless it took a group's place."""
+    """The settings of a network's last FlowBlock by name, None if it has no block. All blocks share
+    them, unless the last one replaced a group (`models.replaced`).
+    """
     blocks = [block for _, block in flow_blocks(module)]
     if not blocks:
         return None
@@ -499,8 +500,8 @@ def describe(module: nn.Module) -> dict | None:
 
 
 def blown_up(module: nn.Module, x: Tensor) -> str | None:
-    """One line that names the first FlowBlock whose state is not finite on these images, None where
-    all are.
+    """One line that names the first FlowBlock whose state is not finite on these images; None if
+    all states are finite.
 
     Parameters:
         module: any that holds FlowBlocks.

@@ -1,4 +1,4 @@
-"""Integrate-and-fire neurons over all time steps of one call. Nothing is kept between calls: no
+"""Integrate-and-fire neurons over all time steps of one call. No state is kept between calls: no
 forgotten reset can carry one batch into the next, and vmap, grad, deepcopy, pickle and compilation
 work as for any function.
 
@@ -40,11 +40,11 @@ def local_zo(
     delta: float = 0.5,
     samples: int = 0,
 ) -> Tensor:
-    """Zeroth-order surrogate of Mukhoty et al. 2023: the mean over z of |z| / (2 delta) where |v| <
-    delta |z|, else 0, for z of the standard normal distribution.
+    """Zeroth-order surrogate of Mukhoty et al. 2023: the mean over standard normal z of
+    |z| / (2 delta) where |v| < delta |z|, else 0.
 
     samples = 0: the closed form of the expectation, g(v) = (1 / delta) int_{|v| / delta}^inf z
-    density(z) dz; samples = 5 is the released setting and draws from torch's global generator.
+    density(z) dz. samples = 5 is the released setting and draws from torch's global generator.
     """
     if samples == 0:
         u = v.abs() / delta
@@ -96,8 +96,8 @@ SURROGATES = {
 
 
 def surrogate(name: str, **options: Any) -> Surrogate:
-    """A surrogate by name with its options bound; "snntorch:atan" takes one from
-    snntorch.surrogate. ValueError if unknown.
+    """A surrogate by name with its options bound; "snntorch:atan" is that of snntorch.surrogate.
+    ValueError if unknown.
     """
     if name.startswith("snntorch:"):
         import snntorch.surrogate

@@ -1,4 +1,4 @@
-"""Max pooling in a traced network, which has no spiking form, and average pooling in its place."""
+"""Average pooling in place of max pooling, which has no spiking form, in a traced network."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ POOL_ARGS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode
 
 
 def average_pools(net: fx.GraphModule) -> fx.GraphModule:
-    """The traced network itself, with average pooling in place of every 2-d max pooling, layer or
-    function.
+    """Replace every 2-d max pooling, layer or function, by average pooling; returns the network.
 
-    Raises ValueError for pooling by a maximum that has no average of its kind: in other dimensions,
+    Raises ValueError for max pooling that average pooling cannot replace: in other dimensions,
     dilated, or with indices returned.
     """
     for node in list(net.graph.nodes):
@@ -39,7 +38,7 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
 
 
 def max_pooling(net: fx.GraphModule, node: fx.Node) -> str:
-    """The name of the layer or function where a call pools by a maximum, else ""."""
+    """The name of the layer or function if a call is a max pooling, else ""."""
     if node.op == "call_module":
         name = type(net.get_submodule(node.target)).__name__
     elif node.op == "call_function":
@@ -50,7 +49,7 @@ def max_pooling(net: fx.GraphModule, node: fx.Node) -> str:
 
 
 def plain_window(net: fx.GraphModule, node: fx.Node) -> dict | None:
-    """The window of a plain 2-d max pooling, as average pooling takes it; None of other calls."""
+    """The window of a plain 2-d max pooling as options of average pooling, else None."""
     if max_pooling(net, node) not in ("max_pool2d", "MaxPool2d"):
         return None
     if node.op == "call_module":

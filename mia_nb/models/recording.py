@@ -1,5 +1,5 @@
-"""What a spiking network does besides answering: how often its neurons fire, the spikes of one
-layer on a few images, for pictures, and the activity of all layers on every sample.
+"""Measurements of a spiking network: firing rates, the spikes of one layer on a few images for
+pictures, and the activity of all layers on every sample.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MOST_IMAGES = 12
 MOST_NEURONS = 200
 # the layers whose operations are counted
 COUNTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-MEASURES = ("count", "first", "rest", "charge")  # of each site, explained in `activity`
-MOST_BYTES = 280_000  # of a recording; with many time steps fewer neurons are recorded
+MEASURES = ("count", "first", "rest", "charge")  # for each site, explained in `activity`
+MOST_BYTES = 280_000  # size of a recording; with many time steps fewer neurons are recorded
 
 
 def checked_batches(batches: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The batches, if each is a tensor of floats; ValueError at the first that is none."""
+    """The batches, if each is a tensor of floats; ValueError at the first that is not."""
     for x in batches:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             came = type(x).__name__
@@ -39,7 +39,7 @@ def checked_batches(batches: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
-    """What spikes on these images, in eval mode.
+    """Firing rates on these images, in eval mode.
 
     Parameters:
         snn: a spiking network.
@@ -52,12 +52,12 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
     Raises:
         ValueError: for no batches.
 
-    Caveat: no claim about energy.
+    Caveat: firing rates say nothing about energy.
     """
     totals: dict[str, list] = {}
 
     def count(name: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
-        spk = out.detach().flatten(1).abs().sign()  # truth values are slow to sum
+        spk = out.detach().flatten(1).abs().sign()  # numbers, as sums of booleans are slow
         fired = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
         spent = torch.stack([fired, torch.full_like(fired, len(spk))])
         totals[name] = totals[name] + spent if name in totals else spent
@@ -82,7 +82,7 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
 
 
 def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One image at one site, step by step.
+    """Spikes and potentials at one site for one image, step by step.
 
     Parameters:
         snn: a spiking network.
@@ -93,7 +93,7 @@ def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.nd
         spk (T, neurons) bool, mem (T, neurons) before the reset, theta (neurons,).
 
     Raises:
-        ValueError: for a site that is not there.
+        ValueError: for an unknown site.
     """
     spikes = snn.spikes()
     if site not in spikes:
@@ -122,8 +122,8 @@ def record_images(
 ) -> dict[str, np.ndarray] | None:
     """Spikes and membrane potentials of the first site over all T time steps for a few images.
 
-    A neuron spikes where its potential reaches its threshold. Where rounding to float16 would carry
-    a potential across the threshold it is moved back, so that the recording shows this too.
+    A neuron spikes where its potential reaches its threshold. Potentials that rounding to float16
+    would carry across the threshold are moved back, so that this holds in the recording too.
 
     Parameters:
         module: a network; only a deterministic `SNN` is recorded.
@@ -131,7 +131,7 @@ def record_images(
         columns: (n,) numbers of the images.
 
     Returns:
-        None for any other network, else arrays of at most 200 neurons, evenly spaced in the layer:
+        Arrays of at most 200 neurons, evenly spaced in the layer; None for any other network:
 
             spikes      (n, T, neurons) uint8
             membranes   (n, T, neurons) float16, after charging and before the reset
@@ -190,7 +190,7 @@ def activity_names(module: SNN) -> list[str]:
 
 
 def activity(module: SNN, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs of one forward pass, and what every layer did during it.
+    """The outputs of one forward pass, and measurements of every layer during it.
 
     Parameters:
         module: a spiking network with a deterministic encoding.
@@ -201,7 +201,7 @@ def activity(module: SNN, x: Tensor) -> tuple[Tensor, Tensor]:
         accumulate operations (`Operations`), then for each site four means over its neurons:
 
             count   spikes a time step
-            first   step of the first spike, from 0; T for a neuron that never spikes
+            first   step of the first spike, counted from 0; T for a neuron that never spikes
             rest    |potential| after the last step, in thresholds
             charge  potential after the last step, in thresholds
     """
@@ -224,7 +224,7 @@ def activity(module: SNN, x: Tensor) -> tuple[Tensor, Tensor]:
 class Operations:
     """A context that counts the operations of a network's convolutions and linear layers.
 
-    Layers after the first spikes accumulate: at each time step a weight is added for every input
+    Layers after the first spikes accumulate: at each time step they add a weight for every input
     that is not 0. Layers before them, and all layers of a network without spikes, multiply and
     accumulate for every connection. Images that are shown at every step pass these layers once.
 
@@ -276,20 +276,20 @@ class Operations:
 
 
 def _connections(layer: nn.Module, active: Tensor) -> Tensor:
-    """(rows,) float64 number of connections of this layer that lead from an active input.
+    """(rows,) float64: the number of connections of this layer from an active input.
 
     active (rows, ...): the layer's input, 1 where it is active and 0 elsewhere.
     """
     if isinstance(layer, nn.Linear):
         return active.flatten(1).sum(1, dtype=torch.float64) * layer.out_features
-    # all output channels of a group see the same inputs, so one of each is enough
+    # all output channels of a group see the same inputs, so one channel per group is enough
     ones = torch.ones_like(layer.weight[: layer.groups])
     reached = layer._conv_forward(active, ones, None).flatten(1).sum(1, dtype=torch.float64)
     return reached * (layer.out_channels // layer.groups)
 
 
 def _site_measures(h: Tensor, spike: nn.Module) -> Tensor:
-    """(B, 4) measures of one site as in `activity`, from its input currents h (T, B, ...)."""
+    """(B, 4) the MEASURES of one site, from its input currents h (T, B, ...)."""
     options = spike.options
     out, before = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **options)
     theta = neurons.placed(h, spike.theta, spike.u0)[0]

@@ -1,4 +1,4 @@
-"""The models of this package by name: where each lives, and what it is made of."""
+"""The models of this package by name: the builder of each, and the network it is made from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS = {
     "replaced": "mia_nb.models.replaced:replaced",
     "bottleneck": "mia_nb.models.bottleneck:Bottleneck",
 }
-FORMS = {  # what a name stands for where one class serves several; model_args come after it
+FORMS = {  # options that a name stands for, where one class has several; model_args override them
     "odenet64": {"layout": "64"},
     "anode": {"layout": "64", "augment": 16},
     "sonode": {"layout": "64", "order": 2},
@@ -26,14 +26,14 @@ FORMS = {  # what a name stands for where one class serves several; model_args c
     "sdenet": {"k": 0.5},
 }
 FLOWS = ("odenet", "replaced", "bottleneck", *FORMS)  # networks of differential equations
-# models made of another one, model_args["base"], and which by default
+# {model made from another one, model_args["base"]: its default base}
 BASES = {"snn": "tinycnn", "replaced": "resnet14", "bottleneck": "tinycnn"}
 PLACES = {place.partition(":")[0] for place in MODELS.values()}
-DEEPEST = 20  # networks that are made of one another
+DEEPEST = 20  # bases within bases
 
 
 def architecture(model: str, model_args: dict | None = None) -> str:
-    """The model's name, of a spiking or replaced network that of the network it is made from.
+    """The name of the model; for a spiking or replaced network, the name of its base.
 
     Parameters:
         model: as for `build`.
@@ -43,11 +43,11 @@ def architecture(model: str, model_args: dict | None = None) -> str:
 
 
 def builders_of(model: str, model_args: dict | None = None) -> list[str]:
-    """Builders "module:function" outside of this package that a network is made by.
+    """The builder "module:function" outside of this package that makes a network, in a list; [] if
+    there is none.
 
     Parameters:
-        model, model_args: as for `build`; of a network that is made of another one the innermost
-            counts.
+        model, model_args: as for `build`; for a network with a base, the innermost base counts.
     """
     depth = 0
     while model in BASES:

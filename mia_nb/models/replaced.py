@@ -1,5 +1,5 @@
-"""A trained network whose last group of residual blocks became a stochastic differential equation,
-to be fine-tuned.
+"""A trained network whose last group of residual blocks is replaced by a stochastic differential
+equation, to be fine-tuned.
 
 Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686).
 """
@@ -17,8 +17,8 @@ from mia_nb.models.neural_de import FlowBlock
 
 
 class Replaced(nn.Module):
-    """A network whose last group is another block; frozen parts take no gradient and stay in
-    evaluation mode in training.
+    """A network whose last group was replaced by another block; frozen parts take no gradient and
+    stay in evaluation mode during training.
     """
 
     def __init__(self, network: nn.Module, freeze: bool = False) -> None:
@@ -32,7 +32,7 @@ class Replaced(nn.Module):
     def train(self, mode: bool = True) -> Replaced:
         """As nn.Module.train, except that frozen parts stay in evaluation mode."""
         super().train(mode)
-        if self.freeze:  # else batch norm would go on averaging
+        if self.freeze:  # else frozen batch norms would update their statistics
             self.network.eval()
             self.network.groups[-1].train(mode)
             self.network.head.train(mode)
@@ -42,8 +42,8 @@ class Replaced(nn.Module):
         return self.network(x)
 
     def adopt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """This module's state dictionary with all that the network before its replacement knew
-        outside the last group.
+        """A state dictionary for this module: its own last group, and everything else from `state`
+        of the network before its replacement.
         """
         replaced_group = f"groups.{len(self.network.groups) - 1}."
         adopted = {}
@@ -62,14 +62,14 @@ def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Re
 
     Parameters:
         model: anything with `groups` (a ModuleList) and `head`, as `models.cnn.ResNet14`.
-        block: what takes the group's place.
+        block: the module that replaces the group.
         freeze: train only the block and the head (the study does not say; by default everything is
             trained).
 
     Raises:
         ValueError: for a model without groups.
 
-    Caveat: what lies before the block was trained on the same data without noise, and still gives
+    Caveat: the layers before the block were trained on the same data without noise, and still give
     it away.
     """
     if not isinstance(getattr(model, "groups", None), nn.ModuleList) or not hasattr(model, "head"):
@@ -101,10 +101,10 @@ def replaced(
 
     Parameters:
         in_channels, num_classes, size, mean, std: as for `models.build`.
-        base: the network whose last group is replaced, as `model` there.
+        base: the network whose last group is replaced, as `model` for `models.build`.
         base_args: its options.
         freeze: as for `replace_last`.
-        k: noise of a step; the study's defaults: k = .5, 16 steps, T = 1, so sigma 2.
+        k: noise of a step. The study's defaults are k = .5, 16 steps and T = 1, so sigma is 2.
         **flow: options of `FlowBlock` except augment.
     """
     network = models.build_base(base, base_args, in_channels, num_classes, size, mean, std)

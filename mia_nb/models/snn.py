@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 BINS = 2048  # of a histogram of activations
-REPORTED_IMAGES = 1024  # on which a conversion measures its firing rates
+REPORTED_IMAGES = 1024  # images on which a conversion measures its firing rates
 # options of `Spike`: its own defaults, which are those of conversion
 CONVERTED = {
     "beta": 1.0,
@@ -70,7 +70,7 @@ DIRECT = {
 
 
 def sites(model: nn.Module) -> list[Site]:
-    """Where this model would spike, without converting it; ValueError as `spiking`."""
+    """The places where this model would spike, without converting it; ValueError as `spiking`."""
     net, spike_sites = places.trace(model, Spike)
     linearity.check_calls(net, mean_over_time=False)
     return spike_sites
@@ -86,14 +86,14 @@ def calibrate(
         net: a model or a traced network.
         batches: normalised images (B, C, H, W) of the model's own training half: never another
             model's, never evaluation non-members.
-        per_channel: a histogram for each channel, else for each layer; of 2,048 bins, so that
-            memory does not grow with the amount of data.
+        per_channel: one histogram per channel, else per layer. It has 2,048 bins, so memory does
+            not grow with the amount of data.
 
     Returns:
         A `Histogram` per site, in the order of the network.
 
     Raises:
-        ValueError: for no batches.
+        ValueError: if there are no batches.
     """
     net = net if places.traced(net) else places.trace(net, Spike)[0]
     histograms: dict[str, Histogram] = {}
@@ -108,7 +108,7 @@ def calibrate(
 
 
 def _counted(histograms: dict[str, Histogram], per_channel: bool, site: str, x: Tensor) -> Tensor:
-    """The ReLU of what a site gets, whose activations are counted in the site's histogram."""
+    """The ReLU of a site's input, counted in the site's histogram."""
     z = torch.relu(x)
     one_group = not per_channel or z.ndim == 1
     grouped = z.reshape(1, -1) if one_group else z.transpose(0, 1).flatten(1)
@@ -139,12 +139,11 @@ def convert(
         model: trained; its ReLUs become spiking sites.
         timesteps: T of the copy.
         batches: normalised images (B, C, H, W) of the model's own training half.
-        fit_T: T that thresholds are fitted for; None: timesteps. 1 with more steps is the released
-            conversion, meant for fine-tuning.
-        per_channel: one threshold a channel, else one a layer.
+        fit_T: T that thresholds are fitted for; None: timesteps. fit_T = 1 with more time steps is
+            the released conversion, meant for fine-tuning.
+        per_channel: one threshold per channel, else per layer.
         p: theta minimises E |a - Q_T(a)|^p over a site's positive activations a (thresholds.py).
-        pool: "keep", or "avg" to replace max-pooling, which belongs before the training of the
-            model.
+        pool: "keep", or "avg" to replace max-pooling, best done before the model is trained.
         histograms: of `calibrate`, instead of batches: several T at the price of one.
         learn: whether thresholds can be trained later.
         surrogate, surrogate_args: gradient of the spikes, for later training.
@@ -152,12 +151,12 @@ def convert(
 
     Returns:
         An `SNN`. Its `.report` has a row per site: theta and u0 (means over channels), the expected
-        error, the mass above theta, which is clipped, and the firing rate measured on up to 1,024
-        of the images. Dead sites get a threshold that is never reached.
+        error, the share of activations above theta, which is clipped, and the firing rate measured
+        on up to 1,024 of the images. Dead sites get a threshold that is never reached.
 
     Raises:
-        ValueError: naming the place and the way out for what cannot be converted, and where the
-            traced network, with ReLU at its sites, gives the first batch other outputs than the
+        ValueError: for a model that cannot be converted, with the place and the way out; and if the
+            traced network, with ReLU at its sites, gives other outputs on the first batch than the
             model.
 
     Example:
@@ -208,7 +207,7 @@ def convert(
 
 
 def _quality(histogram: Histogram, theta: np.ndarray, timesteps: int, p: float) -> dict[str, Any]:
-    """What a conversion reports of one site's thresholds (groups,), means over its groups."""
+    """The report of one site's thresholds (groups,), as means over its groups."""
     error, clipped = expected(histogram, theta, timesteps, p)
     alive = theta < DEAD
     middle = theta[alive].mean() if alive.any() else np.nan
@@ -234,13 +233,13 @@ def check_convertible(model: nn.Module, *, pool: str = "keep", encode: str = "co
 
 
 def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
-    """Refuse a network whose trace computes something else: views that change in place, or values
-    frozen by tracing.
+    """Refuse a network whose trace computes something else: views are changed in place, or tracing
+    froze values.
     """
     with models.evaluating(model), models.same_draws(x.device):
         plain = model(x.clone())
     with models.evaluating(net), models.same_draws(x.device):
-        # counted too, since that refuses activations that are not finite
+        # counted in histograms, as these refuse activations that are not finite
         traced = places.run_without_spikes(net, x.clone(), partial(_counted, {}, False))
     if not isinstance(plain, Tensor):
         raise ValueError(
@@ -257,7 +256,7 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
 
 
 def _keeping(batches: Iterable[Tensor], kept: list[Tensor], samples: int) -> Iterable[Tensor]:
-    """The batches; the first `samples` images stay in `kept`."""
+    """The batches, unchanged; the first `samples` images are added to `kept`."""
     left = samples
     for x in batches:
         if left > 0:
@@ -290,7 +289,7 @@ def spiking(
         pool: "keep", or "avg" to replace max-pooling.
         **options: those of `Spike` and of `SNN`.
 
-    Source: the defaults (beta .5, hard reset, differentiated, LocalZO in closed form, amplitude 1)
+    Source: the defaults (beta .5, hard reset with gradient, LocalZO in closed form, amplitude 1)
     are those released with Mukhoty et al. 2023; Guan et al. 2025 name the method only.
     """
     of_spike = {k: options.pop(k) for k in (*DIRECT, "surrogate_args") if k in options}
@@ -320,18 +319,18 @@ def network(
 
     Parameters:
         in_channels, num_classes, size, mean, std: as for `models.build`.
-        base: the network that becomes spiking, as `model` there; its weights start as those of the
-            plain network of the same seed.
+        base: the network that becomes spiking, as `model` for `models.build`; its initial weights
+            are those of the plain network of the same seed.
         base_args: its options.
         timesteps: T, from 1.
-        calibration: how a converted pool's thresholds were fitted (`training.convert_pool`):
-            neurons are then those of conversion, and the thresholds come with the weights.
+        calibration: how a converted pool's thresholds were fitted (`training.convert_pool`). If
+            given, neurons are those of conversion, and their thresholds come with the weights.
         pool: "keep", or "avg" to replace max-pooling.
-        frames: of events in the images, as for `models.build`; several are shown one at each step.
+        frames: of events in the images, as for `models.build`; several are shown one per step.
         **options: those of `spiking`.
 
     Raises:
-        ValueError: for frames of another number than timesteps, and for frames that are encoded.
+        ValueError: if the number of frames is not timesteps, and for frames with an encoding.
     """
     if frames > 1:
         if timesteps != frames:

@@ -1,4 +1,4 @@
-"""Solve dh/dt = f(t, h), or dh = f(t, h) dt + g dB where noise is asked for.
+"""Solve dh/dt = f(t, h), or with noise dh = f(t, h) dt + g dB.
 
 `integrate` takes equal steps in a loop of its own ("euler", "rk4", "stoch_rk4"), which vmap and
 compilation pass through. It hands the other methods to torchdiffeq, which chooses its steps by
@@ -52,11 +52,11 @@ def integrate(
 
     Parameters:
         drift: (t, h) -> dh/dt, of the shape of h.
-        h: (B, ...) the state at t0. Under autocast it stays float32: increments smaller than its
-            256th part would be lost in bfloat16.
+        h: (B, ...) the state at t0. Under autocast it stays float32, as bfloat16 would lose
+            increments below 1/256 of the state.
         steps: number of equal steps, from 1; adaptive methods ignore it.
         T: integration time, above 0.
-        t0: time at which it begins.
+        t0: the time at which integration begins.
         method: one of
             "euler": Euler, with k > 0 Euler-Maruyama.
             "rk4": the classical Runge-Kutta step; its noise comes after the step. Its coefficients
@@ -70,15 +70,15 @@ def integrate(
         k: standard deviation of the noise of a step, from 0.
         generator: draws the noise; None: torch's global one.
         rtol, atol: tolerances by which torchdiffeq chooses its steps.
-        adjoint: torchdiffeq solves backwards in time for the gradient: little memory, approximate,
-            and wrong for gradients per sample.
+        adjoint: torchdiffeq solves backwards in time for the gradient. That takes little memory;
+            the gradient is approximate, and wrong per sample.
 
     Returns:
         The state (B, ...) at t0 + T.
 
     Raises:
-        ValueError: for settings that make no sense, a missing library, a state that blows up in an
-            adaptive solver.
+        ValueError: for settings that make no sense, a missing library, and a state that blows up in
+            an adaptive solver.
 
     Example:
         >>> h = torch.ones(1, 1)
@@ -127,7 +127,7 @@ def _rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> 
 
 
 def _stoch_rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
-    """One Runge-Kutta step whose noise enters the stages too."""
+    """One Runge-Kutta step whose noise also enters the stages."""
     w = 0.0 if noise is None else noise
     k1 = drift(t, h)
     k2 = drift(t + dt / 2, h + dt / 2 * k1 + w / 2)
@@ -149,7 +149,7 @@ def check(
     atol: float = 1e-3,
     adjoint: bool = False,
 ) -> None:
-    """ValueError of one line for settings that no solver can serve."""
+    """ValueError of one line for settings that no solver can use."""
     if method not in METHODS:
         raise ValueError(f"method={method!r} is not one of {', '.join(METHODS)}")
     is_whole = isinstance(steps, Integral) and not isinstance(steps, bool)
@@ -176,20 +176,20 @@ def check(
 
 
 def widened(h: Tensor) -> Tensor:
-    """The state in float32 where it comes in half precision, else as it is."""
+    """The state in float32 if it is in half precision, else unchanged."""
     return h.float() if h.dtype in (torch.bfloat16, torch.float16) else h
 
 
 def is_transformed(h: Tensor) -> bool:
-    """Whether a torch.func transform (vmap, grad, jvp) is looking at this tensor."""
+    """Whether this tensor is inside a torch.func transform (vmap, grad, jvp)."""
     return torch._C._functorch.is_functorch_wrapped_tensor(h)
 
 
 def draw(h: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal noise of the shape of h.
 
-    The numbers are laid down in the order of the axes whatever the memory format of h, so that
-    stacked and plain training draw the same ones.
+    The numbers fill the axes in order, whatever the memory format of h, so that stacked and plain
+    training draw the same noise.
     """
     if generator is None:
         return torch.randn_like(h, memory_format=torch.contiguous_format)
@@ -199,12 +199,12 @@ def draw(h: Tensor, generator: torch.Generator | None) -> Tensor:
 class Draws(TorchFunctionMode):
     """A context in which torch.randn_like draws each block of rows from a generator of its own.
 
-    A model that is queried in blocks of images so gets the same noise however many blocks one
-    forward pass holds. Only calls of this thread are concerned.
+    So a model that is queried in blocks of images gets the same noise, however many blocks one
+    forward pass holds. Only calls of this thread are affected.
     """
 
     def __init__(self, generators: list[torch.Generator], sizes: list[int]) -> None:
-        """One generator a block, and the number of rows of each block."""
+        """Take one generator per block, and the number of rows of each block."""
         super().__init__()
         self.generators = generators
         self.sizes = sizes
@@ -224,7 +224,7 @@ class Draws(TorchFunctionMode):
 
 
 def _library(method: str) -> ModuleType:
-    """The library of a method, imported here since that takes a second and few need it."""
+    """The library of a method, imported only when needed, as that takes a second."""
     name = BACKENDS[method]
     try:
         return importlib.import_module(name)
@@ -237,14 +237,14 @@ def _library(method: str) -> ModuleType:
 class _DriftModule(nn.Module):
     """A drift as torchdiffeq's adjoint wants it: a module that owns the drift's parameters.
 
-    `owner` is the module whose parameters these are: the drift itself, or the module that it is a
-    method of; None for a plain function.
+    `owner` is the module that holds these parameters: the drift itself, or the module whose method
+    it is; None for a plain function.
     """
 
     def __init__(self, drift: Drift) -> None:
         super().__init__()
         self.drift = drift
-        owner = getattr(drift, "__self__", drift)  # of a bound method its object
+        owner = getattr(drift, "__self__", drift)  # for a bound method, its object
         self.owner = owner if isinstance(owner, nn.Module) else None
 
     def forward(self, t: Tensor, h: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def _torchdiffeq(
     atol: float,
     adjoint: bool,
 ) -> Tensor:
-    """The last state of torchdiffeq's solution; BlownUp where it finds no step."""
+    """The last state of torchdiffeq's solution; BlownUp if it finds no step size."""
     library = _library(method)
     module = _DriftModule(drift)
     if adjoint and module.owner is None:  # its parameters would get no gradient
@@ -271,12 +271,12 @@ def _torchdiffeq(
         )
     dtype = torch.float64 if h.dtype == torch.float64 else torch.float32
     times = torch.tensor([t0, t0 + T], dtype=dtype, device=h.device)
-    # Without step_t the library steps beyond the end and interpolates, which no tolerance checks.
+    # without step_t the library steps beyond the end and interpolates, outside of the tolerances
     options = {"method": method, "rtol": rtol, "atol": atol, "options": {"step_t": times[1:]}}
     solve = library.odeint
     if adjoint:
         solve = library.odeint_adjoint
-        options["adjoint_options"] = {"step_t": times[:1]}  # backwards t0 is the end
+        options["adjoint_options"] = {"step_t": times[:1]}  # solving backwards ends at t0
     try:
         states = solve(module, h, times, **options)
     except AssertionError as error:  # a step size of 0, or a state that is not finite
@@ -330,15 +330,15 @@ def _torchsde(
     )
     times = torch.tensor([t0, t0 + T], dtype=torch.float64, device=y.device)
     equation = _Diffusion(drift, h.shape[1:], diffusion)
-    # A trifle longer than T / steps: else rounding would leave a remainder at the end, and with it
-    # one step more. The library cuts the last step off at the end.
+    # slightly longer than T / steps: else rounding could leave a remainder, and with it one more
+    # step; the library cuts the last step off at the end
     dt = T / steps * (1 + 1e-9)
     states = library.sdeint(equation, y, times, bm=path, method=method, dt=dt)
     return states[-1].view_as(h)
 
 
 def _brownian_seed(h: Tensor, generator: torch.Generator | None) -> int:
-    """A seed for torchsde, which draws from NumPy: the bits of one number of our generator."""
+    """A seed for torchsde, which draws from NumPy: the bits of one number of the generator."""
     device = h.device if generator is None else generator.device
     number = draw(torch.zeros(1, dtype=torch.float64, device=device), generator)
     return int(number.view(torch.int64).abs())

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-DEAD = 1e4  # threshold of a site or channel that was never active: it must not start to fire
-GRID = 256  # thresholds tried between 0 and a histogram's range
-FINE = 33  # and around the best of them
+DEAD = 1e4  # threshold of a site or channel that was never active, too high to be reached
+GRID = 256  # number of thresholds tried between 0 and a histogram's range
+FINE = 33  # number of thresholds tried around the best of these
 
 
 class Histogram(NamedTuple):
@@ -37,9 +37,12 @@ class Histogram(NamedTuple):
         )
 
     def add(self, z: Tensor) -> Histogram:
-        """With activations z (groups, n) counted too. Ranges double, merging bins by twos, until
-        the largest is below: the counts are those of one pass with the final range."""
-        # float16 has no room for bins / range
+        """A histogram that counts activations z (groups, n) too.
+
+        Ranges double, which merges bins by twos, until they exceed the largest activation: the
+        counts are those of one pass with the final range.
+        """
+        # bins / range overflows float16
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         bins = self.counts.shape[1]
         counts = self.counts.clone()
@@ -51,7 +54,7 @@ class Histogram(NamedTuple):
             merged = counts[grow].unflatten(1, (bins // 2, 2)).sum(2)
             counts[grow] = torch.cat([merged, torch.zeros_like(merged)], 1)
             width[grow] *= 2
-        # a power of two times bins: the product rounds like z alone
+        # scale is a power of two times the number of bins: the product rounds as z does
         scale = (bins / width).to(z.device, z.dtype)[:, None]
         index = (z * scale).long()
         index += torch.arange(len(z), device=z.device)[:, None] * bins
@@ -60,7 +63,7 @@ class Histogram(NamedTuple):
 
     @property
     def centres(self) -> np.ndarray:
-        """(groups, bins) middles of the bins."""
+        """(groups, bins) centres of the bins."""
         bins = self.counts.shape[1]
         return self.range.numpy()[:, None] * (np.arange(bins) + 0.5) / bins
 
@@ -71,7 +74,7 @@ def quantised(a: np.ndarray, theta: float | np.ndarray, T: int) -> np.ndarray:
 
 
 def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
-    """(groups,) thresholds by a scan of 256 values and a finer one around the best; DEAD where
+    """(groups,) thresholds by a scan of 256 values and a finer scan around the best; DEAD where
     nothing was counted.
 
     ValueError for T < 1 and for p other than 1 and 2.
@@ -96,7 +99,7 @@ def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
 
 
 def check_fit(T: int, p: float) -> None:
-    """ValueError unless T is a whole number of steps and p a power that the fits know."""
+    """ValueError unless T is a whole number of steps and p is 1 or 2."""
     if not isinstance(T, Integral) or T < 1 or p not in (1, 2):
         raise ValueError(f"T={T}, p={p}: wanted a whole T >= 1 and p = 1 or 2")
 
@@ -104,7 +107,7 @@ def check_fit(T: int, p: float) -> None:
 def expected(
     histogram: Histogram, theta: np.ndarray, T: int, p: float = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean error |a - Q_T(a)|^p over the positive activations and the mass above theta, each
+    """(mean error |a - Q_T(a)|^p over the positive activations, share of these above theta), each
     (groups,); 0 for dead groups.
     """
     counts = histogram.counts.numpy()
