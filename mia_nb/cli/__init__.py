@@ -1,4 +1,4 @@
-"""mia-nb: run the notebooks, look at what is stored. Exit status 0 done, 1 failed, 2 bad input, 3 a
+"""mia-nb: run the notebooks, look at stored results. Exit status 0 done, 1 failed, 2 bad input, 3 a
 stated limit exceeded, 130 interrupted."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mia_nb.cli.options import join_parameters, parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse, run one command, turn exceptions into one readable line and an exit status."""
+    """Parse and run one command; exceptions become one readable line and an exit status."""
     args = parser().parse_args(join_parameters(sys.argv[1:] if argv is None else argv))
     _give_home()
     try:
@@ -48,8 +48,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _give_home() -> None:
-    """Where there is no home that can be written to (a container's user without an entry in
-    /etc/passwd, a system service), a temporary folder is one: kernels keep their settings there.
+    """Make a temporary folder the home, where kernels keep their settings, if there is none that
+    can be written to: for a container's user without an entry in /etc/passwd, or a system service.
     """
     home = os.path.expanduser("~")
     if os.path.isdir(home) and os.access(home, os.W_OK):

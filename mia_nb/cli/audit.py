@@ -28,7 +28,7 @@ from mia_nb.metrics.pairs import units
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 JUNIT = "junit.xml"
-USUAL_ATTACKS = 6  # of a suite
+USUAL_ATTACKS = 6  # number of attacks in a suite
 WAYS = ("model", "logits", "pool")
 BRINGS = {"logits": "outputs", "pool": "trained models"}
 OPTIONS = {"data": "dataset", "models": "num_models"}  # options whose parameter has another name
@@ -38,7 +38,7 @@ OVER = 3
 
 
 def parameters(args: Namespace) -> list[tuple[str, str]]:
-    """What the options say, as (parameter, text) of the notebook; ValueError for what does not go
+    """The options as (parameter, text) of the notebook; ValueError for options that do not go
     together.
     """
     given = []  # (parameter, text, how it was given)
@@ -69,7 +69,7 @@ def parameters(args: Namespace) -> list[tuple[str, str]]:
 
 
 def _refuse_together(values: dict[str, str], given: list[tuple[str, str, str]]) -> None:
-    """ValueError unless there is one thing to audit, with all that it needs and nothing idle."""
+    """ValueError unless the options name one thing to audit, all that it needs and no more."""
     ways = [name for name in WAYS if values.get(name)]
     if len(ways) != 1:
         came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
@@ -105,16 +105,16 @@ def _listed(text: str) -> list:
 
 
 def plan(args: Namespace) -> None:
-    """`mia-nb plan`: draw who trains which model, and say what to do with it."""
+    """`mia-nb plan`: draw the training samples of each model, and say how to use the plan."""
     path = auditing.plan(args.samples, args.models, seed=args.seed, out=args.out)
     say(f"{path}: train model m on np.flatnonzero(np.load({str(path)!r})['member'][m]),")
     say("query each about all samples, then auditing.collect; docs/howto/audit-your-model.md")
 
 
 def audit(args: Namespace) -> int:
-    """Run the audit, or find it done; print verdicts and where the report lies.
+    """Run the audit unless it is already done; print verdicts and the path of the report.
 
-    0, 1 (no verdict can be trusted) or 3.
+    Returns the exit status: 0, 1 (no verdict can be trusted) or 3.
     """
     if args.weights or args.member:
         args = weights.with_outputs(args)
@@ -144,10 +144,10 @@ def refuse_limits(values: dict, results: str | Path) -> None:
     """ValueError for a stated limit that these data cannot measure, before a kernel starts.
 
     Parameters:
-        values: of the notebook's parameters.
+        values: the notebook's parameters by name.
         results: folder of stored pools.
 
-    The notebook refuses the same once more, when it knows which of the samples were queried.
+    The notebook checks this again when it knows which samples were queried.
     """
     stated = auditing.limits(values["fail_if"])
     if not stated:
@@ -159,7 +159,7 @@ def refuse_limits(values: dict, results: str | Path) -> None:
         split = facts["kind"]
         sizes = {name: facts[name] for name in MEASURED}
     elif values["pool"]:
-        from mia_nb import training  # brings torch
+        from mia_nb import training  # imports torch
 
         pool = training.load_pool(values["pool"], root=results)
         member = pool.member[:, ~pool.population]
@@ -173,7 +173,7 @@ def refuse_limits(values: dict, results: str | Path) -> None:
             "non_members": int((member.shape[1] - inside).min()),
         }
     else:
-        from mia_nb import data  # brings torch
+        from mia_nb import data  # imports torch
 
         images = data.load(**values["source"])
         recipe = values["recipe"]
@@ -187,8 +187,8 @@ def refuse_limits(values: dict, results: str | Path) -> None:
 
 
 def read_result(folder: store.Folder) -> dict:
-    """result.json of a run of the audit notebook, taken out of the executed notebook where it is
-    not there yet.
+    """result.json of a run of the audit notebook; written from the executed notebook if it is
+    missing or differs.
     """
     source = f"{NOTEBOOK}.ipynb"
     cells = parse_json(folder.read_bytes(source))["cells"]
@@ -206,10 +206,10 @@ def read_result(folder: store.Folder) -> dict:
 def status(record: dict) -> tuple[int, str]:
     """(exit status, line that says why) of a result.
 
-    3: a stated limit is exceeded. 1: none is, but members and non-members may differ in more than
-    membership, the negative control failed, or an attack ranks members below non-members beyond
-    chance, so that nothing vouches for the numbers. 0: otherwise, limits that could not be decided
-    included.
+    3: a stated limit is exceeded. 1: no limit is exceeded, but the numbers cannot be trusted:
+    members and non-members may differ in more than membership, the negative control failed, or an
+    attack ranks members below non-members beyond chance. 0: otherwise, also if a limit could not be
+    decided.
     """
     outcomes = [verdict["outcome"] for verdict in record["verdicts"]]
     if not outcomes:
@@ -236,8 +236,8 @@ def status(record: dict) -> tuple[int, str]:
 def junit(record: dict) -> bytes:
     """The limits of a result as JUnit XML, which build servers show as tests.
 
-    An exceeded limit is a failure, one that could not be decided is skipped. Where nothing vouches
-    for the numbers (status 1) a test of the audit itself fails.
+    An exceeded limit is a failure; a limit that could not be decided is skipped. If the numbers
+    cannot be trusted (status 1), the test of the audit itself fails.
     """
     code, line = status(record)
     failures = {} if code != FAILED else {"the audit itself": line}

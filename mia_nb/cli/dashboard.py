@@ -1,5 +1,5 @@
 """Notebook 08, the explorers, as a page without code: rendered by Voila in Jupyter's own server,
-for this machine alone and behind a token.
+for this machine only and behind a token.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 NOTEBOOK = "08_explore.ipynb"
 ADDRESS = f"/voila/render/{NOTEBOOK}"
-GRACE = 5  # seconds that a page which is being made has for ending
-# JupyterLab's extensions that explorers do not need, and which a page would wait for
+GRACE = 5  # seconds that an unfinished page has to end
+# JupyterLab's extensions that explorers do not need; a page would wait for them
 UNUSED = ["jupyterlab-plotly", "jupyterlab_pygments", "@voila-dashboards/jupyterlab-preview"]
-# of Voila's page: what puts its script, below the cells, and where the cells begin
+# parts of Voila's page: its script, below the cells, and the place where the cells begin
 SCRIPT = "{{ voila_setup_labextensions(resources.base_url, resources.labextensions) }}"
 CELLS = "{%- for cell in cell_generator(nb, kernel_id) -%}"
 EARLY = """<script async src="{{ page_config['fullStaticUrl'] | e }}/{{ main_js }}"></script>
 <script async src="{{ resources.base_url }}voila/templates/lab/static/plotly.js"></script>"""
-# plotly.js where `widgets/figure.js` looks for it before it unpacks that of the kernel
+# plotly.js where `widgets/figure.js` looks for it before unpacking the kernel's copy
 PLOTLY = """(globalThis.__mia_nb ??= {{}}).plotly = (module => {{
 ((module, exports, define) => {{{program}}})(module, module.exports);
 return module.exports;
 }})({{exports: {{}}}});"""
-# what a page may ask of its kernel: to move controls, and not to execute code
+# messages that a page may send to its kernel: to move controls, not to execute code
 MESSAGES = [
     "comm_open",
     "comm_close",
@@ -54,15 +54,17 @@ MESSAGES = [
 def serve(args: Namespace) -> int:
     """`mia-nb explore`: serve the explorers at 127.0.0.1 until interrupted (Ctrl-C, SIGTERM).
 
-    Jupyter's own server asks for a token, which is part of the address that is printed and opened,
-    refuses names of other machines, and ends its kernels when it ends. Every visit with the token
-    starts a kernel. Where the port is taken, a free one near it is used. Raises ValueError where
+    Jupyter's own server asks for a token, which is part of the address that is printed and opened;
+    it refuses names of other machines, and ends its kernels when it ends. Every visit with the
+    token starts a kernel. If the port is taken, a free one near it is used. Raises ValueError if
     Voila is not installed.
     """
     if importlib.util.find_spec("voila") is None:
         raise ValueError("voila is not installed; add it with: pip install 'mia_nb[dashboard]'")
     results = os.path.abspath(args.results)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # while it starts: it removes its folder
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit()
+    )  # a stop while it starts removes its folder
     with tempfile.TemporaryDirectory() as folder:
         _prepare(Path(folder), results)
         # Voila reads a configuration, which may be Python, from the folder that it starts in
@@ -73,7 +75,7 @@ def serve(args: Namespace) -> int:
 
 
 def _prepare(folder: Path, results: str) -> None:
-    """Put the notebook with this results folder, its kernel and the page around it into a folder,
+    """Write the notebook for this results folder, its kernel and the page around it into a folder,
     and set the environment of server and kernels.
     """
     import nbformat
@@ -90,7 +92,7 @@ def _prepare(folder: Path, results: str) -> None:
         kernel_name="python3",
         language="python",
     )
-    # the explorers stand on top, where they fit a screen; the text is below them
+    # the explorers come first, so that they fit a screen; the text is below them
     notebook.cells.sort(key=lambda cell: cell.cell_type != "code")
     nbformat.write(notebook, folder / NOTEBOOK)
     write_kernel_spec(folder / "kernels" / "python3", None, QUIET)
@@ -106,10 +108,10 @@ def _serve(folder: Path, port: int, open_browser: bool) -> None:
 
     class Server(ServerApp):
         def load_config_file(self, suppress_errors: bool = True) -> None:
-            """Nothing: what the user set for other servers must not open this one."""
+            """Do nothing: the user's settings for other servers must not open this one."""
 
     token = secrets.token_hex(24)
-    # of Voila's static files, which are behind the token like everything else
+    # a warning about Voila's static files, which are behind the token like everything else
     warnings.filterwarnings("ignore", "Extension endpoints")
     app = Server.instance(config=_settings(folder, port, open_browser, token))
     app.initialize([], find_extensions=False)
@@ -120,7 +122,7 @@ def _serve(folder: Path, port: int, open_browser: bool) -> None:
         say(f"http://127.0.0.1:{app.port}{ADDRESS}?token={token} (stop with Ctrl-C)")
 
     def stop(*_: object) -> None:
-        logging.disable()  # a page that is being made would complain
+        logging.disable()  # an unfinished page would log errors
         app.stop(from_signal=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -131,7 +133,7 @@ def _serve(folder: Path, port: int, open_browser: bool) -> None:
 
 
 def _settings(folder: Path, port: int, open_browser: bool, token: str) -> Config:
-    """Of a server for this machine alone, which shows the notebook and runs nothing else."""
+    """Settings of a server for this machine only, which shows this notebook and nothing else."""
     from traitlets.config import Config
 
     server = {
@@ -146,11 +148,11 @@ def _settings(folder: Path, port: int, open_browser: bool, token: str) -> Config
         "terminals_enabled": False,
         "allow_root": True,
         "log_level": "ERROR",
-        # by default from a content network; nothing here has formulas
+        # MathJax would come from a content network, and no page here has formulas
         "tornado_settings": {"mathjax_url": None, "mathjax_config": None},
     }
     kernels = {
-        # seconds after which a page that nobody looks at loses its kernel
+        # seconds after which an idle page loses its kernel
         "cull_idle_timeout": 600,
         "cull_interval": 60,
         "allowed_message_types": MESSAGES,
@@ -169,13 +171,13 @@ def _settings(folder: Path, port: int, open_browser: bool, token: str) -> Config
 
 
 def _give_cookie(visit: JupyterHandler, **_: object) -> None:
-    """Set the cookie without which a page that is left may not end its kernel."""
+    """Set the cookie that a page needs to end its kernel when it is left."""
     _ = visit.xsrf_token
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what a stopped loop has left: a page that was being made keeps threads alive, on which
-    Python would wait.
+    """Cancel the tasks of a stopped loop: an unfinished page keeps threads alive, for which Python
+    would wait.
     """
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
@@ -185,9 +187,9 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _put_page(folder: Path) -> None:
-    """Put Voila's page into a folder, without links to a content network for icons that nothing
-    here shows, dark where the browser is dark, and with its scripts above the cells: the browser
-    reads them while the kernel works.
+    """Write Voila's page into a folder with three changes: no links to a content network, which
+    load icons that are not used; dark if the browser is dark; and its scripts above the cells, so
+    that the browser reads them while the kernel works.
     """
     from jupyter_core.paths import jupyter_path
 
@@ -213,7 +215,7 @@ def _put_page(folder: Path) -> None:
 
 
 def _program() -> str:
-    """plotly.js and what figures add to it, read without importing either package."""
+    """plotly.js with this package's addition, read without importing either package."""
     plotly = importlib.util.find_spec("plotly")
     library = Path(plotly.origin).parent / "package_data" / "plotly.min.js"
     addition = Path(__file__).parents[1] / "widgets" / "dressed.js"

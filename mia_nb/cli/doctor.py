@@ -1,5 +1,5 @@
-"""Versions and devices; can results be written and notebooks run, is every stored file what it
-was?
+"""Checks of an installation: versions, devices, whether results can be written and notebooks run,
+and whether every stored file is intact.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PACKAGES = (
     "ipywidgets",
     "anywidget",
 )
-MOST_PROBLEMS = 20  # of stored files that are named
+MOST_PROBLEMS = 20  # damaged or lost files that are named
 
 
 def examine(args: Namespace) -> int:
@@ -94,7 +94,7 @@ def _kernel() -> str:
 
 
 def _store(results: str) -> str:
-    """Read every stored file. ValueError that names those that are damaged or lost."""
+    """Read every stored file; ValueError that names the damaged and lost ones."""
     from mia_nb.cli import stored
 
     folders = store.folders(results)

@@ -1,4 +1,4 @@
-"""One notebook, executed by papermill, and what went wrong in it in few lines."""
+"""Execute one notebook by papermill, and explain an error in it in a few lines."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SPEC = {"name": "python3", "language": "python", "display_name": "Python 3 (ipyk
 
 
 class Failed(RuntimeError):
-    """A notebook did not finish for a reason that is not bad input; the message is at most ten
+    """A notebook did not finish for another reason than bad input; the message has at most ten
     lines.
     """
 
 
 class Killed(Failed):
-    """Its kernel died, or never answered."""
+    """The kernel died, or never answered."""
 
 
 def execute(
@@ -44,14 +44,14 @@ def execute(
         out: where the executed notebook is written, cell by cell
         parameters: {name: value}, injected into the notebook
         quiet: show no progress
-        overall: the progress of the run that the notebook is a step of
+        overall: the progress of the run that the notebook belongs to
 
     Returns:
         A line for each figure that failed.
 
     Raises:
         ValueError: for bad input, and for a full or write-protected disk.
-        Failed: for any other error, in a few lines; Killed where the kernel died.
+        Failed: for any other error, in a few lines; Killed if the kernel died.
     """
     import nbformat
     from papermill.exceptions import PapermillExecutionError
@@ -64,8 +64,8 @@ def execute(
     try:
         _execute(node, out, parameters, progress)
     except PapermillExecutionError as error:
-        # the run went on after errors in cells tagged `raises-exception`; papermill complains of
-        # these too, at its end
+        # papermill raises at its end for errors in cells tagged `raises-exception` too, after which
+        # the run went on
         lost = _figures_alone(out)
         progress.end(f"{len(lost)} figure{'s' * (len(lost) > 1)} failed" if lost else "failed")
         if not lost:
@@ -85,15 +85,15 @@ def execute(
 
 
 def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress) -> None:
-    """Execute a notebook with papermill, which writes it to `out`. Two kernels that start at once
-    may draw the same port: one that dies before its first cell is started again.
+    """Execute a notebook with papermill, which writes it to `out`. A kernel that dies before its
+    first cell is started again, since two kernels that start at once may draw the same port.
     """
     import nbformat
     import papermill
 
     from mia_nb.cli.kernels import BatchKernels
 
-    # it calls parameters typed `str | None` unknown
+    # papermill warns that parameters typed `str | None` are unknown
     logging.getLogger("papermill").setLevel(logging.ERROR)
     template = str(out).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
     for attempt in range(1, STARTS + 1):
@@ -117,8 +117,8 @@ def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress
 
 
 def _figures_alone(out: Path) -> list[str]:
-    """A line for each figure that failed; [] where anything else failed. Where only figures did,
-    papermill's marks of a failed run are taken out of the notebook.
+    """A line for each figure that failed; [] if anything else failed. If only figures failed,
+    papermill's marks of a failed run are removed from the notebook.
     """
     import nbformat
     from papermill.execute import remove_error_markers
@@ -162,6 +162,6 @@ def _explain(error: Exception, out: Path) -> Exception:
 
 
 def _clip(message: str) -> str:
-    """On one line, and not longer than a screenful."""
+    """The message on one line of at most a screenful."""
     line = " ".join(message.split())
     return line if len(line) <= 600 else line[:600] + " ..."

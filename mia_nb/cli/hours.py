@@ -1,5 +1,5 @@
-"""How long the training takes that a preset asks for: counted steps, times the seconds of a step
-that are measured here.
+"""Estimate the hours of training of a preset: number of steps times the seconds of a step, which
+are measured here.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ PUBLISHED = {
     "fashion_mnist": (60_000, 70_000, 1, 28, 10),
     "tiny_imagenet": (100_000, 110_000, 3, 64, 200),
 }
-CPU_BATCH = 32  # a processor's seconds go with the images, and so small a batch takes few
+CPU_BATCH = 32  # on a CPU time is proportional to images, so a small batch measures it quickly
 
 
 def trainings(steps: list[Step]) -> list[tuple[Recipe, Images, int]]:
-    """Every pool that these steps train, once: its recipe, a blank batch of its images, and how
-    many images a model trains on.
+    """(recipe, a blank batch of images, number of training images of a model) of every pool that
+    these steps train, each pool once.
     """
     trainings_by_key = {}
     for step in steps:
@@ -73,7 +73,7 @@ def recipes_of(step: Step) -> list[Recipe]:
         if values.get("private"):
             families.append({**values["private"], **values["clipped"], "defense": "dp_sgd"})
         base = recipe.replace(model_args={})
-        if "private" in values:  # whose notebook draws members by coins
+        if "private" in values:  # that notebook draws members by coins
             base = base.replace(split="bernoulli")
         network = values.get("network", recipe.model_args)
         finetune = values.get("finetune", {})
@@ -89,7 +89,7 @@ def recipes_of(step: Step) -> list[Recipe]:
 
 
 def _without_epsilon(family: dict) -> dict:
-    """A family with any noise in place of that which reaches its epsilon: it costs the same."""
+    """A family with a fixed noise instead of the noise for its epsilon; training takes as long."""
     changes = dict(family)
     if changes.pop("epsilon", None) is not None:
         changes["defense_args"] = {"noise_multiplier": 1.0}
@@ -116,7 +116,7 @@ def _hybrid(recipe: Recipe, timesteps: int, tuning: dict) -> list[Recipe]:
 
 
 def measured(recipe: Recipe, images: Images, samples: int) -> float:
-    """Seconds of an epoch on the machine at hand, from two steps."""
+    """Seconds of an epoch on this machine, measured on two steps."""
     if device_of(None).type == "cpu":
         recipe = recipe.replace(batch=min(recipe.batch, CPU_BATCH))
     return step_cost(recipe, images, samples=samples, repeats=1)["seconds"]
@@ -134,7 +134,7 @@ def hours(
 
 
 def estimate(steps: list[Step]) -> None:
-    """`mia-nb run --estimate`: a line a pool, and the sum."""
+    """`mia-nb run --estimate`: print a line per pool, and the sum."""
     times = hours(steps)
     rows = [("hours", "data set", "network", "models", "recipe")]
     for name, recipe, taken in times:

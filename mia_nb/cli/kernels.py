@@ -1,8 +1,8 @@
-"""The kernels of a run: this interpreter in batch mode, forked by multiprocessing's fork server,
-which imports everything once (`preloaded`), so that only the first notebook waits for it.
+"""The kernels of a run: this interpreter in batch mode, forked by multiprocessing's fork server. It
+imports everything once (`preloaded`), so only the first notebook waits for imports.
 
-`ForkProvisioner` is a Jupyter kernel provisioner (entry point `mia-nb-fork`). Where kernels are not
-forked they start the ordinary way: outside Linux, and with `MIA_NB_FORK=0`.
+`ForkProvisioner` is a Jupyter kernel provisioner (entry point `mia-nb-fork`). Outside of Linux, and
+with `MIA_NB_FORK=0`, kernels are not forked but start as Jupyter starts them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mia_nb.cli.notebooks import PACKAGE
 FORKING = "mia-nb-fork"
 INSTALLED = entry_points(group="jupyter_client.kernel_provisioners", name=FORKING)
 LAUNCHER = "ipykernel_launcher"
-# a kernel's own log warns of TCP at each start and complains when interrupted, tornado's at times
-# warns of a closed socket at a kernel's end; errors of cells go to neither
+# options that silence two logs, neither of which gets errors of cells: the kernel's own warns of
+# TCP at each start and complains when interrupted, tornado's may warn of a closed socket at the end
 QUIET = [
     "--log-level=CRITICAL",
     "--IPKernelApp.logging_config={'loggers': {'tornado.general': {'level': 'CRITICAL'}}}",
@@ -60,7 +60,7 @@ MODULES = (  # imported once for all kernels
 
 
 class BatchKernels(AsyncKernelManager):
-    """Kernels of this interpreter, whatever kernel specs lie around, in batch mode and without
+    """Kernels of this interpreter, whichever kernel specs are installed, in batch mode and without
     inherited warning filters.
     """
 
@@ -84,7 +84,7 @@ class ForkProvisioner(LocalProvisioner):
     """Starts kernels by forking, or as Jupyter does."""
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> dict:
-        """Start the kernel of this command, and give its connection info."""
+        """Start the kernel of this command; returns its connection info."""
         streams = {options.get(name) for name in ("stdin", "stdout", "stderr")}
         if not _is_forked() or streams != {None} or LAUNCHER not in cmd:
             return await super().launch_kernel(cmd, **options)
@@ -98,20 +98,20 @@ class ForkProvisioner(LocalProvisioner):
 
 
 class ForkedKernel:
-    """A kernel's process, with what a provisioner uses of subprocess.Popen."""
+    """A kernel's process, with the methods of subprocess.Popen that a provisioner uses."""
 
     stdin = stdout = stderr = None
 
     def __init__(self, argv: list[str], env: dict[str, str]) -> None:
         _start_fork_server()
         context = multiprocessing.get_context("forkserver")
-        # a daemon: this process does not wait for it at its end, but ends it
+        # a daemon: when this process ends, it ends the kernel and does not wait for it
         self._process = context.Process(target=_run_kernel, args=(argv, env), daemon=True)
         self._process.start()
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """The exit status, None while it runs."""
+        """The exit status; None while the kernel runs."""
         return self._process.exitcode
 
     def wait(self) -> int:
@@ -130,16 +130,16 @@ class ForkedKernel:
 
 
 def _is_forked() -> bool:
-    """Whether kernels are forked here. They are not where warnings are filtered (`python -W`,
-    PYTHONWARNINGS): the fork server would inherit the filters, and a filter may turn warnings of
-    imported libraries into errors.
+    """Whether kernels are forked here. They are not if warnings are filtered (`python -W`,
+    PYTHONWARNINGS): the fork server would inherit the filters, which may turn warnings of imported
+    libraries into errors.
     """
     wanted = os.environ.get("MIA_NB_FORK", "1") != "0"
     return wanted and sys.platform == "linux" and not sys.warnoptions
 
 
 def _start_fork_server() -> None:
-    """Start the fork server if none runs, away from the working directory, where a module may have
+    """Start the fork server if none runs, outside of the working directory, where a file may have
     the name of a library.
     """
     forkserver.set_forkserver_preload(["mia_nb.cli.preloaded"])
@@ -152,8 +152,8 @@ def _start_fork_server() -> None:
 
 
 def _run_kernel(argv: list[str], env: dict[str, str]) -> None:
-    """Run a kernel in a forked process as if it were a new one. It ends with the process that asked
-    for it, or with the fork server.
+    """Run a kernel in a forked process as in a new one. It ends with the process that asked for it,
+    or with the fork server.
     """
     import numpy as np
     import torch
@@ -163,14 +163,14 @@ def _run_kernel(argv: list[str], env: dict[str, str]) -> None:
 
     os.setsid()  # Ctrl-C is for the process that runs the notebook
     threading.Thread(target=_end_with_parent, name="mia-nb-parent", daemon=True).start()
-    # processes that a notebook starts are started as in any other process
+    # let notebooks start processes as any other process does
     multiprocessing.set_start_method(None, force=True)
     multiprocessing.current_process().daemon = False
     os.environ.clear()
     os.environ.update(env | preloaded.SET_BY_IMPORTS)
     sys.argv = argv
     sys.path[:] = preloaded.PATH
-    np.random.seed()  # noqa: NPY002  else all forks draw alike; Python's `random` reseeds itself
+    np.random.seed()  # noqa: NPY002  else all forks draw the same; Python's `random` reseeds itself
     torch.seed()
     kernelapp.launch_new_instance(parent_handle=os.getppid())
     os._exit(0)  # multiprocessing would flush streams that the kernel has closed

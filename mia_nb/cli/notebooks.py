@@ -1,4 +1,4 @@
-"""Notebooks and presets: found by short name; parameters read from the tagged cell; values checked
+"""Find notebooks and presets by short names, read parameters from the tagged cell, and check values
 before anything runs.
 """
 
@@ -26,13 +26,14 @@ from mia_nb.parameters import (
 )
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# of a preset's step; one of another preset has all that one's steps, or those of one notebook
+# keys of a preset's step; a step with `preset` stands for that preset's steps, with `notebook` too
+# for those of that notebook only
 KEYS = {"notebook", "parameters", "share", "preset"}
 
 
 class Step(NamedTuple):
-    """One notebook to run, a value for each of its parameters, and how long it takes beside the
-    others (for progress).
+    """One notebook to run, a value for each of its parameters, and its share of the run's time (for
+    progress).
     """
 
     notebook: Path
@@ -40,12 +41,12 @@ class Step(NamedTuple):
     share: float = 1.0
 
 
-MOST_STEPS = 1000  # of a preset
+MOST_STEPS = 1000  # steps that a preset may have
 
 
 def folders(given: str | None = None) -> list[Path]:
-    """Where notebooks are looked for: the given folder alone, or ./notebooks, the checkout's, the
-    installed package's.
+    """Folders to search for notebooks: the given folder only, else ./notebooks, the checkout's and
+    the installed package's.
     """
     if given:
         if not Path(given).is_dir():
@@ -56,8 +57,8 @@ def folders(given: str | None = None) -> list[Path]:
 
 
 def find_notebook(name: str, where: list[Path]) -> Path:
-    """`01_train`, `train`, `workshop/04_budget_race` or a path -> the notebook's path; those at the
-    top come first.
+    """`01_train`, `train`, `workshop/04_budget_race` or a path -> the notebook's path; notebooks at
+    the top precede those of the workshop.
     """
     known = _notebooks(where)
     if name in known:
@@ -73,7 +74,7 @@ def find_notebook(name: str, where: list[Path]) -> Path:
 
 
 def _notebooks(where: list[Path]) -> dict[str, Path]:
-    """Every notebook by its names: with and without its number, those of the workshop also with
+    """Every notebook by its names: with and without its number; for those of the workshop also with
     their folder.
     """
     known: dict[str, Path] = {}
@@ -88,8 +89,8 @@ def _notebooks(where: list[Path]) -> dict[str, Path]:
 
 
 def resolve(name: str, preset: str | None, where: list[Path]) -> tuple[str, str | None]:
-    """(target, preset) of `mia-nb run NAME`: a NAME that is no notebook but a preset means all of
-    that preset.
+    """(target, preset) of `mia-nb run NAME`: if NAME is a preset and no notebook, all of that
+    preset.
     """
     if preset is not None or name == "all" or name in _notebooks(where):
         return name, preset
@@ -113,7 +114,7 @@ def _find_preset(name: str, where: list[Path]) -> Path:
 
 
 def about(name: str, where: list[Path]) -> str:
-    """What a preset says of itself: the prose of the comment on its top."""
+    """A preset's description: the prose of the comment at its top."""
     prose = []
     for line in _find_preset(name, where).read_text(encoding="utf-8").splitlines():
         if not line.startswith("# ") or line.startswith("#  "):
@@ -123,8 +124,8 @@ def about(name: str, where: list[Path]) -> str:
 
 
 def read_preset(name: str, where: list[Path], inside: tuple[Path, ...] = ()) -> list[dict]:
-    """The steps of notebooks/presets/NAME.yaml (or of a .yaml file), as written; in place of a step
-    that names another preset that one's steps, with the parameters given here over their own.
+    """The steps of notebooks/presets/NAME.yaml (or of a .yaml file), as written. A step that names
+    another preset is replaced by that preset's steps, whose parameters it overrides.
 
     inside: the presets that name this one, which it may not name in turn.
     """
@@ -149,7 +150,7 @@ def read_preset(name: str, where: list[Path], inside: tuple[Path, ...] = ()) -> 
 
 
 def _check_step(path: Path, step: Any) -> None:
-    """ValueError for what is no step of a preset."""
+    """ValueError unless this is a step of a preset."""
     names = [step.get("notebook"), step.get("preset")] if isinstance(step, dict) else []
     named = [name for name in names if name is not None]
     fine = named and all(isinstance(name, str) for name in named) and not set(step) - KEYS
@@ -165,7 +166,7 @@ def _check_step(path: Path, step: Any) -> None:
 
 
 def given(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """What `-p name=value` says, as (name, text); ValueError for other texts."""
+    """Texts `name=value` of `-p` as (name, value); ValueError for other texts."""
     pairs = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -178,8 +179,8 @@ def given(texts: Iterable[str]) -> list[tuple[str, str]]:
 def plan(
     target: str, preset: str | None, given: Iterable[tuple[str, str]], where: list[Path]
 ) -> list[Step]:
-    """The steps to run: those of the preset (of one notebook, or `all`), or one notebook with its
-    defaults; `given` overrides, in the steps that have the name.
+    """The steps to run: those of the preset (for one notebook, or `all`), or one notebook with its
+    defaults. `given` overrides parameters in every step that has them.
 
     Raises ValueError for anything unknown ("did you mean") or of the wrong type, before anything
     runs.
@@ -210,12 +211,12 @@ def plan(
 
 
 def _has(known: dict[str, Parameter], name: str) -> bool:
-    """Whether a notebook has this parameter, by itself or as a field of a record."""
+    """Whether a notebook has this parameter, on its own or as a field of a record."""
     return name in known or record_of(name, known) is not None
 
 
 def _entries(target: str, preset: str | None, where: list[Path]) -> list[tuple[Path, dict]]:
-    """The notebooks to run, and the steps of the preset for them, as written."""
+    """(notebook, step of the preset as written) of everything to run."""
     if target == "all" and preset is None:
         known = ", ".join(sorted(_presets(where))) or "none"
         raise ValueError(f"`run all` needs --preset NAME; there are: {known}")
@@ -237,7 +238,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def params(args: Namespace) -> None:
-    """`mia-nb params`: a notebook's parameters, a line each."""
+    """`mia-nb params`: print a notebook's parameters, one per line."""
     path = find_notebook(args.notebook, folders(args.notebooks))
     rows = described(read_parameters(path))
     say(path if rows else f"{path} has no cell tagged `parameters`")

@@ -1,4 +1,4 @@
-"""The commands of mia-nb, what each does, and their options."""
+"""The commands of mia-nb and their options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line; `command` of what it gives does what was asked for."""
+    """The parser of the command line; `command` of the parsed arguments runs the command."""
     whole = _Parser(
         prog="mia-nb",
         description="Membership inference in notebooks: run them, look at what is stored.",
@@ -36,9 +36,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _call(place: str, args: argparse.Namespace) -> int | None:
-    """What a command does, from its module of this package."""
+    """Run a command from its module of this package."""
     if getattr(args, "allow", None):
-        from mia_nb import models  # brings torch
+        from mia_nb import models  # imports torch
 
         models.allow(*args.allow)
     module, _, function = place.partition(":")
@@ -46,8 +46,8 @@ def _call(place: str, args: argparse.Namespace) -> int | None:
 
 
 def join_parameters(argv: list[str]) -> list[str]:
-    """`-p name value` as `-p name=value`: argparse would take -0.1 for an option and swallow what
-    follows.
+    """Join `-p name value` to `-p name=value`: argparse would take a value -0.1 for an option, and
+    the texts after a value for more values.
     """
     joined = []
     rest = list(argv)

@@ -12,14 +12,14 @@ import sys
 
 from mia_nb.cli.kernels import MODULES
 
-PATH = [folder for folder in sys.path if folder]  # of every kernel, whatever its parent's is
+PATH = [folder for folder in sys.path if folder]  # sys.path of every kernel, not its parent's
 _before = dict(os.environ)
 
 for name in MODULES:
     with contextlib.suppress(ImportError):  # the notebook that needs it reports what is missing
         importlib.import_module(name)
 torch = sys.modules["torch"]
-# the first optimiser makes torch import half of itself
+# the first optimiser makes torch import many more of its modules
 torch.optim.SGD([torch.zeros(1)], lr=1.0)
 SET_BY_IMPORTS = {name: value for name, value in os.environ.items() if _before.get(name) != value}
 gc.collect()

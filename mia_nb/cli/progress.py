@@ -1,4 +1,6 @@
-"""How far a run is: the last line that a notebook wrote, and what share of all is done."""
+"""The progress of a run: the last line that a notebook wrote, and the share of the run that is
+done.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Overall:
-    """How much of a run is done, from each notebook's share of it, and how long the rest may
+    """The share of a run that is done, from each notebook's share, and the time that the rest may
     take.
     """
 
@@ -25,15 +27,13 @@ class Overall:
         self.started, self.cached = time.monotonic(), self.done()
 
     def done(self, part: float = 0.0) -> float:
-        """The share that is done, with this part of the notebook at hand."""
+        """The share that is done, counting this part of the current notebook."""
         left = sum(self.shares[file] for file in self.left)
         at_hand = self.shares[self.left[0]] * part if self.left else 0
         return 1 - (left - at_hand) / sum(self.shares.values())
 
     def line(self, part: float) -> str:
-        """`34 %, about 2 min left`; nothing of the time before a twentieth is done, when nobody
-        knows.
-        """
+        """`34 %, 2 min left`; without the time before a twentieth is done."""
         done = self.done(part)
         spent = time.monotonic() - self.started
         known = done - self.cached
@@ -43,7 +43,7 @@ class Overall:
 
 
 class Progress:
-    """The last line a notebook wrote: rewritten in place on a terminal, twice a minute in a log."""
+    """Shows the last line a notebook wrote: in place on a terminal, twice a minute in a log."""
 
     def __init__(
         self, name: str, cells: int, quiet: bool = False, overall: Overall | None = None
@@ -56,7 +56,7 @@ class Progress:
         self.started = self.shown = time.monotonic()
 
     def write(self, text: str) -> None:
-        """What a cell printed; a warning in it stays on the screen, as one line."""
+        """Take text that a cell printed; a warning in it stays on the screen, as one line."""
         texts = (part.strip() for part in re.split(r"[\r\n]", ANSI.sub("", text)))
         parts = [escape.terminal(text) for text in texts if text]
         self.last = parts[-1] if parts else self.last
@@ -67,7 +67,7 @@ class Progress:
         self._show()
 
     def flush(self) -> None:
-        """papermill flushes what it writes to."""
+        """Do nothing; papermill calls it."""
 
     def next_cell(self, cell: dict, cell_index: int) -> None:
         self.cell = cell_index + 1
@@ -86,7 +86,7 @@ class Progress:
         if self.quiet or now - self.shown < (0.1 if terminal else 30):
             return
         self.shown = now
-        within = re.search(r"(\d+) ?%", self.last)  # of a cell's own progress
+        within = re.search(r"(\d+) ?%", self.last)  # the cell's own progress
         part = max(0, self.cell - 1 + (int(within[1]) / 100 if within else 0)) / self.cells
         line = f"{self.overall.line(part)}  {self.name} cell {self.cell}/{self.cells}  {self.last}"
         width = shutil.get_terminal_size().columns - 1

@@ -69,18 +69,19 @@ def report(folder: store.Folder, out: str | Path | None = None) -> Path:
     """Write the report of a run's finished notebooks to `out`, by default the run's report.html."""
     from mia_nb.report import page
 
-    steps = _finished(folder)
-    if not steps:
+    entries = _finished(folder)
+    if not entries:
         raise ValueError(f"{short(folder.path)} has no finished notebook; run it first")
     facts = {"run": f"{folder.name} {folder.key}"}
     if folder.intact(PROVENANCE):
         facts |= folder.read_json(PROVENANCE, mia_nb=str)
-    for step in steps:
-        facts[step["file"]] = f"{step['started']}, {step['seconds']:.1f} s"
-    date = min(step["started"] for step in steps)[:10]
+    for entry in entries:
+        facts[entry["file"]] = f"{entry['started']}, {entry['seconds']:.1f} s"
+    date = min(entry["started"] for entry in entries)[:10]
     title = f"Membership inference: {folder.name}, {date}"
     lead = facts.pop("about", "")
-    executed = {folder.path / step["file"]: folder.read_bytes(step["file"]) for step in steps}
+    files = [entry["file"] for entry in entries]
+    executed = {folder.path / file: folder.read_bytes(file) for file in files}
     text = page(executed, title=title, lead=lead, provenance=facts).encode()
     if out is not None:
         with replacing(out) as file:
@@ -114,7 +115,7 @@ def report_again(args: Namespace) -> None:
 
 def _finished(folder: store.Folder) -> list[dict]:
     """The status entries of a run's steps that are done."""
-    return [step for step in read_status(folder) if step["status"] == "done"]
+    return [entry for entry in read_status(folder) if entry["status"] == "done"]
 
 
 def machine_facts() -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""What the key of a run is a digest of: parameters, notebooks, the package's code, and the files,
-builders and pools that parameters name.
+"""The contents of a run's key: parameters, notebooks, the package's code, and the files, builders
+and pools that parameters name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from mia_nb.cli.notebooks import PACKAGE, Step
 from mia_nb.digests import digest
 
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
-# parameters, in groups too, that change how or where a run is done and not its results: they are no
-# part of its key
+# parameters, also in groups, that are no part of a run's key: they change how or where it is done,
+# not its results
 NOT_IN_KEY = ("force", "workers", "backend", "results", "data_root")
 
 
 def run_recipe(steps: list[Step], results: Path) -> dict:
-    """The record that a run's key is a digest of: parameters, notebooks, the package's code and the
+    """The record whose digest is a run's key: parameters, notebooks, the package's code, and the
     files, builders and pools that parameters name.
     """
     entries = []
@@ -35,7 +35,7 @@ def run_recipe(steps: list[Step], results: Path) -> dict:
             if found := fingerprint(value):
                 fingerprints[name] = found
         if values.get("pool"):
-            # a parameter may hold the first letters of a pool's key: the pool they name may change
+            # a parameter may hold the first letters of a pool's key, and later name another pool
             with contextlib.suppress(ValueError):
                 pool = store.find(str(values["pool"]), results, "pool")
                 fingerprints["pool"] = digest(pool.files())
@@ -57,8 +57,9 @@ def fingerprint(value: object) -> str | None:
     """Digest of the file, folder or builder that a parameter names, None if it names none: changed
     data or a changed builder is a new run.
 
-    Read are the content of a file, all code of a builder's package, and of a folder the names,
-    sizes and times of its files. Caveat: what a builder outside of any package imports is not read.
+    The digest is of a file's content, of all code of a builder's package, and of the names, sizes
+    and times of a folder's files. Caveat: what a builder outside of any package imports is not
+    read.
     """
     if not isinstance(value, str) or not 0 < len(value) < 1000 or "\0" in value:
         return None
@@ -86,8 +87,8 @@ def fingerprint(value: object) -> str | None:
 
 
 def _file_of_builder(builder: str) -> Path | None:
-    """The file of `module:function`, found as a kernel would find it, in the working directory
-    first. Its package is not imported: that may be slow, and may fail outside of a kernel.
+    """The file of `module:function`, searched as a kernel would, in the working directory first.
+    Its package is not imported: that may be slow, and may fail outside of a kernel.
     """
     top, *rest = builder.partition(":")[0].split(".")
     sys.path.insert(0, os.getcwd())
@@ -106,7 +107,7 @@ def _file_of_builder(builder: str) -> Path | None:
 
 
 def _without_place(parameters: dict) -> dict:
-    """The parameters, those in groups included, that decide the results of a notebook."""
+    """The parameters that decide the results of a notebook; parameters in groups too."""
     kept = {name: value for name, value in parameters.items() if name not in NOT_IN_KEY}
     for name, group in kept.items():
         if isinstance(group, dict):
@@ -115,8 +116,8 @@ def _without_place(parameters: dict) -> dict:
 
 
 def values_in_key(parameters: dict) -> dict:
-    """The parameters that decide the results of a notebook and, beside them, those of the groups
-    that may name files or builders.
+    """The parameters that decide the results of a notebook, and beside them the fields of the
+    groups that may name files or builders.
     """
     values = _without_place(parameters)
     return {**values, **values.get("source", {}), **values.get("recipe", {})}

@@ -1,4 +1,4 @@
-"""What commands print."""
+"""How commands print."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mia_nb import escape
 
 
 def say(*texts: object) -> None:
-    """Print texts, each on one line of its own; names in them can neither command the terminal nor
-    begin a line.
+    """Print each text on a line of its own; names in it can neither command the terminal nor begin
+    a line.
     """
     print(*map(escape.terminal, texts), sep="\n", flush=True)
 
 
 def short(path: Path) -> str:
-    """A path for a message, relative to the working directory where that is shorter."""
+    """A path for a message, relative to the working directory if that is shorter."""
     return escape.terminal(min(str(path), os.path.relpath(path), key=len))
 
 
 def print_table(rows: list[tuple[str, ...]], width: int = 10_000) -> None:
-    """Rows of text as columns, folded at a width."""
+    """Print rows of text as columns, folded at a width."""
     rows = [tuple(map(escape.terminal, row)) for row in rows]
     widths = [min(max(map(len, column)), width // 4) for column in zip(*rows, strict=True)]
     folded = textwrap.TextWrapper(width, subsequent_indent=" " * 8, break_long_words=False)

@@ -1,4 +1,4 @@
-"""The state of each step of a run, as its folder keeps it."""
+"""The status of each step of a run, as stored in its folder."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ STATUS = "status.json"
 
 
 def read_status(folder: store.Folder) -> list[dict]:
-    """Per step: notebook, file, status, started, seconds, error; [] where the record is damaged. A
-    step left running by a dead process is killed.
+    """An entry per step: notebook, file, status, started, seconds, error; [] if the record is
+    damaged. A step that a dead process left running counts as killed.
     """
     try:
-        steps = folder.read_json(STATUS, steps=list)["steps"]
+        entries = folder.read_json(STATUS, steps=list)["steps"]
     except store.Corrupt:
         return []
-    if not all(map(_is_step, steps)):
+    if not all(map(_is_entry, entries)):
         return []
-    running = [step for step in steps if step["status"] == "running"]
+    running = [entry for entry in entries if entry["status"] == "running"]
     if running and not folder.locked("run"):
-        for step in running:
-            step["status"] = "killed"
-    return steps
+        for entry in running:
+            entry["status"] = "killed"
+    return entries
 
 
-def _is_step(record: object) -> bool:
+def _is_entry(record: object) -> bool:
     types = {"file": str, "status": str, "started": str, "seconds": int | float}
     if not isinstance(record, dict):
         return False
     return all(isinstance(record.get(name), kind) for name, kind in types.items())
 
 
-def is_whole(step: dict) -> bool:
-    """Whether a step of a record is done, with every figure."""
-    return step.get("status") == "done" and not step.get("error")
+def is_whole(entry: dict) -> bool:
+    """Whether a step is done, with every figure."""
+    return entry.get("status") == "done" and not entry.get("error")
 
 
 def lost_figures(folder: store.Folder) -> list[str]:
-    """A line for each notebook of a run that is done without a figure that failed."""
-    steps = [step for step in read_status(folder) if step["status"] == "done"]
-    return [f"{step['file']}: {step['error']}" for step in steps if step.get("error")]
+    """A line for each notebook of a run that is done, but in which figures failed."""
+    done = [entry for entry in read_status(folder) if entry["status"] == "done"]
+    return [f"{entry['file']}: {entry['error']}" for entry in done if entry.get("error")]

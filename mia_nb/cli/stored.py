@@ -1,4 +1,4 @@
-"""What lies in the results folder: listed, shown, cleaned."""
+"""List, show and clean the results folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mia_nb.cli.status import STATUS, lost_figures, read_status
 
 
 def list_all(args: Namespace) -> None:
-    """`mia-nb list`: kind, first 12 of the key, name, size, date, status of every result, oldest
-    first.
+    """`mia-nb list`: print kind, first 12 characters of the key, name, size, date and status of
+    every result, oldest first.
     """
     rows = [
         (
@@ -36,8 +36,8 @@ def list_all(args: Namespace) -> None:
 
 
 def status(folder: store.Folder) -> str:
-    """done, running, failed, killed, partial, or which record is damaged; for a run also whether a
-    figure failed, for a pool how many of its models are there.
+    """done, running, failed, killed, partial, or which record is damaged; a run may also be done
+    with failed figures, a pool tells how many of its models are there.
     """
     try:
         recipe = folder.recipe
@@ -57,8 +57,8 @@ def status(folder: store.Folder) -> str:
 
 
 def _status_of_run(folder: store.Folder, wanted: int) -> str:
-    """wanted: number of steps of a whole run."""
-    statuses = [step["status"] for step in read_status(folder)]
+    """wanted: number of steps of a complete run."""
+    statuses = [entry["status"] for entry in read_status(folder)]
     for bad in ("running", "killed", "failed"):
         if bad in statuses:
             return bad
@@ -70,8 +70,8 @@ def _status_of_run(folder: store.Folder, wanted: int) -> str:
 
 
 def show(args: Namespace) -> None:
-    """`mia-nb show`: the recipe, the steps of a run, the files with size and checksum, and what is
-    damaged.
+    """`mia-nb show`: print the recipe, the steps of a run, the files with size and checksum, and
+    which files are damaged.
     """
     folder = store.find(args.key, args.results)
     damaged = set(folder.damaged())
@@ -85,20 +85,20 @@ def show(args: Namespace) -> None:
     lines = [folder.path, f"key     {folder.key}", f"status  {status(folder)}", "recipe"]
     lines += ["  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()]
     if folder.kind == "run":
-        lines += [_step_line(step) for step in read_status(folder)]
+        lines += [_step_line(entry) for entry in read_status(folder)]
     lines.append("files")
     lines += [file_line(*entry) for entry in sorted(folder.files().items())]
     say(*lines)
 
 
-def _step_line(step: dict) -> str:
-    name = escape.terminal(step["file"])
-    state = escape.terminal(step["status"])
-    return f"{name:<22} {state:<8} {step['seconds']:6.1f} s  {step.get('error') or ''}".rstrip()
+def _step_line(entry: dict) -> str:
+    name = escape.terminal(entry["file"])
+    state = escape.terminal(entry["status"])
+    return f"{name:<22} {state:<8} {entry['seconds']:6.1f} s  {entry.get('error') or ''}".rstrip()
 
 
 def clean(args: Namespace) -> None:
-    """`mia-nb clean`: remove what should not be there, or whole results, and say what was done."""
+    """`mia-nb clean`: remove temporary and damaged files, or whole results; print what was done."""
     lines = cleaned(
         args.results,
         args.key,
@@ -117,8 +117,8 @@ def clean(args: Namespace) -> None:
 def cleaned(
     results: str, key: str | None, *, everything: bool, older_than: float | None, yes: bool
 ) -> Iterator[str]:
-    """Remove whole results (by key, all, by age in days) after `yes`; else only temporary and
-    damaged files. Yields lines.
+    """Remove whole results (by key, all, by age in days) if `yes`, or only temporary and damaged
+    files; yields a line for each.
     """
     chosen = store.folders(results)
     if key is not None:
@@ -147,7 +147,7 @@ def cleaned(
 
 
 def _is_called(folder: store.Folder, key: str) -> bool:
-    """Whether the name of its folder, or the key in it, starts so."""
+    """Whether the name of the folder, or the key in it, starts with this key."""
     name = folder.path.name
     return name.startswith(key) or name.rsplit("-", 1)[1].startswith(key[:12])
 
@@ -171,7 +171,7 @@ def _held(folder: store.Folder) -> bool:
 
 
 def _locks(folder: store.Folder) -> list[str]:
-    """Names of the locks that were ever held there."""
+    """Names of the locks that were ever held in this folder."""
     return [path.name.removeprefix(".lock-") for path in folder.path.glob(".lock-*")]
 
 

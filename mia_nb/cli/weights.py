@@ -1,4 +1,4 @@
-"""`mia-nb audit --weights`: what a finished model puts out for images, as a file for `--logits`."""
+"""`mia-nb audit --weights`: write the outputs of a finished model to a file for `--logits`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mia_nb.digests import digest
 
 
 def with_outputs(args: Namespace) -> Namespace:
-    """The options with --logits instead of --weights: what this model puts out for the images."""
+    """The options with --logits instead of --weights: a file of the model's outputs for --data."""
     needed = {"--model": args.model, "--data": args.data, "--member": args.member}
     lacking = " and ".join(name for name, value in needed.items() if not value)
     if not args.weights:
@@ -31,8 +31,7 @@ def with_outputs(args: Namespace) -> Namespace:
     if not Path(args.weights).is_file():
         raise ValueError(f"--weights {args.weights}: no such file")
     arrays = _answers(args)
-    # of other outputs another file, whatever the weights are called: audits that run at once
-    # share none
+    # the digest gives other outputs another file, so audits that run at once do not share one
     weights = Path(args.weights).absolute().with_suffix("")
     name = re.sub(r"\W+", "_", "_".join(weights.parts[-2:])).strip("_")[-80:]
     path = Path(args.results) / f"finished_{name}-{digest(arrays)[:12]}.npz"
@@ -43,11 +42,11 @@ def with_outputs(args: Namespace) -> Namespace:
 
 
 def _answers(args: Namespace) -> dict[str, np.ndarray]:
-    """The arrays of an .npz for --logits: the images, and what the model of --weights puts out."""
+    """The arrays of an .npz for --logits: the images, and the outputs of the model of --weights."""
     from mia_nb import data, models
     from mia_nb.models.checkpoints import load_weights
 
-    sys.path.insert(0, os.getcwd())  # as a notebook's kernel finds a builder
+    sys.path.insert(0, os.getcwd())  # builders are found as in a notebook's kernel
     images = data.load(args.data)
     shape = {
         "in_channels": images.x.shape[1],

@@ -1,5 +1,5 @@
-"""Defenses: plain functions that change the loss of a training step, the network or the training,
-or the outputs of a trained model.
+"""Defenses: functions that change the loss of a training step, the network, the training, or the
+outputs of a trained model.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ DEFENSES = {
         {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "multiplicity": 1, "average": 0.0},
         module=lambda module, **_: dp_sgd.fitting(module),
     ),
-    # noisy states and randomised labels, drawn once: made by training.train_private alone
+    # training on stored noisy states and randomised labels; only training.train_private uses it
     "stored": Defense({"keep": 0.9, "slots": 0, "releases": 1}),
 }
 BELOW = {"smoothing": 1, "average": 1}  # options that must be below a number
@@ -83,7 +83,7 @@ POSITIVE = ("bandwidth", "multiplicity")  # options that must not be 0
 
 
 def find(name: str) -> Defense:
-    """The defense of that name; ValueError for one that is not known."""
+    """The defense of this name; ValueError if there is none."""
     if name not in DEFENSES:
         known = ", ".join(DEFENSES)
         if name in OUTPUTS:
@@ -99,17 +99,17 @@ def find(name: str) -> Defense:
 
 
 def arguments(name: str | None, given: dict) -> dict:
-    """The options of a defense of the training, its defaults written out.
+    """All options of a defense of the training: those given, and the defaults of the others.
 
     Parameters:
         name: a key of DEFENSES, or None for no defense.
         given: options by name.
 
     Returns:
-        All options by name, of the types of their defaults; {} without a defense.
+        All options by name, converted to the types of their defaults; {} without a defense.
 
     Raises:
-        ValueError: for a name or an option that is not known, and a value out of range.
+        ValueError: for an unknown name or option, and for a value out of range.
 
     Example:
         arguments("l2", {"weight": 1e-4})
@@ -139,25 +139,25 @@ def arguments(name: str | None, given: dict) -> dict:
 
 
 def adapt(module: nn.Module, name: str | None, args: dict) -> nn.Module:
-    """The network that is trained under this defense, which may change it."""
+    """The network as this defense changes it for training; most leave it unchanged."""
     change = find(name).module if name else None
     return change(module, **args) if change else module
 
 
 def output_arguments(name: str | None, given: dict | None, classes: int | None = None) -> dict:
-    """The options of a defense of the outputs, its defaults written out.
+    """All options of a defense of the outputs: those given, and the defaults of the others.
 
     Parameters:
         name: a key of OUTPUTS.
         given: options by name, or None.
-        classes: number of classes; None: it is not known, and values are not checked.
+        classes: number of classes; if None, values are not checked.
 
     Returns:
-        All options by name. Of two classes memguard shows .75 by default, (1 + 1/K) / 2.
+        All options by name. With two classes memguard shows .75 by default, (1 + 1/K) / 2.
 
     Raises:
-        ValueError: for a name or an option that is not known, and, where the number of classes is
-            given, for a value that it cannot use.
+        ValueError: for an unknown name or option, and, if the number of classes is given, for a
+            value that it cannot use.
 
     Example:
         output_arguments("rounding", {"decimals": 2})

@@ -1,23 +1,23 @@
-"""DP-SGD by Opacus: per-sample gradients clipped, Gaussian noise on their sum, Poisson batches, one
-model at a time.
+"""DP-SGD by Opacus: per-sample gradients are clipped, their sum gets Gaussian noise, batches are
+Poisson samples; one model at a time.
 
-The number of steps, the sampling rate and the noise multiplier are what an accountant needs; they
-are in the recipe and in `Pool.sampling`. What would void the statement is refused or replaced:
-BatchNorm (GroupNorm goes in before the optimiser is made), schedules that look at the training
-loss, a start from weights that saw the members, gradients per sample that are not those of single
-samples (`mismatch`: adjoint solvers, folded time steps, networks that mix a batch), and buffers
-that a forward pass of training rewrites (`rewritten`: running statistics).
+An accountant needs the number of steps, the sampling rate and the noise multiplier; they are in the
+recipe and in `Pool.sampling`. Whatever would void the accountant's statement is refused or
+replaced: BatchNorm (replaced by GroupNorm before the optimiser is made), schedules that look at the
+training loss, a start from weights that saw the members, gradients per sample that are not those of
+single samples (`mismatch`: adjoint solvers, folded time steps, networks that mix a batch), and
+buffers that a forward pass of training rewrites (`rewritten`: running statistics).
 
-Caveats. Noise and batches come from the recipe, its seed, the images, the row and its members: who
-knows all of these knows the noise, so for a release keep the seed secret; it is drawn by ordinary
-generators, in floating point. The statement is about weights: a pool's folder also holds the losses
-of single members, which nothing protects. Not accounted for: normalisation measured on the images,
-stopping at a loss that is not finite, choosing among several trainings.
+Caveats. Noise and batches follow from the recipe, its seed, the images, the row and its members:
+whoever knows all of these knows the noise, so keep the seed secret if you release the model. Noise
+is drawn by ordinary generators, in floating point. The statement is about weights: a pool's folder
+also holds the losses of single members, which nothing protects. Not accounted for: normalisation
+measured on the images, stopping at a loss that is not finite, choosing among several trainings.
 
 Two options cost no epsilon; with them De and others (2022, arXiv 2204.13650) reach more accuracy.
-`multiplicity`: an image that is drawn takes part in the step in so many augmented copies, whose
-mean gradient is clipped as that of one record. `average`: what is kept is a moving average of the
-weights after each step, which looks at nothing else.
+`multiplicity`: each drawn image takes part in the step as this many augmented copies, whose mean
+gradient is clipped as that of one record. `average`: the model that is kept is a moving average of
+the weights after each step.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from mia_nb.types import Recipe
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 CHUNK = 2**28  # bytes of gradients per sample held at a time
-SCHEDULES = ("one_cycle", "cosine", "linear", "constant")  # known beforehand
+SCHEDULES = ("one_cycle", "cosine", "linear", "constant")  # known before training
 
 
 def fitting(module: nn.Module) -> nn.Module:
-    """The module as DP-SGD trains it; ValueError where a layer is computed from the members."""
+    """The module as DP-SGD trains it; ValueError if a layer is computed from training images."""
     if whitened(module):
         raise ValueError(
             "its first layer is computed from the training images, which dp_sgd does not account"
@@ -48,11 +48,11 @@ def fitting(module: nn.Module) -> nn.Module:
 
 
 def without_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with a fresh GroupNorm for every BatchNorm: up to 32 groups of at least 4
-    channels, as many as divide C.
+    """The module with a fresh GroupNorm for every BatchNorm. The number of groups is the largest
+    divisor of C up to 32 that leaves at least 4 channels per group.
 
-    With the usual min(32, C) groups a group of narrow networks is one channel; where one pixel is
-    left of it the norm erases it, or cannot be computed for a batch of one.
+    The usual min(32, C) groups of a narrow network have one channel each; where one pixel is left
+    of a channel, the norm erases it, or cannot be computed for a batch of one.
     """
     for name, child in module.named_children():
         if isinstance(child, NORMS):
@@ -66,19 +66,19 @@ def without_batch_norm(module: nn.Module) -> nn.Module:
 
 
 class Clipped:
-    """A module whose steps are those of DP-SGD: (sum_i g_i min(1, C / |g_i|) + C noise_multiplier
-    N(0, 1)) / expected batch, g_i the mean over the record's copies.
+    """Steps of DP-SGD for a module. The gradient of a step is (sum_i g_i min(1, C / |g_i|) + C
+    noise_multiplier N(0, 1)) / expected batch, where g_i is the mean over record i's copies.
 
     Parameters:
         module: the network.
-        optimizer: of its weights.
+        optimizer: that of its weights.
         noise_multiplier: standard deviation of the noise, as a multiple of max_grad_norm.
         max_grad_norm: C.
-        batch: expected records in a step.
+        batch: expected number of records in a step.
         multiplicity: copies of a record, which follow each other in a batch.
 
-    Source: Abadi and others (CCS 2016). Raises ValueError for a network that Opacus cannot take
-    per-sample gradients of.
+    Source: Abadi and others (CCS 2016). Raises ValueError for a network without per-sample
+    gradients in Opacus.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class Clipped:
     def step(
         self, x: Tensor, losses_of: Callable[[nn.Module, slice], Tensor], generator: torch.Generator
     ) -> Tensor:
-        """One step on a Poisson batch x, maybe empty: then noise alone, as the accountant assumes.
-        The losses (B,).
+        """One step on a Poisson batch x; an empty batch gives a step of noise alone, as the
+        accountant assumes. Returns the losses (B,).
 
-        losses_of(hooked module, chunk of rows) -> their losses; large batches go through in chunks,
-        which changes nothing.
+        losses_of(hooked module, chunk of rows) -> their losses; large batches are split into
+        chunks, with the same result.
         """
         self.optimizer.generator = generator
         chunks = list(range(0, len(x), self.chunk))
@@ -127,7 +127,7 @@ class Clipped:
         self.optimizer.zero_grad(set_to_none=True)
         for start in chunks:
             sample_losses = losses_of(self.hooked, slice(start, start + self.chunk))
-            with warnings.catch_warnings():  # that images need no gradients is as it should be
+            with warnings.catch_warnings():  # images rightly need no gradients
                 warnings.filterwarnings("ignore", "Full backward hook is firing")
                 sample_losses.sum().backward()
             losses.append(sample_losses.detach())
@@ -137,11 +137,11 @@ class Clipped:
         return torch.cat(losses) if losses else x.new_zeros(0)
 
     def _take(self, size: int, *, last: bool) -> None:
-        """Clip and add up what `size` images left, record by record, after the last of a batch with
-        noise, and step.
+        """Clip the gradients of `size` images, record by record, and add them up; after the last
+        chunk of a batch add noise, and step.
 
-        Norms are taken in the weights' own precision; weights that the forward did not use get
-        noise like all others.
+        Norms are computed in the weights' own precision; weights that the forward pass did not use
+        get noise like all others.
         """
         for p in self.weights:
             p.grad_sample = (
@@ -157,12 +157,12 @@ class Clipped:
 def mismatch(
     module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names: dict[str, Tensor]
 ) -> str | None:
-    """Name of a weight whose gradients per sample by hooks are not those of single losses by
-    autograd; None where all are.
+    """Name of a weight whose per-sample gradients by hooks differ from the gradients of single
+    losses by autograd; None if there is none.
 
-    losses_of(module) -> losses (B,) of a fixed batch with fixed noise. Hooks attribute gradients by
-    what passes a layer: where a network mixes the samples of a batch, or uses a weight outside its
-    layer, they differ, and clipping them bounds nothing.
+    losses_of(module) -> losses (B,) of a fixed batch with fixed noise. Hooks compute gradients from
+    the inputs and outputs of layers. If a network mixes the samples of a batch, or uses a weight
+    outside its layer, they are wrong, and clipping them bounds nothing.
     """
     from opacus import GradSampleModule
 
@@ -194,8 +194,8 @@ def mismatch(
 
 
 def stir(weights: dict[str, Tensor]) -> None:
-    """Add small seeded noise to all weights that are trained: behind a weight of 0 all gradients
-    are 0, mixed ones too.
+    """Add small seeded noise to all trained weights: behind weights of 0 all gradients are 0, so
+    `mismatch` would find no difference.
     """
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -215,8 +215,8 @@ def rewritten(module: nn.Module, before: dict[str, Tensor]) -> str | None:
 
 
 def check_recipe(args: dict, recipe: Recipe, before: str | None = None) -> None:
-    """ValueError for a recipe whose DP-SGD would not be what is accounted for; before: its parent's
-    defense.
+    """ValueError for a recipe whose DP-SGD would not be what is accounted for; before: the defense
+    of its parent.
     """
     noise = args["noise_multiplier"]
     bound = args["max_grad_norm"]

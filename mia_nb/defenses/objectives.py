@@ -1,4 +1,4 @@
-"""Defenses that change what a training step minimises: functions of one model's step, usable under
+"""Defenses that change the loss of a training step: functions of one model's step, usable under
 vmap.
 """
 
@@ -14,17 +14,17 @@ from torch import Tensor
 
 
 class Step(NamedTuple):
-    """What a defense sees of one model's optimiser step.
+    """The data of one model's optimiser step that a defense sees.
 
     Attributes:
         forward: normalised images (B, C, H, W) -> logits (B, K).
         criterion: logits, labels -> losses (B,).
         x: the batch of normalised images (B, C, H, W).
         y: their labels (B,), int64.
-        epoch: from 0 up.
+        epoch: counted from 0.
         params: weights that the optimiser changes, by name.
-        draws: the defense's own random numbers, and held-out images "x", "y" (B, ...) where it
-            draws some.
+        draws: the defense's own random numbers, and held-out images "x", "y" (B, ...) if it uses
+            some.
     """
 
     forward: Callable[[Tensor], Tensor]
@@ -43,14 +43,14 @@ def plain(step: Step) -> tuple[Tensor, Tensor]:
 
 
 def l1(step: Step, *, weight: float) -> tuple[Tensor, Tensor]:
-    """mean loss + weight * sum |w| over everything that is trained."""
+    """mean loss + weight * sum |w| over all trained weights."""
     losses, mean = plain(step)
     return losses, mean + weight * sum(p.abs().sum() for p in step.params.values())
 
 
 def l2(step: Step, *, weight: float) -> tuple[Tensor, Tensor]:
-    """mean loss + weight * sum w^2, beside the optimiser's own weight decay; of SGD the same as 2 *
-    weight more of that.
+    """mean loss + weight * sum w^2, in addition to the optimiser's own weight decay; with SGD this
+    equals 2 * weight more weight decay.
     """
     losses, mean = plain(step)
     return losses, mean + weight * sum(p.square().sum() for p in step.params.values())
@@ -59,7 +59,7 @@ def l2(step: Step, *, weight: float) -> tuple[Tensor, Tensor]:
 def label_smoothing(step: Step, *, smoothing: float) -> tuple[Tensor, Tensor]:
     """Cross-entropy to (1 - a) onehot(y) + a / K.
 
-    Caveat: it may raise what attacks with references find.
+    Caveat: attacks with references may find more members than without it.
     """
     logits = step.forward(step.x)
     losses = step.criterion(logits, step.y)
@@ -69,10 +69,10 @@ def label_smoothing(step: Step, *, smoothing: float) -> tuple[Tensor, Tensor]:
 def relaxloss(step: Step, *, target: float) -> tuple[Tensor, Tensor]:
     """Training towards a mean loss `target` instead of 0.
 
-    A batch whose mean cross-entropy is at least the target is descended as usual. Below it: in even
-    epochs (the first is 0) ascent, in odd ones descent of the cross-entropy to flattened labels t_y
+    A batch whose mean cross-entropy is at least the target is descended as usual. Below it, even
+    epochs (the first is 0) ascend, and odd epochs descend the cross-entropy to flattened labels t_y
     = p_y, t_c = (1 - p_y) / (K - 1), held fixed. Source: Chen, Yu and Fritz (ICLR 2022), Algorithm
-    1. Caveat: no target fits all data; 0 is no defense, log K learns nothing.
+    1. Caveat: no target fits all data; 0 is no defense, and with log K nothing is learned.
     """
     logits = step.forward(step.x)
     losses = step.criterion(logits, step.y)
@@ -92,14 +92,14 @@ def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, T
     images of one class.
 
     Mixup: lam x + (1 - lam) x', lam CE(., y) + (1 - lam) CE(., y'), lam ~ Beta(alpha, alpha). MMD^2
-    is the biased estimate with the kernel exp(-|p - q|^2 / (2 bandwidth^2)), class by class,
-    averaged over the classes that both batches hold; the held-out batch has the classes of the
-    training batch, and its outputs are constants: nothing is learned towards its labels. All three
-    batches pass the network as one, and share its batch norms. The losses returned are those of the
-    unmixed batch. Source: Li, Li and Ribeiro (CODASPY 2021), who take MMD in a pass of its own
-    after each epoch, and only where training accuracy is 3 points or more above that on held-out
-    images; here it is in every step. Hong, Wu, Gruber and Lee (arXiv 2501.06686) give weight 5e-4
-    and no kernel. Caveat: MMD^2 is at most 2, so that what this weight gives is mixup's result.
+    is the biased estimate with the kernel exp(-|p - q|^2 / (2 bandwidth^2)), averaged over the
+    classes that both batches hold. The held-out batch has the classes of the training batch; its
+    outputs are constants, so nothing is learned from its labels. All three batches pass the network
+    as one, and share its batch norms. The losses returned are those of the unmixed batch. Source:
+    Li, Li and Ribeiro (CODASPY 2021), who take MMD in a separate pass after each epoch, and only if
+    training accuracy is 3 points or more above that on held-out images; here it is in every step.
+    Hong, Wu, Gruber and Lee (arXiv 2501.06686) give weight 5e-4 and no kernel. Caveat: MMD^2 is at
+    most 2, so with this weight the effect is that of mixup alone.
     """
     draws = step.draws
     size = len(step.y)
@@ -125,16 +125,16 @@ def mixup_draws(
     """An epoch's random numbers for `mmd_mixup`.
 
     Parameters:
-        seed: of the numbers.
-        numbers: (H,) numbers of the held-out images.
+        seed: of the random numbers.
+        numbers: (H,) the held-out images, by number.
         known: (H,) their labels.
         y: (steps, batch) labels of the training batches.
         alpha: of the Beta distribution of lam; 0 for lam = 1, without mixup.
 
     Returns:
         lam (steps,) float32; other (steps, batch), a permutation of each batch; held_out (steps,
-        batch), for each training image the number of a held-out one of its class, or of any class
-        if none has it.
+        batch), for each training image the number of a held-out image of its class, or of any class
+        if its class has none.
     """
     steps, batch = y.shape
     rng = np.random.default_rng(seed)
@@ -142,7 +142,7 @@ def mixup_draws(
     if alpha:
         lam = rng.beta(alpha, alpha, steps).astype(np.float32)
     other = rng.permuted(np.tile(np.arange(batch), (steps, 1)), axis=1)
-    # sorted by label, the held-out images of a class are those from `first` to `end`
+    # in order of labels, the held-out images of a class are those from `first` to `end`
     order = np.argsort(known, kind="stable")
     first = np.searchsorted(known[order], y, "left")
     end = np.searchsorted(known[order], y, "right")
@@ -158,8 +158,8 @@ def mixup_draws(
 
 
 def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) -> Tensor:
-    """Mean over classes of MMD^2 between the rows of p (A, K) and of q (B, K) that have this class;
-    0 where none has both.
+    """Mean of MMD^2 between the rows of p (A, K) and of q (B, K) of a class, over the classes that
+    both have; 0 if there is none.
     """
     classes = torch.arange(p.shape[1], device=p.device)[:, None]
     weights_p = (classes == y).to(p.dtype)  # (K, A)
@@ -169,7 +169,7 @@ def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) 
     weights_q = weights_q / weights_q.sum(1, keepdim=True).clamp(min=1)
 
     def mean_kernel(a: Tensor, wa: Tensor, b: Tensor, wb: Tensor) -> Tensor:
-        """(K,) mean over the pairs of rows of a and b that have a class."""
+        """(K,) mean of the kernel over the pairs of rows of a and b in each class."""
         squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
         kernel = torch.exp(-squared / (2 * bandwidth**2))
         return ((wa @ kernel) * wb).sum(1)

@@ -1,7 +1,7 @@
-"""Defenses that change what a trained model puts out: logits in, logits out, NumPy.
+"""Defenses that change the outputs of a trained model: logits in, logits out, NumPy.
 
 The attacker sees the changed outputs of targets and references alike. A defense that shows
-probabilities gives their logarithms, which attacks read as they read logits.
+probabilities returns their logarithms, which attacks read like logits.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from mia_nb.checks import whole
 
 
 def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
-    """MemGuard in the form that Hong, Wu, Gruber and Lee (arXiv 2501.06686) call arbitrary: a
-    vector that depends on the argmax alone, `confidence` for the predicted class and equal shares
-    for the others. (..., K) -> (..., K).
+    """MemGuard in the form that Hong, Wu, Gruber and Lee (arXiv 2501.06686) call arbitrary: the
+    predicted class gets `confidence`, the others equal shares. (..., K) -> (..., K).
 
-    Attacks then have two scores only, right and wrong. No threshold reaches a small false positive
-    rate, so that the TPR there is 0 because of ties, which says nothing about protection. Use the
-    attacks that need labels only (correctness; vote, with augmentation).
+    Scores of attacks then have two values only, right and wrong. No threshold reaches a small false
+    positive rate, so the TPR there is 0 because of ties, which says nothing about protection. Use
+    the attacks that need labels only (correctness; vote, with augmentation).
     """
     classes = logits.shape[-1]
     if not isinstance(confidence, int | float) or not 1 / classes < confidence < 1:
@@ -35,23 +34,23 @@ def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
 
 
 def hamp(logits: np.ndarray, *, random: np.ndarray) -> np.ndarray:
-    """The output part of HAMP: the sorted probabilities of a random input, in the order of the real
-    output's classes.
+    """The output part of HAMP: the probabilities of a random input, assigned to the classes in the
+    order of the real output.
 
     random (N, K): the same model's logits on random images, one for each output. Source: Chen and
-    Pattabiraman (NDSS 2024). Caveat: the order of all classes stays as it was, and so does what it
-    tells; their training part is not included.
+    Pattabiraman (NDSS 2024). Caveat: the order of the classes is not changed and still gives
+    information away; HAMP's training part is not included.
     """
     falling = -np.sort(-log_softmax(random, -1), -1)
-    # of tied classes the first, which is the predicted one, gets the largest probability
+    # among tied classes the first, which is predicted, gets the largest probability
     return np.take_along_axis(falling, _ranks(logits), -1)
 
 
 def rounding(logits: np.ndarray, *, decimals: int = 1) -> np.ndarray:
-    """Probabilities rounded to so many decimals. One that rounds to 0 may be anything below half a
-    unit of the last decimal, and counts as a quarter of it.
+    """Probabilities rounded to this number of decimals. One that rounds to 0 was below half a unit
+    of the last decimal, and counts as a quarter of a unit.
 
-    Caveat: classes that round to the same tie; `change_output` keeps the predicted one a hair above
+    Caveat: classes may tie after rounding; `change_output` keeps the predicted class slightly above
     the others.
     """
     unit = 10.0 ** -whole("decimals", decimals)
@@ -60,8 +59,8 @@ def rounding(logits: np.ndarray, *, decimals: int = 1) -> np.ndarray:
 
 
 def top(logits: np.ndarray, *, classes: int = 1) -> np.ndarray:
-    """Only the `classes` largest probabilities are shown; the attacker spreads what is missing
-    evenly over the other classes, giving none of them more than the smallest one shown.
+    """Only the `classes` largest probabilities are shown. The attacker spreads the missing mass
+    evenly over the other classes, none of which gets more than the smallest one shown.
     """
     total = logits.shape[-1]
     if not 1 <= whole("classes", classes) < total:
@@ -75,7 +74,7 @@ def top(logits: np.ndarray, *, classes: int = 1) -> np.ndarray:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """(..., K) rank of each class, 0 for the largest; of tied classes the first comes first."""
+    """(..., K) rank of each class, 0 for the largest; ties are ranked in order of the classes."""
     order = np.argsort(-values, -1, kind="stable")
     return np.argsort(order, -1)
 
@@ -103,14 +102,14 @@ def change_output(
 ) -> np.ndarray:
     """Logits (..., K) as an output defense shows them.
 
-    The predicted class, the first of the largest logits, stays the predicted one: where another
-    class would tie with it or be above, it is raised to 1e-9 above that class.
+    The predicted class, the first of the largest logits, stays predicted: if another class would
+    tie with it or exceed it, it is raised to 1e-9 above that class.
 
     Parameters:
         name: a key of OUTPUTS.
         logits: (..., K) logits of a model.
         random: the model's logits on random images, for defenses that need them.
-        options: of the defense, all of them.
+        options: all options of the defense.
     """
     defense = OUTPUTS[name]
     if defense.random:

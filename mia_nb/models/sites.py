@@ -1,12 +1,12 @@
 """Where a network spikes: every call of a ReLU, found by tracing, becomes one `Spike`.
 
-By call and not by module, because ReLU modules are shared (torchvision's ResNet18 has 9 of them in
-17 places) and functional ones have no module at all.
+Calls are replaced, not modules, because ReLU modules are shared (torchvision's ResNet18 calls 9 of
+them in 17 places) and functional ReLUs have no module at all.
 
 `trace` records the calls of a network as a graph of torch.fx, puts `Spike` modules in the place of
-its ReLU calls, and lays the graph out over time: what comes before the first spikes is the same at
-every time step ("static") and runs once; what comes after them differs ("temporal") and runs on all
-time steps as one batch. Where both meet, `Repeat` repeats the static one.
+its ReLU calls, and lays the graph out over time. Values before the first spikes are the same at
+every time step ("static"), so they are computed once. Values after them differ ("temporal"), and
+are computed for all time steps as one batch. Where both meet, `Repeat` repeats the static value.
 """
 
 from __future__ import annotations
@@ -71,22 +71,21 @@ IN_PLACE = {  # operators that change their first operand: those that give a new
         "matmul",
     )
 }
-# what a tensor says about itself: what the number of images changes, and what it does not
+# what a tensor says about itself: sizes, which the number of images changes, and types
 SIZES = {"size", "dim", "numel", "shape", "ndim", "nelement"}
 TENSOR_TYPES = {"dtype", "device", "layout", "get_device", "is_cuda"}
-# Python modules of torch's activations, and of layers that hold activations fx does not see
+# Python modules of torch's activations, and of layers with inner activations, unseen by fx
 ACTIVATION_MODULES = {layer.__module__ for layer in (nn.ReLU, nn.RNN, nn.Transformer)}
 STEPWISE = "wrap a step-wise snntorch network in mia_nb.models.snn.Stepwise"
 WAY_OUT = f"insert mia_nb.models.snn.Spike modules by hand, or {STEPWISE}"
-# does not offer Spike modules: a network that has them is traced as well
+# without advice to insert Spike modules, since a network that has them is traced as well
 UNTRACED = f"write the control flow without values of tensors, or {STEPWISE}"
 
 
 def over_time(x: Tensor, timesteps: int, static: bool) -> Tensor:
     """The input of a site as (T, B, ...).
 
-    x is (B, ...) where `static` says that it is the same at every step, else (T * B, ...), step by
-    step.
+    x is (B, ...) if `static`, the same at every step; else (T * B, ...), step by step.
     """
     return x.expand(timesteps, *x.shape) if static else x.unflatten(0, (timesteps, -1))
 
@@ -97,10 +96,10 @@ class Spike(nn.Module):
 
     In a network of your own call it as you would a ReLU; `SNN` supplies the time steps.
 
-    theta, the firing threshold, and u0, the potential to start from, are numbers or one value per
-    channel (C,). They are buffers, with learn=True parameters, so that they travel in the state
-    dictionary. Training with learn=True can take theta to 0 or below, where neurons fire without
-    input: such a state is refused when it is loaded.
+    theta, the firing threshold, and u0, the initial potential, are numbers or one value per channel
+    (C,). They are buffers, or parameters with learn=True, so that the state dictionary holds them.
+    Training with learn=True can take theta to 0 or below, where neurons fire without input: such a
+    state is refused when it is loaded.
 
     Raises ValueError for theta <= 0, beta outside (0, 1], and an unknown reset or surrogate.
 
@@ -148,7 +147,7 @@ class Spike(nn.Module):
             setattr(self, name, kind(value.detach().clone()))  # a copy: sites share no memory
 
     def forward(self, x: Tensor, timesteps: int = 1, static: bool = False) -> Tensor:
-        """Spikes (timesteps * B, ...) of an input as `over_time` takes it."""
+        """Spikes (timesteps * B, ...); x and static as for `over_time`."""
         x = over_time(x, timesteps, static)
         return neurons.multistep(x, self.theta, self.u0, **self.options).flatten(0, 1)
 
@@ -169,10 +168,10 @@ class Spike(nn.Module):
 
 
 class Repeat(nn.Module):
-    """Repeats a tensor that is the same at every step, where it meets one that is not."""
+    """Repeats a static tensor over all time steps."""
 
     def forward(self, x: Tensor, timesteps: int, static: bool) -> Tensor:
-        """(timesteps * B, ...) of x (B, ...); x itself where it is not static, or has no images."""
+        """x (B, ...) as (timesteps * B, ...); x itself if it is not static or has no batch axis."""
         if not static or x.ndim == 0:
             return x
         return x.expand(timesteps, *x.shape).flatten(0, 1)
@@ -187,7 +186,7 @@ class Site(NamedTuple):
 
 
 class _Proxy(fx.Proxy):
-    """A traced value that records `h += a` as a change of h, which may have other names too; fx
+    """A traced value that records `h += a` as a change of h, which other names may refer to; fx
     itself would record `h + a`.
     """
 
@@ -206,7 +205,7 @@ for change in IN_PLACE:
 
 
 class _Tracer(fx.Tracer):
-    """Records a network's calls; keeps spiking layers whole, and remembers where it is."""
+    """Records a network's calls, without entering spiking layers; knows the current module."""
 
     where = ""  # path of the module that is being traced, for messages
     record_stack_traces = True  # for messages that name a line
@@ -227,7 +226,7 @@ class _Tracer(fx.Tracer):
 
 
 def traced(net: nn.Module) -> bool:
-    """Whether a network comes from `trace`, and is no graph of the user's own."""
+    """Whether a network comes from `trace`, unlike a graph of the user's own."""
     if not isinstance(net, fx.GraphModule):
         return False
     inputs = {node.target for node in net.graph.nodes if node.op == "placeholder"}
@@ -240,13 +239,13 @@ def _snntorch(module: nn.Module) -> bool:
 
 
 def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.GraphModule, list[Site]]:
-    """A copy of the model whose every ReLU call is a `Spike` made by `spike`, laid out over time,
-    and the list of sites.
+    """A copy of the model in which every ReLU call is a `Spike` made by `spike`, laid out over
+    time, and the list of its sites.
 
-    The graph takes (x, timesteps, static): with static=True all that lies before the first spikes
-    runs once on (B, ...), else the batch holds all steps, (timesteps * B, ...), step by step.
-    spike=None keeps the Spike modules that the model brings. Raises ValueError that names the
-    place, the reason and the way out; never converts a part in silence.
+    The graph takes (x, timesteps, static). With static=True x is (B, ...), and everything before
+    the first spikes runs once. Otherwise x holds all steps, (timesteps * B, ...), step by step.
+    spike=None keeps the Spike modules that the model already has. Raises ValueError with the place,
+    the reason and the way out; a model is converted completely or not at all.
     """
     _refuse_parts(model)
     # two copies, since tracing writes constants into a model
@@ -277,7 +276,7 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
 
 
 def _refuse_parts(model: nn.Module) -> None:
-    """ValueError for a network in which something spikes already, or solves an equation."""
+    """ValueError for a network that already spikes or solves a differential equation."""
     for name, part in model.named_modules():
         if models.timesteps(part) is not None:
             raise ValueError(
@@ -311,7 +310,7 @@ def _graph(model: nn.Module) -> fx.Graph:
             " tracing freezes: use an nn.Dropout module or torch.rand_like of a tensor"
         )
     checks = [node for node in graph.nodes if node.op == "placeholder"][1 : 1 + len(defaults)]
-    for node in checks:  # fx checks the defaults at every call; nobody passes others
+    for node in checks:  # the nodes by which fx checks these defaults at every call
         checks += [user for user in node.users if user not in checks]
     for node in reversed(checks):
         graph.erase_node(node)
@@ -321,8 +320,8 @@ def _graph(model: nn.Module) -> fx.Graph:
 def _refuse_two_modes(
     model: nn.Module, graph: fx.Graph, other_model: nn.Module, other_graph: fx.Graph
 ) -> None:
-    """ValueError where the model does something else in training than in evaluation, or makes other
-    constants from call to call.
+    """ValueError if the model computes something else in training than in evaluation, or makes
+    other constants from call to call.
     """
     for node, twin in zip_longest(graph.nodes, other_graph.nodes):
         same = node is not None and twin is not None and node.format_node() == twin.format_node()
@@ -338,7 +337,7 @@ def _refuse_two_modes(
 
 
 def _sites_by_hand(net: fx.GraphModule) -> list[Site]:
-    """The Spike modules that the model brings; ValueError where it has other activations too."""
+    """The Spike modules that the model already has; ValueError if it has other activations too."""
     sites = []
     for node in net.graph.nodes:
         kind = _kind(net, node)
@@ -379,8 +378,8 @@ def _put_spikes(net: fx.GraphModule, spike: Callable[[], Spike]) -> tuple[list[S
 
 
 def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
-    """What a site's call is, None for calls that are no site; ValueError for what can be no part of
-    a spiking network.
+    """The kind of a site's call, None for calls that are no site; ValueError for calls that a
+    spiking network cannot contain.
     """
     if node.op == "call_module":
         return _kind_of_layer(net.get_submodule(node.target), node)
@@ -436,7 +435,7 @@ def _refusal(node: fx.Node, name: str) -> str:
 
 
 def where_of(node: fx.Node) -> str:
-    """The module that a call is in, or is."""
+    """The module that a call belongs to."""
     if node.op == "call_module":
         return str(node.target)
     stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -445,7 +444,7 @@ def where_of(node: fx.Node) -> str:
 
 
 def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> bool:
-    """Put the spikes in the call's place; returns whether the call changed its input in place."""
+    """Replace a call by spikes; returns whether the call changed its input in place."""
     if hasattr(net, name):
         raise ValueError(
             f"the model has a part named {name!r}, the name of a spiking site: rename it"
@@ -457,7 +456,7 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
         new = net.graph.call_module(name, (source,))
     new.meta = dict(node.meta)
     node.replace_all_uses_with(new)
-    if inplace:  # who read its input later saw the activation
+    if inplace:  # later reads of the input saw the activation
         order = {n: i for i, n in enumerate(net.graph.nodes)}
         source.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new])
     net.graph.erase_node(node)
@@ -465,9 +464,9 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
 
 
 def _replace_changes(net: fx.GraphModule) -> None:
-    """Put operators that give a new tensor in the place of those that change one.
+    """Replace operators that change a tensor by operators that give a new one.
 
-    A graph knows results only: refused is a change whose result is dropped, or of a tensor that is
+    A graph knows results only, so a change is refused if its result is dropped or the old tensor is
     read later.
     """
     order = {node: i for i, node in enumerate(net.graph.nodes)}
@@ -490,7 +489,7 @@ def _replace_changes(net: fx.GraphModule) -> None:
 
 
 def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """The tensor that a call changes in place, None where it changes none."""
+    """The tensor that a call changes in place, None if it changes none."""
     if node.op not in ("call_module", "call_method", "call_function"):
         return None
     out = node.kwargs.get("out")
@@ -507,8 +506,8 @@ def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _lay_out(net: fx.GraphModule) -> None:
-    """Lay the graph out over time: it gets arguments `timesteps` and `static` behind the images,
-    spikes are told of them, and `Repeat` stands where a static value meets a temporal one.
+    """Lay the graph out over time: add arguments `timesteps` and `static` after the images, pass
+    them to the spikes, and put a `Repeat` where a static value meets a temporal one.
     """
     graph = net.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -517,7 +516,7 @@ def _lay_out(net: fx.GraphModule) -> None:
     images = inputs[0]
     with graph.inserting_after(images):
         static = graph.placeholder("static")
-        timesteps = graph.placeholder("timesteps")  # inserted later, so it comes first
+        timesteps = graph.placeholder("timesteps")  # inserted later, so it precedes `static`
     behaviour = {static: "fixed", timesteps: "fixed", images: "static"}
     for node in graph.nodes:
         if node not in behaviour:
@@ -553,10 +552,10 @@ def _lay_out(net: fx.GraphModule) -> None:
 
 
 def _behaviour(net: fx.GraphModule, node: fx.Node, behaviour: dict[fx.Node, str]) -> str:
-    """How a node's value behaves over time, given that of the nodes before it.
+    """How a node's value behaves over time, given the behaviour of the nodes before it.
 
-    "fixed": no images in it. "static": the same at every step. "number": read off a static value,
-    such as a batch size. "temporal": another at every step.
+    "fixed": independent of the images. "static": the same at every step. "number": a size of a
+    static value, such as its batch size. "temporal": different at every step.
     """
     if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
         if behaviour[node.args[0]] not in ("static", "temporal"):
@@ -576,9 +575,7 @@ def _behaviour(net: fx.GraphModule, node: fx.Node, behaviour: dict[fx.Node, str]
 
 
 def _uses_numbers_behind_spikes(behaviour: dict[fx.Node, str]) -> bool:
-    """Whether a number read off a static value, such as a batch size, is used behind spikes: then
-    the whole network has to run on all steps.
-    """
+    """Whether a "number" is used after spikes: then the whole network has to run on all steps."""
     for node in behaviour:
         if behaviour[node] != "temporal":
             continue
@@ -606,12 +603,12 @@ def run_without_spikes(
     at_site: Callable[[str, Tensor], Tensor],
     timesteps: int = 1,
 ) -> Any:
-    """What a traced network gives where its sites give other values than spikes.
+    """The output of a traced network whose sites give other values than spikes.
 
     Parameters:
         net: of `trace`.
         x: (timesteps * B, C, H, W) normalised images.
-        at_site: (name of a site, what it gets) -> what it gives, of the same shape.
-        timesteps: how many the batch holds.
+        at_site: (name of a site, its input) -> its output, of the same shape.
+        timesteps: how many time steps x holds.
     """
     return _WithoutSpikes(net, at_site).run(x, timesteps, False)
