@@ -1,6 +1,6 @@
 """Membership inference attacks on ordinary, spiking and neural-ODE/SDE networks.
 
-The main names, imported when they are used; `from mia_nb import attacks` gives a room at a time.
+The main names are imported when they are used; `from mia_nb import attacks` imports one room.
 
 Train a pool of models on known halves of some images, and save what they output:
 
@@ -45,7 +45,7 @@ Ask whether one finished model, here one of the pool, gives its training samples
 >>> found.headline.startswith("The finished model"), found.table.loc[0, ["n1", "n0"]].tolist()
 (True, [200, 200])
 
-What networks trained on 25,000 of 50,000 CIFAR-10 images output travels with the package:
+Outputs of networks trained on 25,000 of 50,000 CIFAR-10 images ship with the package:
 
 >>> mia.load_example("cifar10/resnet14").shape[1:]  # queries, samples
 (1, 50000)
@@ -90,7 +90,7 @@ ROOMS = (
     "workshop",
     "report",
 )
-FACE = {  # a name of this package: where it lives; __init__.pyi says the same to editors
+FACE = {  # {name in this package: module that defines it}; __init__.pyi tells editors the same
     "Images": "types:Images",
     "Query": "types:Query",
     "Recipe": "types:Recipe",

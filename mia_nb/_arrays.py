@@ -1,6 +1,4 @@
-"""Arrays in .npy and .npz files that may come from anywhere: none is read before its header agrees
-with its size.
-"""
+"""Arrays in untrusted .npy and .npz files: none is read before its header agrees with its size."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ from numpy.lib import format as npy
 
 from mia_nb._memory import check_budget
 
-HEADER = 20_000  # bytes, of which NumPy takes 10,000 as a header
+HEADER = 20_000  # bytes; NumPy accepts headers of up to 10,000
 
 
 def header_in(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether columns come first, and type, as an .npy claims them on its top."""
+    """(shape, whether columns come first, dtype) that the header of an .npy claims."""
     read = {
         (1, 0): npy.read_array_header_1_0,
         (2, 0): npy.read_array_header_2_0,
@@ -31,8 +29,8 @@ def header_in(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def array_in(data: bytes | mmap.mmap) -> np.ndarray:
-    """The array in the bytes of an .npy, a view of them; its header is held against their number
-    before any use.
+    """The array in the bytes of an .npy, as a view of them; its header is compared with the number
+    of bytes first.
     """
     head = io.BytesIO(data[: 1 << 16])
     shape, fortran, dtype = header_in(head)
@@ -44,8 +42,8 @@ def array_in(data: bytes | mmap.mmap) -> np.ndarray:
 
 
 def arrays_in(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays in the bytes of an .npz as NumPy writes it, uncompressed: no more than there are
-    bytes.
+    """The arrays in the bytes of an uncompressed .npz; ValueError if they would take more memory
+    than there are bytes.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = members_by_name(archive)
@@ -57,10 +55,11 @@ def arrays_in(data: bytes) -> dict[str, np.ndarray]:
 
 
 def npz_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Those of the `wanted` arrays that an .npz holds, and the names of all its members.
+    """The `wanted` arrays that an .npz holds, and the names of all its members.
 
-    Nothing else is read, and nothing before sizes by directory and headers agree and are allowed.
-    Raises ValueError of one line for a file that is no .npz, and for members that are no arrays.
+    Only these arrays are read, and only after the sizes in directory and headers were compared and
+    allowed. Raises ValueError of one line for a file that is no .npz, and for members that are no
+    arrays.
     """
     if not os.path.isfile(path):
         raise ValueError(f"{path} {'is no file' if os.path.exists(path) else 'does not exist'}")
@@ -74,7 +73,7 @@ def npz_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarra
             for name, entry in chosen.items():
                 with packed.open(entry) as file:
                     arrays[name] = npy.read_array(file, allow_pickle=False)
-    except Exception as error:  # zip files, compression and headers fail in many kinds
+    except Exception as error:  # zip files, compression and headers raise many kinds
         raise ValueError(
             f"{path} cannot be read as .npz of plain arrays: {_line(error)}"
         ) from error
@@ -82,8 +81,8 @@ def npz_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarra
 
 
 def members_by_name(packed: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Members of an .npz by the names of their arrays; ValueError where two have one name, as
-    readers would take different ones.
+    """Members of an .npz by the names of their arrays; ValueError if two have the same name, as
+    readers would differ in which one they take.
     """
     members: dict[str, zipfile.ZipInfo] = {}
     for entry in packed.infolist():
@@ -96,9 +95,9 @@ def members_by_name(packed: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _array_bytes(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
-    """Bytes of a member's array by its header; ValueError unless so many follow it."""
+    """Bytes of a member's array by its header; ValueError unless this number follows it."""
     with packed.open(entry) as file:
-        head = io.BytesIO(file.read(HEADER))  # a header may claim to be of 4 GB itself
+        head = io.BytesIO(file.read(HEADER))  # a header may claim to be 4 GB long
     try:
         shape, _, dtype = header_in(head)
     except Exception as error:

@@ -1,5 +1,5 @@
-"""Where code comes from: from Python, an installed package or this one, whose versions identify it,
-or from the user's own files, whose contents do.
+"""Where code comes from: from Python, an installed package or this package, whose versions identify
+it, or from the user's own files, whose contents identify it.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def _source_paths(top: str) -> list[str]:
 
 
 def _is_package_place(place: str) -> bool:
-    """Whether a file or folder is of an installed package or of Python itself."""
+    """Whether a file or folder belongs to an installed package or to Python itself."""
     if PACKAGES & {*Path(place).parts}:
         return True
     return os.path.realpath(place).startswith(_standard_library())
 
 
 def version(name: str | None) -> str:
-    """The version of the distribution that a module is in."""
+    """The version of the distribution that a module belongs to."""
     top = str(name).partition(".")[0]
     if top == __package__:
         return _version_here()
@@ -80,7 +80,9 @@ def version(name: str | None) -> str:
 
 @cache
 def _version_of(top: str, stated: str) -> str:
-    """The version of an installed top-level module; `stated`, its own, if no package has it."""
+    """The version of the package that installed a top-level module; without one, `stated`, the
+    module's own.
+    """
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(top)
     names = importlib.metadata.packages_distributions().get(top, [])

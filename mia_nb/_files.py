@@ -1,4 +1,4 @@
-"""Files and texts that may come from anywhere, and files that are replaced as a whole."""
+"""Reading of untrusted files and texts, and files that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ PLAIN_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """No garbage is collected inside: for what descends as deep as a foreign text is nested.
-
-    At the end of the stack the finalizer of any object, of whoever's, would fail for want of it.
+    """A context without garbage collection, for code that recurses as deeply as a foreign text is
+    nested: near the end of the stack the finalizer of any collected object would fail.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -31,9 +30,7 @@ def without_collection() -> Iterator[None]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a text that may come from anywhere says as JSON; ValueError for what is none, and for
-    what is nested too deep.
-    """
+    """Parse an untrusted text as JSON; ValueError if it is not JSON or nested too deeply."""
     try:
         with without_collection():
             return json.loads(text)
@@ -42,30 +39,29 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file is there: no link, no pipe, no socket, no device, no folder."""
+    """Whether a regular file is there, no link, pipe, socket, device or folder."""
     return path.is_file() and not path.is_symlink()
 
 
 def no_link(path: str, flags: int) -> int:
-    """How `open` opens what could have become a link or a pipe since it was looked at: neither
-    followed nor waited for.
+    """An opener for `open` that neither follows a link nor waits for a pipe, which a file may have
+    become since it was checked.
     """
     return os.open(path, flags | PLAIN_OPEN, 0o666)
 
 
 def scratch_name(name: str) -> str:
-    """A hidden name for a file that is being written, of one writer and guessed by nobody."""
+    """A hidden name for a file that is being written, which no other writer has or can guess."""
     return f".tmp-{os.getpid()}-{secrets.token_hex(8)}-{name}"
 
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A new file beside `path` that takes its place when all is written.
+    """A new file beside `path` that replaces it when everything is written.
 
-    It is made under a name of its own, and nothing that lies there is opened. So what `path` is, a
-    link or another name of a file that is kept elsewhere, is replaced and not written through;
-    readers see the old file or the new one; and a write that fails leaves the old one. An OSError
-    names `path`, not the file that was made.
+    The new file has a name of its own, and no existing file is opened. So if `path` is a link, the
+    link is replaced and its target unchanged; readers see the old file or the new one; and a failed
+    write leaves the old one. An OSError names `path`, not the new file.
     """
     path = Path(path)
     temporary = path.with_name(scratch_name(path.name[-100:]))
@@ -75,7 +71,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except OSError as error:
         discard(temporary)
-        if error.filename != str(temporary):  # of something else that was done meanwhile
+        if error.filename != str(temporary):  # an error of other work inside the context
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
@@ -84,15 +80,15 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def discard(temporary: Path) -> None:
-    """Remove a file that could not be finished, if that can be done: on a read-only file system
-    removing fails too, even of what is not there, and would hide the first complaint.
+    """Remove an unfinished file if possible: on a read-only file system even removing a missing
+    file fails, and would hide the first error.
     """
     with contextlib.suppress(OSError):
         temporary.unlink()
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A regular file for reading; FileNotFoundError for anything else, as if nothing were there."""
+    """Open a regular file for reading; FileNotFoundError for anything else."""
     if not is_file(path):
         raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
     return open(path, "rb", opener=no_link)

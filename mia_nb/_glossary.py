@@ -1,4 +1,4 @@
-"""Terms of docs/glossary.md, explained on hover where they are first mentioned."""
+"""Terms of docs/glossary.md, explained on hover at their first mention."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def explained(markup: str, terms: dict[str, str] | None = None) -> str:
 
     Parameters:
         markup: HTML.
-        terms: as of `glossary`; what is explained is taken out of it. None: all of them.
+        terms: as of `glossary`; explained terms are removed from it. None: all terms.
     """
     terms = dict(glossary()) if terms is None else terms
     for term in list(terms):
-        case = 0 if term.isupper() else re.IGNORECASE  # BASE is an attack, a base is none
+        case = 0 if term.isupper() else re.IGNORECASE  # BASE is an attack, a base is not
         mention = re.compile(rf"(?<![\w.]){re.escape(term)}s?(?!\w)", case)
-        pieces = MARKUP.split(markup)  # text, then markup, by turns
+        pieces = MARKUP.split(markup)  # alternately text and markup
         where = next((i for i in range(0, len(pieces), 2) if mention.search(pieces[i])), None)
         if where is not None:
             opening_tag = f'<abbr title="{html.escape(terms.pop(term))}">'

@@ -1,4 +1,4 @@
-"""How much memory there is, and whether arrays may take so much of it."""
+"""Whether arrays fit into the memory that they may take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ BUDGET = "MIA_NB_MAX_GB"
 def check_budget(what: str, size: int) -> None:
     """ValueError if `size` bytes are more than the environment variable MIA_NB_MAX_GB allows.
 
-    It counts 10^9 bytes; without it half of the memory of this machine, or of its control group.
+    Its unit is 10^9 bytes. Without it the limit is half of the memory of this machine, or of the
+    process's control group.
     """
     text = os.environ.get(BUDGET, "")
     try:
@@ -30,7 +31,7 @@ def check_budget(what: str, size: int) -> None:
 
 
 def _memory() -> float:
-    """Bytes that this process may use, as far as it can be known."""
+    """Bytes that this process may use, as far as is known."""
     limits = [math.inf]
     with contextlib.suppress(AttributeError, OSError, ValueError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -1,9 +1,9 @@
-"""The one place that imports torchvision, and only when asked.
+"""The only import of torchvision, done when it is needed.
 
 A CUDA build of torchvision beside a CPU build of torch cannot load its compiled operators, and then
-`import torchvision` itself fails while it describes operators that are not there. Data sets,
-transforms and the classifiers of `torchvision.models` need none of them, so their schemas are
-declared and the import is tried once more. Where torchvision imports cleanly nothing is declared.
+`import torchvision` fails when it describes the missing operators. Data sets, transforms and the
+classifiers of `torchvision.models` need none of them, so their schemas are declared and the import
+is tried again. If torchvision imports cleanly, nothing is declared.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import importlib
 
 import torch
 
-_declared = []  # a Library takes its schemas along when it is collected
+_declared = []  # kept alive, as a Library removes its schemas when it is collected
 
 
 def module(name: str):
-    """The module of this name, which may be a part of torchvision or import it."""
+    """Import the module of this name, which may be part of torchvision or import it."""
     try:
         return importlib.import_module(name)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""YAML 1.2, in which values of parameters, presets and claims are written."""
+"""Reading of YAML 1.2, the language of parameter values, presets and claims."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mia_nb.checks import shown
 
 LONGEST_YAML = 200_000  # characters of a preset or a value
 MERGE = "tag:yaml.org,2002:merge"  # `<<: *recipe`, which presets use
-CORE = {  # the core schema of YAML 1.2: how a scalar is written, and what it is
+CORE = {  # the core schema of YAML 1.2: how a scalar is written, and how to read it
     "null": (re.compile(r"null|Null|NULL|~|"), lambda text: None),
     "bool": (re.compile(r"true|True|TRUE|false|False|FALSE"), lambda text: text.lower() == "true"),
     "int": (
@@ -31,21 +31,21 @@ CORE = {  # the core schema of YAML 1.2: how a scalar is written, and what it is
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """What a text says as YAML 1.2: 010 is ten, 1:30, yes and dates are text, names come once.
+    """Read a text as YAML 1.2: 010 is ten; 1:30, yes and dates are text; names are unique.
 
     Parameters:
         text: of a value or of a file.
-        where: it stands, with which messages begin.
+        where: the place of the text, with which messages begin.
 
     Returns:
-        Numbers, text, truth values, None, lists and mappings of these.
+        Numbers, text, booleans, None, lists and mappings of these.
 
     Raises:
-        ValueError: of one line, for what is none, and for what is large or nested beyond use.
+        ValueError: of one line, if the text is not YAML, too large or nested too deeply.
     """
     import yaml
 
-    # cut in the middle: a path ends with the name of its file
+    # cut in the middle, as a path ends with the name of its file
     start = where if len(where) <= 120 else f"{where[:60]}...{where[-60:]}"
     if len(text) > LONGEST_YAML:
         raise ValueError(f"{start} is {len(text):,} characters of YAML; wanted {LONGEST_YAML:,}")
@@ -62,7 +62,7 @@ def read_yaml(text: str, where: str) -> Any:
 
 
 def read_yaml_file(path: Path) -> Any:
-    """What a file says as YAML 1.2; ValueError of one line as `read_yaml`, and for a file that is
+    """Read a file as YAML 1.2; ValueError of one line as for `read_yaml`, and for a file that is
     not UTF-8.
     """
     if path.stat().st_size > 4 * LONGEST_YAML:
@@ -76,7 +76,7 @@ def read_yaml_file(path: Path) -> Any:
 
 @cache
 def _yaml_loader() -> type:
-    """A loader of YAML 1.2's core schema: PyYAML's own is of YAML 1.1, where 010 is eight."""
+    """A loader for YAML 1.2's core schema; PyYAML's own reads YAML 1.1, where 010 is eight."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -84,7 +84,7 @@ def _yaml_loader() -> type:
         yaml_constructors: ClassVar[dict] = {}
 
         def mapping(self, node):
-            """A mapping whose names are text and come once."""
+            """A mapping whose names are text and unique."""
             if not isinstance(node, yaml.MappingNode):
                 problem = f"{shown(node.value)} is no map"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)

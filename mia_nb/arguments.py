@@ -1,7 +1,7 @@
-"""Types of the arguments of public functions: what `help()` and an editor show, and what `checked`
-holds callers to.
+"""Types of the arguments of public functions: `help()` and editors show them, and `checked` holds
+callers to them.
 
-A type of the package that is no `Annotated` one stands for itself: an instance is wanted.
+A class of the package, without `Annotated`, wants an instance of itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mia_nb.checks import LARGE, fraction, instance, mask, real, reals, whole
 
 
 def _held_to(check: Callable[..., Any], **options: Any) -> PlainValidator:
-    """A check of `mia_nb.checks` as pydantic calls it."""
+    """A check of `mia_nb.checks` in the form that pydantic calls."""
 
     def validate(value: Any, info: ValidationInfo) -> Any:
         return check(info.field_name, value, **options)
@@ -42,7 +42,7 @@ Real = Annotated[float, _held_to(real)]
 """A real number, infinite or not."""
 
 Flag = Annotated[bool, _held_to(instance, kind=bool | np.bool_)]
-"""True or False, nothing that only counts as such."""
+"""True or False, and no other value that counts as one of them."""
 
 PathLike = Annotated[str | Path, _held_to(instance, kind=str | os.PathLike)]
 """A file or folder."""
@@ -69,13 +69,13 @@ Numbers = Annotated[np.ndarray, _held_to(reals)]
 """Real numbers in any shape, as float64."""
 
 Array = Annotated[np.ndarray, SkipValidation]
-"""An array, or what NumPy makes one of; the function itself says what must be in it."""
+"""An array, or a value that NumPy converts to one; the function itself checks its contents."""
 
 Rows = Annotated[int | Iterable[int], SkipValidation]
 """One row number or several; the function itself checks that they are there."""
 
 Named = Annotated[str | Callable[..., Any], SkipValidation]
-"""A name, or the function itself that the name stands for."""
+"""A name, or the function that it names."""
 
 Anything = Annotated[Any, SkipValidation]
-"""What the docstring says; the function itself finds out what came."""
+"""A value that the docstring describes; the function itself checks it."""

@@ -1,5 +1,5 @@
-"""Checks of what callers pass: each gives the value back, or raises ValueError of one line: what
-came, what was wanted.
+"""Checks of values that callers pass: each returns the value, or raises ValueError of one line:
+what came, what was wanted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import (
 
 import numpy as np
 
-# a parameter's nesting, entries and whole numbers stay below
+# limits of a parameter's nesting, its number of entries and its whole numbers
 DEEP = 12
 MANY = 100_000
 LARGE = 2**63
@@ -38,13 +38,13 @@ SHORT.maxother = 60
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: short, on one line, whatever it is."""
+    """Any value as an error shows it: short and on one line."""
     text = " ".join(SHORT.repr(value).split())
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
 def duration(seconds: float) -> str:
-    """Seconds as one would say them: 0.4 s, 45 s, 12 min, 2 h 10 min, 3 d 4 h."""
+    """Seconds in a readable form: 0.4 s, 45 s, 12 min, 2 h 10 min, 3 d 4 h."""
     if seconds < 90:
         return f"{seconds:.{0 if seconds >= 9.5 else 1}f} s"
     minutes = round(seconds / 60)
@@ -57,7 +57,7 @@ def duration(seconds: float) -> str:
 
 
 def hint(value: Any, known: Iterable[str]) -> str:
-    """ "; did you mean 'crop'?" where a known word is close, else nothing."""
+    """ "; did you mean 'crop'?" if a known word is close, else ""."""
     close = difflib.get_close_matches(str(value), list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -71,8 +71,8 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> str:
 
 
 def known_options(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """TypeError, in Python's words, for an option that the constructor of `owner` does not take: it
-    would be blamed on the class that the options are passed on to.
+    """TypeError, in Python's words, for an option that the constructor of `owner` does not take.
+    Without this check the error would name the class that the options are passed on to.
     """
     for name in given:
         if name not in known:
@@ -80,7 +80,7 @@ def known_options(owner: str, given: Iterable[str], known: Iterable[str]) -> Non
 
 
 def instance(name: str, value: Any, kind: type) -> Any:
-    """The value, if it is of this class; ValueError if not."""
+    """The value, if it is an instance of this class; ValueError if not."""
     if not isinstance(value, kind):
         raise ValueError(f"{name}={shown(value)}: wanted {getattr(kind, '__name__', kind)}")
     return value
@@ -97,7 +97,7 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def frames_of(value: Any, channels: int) -> int:
-    """A number of frames of events that so many channels hold; ValueError for what is none."""
+    """A number of frames of events that divides the number of channels; ValueError for others."""
     if type(value) is not int or value < 1 or channels % value:
         raise ValueError(
             f"frames={shown(value)}; wanted a whole number of which {channels} channels are a"
@@ -107,7 +107,7 @@ def frames_of(value: Any, channels: int) -> int:
 
 
 def reals(name: str, value: Any) -> np.ndarray:
-    """The value as float64, if it holds nothing but real numbers; ValueError if not."""
+    """The value as float64, if it holds only real numbers; ValueError if not."""
     array = np.asarray(value)
     if array.dtype.kind not in "biuf" or isinstance(value, np.ma.MaskedArray):
         raise ValueError(f"{name}={shown(value)}: wanted numbers")
@@ -115,9 +115,9 @@ def reals(name: str, value: Any) -> np.ndarray:
 
 
 def counted(name: str, value: Any) -> np.ndarray:
-    """The value as float64, if it holds nothing but whole numbers from 0 up; ValueError if not.
+    """The value as float64, if it holds only whole numbers from 0 up; ValueError if not.
 
-    What arithmetic rounded, as in 0.07 * 100, is the whole number beside it.
+    Rounding errors of arithmetic, as in 0.07 * 100, are removed.
     """
     array = reals(name, value)
     near = np.rint(array)
@@ -134,7 +134,7 @@ def counted(name: str, value: Any) -> np.ndarray:
 
 
 def positive(name: str, value: Any, *, zero: bool = False) -> Any:
-    """The value, if it is one finite number above 0, or 0 where that will do; ValueError if not."""
+    """The value, if it is one finite number above 0, or 0 if allowed; ValueError if not."""
     number = reals(name, value)
     if number.ndim or not (0 < number < np.inf or (zero and number == 0)):
         raise ValueError(
@@ -151,8 +151,8 @@ def fraction(
     many: bool = False,
     example: str = "95 % is 0.95",
 ) -> Any:
-    """The value, if it lies in [0, 1], without 0 or 1 where `ends` is "(]", "[)" or "()";
-    ValueError if not.
+    """The value, if it lies in [0, 1]; ValueError if not. `ends` "(]", "[)" or "()" exclude 0, 1 or
+    both.
     """
     numbers = reals(name, value)
     above = numbers > 0 if ends[0] == "(" else numbers >= 0
@@ -164,7 +164,7 @@ def fraction(
 
 
 def mask(name: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """The value as booleans, if it holds booleans or the whole numbers 0 and 1, in this shape;
+    """The value as booleans, if it holds booleans or the whole numbers 0 and 1 and has this shape;
     ValueError if not.
     """
     array = np.asarray(value)
@@ -180,8 +180,8 @@ def mask(name: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndar
 
 
 def row_numbers(name: str, value: Any, count: int) -> np.ndarray:
-    """Row numbers as an int array: one or several of 0..count - 1, None for all; ValueError if
-    not.
+    """Row numbers as an int array: one or several of 0..count - 1, or None for all; ValueError for
+    other values.
     """
     if value is None:
         return np.arange(count)
@@ -192,11 +192,11 @@ def row_numbers(name: str, value: Any, count: int) -> np.ndarray:
 
 
 def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> Any:
-    """The value as JSON has it: tuples and arrays as lists, NumPy's numbers as Python's, paths as
+    """The value in types of JSON: tuples and arrays as lists, NumPy's numbers as Python's, paths as
     text.
 
-    ValueError for anything else: NaN and infinity, whole numbers beyond 64 bits, names that are no
-    text, what contains itself or is nested absurdly.
+    ValueError for anything else: NaN and infinity, whole numbers beyond 64 bits, names that are not
+    text, values that contain themselves or are nested too deeply.
     """
     seen = seen or itertools.count()
     if depth == 0 or next(seen) > MANY:
@@ -239,14 +239,14 @@ R = TypeVar("R")
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """The function, its arguments validated by pydantic against their annotations before it runs.
 
-    A mistake is a ValueError of one line: which argument, what came, what was wanted. Nothing is
-    converted but what `mia_nb.arguments` converts; a default is taken as it stands.
+    A mistake is a ValueError of one line: which argument, what came, what was wanted. Only types of
+    `mia_nb.arguments` convert values; defaults are not validated.
     """
     signature = inspect.signature(function)
 
-    @cache  # built at the first call: it costs milliseconds, which an import should not
+    @cache  # built at the first call and not at import, as it takes milliseconds
     def validator() -> Callable:
-        """What pydantic makes of the signature: it gives the arguments back as they may be used."""
+        """A function with this signature, validated by pydantic, that returns its arguments."""
         from pydantic import ConfigDict, validate_call
 
         def passed_on(*args: Any, **options: Any) -> tuple[tuple, dict]:
@@ -281,7 +281,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _meaning(function: Callable, error: TypeError) -> str:
-    """What the docstring says of the argument that is missing: " (references a side)"."""
+    """The docstring's text on a missing argument: " (references a side)"."""
     name = re.search(r"missing a required argument: '(\w+)'", str(error))
     if name is None:
         return ""
@@ -294,8 +294,8 @@ def _meaning(function: Callable, error: TypeError) -> str:
 
 
 def _by_instance(hint: Any) -> Any:
-    """The annotation with classes of this package as what an instance of them is wanted for:
-    pydantic would read the fields of a dataclass or named tuple, and take a tuple for one.
+    """The annotation with classes of this package replaced by checks for an instance: pydantic
+    itself would validate the fields of a dataclass or named tuple, and accept a plain tuple.
     """
     from pydantic import PlainValidator
 
@@ -311,7 +311,7 @@ def _by_instance(hint: Any) -> Any:
 
 
 def _refusal(errors: list[dict], values: dict[str, Any], signature: inspect.Signature) -> str:
-    """One line for pydantic's errors, of the first argument that has one."""
+    """One line for pydantic's errors in the first argument that has any."""
     names = list(signature.parameters)
     name = _argument(errors[0], names)
     of_argument = [
@@ -339,7 +339,7 @@ def _argument(error: dict, names: list[str]) -> str:
 
 
 def _steps(places: tuple, value: Any) -> list:
-    """The keys and indices that lead into an argument, without the types that pydantic names."""
+    """The keys and indices in pydantic's path into an argument, without the types in it."""
     steps = []
     for place in places:
         inside = isinstance(value, dict) and place in value

@@ -1,12 +1,11 @@
-"""One checksum for any content, and for what a function computes with.
+"""Checksums of any content, and of everything that a function computes with.
 
-Whatever is stored under a key is looked up by a digest from here, so that a result made from other
-data, or by other code, is never taken for the one that is wanted. A digest is computed where it is
-used and never carried along.
+Stored results are looked up by a digest from here, so that a result from other data or other code
+is never mistaken for the wanted one. A digest is computed where it is used and never carried along.
 
-Every value is written to a sha256 with its type and its length before it: no two different contents
-give the same bytes. What cannot be compared by its content (an open file, a lock, a generator) is
-refused. In doubt something is included: training once more costs time, a wrong number costs more.
+Every value is written to a sha256 after its type and its length, so different contents give
+different bytes. A value that cannot be compared by its content (an open file, a lock, a generator)
+is refused. In doubt something is included: training again costs time, a wrong number costs more.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
     import pandas
     import torch
 
-# kinds of array elements whose bytes are their value, unlike objects and texts of variable length
+# kinds of array elements whose bytes are their values, unlike objects and texts of any length
 PLAIN_KINDS = "biufcmMSUV"
-# attributes of a class that say where it was defined, or that follow from its other attributes
+# attributes of a class that depend on where it was defined, or follow from its other attributes
 DERIVED = {
     "__module__",
     "__dict__",
@@ -72,16 +71,16 @@ def digest(*contents: object) -> str:
         contents: numbers, text, bytes, None, paths, dates; arrays of every dtype, those of objects
             by value; lists, tuples, sets, mappings of these, ragged ones too; tables and columns
             with their names, index and dtypes; tensors and modules of torch, sparse matrices,
-            estimators; records; enumerations; instances of classes of your own, with the code of
-            these; functions, see `digest_of_function`.
+            estimators; records; enumerations; instances of your own classes, with the code of the
+            classes; functions, see `digest_of_function`.
 
     Returns:
         64 hexadecimal digits, the same in every process.
 
     Raises:
-        ValueError: of one line, for what has no content that could be compared.
+        ValueError: of one line, for a value without content that could be compared.
 
-    Caveat: a path counts as its text, and not as what lies there. -0.0 and 0.0 are two contents.
+    Caveat: a path counts as its text, not as the file there. -0.0 and 0.0 are different contents.
 
     Example:
         >>> digest([1, 2]) == digest([1, 2]), digest([1, 2]) == digest((1, 2))
@@ -91,28 +90,28 @@ def digest(*contents: object) -> str:
 
 
 def digest_of_function(function: Callable, *, versions: bool = True) -> str:
-    """sha256 (hex) of what a function, a class or a callable object computes with.
+    """sha256 (hex) of everything that a function, a class or a callable object computes with.
 
-    That is its code, defaults, the contents of its closure, arguments that `functools.partial`
-    holds, the object that a method is bound to, what a decorator wraps, and the globals that it
-    names: functions and classes of your own with theirs, values by content. A module of your own
-    counts by its file and by what the function takes from it; what is installed counts by name and
-    version.
+    These are its code, its defaults, the contents of its closure, the arguments in a
+    `functools.partial`, the object that a method is bound to, the function inside a decorator, and
+    the globals that it names: your own functions and classes with everything that they compute
+    with, values by content. A module of your own counts by its file and by what the function takes
+    from it; installed code counts by name and version.
 
     Parameters:
         function: anything that can be called.
-        versions: whether the versions of Python and of installed packages count, or their names
-            alone.
+        versions: whether the versions of Python and of installed packages count, or only their
+            names.
 
     Returns:
         64 hexadecimal digits, the same in every process that runs the same version of Python.
 
     Raises:
-        ValueError: of one line, where the function is none or uses what has no content that could
-            be compared.
+        ValueError: of one line, if this is not a function or uses a value without content that
+            could be compared.
 
-    Caveat: files that it reads, environment variables and names that it looks up at run time
-    (`getattr`, `eval`) are not seen.
+    Caveat: files that it reads, environment variables, and names that it looks up at run time
+    (`getattr`, `eval`) do not count.
 
     Example:
         >>> import functools
@@ -129,7 +128,7 @@ class _Writer:
     """Writes contents to a sha256, each with its type and length.
 
     Parameters:
-        versions: whether installed code counts with its version, or by its name alone.
+        versions: whether installed code counts with its version, or only by its name.
     """
 
     def __init__(self, versions: bool = True) -> None:
@@ -137,11 +136,11 @@ class _Writer:
         self.sha = hashlib.sha256()
         self.in_progress: list[object] = []  # the values being written, outermost first
         self.numbers: dict[int, int] = {}  # id of a function, class or module: its number
-        self.kept_alive: list[object] = []  # the objects of these ids, which no other may reuse
+        self.kept_alive: list[object] = []  # the objects of these ids, so that no id is reused
         self.trail: list[str] = []  # names that lead to the value being written, for messages
 
     def digest_of_entry(self, value: object) -> str:
-        """The digest of one entry of a set or mapping, as it would be written here next."""
+        """The digest of one entry of a set or mapping, as if it were written next."""
         other = _Writer(self.versions)
         other.in_progress = [*self.in_progress]
         other.numbers = {**self.numbers}
@@ -152,11 +151,11 @@ class _Writer:
         return other.sha.hexdigest()
 
     def version(self, home: str | None) -> str:
-        """The version of the distribution that a module is in; "" if versions do not count."""
+        """The version of a module's distribution; "" if versions do not count."""
         return version(home) if self.versions else ""
 
     def hex(self, contents: tuple) -> str:
-        """Write these contents; the sha256 of all that was written."""
+        """Write these contents; returns the sha256 of everything written."""
         try:
             self.put("contents", len(contents))
             with without_collection():
@@ -197,7 +196,7 @@ class _Writer:
         )
 
     def write(self, value: object) -> None:
-        """Write any value. One that is being written already, or a function or class that was
+        """Write any value. A value that is already being written, and a function or class that was
         written before, is written as a reference.
         """
         kind = type(value)
@@ -292,7 +291,7 @@ class _Writer:
             self.put("values", memoryview(raw).cast("B"))
 
     def write_dtype(self, dtype: np.dtype) -> None:
-        # types of the same elements count as one, as C's long and long long
+        # dtypes with the same elements count as equal, such as C's long and long long
         kind = "" if dtype.kind in PLAIN_KINDS.replace("V", "") else type(dtype).__qualname__
         self.put("dtype", dtype.str, str(dtype), kind, dtype.itemsize)
         if dtype.names is not None:
@@ -367,7 +366,7 @@ class _Writer:
                 full = importlib.util.resolve_name(name, package)
                 if installed(full):
                     self.put("module", full, self.version(full))
-                else:  # as the function itself will do
+                else:  # imported, as the function itself does
                     self.write_module(importlib.import_module(full), attributes)
             except ImportError:
                 self.put("missing", name)
@@ -375,13 +374,13 @@ class _Writer:
     def write_module(
         self, module: types.ModuleType, attributes: Iterable[str], passed: tuple = ()
     ) -> None:
-        """Write name and version of an installed module; of one of your own, its file and what is
-        used of it.
+        """Write name and version of an installed module; for a module of your own, its file and
+        those of these attributes that it has.
 
         Parameters:
             module: the module.
             attributes: names that may be looked up in it.
-            passed: modules from which this one was reached, which are not entered again.
+            passed: modules through which this one was reached; they are not entered again.
         """
         name = module.__name__
         if installed(name):
@@ -420,7 +419,7 @@ class _Writer:
         for attribute, value in sorted(vars(kind).items()):
             if attribute in members:
                 continue
-            # an enumeration keeps tables of its members under such names
+            # enumerations keep tables of their members under private names
             if members and attribute.startswith("_") and not inspect.isroutine(value):
                 continue
             if attribute in DERIVED or attribute.startswith("__pydantic_"):
@@ -449,11 +448,11 @@ class _Writer:
     # objects
 
     def write_object(self, value: object) -> None:
-        """Write an instance: its class, and what pickle would keep of it."""
+        """Write an instance: its class, and the content that pickle would store."""
         kind = type(value)
         self.put("object")
         self.write(kind)
-        if isinstance(value, set | frozenset):  # pickle would list the entries in any order
+        if isinstance(value, set | frozenset):  # pickle lists the entries in arbitrary order
             self.write(frozenset(value))
             self.write_named("attributes", vars(value))
             return
@@ -505,7 +504,7 @@ CONTAINERS: dict[type, Callable] = {
 
 
 # --------------------------------------------------------------------------------------------------
-# objects of libraries; a library that was not imported has none here
+# objects of libraries; there are none of a library that was not imported
 
 
 def _library_writer(value: object) -> Callable | None:
@@ -588,8 +587,8 @@ def _type_name(value: object) -> str:
 
 
 def _names_in_code(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
-    """(globals that this code reads, modules that it imports, all names in it), those of functions
-    defined inside it included.
+    """(globals that this code reads, modules that it imports, all names in it), including those of
+    functions defined inside it.
     """
     reads = set()
     imports = set()
@@ -599,7 +598,7 @@ def _names_in_code(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
         if step.opname in GLOBAL_READS:
             reads.add(step.argval)
         elif step.opname == "IMPORT_NAME":
-            # two instructions earlier the level of a relative import was loaded, its leading dots
+            # two instructions earlier the number of leading dots of a relative import was loaded
             is_relative = len(arguments) > 1 and isinstance(arguments[-2], int)
             level = arguments[-2] if is_relative else 0
             imports.add("." * level + step.argval)

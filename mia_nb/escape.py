@@ -1,8 +1,8 @@
-"""Text that somebody else wrote (names of classes, groups, data sets, runs, presets, pools, files,
-attacks, values of parameters) made harmless for what shows it: one function for each medium.
+"""Foreign text (names of classes, groups, data sets, runs, presets, pools, files, attacks, values
+of parameters) made harmless for the medium that shows it: one function for each medium.
 
-Each takes any value and gives one line that shows the characters as they are, and that does
-nothing else: no markup, no mathematics, no links, no commands to a terminal.
+Each function takes any value and returns one line, which shows the characters as they are and has
+no other effect: no markup, no mathematics, no links, no commands to a terminal.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-# Not printable for Python, and harmless: line breaks, unbreakable spaces, and the joiners that
-# words of some languages and some emoji are spelled with
+# characters that Python calls not printable, but that are harmless: line breaks, unbreakable
+# spaces, and joiners in words of some languages and in some emoji
 KEPT = "\n\xa0\u200c\u200d"
-# JupyterLab and Voila set mathematics in the finished page, where an entity is the character
-# again; it must begin and end in one element
+# signs of mathematics; JupyterLab and Voila typeset it in the finished page, where entities are
+# characters again, but only if it begins and ends in one element
 MATHEMATICS = re.compile(r"[$\\]")
-# Characters that mean nothing to Markdown, at least where they stand: all others become entities
+# characters without a meaning in Markdown, at least in this position; all others become entities
 HARMLESS = re.compile(
     r"[^\W_]|[ ,;%()]|(?<=\S)\.(?= |$)|(?<=\d)[./:-](?=\d)|(?<=\w)[:'/-](?=[^\W_]| )"
 )
@@ -30,9 +30,9 @@ HARMLESS = re.compile(
 def terminal(text: object) -> str:
     """One line of plain text: for a terminal, a log, an error, the `str` of an object.
 
-    Each line break or tab becomes a space. What is not printable (commands to terminals, characters
-    that turn the direction of writing, halves of characters) is written as Python writes it:
-    `\\x1b`, `\\u202e`. What comes out can go in again.
+    Each line break or tab becomes a space. Unprintable characters (commands to terminals, changes
+    of the direction of writing, halves of characters) are written as Python writes them: `\\x1b`,
+    `\\u202e`. The result can be passed in again without a change.
 
     >>> terminal("a\\x1b[31m\\nb")
     'a\\\\x1b[31m b'
@@ -41,8 +41,8 @@ def terminal(text: object) -> str:
 
 
 def lines(text: object) -> str:
-    """Text of this package's own with names in it, for a terminal: line breaks and spaces stay, all
-    else is as in `terminal`.
+    """This package's own text with names in it, for a terminal: line breaks and spaces stay, the
+    rest is as in `terminal`.
 
     Caveat: a name that holds a line break begins a line of its own, unless it went through
     `terminal` before.
@@ -89,18 +89,18 @@ def attribute(text: object) -> str:
 
 
 def markdown(text: object) -> str:
-    """Text within a paragraph, a heading, an item of a list or a cell of a table of Markdown, as
-    JupyterLab, Voila, nbconvert, the report and MkDocs read it.
+    """Text within a paragraph, heading, list item or table cell of Markdown, as JupyterLab, Voila,
+    nbconvert, the report and MkDocs read it.
 
     >>> markdown("a|b <i>c</i>")
     'a&#124;b &#60;i&#62;c&#60;&#47;i&#62;'
     >>> markdown("It scores 0.5 (1,000 images).")
     'It scores 0.5 (1,000 images).'
     """
-    line = " ".join(terminal(text).split())  # four spaces in front would begin a block of code
+    line = " ".join(terminal(text).split())  # four leading spaces would begin a block of code
 
     def written(place: int, letter: str) -> str:
-        # "1." and "1)" begin a list where they begin a line
+        # "1." and "1)" at the start of a line begin a list
         begins_a_list = letter in ".)" and line[:place].isdigit()
         if HARMLESS.match(line, place) and not begins_a_list:
             return letter
@@ -112,7 +112,7 @@ def markdown(text: object) -> str:
 
 
 def plotly(text: object) -> str:
-    """Text in a figure of plotly, which reads some tags, entities, mathematics between `$` and
+    """Text in a figure of plotly, which interprets some tags, entities, mathematics between `$` and
     fields (`%{x}`) in titles, names of traces, ticks, annotations and hover texts.
 
     >>> plotly("<b>%{x}</b>")
@@ -123,8 +123,8 @@ def plotly(text: object) -> str:
 
 
 def label(text: object) -> str:
-    """The description of a widget, or an option of one: plain text, but for mathematics, of which
-    the signs are replaced by their wide forms.
+    """The description of a widget, or an option in it: plain text in which signs of mathematics are
+    replaced by their wide forms.
 
     >>> label("costs $5 <b>")
     'costs ＄5 <b>'
@@ -133,8 +133,8 @@ def label(text: object) -> str:
 
 
 def cells(table: pd.DataFrame, medium: Callable[[object], str] = terminal) -> pd.DataFrame:
-    """A table whose texts, those of index and headings too, went through the function of a medium;
-    with `terminal` it can be printed.
+    """A table whose texts, also in index and headings, are made harmless for a medium by its
+    function; with `terminal` the table can be printed.
     """
 
     def harmless(value: object) -> object:
@@ -145,7 +145,7 @@ def cells(table: pd.DataFrame, medium: Callable[[object], str] = terminal) -> pd
 
 
 def html_table(table: pd.DataFrame, **options: object) -> str:
-    """A table as HTML in which neither markup nor mathematics of its texts has an effect.
+    """A table as HTML in which markup and mathematics in its texts have no effect.
 
     Parameters:
         table: of any texts and numbers.
@@ -158,7 +158,7 @@ def html_table(table: pd.DataFrame, **options: object) -> str:
 
 
 def html_facts(facts: Mapping[str, object]) -> str:
-    """Named values as a table of HTML with two columns: how a record shows itself in a notebook.
+    """Named values as an HTML table with two columns, by which notebooks show records.
 
     >>> html_facts({"models": 16})
     '<table><tbody><tr><th>models</th><td>16</td></tr></tbody></table>'

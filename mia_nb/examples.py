@@ -1,6 +1,6 @@
-"""Signals that travel with the package: what networks trained on halves of all 50,000 CIFAR-10
-images output for each of them. Attacks, statistics and explorers work on them as on a pool of one's
-own, with nothing trained and nothing downloaded.
+"""Signals that ship with the package: outputs of networks, trained on halves of all 50,000 CIFAR-10
+images, for each of the images. Attacks, statistics and explorers work on them as on a pool of your
+own, without training or downloading anything.
 
     data/cifar10/manifest.json  how each pool was made, checksums of the files (data/README.md)
                  design.npz     labels (N,) uint8 and member (M, N / 8) uint8, bits packed
@@ -27,15 +27,15 @@ from mia_nb.types import Signals
 
 PLACES = (Path(__file__).parent.parent / "data", Path(__file__).parent / "published")
 FORMAT = 2
-PREFIX = "example:"  # before a name, where the key of a pool may stand too
-TILES = 20  # thumbnails in a row of images.png
+PREFIX = "example:"  # marks a name where the key of a pool may stand as well
+TILES = 20  # number of thumbnails in a row of images.png
 LOGARITHMS = ("entropy", "modified_entropy")
-PICTURED = "resnet14"  # whose most exposed images are those that have thumbnails
+PICTURED = "resnet14"  # the pool whose most exposed images have thumbnails
 
 
 @checked
 def load_example(name: str = "cifar10/resnet14") -> Signals:
-    """Signals that come with the package: of networks trained on halves of 50,000 CIFAR-10 images,
+    """Signals that ship with the package: of networks trained on halves of 50,000 CIFAR-10 images,
     or of the 1,797 digits.
 
     Parameters:
@@ -79,9 +79,9 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
 
 
 def examples(dataset: str = "cifar10") -> dict[str, dict]:
-    """What is shipped: name of each pool, for `load_example`, and how it was made (recipe, seconds,
-    accuracies, versions); pools without a defense first, of these the largest, and of these the one
-    whose most exposed images have thumbnails.
+    """The shipped pools: their names, for `load_example`, and how they were made (recipe, seconds,
+    accuracies, versions). Pools without a defense come first, larger ones before smaller ones, and
+    among equals the one whose most exposed images have thumbnails.
 
     Example:
         >>> "cifar10/resnet14" in examples()
@@ -97,7 +97,7 @@ def examples(dataset: str = "cifar10") -> dict[str, dict]:
 
 
 def thumbnails(dataset: str = "cifar10") -> dict[int, np.ndarray]:
-    """The shipped images by sample number, (3, H, W) uint8: those most exposed, and random ones."""
+    """The shipped images by sample number, (3, H, W) uint8: the most exposed, and random ones."""
     from PIL import Image
 
     place = _place(dataset)
@@ -152,7 +152,7 @@ def read_arrays(place: Path, record: dict, name: str) -> dict[str, np.ndarray]:
 
 
 def _joined(parts: np.ndarray, dtype: str) -> np.ndarray:
-    """The values (M, N) of their bytes (2, N, M)."""
+    """The values (M, N) from their low and high bytes (2, N, M)."""
     low, high = parts.astype("<u2")
     return (low | high << 8).view(dtype).T.astype(float)
 

@@ -1,8 +1,8 @@
-"""Executed notebooks -> one HTML page that needs no network: a verdict, then of every notebook its
-question, its result in words and one picture; everything else is folded.
+"""Executed notebooks -> one HTML page that needs no network: a verdict, then the question of each
+notebook, its result in words and one picture; everything else is folded.
 
 nbconvert turns cells into HTML by `templates/report/index.html.j2`; `page.html.j2` puts the page
-together. Tags of cells say what stands outside the folds: `verdict`, `headline`, `picture`.
+together. Cells tagged `verdict`, `headline` or `picture` are shown outside of the folds.
 """
 
 from mia_nb.report.pages import audit_page, page

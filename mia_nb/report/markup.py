@@ -1,4 +1,4 @@
-"""Cells of a notebook with their outputs as HTML in which nothing runs and nothing loads."""
+"""Cells of a notebook with their outputs as HTML that runs nothing and loads nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ td tfoot th thead tr u ul var
 """
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
 NAN = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
-PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # of interest while it runs
+PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # lines that are of interest during the run only
 COLOURED = {"limits", "exceeded", "not-exceeded"}  # classes in report.css
 
 
@@ -40,14 +40,14 @@ def _exporter() -> HTMLExporter:
     from nbconvert.preprocessors import CoalesceStreamsPreprocessor
     from traitlets.config import Config
 
-    shown = [PLOTLY, *PICTURES, *WORDS]  # of an output that comes in several forms the first
+    shown = [PLOTLY, *PICTURES, *WORDS]  # the first form that an output has
     return HTMLExporter(
         config=Config(NbConvertBase={"display_data_priority": shown}),
         template_name="report",
         extra_template_basedirs=[str(TEMPLATES)],
         extra_template_paths=[str(_stock_templates())],
         exclude_anchor_links=True,
-        default_preprocessors=[],  # one of them executes notebooks where a configuration says so
+        default_preprocessors=[],  # one of the defaults may execute notebooks, if configured
         preprocessors=[CoalesceStreamsPreprocessor],
         filters={
             "clean": _clean,
@@ -60,14 +60,14 @@ def _exporter() -> HTMLExporter:
 
 
 def _stock_templates() -> Path:
-    """nbconvert's own, beside it: also where this environment borrows it from another."""
+    """The folder of nbconvert's own templates, also if nbconvert belongs to another environment."""
     files = importlib.metadata.files("nbconvert") or ()
     known = next(file for file in files if file.match("templates/base/null.j2"))
     return Path(known.locate()).resolve().parents[1]
 
 
 def _printed(text: str) -> str:
-    """What a terminal would show at the end: no colours, no progress; empty for blank lines."""
+    """The text without colours and progress, as a terminal shows it; "" if only blanks are left."""
     from nbconvert.filters import strip_ansi
 
     text = NAN.sub("–", PROGRESS.sub("", strip_ansi(text)))
@@ -75,7 +75,9 @@ def _printed(text: str) -> str:
 
 
 def _without_missing(table: str) -> str:
-    """Without rows of what was not run; a dash for it where rows share a heading, and for NaN."""
+    """A table without rows that were not run, or, if rows share a heading, with dashes in them; NaN
+    becomes a dash too.
+    """
     table = table.replace("not run", "–") if "rowspan" in table else NOT_RUN.sub("", table)
     return NAN.sub("–", table)
 
@@ -88,7 +90,7 @@ def figure_title(figure: dict) -> str:
 
 
 def _figure_height(figure: dict) -> str:
-    """In pixels."""
+    """The height of a figure, in pixels."""
     return f"{float(figure.get('layout', {}).get('height') or 450):.0f}"
 
 
@@ -107,7 +109,7 @@ def _is_harmless(tag: str, name: str, value: str) -> bool:
 
 
 def _clean(markup: str) -> str:
-    """HTML of a notebook reduced to harmless tags: nothing that runs, nothing that loads."""
+    """HTML of a notebook reduced to harmless tags, which run nothing and load nothing."""
     import bleach
 
     markup = re.sub(r"<(script|style)\b.*?</\1\s*>", "", markup, flags=re.DOTALL | re.IGNORECASE)

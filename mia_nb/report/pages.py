@@ -1,4 +1,4 @@
-"""Pages that ask nothing of the network: of executed notebooks, and of an audit."""
+"""Pages that need no network: of executed notebooks, and of an audit."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def page(
     lead: str = "",
     provenance: dict | None = None,
 ) -> str:
-    """The outputs of executed notebooks as one page that asks nothing of the network.
+    """The outputs of executed notebooks as one page that needs no network.
 
     Parameters:
-        notebooks: {path: content} of executed .ipynb files, in the page's order; paths are named in
-            errors and, where a notebook has no title, in the page.
-        title: the page's.
-        lead: a sentence or two under it.
+        notebooks: {path: content} of executed .ipynb files, in the page's order. Paths are named in
+            errors, and in the page for notebooks without a title.
+        title: of the page.
+        lead: a sentence or two below the title.
         provenance: {name: value}: what was run, where, with which versions; folded, at the end.
 
     Returns:
-        HTML. On top the outputs of the cell tagged `verdict`, beside its notebook's picture; one
-        that is a notebook's headline too stands there only where there is no other. Then
-        of every notebook its title, the first sentence of its text, which figures failed and why,
-        the outputs of cells tagged `headline` as prose, and one picture: the first figure of a cell
-        tagged `picture`, or else its first.
-        Everything else is folded and drawn when it is opened. Rows of what was not run are left
-        out. Every plotly figure is drawn by plotly.js, inlined once (1.8 MB, packed; left out where
-        there is no figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a
-        content security policy forbids every request and every script but the page's own two.
+        HTML. At the top are the outputs of the cell tagged `verdict`, beside its notebook's
+        picture; a cell that is also a notebook's headline is taken only if there is no other. Then
+        every notebook shows its title, the first sentence of its text, which figures failed and
+        why, the outputs of cells tagged `headline` as prose, and one picture: the first figure of a
+        cell tagged `picture`, else its first figure.
+        Everything else is folded and drawn when it is opened. Rows that were not run are left out.
+        Plotly figures are drawn by plotly.js, inlined once (1.8 MB, packed; left out if there is no
+        figure). Markdown and HTML of the notebooks are reduced to harmless tags, and a content
+        security policy forbids every request and every script but the page's own two.
 
     Raises:
         ValueError: naming a file that is no notebook.
@@ -81,16 +81,16 @@ def audit_page(
     *,
     name: str = "one finished model",
 ) -> Path:
-    """Write the audit of one finished model as one page that asks nothing of the network.
+    """Write the audit of one finished model as one page that needs no network.
 
     Parameters:
         audit: of `mia_nb.audit`.
         out: the file.
-        limits: what `ModelAudit.limits` says of limits that were stated.
+        limits: verdicts of `ModelAudit.limits` on stated limits.
         name: what was audited, for the page's title.
 
     Returns:
-        its path.
+        The path of the file.
     """
     from mia_nb.auditing.result import provenance
     from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, next_steps
@@ -132,19 +132,19 @@ def audit_page(
 
 
 def _rendered(template: str, figures: bool, **contents: Any) -> str:
-    """A page that asks for nothing else: in it style, the script that draws, plotly.js where there
-    are figures, and the content security policy that allows these alone.
+    """A complete page: with its style, the script that draws, plotly.js if there are figures, and a
+    content security policy that allows nothing else.
     """
     import jinja2
 
     loader = jinja2.FileSystemLoader(TEMPLATES / "report")
     environment = jinja2.Environment(loader=loader, autoescape=True)
-    # a term is explained where the page mentions it first
+    # a term is explained at its first mention on the page
     environment.filters["explained"] = partial(explained, terms=dict(glossary()))
     policy = "script-src 'none'"
     if figures:
         digest = base64.b64encode(hashlib.sha256(DRAW.encode()).digest()).decode()
-        # report.js unpacks plotly.js and executes it, and plotly.js compiles functions to draw gl
+        # report.js unpacks and executes plotly.js, which compiles functions for WebGL
         policy = f"script-src 'sha256-{digest}' 'unsafe-eval'"
     return environment.get_template(template).render(
         style=(TEMPLATES / "report" / "report.css").read_text(encoding="utf-8"),

@@ -1,4 +1,4 @@
-"""What a report shows of one notebook: its question, its verdict, its result and one picture."""
+"""A notebook's part of a report: its question, its verdict, its result and one picture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from mia_nb._files import without_collection
 from mia_nb.report.markup import PICTURES, PLOTLY, html_of
 
-FIGURE = "raises-exception"  # the tag of cells that draw: Jupyter goes on after an error in one
+FIGURE = "raises-exception"  # tag of cells that draw: Jupyter goes on after an error in them
 MOST_OF_AN_ERROR = 200  # characters
 DRAWN_BY = re.compile(r"\b(?:plots|widgets|workshop|mia)\.\w+(?=\()")
 NEXT_STEP = "Next: "  # how a verdict's sentences on what to do begin
@@ -19,8 +19,8 @@ PRINTED = re.compile(r'<pre class="stdout">(.*?)</pre>', re.DOTALL)
 
 @dataclass
 class Part:
-    """What the page shows of one notebook. All but the anchor, the title, the question, the
-    figures that failed and the contents (of the fold, in words) is HTML.
+    """A notebook's part of the page. Anchor, title, question, failed figures and contents (those of
+    the fold, in words) are plain text; the other texts are HTML.
     """
 
     anchor: str
@@ -35,8 +35,8 @@ class Part:
     contents: str
 
     def verdict_around_picture(self) -> str:
-        """The verdict, its heading made the page's: over the picture its first sentence and the
-        first step to take, which are all that some readers want; the others below it.
+        """The verdict with its heading as the page's. Its first sentence and the first next step,
+        which are enough for some readers, are above the picture, all other sentences below.
         """
         words = re.sub(r"(?<=\d) %", "&nbsp;%", self.verdict)
         words = re.sub("<(/?)h3>", r"<\1h2>", words)
@@ -54,15 +54,15 @@ class Part:
 
 
 def part_of(anchor: str, path: Path, content: bytes) -> Part:
-    """What the page shows of a notebook.
+    """A notebook's part of the page.
 
     Parameters:
-        anchor: by which the page links to it.
-        path: of the notebook, for messages and where it has no title.
+        anchor: the name by which the page links to it.
+        path: of the notebook, for messages and as the title of a notebook without one.
         content: of the file.
 
     Raises:
-        ValueError: for what is no notebook.
+        ValueError: if the file is no notebook.
     """
     from nbformat import v4
 
@@ -84,7 +84,7 @@ def part_of(anchor: str, path: Path, content: bytes) -> Part:
         if not _is_picture(output) and not _is_among(output, verdict)
     ]
     if picture:
-        # its title says in words what a table holds
+        # the picture's title says in words what the table holds
         headline = [output for output in headline if not _is_table(output)]
     for cell in cells:
         if "outputs" in cell:  # the picture is not shown twice
@@ -106,14 +106,14 @@ def part_of(anchor: str, path: Path, content: bytes) -> Part:
 
 
 def _title_and_question(markup: str) -> tuple[str, str]:
-    """The first heading, and of the paragraph under it the first sentence that asks, or else the
-    first; empty where there is none.
+    """(first heading, first question in the paragraph below it, else the paragraph's first
+    sentence), each "" if there is none.
     """
     heading = re.search(r"<h1>(.*?)</h1>\s*(?:<p>(.*?)</p>)?", markup, re.DOTALL)
     if heading is None:
         return "", ""
     title, opening = (_text(words or "") for words in heading.groups())
-    # how long a part takes is no question
+    # drop the statement of how long a part takes
     opening = re.sub(r"^\d+ minutes\.\s*(Elective\.)?", "", opening)
     sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", opening, re.DOTALL)
     questions = [sentence for sentence in sentences if sentence.endswith("?")]
@@ -126,7 +126,7 @@ def _text(markup: str) -> str:
 
 
 def _as_prose(markup: str) -> str:
-    """What cells printed as paragraphs, one a line; an indented line goes on with the one above."""
+    """Printed lines as paragraphs; an indented line continues the line above."""
 
     def paragraphs(match: re.Match) -> str:
         lines = re.sub(r"\n[ \t]+(?=\S)", " ", match[1]).splitlines()
@@ -136,20 +136,20 @@ def _as_prose(markup: str) -> str:
 
 
 def _contents(markup: str) -> str:
-    """What a fold holds: `2 tables, 1 picture and text`."""
+    """The contents of a fold in words: `2 tables, 1 picture and text`."""
     counts = {"table": markup.count("<table"), "picture": markup.count('class="plot"')}
     words = [f"{count} {noun}{'s' * (count > 1)}" for noun, count in counts.items() if count]
     return f"{', '.join(words)} and text" if words else "text"
 
 
 def is_figure(cell: dict) -> bool:
-    """Whether a cell draws and nothing else: what comes after it does without."""
+    """Whether a cell only draws, so that later cells do not need it."""
     return FIGURE in _tags(cell)
 
 
 def lost_figures(cells: list[dict]) -> list[str]:
-    """A line for each figure of an executed notebook that failed: its cell, what was to draw it,
-    the error.
+    """A line for each figure of an executed notebook that failed: its cell, the function that draws
+    it, the error.
     """
     lines = []
     for cell in filter(is_figure, cells):
@@ -180,7 +180,7 @@ def _is_table(output: dict) -> bool:
 
 
 def _is_among(item: dict, items: list[dict]) -> bool:
-    """Whether it is one of these, and not only equal to one."""
+    """Whether this very item, not an equal one, is among the items."""
     return any(item is other for other in items)
 
 
@@ -191,7 +191,7 @@ def _cells(path: Path, content: bytes) -> list[dict]:
         with without_collection():
             notebook = nbformat.reads(content.decode(), as_version=4)
         nbformat.validate(notebook)
-    except Exception as error:  # whatever stands there, and deep in libraries
+    except Exception as error:  # libraries raise many kinds for a file of any content
         reason = str(error).strip().partition("\n")[0][:160]
         raise ValueError(
             f"{path} is not a notebook ({reason}); pass executed .ipynb files"
