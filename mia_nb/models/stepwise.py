@@ -108,7 +108,7 @@ class Stepwise(InTime):
 
 def _listed_weakly(net: nn.Module) -> None:
     """Replace this network's neurons in snntorch's list of all neurons by weak proxies, which
-    snntorch's functions accept: the list would keep every model of a pool alive.
+    snntorch's functions accept: otherwise the list would keep every model of a pool alive.
     """
     from snntorch import SpikingNeuron
 
