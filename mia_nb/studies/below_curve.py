@@ -1,4 +1,4 @@
-"""Attacks held against the trade-off curve of an epsilon, one target at a time."""
+"""Comparing attacks with the trade-off curve of an epsilon, one target at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EPSILON = 1.0  # of the curve that Figure 5 of Hong, Wu, Gruber and Lee draws
 
 
 def tested_rates(scores: Scores) -> list[float]:
-    """The FPRs at which a ROC is compared with a curve: those that can be measured, and that ties
-    allow to be reached.
+    """The FPRs at which a ROC is compared with a curve: those that can be measured and that a
+    threshold can reach despite ties.
     """
     return [x for x in measurable_rates(scores) if tied_floor(scores) <= x]
 
@@ -40,7 +40,7 @@ def curve_rows(
     rows = []
     curve = partial(tradeoff, epsilon=EPSILON, delta=delta)
     with_curve = [contrast for contrast in compared if contrast.minus == "curve"]
-    # errors of those that decide are controlled jointly, and so are those of the others
+    # errors are controlled jointly over comparisons that decide, and jointly over the others
     for needed in (True, False):
         group = [contrast for contrast in with_curve if contrast.needed == needed]
         levels = (level, 1 - (1 - level) / max(number_of_tests(group, settings), 1))
@@ -54,8 +54,8 @@ def curve_rows(
 def _least_room_row(
     contrast: Contrast, scores: Scores, x: float, curve: Callable, levels: tuple
 ) -> dict:
-    """The row of one contrast and rate: numbers of the target that has the least room below the
-    curve, with the outcome over all targets.
+    """The row of one contrast and rate: the numbers of the target with the least room below the
+    curve, and the outcome over all targets.
     """
     rooms = np.array(
         [room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))]
@@ -82,14 +82,14 @@ def _least_room_row(
 def room_below(
     score: np.ndarray, member: np.ndarray, x: float, curve: Callable, levels: Sequence[float]
 ) -> list[float]:
-    """[curve - TPR, then its low and high end per level] of one target at the largest FPR that is
-    at most x.
+    """[curve - TPR, then its low and high end for each level] of one target at the largest FPR that
+    is at most x.
 
     curve(fpr) is the largest TPR that the curve allows. Ends are those of `studies.comparisons`: a
     target whose high end is below 0 lies above the curve.
     """
     tp, fp, _ = counts(score, member)
-    # the lowest threshold with at most this FPR: only non-members set it
+    # the lowest threshold with at most this FPR, which only non-members set
     last = np.searchsorted(fp, allowed(x, fp[-1]), side="right") - 1
     room = [float(curve(fp[last] / fp[-1])) - tp[last] / tp[-1]]
     for level in levels:

@@ -1,4 +1,4 @@
-"""What a claim compares: the contrasts between the settings that were run."""
+"""The contrasts between settings that a claim compares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mia_nb.studies.study import Claim, Study
 from mia_nb.types import Scores
 
 TPR = "tpr"  # stands for the TPR at the smallest FPR that all settings can measure
-STOCHASTIC_ONLY = ("lira_joint",)  # attacks that read off how outputs of one query differ
+STOCHASTIC_ONLY = ("lira_joint",)  # attacks that use how the outputs of several queries differ
 OF_MODELS = ("test_accuracy", "gap")
 
 
@@ -47,8 +47,8 @@ class Contrast(NamedTuple):
         return {setting for _, side in self.terms for setting in side}
 
     def weighted(self, values: list[Any]) -> Any:
-        """The weighted sum of the sides' values, numbers or arrays; where the contrast is with
-        chance, less the value at chance.
+        """The weighted sum of the sides' values, numbers or arrays, minus the value at chance where
+        the contrast is with chance.
         """
         chance = 0.0
         if self.minus == "chance":
@@ -74,8 +74,8 @@ class Contrast(NamedTuple):
             fails = simultaneous_high < self.above
         if holds:
             return "for"
-        # A model at chance has TPR = FPR, and no TPR exceeds 1: a claimed ratio above 1 / FPR is
-        # out of reach, so that a smaller one is not evidence against the claim.
+        # A model at chance has TPR = FPR, and no TPR exceeds 1: a claimed ratio above 1 / FPR
+        # cannot be reached, so a smaller one is not evidence against the claim.
         out_of_reach = self.ratio and self.above * rate_of(self.metric) > 1 - 1e-9
         return "against" if fails and not out_of_reach else "open"
 
@@ -111,7 +111,7 @@ def one_pair(scores: Scores) -> bool:
 
 
 def contrasts(study: Study, claim: Claim, settings: dict[Setting, Any]) -> list[Contrast]:
-    """Everything that a claim compares for the study's verdict, as far as it was run."""
+    """All contrasts of a claim that the study's verdict needs and that were run."""
     networks = networks_of(settings)
     compared = []
     for join in claim.joins:
@@ -153,7 +153,7 @@ def _contrasts(
 
 
 def _terms(comparison: dict, side_a: tuple, side_b: tuple) -> tuple[tuple[int, tuple], ...]:
-    """The sides with their weights: a less b, and less the same "beyond" other fields."""
+    """The sides with their weights: a minus b, minus the same difference "beyond" other fields."""
     terms = [(1, side_a)]
     if not comparison.get("minus"):
         terms.append((-1, side_b))
@@ -206,7 +206,7 @@ def _common_attacks(settings: dict[Setting, Any], *networks: Setting) -> list[st
 def _ordered_under(
     settings: dict[Setting, Scores], a: Setting, b: Setting
 ) -> Iterator[tuple[str, str]]:
-    """Two attacks that both settings have, the first of larger AUC under b beyond its interval."""
+    """Two attacks that both settings have, of which the first is surely stronger under b."""
     under_b = {}
     for attack in _common_attacks(settings, a, b):
         under_b[attack] = settings[b._replace(attack=attack)]
@@ -217,11 +217,11 @@ def _ordered_under(
 
 
 def strongest(settings: dict[Setting, Any], a: Setting, b: Setting) -> list[tuple[Setting, ...]]:
-    """For each of two networks the attacks that both have, of which the strongest counts: families
+    """For each of two networks the attacks that both have; the strongest counts, so that families
     are compared by their worst case. The tuples may be empty.
 
-    Attacks that only stochastic networks allow (`STOCHASTIC_ONLY`) are added to these for the
-    stochastic networks, where all of them have the attack.
+    A stochastic network also has the attacks that only such networks allow (`STOCHASTIC_ONLY`), if
+    all stochastic networks have them.
     """
     common = _common_attacks(settings, a, b)
     stochastic = [network for network in (a, b) if network.stochastic]

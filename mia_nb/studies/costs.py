@@ -1,6 +1,4 @@
-"""Table VI of Hong, Wu, Gruber and Lee (arXiv 2501.06686), what training costs, with ours beside
-it.
-"""
+"""Table VI of Hong, Wu, Gruber and Lee (arXiv 2501.06686), the costs of training, beside ours."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from mia_nb.metrics.equal_utility import matched
 from mia_nb.studies.contrasts import Contrast
 from mia_nb.studies.settings import Setting
 
-SAME = 0.01  # a difference of AUC or of accuracy up to this counts as none
+SAME = 0.01  # a smaller difference of AUC or of accuracy counts as none
 AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}
 LEVEL_OF = {"test_acc": "test accuracy", "gap": "gap"}
 
@@ -21,8 +21,8 @@ def equal_accuracy_rows(
     """(rows, R in words): a row for each contrast that decides, at the highest level of accuracy or
     gap that checkpoints of both families reach.
 
-    R: of the stochastic families that were queried less often along training than in the comparison
-    that decides.
+    R: the numbers of queries of the stochastic families that were queried less often along training
+    than in the comparison that decides.
     """
     metric = "gap" if by == "gap" else "auc"
     reached = []
@@ -51,18 +51,18 @@ def equal_accuracy_rows(
 
 
 def _highest_level(curves: pd.DataFrame, a: str, b: str, by: str) -> float | None:
-    """The highest default level of `metrics.matched` that two pairs of both families reach, None
+    """The highest default level of `metrics.matched` that two pairs of both families reach; None
     without one.
     """
-    curves = curves.drop(columns="auc_draws", errors="ignore")  # no interval is asked for
+    curves = curves.drop(columns="auc_draws", errors="ignore")  # no interval is needed
     both = matched(curves, by=by, baseline=b)
     reached = both.loc[(both["family"] == a) & (both["difference_pairs"] >= 2), "level"]
     return float(reached.max()) if len(reached) else None
 
 
 def _queries(sides: list[Setting], along: pd.Series) -> tuple[list[str], list[str]]:
-    """How often the stochastic sides were queried along training, in words; and those of these
-    words whose side was queried less often than in the comparison that decides.
+    """How often the stochastic sides were queried along training, in words; and the words of those
+    sides that were queried less often than in the comparison that decides.
     """
     queried = []
     fewer = []
@@ -86,8 +86,8 @@ def _row(
 ) -> dict[str, object]:
     """The row of a contrast at a level that both families reach.
 
-    at_level, simultaneous: `metrics.matched` by family, with intervals at the level asked for and
-    at the joint level.
+    at_level, simultaneous: `metrics.matched` by family, with intervals at the given level and at
+    the joint level.
     """
     a, b = (side[0].label for _, side in contrast.terms)
     at = at_level.loc[a]

@@ -1,8 +1,8 @@
 """The evidence of a verdict in words.
 
-Every claim has its numbers and what they do not show; `remarks` in a study's file names functions
-that add phrases, and `decided_by`, for a claim that rests on no comparison of scores, one that
-gives what differs in the claim's row.
+The evidence of every claim has its numbers and what they do not show. In a study's file `remarks`
+names functions that add phrases; `decided_by`, for a claim that compares no scores, names a
+function that gives the entries of the claim's row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mia_nb.studies.study import Claim, Study
 from mia_nb.types import Scores
 
 HUNDREDFOLD = 100.0
-ALIKE = 0.9  # of the ceiling: rank correlations from here on count as those of one ranking
+ALIKE = 0.9  # share of the ceiling from which a rank correlation counts as that of one ranking
 ATTACK_KEYS = r"\b(?:rmia|lira|nig|attack)\w*"  # which the evidence writes in words
 COUNTEREXAMPLES = (
     "with drift 0 the theorem allows every sigma above 0, as h(0) is missing in its proof",
@@ -39,13 +39,13 @@ COUNTEREXAMPLES = (
 
 
 class Case(NamedTuple):
-    """What one claim is judged with.
+    """What a verdict on one claim is based on.
 
     Parameters:
-        study: as far as the verdict asks for it
+        study: with the comparisons that the verdict needs
         claim: of the study
         settings: those that decide, with their scores
-        contrasts: what the claim compares
+        contrasts: of the claim
         rows: of `compare`, for this claim
         frontier, delta, level, ladders, ranks: as given to `claims`
     """
@@ -68,7 +68,7 @@ class Case(NamedTuple):
 
     @property
     def missing(self) -> list[str]:
-        """The parts that were not run, without which the claim cannot hold."""
+        """The parts that the claim needs and that were not run."""
         run = set(self.needed["part"])
         return [part for part in self.claim.parts if part not in run]
 
@@ -79,7 +79,7 @@ class Case(NamedTuple):
 
 
 def evidence(case: Case, check_failed: bool) -> str:
-    """Everything that is said of a claim's verdict: phrases, with "; " between them."""
+    """All phrases on a claim's verdict, joined by "; "."""
     phrases = _phrases(case, check_failed) if len(case.rows) else _not_run(case)
     return re.sub(ATTACK_KEYS, lambda key: in_words(key[0]), "; ".join(phrases))
 
@@ -153,8 +153,8 @@ def _largest_share(part: str, group: pd.DataFrame) -> str:
 def _weakest(group: pd.DataFrame) -> pd.Series:
     """The row that supports the claim least.
 
-    It is chosen among the rows that are not "for" the claim, or among all where every row is. It is
-    the one with the smallest value; for claims of a margin, the largest in size. NaN comes last.
+    It is chosen among the rows that are not "for" the claim, or among all if every row is. It has
+    the smallest value; for claims of a margin, the largest in size. NaN comes last.
     """
     value = group["value"].to_numpy()
     support = np.where(group["margin"] == 0, value, -abs(value))
@@ -189,7 +189,7 @@ def accuracy_apart(compared: list[Contrast], settings: dict[Setting, Scores]) ->
 
 def _caveats(case: Case) -> Iterator[str]:
     """Phrases on the train and test accuracy of all models compared, on the largest difference of
-    accuracy, and on there being one pair of targets alone.
+    accuracy, and on having one pair of targets only.
     """
     yield "train / test accuracy " + ", ".join(
         f"{name} {train:.3f} / {test:.3f}"
@@ -206,8 +206,8 @@ def _caveats(case: Case) -> Iterator[str]:
 
 
 def _alignment(case: Case) -> Iterator[str]:
-    """References of another family may be weaker by their scale alone: what remains when both sides
-    are aligned.
+    """References of another family may be weaker only because of their scale: the difference that
+    remains when both sides are aligned.
     """
     needed = case.needed
     plain = needed.loc[needed["part"] == "weaker than own", "outcome"]
@@ -283,7 +283,7 @@ def _accounted(case: Case) -> Iterator[str]:
 
 
 def _tests_together(case: Case) -> Iterator[str]:
-    """How attacks were held against the curve of an epsilon, and from which FPR on."""
+    """How attacks were compared with the curve of an epsilon, and from which FPR on."""
     needed = [contrast for contrast in case.contrasts if contrast.needed]
     exceeded = (case.needed["outcome"] == "against").any()
     yield f"curve minus TPR at delta {case.delta:g}, one target at a time (Clopper-Pearson)"

@@ -25,18 +25,18 @@ def figure4_beside(
     delta: Delta = 1e-5,
     deltas: Array = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
 ) -> pd.DataFrame:
-    """The statements on epsilon beside Figure 4, computed again: a row per statement, as
-    `studies.against_papers` gives them. It takes seconds, most of them in the PRV accountant.
+    """The statements on epsilon beside Figure 4, computed again: a row per statement, as in
+    `studies.against_papers`. It takes seconds, mostly in the PRV accountant.
 
     Parameters:
-        settings: none; every comparison with a paper has this argument
+        settings: not used; every comparison with a paper has this argument
         sigma: noise multiplier of DP-SGD
         samples: size of the training set; not printed
         batch: expected size of a batch; not printed: with the default and uniform batches GDP ends
             near the printed target
         epochs: length of the training
-        delta: of every statement but the one on delta
-        deltas: at which epsilon is compared
+        delta: of every statement except the one on delta
+        deltas: the deltas of that statement
     """
     noise = {"noise_multiplier": sigma, "samples": samples, "batch": batch}
     checkpoints = sorted({max(epochs // 30, 1), max(epochs // 3, 1), epochs})
@@ -109,7 +109,7 @@ def _is_rising(values: Sequence[float]) -> bool:
 
 
 def _is_concave(epochs: Sequence[int], curve: np.ndarray) -> bool:
-    """Whether a curve from (0, 0) rises ever more slowly."""
+    """Whether the slope of a curve from (0, 0) falls."""
     slope = np.diff([0, *curve]) / np.diff([0, *epochs])
     return bool((slope > 0).all() and (np.diff(slope) < 0).all())
 

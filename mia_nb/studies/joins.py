@@ -21,8 +21,8 @@ def networks_of(settings: Iterable[Setting]) -> list[Setting]:
 def select(
     selection: dict | list | str, networks: list[Setting], selections: dict
 ) -> list[Setting]:
-    """The settings that match {field: value}; of a list of such records, those that match the first
-    record with any match; of "noiseless" those of `noiseless`.
+    """The settings that match {field: value}; for a list of such records, those that match the
+    first record with any match; for "noiseless", those of `noiseless`.
     """
     if selection == NOISELESS:
         return noiseless(networks, selections)
@@ -72,9 +72,9 @@ def equal_in(setting: Setting, other: Setting, names: Iterable[str]) -> bool:
 
 
 def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[Setting, Setting]]:
-    """The settings (attack left blank) that a join sets against each other, its first side first.
+    """The pairs of settings, with blank attack, that a join compares, its first side first.
 
-    A join of one side alone sets every setting against itself.
+    A join of one side pairs every setting with itself.
     """
     a = select(join["a"], networks, selections)
     if "along" in join:
@@ -98,7 +98,7 @@ def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[S
 
 
 def _along(join: dict, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
-    """(more, less): settings that differ in one field, and in those that the join leaves free."""
+    """(more, less): settings that differ in one field and in those that the join leaves free."""
     field = join["along"]
     instead = join.get("instead_of", {})
     free = {field, *join.get("but", ()), *instead}
@@ -127,7 +127,7 @@ def _steps(values: list, which: str) -> list[tuple]:
 
 
 def _most_alike(joined: list[tuple]) -> list[tuple]:
-    """Of the pairs with the same second side those whose first side shares most of blocks, solver,
+    """Among pairs with the same second side, those whose first side shares most of blocks, solver,
     steps and T with it.
     """
 
@@ -147,7 +147,7 @@ def _queries(pair: tuple) -> int:
 
 
 def _largest(joined: list[tuple], group: Callable, size: Callable) -> list[tuple]:
-    """Of the pairs of each group those of the largest size."""
+    """In each group, the pairs of the largest size."""
     largest: dict = {}
     for pair in joined:
         largest[group(pair)] = max(largest.get(group(pair), 0), size(pair))
@@ -155,8 +155,8 @@ def _largest(joined: list[tuple], group: Callable, size: Callable) -> list[tuple
 
 
 def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:
-    """Networks of sigma 0, most like the SDENets of sigma 2, and these with their noise off in
-    training and when queried.
+    """Networks of sigma 0 that are most like the SDENets of sigma 2, and these SDENets with the
+    noise off in training and when queried.
     """
     built = select(selections["sdenets"], networks, selections)
     zero = select({"model": "sdenet", "k": 0, "blocks": 1}, networks, selections)

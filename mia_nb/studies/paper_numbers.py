@@ -1,6 +1,4 @@
-"""The numbers that the papers printed, the settings that they are of, and which of our settings
-stand for these.
-"""
+"""The numbers that the papers printed, their settings, and which of our settings correspond."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ PRINTED_MODELS = {
     "sdenet-16-32-64": "sdenet",
     "resnet14+sdenet": "replaced",
 }
-PRINTED_ATTACKS = {  # where one printed name covers several attacks, the first names it
+PRINTED_ATTACKS = {  # a printed name that covers several attacks stands for the first
     "attack-p": ("attack_p",),
     "attack-r": ("attack_r", "attack_r_lattice"),
     "rmia": ("rmia",),
@@ -61,7 +59,7 @@ NEAR = 0.055  # printed sigmas have one decimal
 
 @cache
 def records() -> tuple[dict, ...]:
-    """Every printed number, read once and shared: not to be changed."""
+    """Every printed number, read once and shared: do not change it."""
     for place in PLACES:
         if (path := place / "paper_results.json").is_file():
             return tuple(json.loads(path.read_text(encoding="utf-8")))
@@ -73,11 +71,11 @@ def records() -> tuple[dict, ...]:
 @checked
 def paper_results(paper: str | None = None, table: str | None = None) -> list[dict]:
     """Every number that the papers printed: paper, table, dataset, model, setting, attack, metric,
-    value, unit, maybe notes on what is odd in print.
+    value, unit, and sometimes notes on oddities of the print.
 
     Papers: snn-uai2025 (Guan et al., tables 2 to 6), snn-workshop2025 (F.1 to F.4), nsde2025 (I to
-    XII). Fractions, not percent. Caveat: one target, one seed, no intervals; orderings to compare
-    with, not values to reproduce.
+    XII). Values are fractions, not percent. Caveat: they are of one target and one seed, without
+    intervals: compare orders, do not expect to reproduce values.
     """
     return [
         dict(r) for r in records() if paper in (None, r["paper"]) and table in (None, r["table"])
@@ -85,8 +83,8 @@ def paper_results(paper: str | None = None, table: str | None = None) -> list[di
 
 
 def printed_setting(record: dict) -> Setting:
-    """A record's setting in our words, with k before it was rounded for print; attack "" where the
-    number is not about an attack.
+    """A record's setting in our words, with k before it was rounded for print; attack is "" where
+    the number is not about an attack.
     """
     attack = PRINTED_ATTACKS.get(record["attack"], ("",))[0]
     if record["model"] in PRINTED_MODELS:
@@ -140,8 +138,9 @@ def _printed_flow(record: dict, attack: str) -> Setting:
 
 @cache
 def printed_records(study: str, judged: bool = False) -> list[tuple[Setting, dict]]:
-    """(setting, record) of every number in a study's tables, those on demand included; judged: also
-    in the tables that only the verdict on print uses.
+    """(setting, record) of every number in a study's tables, including those on demand.
+
+    judged: whether to include the tables that only the verdict on print uses.
     """
     printed = load(study).printed
     tables = [*printed["tables"], *printed.get("on_demand", ())]
@@ -155,8 +154,8 @@ def printed_records(study: str, judged: bool = False) -> list[tuple[Setting, dic
 
 
 def selection_of(printed: Setting, record: dict) -> dict:
-    """Which of our settings stand for the printed one of a record, as `joins.matches` takes it. An
-    SDENet without noise stands for an ODENet.
+    """The fields, as `joins.matches` takes them, of our settings that correspond to a record's. An
+    SDENet without noise corresponds to an ODENet.
     """
     is_flow = printed.model in NAMES and printed.model != "resnet14"
     fields = ["model", "defense", "output", "training", "timesteps", "input_dropout"]
@@ -178,15 +177,15 @@ def selection_of(printed: Setting, record: dict) -> dict:
 
 
 def printed_alone(study: str, settings: dict[Setting, Scores]) -> dict[Setting, Scores]:
-    """The settings that the study's tables have, under the printed name of the attack: what the
-    verdict "as printed" rests on.
+    """The settings that are in the study's tables, under the printed name of the attack, for the
+    verdict "as printed".
 
-    The papers do not print how often a stochastic network was queried: the fewest queries that were
-    run count. Of Attack-R the spiking study's own form counts, and with input dropout its Eq. 8.
+    The papers do not print how often a stochastic network was queried, so the fewest queries that
+    were run are taken. Attack-R has the spiking study's own form, and with input dropout its Eq. 8.
 
     Parameters:
         study: whose tables are meant
-        settings: what was run, in normal form, with its scores
+        settings: those that were run, in normal form, with their scores
     """
     as_printed: dict[Setting, Scores] = {}
     with_fewest_queries = set()
@@ -207,7 +206,7 @@ def printed_alone(study: str, settings: dict[Setting, Scores]) -> dict[Setting, 
 
 @cache
 def _selections(study: str) -> list[dict]:
-    """Which of our settings stand for those whose attacks the study's tables print."""
+    """The fields of our settings that correspond to those with attacks in the study's tables."""
     selections = {}
     for printed, record in printed_records(study):
         if printed.attack:

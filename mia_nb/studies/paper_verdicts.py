@@ -27,9 +27,9 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
     """Every claim of a study, judged on its own printed numbers.
 
     Each block of the print (a data set, and in the spiking study an architecture) is compared by
-    the rules that `claims` uses on what was run here. A comparison agrees with the claim where the
-    printed difference is on the claim's side, or within the margin. The papers print one target and
-    no intervals: this says whether their numbers fit the sentence, not whether they are resolved.
+    the rules of `claims`. A comparison agrees with the claim if the printed difference is on the
+    claim's side, or within the margin. The papers print one target and no intervals: this says
+    whether their numbers fit the sentence, not whether they are significant.
 
     Parameters:
         study: "snn" (Guan et al. 2025), "nsde" (Hong, Wu, Gruber and Lee), or "privacy" (the same
@@ -38,11 +38,10 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
     Returns:
         index: the claim's name; columns claim (the sentence), verdict ("holds", "holds in part:
         ...", "does not hold", "proved ..." or "not printed"), comparisons, agree (how many of them
-        agree), least: the comparison that agrees least, with its block, quote (the
-        paper's sentence) and place (where it stands).
+        agree), least (the comparison that agrees least, with its block), quote (the paper's
+        sentence) and place (where it stands).
 
-    Caveat: of rates at low FPR only those of an AUC's own comparison count, not the TPR that
-    `claims` sets beside it.
+    Caveat: the TPRs that `claims` adds to comparisons of AUCs are not counted here.
 
     Example:
         >>> claims_on_print("snn").loc["S4", "verdict"]
@@ -61,7 +60,7 @@ def claims_on_print(study: Literal["snn", "nsde", "privacy"]) -> pd.DataFrame:
 
 
 def _verdict(compared: list[tuple[str, Contrast, float]]) -> dict[str, object]:
-    """The verdict, how many comparisons agree with the claim, and the one that is least for it."""
+    """The verdict, how many comparisons agree with the claim, and which supports it least."""
     if not compared:
         return {"verdict": "not printed", "comparisons": 0, "agree": 0, "least": ""}
     support = [_support(contrast, value) for _, contrast, value in compared]
@@ -77,8 +76,8 @@ def _verdict(compared: list[tuple[str, Contrast, float]]) -> dict[str, object]:
 
 
 def _support(contrast: Contrast, value: float) -> float:
-    """How far a value lies on the claim's side of its limit, above 0 where it agrees. A difference
-    as large as the margin agrees, one as large as the limit does not.
+    """How far a value lies on the claim's side of its limit; above 0 if it agrees. A difference
+    equal to the margin agrees, one equal to the limit does not.
     """
     if contrast.margin:
         return contrast.margin - abs(value) + ROUNDING
@@ -87,8 +86,8 @@ def _support(contrast: Contrast, value: float) -> float:
 
 @cache
 def printed_comparisons(study: str) -> dict[str, list[tuple[str, Contrast, float]]]:
-    """{claim: comparisons}: those that decide it and can be read off the paper's tables, each as
-    (block, contrast, value). Read once and shared: not to be changed.
+    """{claim: comparisons that decide it and are in the paper's tables}, each as (block, contrast,
+    value). It is read once and shared: do not change it.
     """
     rules = load(study)._replace(verdict="as printed")
     compared = {name: [] for name in rules.claims}
@@ -107,9 +106,9 @@ def printed_comparisons(study: str) -> dict[str, list[tuple[str, Contrast, float
 
 
 def printed_blocks(study: str) -> dict[str, Printed]:
-    """{block of the print: {setting: {metric: value}}}; accuracies stand with every attack.
+    """{block of the print: {setting: {metric: value}}}; every attack has the accuracies.
 
-    A cell that several tables print counts with its median, so that one misprint decides nothing.
+    A cell that several tables print has its median, so that one misprint decides nothing.
     """
     cells: dict[tuple[str, Setting, str], list[float]] = defaultdict(list)
     for setting, record in printed_records(study, judged=True):

@@ -45,23 +45,24 @@ TITLES = {"auc": "AUC", "accuracy": "attack accuracy"}
 
 
 def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
-    """One row per number, or statement, that a paper printed, ours and its interval beside it.
+    """One row per number, or statement, that a paper printed, with ours and its interval beside it.
 
     Parameters:
         study: "snn" (Guan et al. 2025, tables 2 to 6, on demand F.1 to F.4), "nsde" (Hong, Wu,
             Gruber and Lee, arXiv 2501.06686, all tables but VI and XI) or "privacy" (their Table
             XI, defenses), "costs" (their Table VI, as ratios), "figure4" (what the text beside
             their Figure 4 states of accounting).
-        settings: the scores of each `Setting`. Of "costs" a table, a row per network, with columns
-            family (resnet14, odenet, sdenet, replaced), seconds (of an epoch) and memory_mib. Of
+        settings: the scores of each `Setting`. For "costs" a table, a row per network, with columns
+            family (resnet14, odenet, sdenet, replaced), seconds (of an epoch) and memory_mib. For
             "figure4" none.
-        stands_for: the printed data set, with its model in the spiking study, whose rows ours is
-            placed in; "" is the study's own, CIFAR-10 (and ResNet18); None places it nowhere.
-        ours: what ours really is, say "digits, tinycnn", for the note; "" says what it stands for.
-        tables: a part of the study's tables; None for all but those on demand.
+        stands_for: the printed data set, in the spiking study with its model, beside whose rows
+            ours is placed; "" is the study's own, CIFAR-10 (and ResNet18); None: nowhere.
+        ours: the data and model that ours really are, such as "digits, tinycnn", for the note; ""
+            takes `stands_for`.
+        tables: some of the study's tables; None: all but those on demand.
         n_resamples: resamples behind an interval.
         seed: of the resamples.
-        sigma, samples, batch, epochs, delta, deltas: of "figure4", as in `accounting.over_epochs`;
+        sigma, samples, batch, epochs, delta, deltas: for "figure4", as in `accounting.over_epochs`;
             by default 2.0, 25,000, 512, 300, 1e-5, (1e-2, 1e-3, 1e-4, 1e-5, 1e-6).
 
     Returns:
@@ -74,22 +75,20 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
         "figure4" columns statement, printed, ours, agrees, note.
 
     Raises:
-        ValueError: for a table that has no place here, for settings that cannot be, for one without
-            a target; for costs that lack columns or ResNet-14 or name a family twice; and
-            as `accounting.over_epochs` does.
+        ValueError: for an unknown table, impossible settings, one without a target; for costs that
+            lack columns or ResNet-14 or name a family twice; and as `accounting.over_epochs` does.
 
-    Caveat: the notes say how far ours is the printed setting. It is placed by model, blocks,
-    channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense and
-    sigma alone), with noise on and the fewest queries, whose number is not printed; neither are
-    the steps of the ODENets, which form of LiRA was run, and how DP-SGD was tuned. SDENets are
-    placed whatever their scheme, those of the printed one first, settings with a variant or with
-    aligned references nowhere.
-    The printed Attack-R counts references (4, so five levels), hence its zeros at low FPR; where
-    "attack_r_lattice" was run, which counts them too, it stands beside it, else our "attack_r".
-    MemGuard's TPR of 0 is an effect of ties. Seconds and megabytes are of one machine, batch
-    size and implementation; only ratios can be compared. Epsilons of Figure 4 are nominal
-    (paper's accounting: sigma as DP-SGD's noise multiplier, for one record added or removed),
-    and its batch size, samples and sampling of GDP are not printed.
+    Caveat: the notes say how ours differs from the printed setting. Ours is placed by model,
+    blocks, channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense
+    and sigma alone), with noise on and the fewest queries. The papers do not print the number of
+    queries, the steps of the ODENets, which form of LiRA was run, and how DP-SGD was tuned. SDENets
+    are placed whatever their scheme, those of the printed one first; settings with a variant or
+    with aligned references are not placed. The printed Attack-R counts references (4, so five
+    levels), hence its zeros at low FPR; our "attack_r_lattice", which counts them too, is placed
+    beside it if it was run, else "attack_r". MemGuard's TPR of 0 is an effect of ties. Seconds and
+    megabytes are of one machine, batch size and implementation; only ratios can be compared.
+    Epsilons of Figure 4 are nominal (paper's accounting: sigma as DP-SGD's noise multiplier, for
+    one record added or removed), and its batch size, samples and sampling of GDP are not printed.
     """
     others = {"costs": costs_beside, "figure4": figure4_beside}
     if study in others:
@@ -173,16 +172,16 @@ def _setting_columns(record: dict, printed: Setting, columns: list[str] | None) 
 
 
 def closest_setting(settings: dict, printed: Setting, record: dict) -> Setting | None:
-    """The one of our settings that is closest to a printed one, None where none stands for it.
+    """The setting of ours that is closest to a printed one; None if none corresponds to it.
 
-    Its attack may be any where the number is not about an attack.
+    It may have any attack if the number is not about an attack.
     """
     attacks = LIKE_WITH_LIKE.get(record["attack"], ())
     selection = selection_of(printed, record)
     candidates = [setting for setting in settings if matches(setting, selection)]
 
     def distance(setting: Setting) -> tuple:
-        """What decides between candidates, the most important first; the smallest is closest."""
+        """A key to sort candidates by, the most important criterion first; smallest is closest."""
         other_scheme = printed.method == "stoch_rk4" and setting.method not in OF_PRINTED_SCHEME
         return (
             setting.model != printed.model,
@@ -206,8 +205,8 @@ def _departures(setting: Setting, printed: Setting, table: str) -> tuple[bool, .
 
 
 def _differences(setting: Setting, printed: Setting, record: dict, scores: Scores) -> list[str]:
-    """Notes on a number of ours: where its setting differs from the printed one, what the paper
-    does not say, and what our scores cannot show.
+    """Notes on a number of ours: differences from the printed setting, facts that the paper does
+    not give, and what our scores cannot show.
     """
     notes = []
     if setting.attack == "attack_r":
@@ -253,12 +252,12 @@ def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
     """`against_papers` of a study as text, a row per setting and attack.
 
     Parameters:
-        table: what `against_papers` gives for "snn", "nsde" or "privacy", or some of its rows.
+        table: from `against_papers` for "snn", "nsde" or "privacy", or some of its rows.
 
     Returns:
-        A column for each word of the setting, and one for each metric, published first: "0.5458 |
-        0.561 [0.550, 0.571]"; "not run" where ours has no such setting; "n/m (n0 = 700)" where the
-        FPR is too low for so few non-members.
+        A column for each field of the setting, and one for each metric, the published value first:
+        "0.5458 | 0.561 [0.550, 0.571]"; "not run" where we have no such setting; "n/m (n0 = 700)"
+        where the FPR is too low for so few non-members.
     """
     setting = list(table.columns[1 : table.columns.get_loc("metric")])
     rows: dict[tuple, dict] = {}

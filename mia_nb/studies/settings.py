@@ -75,17 +75,17 @@ class Setting(NamedTuple):
         T: integration time.
         noise_train: whether the noise was on in training.
         noise: whether the noise was on when queried.
-        queries: outputs averaged per sample.
+        queries: outputs averaged for a sample.
         defense: in training, a name of `mia_nb.defenses`.
-        output: between models and attacker, a name of `mia_nb.defenses`.
-        options: of defenses, in words, which set settings apart and exclude none.
-        variant: in words, what the study does not know ("frozen", "gn"); a setting with one stands
-            in no printed table and decides no claim.
+        output: defense of the outputs, a name of `mia_nb.defenses`.
+        options: of defenses, in words; they distinguish settings and exclude none.
+        variant: in words, a property that the study does not have ("frozen", "gn"); a setting with
+            one is in no printed table and decides no claim.
         training: of a spiking network "convert", "hybrid" or "direct"; "" for an ordinary one.
         timesteps: of a spiking network; 0 for an ordinary one.
         input_dropout: whether inputs were dropped when queried.
-        references: of the "own" family, "ann" for transfer, or "ann, aligned" for transfer with
-            both sides put on one scale (`attacks.align`), which the study did not do.
+        references: "own" for those of its own family, "ann" for transfer, or "ann, aligned" for
+            transfer with both sides on one scale (`attacks.align`), which the study did not do.
         recipe: its name, in comparisons of recipes.
         epochs: of the recipe.
         schedule: of the recipe.
@@ -127,7 +127,7 @@ class Setting(NamedTuple):
 
     @property
     def stochastic(self) -> bool:
-        """Whether outputs of one query differ from those of the next."""
+        """Whether outputs differ from query to query."""
         return self.k > 0 and self.noise
 
     @property
@@ -218,10 +218,10 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
     """The setting of signals, or of a recipe, with the attack that was run on it.
 
     Parameters:
-        info: `Signals.info`, or the `Recipe` of a pool, whose snapshots change no model and are
-            left out.
+        info: `Signals.info`, or the `Recipe` of a pool; snapshots of the recipe are ignored, as
+            they change no model.
         attack: a name of attacks.ATTACKS, "" for none.
-        label: of a recipe, the name that it has everywhere (`training.labels`).
+        label: the name of a recipe (`training.labels`).
         study: "nsde" refuses models that the study of neural ODEs and SDEs does not have.
 
     Returns:
@@ -231,11 +231,11 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
         norm than "bn", and a replaced network made of another one than ResNet-14 into `variant`.
 
     Raises:
-        ValueError: when signals name no model, or one that has no place in the study, or do not say
-            how their flow was integrated.
+        ValueError: when signals name no model, or one that is not in the study, or do not say how
+            their flow was integrated.
 
-    Caveat: signals say nothing of epochs or schedules, so that those of one network trained for 8
-    and for 16 epochs give one setting: pass the recipe to tell them apart.
+    Caveat: signals do not say epochs and schedules, so one network trained for 8 and for 16 epochs
+    gives one setting: pass the recipe to distinguish them.
     """
     if isinstance(info, Recipe):
         return _of_recipe(info, label, attack)
@@ -302,7 +302,7 @@ def _equation(model: str, flow: dict) -> str:
 
 
 def _options(name: str, options: dict | None) -> str:
-    """Options of a defense in words, without those whose value the study prints."""
+    """Options of a defense in words, except those that have the study's printed value."""
     printed = PRINTED_OPTIONS.get(name, {})
     words = []
     for key, value in sorted((options or {}).items()):
@@ -328,9 +328,9 @@ def _variant(info: dict) -> str:
 
 
 def normal(setting: Setting) -> Setting:
-    """The setting with everything that does not apply to its model at its default.
+    """The setting with defaults in all fields that do not apply to its model.
 
-    Raises ValueError for one that cannot be.
+    Raises ValueError for an impossible setting.
     """
     spiking = setting.model == "snn"
     if setting.model in TRAINED:
@@ -368,9 +368,9 @@ def normal(setting: Setting) -> Setting:
 def usable(settings: dict, models=()) -> dict[Setting, Scores]:
     """The settings in normal form, with their scores.
 
-    models: those that the study has; empty for any. A network without noise gives every query the
-    same output: of several numbers of queries the first given stays.
-    Raises ValueError for a setting that cannot be, and for one without a target.
+    models: those that the study has; empty for any. A network without noise has the same output in
+    every query, so only the first of several numbers of queries is kept. Raises ValueError for an
+    impossible setting, and for one without a target.
     """
     by_setting: dict[Setting, Scores] = {}
     for key, scores in settings.items():

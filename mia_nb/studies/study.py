@@ -106,8 +106,8 @@ class Claim(NamedTuple):
 
 
 class Study(NamedTuple):
-    """A study's file: its models (empty for any), which settings decide, claims and selections; and
-    the verdict whose comparisons are asked for.
+    """A study's file: its models (empty for any), the settings that decide, claims and selections;
+    and the verdict whose comparisons are wanted.
     """
 
     claims: dict[str, Claim]
@@ -121,8 +121,8 @@ class Study(NamedTuple):
 
 
 def load(study: str | Path) -> Study:
-    """The study of this name, which is read once, or of a YAML file at this path, which is read
-    each time: it may be edited meanwhile.
+    """The study of this name, which is read once, or of the YAML file at this path, which is read
+    each time, since it may be edited.
     """
     is_file = str(study).endswith(".yaml")
     path = Path(study) if is_file else FOLDER / f"{study}.yaml"
@@ -148,7 +148,7 @@ def _read(path: Path) -> Study:
                 raise ValueError(f"claim {name} has unknown entries {unknown}; {known}")
             for join in claim.joins:
                 _check_selections(join["a"], join.get("b", {}), join.get("only_b", {}))
-        # what lies under `selections` may be anything that the rest of the file refers to
+        # `selections` may hold anything that the rest of the file refers to
         _check_selections(study.decide)
     except (AttributeError, KeyError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
@@ -159,14 +159,14 @@ _shipped = cache(_read)  # a third of a second each, and nothing changes what wa
 
 
 def _unknown_entries(join: dict) -> list[str]:
-    """What a join or its comparisons have that no join, comparison or setting has."""
+    """The entries of a join or its comparisons that no join, comparison or setting has."""
     unknown = [entry for entry in join if entry not in JOIN]
     for comparison in join["compare"]:
         unknown += [entry for entry in comparison if entry not in COMPARISON]
         attacks = comparison.get("attacks")
         if isinstance(attacks, str) and attacks not in EVERY:
             unknown.append(f"attacks: {attacks}")
-        if comparison.get("minus") and "beyond" in comparison:  # what is subtracted would cancel
+        if comparison.get("minus") and "beyond" in comparison:  # chance or curve would cancel
             unknown.append("minus beside beyond")
     replaced = join.get("instead_of", {})
     fields = [*join.get("but", ()), *join.get("differ", ()), *replaced, *replaced.values()]

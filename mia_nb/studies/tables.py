@@ -1,4 +1,4 @@
-"""Tables of settings beside each other: what recipes train to, and one setting at a time."""
+"""Tables that compare settings: accuracies of recipes, and families that differ in one setting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIANTS = ("odenet64", "anode", "sonode", "hbnode")
 HELD = ("model", "blocks", "method", "k", "steps", "T", "noise_train", "noise", "variant")
 AT_EQUAL_SIGMA = " at equal sigma"
 DERIVED = ("sigma", "noise_sd")  # computed from k, T and steps
-MAY_DIFFER = {  # by the setting that is varied: what of `HELD` may differ within a group
+MAY_DIFFER = {  # {the setting that is varied: those of `HELD` that may differ within a group}
     "method": ("method",),
     "blocks": ("blocks",),
     "k": ("k", "model"),
@@ -33,7 +33,7 @@ MAY_DIFFER = {  # by the setting that is varied: what of `HELD` may differ withi
 
 @checked
 def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
-    """Accuracies and losses of the targets of each recipe, which every result is read beside.
+    """Accuracies and losses of the targets of each recipe, to read beside every result.
 
     Parameters:
         scores: {label: `Scores` of any attack}.
@@ -83,14 +83,14 @@ def varied_settings(
     Returns:
         {setting: long table}, a row per family and metric (auc, train_acc, test_acc) with columns
         the setting, metric, value, low, high, chance, pairs, n1, n0, group, label. "method",
-        "blocks", "k", "T", "steps": families of ODENets and SDENets that differ in nothing else, a
-        `group` for each set of the others (an adaptive solver has no number of steps: it is in
-        every group of fixed ones). "T at equal sigma", "steps at equal sigma": SDENets that may
-        also differ in k, but not in sigma = k sqrt(steps / T). "sigma": those that may also differ
-        in k; "noise_sd": those of one method and number of blocks; both left out where all have the
-        same steps and T, which makes them k in other units. "equation": ODENet-64 and its variants.
-        Families that coincide in the setting are grouped by T and steps too; where they still do,
-        the setting is left out.
+        "blocks", "k", "T", "steps": families of ODENets and SDENets that differ in nothing else,
+        with a `group` for each combination of the others (an adaptive solver, which has no number
+        of steps, is in every group of fixed ones). "T at equal sigma", "steps at equal sigma":
+        SDENets that may also differ in k, but not in sigma = k sqrt(steps / T). "sigma": those that
+        may also differ in k; "noise_sd": those of one method and number of blocks. Both are left
+        out where all have the same steps and T, since they are then k in other units. "equation":
+        ODENet-64 and its variants. Where families of a group have the same value, groups also have
+        one T and number of steps; where that does not help, the setting is left out.
 
     Source: Figures 2, 6, 10 and 11 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
@@ -128,8 +128,8 @@ def _is_ambiguous(table: pd.DataFrame, varied: str) -> bool:
 
 
 def _grouped(rows: pd.DataFrame, held: list[str], varied: str) -> pd.DataFrame:
-    """The groups of rows that are equal in the settings `held`, as far as the varied one differs
-    within them. A group is named by those settings that differ between groups.
+    """The groups of rows that are equal in the settings `held` and differ in the varied one. A
+    group is named by the settings that differ between groups.
     """
     differing = [name for name in held if rows[name].nunique() > 1]
     names = []
@@ -144,9 +144,7 @@ def _text(value: object) -> str:
 
 
 def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
-    """Families with one copy of each adaptive solver for every number of steps that fixed ones
-    take.
-    """
+    """Families with a copy of each adaptive solver for every number of steps of the fixed ones."""
     adaptive = flows[flows["adaptive"]]
     fixed = flows[~flows["adaptive"]]
     steps = fixed[["steps"]].drop_duplicates()

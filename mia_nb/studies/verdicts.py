@@ -35,24 +35,24 @@ def comparisons(
     level: Level = 0.95,
     seed: Count = 0,
 ) -> pd.DataFrame:
-    """One row per comparison that a study's claims rest on, as far as it was run.
+    """One row for each comparison that a study's claims rest on and that was run.
 
     Parameters:
         study: "snn" (Guan et al. 2025), "nsde" (Hong, Wu, Gruber and Lee, arXiv 2501.06686, on
             neural ODEs and SDEs), "privacy" (the same on noise, accounting and defenses), "recipes"
             (what a recipe does to the result), or the path of a YAML file of your own
             (`studies.study` explains its entries).
-        settings: the scores of each `Setting`, all of them on the same masks, row by row (as
-            `training.family_pools` trains them). What a study has no place for (a variant; a
-            defense in "nsde"; noise off in "privacy") is left out. A stochastic model counts with
-            the most queries that were run; attacks that only stochastic models can be queried for
-            (lira_joint) count on their side.
+        settings: the scores of each `Setting`, all on the same masks, row by row (as
+            `training.family_pools` trains them). Settings that are not part of a study (a variant;
+            a defense in "nsde"; noise off in "privacy") are left out. A stochastic model has the
+            most queries that were run; attacks that need a stochastic model (lira_joint) count only
+            for such models.
         frontier: `metrics.frontier` of checkpoints, families named by `Setting.label`, for "nsde".
-            Then comparisons of models are repeated "at equal accuracy" (needed=False) and "at equal
+            Comparisons of models are then repeated "at equal accuracy" (needed=False) and "at equal
             gap" (D2; decides): `metrics.matched`, the strongest of the attacks in the frontier, at
             the highest of its default levels that two pairs of both families reach. None: not
             repeated.
-        delta: of the curve of epsilon 1 that D10 of "privacy" is held against, in [0, 1).
+        delta: of the curve of epsilon 1 with which D10 of "privacy" compares, in [0, 1).
         n_resamples: resamples of samples behind an interval.
         level: confidence of an interval, in (0, 1).
         seed: of the resamples.
@@ -63,32 +63,32 @@ def comparisons(
         high (at `level`), simultaneous_low, simultaneous_high (Bonferroni-adjusted: all comparisons
         of a part that decides nothing, or of all parts that do, jointly: level
         1 - (1 - level) / comparisons), margin, outcome, and relative, relative_low, relative_high:
-        of two AUCs under a margin the difference as a share of the second's AUC - 1/2, with its
-        interval at `level` (elsewhere NaN). "for": [low, high] above 0 (or within
-        +-margin); "against": [simultaneous_low, simultaneous_high] below 0 (or outside +-margin);
-        else "open". Intervals are paired
-        (`metrics.interval`): the same samples and pairs of targets in every setting; accuracies
-        vary over pairs alone. With one pair of targets everything is "open": intervals are then
-        over samples alone, and do not show what training changes. At equal accuracy `compared` also
-        says the attacks and, of stochastic models, R, the outputs averaged; "against" also says
-        that nothing is left: the joint interval lies within +-0.01. D10 has a row per attacked
-        SDENet and measurable FPR (10 allowed false positives), value = curve at the realised FPR -
-        TPR of the target that has least room below the curve, where
+        for two AUCs with a margin, the difference as a share of the second's AUC - 1/2, with its
+        interval at `level` (elsewhere NaN). outcome is "for" if [low, high] is above 0 (or within
+        +-margin), "against" if [simultaneous_low, simultaneous_high] is below 0 (or outside
+        +-margin), else "open". Intervals are paired (`metrics.interval`): every setting has the
+        same samples and pairs of targets; accuracies vary over pairs alone. With one pair of
+        targets everything is "open": intervals are then over samples alone, and do not show the
+        effect of training. At equal accuracy `compared` also names the attacks and, for stochastic
+        models, R, the outputs averaged; the outcome is also "against" if no difference is left: the
+        joint interval lies within +-0.01. D10 has a row per attacked SDENet and measurable FPR (10
+        allowed false positives), value = curve at the realised FPR - TPR of the target that has
+        least room below the curve, where
 
             low = curve(fpr_lo) - tpr_hi,  high = curve(fpr_hi) - tpr_lo         (`tradeoff`)
 
-    with Clopper-Pearson ends of that target alone; "for" where low > 0 at `level` for every
-    target, "against" where high < 0 for one of them, after Bonferroni over all (target, FPR,
-    attack) of networks with noise (those without among themselves). Non-members alone set the
-    threshold, so that both ends are exact.
+    with Clopper-Pearson ends of that target alone; "for" if low > 0 at `level` for every target,
+    "against" if high < 0 for one of them, after Bonferroni over all (target, FPR, attack) of
+    networks with noise (and separately of those without). Non-members alone set the threshold, so
+    both ends are exact.
 
     Raises:
-        ValueError: for settings that cannot be, for an unknown study, and when targets were trained
-            on different masks.
+        ValueError: for impossible settings, an unknown study, and when targets were trained on
+            different masks.
 
-    Caveat: references are shared and samples of an accuracy are fixed, which no interval covers. A
-    frontier made with n_resamples=0 decides nothing ("open"), and has its own number of queries.
-    D10: records of one training are no independent trainings, so that there is no verdict on a
+    Caveat: no interval covers that references are shared and that accuracies are of fixed samples.
+    A frontier made with n_resamples=0 decides nothing ("open"), and has its own number of queries.
+    D10: records of one training are no independent trainings, so there is no verdict on a
     mechanism.
     """
     rules = load(study)
@@ -116,43 +116,44 @@ def claims(
     Parameters:
         study, settings, frontier, delta, n_resamples, level, seed: as in `comparisons`. For D8 of
             "privacy" pass DP-SGD trained for epsilon 8 (delta 1e-5) alone.
-        comparisons: those of the same settings (not as printed), if already made; frontier,
-            n_resamples, level and seed of the extended verdict are then theirs. None: made here.
+        comparisons: result of `comparisons` on the same settings (not as printed), which then
+            determines frontier, n_resamples, level and seed of the extended verdict. None: computed
+            here.
         ladders: `auditing.ladder` of a network, or {label: ladder} (`Setting.label`), for
-            "privacy": those whose row 4 is DP-SGD's go into the evidence of D8, the others with a
-            nominal value (row 1) into that of D14.
-        ranks: `metrics.agreement`, for R7 of "recipes": it holds where every ratio's lower end is
-            above 0.9, and does not where one's upper end is below.
+            "privacy": those with DP-SGD in row 4 are evidence for D8, the others with a nominal
+            value (row 1) for D14.
+        ranks: `metrics.agreement`, for R7 of "recipes", which holds if every ratio's lower end is
+            above 0.9, and does not hold if one's upper end is below.
 
     Returns:
         A row per claim (index "S1", "D1", "R1" ...), columns claim, verdict, evidence, compared,
-        accuracy_apart (the largest difference of mean test accuracy between models that a deciding
-        comparison sets against each other, in points, 1 = 1 %; NaN where it sets none but the same
-        ones), and of the three published studies as_printed and as_printed_evidence: the same
-        rules on the settings and attacks of the paper's tables alone (Attack-R in the form of Guan
-        et al., queries with input dropout combined by Eq. 8, the fewest queries of a stochastic
-        network, no checkpoints), "not printed" where its tables decide nothing, "ours" for a
-        remark of this package. verdict is the extended one, on everything that was run; so are the
-        columns beside it. "holds": every comparison that the claim needs is for it at `level`;
-        "does not hold": one is against it with all of them taken jointly, so that many comparisons
-        do not refute by chance; "not run": nothing to compare; else "not resolved", also when what
-        was run is for it but a part that it needs is missing. What follows a verdict:
-        " (at unequal accuracy)" where risks of models more than 1 point apart are compared;
-        " (also at equal accuracy)" where every comparison that decides comes out the same in the
+        accuracy_apart (the largest difference of mean test accuracy between the models of one
+        deciding comparison, in points, 1 = 1 %; NaN if no comparison has different models), and for
+        the three published studies as_printed and as_printed_evidence: the same rules on the
+        settings and attacks of the paper's tables alone (Attack-R in the form of Guan et al.,
+        queries with input dropout combined by Eq. 8, the fewest queries of a stochastic network, no
+        checkpoints), "not printed" where the tables decide nothing, "ours" for a remark of this
+        package. verdict and the columns beside it are the extended ones, on everything that was
+        run. "holds": every comparison that the claim needs is for it at `level`; "does not hold":
+        one is against it with all of them taken jointly, so that many comparisons do not refute by
+        chance; "not run": nothing to compare; else "not resolved", even if all that was run is for
+        the claim but a part that it needs is missing. A verdict may be followed by
+        " (at unequal accuracy)" if risks of models more than 1 point apart are compared;
+        " (also at equal accuracy)" if every deciding comparison has the same outcome in the
         frontier, with R where stochastic models were queried less often there; " (at FPR 0.1 and
-        above)" where smaller ones are not measurable. "not at equal accuracy": it holds as the
-        models are, but a comparison at equal accuracy is against it or finds nothing left. "not
+        above)" if smaller FPRs are not measurable. "not at equal accuracy": it holds for the models
+        as they are, but a comparison at equal accuracy is against it or finds no difference. "not
         resolved (design check failed)": an AUC resolved below 0.5 is no absence of risk. D14 never
-        holds: it is "not established", or does not hold where the ladder says that its audit
-        refutes the nominal value.
+        holds: it is "not established", or does not hold if the ladder says that its audit refutes
+        the nominal value.
 
     Raises:
-        ValueError: as `comparisons` does, and for ladders that are none.
+        ValueError: as `comparisons` does, and for ladders that are not from `auditing.ladder`.
 
-    Caveat: comparisons are at the accuracies that the evidence states, rarely equal ones; claims
-    are not corrected for each other, nor for the choice of data; verdicts are about the attacks
-    that were run, and not a statement on what any attack could find. No attack found that
-    exceeds a curve establishes none. A claim on recipes is about these recipes on these data.
+    Caveat: comparisons are at the accuracies that the evidence states, which are rarely equal.
+    Claims are not corrected for each other, nor for the choice of data. Verdicts are about the
+    attacks that were run, not about what any attack could find: where none exceeds a curve, another
+    may. A claim on recipes is about these recipes on these data.
     """
     rules = load(study)
     settings = _deciding(rules, settings)
@@ -214,7 +215,7 @@ def _verdict_table(
         study: whose claims are judged
         settings: those that decide
         rows: of `compare`, for all claims
-        given: what else a `Case` has
+        given: the other entries of a `Case`
     """
     fewer = rows.attrs.get("fewer", {})
     verdicts = {}
