@@ -1,5 +1,5 @@
-"""What a training by DP-SGD spends, by three accountants: privacy loss distributions, Rényi
-divergences, and the limit of a Gaussian trade-off.
+"""The accountants of DP-SGD: privacy loss distributions, Rényi divergences, and the limit of a
+Gaussian trade-off.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LOW_ORDERS = [
     1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)
 ]
 HIGH_ORDERS = [64, 72, 80, 96, 112, *(o * x for o in (32, 64, 128) for x in (4, 5, 6, 7)), 1024]
-PRV_ERROR = 0.01  # what the privacy loss distribution's discretisation may add, and is added
-PRV_POINTS = 14_000_000  # mesh points at most: about 2.5 GB
-PRV_WIDTH = 690.0  # exp of more overflows
-PRV_DELTA = 1e-10  # below it rounding in the Fourier transform moves epsilon by more than 0.002
+PRV_ERROR = 0.01  # error bound of the privacy loss distribution's discretisation, which is added
+PRV_POINTS = 14_000_000  # most mesh points: about 2.5 GB
+PRV_WIDTH = 690.0  # exp of a larger number overflows
+PRV_DELTA = 1e-10  # below, rounding in the Fourier transform moves epsilon by more than 0.002
 SAMPLINGS = ("poisson", "uniform")
 
 
@@ -63,7 +63,7 @@ def gdp_mu(
 
 
 def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
-    """Opacus' PRV accountant on a mesh that fits; RDP's value where none does."""
+    """Opacus' PRV accountant on a mesh that fits into memory; RDP's value where none does."""
     from opacus.accountants import PRVAccountant
     from opacus.accountants.analysis.prv import (
         PoissonSubsampledGaussianPRV,
@@ -100,7 +100,7 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
             if "Cannot compute epsilon" in str(failure):
                 return 0.0
             raise
-    # both are upper bounds; the mesh adds PRV_ERROR, so that a small epsilon is smaller by RDP
+    # both are upper bounds; PRV_ERROR is added to the first, so RDP is smaller for small epsilons
     return min(max(0.0, spent), _rdp(noise, rate, steps, delta))
 
 
@@ -133,7 +133,7 @@ ACCOUNTANTS = {"prv": _prv, "rdp": _rdp, "gdp": _gdp}
 
 @lru_cache(maxsize=4096)
 def spent_by(accountant: str, noise: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon by one of ACCOUNTANTS, kept since a search asks for the same one repeatedly."""
+    """Epsilon by one of ACCOUNTANTS, cached since a search asks for the same one repeatedly."""
     if noise == 0 or delta == 0:
         return math.inf
     return ACCOUNTANTS[accountant](noise, rate, steps, delta)

@@ -1,4 +1,4 @@
-"""Gaussian trade-offs, exactly: mu, epsilon and delta of each other, and trade-off curves."""
+"""Exact Gaussian trade-offs: conversions between mu, epsilon and delta, and trade-off curves."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def bisect(
     low: float | np.ndarray,
     high: float | np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers just below and just above where the upper part begins, each entry by itself."""
+    """For each entry, the numbers just below and just above the start of the upper part."""
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         upper = in_upper_part(middle)
@@ -165,5 +165,5 @@ def bisect(
 
 
 def plain(values: float | np.ndarray) -> float | np.ndarray:
-    """A Python number for one, the array for several."""
+    """A Python number for a single value, else the array."""
     return values.item() if np.ndim(values) == 0 else values

@@ -1,4 +1,4 @@
-"""Which numbers the functions of accounting take."""
+"""The ranges of numbers that functions of accounting accept."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MAY_BE_INFINITE = {"epsilon", "mu"}
 
 
 def check(several: tuple[str, ...] = (), **arguments: Any) -> None:
-    """Refuse arguments that are no numbers of their range; those of `several` may be arrays.
+    """Refuse arguments that are no numbers in their range; those of `several` may be arrays.
 
     Text is no number, though NumPy reads it as one.
     """
@@ -76,7 +76,7 @@ def check(several: tuple[str, ...] = (), **arguments: Any) -> None:
 
 
 def _numbers(value: object) -> np.ndarray | None:
-    """The value as floats; None for text and whatever else is no number."""
+    """The value as floats; None for text and anything else that is no number."""
     try:
         numbers = np.asarray(value, float)
     except (TypeError, ValueError, OverflowError):  # the last: a whole number above all floats

@@ -1,4 +1,4 @@
-"""One record of which a noisy state and a randomised label were drawn once and stored."""
+"""Epsilon of one stored record: a noisy state and a randomised label, both drawn once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RELATIONS = ("replace", "add/remove")  # of neighbouring sets of stored records
 
 
 def response_epsilon(*, keep: float, classes: int) -> float:
-    """ln(keep (classes - 1) / (1 - keep)): epsilon, at delta 0, of a label that is said at random
-    once and kept as said.
+    """ln(keep (classes - 1) / (1 - keep)): epsilon, at delta 0, of a label that is randomised once
+    and then kept.
 
     Parameters:
-        keep: probability of the true label, from 1 / classes to 1; else one of the other classes -
-            1 is said, uniformly.
-        classes: how many labels there are, from 2.
+        keep: probability of the true label, from 1 / classes to 1; otherwise the label is one of
+            the other classes, uniformly.
+        classes: number of classes, from 2.
 
     Returns:
         Epsilon of this one label: 0 at keep 1 / classes, infinite at keep 1.
@@ -30,7 +30,7 @@ def response_epsilon(*, keep: float, classes: int) -> float:
 
     Source: randomised response (Warner 1965; Kairouz, Oh and Viswanath 2016, arXiv 1407.1338).
 
-    Caveat: of the label alone, and each further draw adds as much again.
+    Caveat: it is about the label alone, and each further draw adds as much again.
     """
     check(classes=classes, keep=keep)
     if keep < 1 / classes:
@@ -48,7 +48,7 @@ def stored_epsilon(
         mu: of the states of neighbouring records (`release_mu` with Delta = 2 clip; where a record
             is added or removed, Delta = clip), from 0.
         keep: probability of the true label, from 1 / classes to 1, as in `response_epsilon`.
-        classes: how many labels there are, from 2.
+        classes: number of classes, from 2.
         delta: from 0 to below 1.
         relation: "replace": one record becomes another one. "add/remove": one record takes the
             place of an empty slot, whose state is 0 before the noise and whose label is uniform.
@@ -67,7 +67,7 @@ def stored_epsilon(
     Source: the hockey-stick divergence of a product (Dong, Roth and Su, arXiv 1905.02383; Zhu, Dong
     and Wang, arXiv 2106.08567).
 
-    Caveat: what it stands on is in `training.proved`.
+    Caveat: `training.proved` states the assumptions.
     """
     check(mu=mu, classes=classes, keep=keep, delta=delta)
     one_of("relation", relation, RELATIONS)

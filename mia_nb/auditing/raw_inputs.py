@@ -1,5 +1,5 @@
-"""What the raw inputs of both sides say before any attack: whether they differ, and whether samples
-of one are in the other too.
+"""Checks of the raw inputs of both sides before any attack: whether they differ, and whether they
+share samples.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from mia_nb.auditing.shift import COPIES, ShiftGuard, shift_guard
 from mia_nb.digests import digest
 
 MOST_VALUES = 20  # of a column of text that are told apart
-LARGEST = 1e15  # what a table holds beyond this is cut where rows are compared
+LARGEST = 1e15  # larger numbers of a table are cut to this where rows are compared
 EXACT = 2**53  # whole numbers up to here are floats too
 
 
 def raw_inputs_guard(
     x: np.ndarray | pd.DataFrame, y: np.ndarray, member: np.ndarray, seed: int
 ) -> ShiftGuard:
-    """The shift guard on raw inputs as vectors; of what is no numbers on the classes alone."""
+    """The shift guard on raw inputs as vectors; on classes alone where inputs are no numbers."""
     values = numpy_of(x)
     if values.dtype.kind not in "biuf":
         values = numbers_of(x)
-    if values is None:  # of inputs that are all equal the guard compares the classes alone
+    if values is None:  # with inputs that are all equal, the guard compares the classes alone
         guard = shift_guard(np.zeros((len(y), 1)), y, member, seed=seed)
         return guard._replace(note=guard.note.replace("inputs are equal", "inputs are no numbers"))
     finite = np.isfinite(values).all()
@@ -31,7 +31,7 @@ def raw_inputs_guard(
 
 
 def samples_on_both_sides(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> str:
-    """What to say where samples of test, with their labels, are in train too; "" where few are,
+    """A sentence where samples of test, with their labels, are in train too; "" where few are,
     ValueError where all are.
     """
     try:
@@ -48,7 +48,7 @@ def samples_on_both_sides(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> s
 
 
 def _comparable(value: object) -> object:
-    """A value in which 1, 1.0 and NumPy's 1 are one, 0 has no sign, and what is missing is None."""
+    """A form in which 1, 1.0 and NumPy's 1 are equal, as are 0 and -0; None for a missing value."""
     if hasattr(value, "detach"):
         value = numpy_of(value)
     if isinstance(value, np.generic):
@@ -71,7 +71,7 @@ def _comparable(value: object) -> object:
 
 
 def numbers_of(x: np.ndarray | pd.DataFrame) -> np.ndarray | None:
-    """(N, D) numbers of a table whose columns hold numbers, text or both; None of anything else.
+    """(N, D) numbers of a table whose columns hold numbers, text or both; None for anything else.
 
     A column of text becomes one of 0 and 1 for each of its most frequent values.
     """
@@ -87,7 +87,7 @@ def numbers_of(x: np.ndarray | pd.DataFrame) -> np.ndarray | None:
         if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
             columns.append(column.astype("Float64").to_numpy(np.float64, na_value=np.nan))
             continue
-        # what is no number is compared as it is written
+        # values that are no numbers are compared as text
         text = column.astype(object).map(str)
         for value in text.value_counts().index[:MOST_VALUES]:
             columns.append((text == value).to_numpy(np.float64))
@@ -95,8 +95,8 @@ def numbers_of(x: np.ndarray | pd.DataFrame) -> np.ndarray | None:
 
 
 def without_extremes(x: np.ndarray) -> np.ndarray:
-    """Numbers that can be compared: what is missing is 0, what is infinite or beyond all use the
-    largest that is not.
+    """Numbers that can be compared: missing ones become 0, infinite and huge ones the largest of
+    the others.
     """
     x = np.asarray(x, np.float64)
     finite = np.abs(x[np.isfinite(x)])

@@ -47,8 +47,8 @@ INVERTED = "inverted or leaking design"
 
 
 def provenance(parameters: dict) -> dict:
-    """Versions, date, machine; of torch only where it was used; the audit notebook's parameters
-    without idle ones.
+    """Versions (torch's only if it was used), date, machine, and the audit notebook's parameters
+    without those that change nothing.
     """
     way = next((name for name in ("logits", "pool") if parameters.get(name)), "model")
     versions = {"mia_nb": __version__, "python": platform.python_version()}
@@ -106,28 +106,27 @@ def result(
     groups: pd.DataFrame | None = None,
     finding: str = "",
 ) -> Record:
-    """The record that stands beside the report: strict JSON, null for what has no number.
+    """The record beside the report: strict JSON, with null for missing numbers.
 
     Parameters:
         question: of the audit, in a sentence.
-        design: that of `design`.
-        data: of the images.
+        design: from `design`.
+        data: facts of the images.
         models: `metrics.accuracies`.
         table: `metrics.summary`.
         self_test: `metrics.self_test`.
-        verdicts: those of `judge`.
+        verdicts: from `judge`.
         limits: {question to doubt: whether it holds}.
         parameters: the audit notebook's; those that change nothing are left out.
-        origin: what else the provenance holds: recipe, keys.
-        audited: the record of `audit`, None where there is none.
-        groups: `metrics.by_group` of the strongest attack over classes, None where there is none.
+        origin: further provenance: recipe, keys.
+        audited: the record of `audit`; None without one.
+        groups: `metrics.by_group` of the strongest attack over classes; None without one.
         finding: as for `headline`.
 
     Returns:
-        A dict; displayed in a notebook, the page carries it. The attacks' numbers, a row
-        per attack and metric, keep their own 95 % intervals, measurable or not; the verdicts are
-        about their maximum.
-        provenance: date, versions, hardware, parameters and `origin`.
+        A dict; a notebook that displays it carries it in its page. The attacks' numbers, a row per
+        attack and metric, have their own 95 % intervals, measurable or not; the verdicts are about
+        their maximum. provenance: date, versions, hardware, parameters and `origin`.
     """
     auc = by_attack(table, "auc")
     flags = auc["flags"].drop("max")
@@ -162,13 +161,13 @@ def result(
 
 
 def _trained_by(origin: dict | None) -> Recipe | None:
-    """The recipe that an audit's origin names, None where it names none."""
+    """The recipe that an audit's origin names; None if it names none."""
     record = (origin or {}).get("recipe")
     return None if record is None else Recipe.from_json(record)
 
 
 def strict(value):
-    """What strict JSON can hold: NumPy's numbers as Python's, NaN and infinities as null, keys as
+    """The value in strict JSON: NumPy's numbers as Python's, NaN and infinities as null, keys as
     text, tuples as lists.
     """
     if isinstance(value, dict):

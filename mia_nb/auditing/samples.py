@@ -1,4 +1,4 @@
-"""The samples of an audit as people have them: arrays, tensors, tables, data sets, loaders."""
+"""Reading the samples of an audit from arrays, tensors, tables, data sets and loaders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DATA = (
 def both_sides(
     train: object, test: object, known: list | None = None
 ) -> tuple[np.ndarray | pd.DataFrame, np.ndarray, np.ndarray]:
-    """x and y of both, and who is a member; x is a table where both are.
+    """x and y of both sides together, and who is a member; x is a table if both are.
 
     known: the classes of an estimator whose labels are not numbers from 0.
     """
@@ -50,7 +50,7 @@ def both_sides(
 def _samples(
     name: str, data: object, known: list | None = None
 ) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
-    """x (n, ...) as an array, or as the table that it is, and y (n,) as class numbers."""
+    """x (n, ...) as an array, or unchanged if it is a table, and y (n,) as class numbers."""
     try:
         if isinstance(data, tuple | list) and len(data) == 2:
             x, y = data
@@ -86,15 +86,14 @@ def rows_of(x: np.ndarray | pd.DataFrame, which: np.ndarray | slice) -> np.ndarr
 
 
 def in_one_line(error: BaseException, most: int) -> str:
-    """An error of somebody else's on one line, and no longer than this."""
+    """An error of other code on one line of at most `most` characters."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:most]
 
 
 def numpy_of(values: object) -> np.ndarray:
-    """Arrays, tensors or lists of these as one array; of objects where samples differ in shape.
+    """Arrays, tensors or lists of these as one array, of objects where samples differ in shape.
 
-    Raises ValueError for masked arrays and complex numbers, of which nothing here knows the
-    meaning.
+    Raises ValueError for masked arrays and complex numbers, whose meaning is not known here.
     """
     if hasattr(values, "detach"):
         values = values.detach().cpu()
@@ -115,8 +114,8 @@ def numpy_of(values: object) -> np.ndarray:
 
 
 def sample_of(item: object) -> tuple[object, object]:
-    """The input and the label of a data set's item: the first two of a tuple, or entries of a
-    mapping by their usual names.
+    """The input and the label of a data set's item: the first two entries of a tuple, or those of a
+    mapping under their usual names.
     """
     if isinstance(item, Mapping):
         inputs = [name for name in INPUTS if name in item]
@@ -134,9 +133,7 @@ def sample_of(item: object) -> tuple[object, object]:
 
 
 def class_numbers(name: str, labels: np.ndarray, known: list) -> np.ndarray:
-    """The place of each label among an estimator's classes; ValueError for labels that it does not
-    have.
-    """
+    """The index of each label among an estimator's classes; ValueError for labels that it lacks."""
     place = {label: number for number, label in enumerate(known)}
     words = np.asarray(labels).reshape(-1).tolist()
     strange = [label for label in words if _missing(label) or label not in place]

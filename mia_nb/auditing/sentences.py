@@ -1,4 +1,4 @@
-"""What an audit says, in sentences."""
+"""The sentences of an audit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TWINS = (
     " proves nothing: a stronger attack may succeed."
 )
 
-VAGUE = 0.05  # half width of an AUC's interval beyond which holding 1/2 says nothing
+VAGUE = 0.05  # an AUC's interval of a larger half width says nothing by containing 1/2
 WORDS = {
     "pairs": "{units} pair{plural} of models on complementary halves",
     "coins": "{models} model{s}, a fair coin for every sample and model",
@@ -84,20 +84,19 @@ NO_GUARANTEE = (
 def headline(
     table: pd.DataFrame, self_test_passed: Flag, design: dict | None = None, *, finding: str = ""
 ) -> str:
-    """What the strongest attack found, with interval, sizes and the state of the negative control,
-    in a sentence.
+    """What the strongest attack found, with interval, sizes and the state of the negative control.
 
     Parameters:
         table: of `metrics.summary`.
         self_test_passed: of `metrics.self_test`.
-        design: that of `design`, for the number of pairs or training sets; where it holds what
-            `comparable` says, remarks and doubt come first.
-        finding: what stands in place of the strongest attack's interval: of one finished model the
+        design: from `design`, for the number of pairs or training sets; if it includes the entries
+            of `comparable`, remarks and doubt come first.
+        finding: a sentence in place of the strongest attack's interval: for one finished model the
             headline of `audit_outputs`, whose permutation test has more power.
 
     Returns:
-        one to a few sentences. "no better than a coin" only where the interval holds 1/2 and is at
-        most .05 wide on each side; where it is wider nothing was found out.
+        one to a few sentences. "no better than a coin" only where the interval contains 1/2 and is
+        at most .05 wide on each side; a wider one shows nothing.
     """
     auc = by_attack(table, "auc")
     top = auc.loc[auc["value"].drop("max").idxmax()]
@@ -127,7 +126,7 @@ def headline(
         f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}."
     )
     doubt = facts.get("doubt", "")
-    finding = finding.removeprefix(doubt).strip()  # which begins with the doubt where there is one
+    finding = finding.removeprefix(doubt).strip()  # a finding begins with its doubt
     sentences = (
         *facts.get("remarks", ()),
         doubt,
@@ -175,11 +174,11 @@ def next_steps(
 
     Parameters:
         outcome: of the verdict on guessing: exceeded, not exceeded or not established.
-        doubt: why nothing can be concluded, "" without.
-        passed: whether the negative control did.
+        doubt: why nothing can be concluded; "" if something can.
+        passed: whether the negative control passed.
         retrained: whether there were models on random halves of the same samples.
-        verdicts: on the limits that were stated.
-        recipe: by which the models were trained, where it is known: what is advised fits it.
+        verdicts: on the stated limits.
+        recipe: the models' training, where known; the advice then fits it.
     """
     if not passed:
         return [NO_CONTROL]
@@ -205,12 +204,12 @@ def percent(share: float) -> str:
 
 
 def p_words(p: float) -> str:
-    """A p-value; near the level with a digit more, so that which side it lies on is seen."""
+    """A p-value, with one more digit near the level, to show on which side it lies."""
     return f"p = {p:.4f}" if p < 2 * LEVEL else f"p = {p:.3f}"
 
 
 def decision_words(evidence: Evidence) -> str:
-    """What decided, in a sentence."""
+    """A sentence on the part of the permutation test that decided."""
     deciding = {
         "area": "the ranks of all samples",
         "loss": "the mean loss",
@@ -233,7 +232,7 @@ def decision_words(evidence: Evidence) -> str:
 def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> str:
     """How many of the largest scores belong to members.
 
-    scores (N,): of the attack whose tail is meant.
+    scores (N,): of the attack whose largest scores are counted.
     """
     top = evidence.top
     inside = evidence.top_members
@@ -256,9 +255,9 @@ def leading_members(scores: np.ndarray, member: np.ndarray) -> int:
 
 
 def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray) -> str:
-    """Both sides' mean loss, or mean of what the model did not expect of it, and the difference.
+    """The mean loss, or excess loss, of both sides and the difference.
 
-    log_p (N,): the values compared, whose negative is the loss. gap: that of `loss_gap`.
+    log_p (N,): the values compared, whose negative is the loss. gap: from `loss_gap`.
     """
     inside = -log_p[member].mean()
     outside = -log_p[~member].mean()
@@ -272,7 +271,7 @@ def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray
 
 
 def threshold_words(called: np.ndarray, member: np.ndarray) -> str:
-    """Whom a threshold accuses that the test samples of the other half set."""
+    """Whom a threshold accuses that was set by the test samples of the other half."""
     half = (~member).sum() // 2
     if not called.any():
         return (
@@ -297,7 +296,7 @@ def finding_words(verdict: LimitVerdict, doubted: bool) -> str:
 
 
 def found_words(verdict: LimitVerdict, doubted: bool, differs: bool) -> str:
-    """The verdict in words. differs: whether the two sides do, whatever tells them apart."""
+    """The verdict in words. differs: whether the two sides differ, for whatever reason."""
     if not doubted:
         return FOUND[verdict.outcome]
     return "treats train and test differently" if differs else FOUND[OPEN]
@@ -305,7 +304,7 @@ def found_words(verdict: LimitVerdict, doubted: bool, differs: bool) -> str:
 
 def strongest_words(verdict: LimitVerdict) -> str:
     """The AUC of the strongest attack."""
-    # the table gives each attack's interval alone, which is narrower
+    # the table has each attack's own interval, which is narrower
     corrected = f" (corrected for {verdict.attacks} attacks)" if verdict.attacks > 1 else ""
     return (
         f"the strongest of {verdict.attacks} attacks ({in_words(verdict.attack)}) ranks a random"

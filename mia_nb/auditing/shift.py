@@ -1,4 +1,4 @@
-"""Could the non-members have been members? A classifier on raw inputs must not tell them apart."""
+"""Could the non-members have been members? No classifier on raw inputs must tell them apart."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
 
 COMPONENTS, FOLDS = 32, 5  # of the PCA; of the cross-validation
-MOST_SAMPLES = 10_000  # of larger sets so many are tested
+MOST_SAMPLES = 10_000  # so many samples of larger sets are tested
 ERRORS, LEVEL = 3.0, 0.001  # standard errors of the AUC from 1/2; p of the class histogram
 CONFOUNDED = "confounded, not membership"
-MIX, COPIES = 0.01, 0.01  # p below which class mixes differ; share of copies that is stated first
-ALIKE = 0.9  # correlation above which two masks are one split
+MIX, COPIES = 0.01, 0.01  # class mixes differ below this p; from this share on, copies are reported
+ALIKE = 0.9  # masks of a larger correlation are one split
 DOUBT = "What tells members from non-members here may be their distribution, not memorisation"
 
 
@@ -56,20 +56,20 @@ def shift_guard(
         x: (N, C, H, W) uint8 or (N, D).
         labels: (N,).
         member: (N,) bool.
-        seed: of folds, PCA and the part that is tested: 10,000 samples of larger sets.
+        seed: of folds, PCA and the choice of 10,000 samples of a larger set.
 
     Returns:
         A `ShiftGuard`: passed, auc, error, classes_p, note.
 
-    Pixels standardised, 32 principal components, logistic regression; AUC of the held-out part
-    averaged over five stratified folds.
-    Passed: it lies at most 3 standard errors, sqrt((n1 + n0 + 1) / (12 n1 n0)), above 1/2, and a
-    chi-square test finds the class histograms alike (p >= .001). Below 1/2 nothing fails: in halves
-    balanced by class, what the training folds have too much of the held-out one lacks, which lowers
-    the AUC by about one standard error without any shift, and no shift lowers it. Inputs that are
-    all equal tell nothing: auc and error are NaN, it is not passed, and the note says that nothing
-    could be tested, or that class histograms differ. Where it fails an attack's false positive rate
-    means nothing: the note says "confounded, not membership".
+    The classifier is a logistic regression on 32 principal components of standardised pixels; its
+    held-out AUC is averaged over five stratified folds. The guard passes if the AUC is at most 3
+    standard errors, sqrt((n1 + n0 + 1) / (12 n1 n0)), above 1/2, and a chi-square test finds no
+    difference of the class histograms (p >= .001). An AUC below 1/2 passes: in halves balanced by
+    class, samples that are too frequent in the training folds are too rare in the held-out one,
+    which lowers the AUC by about one standard error without any shift, and no shift lowers it. If
+    all inputs are equal, auc and error are NaN, the guard does not pass, and the note says that
+    nothing could be tested, or that class histograms differ. Where the guard fails, an attack's
+    false positive rate means nothing: the note says "confounded, not membership".
 
     Raises:
         ValueError: for shapes that differ, x or labels that are not finite, and fewer than five
@@ -77,8 +77,8 @@ def shift_guard(
 
     Source: Lopez-Paz and Oquab 2017.
 
-    Caveat: a pass rules out shifts that a linear classifier sees in the leading components, no
-    others; sets without randomised inclusion cannot pass by assertion.
+    Caveat: a pass rules out only shifts that a linear classifier sees in the leading components; it
+    does not replace membership drawn at random.
     """
     x = np.asarray(x)
     labels = np.asarray(labels)
@@ -159,15 +159,15 @@ def _note(value: float, error: float, classes_p: float) -> str:
 
 @checked
 def class_mix(labels: Array, member: Mask, *, seed: Count = 0) -> float:
-    """p of the hypothesis that members and non-members of every split have the same mix of classes.
+    """p of the hypothesis that members and non-members of every split have the same class mix.
 
     Parameters:
         labels: (N,).
-        member: (splits, N) bool, each split once (a mask and its complement are one).
+        member: (splits, N) bool, each split once (a mask and its complement are one split).
 
-    Pearson's chi-square test of independence for each, by Monte Carlo over tables with the same
-    margins where a count below 5 is expected; the smallest p times the number of splits
-    (Bonferroni), at most 1. Caveat: the same mix says nothing about the samples inside a class.
+    Each split has Pearson's chi-square test of independence, by Monte Carlo over tables with the
+    same margins where a count below 5 is expected; the result is the smallest p times the number of
+    splits (Bonferroni), at most 1. Caveat: an equal mix says nothing about samples inside a class.
     """
     member = np.atleast_2d(member)
     code = np.unique(labels, return_inverse=True)[1]
@@ -181,7 +181,7 @@ def class_mix(labels: Array, member: Mask, *, seed: Count = 0) -> float:
             continue
         p = chdtrc(len(total) - 1, far)
         if total.min() * min(share, 1 - share) < 5:
-            for tables in (200, 1000 + 200 * len(member)):  # few where that settles it
+            for tables in (200, 1000 + 200 * len(member)):  # few tables first, which may suffice
                 drawn = rng.multivariate_hypergeometric(total, inside.sum(), tables)
                 as_far = _chi_square(drawn, total, share) >= far * (1 - 1e-9)
                 p = (1 + as_far.sum()) / (1 + tables)
@@ -197,11 +197,12 @@ def _chi_square(inside: np.ndarray, total: np.ndarray, share: float):
 
 @checked
 def copies(signals: Signals) -> int:
-    """Samples that no attack can tell from one of the other side: same label, equal outputs.
+    """The number of samples that no attack can tell from one of the other side.
 
-    Equal outputs of all models, and some model has the one among its members and not the other:
-    copies, or outputs so coarse that samples cannot be told apart. Both hide a leak. Caveat: copies
-    whose outputs differ by numerical or fresh noise are not found.
+    Such a sample has the label and, in all models, the outputs of another one, and some model was
+    trained on only one of the two. They are copies, or outputs are too coarse to tell samples
+    apart; both hide a leak. Caveat: copies whose outputs differ by numerical or fresh noise are not
+    found.
     """
     audited = ~signals.population
     # some shipped signals hold no entropies
@@ -217,24 +218,24 @@ def copies(signals: Signals) -> int:
 
 @checked
 def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | None = None) -> dict:
-    """Whether distribution instead of memorisation may tell members from non-members.
+    """Whether a difference in distribution, not memorisation, may tell members from non-members.
 
     Parameters:
-        signals: whose info["split"] is what a file declares (pairs, bernoulli or random), if it
-            does.
-        split: "pairs" or "bernoulli" where this package drew the members: nothing is doubted then.
-        shift: what `shift_guard` found on raw inputs; None: there are none.
+        signals: their info["split"] is the declaration of a file (pairs, bernoulli or random), if
+            it has one.
+        split: "pairs" or "bernoulli" if this package drew the members; nothing is doubted then.
+        shift: result of `shift_guard` on raw inputs; None: there are none.
 
     Returns:
         A dict of
-            doubt: a sentence with the reason and what to do, "" without one: the class mix differs
+            doubt: a sentence with the reason and what to do, or "". Reasons: the class mix differs
                 (`class_mix`, p < .01); the guard fails; or, undeclared and without raw inputs,
                 there is one split (all masks correlate by more than .9, complements included) or
                 the same samples are members more often than chance explains (p < .01).
-            assumed: a sentence where nothing but a declaration rules the last of these out, else
+            assumed: a sentence where only a declaration rules out the last of these reasons, else
                 "".
             copies: the number of `copies`.
-            remarks: what `read_outputs` found suspicious, and copies from 1 % of the samples on.
+            remarks: suspicions of `read_outputs`, and copies from 1 % of the samples on.
     """
     audited = ~signals.population
     declared = signals.info.get("split", "given") != "given"

@@ -1,5 +1,5 @@
-"""Do the same samples stand out again when the target is trained anew? Overlap of vulnerable sets
-over seeds and attacks.
+"""Do the same samples stand out when the target is trained again? Overlap of vulnerable sets over
+seeds and attacks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mia_nb.checks import checked
 from mia_nb.metrics.curve import counts
 
 FEWEST = 3  # repetitions
-STABLE = 0.5  # mean Jaccard below which a list from one seed is not to be reported
+STABLE = 0.5  # with a smaller mean Jaccard, a list from one seed must not be reported
 # by which members' overlap, corrected for chance, must exceed the non-members' to say anything of
 # membership
 BEYOND = 0.1
@@ -22,7 +22,7 @@ BEYOND = 0.1
 
 @checked
 def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Rate = 0.01) -> pd.DataFrame:
-    """Overlap of the vulnerable sets of repetitions and of attacks: members at or above the
+    """Overlap, over repetitions and attacks, of the vulnerable sets: the members at or above the
     threshold of one FPR.
 
     Parameters:
@@ -33,30 +33,31 @@ def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Rate = 0.01) 
 
     Returns:
         A row per attack (compare "seeds": its S sets) and, with two attacks or more, a row per
-        repetition (compare "attacks": their sets). attrs["note"] says whether the least steady
-        attack's lists may be reported, which takes a mean Jaccard of .5 and a k = (jaccard -
-        chance) / (1 - chance) that is .1, and two standard errors, above that of non-members.
+        repetition (compare "attacks": their sets). attrs["note"] says whether the lists of the
+        attack with the least overlap may be reported. That takes a mean Jaccard of .5 and a k =
+        (jaccard - chance) / (1 - chance) that exceeds the non-members' by .1 and by two standard
+        errors.
         Columns:
             compare, of.
             size: mean of the sets'.
             jaccard: mean over pairs of sets; jaccard_chance: its expectation for independent random
                 sets of the same sizes among the members.
             coverage, stability: |union|, |intersection|.
-            jaccard_out, jaccard_out_chance, coverage_out, stability_out: the same of the
-                non-members that are at or above the same thresholds: lists repeat without any leak
-                where samples are easy or hard or references are the same.
+            jaccard_out, jaccard_out_chance, coverage_out, stability_out: the same for the
+                non-members at or above the same thresholds: lists repeat without any leak where
+                samples are easy or hard or references are the same.
 
-    No set has more false positives than fpr allows: where the largest scores of more non-members
-    are equal it is empty. The Jaccard of two empty sets is NaN and left out of means. Samples that
-    some repetition or attack left without a score (NaN: no reference on one side) are left out.
+    No set has more false positives than fpr allows: it is empty where more non-members tie for the
+    largest score. The Jaccard of two empty sets is NaN and left out of means. Samples that lack a
+    score in some repetition or attack (NaN: no reference on one side) are left out.
 
     Raises:
         ValueError: for S < 3, shapes that differ, no scored member or non-member, and an FPR
             outside (0, 1).
 
-    Caveat: published stability at low FPR is .1 or less; what one seed calls vulnerable is a
-    ranking. Larger sets overlap more, also beyond chance: a leak alike for all members lifts their
-    overlap too. Unions have more false positives than each of their sets.
+    Caveat: published stability at low FPR is .1 or less; a list from one seed is only a ranking.
+    Larger sets overlap more, even beyond chance: an equal leak of all members raises their overlap
+    too. Unions have more false positives than each of their sets.
     """
     shapes = [np.shape(scores) for scores in values.values()]
     equal = len(set(shapes)) == 1 and len(shapes[0]) == 2 and shapes[0][1:] == member.shape
@@ -87,8 +88,8 @@ def stability(values: dict[str, np.ndarray], member: Mask, *, fpr: Rate = 0.01) 
 
 
 def _above(score: np.ndarray, member: np.ndarray, fpr: float) -> np.ndarray:
-    """(N,) who is at or above the smallest threshold whose false positives the rate allows; nobody
-    where there is none.
+    """(N,) whether each score is at or above the smallest threshold whose false positives the rate
+    allows; all False without one.
     """
     _, fp, threshold = counts(score, member)
     allowed = np.floor(fpr * fp[-1] + 1e-9)
@@ -111,8 +112,8 @@ def _row(compare: str, of: str | int, sets: np.ndarray, member: np.ndarray) -> d
 
 
 def _overlap(sets: np.ndarray) -> tuple[float, float]:
-    """(Jaccard, its expectation by chance) of sets (sets, n), means over the pairs of which one at
-    least is not empty; NaN without any.
+    """(Jaccard, its expectation by chance) of sets (sets, n): means over pairs of sets that are not
+    both empty; NaN without any.
     """
     jaccard = []
     chance = []
@@ -133,7 +134,7 @@ def _chance(a: int, b: int, n: int) -> float:
 
 
 def _note(seeds: pd.DataFrame, fpr: float) -> str:
-    """Whether lists may be reported, by the attack whose sets overlap least."""
+    """A sentence on whether lists may be reported, by the attack whose sets overlap least."""
     if seeds["jaccard"].isna().all():
         return (
             f"no member stands out at a false positive rate of {fpr:g}: there is no list to repeat"

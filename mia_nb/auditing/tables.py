@@ -1,4 +1,4 @@
-"""A .csv or .tsv of one model's outputs, as arrays."""
+"""Reading a .csv or .tsv of one model's outputs as arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
     """Arrays of one model's outputs in a .csv or .tsv, a row per sample.
 
     Parameters:
-        path: of the table. Without a line of names all columns are logits.
+        path: of the table. Without a header all columns are logits.
 
     Returns:
         logits (N, K): all columns but those called label, member and population, in their order;
@@ -35,8 +35,8 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
         names of columns of logits; classes (K,), the names of the columns, where they have any.
 
     Raises:
-        ValueError: of one line for columns that hold text or something else than logits, by their
-            name; for empty cells, by row and column; and for tables that cannot be read.
+        ValueError: for columns of text or of anything but logits, by name; for empty cells, by row
+            and column; and for tables that cannot be read.
     """
     path = Path(path)
     if not path.is_file():
@@ -51,7 +51,7 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _arrays(table: pd.DataFrame, names: list[str], separator: str) -> dict[str, np.ndarray]:
-    """The columns of a table, as arrays by what their names say that they are."""
+    """The columns of a table as arrays, sorted by their names into logits and the others."""
     if names:
         _number_labels(table, names)
     arrays = {}
@@ -75,7 +75,7 @@ def _arrays(table: pd.DataFrame, names: list[str], separator: str) -> dict[str, 
 
 
 def _read(path: Path, separator: str) -> tuple[pd.DataFrame, list[str]]:
-    """(table with numbered columns, their names: none without a line of names)."""
+    """(table with numbered columns; their names, none without a header)."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = next(csv.reader(file, delimiter=separator), [])
@@ -110,7 +110,7 @@ def _read(path: Path, separator: str) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _number_labels(table: pd.DataFrame, names: list[str]) -> None:
-    """Where a table's labels are names of its columns of logits, their numbers take their place."""
+    """Replaces labels that are names of columns of logits by the numbers of these columns."""
     classes = [name for name in names if name.lower() not in COLUMNS]
     for place, name in enumerate(names):
         if COLUMNS.get(name.lower()) == "labels" and table[place].isin(classes).all():
@@ -127,7 +127,7 @@ def _is_number(text: str) -> bool:
 
 def _column(column: pd.Series, name: str, separator: str) -> np.ndarray:
     """A column's numbers or booleans; ValueError for text and empty cells."""
-    # pandas' own row numbers: those of the table below its names
+    # pandas' row numbers, which start below the header
     if column.isna().any():
         row = int(column.isna().to_numpy().argmax())
         raise ValueError(f"{name} has no number in row {row} (counted from 0)")

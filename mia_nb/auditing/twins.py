@@ -1,5 +1,4 @@
-"""Other models beside the finished one: given with their masks, or retrained on halves and kept on
-the disk."""
+"""Other models beside the finished one: given with masks, or retrained on halves and stored."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def retrained_models(
     query: Callable,
     key: str | None = None,
 ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """(mask, logits) of each model on a half, from the disk where they are there already."""
+    """(mask, logits) of each model trained on a half, from the disk if stored there already."""
     from tqdm.auto import tqdm
 
     from mia_nb.data import paired_membership  # torch
@@ -72,8 +71,8 @@ def _write_signals(
 
 
 def _called(retrain: Callable, x: np.ndarray | pd.DataFrame, y: np.ndarray, seed: int):
-    """The model of one call of the user's training function; what it raises is said in a line,
-    chained to its own traceback.
+    """The model that one call of the user's training function gives; its errors are raised in one
+    line, chained to their traceback.
     """
     try:
         return retrain(x, y, seed)
@@ -85,9 +84,7 @@ def _called(retrain: Callable, x: np.ndarray | pd.DataFrame, y: np.ndarray, seed
 
 
 def _training(function: Callable, key: str | None) -> str:
-    """What a training function is recognised by: the name that was given, or all that it computes
-    with.
-    """
+    """The identity of a training function: the given name, or a digest of all it computes with."""
     if key is not None:
         return f"key {key}"
     try:

@@ -1,4 +1,4 @@
-"""What was found about each stated limit, as a record, and the table of them for people to read."""
+"""The verdict on each stated limit as a record, and a table of verdicts for people."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ COLOURS = {EXCEEDED: "exceeded", BELOW: "not-exceeded"}  # classes in report.css
 
 
 class LimitVerdict(NamedTuple):
-    """What was found about one limit.
+    """The verdict on one limit.
 
     `low`, `high`: 95 % interval of the largest value over attacks (NaN: no such end). `p`: of the
-    permutation test, where that decided (an audit of one finished model); else NaN. `tail`: what
-    the largest scores say against a limit that was not exceeded, "" where they do not.
+    permutation test, if that decided (an audit of one finished model); else NaN. `tail`: a sentence
+    if the largest scores give members away though the limit was not exceeded; else "".
     """
 
     limit: str
@@ -48,11 +48,11 @@ class LimitVerdict(NamedTuple):
 
 
 class LimitsTable:
-    """Stated limits beside what was measured, each with its result in a word, for people to read.
+    """Stated limits with the values measured and the result in a word, for people to read.
 
-    `rows` holds one dictionary a limit: limit, measured, 95 % interval, strongest attack, result.
-    A notebook shows them as a table, a terminal as lines; in a report decided ones are coloured,
-    but for a limit that is kept while the tail leaks.
+    `rows` has a dictionary for each limit: limit, measured, 95 % interval, strongest attack,
+    result. A notebook shows a table, a terminal lines; a report colours decided limits, except
+    those that are kept while the tail leaks.
 
     Example:
         >>> from mia_nb.auditing import LimitsTable
@@ -64,7 +64,7 @@ class LimitsTable:
     """
 
     def __init__(self, verdicts: Sequence[LimitVerdict]) -> None:
-        """Verdicts as `judge` gives them."""
+        """From the verdicts of `judge`."""
         self.verdicts = list(verdicts)
         self.rows = [_row(verdict) for verdict in self.verdicts]
 

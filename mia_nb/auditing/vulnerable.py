@@ -31,44 +31,44 @@ def vulnerability(
     seed: Count = 0,
     null: Iterable[Scores] | None = None,
 ) -> pd.DataFrame:
-    """Which samples are exposed: per sample the AUC of its scores over the targets that contain it
+    """Which samples are exposed: for each sample the AUC of its scores, targets that contain it
     against those that do not, with a permutation test.
 
     Parameters:
         scores: of T targets, (T, N).
         rate: of false discoveries, in (0, 1).
-        permutations: random ones, where the exact distribution cannot be added up.
+        permutations: number of random ones, where the exact distribution is too costly.
         seed: of the permutations.
-        null: scores of redrawn masks (`null_scores`), needed where targets and references do not
-            come from disjoint pools. `attacks.score` notes that in the scores' info; scores from
-            elsewhere are disjoint where the keys of the two pools are known and differ.
+        null: scores of redrawn masks (`null_scores`), needed unless targets and references come
+            from disjoint pools. `attacks.score` notes that in the scores' info; scores from
+            elsewhere are disjoint if the keys of the two pools are known and differ.
 
     Returns:
         A row per sample with sample, auc, t_in, t_out (targets that contain the sample, and that do
-        not), resolution = 1 / (t_in t_out), p, smallest_p (what a perfect order would reach), q (p
-        after Benjamini and Hochberg 1995), significant = q <= `rate`, null_auc. p: one-sided, by
-        permuting who trained on the sample: within pairs where both of each pair are targets, among
-        all targets at given t_in otherwise. Exact where the distribution can be added up, else (1 +
-        #{as large}) / (permutations + 1). `.attrs["resolution"]` says in a sentence what these
-        targets can find, `.attrs["method"]` which test was used. With 8 targets in pairs p cannot
-        fall below 1/16: no sample can be found alone.
+        not), resolution = 1 / (t_in t_out), p, smallest_p (that of a perfect order), q (p after
+        Benjamini and Hochberg 1995), significant = q <= `rate`, null_auc. p is one-sided, by
+        permuting which targets contain the sample: within pairs if both models of each pair are
+        targets, otherwise among all targets at given t_in. It is exact where the distribution can
+        be computed, else (1 + #{as large}) / (permutations + 1). `.attrs["resolution"]` says in a
+        sentence what these targets can find, `.attrs["method"]` which test was used. With 8 targets
+        in pairs p is at least 1/16: no sample can be found alone.
 
-    Leave-one-out scores are biased sample by sample, also with the complementary model dropped. A
-    target's own outputs are references for the other targets' scores, those that contain the sample
-    on one side and those that do not on the other, so that its scores over targets move together:
-    without any leak the mean AUC of one sample is .43 to .47 for likelihood ratios with 8 to 32
-    models. Two halves of one pool are disjoint pools, where no model of one half has the members of
-    a model of the other, or exactly the others (`score_split`). Under a `null`, p = (1 + #{redrawn
-    AUC >= AUC}) / (n_resamples + 1), which a perfect order lowers to (1 + #{redrawn AUC = 1}) /
-    (n_resamples + 1) at best, and null_auc, printed beside it, is the mean of the redrawn AUCs.
+    Leave-one-out scores are biased for single samples, even with the complementary model dropped. A
+    target is a reference for the other targets, on one side if it contains the sample and on the
+    other if not, so that a sample's scores over targets are correlated: without any leak its mean
+    AUC is .43 to .47 for likelihood ratios with 8 to 32 models. Two halves of one pool are disjoint
+    pools if no model of one half has the members of a model of the other, or exactly the others
+    (`score_split`). With a `null`, p = (1 + #{redrawn AUC >= AUC}) / (n_resamples + 1), which is
+    (1 + #{redrawn AUC = 1}) / (n_resamples + 1) for a perfect order, and null_auc is the mean of
+    the redrawn AUCs.
 
     Raises:
         ValueError: for shared pools without `null`, a `null` that is empty or of another attack, of
-            other targets or samples, targets of which some have their complementary model and
-            others do not, and a sample set where no target contains, or lacks, any sample.
+            other targets or samples, targets of which only some have their complementary model, and
+            where no sample is in one target and out of another.
 
-    Caveat: tests of samples share their targets, and Benjamini-Hochberg assumes that they do not
-    depend on each other negatively; where nothing is significant the order is a ranking only.
+    Caveat: samples share their targets, and Benjamini-Hochberg assumes that their tests are not
+    negatively dependent. Where nothing is significant, the order is only a ranking.
     """
     paired = _paired(scores)
     value = _both_or_none(scores) if paired else scores.value
@@ -124,8 +124,8 @@ def vulnerability(
 
 
 class Tested(NamedTuple):
-    """A permutation test of the samples that can be tested: `p` and the `smallest` p that a perfect
-    order would reach, by which `method`, and what would lower its floor (`more`).
+    """A permutation test of the samples that can be tested: `p`, the `smallest` p, which a perfect
+    order has, the `method`, and what would lower the smallest p (`more`).
     """
 
     p: np.ndarray
@@ -142,8 +142,8 @@ def null_scores(
     seed: int = 0,
     targets: Sequence[int] | None = None,
 ) -> Iterator[Scores]:
-    """Scores of an attack on the real signals under masks redrawn from their design: what chance
-    and the design make of them.
+    """Scores of an attack on the real signals under masks redrawn from their design, which show the
+    effect of chance and of the design.
 
     Parameters:
         attack: a name of `attacks.ATTACKS`, or a function like those.
@@ -161,7 +161,7 @@ def null_scores(
 
 
 def _disjoint(info: dict) -> bool:
-    """Whether scores with this info say that targets and references come from disjoint pools."""
+    """Whether this info of scores says that targets and references come from disjoint pools."""
     if "disjoint" in info:
         return info["disjoint"]
     keys = info.get("keys") or {}
@@ -171,7 +171,7 @@ def _disjoint(info: dict) -> bool:
 
 
 def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
-    """(n_resamples, N) AUCs of the samples under redrawn masks; ValueError for what is no null of
+    """(n_resamples, N) AUCs of the samples under redrawn masks; ValueError unless `null` belongs to
     these scores.
     """
     drawn = []
@@ -201,7 +201,7 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
 def _by_redrawing(
     scores: Scores, auc: np.ndarray, drawn: np.ndarray, able: np.ndarray, paired: bool
 ) -> Tested:
-    """By AUCs (n_resamples, N) under redrawn masks."""
+    """The test by AUCs (n_resamples, N) under redrawn masks."""
     masks = len(drawn)
     seen = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
     p = (1 + (drawn >= auc).sum(0)) / (seen + 1)
@@ -221,7 +221,7 @@ def _mean_redrawn(drawn: np.ndarray) -> np.ndarray:
 def in_pairs(member: np.ndarray, numbers: np.ndarray) -> bool:
     """Whether the rows of `member` (M, N) that share a number are two, each the other's complement.
 
-    Samples in all rows, as all but the canaries, are left aside.
+    Samples in all rows (all but the canaries, where there are any) are ignored.
     """
     some = member[:, ~member.all(0)]
     pairs = [some[rows] for rows in rows_of_pairs(numbers)]
@@ -229,9 +229,7 @@ def in_pairs(member: np.ndarray, numbers: np.ndarray) -> bool:
 
 
 def _paired(scores: Scores) -> bool:
-    """Whether every target's complementary model is a target too; some with and some without is a
-    ValueError.
-    """
+    """Whether every target's complementary model is a target too; ValueError if only some are."""
     if len(np.unique(scores.pair)) == len(scores.pair):
         return False
     if in_pairs(scores.member, scores.pair):
@@ -243,7 +241,7 @@ def _paired(scores: Scores) -> bool:
 
 
 def _both_or_none(scores: Scores) -> np.ndarray:
-    """The scores (T, N), NaN for both targets of a pair where one of them has none."""
+    """The scores (T, N), with NaN for both targets of a pair if one of them has no score."""
     value = scores.value.copy()
     for rows in rows_of_pairs(scores.pair):
         value[np.ix_(rows, np.isnan(value[rows]).any(0))] = np.nan
@@ -266,7 +264,7 @@ def _per_sample(
 
 
 def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> Tested:
-    """Each pair's two ranks change sides with probability 1/2, all flips added up."""
+    """The test in pairs: each pair's two ranks are swapped with probability 1/2, in exact form."""
     pairs = rows_of_pairs(scores.pair)
     gain = np.stack(
         [(ranks[rows] * np.where(scores.member[rows], 1, -1)).sum(0) for rows in pairs]
@@ -298,8 +296,8 @@ def _free(
     permutations: int,
     seed: int,
 ) -> Tested:
-    """All choices of t_in of the targets are alike: the exact distribution where it can be added
-    up, else random permutations.
+    """The test without pairs: all choices of t_in targets are equally likely. It is exact where the
+    distribution can be computed, else by random permutations.
     """
     ranks = ranks[:, able]
     member = (member & known)[:, able]
@@ -333,7 +331,7 @@ def _permuted(
     permutations: int,
     seed: int,
 ) -> Tested:
-    """The same by random permutations of the targets (T), for N samples."""
+    """`_free` by random permutations of the T targets, for N samples."""
     hits = np.zeros(len(t_in))
     rng = np.random.default_rng(seed)
     for _ in range(permutations):
@@ -349,8 +347,8 @@ def _permuted(
 
 
 def _resolution(design: str, smallest: np.ndarray, rate: float, more: str) -> str:
-    """What the targets of this design can find after the correction, in a sentence; `more` is what
-    would lower the floor of p.
+    """A sentence on what the targets of this design can find after the correction; `more` is what
+    would lower the smallest p.
     """
     floor = float(smallest.min())
     samples = len(smallest)
