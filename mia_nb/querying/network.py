@@ -1,5 +1,5 @@
-"""The answers of one network to all images, query by query, and what is drawn for them: masks,
-augmentation and noise.
+"""The answers of one network to all images, query by query, and the random draws behind them:
+masks, augmentation and noise.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ from mia_nb.training.plans import DTYPES
 from mia_nb.training.seeds import mix
 from mia_nb.types import Images, Signals
 
-BLOCK = 256  # samples that share a seed, in data order: draws do not depend on the batch size
+# samples that share a seed, in data order, so that draws do not depend on the batch size
+BLOCK = 256
 
 
 class Queried(NamedTuple):
-    """A network as a query asks it."""
+    """A network, and how it is queried."""
 
     run: Callable[[Tensor], Tensor]  # normalised images -> logits, as `forward` gives them
-    model: int  # its row in the pool
+    model: int  # the network's row in the pool
     dtype: torch.dtype  # of the images
     steps: int | None  # time steps of a spiking network
-    options: dict  # of the query
+    settings: dict  # of the query, as `plan.settings_and_kind` gives them
 
 
 def outputs(
-    module: nn.Module, images: Images, model: int, options: dict, dtype: str, batch: int
+    module: nn.Module, images: Images, model: int, settings: dict, dtype: str, batch: int
 ) -> np.ndarray:
     """(Q, N, K) logits of one model."""
-    module = prepare(module.eval(), options["noise"])
-    run = partial(forward, module, dtype, per_step=options.get("per_step"))
-    network = Queried(run, model, DTYPES[dtype], timesteps(module), options)
+    module = prepare(module.eval(), settings["noise"])
+    run = partial(forward, module, dtype, per_step=settings.get("per_step"))
+    network = Queried(run, model, DTYPES[dtype], timesteps(module), settings)
     if any(block.solver["method"] in BACKENDS for _, block in neural_de.flow_blocks(module)):
         batch = BLOCK  # these solvers choose steps or noise for a batch as a whole
-    output = options.get("output")
+    output = settings.get("output")
     if output is None:
         return _logits(network, images, batch)
     random_logits = None
     if defenses.OUTPUTS[output].random:
-        random_logits = _logits(network, _random_images(images, options["seed"]), batch)
+        random_logits = _logits(network, _random_images(images, settings["seed"]), batch)
     return defenses.change_output(
-        output, _logits(network, images, batch), random_logits, **options["output_args"]
+        output, _logits(network, images, batch), random_logits, **settings["output_args"]
     )
 
 
 def _logits(network: Queried, images: Images, batch: int) -> np.ndarray:
     """(Q, N, K) answers to these images, query by query."""
-    queries = network.options["queries"]
+    queries = network.settings["queries"]
     all_logits = None
     for q in range(queries):
         query = partial(_logits_of_query, network, images, q)
@@ -66,13 +67,13 @@ def _logits(network: Queried, images: Images, batch: int) -> np.ndarray:
         if all_logits is None:
             all_logits = logits.new_empty(queries, *logits.shape)
         all_logits[q] = logits
-    if network.options.get("per_step"):  # one query, whose time steps take the place of the queries
+    if network.settings.get("per_step"):  # one query, whose time steps stand in the queries' place
         all_logits = all_logits[0]
-    return all_logits.cpu().numpy()  # the only step that waits for a GPU
+    return all_logits.cpu().numpy()  # only here does the CPU wait for a GPU
 
 
 def _random_images(images: Images, seed: int) -> Images:
-    """The same number of images, their pixels drawn uniformly."""
+    """As many images, with pixels drawn uniformly."""
     generator = torch.Generator().manual_seed(mix(seed, "random images"))
     x = torch.randint(0, 256, images.x.shape, generator=generator, dtype=torch.uint8)
     return images._replace(x=x.to(images.x.device))
@@ -85,7 +86,7 @@ def activity_names(module: snn.SNN) -> list[str]:
 
 
 def layer_activity(
-    module: snn.SNN, images: Images, options: dict, dtype: str, batch: int
+    module: snn.SNN, images: Images, settings: dict, dtype: str, batch: int
 ) -> np.ndarray:
     """(1, N, F) float32: the margins of the network's answers after each step but the last, and
     the activity of its layers.
@@ -101,15 +102,15 @@ def layer_activity(
             layers.append(layer)
     logits = torch.cat(answers, 1).cpu().numpy()
     labels = images.y.cpu().numpy()
-    signals = Signals.from_logits(logits[None], labels, temperature=options["temperature"])
+    signals = Signals.from_logits(logits[None], labels, temperature=settings["temperature"])
     early_margins = signals.margin[0, :-1].T  # the last answer is the plain query's
     columns = [early_margins, torch.cat(layers).cpu()]
     return np.concatenate(columns, axis=1).astype(np.float32)[None]
 
 
 def prepare(module: nn.Module, noise: bool | None) -> nn.Module:
-    """The network with its noise switched on (True) or off (False). With None dropout layers are
-    off, and SDE blocks are as they were built.
+    """The network with its noise switched on (True) or off (False); with None dropout layers are
+    off, and SDE blocks stay as they were built.
     """
     for layer in module.modules():
         if isinstance(layer, DROPOUT):
@@ -118,7 +119,7 @@ def prepare(module: nn.Module, noise: bool | None) -> nn.Module:
 
 
 def forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = None) -> Tensor:
-    """Logits (B, K), or (T, B, K) with per_step, of images, or of events (T, B, C, H, W)."""
+    """Logits (B, K), or (T, B, K) with per_step, of images or of events (T, B, C, H, W)."""
     if x.ndim == 5 and getattr(module, "time_axis", 0) == 1:
         x = x.transpose(0, 1)
     with (
@@ -134,30 +135,30 @@ def forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = Non
 
 
 def _logits_of_query(network: Queried, images: Images, q: int, batch: int) -> Tensor:
-    """(N, K) logits of query q in float64, (T, N, K) per step, on the device of the images.
+    """(N, K) logits of query q in float64, or (T, N, K) per step, on the device of the images.
 
-    Draws are made for whole blocks of images. A spiking network gets smaller parts of them, which
-    with their time steps make up `batch` rows. Nothing here waits for a GPU.
+    Random numbers are drawn for whole blocks of images. A spiking network gets fewer images at a
+    time, so that images times time steps make up `batch` rows. Nothing here waits for a GPU.
     """
-    options = network.options
+    settings = network.settings
     logits = []
     samples = len(images.y)
     part = max(1, batch // (network.steps or 1))
-    mask_steps = network.steps if options.get("mask_scope") == "step" else None
+    mask_steps = network.steps if settings.get("mask_scope") == "step" else None
     for start in range(0, samples, batch):
         stop = min(start + batch, samples)
         x = images.x[start:stop]
         blocks = range(start // BLOCK, math.ceil(stop / BLOCK))
         sizes = [min(BLOCK, samples - block * BLOCK) for block in blocks]
-        seeds = [(options["seed"], q, block) for block in blocks]
-        if options["augment"] and q > 0:
-            x = _augmented(x, options["augment"], sizes, seeds)
+        seeds = [(settings["seed"], q, block) for block in blocks]
+        if settings["augment"] and q > 0:
+            x = _augmented(x, settings["augment"], sizes, seeds)
         x = data.normalise(x, images.mean, images.std, network.dtype)
-        if options["input_dropout"]:
-            p = options["input_dropout"]
+        if settings["input_dropout"]:
+            p = settings["input_dropout"]
             x = x * _masks(x, p, sizes, seeds, mask_steps, images.frames)
-        if options["noise"]:
-            seeds = [(options["seed"], network.model, q, block) for block in blocks]
+        if settings["noise"]:
+            seeds = [(settings["seed"], network.model, q, block) for block in blocks]
             logits.append(noisy(network.run, x, sizes, seeds))
         else:
             logits += [network.run(rows) for rows in x.split(part, -4)]
@@ -179,9 +180,7 @@ def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Ten
 
 
 def _cat_to_device(parts: list[Tensor], axis: int, x: Tensor) -> Tensor:
-    """Tensors drawn on the CPU, joined along an axis and copied to the device of x without
-    waiting.
-    """
+    """Tensors drawn on the CPU, joined along an axis; copied to the device of x without waiting."""
     joined = torch.cat(parts, axis)
     if x.is_cuda:
         joined = joined.pin_memory()
@@ -196,11 +195,11 @@ def _masks(
     steps: int | None = None,
     frames: int = 1,
 ) -> Tensor:
-    """Dropout masks 1[u > p] for images x (B, C, H, W), drawn on the CPU whatever the device.
+    """Dropout masks 1[u > p] for images x (B, C, H, W), drawn on the CPU for every device.
 
     With `steps` there is a mask for each time step, (steps, B, C, H, W). Frames of events are time
-    steps already: their masks are (B, frames * C, H, W), one for all frames without `steps`, and
-    one for each with them.
+    steps already: their masks are (B, frames * C, H, W), the same for all frames without `steps`,
+    and another for each frame with them.
     """
     channels = x.shape[1] // frames
     parts = []
@@ -221,7 +220,7 @@ def noisy(
     """Logits of images whose noise is seeded block by block.
 
     SDE blocks draw from a generator for each block of images. All other noise comes from torch's
-    global generator, and then x is a single block; `signals._query_models` restores that generator.
+    global generator, which the caller restores, and then x is a single block.
     """
     numbers = [mix(*words, "noise") for words in seeds]
     torch.manual_seed(numbers[0])

@@ -1,5 +1,5 @@
-"""What a query comes to: the settings that determine the outputs of a pool. A query that does not
-fit the pool is refused.
+"""The settings of a query, which determine the outputs of a pool. A query that does not fit the
+pool is refused.
 """
 
 from __future__ import annotations
@@ -30,49 +30,50 @@ def check_size(pool: Pool, images: Images) -> None:
         )
 
 
-def settings_and_kind(pool: Pool, images: Images, rows: list[int], plan: Query) -> tuple[dict, str]:
+def settings_and_kind(
+    pool: Pool, images: Images, rows: list[int], query: Query
+) -> tuple[dict, str]:
     """(the settings that determine the outputs, the kind of the queries); ValueError for a query
     that does not fit this pool.
     """
-    per_step = plan.per_step
-    output_args = plan.output_args
-    if plan.output is not None or output_args:
-        output_args = defenses.output_arguments(plan.output, output_args, len(images.classes))
-    noise = plan.noise
+    per_step = query.per_step
+    output_args = query.output_args
+    if query.output is not None or output_args:
+        output_args = defenses.output_arguments(query.output, output_args, len(images.classes))
+    noise = query.noise
     if noise is None and pool.recipe.model in FLOWS:
         noise = neural_de.is_noisy(build(pool.recipe, pool.images(), 0)) or None
-    # an SDE's noise goes along with what is done to the image; dropout layers' noise is a query
-    # of its own
-    changed = plan.input_dropout or plan.augment
-    goes_along = changed and noise_of_blocks_alone(pool)
-    query_kind = _query_kind(plan, None if goes_along else noise)
-    if plan.mask_scope != "query" or per_step:
-        _check_steps(pool, rows[0], plan)
-    if plan.activity:
-        _check_activity(pool, rows[0], plan, query_kind)
+    # an SDE's noise may come on top of masks and augmentation; noise of dropout layers may not
+    changed = query.input_dropout or query.augment
+    on_top = changed and noise_of_blocks_alone(pool)
+    query_kind = _query_kind(query, None if on_top else noise)
+    if query.mask_scope != "query" or per_step:
+        _check_steps(pool, rows[0], query)
+    if query.activity:
+        _check_activity(pool, rows[0], query, query_kind)
     augment = pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"
     settings = {
-        "queries": plan.queries,
-        "input_dropout": plan.input_dropout,
-        "augment": plan.augment and augment,
+        "queries": query.queries,
+        "input_dropout": query.input_dropout,
+        "augment": query.augment and augment,
         "noise": noise,
-        "temperature": plan.temperature,
-        "seed": plan.seed if query_kind not in ("plain", "steps") else 0,
+        "temperature": query.temperature,
+        "seed": query.seed if query_kind not in ("plain", "steps") else 0,
         "models": rows,
         **_options_in_key(
             per_step="cumulative" if per_step is True else per_step,
-            mask_scope=plan.mask_scope if plan.input_dropout else "query",
-            activity=plan.activity,
-            limit=plan.limit,
+            mask_scope=query.mask_scope if query.input_dropout else "query",
+            activity=query.activity,
+            limit=query.limit,
             epoch=pool.epoch,
-            output=plan.output,
+            output=query.output,
             output_args=output_args,
         ),
     }
     return settings, query_kind
 
 
-def _check_steps(pool: Pool, model: int, plan: Query) -> None:
+def _check_steps(pool: Pool, model: int, query: Query) -> None:
     """Refuse queries about time steps to a model that has none."""
     module = pool.model(model)
     encode = getattr(module, "encode", "constant")
@@ -82,14 +83,14 @@ def _check_steps(pool: Pool, model: int, plan: Query) -> None:
             f" {pool.recipe.model} has one output per image: use mask_scope='query',"
             " per_step=False"
         )
-    if plan.mask_scope == "step" and encode != "constant":
+    if query.mask_scope == "step" and encode != "constant":
         raise ValueError(
             f"mask_scope='step' masks what enters at each step, and encode={encode!r} makes that"
             " from one image: use mask_scope='query'"
         )
 
 
-def _check_activity(pool: Pool, model: int, plan: Query, query_kind: str) -> None:
+def _check_activity(pool: Pool, model: int, query: Query, query_kind: str) -> None:
     """Refuse activity=True for networks that do not spike or spike at random, and for queries that
     are not plain.
     """
@@ -99,17 +100,17 @@ def _check_activity(pool: Pool, model: int, plan: Query, query_kind: str) -> Non
             "activity=True looks at the layers of a spiking network (models.snn.SNN) that does the"
             f" same at every call; {pool.recipe.model} is none: use activity=False"
         )
-    if query_kind != "plain" or plan.output is not None:
+    if query_kind != "plain" or query.output is not None:
         raise ValueError(
-            f"activity=True with {plan.output or query_kind}: who measures the device sees one"
+            f"activity=True with {query.output or query_kind}: who measures the device sees one"
             " plain query; leave the other option out"
         )
 
 
 def _options_in_key(**options: Any) -> dict:
-    """The options that are set, to be added to the settings in the key of the stored signals.
+    """The options that are not at their default, which enter the key of the stored signals.
 
-    Those left at their default are not added, so that adding an option to `Query` changes no key.
+    The others are left out, so that a new option of `Query` changes no key.
     """
     return {
         name: value
@@ -118,28 +119,28 @@ def _options_in_key(**options: Any) -> dict:
     }
 
 
-def _query_kind(plan: Query, noise: bool | None) -> str:
+def _query_kind(query: Query, noise: bool | None) -> str:
     """What makes the queries of one image differ, a word of types.QUERY_KINDS; ValueError for
-    several sources at once, and for several queries that would all be the same.
+    several sources at once, and for several queries that would all be alike.
     """
     on = []
-    if plan.input_dropout > 0:
+    if query.input_dropout > 0:
         on.append("dropout")
-    if plan.augment:
+    if query.augment:
         on.append("augment")
     if noise is True:
         on.append("noise")
-    if plan.per_step:
+    if query.per_step:
         on.append("steps")
-    queries = plan.queries
-    if plan.per_step and (queries > 1 or len(on) > 1):
+    queries = query.queries
+    if query.per_step and (queries > 1 or len(on) > 1):
         raise ValueError(
             f"per_step with queries={queries} and {' and '.join(on[:-1]) or 'nothing random'}: the"
             " query axis holds the time steps then; take one plain query"
         )
     if len(on) > 1:
         raise ValueError(f"{' and '.join(on)} at once: take one source of randomness at a time")
-    if plan.augment and queries == 1:
+    if query.augment and queries == 1:
         raise ValueError(
             "augment=True with queries=1 shows the plain image only: take more queries, or"
             " augment=False"
@@ -155,8 +156,8 @@ def _query_kind(plan: Query, noise: bool | None) -> str:
 
 
 def noise_of_blocks_alone(pool: Pool) -> bool:
-    """Whether only SDE blocks are noisy in the pool's models. Each block of images can then have a
-    generator of its own; dropout layers draw from the global one.
+    """Whether only SDE blocks are noisy in the pool's models. Each block of images can then have
+    its own generator; dropout layers draw from the global one.
     """
     return pool.recipe.model in FLOWS and is_built_in(pool) and pool.recipe.defense != "dropout"
 

@@ -1,5 +1,5 @@
 """Signals of a pool's models on images: every model is queried about every image, and its answers
-are kept in the store beside the pool.
+are stored beside the pool.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import os
 import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
 from mia_nb.types import Images, Query, Signals
 
-VALUES = 2**17  # pixels queried together: small operations mostly wait for each other
+VALUES = 2**17  # pixels in one forward pass: threads of smaller ones mostly wait for each other
 
 
 @checked
@@ -50,82 +51,81 @@ def query(
     """Signals of a pool's models on images, kept in the store beside the pool.
 
     Parameters:
-        pool: a trained pool; one `at` an earlier epoch is queried as it was then.
+        pool: a trained pool; one `at` an earlier epoch is queried with the weights of that epoch.
         images: the pool's own, or others of the same kind.
-        models: rows of the pool that are queried; None: all.
-        batch: images in one forward pass; None: as many as pay.
-        device: None: the best there is.
-        progress: whether a bar is shown.
-        force: whether stored signals are made anew.
+        models: row numbers of the models that are queried; None: all.
+        batch: images in one forward pass; None: chosen by the size of the images.
+        device: None: a GPU if there is one.
+        progress: whether to show a bar.
+        force: whether to query again where signals are stored.
         options: fields of `types.Query`: queries, input_dropout, mask_scope, augment, noise,
             per_step, temperature, activity, output, output_args, limit, seed.
 
     Options:
-        input_dropout p: x_q = x * 1[u > p] per element, after normalisation, unscaled, the same
-            masks for all models (Guan et al. 2025, Algorithm 1).
-        mask_scope="step": spiking networks only, other inputs are dropped at every time step, as in
-            the public code of Guan et al., which takes more than one submitted image ("query": one
-            mask, held over time).
-        augment: query 0 is the plain image, the others follow the recipe's augmentation, or
-            crop+flip where it has none, the same draws for all models.
-        noise: None as built; True switches the noise of SDE blocks and dropout layers on, with
-            fresh draws per (seed, model, query, block of samples), False off. An SDE built with
-            noise at inference is queried with it. Input encoded by random spikes is never off.
-        per_step=True (or "cumulative"): spiking networks only, the Q axis holds the time steps,
-            entry t the output after the first t, the last the plain query's; "instant": step t
-            alone. That is a stronger attacker, to whom the service gives its output step by step.
-            Spikes on a few images are kept beside it.
-        activity: spiking networks only, of one plain query: the signals also hold what the layers
-            did meanwhile (`models.recording.activity`) and the answers after each time step. That
-            is what somebody sees who measures the device on which the network runs.
+        input_dropout p: x_q = x * 1[u > p] per element, after normalisation and without rescaling;
+            all models get the same masks (Guan et al. 2025, Algorithm 1).
+        mask_scope: "query": one mask is held over time. "step", for spiking networks only: every
+            time step has its own mask, as in the public code of Guan et al.; the attacker then
+            submits more than one image.
+        augment: query 0 is the plain image; the others follow the recipe's augmentation, or
+            crop+flip if it has none. All models get the same draws.
+        noise: True switches the noise of SDE blocks and dropout layers on, with fresh draws per
+            (seed, model, query, block of samples); False switches it off; None leaves it as built.
+            An SDE built with noise at inference is queried with it. Random spikes that encode the
+            input are never switched off.
+        per_step: for spiking networks only. With True (or "cumulative") the Q axis holds the time
+            steps: entry t is the output after the first t steps, the last is the plain query's.
+            "instant": entry t is the output of step t alone. This attacker is stronger: the service
+            must give its output step by step. Spikes on a few images are stored too.
+        activity: for spiking networks and one plain query only. The signals also hold the activity
+            of the layers (`models.recording.activity`) and the answers after each time step, which
+            an attacker sees who measures the device that runs the network.
         output: a defense of `defenses.OUTPUTS` between attacker and models.
-        limit: only so many of the audited images, a fixed random choice, and as many of the
-            population; never those that only a training defense saw (`pool.held_out`).
+        limit: query only this many audited images, a fixed random choice, and as many of the
+            population. Images that only a training defense saw (`pool.held_out`) are never queried.
 
-    queries > 1 needs input_dropout, augment or noise. Signals are written model by model: memory
-    does not grow with them, and a killed query goes on.
+    queries > 1 needs input_dropout, augment or noise. Signals are written model by model, so that
+    memory does not grow with them and a killed query can be resumed.
 
     Returns:
         Signals (M or len(models), Q, N), their arrays read-only.
 
     Raises:
-        ValueError: for outputs that cannot be trusted: wrong width, non-finite, the same for every
-            sample, probabilities instead of logits, dependent on the companions in a batch (train
-            mode left on), random without `noise`, not random with it.
+        ValueError: for outputs that cannot be trusted: of the wrong width, non-finite, the same for
+            every sample, probabilities instead of logits, dependent on the other images of a batch
+            (train mode left on), random without `noise`, not random with it.
 
-    Caveat: membership is the pool's own mask where the images are its own; other images come back
-    with member all False. Example:
+    Caveat: membership is the pool's own mask for its own images; for other images member is False
+    everywhere. Example:
         signals = query(pool, images, queries=16, noise=True)
     """
-    plan = Query(**options)
+    record = Query(**options)
     chosen_device = device_of(device, here=False)
     data.check_images(images)
     check_size(pool, images)
     rows = row_numbers("models", models, len(pool.member)).tolist()
-    settings, query_kind = settings_and_kind(pool, images, rows, plan)
-    # The key includes the weights: trained again by another strategy, a pool has other weights
-    # under the same pool key. It leaves out the machine, since outputs differ by rounding only.
+    settings, query_kind = settings_and_kind(pool, images, rows, record)
+    # The key includes the weights: a pool that is trained again by another strategy has the same
+    # pool key, but other weights. The machine is not in the key: it changes rounding only.
     key_settings = {"pool": pool.key, **settings}
     files = pool.folder.files()
     weights = [files.get(pool.weights_name(m), "") for m in rows]
     key = store.content_key(key_settings, images.digest, *weights)
     folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
     batch_size = _batch_size(pool, images, settings["noise"], batch, chosen_device)
-    run = partial(
+
+    query_models = partial(
         _query_models, pool, images, settings, query_kind, chosen_device, batch_size, progress
     )
-    signals = None if force else _load_stored(folder, progress)
-    if signals is None:  # reading needs no lock
-        with pool.folder.lock(f"signals-{key[:12]}"):
-            # another process may have made them meanwhile
-            signals = None if force else _load_stored(folder, progress)
-            if signals is None:
-                store.open_folder(
-                    folder.path.parent, "signals", pool.folder.name, key, key_settings
-                )
-                if force:
-                    store.drop_partial(folder)
-                signals = _query_and_load(folder, run)
+
+    def make() -> Signals:
+        store.open_folder(folder.path.parent, "signals", pool.folder.name, key, key_settings)
+        if force:
+            store.drop_partial(folder)
+        return _query_and_load(folder, query_models)
+
+    lock = pool.folder.lock(f"signals-{key[:12]}")
+    signals = _stored_or_made(folder, lock, make, force, progress)
     _write_raster(folder, pool, images, signals, chosen_device)
     return signals
 
@@ -133,11 +133,11 @@ def query(
 def _batch_size(
     pool: Pool, images: Images, noise: bool | None, batch: int | None, device: torch.device
 ) -> int:
-    """Number of images in one forward pass, in whole blocks: `batch`, or at least 512 (on a GPU
-    2,048), more where images are tiny.
+    """Number of images in one forward pass, a multiple of BLOCK: about `batch`, or with None at
+    least 512 (on a GPU 2,048), more where images are tiny.
 
-    With noise `batch` is ignored. Noise of the global generator, which takes one seed, allows one
-    block at a time.
+    With noise `batch` is ignored. Noise from the global generator, which has one seed, allows only
+    one block at a time.
     """
     least = 1 if device.type == "cpu" else 8
     most = max(VALUES // images.x[0].numel() // BLOCK, least) * BLOCK
@@ -148,24 +148,43 @@ def _batch_size(
     return max(batch // BLOCK, 1) * BLOCK
 
 
-def _query_and_load(folder: store.Folder, run: Callable[[store.Folder], None]) -> Signals:
-    """Signals that `run` writes into the folder.
+def _stored_or_made(
+    folder: store.Folder,
+    lock: AbstractContextManager,
+    make: Callable[[], Signals],
+    force: bool,
+    progress: bool,
+) -> Signals:
+    """Stored signals; if there are none, or with `force`, those that `make` stores under the lock.
+    Reading needs no lock.
+    """
+    signals = None if force else _load_stored(folder, progress)
+    if signals is not None:
+        return signals
+    with lock:
+        # another process may have stored them while this one waited
+        signals = None if force else _load_stored(folder, progress)
+        return make() if signals is None else signals
+
+
+def _query_and_load(folder: store.Folder, query_models: Callable[[store.Folder], None]) -> Signals:
+    """Signals that `query_models` writes into the folder.
 
     If a model is refused, the folder is deleted: the query would be refused again.
     """
     try:
         with folder.lock("query"):  # so that `mia-nb clean` leaves the folder alone
-            run(folder)
+            query_models(folder)
             return store.load_signals(folder)
     except ValueError as error:
-        # a damaged file of the pool says nothing against the models that were queried
+        # damage to a file of the pool is no reason to delete what was queried
         if not isinstance(error, store.Corrupt) and not store.has_signals(folder):
             folder.delete()
         raise
 
 
 def _load_stored(folder: store.Folder, progress: bool) -> Signals | None:
-    """Signals of an earlier query, announced in one line; None if any are missing or altered."""
+    """Signals of an earlier query, announced in one line; None if they are missing or altered."""
     try:
         signals = store.load_signals(folder)
     except store.Corrupt:
@@ -179,19 +198,19 @@ def _load_stored(folder: store.Folder, progress: bool) -> Signals | None:
 def _write_raster(
     folder: store.Folder, pool: Pool, images: Images, signals: Signals, device: torch.device
 ) -> None:
-    """Write raster.npz, which shows the first model at work on a few audited images, beside the
-    signals of a query step by step. Models that cannot be recorded get no such file.
+    """Beside signals per time step, write raster.npz: the spikes of the first model on a few
+    audited images. Models that cannot be recorded get no such file.
     """
     if signals.query_kind != "steps" or folder.intact("raster.npz"):
         return
     samples = store.load_samples(folder)
-    if samples is not None and not len(samples):  # not images of the pool
+    if samples is not None and not len(samples):  # these are not the pool's images
         return
     columns = recording.evenly_spaced_images(np.flatnonzero(~signals.population))
     numbers = torch.from_numpy(columns if samples is None else samples[columns])
     pixels = images.x[numbers.to(images.x.device)].to(device)
     x = data.normalise(pixels, images.mean, images.std, DTYPES[pool.recipe.dtype])
-    # the signals are stored already: a query does not fail for want of a picture
+    # the signals are stored already: a query does not fail for lack of a picture
     with contextlib.suppress(store.Corrupt, store.ReadOnly, OSError):
         module = pool.model(signals.info["models"][0]).to(device)
         recorded = recording.record_images(module, x, columns)
@@ -202,7 +221,7 @@ def _write_raster(
 def _query_models(
     pool: Pool,
     images: Images,
-    options: dict,
+    settings: dict,
     query_kind: str,
     device: torch.device,
     batch: int,
@@ -211,19 +230,49 @@ def _query_models(
 ) -> None:
     """Write the signals of these models, and which of the pool's images they are about.
 
-    Models are written one by one: no more of them than are queried side by side are in memory.
+    Models are written one by one: memory holds only those that are queried side by side.
     """
-    rows = options["models"]
-    images, member, population, chosen = _queried_images(pool, images, options.get("limit"))
+    rows = settings["models"]
+    queried = _queried_images(pool, images, settings.get("limit"))
+    images = queried.images
     device_of(device)  # refuses a GPU that is not there
     on_device = images._replace(x=images.x.to(device), y=images.y.to(device))
     left = [m for m in rows if store.read_partial(folder, m) is None]
-    networks = _networks(pool, rows[0], options["noise"], len(left), device)
+    networks = _networks(pool, rows[0], settings["noise"], len(left), device)
     info = {"draws": query_kind, "pool": pool.key, **_describe_network(pool, networks[0])}
-    info |= {"dataset": images.name, **options}
-    if options.get("activity"):
+    info |= {"dataset": images.name, **settings}
+    if settings.get("activity"):
         info["activity"] = activity_names(networks[0])
     labels = images.y.cpu().numpy()
+
+    def signals_of(network: nn.Module, m: int) -> Signals:
+        pool.fill(network, m)
+        return _signals_of_model(network, on_device, labels, m, settings, pool.recipe.dtype, batch)
+
+    with tqdm(
+        desc=f"querying {len(rows)} {pool.recipe.model}",
+        unit="model",
+        disable=not progress or os.environ.get("MIA_NB_MODE") == "batch",
+        total=len(rows),
+        initial=len(rows) - len(left),
+    ) as bar:
+        _write_side_by_side(folder, networks, left, signals_of, device, bar)
+    design = {"labels": labels, "member": queried.member[rows], "population": queried.population}
+    store.join_partial(folder, rows, design, info, queried.samples)
+
+
+def _write_side_by_side(
+    folder: store.Folder,
+    networks: list[nn.Module],
+    rows: list[int],
+    signals_of: Callable[[nn.Module, int], Signals],
+    device: torch.device,
+    bar: tqdm,
+) -> None:
+    """Write signals_of(network, row) for each of these rows, in a thread for each network.
+
+    Torch's number of threads and its generators are left as they were.
+    """
     idle: queue.SimpleQueue[nn.Module] = queue.SimpleQueue()
     for network in networks:
         idle.put(network)
@@ -231,10 +280,7 @@ def _query_models(
     def query_model(m: int) -> None:
         network = idle.get()
         try:
-            pool.fill(network, m)
-            signals = _signals_of_model(
-                network, on_device, labels, m, options, pool.recipe.dtype, batch
-            )
+            signals = signals_of(network, m)
         finally:
             idle.put(network)
         store.write_partial(folder, m, signals)
@@ -244,21 +290,12 @@ def _query_models(
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         ThreadPoolExecutor(len(networks)) as executor,
     ):
-        bar = tqdm(
-            executor.map(query_model, left),
-            desc=f"querying {len(rows)} {pool.recipe.model}",
-            unit="model",
-            disable=not progress or os.environ.get("MIA_NB_MODE") == "batch",
-            total=len(rows),
-            initial=len(rows) - len(left),
-        )
         try:
-            list(bar)
+            for _ in executor.map(query_model, rows):
+                bar.update()
         except BaseException:  # the first model refused, or an interrupt: the others can wait
             executor.shutdown(cancel_futures=True)
             raise
-    design = {"labels": labels, "member": member[rows], "population": population}
-    store.join_partial(folder, rows, design, info, chosen)
 
 
 def _networks(
@@ -271,10 +308,10 @@ def _networks(
 
     Parameters:
         pool: the pool that is queried.
-        row: the model whose weights the networks get.
-        noise: of the query. Dropout and the noise of models from elsewhere draw from the one global
+        row: the row whose weights the networks get.
+        noise: the query's. Dropout layers and models from elsewhere draw from the one global
             generator, so that such models are queried one after another.
-        models: number of models to be queried.
+        models: number of models that are queried.
         device: where the networks are put.
     """
     side_by_side = 1
@@ -295,47 +332,51 @@ def _signals_of_model(
     images: Images,
     labels: np.ndarray,
     model: int,
-    options: dict,
+    settings: dict,
     dtype: str,
     batch: int,
 ) -> Signals:
-    """Signals of one model, with what its layers did where that is asked for; its outputs are
-    checked first.
+    """Signals of one model, if asked for with the activity of its layers. Its outputs are checked
+    first.
 
     Parameters:
         module: the network, with the model's weights.
-        images: the images shown, on the network's device.
+        images: the queried images, on the network's device.
         labels: (N,) their labels on the CPU, so that no model waits for a GPU to copy them.
         model: the row's number.
-        options: of the query.
+        settings: of the query.
         dtype: of the pool.
         batch: images in one forward pass.
     """
     activity = None
     info = {}
     try:
-        check_outputs(module, images, model, dtype, options["noise"])
-        logits = outputs(module, images, model, options, dtype, batch)
-        if options.get("activity"):
-            activity = layer_activity(module, images, options, dtype, batch)
+        check_outputs(module, images, model, dtype, settings["noise"])
+        logits = outputs(module, images, model, settings, dtype, batch)
+        if settings.get("activity"):
+            activity = layer_activity(module, images, settings, dtype, batch)
             info["activity"] = activity_names(module)
     except BlownUp as error:
         raise ValueError(f"model {model}: {error}") from error
     try:
-        signals = Signals.from_logits(logits[None], labels, temperature=options["temperature"])
+        signals = Signals.from_logits(logits[None], labels, temperature=settings["temperature"])
     except ValueError as error:
         raise ValueError(str(error).replace("model 0 gives", f"model {model} gives")) from error
     return replace(signals, activity=activity, info=info)
 
 
-def _queried_images(
-    pool: Pool, images: Images, limit: int | None
-) -> tuple[Images, np.ndarray, np.ndarray, np.ndarray | None]:
-    """(images, member (M, N), population (N,), numbers of these images in the pool's data).
+class QueriedImages(NamedTuple):
+    """The images that the models are queried about."""
 
-    The numbers are None if all images of the pool are queried, and an empty array for images that
-    are not the pool's. With a limit, that many audited images and as many of the population are
-    chosen, the same ones for all queries, in data order. Held-out images are never queried.
+    images: Images
+    member: np.ndarray  # (M, N) bool
+    population: np.ndarray  # (N,) bool
+    samples: np.ndarray | None  # their numbers in the pool's data, as `store.load_samples` says
+
+
+def _queried_images(pool: Pool, images: Images, limit: int | None) -> QueriedImages:
+    """The images that are queried: all but the held-out ones. With a limit, that many audited
+    images and as many of the population are chosen, the same ones for all queries, in data order.
     """
     about_pool = pool.is_about(images)
     if about_pool:
@@ -346,23 +387,23 @@ def _queried_images(
         population = np.zeros(len(images.y), bool)
         held_out = population
         member = np.tile(population, (len(pool.member), 1))
-    chosen = None
+    samples = None
     if limit is not None or held_out.any():
         rng = np.random.default_rng(0)
         parts = [rng.permutation(np.flatnonzero(p))[:limit] for p in (~population, population)]
-        chosen = np.sort(np.concatenate(parts))
-        chosen = chosen[~held_out[chosen]]
-        images = images._replace(x=images.x[chosen], y=images.y[chosen])
-        member = member[:, chosen]
-        population = population[chosen]
+        samples = np.sort(np.concatenate(parts))
+        samples = samples[~held_out[samples]]
+        images = images._replace(x=images.x[samples], y=images.y[samples])
+        member = member[:, samples]
+        population = population[samples]
     if not about_pool:
-        chosen = np.zeros(0, int)
-    return images, member, population, chosen
+        samples = np.zeros(0, int)  # these images have no numbers in the pool's data
+    return QueriedImages(images, member, population, samples)
 
 
 def _describe_network(pool: Pool, module: nn.Module) -> dict:
-    """Entries of `Signals.info` that say which network was queried; of spiking networks also the
-    number of time steps and the readout.
+    """The entries of `Signals.info` that say which network was queried; for spiking networks also
+    the number of time steps and the readout.
     """
     recipe = pool.recipe
     steps = timesteps(module)
