@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Images(NamedTuple):
     """Labelled images as one uint8 tensor, with their normalisation.
 
-    A sample of an event camera is T frames of event counts, one after the other along the channels.
+    A sample of an event camera is T frames of event counts, concatenated along the channels.
     """
 
     x: Tensor  # (N, T * C, H, W) uint8
@@ -32,7 +32,7 @@ class Images(NamedTuple):
 
     @property
     def channels(self) -> int:
-        """C, the channels of an image, or of one frame of events."""
+        """C, the channels of an image or of one frame of events."""
         return self.x.shape[1] // self.frames
 
     def __repr__(self) -> str:
@@ -66,11 +66,11 @@ class Images(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """sha256 (hex) of x, y, canaries, number of classes, normalisation and, if there are
-        several, the number of frames.
+        """sha256 (hex) of x, y, canaries, number of classes, normalisation and, if it is above 1,
+        the number of frames.
 
-        Results are stored under it. It is computed anew at each use, at about a gigabyte a second,
-        since the tensors may have been changed.
+        Results are stored under it. It is computed at each use, at about a gigabyte a second, since
+        the tensors may have changed.
         """
         x, y = (values.detach().cpu().contiguous().numpy() for values in (self.x, self.y))
         scale = [[float(value) for value in values] for values in (self.mean, self.std)]

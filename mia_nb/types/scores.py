@@ -1,4 +1,4 @@
-"""What an attack says of every target and sample."""
+"""The scores that an attack gives every target and sample."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Scores:
 
     Fields:
         value: (targets, audited samples) float64; population samples are left out.
-        member: (targets, audited samples) bool, what is true.
+        member: (targets, audited samples) bool, the true membership.
         targets: (targets,) row numbers in the target pool.
         pair: (targets,) the bootstrap's unit: a target and its complementary model share a number.
-        accuracy: (targets, 2) of each target on its members, on its non-members.
-        loss: (targets, 2) mean loss on members, on non-members, in nats.
-        info: attack, options, k references a side, queries, query_kind, combine, keys, flags.
+        accuracy: (targets, 2) of each target on its members and on its non-members.
+        loss: (targets, 2) mean loss in nats on members and on non-members.
+        info: attack, options, k references per side, queries, query_kind, combine, keys, flags.
 
     Raises ValueError for shapes that differ and a `member` that is not boolean.
     """

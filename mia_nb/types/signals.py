@@ -1,8 +1,8 @@
-"""What an attacker measures of models."""
+"""What an attacker measures about models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,12 +21,13 @@ from mia_nb.checks import (
 QUERY_KINDS = ("plain", "dropout", "augment", "noise", "steps", "releases")
 TOP = 10  # sorted log-probabilities kept per sample for the shadow classifier
 CUBES = ("margin", "entropy", "modified_entropy", "correct")  # (M, Q, N)
+ENTROPIES = ("entropy", "modified_entropy")
 PER_MODEL = (*CUBES, "member", "top_log_p")
 
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """All that an attacker measures of M models, queried Q times about N samples of K classes.
+    """What an attacker measures about M models, queried Q times about N samples of K classes.
 
     Fields:
         margin: (M, Q, N) float64, phi = z_y - logsumexp of the other logits = log p_y - log(1 -
@@ -35,18 +36,19 @@ class Signals:
         member: (M, N) bool, True where the sample was in the model's training set; None: hidden
             from the attacker.
         population: (N,) bool, samples set aside before training, which no model saw.
-        query_kind: what the queries are, a word of `types.QUERY_KINDS`.
+        query_kind: what distinguishes the queries, a word of `types.QUERY_KINDS`.
         entropy: (M, Q, N), at least 0, small where the model is confident.
-        modified_entropy: (M, Q, N), as entropy, but large where it is confident and wrong.
+        modified_entropy: (M, Q, N), as entropy, but large where the model is confident and wrong.
         correct: (M, Q, N) bool.
-        top_log_p: (M, N, 10 or fewer) float32, the largest log-probabilities, sorted, query mean.
-        activity: (M, N, F) float32, what spiking networks did besides answering, which
-            info["activity"] names; None where nobody looked.
+        top_log_p: (M, N, 10 or fewer) float32, the largest log-probabilities, averaged over the
+            queries and sorted.
+        activity: (M, N, F) float32, the activity of a spiking network's layers; info["activity"]
+            names the columns. None where it was not recorded.
         info: how the models were queried; entries of `query`'s options and of the pool.
 
     Raises ValueError for arrays whose shapes do not fit together, and for margins that are not
-    finite. Arrays from the store are read-only and lie on the disk until they are used. Source:
-    attacks use only these; Carlini et al. 2022 (margin), Song & Mittal 2021 (modified entropy).
+    finite. Arrays from the store are read-only and stay on the disk until they are used. Attacks
+    use only these. Source: Carlini et al. 2022 (margin), Song & Mittal 2021 (modified entropy).
     """
 
     margin: np.ndarray
@@ -89,34 +91,37 @@ class Signals:
     def check_complete(self) -> None:
         """ValueError where a number is missing (NaN), or a margin is infinite.
 
-        An attack would take a missing number for a sample without a reference, or sort it among the
-        others. Entropies may be missing as a whole (all NaN).
+        An attack would read a missing number as a sample without a reference, or sort it among the
+        others. Entropies may be missing altogether (all NaN).
         """
-        entropies = ("entropy", "modified_entropy")
-        for name in ("margin", *entropies, "top_log_p", "activity"):
-            array = getattr(self, name)
-            # `attacks.reading.Rows` are rows of arrays that were checked
-            if not isinstance(array, np.ndarray) or not array.size:
-                continue
-            # read-only arrays are the store's and were checked when they were written; of them only
-            # margins are checked again, which every attack reads anyway
-            if name != "margin" and not array.flags.writeable:
-                continue
+        for name, array in self._checked_arrays():
             is_missing = np.isnan if name != "margin" else _is_not_finite
             # row by row: arrays on the disk may not fit into memory
             counts = [int(is_missing(row).sum()) for row in array]
             missing = sum(counts)
-            if not missing or (missing == array.size and name in entropies):
+            if not missing or (missing == array.size and name in ENTROPIES):
                 continue
             model = next(m for m, count in enumerate(counts) if count)
             where = np.argwhere(is_missing(array[model]))[0]
-            # the last axis is that of samples, but not in arrays without queries
+            # samples are the last axis of (M, Q, N), and the second of arrays without queries
             sample = where[0] if name in ("top_log_p", "activity") else where[-1]
             raise ValueError(
                 f"{name} of model {model} is {array[(model, *where)]} for sample {sample}, the"
                 f" first of {missing:,} missing among {array.size:,} values: wanted finite numbers;"
                 " query again, or leave these models or samples out"
             )
+
+    def _checked_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(name, array) of the fields in which missing numbers are looked for."""
+        for name in ("margin", *ENTROPIES, "top_log_p", "activity"):
+            array = getattr(self, name)
+            # `attacks.reading.Rows` are rows of arrays that were checked
+            if not isinstance(array, np.ndarray) or not array.size:
+                continue
+            # read-only arrays are the store's and were checked when they were written; of them only
+            # margins are checked again, since every attack reads those anyway
+            if name == "margin" or array.flags.writeable:
+                yield name, array
 
     def __repr__(self) -> str:
         models, queries, samples = self.shape
@@ -149,7 +154,7 @@ class Signals:
                 along each axis; None keeps all.
 
         Returns:
-            Signals; where only slices are picked its arrays are views, else copies.
+            Signals; their arrays are views where only slices are given, else copies.
 
         Raises:
             ValueError: where an axis has no such entries.
@@ -166,7 +171,7 @@ class Signals:
         return replace(self, **cut, member=member, top_log_p=top_log_p, activity=activity)
 
     def hide(self) -> Signals:
-        """The same with membership hidden from the attacker (member = None)."""
+        """The same signals with membership hidden from the attacker (member = None)."""
         return replace(self, member=None)
 
     def reference_rows(self, target: int, *, keep_complement: bool = False) -> np.ndarray:
@@ -174,10 +179,10 @@ class Signals:
 
         Parameters:
             target: row of the target.
-            keep_complement: whether the complementary model, trained on exactly the other samples,
-                stays among the references, which leaks the design.
+            keep_complement: whether to keep the complementary model, trained on exactly the other
+                samples; it leaks the design.
 
-        Left out is every row whose mask equals the target's, or is its complement, on the audited
+        A row is left out if its mask is equal or complementary to the target's on the audited
         columns that not all models saw. Raises ValueError where membership is hidden.
         """
         if self.member is None:
@@ -190,7 +195,7 @@ class Signals:
         return np.flatnonzero(keep)
 
     def hold_out(self, target: int, *, keep_complement: bool = False) -> tuple[Signals, Signals]:
-        """(signals of the target, its membership hidden; signals of its references).
+        """(signals of the target with membership hidden, signals of its references).
 
         Parameters and errors are those of `reference_rows`. Example:
             target, references = signals.hold_out(0)
@@ -200,21 +205,20 @@ class Signals:
 
     @classmethod
     def of_releases(cls, signals: Sequence[Signals]) -> Signals:
-        """Signals of several releases of the same models as signals of their own kind: each release
-        is a query.
+        """Signals of several releases of the same models, joined: each release becomes a query.
 
         Parameters:
-            signals: of each release, the latest last, one query each: updates of a model, or its
+            signals: one query of each release, the latest last: updates of a model, or its
                 checkpoints along training (`pool.at(epoch)`). Model m has the same members in all.
 
         Returns:
-            (M, releases, N) signals of the kind "releases". What is kept per model alone, the
-            sorted log-probabilities, and accuracies and losses that are read off these signals are
-            those of the last release. Entropies are missing where those of any release are.
+            (M, releases, N) signals of the kind "releases". The sorted log-probabilities, and the
+            accuracies and losses read from these signals, are those of the last release. Entropies
+            are missing where those of any release are.
 
         Raises:
-            ValueError: for none, for several queries, and where models, members, samples or labels
-                differ between releases.
+            ValueError: for no release, for several queries of one, and where models, members,
+                samples or labels differ between releases.
 
         Example:
             signals = Signals.of_releases([early, late])
@@ -229,7 +233,7 @@ class Signals:
             name: np.concatenate([getattr(release, name) for release in signals], axis=1)
             for name in CUBES
         }
-        for name in ("entropy", "modified_entropy"):
+        for name in ENTROPIES:
             if np.isnan(cubes[name]).any():
                 cubes[name] = np.full(cubes[name].shape, np.nan)
         released = [
@@ -258,7 +262,7 @@ class Signals:
             member: (M, N) booleans; None: hidden.
             population: (N,) booleans; None: no sample was set aside.
             temperature: above 0, divides the logits first.
-            query_kind: what the queries are, a word of `types.QUERY_KINDS`.
+            query_kind: what distinguishes the queries, a word of `types.QUERY_KINDS`.
             info: entries for `Signals.info`.
 
         Equations, all stable in float64: phi = z_y - logsumexp_{c != y} z_c; entropy = -sum p log
@@ -294,9 +298,9 @@ class Signals:
                 all_probabilities &= bool(
                     (raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3)
                 )
-                log_p, *values = _measures_of_logits(z, labels)
-                for cube, value in zip(cubes.values(), values, strict=True):
-                    cube[m, q] = value
+                log_p, measures = _measures_of_logits(z, labels)
+                for name in CUBES:
+                    cubes[name][m, q] = measures[name]
                 mean_log_p = mean_log_p + log_p / queries
             if queries:
                 top_log_p[m] = -np.sort(-mean_log_p, axis=1)[:, :TOP]
@@ -322,7 +326,7 @@ def _is_not_finite(values: np.ndarray) -> np.ndarray:
 
 
 def _logits_and_labels(logits: object, labels: object) -> tuple[np.ndarray, np.ndarray]:
-    """Logits (M, Q, N, K) and labels (N,) int64; ValueError for what can be neither."""
+    """Logits (M, Q, N, K) and labels (N,) int64; ValueError for arrays that are neither."""
     logits = np.asarray(logits)
     labels = np.asarray(labels)
     if logits.ndim == 3:
@@ -387,8 +391,8 @@ def _axis_index(
 
 
 def pair_ids(member: np.ndarray) -> np.ndarray:
-    """(M,) number of each row's pair: rows of member (M, N) that are equal or exactly complementary
-    have the same number. Pairs are numbered in order of appearance.
+    """(M,) number of each row's pair. Rows of member (M, N) that are equal or exactly complementary
+    share a number; pairs are numbered in order of appearance.
     """
     numbers: dict[bytes, int] = {}
     pairs = []
@@ -399,10 +403,12 @@ def pair_ids(member: np.ndarray) -> np.ndarray:
     return np.array(pairs, int)
 
 
-def _measures_of_logits(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
-    """log p (N, K), margin, entropy, modified entropy and correctness (N,) of logits (N, K).
+def _measures_of_logits(
+    z: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """log p (N, K) of logits (N, K), and the measures in CUBES by name, each (N,).
 
-    The largest class is taken out of its own sums, so that neither log p nor log(1 - p) cancels
+    The largest class is left out of its own sums, so that neither log p nor log(1 - p) cancels
     where p rounds to 1.
     """
     columns = np.arange(len(z))
@@ -425,5 +431,9 @@ def _measures_of_logits(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
     not_p_y = np.exp(-np.logaddexp(0, margin))
     minus_log_p_y = np.logaddexp(0, -margin)
     modified_entropy = not_p_y * minus_log_p_y - of_other_classes.sum(1)
-    correct = z_y > without_label.max(1)
-    return log_p, margin, entropy, modified_entropy, correct
+    return log_p, {
+        "margin": margin,
+        "entropy": entropy,
+        "modified_entropy": modified_entropy,
+        "correct": z_y > without_label.max(1),
+    }
