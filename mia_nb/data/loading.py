@@ -51,28 +51,30 @@ def load(
     """Labelled images by name or from a path.
 
     Parameters:
-        dataset: a name or a path, one of the forms below.
-        data_root: the folder where data sets and the cache lie.
-        limit: keep that many, from 2 up, stratified by class, in data order; None keeps all.
-        download: whether a data set that is not there may be fetched.
-        size: of a folder of class folders, the side in pixels that images are scaled to; None
-            leaves them as they are.
-        part: "train" and "test" are the official parts of a data set that has them, validation
-            images counting as test images; "all" is one after the other. On "train" each model of
-            a pool trains on half of the official training images, and "test" stays out of all.
-        seed: of the choice of `limit`.
+        dataset: a name or a path, in one of the forms below.
+        data_root: the folder of data sets and of the cache.
+        limit: keep this many images, from 2 up, stratified by class, in data order; None: all.
+        download: whether a missing data set may be downloaded.
+        size: of a folder of class folders, the side in pixels that images are scaled to; None: they
+            keep their size.
+        part: "train" and "test" are the official parts of a data set that has them; validation
+            images count as test images. "all" is both, training images first. With "train" each
+            model of a pool trains on half of the official training images, and no model sees the
+            test images.
+        seed: of the random choice of `limit`.
 
     * "digits": 1,797 grey 8x8 digits that come with scikit-learn; grey value = round(v * 255 / 16).
-    * "cifar10", "cifar100", "mnist", "fashion_mnist" (torchvision) and "tiny_imagenet" (official
-      archive or its unpacked folder), all under `data_root`. Fetched only with download=True.
-    * a folder of class folders of images, of one size or made so: with size=64 the largest square
-      in the middle of each, scaled to 64 x 64 (bicubic). Classes are the sorted folder names. All
-      images grey: one channel, else three; transparency is dropped. Images are turned as their EXIF
-      orientation says; of an animation the first frame counts, of a colour of 16 bits the upper 8.
-      All that the installed Pillow reads is taken (.heic with its plugin); hidden files and texts
-      are passed over, any other file is refused by its name, as it would be missing in silence.
-      Decoded pixels are cached under `data_root`/.cache, keyed by path, file names, sizes and
-      times.
+    * "cifar10", "cifar100", "mnist", "fashion_mnist" (torchvision) and "tiny_imagenet" (the
+      official archive or its unpacked folder), all under `data_root`; downloaded only with
+      download=True.
+    * a folder of class folders of images. All have one size, or size=64, say, cuts out the largest
+      square in the middle of each and scales it to 64 x 64 (bicubic). Classes are the sorted folder
+      names. There is one channel if all images are grey, else three; transparency is dropped.
+      Images are turned by their EXIF orientation; an animation gives its first frame, a 16-bit
+      colour its upper 8 bits. Every format that the installed Pillow reads is read (.heic with its
+      plugin). Hidden files and texts are skipped; any other file is refused by name, so that none
+      is left out unnoticed. Decoded pixels are cached under `data_root`/.cache, keyed by path, file
+      names, sizes and times.
     * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or
       (N, 1), optional val_* and test_* (all are concatenated, in that order), optional `classes`
       (K,) of names; or in that of Keras' mnist.npz: x_train, y_train, x_test, y_test. Images of
@@ -84,8 +86,8 @@ def load(
 
     Image folders, .npz and synthetic images that would take more memory than the environment
     variable MIA_NB_MAX_GB says (default: half of the memory) are refused by their headers, before
-    they are read. A UserWarning of one line says how what can be read in two ways was read: boolean
-    labels, nearly black floats, class names that look alike.
+    they are read. A UserWarning of one line tells how ambiguous input was read: boolean labels,
+    nearly black floats, class names that look alike.
 
     Returns:
         `Images`; mean and std are the published ones where they exist, otherwise measured on all
@@ -98,16 +100,16 @@ def load(
     """
     name = str(dataset)
     root = Path(data_root)
-    place = os.path.expanduser(name)
-    path = Path(place)
-    # by its text: the path of an empty one is that of the working directory
-    folder = name not in DATASETS and os.path.isdir(place)
-    if size is not None and (size < 1 or not folder):
+    expanded = os.path.expanduser(name)
+    path = Path(expanded)
+    # asked of the text: "" is no folder, but Path("") is the working directory
+    is_folder = name not in DATASETS and os.path.isdir(expanded)
+    if size is not None and (size < 1 or not is_folder):
         raise ValueError(
             f"size={size} for {name!r}: wanted a side in pixels, for a folder of class folders of"
             " images"
         )
-    if part != "all" and (folder or name == "digits" or name.startswith("synthetic")):
+    if part != "all" and (is_folder or name == "digits" or name.startswith("synthetic")):
         raise ValueError(
             f"part={part!r}: {name} has no official parts; wanted part='all', or one of"
             f" {', '.join(OFFICIAL_PARTS)} or a .npz"
@@ -119,7 +121,7 @@ def load(
     elif name == "synthetic" or name.startswith("synthetic:"):
         x, y, classes = _synthetic(name.partition(":")[2])
         name = "synthetic"
-    elif folder:
+    elif is_folder:
         x, y, classes = class_folders(path, root / ".cache", size)
         name = path.resolve().name
     elif path.suffix == ".npz":
@@ -159,7 +161,7 @@ def _torchvision(
     dataset = getattr(datasets(), kind)
     chosen = {"all": (True, False), "train": (True,), "test": (False,)}[part]
     try:
-        parts = [dataset(root, train=train, download=download) for train in chosen]
+        splits = [dataset(root, train=train, download=download) for train in chosen]
     except (RuntimeError, OSError) as error:
         if download:
             reason = str(error).partition("\n")[0]
@@ -167,9 +169,9 @@ def _torchvision(
         raise ValueError(
             f"{kind} is not in {root}, or not intact: allow it with download=True ({megabytes} MB)"
         ) from error
-    x = np.concatenate([np.asarray(part.data) for part in parts])
-    y = np.concatenate([np.asarray(part.targets) for part in parts])
-    return _channels_first(x), y, parts[0].classes
+    x = np.concatenate([np.asarray(split.data) for split in splits])
+    y = np.concatenate([np.asarray(split.targets) for split in splits])
+    return _channels_first(x), y, splits[0].classes
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:
@@ -177,7 +179,7 @@ def _channels_first(x: np.ndarray) -> np.ndarray:
     return x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
 
 
-OFFICIAL_PARTS: dict[str, Callable] = {  # name: what reads a part of it
+OFFICIAL_PARTS: dict[str, Callable] = {  # name: the function that reads its parts
     "cifar10": partial(_torchvision, "CIFAR10", 170),
     "cifar100": partial(_torchvision, "CIFAR100", 169),
     "mnist": partial(_torchvision, "MNIST", 12),
@@ -188,15 +190,15 @@ DATASETS = ("digits", *OFFICIAL_PARTS)
 
 
 def _synthetic(options: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Random images of the options in "classes=10,n=2000,...".
+    """Random images by options such as "classes=10,n=2000".
 
     Each class has a pattern, a random mixture of the nine lowest cosines per channel, which models
-    learn. The noise of each image they can only memorise.
+    can learn. The noise of each image can only be memorised.
     """
     values = dict(SYNTHETIC)
     seen_keys = set()
-    for part in filter(None, options.split(",")):
-        key, _, value = part.partition("=")
+    for option in filter(None, options.split(",")):
+        key, _, value = option.partition("=")
         if key not in values:
             raise ValueError(f"synthetic has no option {key!r}; known: {', '.join(SYNTHETIC)}")
         if key in seen_keys:
@@ -229,32 +231,32 @@ def _synthetic(options: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 
 def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Pixels, labels and names of classes of a .npz file in one of the layouts of `load`."""
-    parts = ("train", "val", "test")
-    wanted = [f"{part}_{what}" for part in parts for what in ("images", "labels")]
+    """Pixels, labels and class names of a .npz file in one of the layouts of `load`."""
+    splits = ("train", "val", "test")
+    wanted = [f"{split}_{what}" for split in splits for what in ("images", "labels")]
     arrays, held = npz_arrays(path, [*wanted, *KERAS, "classes"])
     if "train_images" not in arrays:
         arrays = {KERAS.get(name, name): array for name, array in arrays.items()}
-    parts = [part for part in parts if f"{part}_images" in arrays]
-    missing = [f"{part}_labels" for part in parts if f"{part}_labels" not in arrays]
-    if "train" not in parts:
+    splits = [split for split in splits if f"{split}_images" in arrays]
+    missing = [f"{split}_labels" for split in splits if f"{split}_labels" not in arrays]
+    if "train" not in splits:
         missing = ["train_images"]
     if missing:
         holds = ", ".join(held[:9]) or "nothing"
         raise ValueError(f"{path.name} holds {holds}; it lacks {missing[0]}")
     if part != "all":
-        if len(parts) == 1:
+        if len(splits) == 1:
             raise ValueError(
                 f"part={part!r}: {path.name} holds train_images alone; wanted val_images or"
                 " test_images too, or part='all'"
             )
-        parts = parts[:1] if part == "train" else parts[1:]
-    images = [arrays[f"{part}_images"] for part in parts]
-    labels = [arrays[f"{part}_labels"] for part in parts]
+        splits = splits[:1] if part == "train" else splits[1:]
+    images = [arrays[f"{split}_images"] for split in splits]
+    labels = [arrays[f"{split}_labels"] for split in splits]
     shapes = [array.shape[1:] for array in images]
-    shapes_by_part = ", ".join(f"{p} {s}" for p, s in zip(parts, shapes, strict=True))
+    shapes_by_split = ", ".join(f"{p} {s}" for p, s in zip(splits, shapes, strict=True))
     if len(set(shapes)) > 1:
-        raise ValueError(f"{path.name}: image shapes differ between {shapes_by_part}")
+        raise ValueError(f"{path.name}: image shapes differ between {shapes_by_split}")
     events = len(shapes[0]) == 4
     still = len(shapes[0]) == 2 or (len(shapes[0]) == 3 and shapes[0][2] <= 4)
     if not events and not still:
@@ -262,21 +264,21 @@ def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]
             f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C)"
             " with C <= 4, or frames of events (N, T, C, H, W)"
         )
-    for part, x, y in zip(parts, images, labels, strict=True):
+    for split, x, y in zip(splits, images, labels, strict=True):
         if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
             raise ValueError(
-                f"{path.name}: {part}_labels have shape {y.shape}; wanted one class number for each"
-                f" of {len(x)} images"
+                f"{path.name}: {split}_labels have shape {y.shape}; wanted one class number for"
+                f" each of {len(x)} images"
             )
     if events:
-        images = [check_event_counts(part, path.name) for part in images]
-    # each part by itself: whether floats are 0..1 or 0..255 may differ between parts
-    if len({part.dtype for part in images}) > 1:
-        images = [as_uint8(part, path.name) for part in images]
+        images = [check_event_counts(array, path.name) for array in images]
+    # each split by itself: floats may be within 0..1 in one and within 0..255 in another
+    if len({array.dtype for array in images}) > 1:
+        images = [as_uint8(array, path.name) for array in images]
     images = np.concatenate(images) if len(images) > 1 else images[0]
     x = as_uint8(images, path.name)
     if not events:
         x = _channels_first(x)
-    y = np.concatenate([y.reshape(-1) for y in labels])
+    y = np.concatenate([array.reshape(-1) for array in labels])
     y, classes = check_labels(y, len(x), arrays.get("classes"), path.name)
     return x, y, classes

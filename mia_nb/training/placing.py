@@ -1,5 +1,5 @@
-"""Where a pool lies, before anything of it is made: its recipe with all defaults written out, who
-its members are, and the folder that its key names.
+"""Where a pool will be stored, before any of it is made: its recipe with all defaults written out,
+its members, and the folder that its key names.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mia_nb.training.pool import Pool, weights_digest
 from mia_nb.training.seeds import mix
 from mia_nb.types import Images, Recipe
 
-# enters every key; raise it when the same recipe starts to mean other models
+# part of every key; to be raised when the same recipe starts to give other models
 FORMAT = 1
-# 1: on a CPU, and on a GPU one by one, convolutions learned from wrong gradients
+# the same for DP-SGD, in whose format 1 convolutions may have learned from wrong gradients
 FORMAT_OF_DP_SGD = 2
-# what, with the seed, draws the members of a pool
+# the fields that, with the seed, determine the members of a pool
 SPLIT = ("num_models", "split", "population")
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """The recipe with the optimiser's defaults written out; ValueError for a name that is not
-    known.
+    """The recipe with the defaults of optimiser and defense written out; ValueError for an unknown
+    name.
     """
     for name, table in {"optimizer": OPTIMIZERS, "loss": LOSSES}.items():
         one_of(name, getattr(recipe, name), table)
@@ -40,7 +40,7 @@ def complete(recipe: Recipe) -> Recipe:
 def membership(
     recipe: Recipe, images: Images, member: np.ndarray | None, parent: Pool | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Masks (M, N) and population (N,): the parent's, drawn by the recipe's split, or given."""
+    """Masks (M, N) and population (N,): the parent's, given, or drawn by the recipe's split."""
     samples = len(images.y)
     if parent is not None:
         if member is not None and not np.array_equal(member, parent.member):
@@ -57,7 +57,7 @@ def membership(
     if member is not None:
         member = _given(mask("member", member, (recipe.num_models, samples)))
         unseen = ~member.any(0)
-        if images.canary is not None:  # canaries are members by their coins
+        if images.canary is not None:  # a canary that no coin chose belongs to no population
             unseen &= ~images.canary
         if recipe.population not in (0, unseen.sum()):
             raise ValueError(
@@ -70,18 +70,19 @@ def membership(
         "num_population": recipe.population,
         "seed": mix(recipe.seed, "member"),
     }
-    # both splits set the same samples aside, and only in pairs is "in no row" the same as "set
-    # aside"
+    # both splits set the same samples aside; in pairs these are the samples that no row holds,
+    # while coins may also leave others out of every row
     even = recipe.num_models + recipe.num_models % 2
     pairs = data.paired_membership(even, samples, **options)
+    set_aside = ~pairs.any(0)
     if recipe.split == "pairs":
-        return pairs, ~pairs.any(0)
-    return data.bernoulli_membership(recipe.num_models, samples, **options), ~pairs.any(0)
+        return pairs, set_aside
+    return data.bernoulli_membership(recipe.num_models, samples, **options), set_aside
 
 
 def _given(member: np.ndarray) -> np.ndarray:
-    """The mask itself; ValueError for rows without members or non-members, a warning where some
-    rows are alike.
+    """The mask itself; ValueError for rows without members or non-members, a warning if some rows
+    are equal.
     """
     uniform = np.flatnonzero(member.all(1) | ~member.any(1))
     if uniform.size:
@@ -91,7 +92,7 @@ def _given(member: np.ndarray) -> np.ndarray:
         )
     different = {row.tobytes() for row in np.packbits(member, axis=1)}
     repeated = len(member) - len(different)
-    # one mask for all rows says that one training is to be repeated
+    # equal rows throughout are meant: one training is repeated
     if 0 < repeated < len(member) - 1:
         warnings.warn(
             f"{repeated} of {len(member)} rows of member equal another: such models are no"
@@ -110,14 +111,14 @@ def place(
     parent: Pool | None,
     **further: str,
 ) -> Pool:
-    """The pool of a recipe where it lies or would lie; nothing is written. What else determines its
-    models is named in `further`.
+    """The pool of a recipe, with the folder where it is or will be stored; nothing is written.
+    `further` names whatever else determines its models.
     """
     extra = {"builder": models.source(recipe.model, recipe.model_args), **further}
     if parent is not None:
         extra["parent_weights"] = weights_digest(parent.folder, recipe.num_models)
     settings = recipe.to_json()
-    if not recipe.snapshots:  # older keys stay
+    if not recipe.snapshots:  # an empty list is not part of the key
         del settings["snapshots"]
     number = FORMAT_OF_DP_SGD if recipe.defense == "dp_sgd" else FORMAT
     key = store.content_key(
@@ -129,8 +130,8 @@ def place(
 
 
 def title(recipe: Recipe) -> str:
-    """What a folder is called by: the model and its defense, of a spiking network also its network,
-    time steps and origin.
+    """The title in a folder's name: model and defense, for a spiking network also its base, time
+    steps and origin.
     """
     network = models.architecture(recipe.model, recipe.model_args)
     if recipe.model == "snn":

@@ -1,4 +1,4 @@
-"""How far a training is: reports of epochs, and the bar or the plain lines that show them."""
+"""The progress of a training: reports of epochs, and the bar or plain lines that show them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from mia_nb.checks import duration
 from mia_nb.training.execution import recorded_strategy
 
-# (rows, epochs that they have behind them, mean loss)
+# (rows, number of epochs that they have finished, mean loss of the last one)
 Progress = Callable[[list[int], int, float], None]
 
 
@@ -25,14 +25,14 @@ def training_bar(
     Parameters:
         title: what is trained.
         rows: the models' numbers.
-        epochs: of each.
-        how: they are trained, as `execution.choose` says it.
-        workers: units at a time.
+        epochs: of each model.
+        how: the execution, as `execution.choose` gives it.
+        workers: units that are trained at a time.
         progress: False shows nothing.
 
     Yields:
-        What takes reports of progress, from any thread: rows, the epochs they have behind them, and
-        the mean loss of the last one.
+        A function that takes reports of progress from any thread: rows, the number of epochs that
+        they have finished, and the mean loss of the last one.
     """
     place = "" if how["device"] == "cpu" else f" on {how['device']}"
     strategy = f"{recorded_strategy(how)}, {workers} x {how['threads']} threads"
@@ -45,13 +45,13 @@ def training_bar(
 
 
 class Advance:
-    """How many epochs the rows of a training have behind them.
+    """Counts the epochs that the rows of a training have finished.
 
     Parameters:
-        bar: that shows it.
+        bar: shows the count.
         rows: numbers of the models.
-        total: epochs of all of them.
-        label: with which plain lines begin; None prints none.
+        total: epochs of all models together.
+        label: begins every plain line; None prints none.
     """
 
     def __init__(self, bar: tqdm, rows: list[int], total: int, label: str | None):
@@ -61,22 +61,23 @@ class Advance:
         self.epochs = dict.fromkeys(rows, 0)
         self.done = 0
         self.begun = time.perf_counter()
-        self.done_before: int | None = None  # by an earlier run; it is no measure of speed
+        # epochs in the first report, maybe of an earlier run: the pace is measured from there on
+        self.done_at_first: int | None = None
 
     def report(self, rows: list[int], epoch: int, loss: float) -> None:
-        """Some rows have so many epochs behind them, with this mean loss in the last one."""
+        """Note that these rows have finished so many epochs, the last with this mean loss."""
         before = self.done
         self.epochs.update(dict.fromkeys(rows, epoch))
         self.done = sum(self.epochs.values())
         self.bar.set_postfix(loss=f"{loss:.3g}", refresh=False)
         self.bar.update(self.done - before)
-        if self.done_before is None:
-            self.done_before = self.done
+        if self.done_at_first is None:
+            self.done_at_first = self.done
             self.begun = time.perf_counter()
         if self.label is None or before * 10 // self.total >= self.done * 10 // self.total:
             return
         line = f"{self.label}: {100 * self.done // self.total} %, loss {loss:.3g}"
-        trained = self.done - self.done_before
+        trained = self.done - self.done_at_first
         if trained > 0:
             pace = (time.perf_counter() - self.begun) / trained
             line += f", {duration(pace * (self.total - self.done))} left"
