@@ -1,5 +1,5 @@
-"""`train_pool`: a recipe and images -> a pool, whatever of it is missing; refusals before anything
-is written.
+"""`train_pool` makes a pool from a recipe and images; what cannot be trained is refused before
+anything is written.
 """
 
 from __future__ import annotations
@@ -38,31 +38,32 @@ def train_pool(
 ) -> Pool:
     """Train the missing models of a pool, or load it if it is complete.
 
-    A model depends on the recipe, its row and the epoch alone. A killed run goes on: on a CPU to
-    the same bits, on a GPU up to the order of its sums.
+    A model depends on the recipe, its row and the epoch alone. A killed run is resumed: on a CPU
+    with the same bits, on a GPU up to the order of its sums.
 
     Parameters:
-        recipe: what determines the models. Its `parent`, the key of a pool in the same root, makes
-            row m go on from that pool's row m, on the same members; with epochs=0 the weights are
-            taken as they are, say at other `timesteps`.
-        images: what they are trained on.
+        recipe: determines the models. With `parent`, the key of a pool in the same root, row m
+            starts from the weights of that pool's row m and has the same members; with epochs=0 the
+            weights are not trained further, say to run at other `timesteps`.
+        images: the images that the models are trained on.
         member: (M, N) of booleans, or 0 and 1, with split="given"; None draws it from the recipe's
-            split, population and seed. Rows that are alike repeat one training, and are no
-            references of each other.
+            split, population and seed. Equal rows repeat one training and are not references of
+            each other.
         root: the folder of results.
-        device: "cpu", "cuda" or "cuda:NUMBER"; None takes a GPU where there is one.
+        device: "cpu", "cuda" or "cuda:NUMBER"; None: a GPU if there is one.
         strategy: how models share the machine. "plain": one after another. "stacked:G": G models
-            as one, "stacked" for 16. "auto": stacked where a step's activations fit a core's cache
-            (on a GPU: below a million weights), else plain. "+compiled" behind any of the first
-            three compiles its steps. What cannot be done is trained without, and one line says why.
-        workers: units (a model, or a stacked group) that are trained at a time; None: one a core or
-            one a GPU, and on a CPU this process alone where the training takes only seconds. A
-            worker that is lost costs what it did since its unit's last part file.
+            together, "stacked" means 16. "auto": stacked if a step's activations fit a core's cache
+            (on a GPU: below a million weights), else plain. "+compiled" after any of the first
+            three compiles its steps. If a way is not possible, models are trained without it, and
+            one line says why.
+        workers: units (a model, or a stacked group) that are trained at a time; None: one per core
+            or GPU, and on a CPU this process alone if the training takes only seconds. A lost
+            worker costs the work since its unit's last part file.
         backend: where the workers are. "loky": processes of this machine. "dask": the active
             `distributed.Client`, or local workers. "ray": the cluster that Ray is connected to, or
             local workers. All must see `root`.
-        progress: show a bar, or plain lines where MIA_NB_MODE is batch.
-        force: train again what is there.
+        progress: show a bar, or plain lines if MIA_NB_MODE is batch.
+        force: remove the stored models and train them again.
         checkpoint: seconds between part files of a running group.
 
     Returns:
@@ -85,7 +86,7 @@ def train_pool(
     data.check_images(images)
     models.allow(*models.builders_of(recipe.model, recipe.model_args))
     check_backend(backend, models.architecture(recipe.model, recipe.model_args))
-    # these three refuse names and numbers that mean nothing; what they return is not needed yet
+    # these three are called for their errors alone
     device_of(device, here=False)
     parsed(strategy)
     positive("checkpoint", checkpoint, zero=True)
@@ -95,36 +96,28 @@ def train_pool(
     if not force and is_complete(pool):
         return finish(pool, "cached", progress)
     if backend == "loky":
-        device_of(device)  # it trains here
-    plan = placed.plan(images, parent)  # what is asked for says what is trained, not the folder
+        device_of(device)  # training runs on this machine, which must have the device
+    plan = placed.plan(images, parent)  # by the recipe that was given, not by the folder's record
     if not is_begun(pool):
         check(plan, int(pool.population.sum()), parent)
     begun = time.perf_counter()
-    where = {"device": device, "workers": workers, "backend": backend}
-    with workers_for(pool, plan, **where) as count:
+    with workers_for(pool, plan, device=device, workers=workers, backend=backend) as team:
         if force and is_begun(pool):
-            check_workers(pool, count, device, backend)
+            check_workers(pool, team)
         rows = rows_to_make(pool, images, force)  # with force it removes models: checks come before
         train_rows(
-            pool,
-            plan,
-            rows,
-            count,
-            strategy=strategy,
-            checkpoint=checkpoint,
-            progress=progress,
-            **where,
+            pool, plan, rows, team, strategy=strategy, checkpoint=checkpoint, progress=progress
         )
     return finish(pool, f"trained in {time.perf_counter() - begun:.1f} s", progress)
 
 
 def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options: Any) -> Pool:
-    """Train every model of a pool further: `recipe` with the pool as its parent and its split,
-    beside it in the same root.
+    """Train every model of a pool further, by `recipe` with the pool as its parent and the pool's
+    split. The new pool is stored beside it, in the same root.
 
     Parameters:
         pool: at the end of its training.
-        recipe: of the training that follows.
+        recipe: of the further training.
         images: the pool's own.
         options: as for `train_pool`.
 
@@ -138,9 +131,7 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options: Any) ->
 
 
 def at_the_end(pool: Pool) -> None:
-    """ValueError for a pool as it was earlier: what is derived from it would start from its last
-    weights.
-    """
+    """ValueError for a pool `at` an earlier epoch: a derived pool starts from the last weights."""
     if pool.epoch is not None:
         raise ValueError(
             f"this is pool {pool.folder.path.name} as it was after epoch {pool.epoch}, and pools"
@@ -150,7 +141,7 @@ def at_the_end(pool: Pool) -> None:
 
 
 def open_parent(recipe: Recipe, images: Images, root: PathLike) -> Pool | None:
-    """The pool that a recipe starts from; ValueError where it does not fit."""
+    """The pool that a recipe starts from; ValueError if it does not fit."""
     if recipe.parent is None:
         return None
     parent = load_pool(recipe.parent, root)
@@ -171,8 +162,8 @@ def open_parent(recipe: Recipe, images: Images, root: PathLike) -> Pool | None:
 
 
 def check_parent(parent: Pool, images: Images, defense: str | None = None) -> None:
-    """ValueError where a pool was trained on other images, lacks models, or has networks that only
-    its defense makes.
+    """ValueError if a pool was trained on other images, lacks models, or has networks that only its
+    own defense builds.
     """
     name = parent.folder.path.name
     check_network(parent.recipe, defense, f"pool {name}")
@@ -189,8 +180,8 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
 
 
 def check_network(given: Recipe, defense: str | None, what: str) -> None:
-    """ValueError where networks of the `given` recipe are those that only its defense makes, and
-    the next has another.
+    """ValueError if the defense of the `given` recipe changes its networks, and the next recipe has
+    another defense.
     """
     if (
         given.defense is not None

@@ -1,9 +1,9 @@
 """Units of a pool trained by the processes of a joblib backend: loky, Dask or Ray.
 
 A unit is one model, or one group of stacked models. A worker reads everything from the pool's
-folder and writes what it finishes there, so that nothing travels but numbers of rows. It holds the
-unit's lock while it trains: no unit is trained twice at a time, and one whose worker died goes on
-from its part file.
+folder and writes its results there, so that only row numbers are sent to it. It holds the unit's
+lock while it trains: no unit is trained twice at the same time, and one whose worker died is
+resumed from its part file.
 """
 
 from __future__ import annotations
@@ -49,23 +49,32 @@ from mia_nb.training.saving import REPORTS, unit_name
 from mia_nb.training.work import units, work
 from mia_nb.types import Images
 
-ROUNDS = 4  # times that the units which are missing are handed out before the training gives up
-REPORTED = 0.5  # seconds between two reports of a worker, and two looks at the reports
+ROUNDS = 4  # how often missing units are handed out before the training gives up
+REPORTED = 0.5  # seconds between two reports of a worker, and between two readings of the reports
 # torch's threads and its global generator belong to the process: a worker with several threads
 # trains one unit at a time
 ONE_AT_A_TIME = threading.Lock()
 
 
+class Workers(NamedTuple):
+    """Who trains a pool; the first three fields are arguments of `train_pool`."""
+
+    device: str | None
+    workers: int | None
+    backend: str
+    count: int  # units that are trained at a time
+
+
 class Order(NamedTuple):
-    """What a worker has to know in order to train units of a pool."""
+    """What a worker must know to train units of a pool."""
 
     folder: str  # the pool's
     reports: str  # the folder of progress reports; once it is gone, nobody waits for the result
     checkpoint: float  # seconds between part files
     version: str  # of this package
-    torch: str  # its version, with which pools are begun and finished
+    torch: str  # version of torch, with which pools are begun and finished
     builders: str  # modules that may build networks
-    path: tuple[str, ...]  # where the process that asks finds modules
+    path: tuple[str, ...]  # sys.path of the calling process
 
 
 class Unwanted(Exception):
@@ -75,16 +84,13 @@ class Unwanted(Exception):
 @contextlib.contextmanager
 def workers_for(
     pool: Pool, plan: Plan, *, device: str | None, workers: int | None, backend: str
-) -> Iterator[int]:
-    """What trains a pool inside the block: workers of the backend, or this process alone.
+) -> Iterator[Workers]:
+    """The workers that train a pool inside the block: those of the backend, or this process alone.
 
     Parameters:
-        pool: what is trained.
-        plan: of it, on the CPU.
+        pool: the pool that is trained.
+        plan: its plan, on the CPU.
         device, workers, backend: as for `train_pool`.
-
-    Yields:
-        How many units are trained at a time.
 
     Raises:
         ValueError: as `started`.
@@ -96,64 +102,63 @@ def workers_for(
         if workers is None and on_cpu and not worth_processes(plan):
             count = 1
     with started(backend, count, pool.record.get("builder", ""), device) as count:
-        yield count
+        yield Workers(device, workers, backend, count)
 
 
-def check_workers(pool: Pool, count: int, device: str | None, backend: str) -> None:
-    """ValueError where workers elsewhere cannot train this pool, which has a folder: one of so many
-    is asked.
+def check_workers(pool: Pool, team: Workers) -> None:
+    """ValueError where workers elsewhere cannot train this pool, which has a folder. One of them is
+    asked.
     """
-    if backend != "loky":
+    if team.backend != "loky":
         order = _order(pool.folder, pool.folder.path, 0.0)
-        Parallel(n_jobs=count)([delayed(check_there)(order, device)])
+        Parallel(n_jobs=team.count)([delayed(check_there)(order, team.device)])
 
 
 def train_rows(
     pool: Pool,
     plan: Plan,
     rows: list[int],
-    count: int,
+    team: Workers,
     *,
-    device: str | None,
     strategy: str,
-    workers: int | None,
-    backend: str,
     checkpoint: float,
     progress: bool,
 ) -> None:
-    """Train these rows of a pool: in this process, or by workers.
+    """Train these rows of a pool, in this process or by workers.
 
     Parameters:
-        pool: whose folder has its images and masks.
-        plan: what is trained, on the CPU.
-        rows: that are missing.
-        count: of `workers_for`, inside whose block this is called.
-        device, strategy, workers, backend, checkpoint, progress: as for `train_pool`.
+        pool: its folder has the images and masks.
+        plan: the pool's, on the CPU.
+        rows: the missing ones.
+        team: of `workers_for`, inside whose block this is called.
+        strategy, checkpoint, progress: as for `train_pool`.
 
     Raises:
         ValueError, RuntimeError: as `execution` and `train_units`.
     """
-    local = backend == "loky"
+    local = team.backend == "loky"
     if local:
-        how = execution(
-            pool.folder, device, strategy, lambda: choose(plan, device, strategy, workers)
-        )
+
+        def begin() -> dict:
+            return choose(plan, team.device, strategy, team.workers)
+
+        how = execution(pool.folder, team.device, strategy, begin)
     else:
-        how = execution_there(pool.folder, device, strategy, count)
+        how = execution_there(pool.folder, team.device, strategy, team.count)
     all_units = units(list(range(len(pool.member))), how["group"])
     todo = [unit for unit in all_units if set(unit) & set(rows)]
-    count = min(count, len(todo))
+    count = min(team.count, len(todo))
     rows_todo = [m for unit in todo for m in unit]
     epochs = plan.recipe.epochs
     with training_bar(title(plan.recipe), rows_todo, epochs, how, count, progress) as report:
         if local and count == 1:
             work(pool, plan, how, todo, checkpoint=checkpoint, progress=report)
         else:
-            train_units(pool, todo, backend, count, checkpoint, report)
+            train_units(pool, todo, team.backend, count, checkpoint, report)
 
 
 def execution_there(folder: Folder, device: str | None, strategy: str, workers: int) -> dict:
-    """As `execution`, chosen by one of so many workers, on a machine that trains."""
+    """As `execution`, but chosen by one of the workers, on a machine that trains."""
     if not folder.intact(EXECUTION):
         order = _order(folder, folder.path, 0.0)
         Parallel(n_jobs=workers)([delayed(begin_there)(order, device, strategy, workers)])
@@ -168,21 +173,21 @@ def train_units(
     checkpoint: float,
     progress: Progress,
 ) -> None:
-    """Train the units that are missing, by the workers that are `started`.
+    """Train the missing units by the workers that are `started`.
 
-    A worker that is lost is replaced, and the units without a result are handed out again. On an
-    interrupt workers of loky are stopped at once, others after the epoch that they are in.
+    A lost worker is replaced, and the units without a result are handed out again. An interrupt
+    stops workers of loky at once, others after their present epoch.
 
     Parameters:
-        pool: whose execution is recorded.
+        pool: its execution is recorded already.
         todo: rows of each unit.
-        backend, workers: who trains.
+        backend, workers: the backend, and how many of its workers train.
         checkpoint: seconds between part files.
-        progress: called with what workers report, from another thread.
+        progress: called with the workers' reports, from another thread.
 
     Raises:
-        RuntimeError: workers were lost again and again; what is finished is kept.
-        ValueError: what a worker complains of.
+        RuntimeError: workers were lost again and again; finished models are kept.
+        ValueError: the error of a worker.
     """
     folder = pool.folder
     worker_lost = error_of_lost_worker(backend)
@@ -195,7 +200,7 @@ def train_units(
                 missing = [rows for rows in todo if pool.unfinished(rows)]
                 if not missing:
                     break
-                # units that another run trains now are waited for once there is nothing else to do
+                # only later rounds wait for units that another run is training
                 train = delayed(partial(train_there, wait=number > 0))
                 try:
                     Parallel(n_jobs=workers, batch_size=1)(train(order, rows) for rows in missing)
@@ -214,7 +219,7 @@ def train_units(
 
 @contextlib.contextmanager
 def passed_on(reports: Path, progress: Progress) -> Iterator[None]:
-    """Pass on what workers report, as long as the block runs."""
+    """Pass the reports of workers on while the block runs."""
     ended = threading.Event()
 
     def read() -> None:
@@ -251,7 +256,7 @@ def _order(folder: Folder, reports: str | Path, checkpoint: float) -> Order:
 
 
 def pool_there(order: Order) -> Pool:
-    """The pool as a worker sees it; ValueError where it sees none, or has other code or torch."""
+    """The pool as a worker sees it; ValueError if it sees none, or has different code or torch."""
     worker = f"the worker on {platform.node()}"
     folder = Folder(Path(order.folder))
     if order.version != __version__:
@@ -288,7 +293,7 @@ def check_there(order: Order, device: str | None) -> None:
 
 
 def begin_there(order: Order, device: str | None, strategy: str, workers: int) -> None:
-    """A worker's part of `execution_there`: choose how to train by the machine that it runs on."""
+    """A worker's part of `execution_there`: choose how to train on its machine."""
     with ONE_AT_A_TIME:
         pool = pool_there(order)
         plan = pool.plan(images_of(order.folder), pool.parent)
@@ -304,9 +309,9 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
     """A worker's part of `train_units`: train one unit.
 
     Parameters:
-        order: whose unit.
+        order: names the pool.
         rows: of the unit.
-        wait: whether to wait for a unit that another process trains now.
+        wait: whether to wait for a unit that another process is training.
     """
     with ONE_AT_A_TIME, contextlib.suppress(Unwanted):
         pool = pool_there(order)
@@ -336,7 +341,7 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
 
 
 class Reports:
-    """A worker's reports of its progress, one file a unit; `Unwanted` where nobody reads them."""
+    """A worker's reports of progress, one file per unit; `Unwanted` if nobody reads them."""
 
     def __init__(self, place: Path, epochs: int):
         self.place = place
@@ -358,19 +363,19 @@ class Reports:
 
 @functools.lru_cache(maxsize=1)
 def images_of(folder: str) -> Images:
-    """A pool's images, read once for all units that a process trains: they never change, as the
-    folder's name has their key.
+    """A pool's images, read once for all units that a process trains. They never change: the
+    folder's name holds their key.
     """
     return open_pool(Folder(Path(folder))).mapped_images
 
 
 @contextlib.contextmanager
 def gpu_of_its_own(folder: Folder, device: str) -> Iterator[None]:
-    """Compute on a GPU of this machine that no other worker of the pool uses, while there is one.
+    """Compute on a GPU of this machine that no other worker of the pool uses, if there is one.
 
     Parameters:
         folder: of the pool.
-        device: of the pool; where it is no GPU, or one of a certain number, nothing is chosen.
+        device: of the pool; nothing is chosen if it is no GPU, or one with a number.
     """
     count = torch.cuda.device_count() if device == "cuda" else 0
     numbers = range(count) if count > 1 else ()
