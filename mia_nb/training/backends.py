@@ -1,5 +1,5 @@
-"""Where workers are: processes of this machine (loky), a cluster of Dask or one of Ray. How each is
-started, and how it says that a worker died.
+"""The backends of workers: processes of this machine (loky), a cluster of Dask or one of Ray. How
+each is started, and which exception says that a worker died.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BACKENDS = ("loky", "dask", "ray")
 
 
 def check_backend(backend: str, model: str) -> None:
-    """ValueError for what is no backend, and for a network of a script ("module:function"), which
+    """ValueError for an unknown backend, and for a network defined in the running script, which
     workers elsewhere could not import.
     """
     one_of("backend", backend, BACKENDS)
@@ -39,19 +39,19 @@ def check_backend(backend: str, model: str) -> None:
 
 @contextlib.contextmanager
 def started(backend: str, workers: int | None, builder: str, device: str | None) -> Iterator[int]:
-    """Workers of a backend, which joblib uses inside the block.
+    """Start the workers of a backend, which joblib uses inside the block.
 
     Parameters:
         backend: "loky": processes of this machine, which joblib keeps for the next call. "dask":
-            the Client that is active; without one, a local cluster for this call, or the scheduler
-            that Dask's own settings name. "ray": the cluster that Ray is connected to, or that
-            RAY_ADDRESS names, or else this machine.
-        workers: how many to start; None for one a core. A cluster that runs has its own number.
+            the active Client; without one, the scheduler that Dask's own settings name, or a local
+            cluster for this call. "ray": the cluster that Ray is connected to, or that RAY_ADDRESS
+            names, or else this machine.
+        workers: how many to start; None: one per core. A running cluster has its own number.
         builder: the code of the pool's networks.
-        device: None, or the name of the device that is wanted.
+        device: the name of the device that is wanted, or None.
 
     Yields:
-        How many units are trained at a time.
+        The number of units that are trained at a time.
 
     Raises:
         ValueError: the backend is not installed, or no cluster answers.
@@ -62,8 +62,8 @@ def started(backend: str, workers: int | None, builder: str, device: str | None)
         elif backend == "ray":
             options = _ray(workers, device)
         else:
-            # other values make joblib start fresh processes: those that run have imported the
-            # modules of before
+            # if one of these values changes, joblib starts fresh processes, since the running ones
+            # have imported the earlier modules
             arguments = (
                 os.getpid(),
                 tuple(sys.path),
@@ -78,12 +78,12 @@ def started(backend: str, workers: int | None, builder: str, device: str | None)
 
 
 def _free_gpus() -> None:
-    """End the processes that loky would keep for the next call, and which hold memory of a GPU."""
+    """End loky's idle processes, which hold memory of a GPU."""
     get_reusable_executor().shutdown(wait=True)
 
 
 def _dask(workers: int | None, stack: contextlib.ExitStack) -> dict:
-    """Options of joblib's Dask backend: none, once there is a Client."""
+    """Connect to a Dask cluster, or start one; joblib's Dask backend then needs no options."""
     try:
         import dask
         import distributed
@@ -155,10 +155,10 @@ def _not_installed(backend: str, error: ImportError) -> ValueError:
 
 
 def end_with_parent(parent: int, *_: object) -> None:
-    """Prepare a process of loky: it ends with the one that started it, and leaves Ctrl-C to it.
+    """Prepare a process of loky: it ends with its parent process, and leaves Ctrl-C to the parent.
 
-    Joblib ends its processes when a call is interrupted or Python exits. This is for SIGTERM and
-    SIGKILL, after which a process would go on training for nobody.
+    Joblib ends its processes when a call is interrupted or Python exits. This covers SIGTERM and
+    SIGKILL of the parent, after which a process would go on training for nobody.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_freed_memory()
@@ -173,13 +173,13 @@ def end_with_parent(parent: int, *_: object) -> None:
 
 
 def error_of_lost_worker(backend: str) -> type[Exception]:
-    """The exception by which a backend says that a worker died."""
+    """The exception that a backend raises when a worker died."""
     if backend == "ray":
         from ray.exceptions import RayActorError
 
         return RayActorError
     if backend == "dask":
-        from distributed import KilledWorker  # after it tried the unit on three others
+        from distributed import KilledWorker  # raised after three more workers were tried
 
         return KilledWorker
     return BrokenProcessPool

@@ -1,7 +1,6 @@
-"""What the models of a group see in an epoch: the order of their images, and how these are
-augmented.
+"""The batches of a group in an epoch: the order of the images, and how they are augmented.
 
-In shapes, G is models of a group, B images of a batch.
+In shapes, G is the number of models of a group, B that of images in a batch.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mia_nb.training.seeds import generator
 def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
     """(steps * batch,) numbers of a row's images in the order of an epoch.
 
-    They are permutations of its members one after another, cut off at the end: under coin flips
+    They are permutations of the row's members, joined and cut off at the end: under coin flips
     (split "bernoulli") a row can have fewer members than an epoch has images.
     """
     members = torch.from_numpy(np.flatnonzero(plan.member[model]))
@@ -34,8 +33,8 @@ def epoch_order(plan: Plan, model: int, epoch: int) -> Tensor:
 def augmentation(
     plan: Plan, model: int, epoch: int, size: int, purpose: str = "augment"
 ) -> dict[str, Tensor]:
-    """One epoch's augmentation draws of a row, each tensor with `size` entries along its first
-    axis; empty without augmentation.
+    """A row's augmentation draws for one epoch, tensors whose first axis has `size` entries; empty
+    without augmentation.
     """
     recipe = plan.recipe
     if recipe.augment == "none":
@@ -48,9 +47,9 @@ def augmentation(
 def augmentations(
     plan: Plan, rows: list[int], epoch: int, size: int, purpose: str = "augment"
 ) -> dict[str, Tensor]:
-    """An epoch's augmentation draws (G, size, ...) of several rows, on the device.
+    """The augmentation draws (G, size, ...) of several rows for one epoch, on the device.
 
-    Only AutoAugment's operations stay on the CPU, which sorts the images by them.
+    AutoAugment's operations stay on the CPU, which sorts the images by them.
     """
     drawn = stack_draws([augmentation(plan, m, epoch, size, purpose) for m in rows])
     for name, value in drawn.items():
@@ -62,8 +61,8 @@ def augmentations(
 def alternate(
     plan: Plan, rows: list[int], augments: dict[str, Tensor], order: Tensor, epoch: int
 ) -> None:
-    """Mirror each image in every other epoch, where the recipe says so, by changing `augments` in
-    place. A coin for each image decides whether it begins mirrored.
+    """If the recipe says "alternate", mirror each image in every other epoch, by changing
+    `augments` in place. A coin for each image decides whether it begins mirrored.
 
     order (G, samples): numbers of the epoch's images.
     """
@@ -81,12 +80,12 @@ def stack_draws(draws: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def plain_images(plan: Plan, index: Tensor | slice) -> Tensor:
-    """Images of these numbers as the network sees them without augmentation: normalised."""
+    """The images with these numbers, normalised, without augmentation."""
     return _normalised(plan, plan.images.x[index])
 
 
 def augmented_images(plan: Plan, index: Tensor, augments: dict[str, Tensor]) -> Tensor:
-    """Images (G, B, C, H, W) of the numbers (G, B), augmented by the draws (G, B, ...) and
+    """The images (G, B, C, H, W) with numbers (G, B), augmented by draws (G, B, ...) and
     normalised.
     """
     x = plan.images.x[index.reshape(-1)]

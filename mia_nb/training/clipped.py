@@ -1,6 +1,4 @@
-"""Training by DP-SGD: a group of one model, whose batches are Poisson draws and whose steps are
-clipped and noised.
-"""
+"""Training by DP-SGD: a group of one model with Poisson batches and clipped, noised steps."""
 
 from functools import partial
 
@@ -17,40 +15,40 @@ from mia_nb.training.seeds import generator, mix
 
 
 class ClippedGroup(Group):
-    """One model of a plan whose recipe says dp_sgd."""
+    """One model of a plan whose recipe has the defense dp_sgd."""
 
     def __init__(self, plan: Plan, ids: list[int]):
         # channels first: Opacus' gradients per sample of a convolution assume it without a check
         super().__init__(plan._replace(stacked=False, channels_last=False), ids)
         options = dict(plan.recipe.defense_args)
-        self.average = options.pop("average")  # of the weights, takes no part in the steps
+        self.average = options.pop("average")  # decay of the averaged weights; no part of a step
         self.multiplicity = options["multiplicity"]
         self.clipped = Clipped(self.module, self.optimizer, batch=plan.recipe.batch, **options)
-        self.taken = 0  # steps
+        self.steps_taken = 0
         settings = plan.recipe.to_json()
         del settings["num_models"], settings["snapshots"]
-        if self.multiplicity == 1:  # as before there were copies
+        if self.multiplicity == 1:  # a multiplicity of 1 does not enter the seed
             del options["multiplicity"]
         settings["defense_args"] = options
         row = np.packbits(plan.member[ids[0]]).tobytes()
-        # another training must have other noise and other batches, or the noise of two trainings
-        # could be taken out
+        # every training needs its own noise and batches: noise that two trainings share could be
+        # subtracted
         self.training = store.content_key(settings | {"row": ids[0]}, plan.images.digest, row)
 
     def order(self, epoch: int) -> tuple[Tensor, list[int]]:
-        """An epoch's Poisson batches one after another, (1, drawn) sample numbers, each as often as
-        an image has copies, and their sizes.
+        """An epoch's Poisson batches: joined sample numbers (1, drawn), each repeated for the
+        copies of the image, and the batch sizes.
         """
         members = torch.from_numpy(np.flatnonzero(self.plan.member[self.ids[0]]))
         coins = generator(self.training, epoch, "order")
         rate = self.plan.recipe.batch / expected_members(self.plan.recipe, self.plan.member)
         drawn = torch.rand(self.plan.steps, len(members), generator=coins) < rate
         numbers = members.expand(drawn.shape)[drawn].repeat_interleave(self.multiplicity)
-        self.taken = epoch * self.plan.steps
+        self.steps_taken = epoch * self.plan.steps
         return numbers[None], (self.multiplicity * drawn.sum(1)).tolist()
 
     def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
-        """Start an epoch's noise, that of the steps included."""
+        """Seed an epoch's noise, including that of the steps."""
         super().seed_noise(epoch, purpose)
         self.noise = torch.Generator(self.plan.device).manual_seed(
             mix(self.training, epoch, "clip")
@@ -59,8 +57,8 @@ class ClippedGroup(Group):
     def step(
         self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None
     ) -> Tensor:
-        """One step on a Poisson batch (1, B, C, H, W), copies of an image one after another, maybe
-        empty; the detached losses (1, B).
+        """One step on a Poisson batch (1, B, C, H, W), which may be empty; copies of an image are
+        neighbours. Returns the detached losses (1, B).
         """
 
         def losses_of(hooked: nn.Module, rows: slice) -> Tensor:
@@ -77,11 +75,11 @@ class ClippedGroup(Group):
         return losses[None]
 
     def keep_average(self) -> None:
-        """Move the weights that are kept towards those of now; in the first steps faster, as what
-        they started from is noise.
+        """Move the kept weights towards the present ones, faster in the first steps, since the
+        initial weights are random.
         """
-        self.taken += 1
-        decay = min(self.average, self.taken / (self.taken + 10))
+        self.steps_taken += 1
+        decay = min(self.average, self.steps_taken / (self.steps_taken + 10))
         for name, tensor in (self.params | self.buffers).items():
             now = tensor.detach()
             if name in self.kept and now.is_floating_point():
@@ -91,7 +89,7 @@ class ClippedGroup(Group):
 
 
 def group_of(plan: Plan, ids: list[int]) -> Group:
-    """The trainer that the plan and its recipe ask for."""
+    """The kind of group that the plan and its recipe ask for."""
     if plan.recipe.defense == "dp_sgd":
         return ClippedGroup(plan, ids)
     if plan.compiled:

@@ -1,9 +1,9 @@
-"""Compiled training: one function (weights, buffers, images, labels) -> losses, compiled once,
-serves model after model.
+"""Compiled training: one function (weights, buffers, images, labels) -> losses is compiled once
+for many models.
 
-The weights are inputs of that function and not part of it, so that a second model of the same
-shapes compiles nothing. What compiling would change without a word is found by a step in float64
-beside an eager one, before any pool is trained so.
+The weights are inputs of that function, so that a second model of the same shapes needs no
+compilation. Before any pool is trained this way, a compiled and an eager step in float64 are
+compared, to find silent changes by the compiler.
 """
 
 import re
@@ -21,18 +21,18 @@ from mia_nb.training.machine import short_of_memory
 from mia_nb.training.plans import Plan, begin
 from mia_nb.training.stacking import RANDOM
 
-KEPT = 4  # compiled functions that a process holds on to
+KEPT = 4  # compiled functions that a process keeps
 OPTIONS = {"options": {"fallback_random": True}}  # random numbers as eager code draws them
-# of a recipe, what a forward, its loss and their gradients depend on; a parent may give a network
-# other constants
+# the fields of a recipe on which a forward, its loss and their gradients depend; a parent may give
+# a network other constants
 MATTERS = ("model", "model_args", "dtype", "loss", "batch", "defense", "defense_args", "parent")
-# by the network's name, and by all that they depend on besides their inputs
+# keys: the network's name, and a digest of all that the function depends on besides its inputs
 _FUNCTIONS: dict[tuple[str, str], Callable] = {}
 
 
 class CompiledGroup(Group):
-    """Models of a plan whose forward, loss and backward pass are compiled; all else is as in an
-    eager group.
+    """A group whose forward, loss and backward pass are compiled; all else is as in an eager
+    group.
     """
 
     @cached_property
@@ -49,7 +49,7 @@ class CompiledGroup(Group):
         draws: dict[str, Tensor] | None = None,
         objective: Callable | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """As those of an eager group; held-out images, which need no gradient, are queried
+        """As in an eager group. Losses for another objective, which need no gradient, are computed
         eagerly.
         """
         if objective is not None:
@@ -60,8 +60,8 @@ class CompiledGroup(Group):
         return losses[None], minimised[None]
 
     def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
-        """As that of an eager group; ValueError where a pool that was begun compiled cannot be
-        compiled on this machine.
+        """As in an eager group; ValueError if a pool that was begun compiled cannot be compiled on
+        this machine.
         """
         # imported here because that takes seconds
         from torch._dynamo.exc import TorchDynamoException
@@ -79,7 +79,7 @@ class CompiledGroup(Group):
 
 
 def function_of(group: Group) -> Callable:
-    """The compiled function of groups like this one, also of other pools."""
+    """The compiled function for all groups like this one, in other pools too."""
     plan = group.plan
     recipe = plan.recipe
     settings = {name: getattr(recipe, name) for name in MATTERS}
@@ -108,20 +108,20 @@ def function_of(group: Group) -> Callable:
 
 
 def forget(model: str) -> None:
-    """Drop the compiled functions of a builder, whose code may be another one by now."""
+    """Drop the compiled functions of a builder, whose code may have changed."""
     for key in [key for key in _FUNCTIONS if key[0] == model]:
         del _FUNCTIONS[key]
 
 
 def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
-    """A compiled function of its own for a plan.
+    """A newly compiled function for a plan.
 
-    Its module is a copy of row 0, whose weights nobody ever sees.
+    Its module is a copy of row 0, whose own weights are never used.
     """
     module = begin(plan.recipe, plan.images, 0, plan.start).to(plan.device).train()
     if plan.channels_last:
         module = module.to(memory_format=torch.channels_last)
-    # it outlives the pool, whose data need not
+    # the function outlives the pool, and must not keep its data in memory
     plan = plan._replace(images=None, member=None, start=None, held_out=None)
 
     def losses(
@@ -141,7 +141,7 @@ def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
 
 
 def reason(error: Exception) -> str:
-    """One line of what the compiler says at length."""
+    """The compiler's error in one line."""
     cause = getattr(error, "inner_exception", None) or error
     if "random operation" in str(cause):
         return RANDOM

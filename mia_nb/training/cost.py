@@ -1,4 +1,4 @@
-"""What a recipe costs: time and memory of a training step."""
+"""The cost of a recipe: time and memory of a training step."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def step_cost(
     repeats: Positive = 5,
     device: str | None = None,
 ) -> dict:
-    """What one plainly trained model costs, from single optimiser steps.
+    """The cost of one plainly trained model, measured by single optimiser steps. Nothing is stored.
 
     Parameters:
-        recipe: what is trained; a derived recipe starts from fresh weights. Nothing is stored.
-        images: what it is trained on.
+        recipe: of the model; a derived recipe starts from fresh weights.
+        images: the training images.
         samples: training images of an epoch; None: half of those that are not set aside.
-        repeats: steps that are timed, after one that warms up.
-        device: as for `train_pool`; a CPU takes one thread.
+        repeats: steps that are timed, after one to warm up.
+        device: as for `train_pool`; a CPU uses one thread.
 
     Returns:
-        {"parameters"; "seconds" of an epoch: the median step, times its steps; "memory_mib": on a
-        GPU the peak that a step allocated, on a CPU the activations that it keeps for its backward
-        pass (DP-SGD's gradients per sample come on top); "threads"}.
+        {"parameters"; "seconds" of an epoch: median time of a step times steps; "memory_mib": on a
+        GPU the peak memory of a step, on a CPU the activations kept for its backward pass (without
+        DP-SGD's gradients per sample); "threads"}.
 
-    Caveat: a step's time on a busy machine is that of the busy machine.
+    Caveat: on a busy machine steps take longer.
     """
     recipe = complete(recipe)
     chosen = device_of(device)
@@ -69,9 +69,9 @@ def step_cost(
 
 
 def step_seconds(group: Group, index: torch.Tensor, repeats: int) -> list[float]:
-    """Seconds of each of `repeats` optimiser steps on images (G, B), after one that warms up.
+    """Seconds of each of `repeats` optimiser steps on images (G, B), after one to warm up.
 
-    On a GPU its peak of memory is that of the last step.
+    On a GPU the peak of memory afterwards is that of the last step.
     """
     device = group.plan.device
     images = group.plan.images

@@ -1,4 +1,4 @@
-"""Pools of several families of models, changes to one recipe, that share their members."""
+"""Pools of several families of models, which are changes to one recipe and share their members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mia_nb.training.trials import check
 from mia_nb.types import Images, Recipe
 
 KNOWN = set(Recipe.model_fields) - {"parent"}
-# what draws the members, which all families share
+# the fields that determine the members, which all families share
 MEMBERS = (*SPLIT, "seed")
 
 
@@ -38,35 +38,35 @@ def family_pools(
 ) -> list[Pool]:
     """A trained pool for each of several families of models, on the same members.
 
-    All families are checked before the first is trained; what is stored comes back at once.
+    All families are checked before the first is trained; stored pools are loaded.
 
     Parameters:
         families: changes to `recipe`, say {"model": "sdenet", "model_args": {"k": 0.3}}.
-            {"replace": i, ...} is replace-then-finetune: the last group of family i's networks
-            becomes a fresh SDE block, and training goes on (model_args are the block's; freeze:
+            {"replace": i, ...} is replace-then-finetune: a fresh SDE block replaces the last group
+            of family i's networks, and training continues (model_args are the block's; with freeze
             only block and head learn). {"weights_of": i, "model": ...} puts the weights of family i
             into another model that takes them, say an odenet's into an sdenet built with
             noise_train=False, so that noise is added only in queries (a replaced network keeps its
-            arguments but those given).
-        recipe: what all have unless a family changes it.
-        images: what they are trained on.
-        model_args: of every network; a family's own come after them.
-        flow: of every differential equation, those of replaced networks too; likewise.
+            arguments except those given).
+        recipe: the recipe that the families change.
+        images: the images that all are trained on.
+        model_args: arguments of every network; a family's own override them.
+        flow: likewise of every differential equation, including those in replaced networks.
         finetune: changes to the recipe of replaced networks, and freeze.
         root: the folder of results.
         options: as for `train_pool`.
 
     Returns:
-        One `Pool` a family, in order.
+        One `Pool` per family, in order.
 
     Raises:
-        ValueError: a family is none, would have other members, or `train_pool` would refuse it; one
-            line with its number.
+        ValueError: in one line with the family's number: it is no mapping of changes, would have
+            other members, or `train_pool` would refuse it.
 
     Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), 5.4, for replace-then-finetune.
 
-    Caveat: what lies before a replaced group was trained on the same images without noise. The
-    checks of derived families take fresh weights for their parents'.
+    Caveat: the layers before a replaced group were trained on the same images without noise. The
+    checks of derived families use fresh weights in place of their parents'.
     """
     planned = planned_recipes(families, recipe, model_args or {}, flow or {}, finetune or {})
     _refuse(planned, images, root, options.get("member"))
@@ -82,9 +82,7 @@ def family_pools(
 def planned_recipes(
     families: list[dict], recipe: Recipe, model_args: dict, flow: dict, finetune: dict
 ) -> list[tuple[Recipe, int | None]]:
-    """(recipe, number of the family that it starts from or None) of each family, as `family_pools`
-    trains them.
-    """
+    """(recipe, number of the family that it starts from, or None) for each family."""
     planned: list[tuple[Recipe, int | None]] = []
     for number, family in enumerate(families):
         planned.append(_planned(family, number, planned, recipe, model_args, flow, finetune))
@@ -100,11 +98,11 @@ def _planned(
     flow: dict,
     finetune: dict,
 ) -> tuple[Recipe, int | None]:
-    """(recipe, number of the family that it starts from or None) of one family; of a derived one
-    with a parent in name only.
+    """(recipe, number of the family that it starts from, or None) of one family. The recipe of a
+    derived family names a placeholder as its parent.
 
     Parameters:
-        family, number: it and its place.
+        family, number: the family and its place.
         planned: the families before it.
         recipe, model_args, flow, finetune: as for `family_pools`.
     """
@@ -126,7 +124,7 @@ def _planned(
     if parent is not None:
         start = planned[parent][0]
         if changes.get("model") == start.model == "replaced":
-            args = start.model_args  # its network and block
+            args = start.model_args  # the arguments of network and block
         changes |= {"parent": f"family {parent}", "epochs": 0}
     return recipe.replace(**changes, model_args=args | args_given), parent
 
@@ -138,7 +136,7 @@ def _replaced(
     recipe: Recipe,
     flow: dict,
 ) -> tuple[Recipe, int]:
-    """As `_planned`, of a family whose networks get a block in place of their last group."""
+    """As `_planned`, for a family in which a block replaces the last group of the networks."""
     parent = _parent(changes, number)
     block = flow | changes.pop("model_args", {})
     freeze = bool(changes.pop("freeze", False))
@@ -151,7 +149,7 @@ def _replaced(
 
 @dataclass(frozen=True)
 class Untrained:
-    """A pool that is yet to be trained: its rows have the weights that they will start from."""
+    """A pool that is not trained yet: its rows have their initial weights."""
 
     recipe: Recipe
     images: Images
@@ -175,8 +173,8 @@ def _refuse(
     root: PathLike,
     member: np.ndarray | None,
 ) -> None:
-    """ValueError, with the family's number, for what `train_pool` would refuse once the families
-    before it were trained.
+    """ValueError, with the family's number, for a family that `train_pool` would refuse after it
+    has trained the families before.
     """
     pools: list[Untrained] = []
     for number, (recipe, parent_number) in enumerate(planned):
@@ -193,16 +191,16 @@ def _refuse(
 
 
 def _check_pool(pool: Untrained, root: PathLike) -> None:
-    """`train_pool`'s check of what is not stored yet."""
+    """The check of `train_pool`, for a pool that is not stored yet."""
     parts = (pool.recipe, pool.images, pool.member, pool.population)
-    # where those of a derived pool will lie depends on weights that are yet to be trained
+    # the place of a derived pool depends on weights that are not trained yet
     if pool.parent is None and place(*parts, root, None).folder.has("recipe.json"):
         return
     check(plan_of(*parts, pool.parent), int(pool.population.sum()), pool.parent)
 
 
 def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
-    """ValueError for a family that changes what no recipe has, or one of these `fixed` entries."""
+    """ValueError for a family that changes an unknown field, or one of the `fixed` ones."""
     unknown = sorted(set(changes) - KNOWN)
     if unknown:
         raise ValueError(
@@ -218,7 +216,7 @@ def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
 
 
 def _parent(changes: dict, number: int) -> int | None:
-    """Number of the earlier family that one starts from, its key taken out of the changes."""
+    """Number of the earlier family that this one starts from, removed from the changes."""
     key = "replace" if "replace" in changes else "weights_of"
     if key not in changes:
         return None

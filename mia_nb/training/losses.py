@@ -16,10 +16,10 @@ def tet(logits: Tensor, labels: Tensor, *, lamb: float = 0.05, means: float = 1.
         logits: z (T, B, K), of each time step.
         labels: y (B,).
         lamb: weight of the second term, which keeps the logits near the firing threshold.
-        means: that threshold.
+        means: the firing threshold.
 
     Returns:
-        (B,) losses: every time step has to answer for itself.
+        (B,) losses.
 
     Source: Deng, Li, Zhang and Gu (ICLR 2022).
     """

@@ -1,4 +1,4 @@
-"""What a computation gets of a machine: a device, threads, and as much memory as there is."""
+"""The resources of a machine that a computation uses: device, threads and memory."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import torch
 
 from mia_nb.checks import shown
 
-# numbers of glibc's malloc.h
+# constants of glibc's malloc.h
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
-NO_MEMORY = "can't allocate memory|out of memory|ALLOC_FAILED"  # in a message of PyTorch
+NO_MEMORY = "can't allocate memory|out of memory|ALLOC_FAILED"  # in messages of PyTorch
 
 
 def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.device:
-    """The device of that name; None: a GPU where there is one.
+    """The device of this name; None: a GPU if there is one.
 
-    ValueError for a name that is none, and for a GPU that is not `here` (False: another machine's
-    name will do).
+    ValueError for an unknown name and, with `here`, for a GPU that this machine does not have.
     """
     if device is None or device == "":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -46,9 +45,9 @@ def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.
 
 
 def useful_threads(values: int, most: int | None = None) -> int:
-    """Threads for querying a network with so many input values at a time: one where that is little,
-    since on a busy machine the threads of small operations mostly wait for each other (measured:
-    ten times and more).
+    """Number of threads for querying a network with so many input values at a time: one for few
+    values, since on a busy machine the threads of small operations mostly wait for each other
+    (measured: ten times slower and more).
     """
     if values < 2**18:
         return 1
@@ -57,7 +56,7 @@ def useful_threads(values: int, most: int | None = None) -> int:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Torch's number of threads for the time being: it enters the bits of a result."""
+    """Set torch's number of threads inside the block; the bits of a result depend on it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -67,11 +66,11 @@ def threads(count: int) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep the memory that it frees, for its next training step.
+    """Make this process keep the memory that it frees for its next training step.
 
-    The C library of Linux gives blocks above 32 MiB back at once. Taking them again costs a network
-    that is trained with spikes 30 % of its time, others 3 % (benchmarks/RESULTS.md, 28 November
-    2026). Elsewhere nothing happens.
+    The C library of Linux returns blocks above 32 MiB to the system at once. Taking them again
+    costs the training of a spiking network 30 % of its time, that of others 3 %
+    (benchmarks/RESULTS.md, 28 November 2026). On other systems nothing happens.
     """
     mallopt = _of_c_library("mallopt")
     if mallopt is not None:
@@ -80,8 +79,8 @@ def keep_freed_memory() -> None:
 
 
 def give_freed_memory_back() -> None:
-    """Give the system what `keep_freed_memory` has kept: a worker that waits for its next unit, or
-    for another pool, needs none of it, and joblib replaces workers that have grown.
+    """Return the memory to the system that `keep_freed_memory` has kept: a waiting worker does not
+    need it, and joblib replaces workers that have grown.
     """
     malloc_trim = _of_c_library("malloc_trim")
     if malloc_trim is not None:
@@ -89,13 +88,13 @@ def give_freed_memory_back() -> None:
 
 
 def _of_c_library(name: str) -> Callable | None:
-    """A function of glibc; None where there is another C library."""
+    """A function of glibc; None with another C library."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def short_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: PyTorch has a type for that on a GPU, and words
-    only elsewhere.
+    """Whether an error says that memory ran out. PyTorch has a type for that on a GPU; elsewhere
+    only the message tells.
     """
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and bool(re.search(NO_MEMORY, str(error)))
@@ -103,9 +102,9 @@ def short_of_memory(error: BaseException) -> bool:
 
 
 def fitting(run: Callable[[int], Any], size: int, least: int) -> Any:
-    """run(size), tried again with half the size where memory runs out.
+    """run(size), repeated with half the size while memory runs out.
 
-    Sizes stay multiples of `least`; ValueError where even that does not fit.
+    Sizes stay multiples of `least`; ValueError if even `least` does not fit.
     """
     while True:
         try:

@@ -1,5 +1,5 @@
-"""Making what a pool lacks, by training, conversion or whatever else: its folder as it is, its
-inputs, the rows that are missing, and the end of the work.
+"""The frame around making the models of a pool, by training or conversion: its folder, its inputs,
+the missing rows, and the end of the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mia_nb.training.pool import Pool, open_pool
 from mia_nb.training.saving import remove_leftovers
 from mia_nb.types import Images
 
-# what training writes
+# how the names of files begin that training writes
 MADE = (
     "model",
     "losses",
@@ -30,13 +30,13 @@ MADE = (
 
 
 def is_begun(pool: Pool) -> bool:
-    """Whether the pool has a folder with its recipe."""
+    """Whether the pool has a folder that holds its recipe."""
     return pool.folder.has("recipe.json")
 
 
 def reopened(pool: Pool, images: Images) -> Pool:
-    """The pool as its folder has it, damaged inputs written anew; the pool itself where there is no
-    folder yet. What is trained is said by the pool as it was placed, not by its folder.
+    """The pool as its folder records it, after damaged inputs are written again; the pool itself if
+    it has no folder yet. It tells what is stored; what to train is told by the pool given here.
     """
     if not is_begun(pool):
         return pool
@@ -45,17 +45,18 @@ def reopened(pool: Pool, images: Images) -> Pool:
 
 
 def is_complete(pool: Pool) -> bool:
-    """Whether nothing of the pool is left to make."""
+    """Whether all models of the pool are made."""
     return is_begun(pool) and not pool.unfinished(range(len(pool.member)))
 
 
 def rows_to_make(pool: Pool, images: Images, force: bool) -> list[int]:
-    """The rows that are to be made, in a folder with its inputs: all with `force`, which removes
-    them, else the unfinished ones.
+    """The rows that must be made: the unfinished ones or, with `force`, all, whose models are
+    removed. Writes the pool's inputs first if they are missing.
 
-    Call it when little can be refused any more.
+    Call it after all checks.
     """
-    # what is written last; without it another process may be writing now, which this waits for
+    # the file that is written last: if it is missing, another process may be writing, and
+    # `write_inputs` waits for that
     if not pool.folder.has("images.json"):
         write_inputs(pool, images)
     if force:
@@ -66,7 +67,7 @@ def rows_to_make(pool: Pool, images: Images, force: bool) -> list[int]:
 
 
 def write_inputs(pool: Pool, images: Images) -> None:
-    """Make the pool's folder, with its recipe, images and masks in place."""
+    """Make the pool's folder, and write its recipe, images and masks if they are not intact."""
     folder = pool.folder
     store.open_folder(
         folder.path.parent,
@@ -85,7 +86,7 @@ def write_inputs(pool: Pool, images: Images) -> None:
     if images.canary is not None:
         arrays["canary.npy"] = images.canary
     if all(folder.intact(name) for name in [*arrays, "images.json"]):
-        return  # nothing to write, and so nothing to lock
+        return  # without a lock, since nothing is written
     about = {name: getattr(images, name) for name in ("classes", "name", "digest", "mean", "std")}
     if images.frames > 1:
         about["frames"] = images.frames
@@ -100,8 +101,8 @@ def write_inputs(pool: Pool, images: Images) -> None:
 
 
 def _remove_made(pool: Pool) -> None:
-    """Remove all models; ValueError where others train them now, Corrupt where nothing could start
-    from the parent's.
+    """Remove all models; ValueError if another process is training them, Corrupt if weights of the
+    parent are damaged.
     """
     folder = pool.folder
     units_begun = [path.name.removeprefix(".lock-") for path in folder.path.glob(".lock-part_*")]
@@ -119,7 +120,7 @@ def _remove_made(pool: Pool) -> None:
 
 
 def _name_damaged(pool: Pool, rows: list[int]) -> None:
-    """Print which files of these rows were damaged."""
+    """Print which files of these rows are damaged."""
     folder = pool.folder
     for name in [name for m in rows for name in pool.files_of(m)]:
         if folder.has(name) and not folder.intact(name):
@@ -131,9 +132,9 @@ def _name_damaged(pool: Pool, rows: list[int]) -> None:
 
 
 def finish(pool: Pool, done: str, progress: bool) -> Pool:
-    """The pool, all of whose rows are made, with a line that says so: {done} "cached", say.
+    """The pool, after all its rows are made. A line says so; `done` is "cached", say.
 
-    ValueError that names a model that diverged.
+    ValueError if a model diverged.
     """
     with contextlib.suppress(store.ReadOnly):
         remove_leftovers(pool.folder)
@@ -146,7 +147,7 @@ def finish(pool: Pool, done: str, progress: bool) -> Pool:
 
 
 def _divergence(pool: Pool, model: int, status: str) -> str:
-    """What is said of a model that diverged."""
+    """The message about a model that diverged."""
     advice = "lower lr or change the schedule"
     if pool.recipe.model in models.FLOWS:
         advice += ", or take more steps, or bound the drift (lipschitz)"

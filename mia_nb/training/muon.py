@@ -1,4 +1,4 @@
-"""Muon: convolution filters take steps whose singular values are about 1, other weights SGD's."""
+"""Muon: steps of convolution filters have singular values near 1, other weights follow SGD."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 STEPS = 3  # of the Newton-Schulz iteration
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # they bring singular values near 1 in few steps
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # these bring singular values near 1 in few steps
 
 
 class Muon(torch.optim.Optimizer):
@@ -16,19 +16,19 @@ class Muon(torch.optim.Optimizer):
     momentum.
 
     A filter bank (out, in, h, w) is read as a matrix (out, in * h * w). Its step is the matrix with
-    the same singular vectors as the momentum and singular values near 1, and its norm is held at
-    sqrt(out), as a norm layer that follows makes it irrelevant. `torch.optim.Muon` takes matrices
-    alone, and no models that are stacked along a leading axis.
+    the same singular vectors as the momentum and singular values near 1. The norm of the filter
+    bank is held at sqrt(out), since a norm layer behind it makes the norm irrelevant.
+    `torch.optim.Muon` takes only matrices, and no models stacked along a leading axis.
 
     Parameters:
-        params: the weights; those that need no gradient are left alone.
-        lr: the peak rate of the filters; a schedule changes `param_groups[0]["lr"]`, and all other
+        params: the weights; those that need no gradient stay unchanged.
+        lr: peak rate of the filters; a schedule changes `param_groups[0]["lr"]`, and all other
             rates follow it.
         momentum: of the filters.
         matrix_lr: peak rate of matrices, such as a linear layer's.
         vector_lr: peak rate of vectors, such as biases.
         sgd_momentum: of matrices and vectors.
-        decay: share of matrices and vectors that a step at the peak rate takes away.
+        decay: share by which a step at the peak rate shrinks matrices and vectors.
         stacked: whether each weight has a leading axis of models.
 
     Source: Jordan et al. 2024 (Muon); the settings are those of CIFAR-10 speed records, for the
@@ -74,7 +74,7 @@ class Muon(torch.optim.Optimizer):
                 self.step_others(weight, lr / self.peak)
 
     def moved(self, weight: Tensor, gradient: Tensor, momentum: float) -> Tensor:
-        """Nesterov's direction: the gradient plus what the momentum will be of it."""
+        """Nesterov's direction: the gradient plus momentum times the updated buffer."""
         state = self.state[weight]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight)
@@ -90,7 +90,7 @@ class Muon(torch.optim.Optimizer):
         weight.sub_(orthogonalised(direction.flatten(-3)).view_as(direction) * lr)
 
     def step_others(self, weight: Tensor, fraction: float | Tensor) -> None:
-        """One step of a matrix or vector; fraction: of the peak rates."""
+        """One step of a matrix or vector, at a fraction of the peak rates."""
         rate = self.rates[min(weight.ndim - self.stacked, 2)]
         if rate == 0:
             return
@@ -99,7 +99,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """Matrices (..., m, n) with the same singular vectors and singular values near 1.
+    """Matrices (..., m, n) with the singular vectors of `matrix` and singular values near 1.
 
     The Newton-Schulz iteration x <- a x + (b s + c s s) x, s = x x^T, from x = matrix / |matrix|.
     """

@@ -1,7 +1,7 @@
-"""What is trained: a `Plan` says on which images each model of a pool learns, how its models take
-their steps, and which networks they begin as.
+"""A `Plan` of a training says on which images each model of a pool is trained, how the models take
+their steps, and from which networks they start.
 
-In shapes, M is models of a pool, N images.
+In shapes, M is the number of models of a pool, N that of images.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mia_nb.checks import checked
 from mia_nb.training.seeds import generator, mix
 from mia_nb.types import Images, Recipe
 
-# of weights and images; "bfloat16" keeps them in float32 and computes under autocast
+# types of weights and images; "bfloat16" keeps them in float32 and computes under autocast
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
-Start = Callable[[int], dict[str, Tensor]]  # row -> the parent's weights, from which it starts
+Start = Callable[[int], dict[str, Tensor]]  # row -> the weights of the parent that it starts from
 
 
 class Parent(Protocol):
-    """What is asked of the pool that another starts from, trained or not yet."""
+    """The interface of a pool that another one starts from, whether or not it is trained yet."""
 
     recipe: Recipe
 
@@ -37,15 +37,15 @@ class Parent(Protocol):
 
 
 class Plan(NamedTuple):
-    """What a worker needs to train any row, that is any model, of a pool."""
+    """All that a worker needs to train any row, that is any model, of a pool."""
 
     recipe: Recipe
     images: Images
-    member: np.ndarray  # (M, N) bool: who trains on what
+    member: np.ndarray  # (M, N) bool
     device: torch.device
     stacked: bool = False  # several models in one forward pass
     channels_last: bool = False  # memory format of images and weights
-    start: Start | None = None  # of a derived pool: the weights that its models start from
+    start: Start | None = None  # for a derived pool: the weights that its models start from
     held_out: np.ndarray | None = None  # numbers of the images that only the defense sees
     compiled: bool = False  # forward, loss and backward pass by torch.compile
 
@@ -67,13 +67,13 @@ def plan_of(
     population: np.ndarray,
     parent: Parent | None = None,
 ) -> Plan:
-    """What there is to train, on the CPU, one model at a time.
+    """The plan of a pool on the CPU, one model at a time.
 
     Parameters:
         recipe, images: of the pool.
         member: (M, N) bool.
         population: (N,) bool.
-        parent: whose weights a derived pool starts from.
+        parent: for a derived pool, the pool whose weights it starts from.
     """
     return Plan(
         recipe,
@@ -86,15 +86,17 @@ def plan_of(
 
 
 def expected_members(recipe: Recipe, member: np.ndarray) -> int:
-    """Members of a row on average; under coin flips what is expected, so that a pool can grow."""
+    """Mean number of members of a row; under coin flips the expected number, which does not change
+    when a pool grows.
+    """
     if recipe.split == "bernoulli":
         return (member.shape[1] - recipe.population) // 2
     return int(member.sum(1).mean())
 
 
 def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
-    """Numbers of the images that only the recipe's defense sees, drawn from the population; None
-    where it wants none.
+    """Numbers of the images that only the recipe's defense sees, drawn from the population; None if
+    it needs none.
     """
     if recipe.defense is None or not defenses.find(recipe.defense).held_out:
         return None
@@ -106,11 +108,11 @@ def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
 
 @checked
 def sampling(recipe: Recipe, members: Whole) -> dict:
-    """Sampling rate and steps of a training, as an accountant of differential privacy wants them.
+    """Sampling rate and steps of a training, for an accountant of differential privacy.
 
     Parameters:
-        recipe: its batch and epochs count.
-        members: images that a model trains on.
+        recipe: only its batch and epochs matter.
+        members: number of images that a model trains on.
 
     Returns:
         {"sample_rate": batch / members, "steps": optimiser steps}.
@@ -154,8 +156,8 @@ def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None
 
 
 def build(recipe: Recipe, images: Images, model: int) -> nn.Module:
-    """Row `model` of the pool, freshly initialised; of a derived pool without the seed where all it
-    has is its parent's.
+    """Row `model` of the pool, freshly initialised. The seed of a derived pool is used only where
+    its network has layers that the parent does not have.
     """
     fresh = recipe.parent is None or recipe.model == "replaced"
     _, channels, height, width = images.x.shape

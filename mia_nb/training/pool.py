@@ -1,4 +1,4 @@
-"""A pool: its record, read from its folder and checked once; and the names of its files."""
+"""A pool: its record, which is read from its folder and checked once, and its file names."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class Pool:
     """Trained models and who their members are, read from `folder`; every checksum is verified.
 
     Fields:
-        recipe: what the models were trained by.
-        key: sha256 (hex) of all that determines them; twelve letters of it name the folder.
+        recipe: how the models were trained.
+        key: sha256 (hex) of all that determines the models; the folder's name has twelve letters of
+            it.
         member: (M, N) bool, the images that each of M models trained on.
         population: (N,) bool, images set aside before training.
-        folder: where the files lie, a `store.Folder`.
-        epoch: that of the weights, None for the end of training; see `at`.
+        folder: the `store.Folder` of the files.
+        epoch: of the weights; None for the end of training. See `at`.
     """
 
     recipe: Recipe
@@ -41,8 +42,8 @@ class Pool:
     population: np.ndarray
     folder: store.Folder
     epoch: int | None = None
-    # what recipe.json says besides the recipe: builder, the code of its networks; and of a derived
-    # pool parent_weights, which it starts from
+    # further entries of recipe.json: builder, the code of the networks; for a derived pool
+    # parent_weights, a digest of the weights that it starts from
     record: dict = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -70,7 +71,7 @@ class Pool:
 
     @property
     def status(self) -> list[str]:
-        """What became of each row: "trained", "diverged in epoch e", or "missing"."""
+        """The state of each row: "trained", "diverged in epoch e", or "missing"."""
         return [self._status_of(m) for m in range(len(self.member))]
 
     def _status_of(self, model: int) -> str:
@@ -80,11 +81,11 @@ class Pool:
         return "trained" if weights_name(model) in files else "missing"
 
     def divergence(self, model: int) -> dict:
-        """{"epoch", "lr"} at which a row diverged."""
+        """The {"epoch", "lr"} at which a row diverged."""
         return self.folder.read_json(diverged_name(model), epoch=int, lr=int | float)
 
     def unfinished(self, rows: Iterable[int]) -> list[int]:
-        """Those of these rows without intact weights and loss trace or a record of divergence."""
+        """The rows among these that have neither intact files nor a record of divergence."""
         return [m for m in rows if not self._is_finished(m)]
 
     def _is_finished(self, model: int) -> bool:
@@ -93,7 +94,7 @@ class Pool:
         return all(self.folder.intact(name) for name in self.files_of(model))
 
     def files_of(self, model: int) -> list[str]:
-        """Files of a row that was trained to its end."""
+        """Names of the files of a row that was trained to its end."""
         weights = [weights_name(model, epoch) for epoch in (None, *self.recipe.snapshots)]
         names = [trace_name(model), *weights]
         if self.recipe.defense == "stored":
@@ -104,8 +105,8 @@ class Pool:
 
     @cached_property
     def _is_converted(self) -> bool:
-        """Whether its rows were converted, not trained: their thresholds are fitted, and the
-        parent's networks have none. False where the parent is gone.
+        """Whether its rows were converted, not trained: their thresholds were fitted, and the
+        parent's networks do not spike. False if the parent is gone.
         """
         recipe = self.recipe
         if recipe.model != "snn" or recipe.epochs or not recipe.model_args.get("calibration"):
@@ -126,10 +127,11 @@ class Pool:
     def held_out(self) -> np.ndarray:
         """(N,) bool: images set aside that a defense of this pool or of its ancestors looked at.
 
-        They are no population any more.
+        They no longer count as population.
 
         Raises:
-            ValueError: the parent of a derived pool is gone, and only it knows its own.
+            ValueError: the parent of a derived pool is gone, so that its held-out images are
+                unknown.
         """
         looked_at = np.zeros(len(self.population), bool)
         numbers = plans.held_out(self.recipe, self.population)
@@ -166,8 +168,8 @@ class Pool:
     def trace(self, model: int) -> np.ndarray:
         """(E, N) float16: natural logarithms of one row's per-sample losses in each of E epochs.
 
-        From 1e-10 up; NaN where it did not train on a sample in that epoch, and everywhere for a
-        row not trained to its end.
+        Losses below 1e-10 count as 1e-10. NaN for samples that the row did not train on in an
+        epoch, and everywhere for a row that was not trained to its end.
 
         Parameters:
             model: the row's number, from 0.
@@ -197,7 +199,7 @@ class Pool:
         return replace(self, epoch=None if epoch == self.recipe.epochs else epoch)
 
     def weights_name(self, model: int) -> str:
-        """Name of the file that holds a row's weights."""
+        """Name of the file of a row's weights."""
         return weights_name(model, self.epoch)
 
     def state(self, model: int) -> dict[str, torch.Tensor]:
@@ -207,7 +209,7 @@ class Pool:
             model: the row's number, from 0.
 
         Raises:
-            ValueError: the row diverged, or there is none of this number.
+            ValueError: the row diverged, or does not exist.
             store.Corrupt: the file was altered.
         """
         model = int(row_numbers("model", model, len(self.member))[0])
@@ -220,9 +222,9 @@ class Pool:
         return read_weights(self.folder, self.weights_name(model))
 
     def fill(self, module: nn.Module, model: int) -> None:
-        """Put one row's weights into a network of this pool.
+        """Load one row's weights into a network of this pool.
 
-        Raises store.Corrupt where they are of another network.
+        Raises store.Corrupt if they belong to another network.
         """
         try:
             module.load_state_dict(self.state(model))
@@ -238,7 +240,7 @@ class Pool:
             model: the row's number, from 0.
 
         Raises:
-            ValueError: as `state`; or the code of a builder of your own is another one by now.
+            ValueError: as `state`; or the code of a builder of your own has changed.
         """
         if self.record.get("builder", "") != models.source(
             self.recipe.model, self.recipe.model_args
@@ -253,10 +255,10 @@ class Pool:
 
     @property
     def parent(self) -> Pool | None:
-        """The pool this one was derived from; None for one trained from nothing.
+        """The pool from which this one was derived; None for a pool trained from scratch.
 
         Raises:
-            ValueError: it is gone, or has other weights now.
+            ValueError: the parent is gone, or its weights have changed.
         """
         if self.recipe.parent is None:
             return None
@@ -270,7 +272,7 @@ class Pool:
 
     @property
     def ancestor(self) -> Pool:
-        """The pool at the start of the chain of parents: itself where it was trained from nothing.
+        """The first pool in the chain of parents: the pool itself if it was trained from scratch.
 
         Raises:
             ValueError: as `parent`.
@@ -279,18 +281,18 @@ class Pool:
         return self if parent is None else parent.ancestor
 
     def plan(self, images: Images, parent: Pool | None) -> Plan:
-        """What there is to train, on the CPU, one model at a time.
+        """The plan of this pool's training, on the CPU, one model at a time.
 
         Parameters:
             images: the pool's.
-            parent: that of a derived pool, whose weights it starts from.
+            parent: of a derived pool, which starts from its weights.
         """
         return plans.plan_of(self.recipe, images, self.member, self.population, parent)
 
     def conversion_report(self) -> pd.DataFrame:
-        """What the conversion to spiking networks fitted, a row for each model and site.
+        """The fits of a conversion to spiking networks, a row for each model and site.
 
-        Of a pool that was fine-tuned after a conversion, that conversion's.
+        A pool that was fine-tuned after a conversion gives the report of that conversion.
 
         Returns:
             `model`, and the columns of `models.snn.convert(...).report`, among them the threshold,
@@ -314,7 +316,7 @@ class Pool:
         return table.replace({None: np.nan}).infer_objects()
 
     def images(self) -> Images:
-        """The images it was trained on, from the pool's own folder."""
+        """The images that the pool was trained on, read from its own folder."""
         return self._images
 
     @cached_property
@@ -323,14 +325,14 @@ class Pool:
 
     @cached_property
     def mapped_images(self) -> Images:
-        """The same, mapped, so that all processes of a machine hold them once; nobody may write to
-        them.
+        """The same images, mapped, so that the processes of a machine share one copy; they must not
+        be written to.
         """
         return self._read_images(self.folder.map_array)
 
     def _read_images(self, read: Callable[..., np.ndarray]) -> Images:
         about = self.images_record
-        with warnings.catch_warnings(action="ignore"):  # that what is mapped is not writable
+        with warnings.catch_warnings(action="ignore"):  # of torch: a mapped array is not writable
             x = torch.from_numpy(read("images.npy", "u", (None, None, None, None)))
             y = torch.from_numpy(read("labels.npy", "i", (len(x),)))
         canary = None
@@ -346,42 +348,42 @@ class Pool:
 
     @property
     def images_record(self) -> dict:
-        """What is recorded of its images besides their pixels: classes, name, digest, mean, std,
-        and `frames` where there are several.
+        """The record of the images besides their pixels: classes, name, digest, mean, std, and
+        `frames` if there are several.
         """
         return self.folder.read_json(
             "images.json", classes=list, name=str, digest=str, mean=list, std=list
         )
 
     def is_about(self, images: Images) -> bool:
-        """Whether these are the images that its models were trained on or are audited by."""
+        """Whether these are the pool's own images, on which its models are trained and audited."""
         return images.digest == self.images_record["digest"]
 
 
 def weights_name(model: int, epoch: int | None = None) -> str:
-    """File of a row's weights: the last ones, or those kept after an earlier epoch."""
+    """File of a row's weights: the final ones, or those kept after an earlier epoch."""
     if epoch is None:
         return f"model_{model:03d}.safetensors"
     return f"snapshot_{model:03d}_{epoch:05d}.safetensors"
 
 
 def trace_name(model: int) -> str:
-    """File of the losses that a row had while it was trained."""
+    """File of a row's losses during training."""
     return f"losses_{model:03d}.npy"
 
 
 def diverged_name(model: int) -> str:
-    """File that says where a row diverged."""
+    """File of the epoch and learning rate at which a row diverged."""
     return f"diverged_{model:03d}.json"
 
 
 def stopped_name(model: int) -> str:
-    """File that says from which epoch early stopping took a row's weights."""
+    """File of the epoch from which early stopping took a row's weights."""
     return f"stopped_{model:03d}.json"
 
 
 def report_name(model: int) -> str:
-    """File of what the conversion of a row fitted."""
+    """File of the report on a row's conversion."""
     return f"conversion_{model:03d}.json"
 
 
@@ -391,23 +393,23 @@ def stored_name(model: int) -> str:
 
 
 def read_weights(folder: store.Folder, name: str) -> dict[str, torch.Tensor]:
-    """A stored state dictionary; Corrupt where the file is altered, or is no safetensors file for
-    all its checksum.
+    """A stored state dictionary; Corrupt if the file was altered, or is no safetensors file despite
+    its right checksum.
     """
     data = folder.read_bytes(name)
     try:
         return safetensors.torch.load(data)
-    except Exception as error:  # its own class, KeyErrors, RuntimeErrors of torch
+    except Exception as error:  # SafetensorError, KeyError, RuntimeError of torch
         raise folder.corrupt(name, error) from error
 
 
 def write_weights(folder: store.Folder, name: str, tensors: dict[str, torch.Tensor]) -> None:
-    """Store a state dictionary as safetensors, which hold nothing that could be executed."""
+    """Store a state dictionary as safetensors, which can hold no executable code."""
     folder.write_bytes(name, safetensors.torch.save(tensors))
 
 
 def weights_digest(folder: store.Folder, num_models: int) -> str:
-    """One checksum of the recorded checksums of all models: equal where the weights are equal."""
+    """One checksum of the recorded checksums of all models; equal weights give equal checksums."""
     files = folder.files()
     return store.content_key({}, *(files.get(weights_name(m), "") for m in range(num_models)))
 
@@ -420,18 +422,18 @@ def load_pool(
 
     Parameters:
         prefix: first letters of the key, or of the folder's name.
-        root: the folder of results that it lies in.
-        builders: names of modules of yours that may build its networks (and those of other pools
-            from now on, in this process and those that it starts). Networks of this package,
+        root: the folder of results.
+        builders: names of modules of yours that may build its networks. They are allowed from then
+            on for other pools too, in this process and its children. Networks of this package,
             torchvision and snntorch, of this script or notebook, and of modules that you imported
-            need no name.
+            need not be named.
 
     Returns:
         A `Pool`.
 
     Raises:
-        ValueError: there is none, several, or an unfinished one; or its recipe names another
-            builder, of which nothing is run.
+        ValueError: there is none, several, or an unfinished one; or its recipe names a builder that
+            is not allowed, which is then not run.
     """
     if str(prefix).startswith("example:"):
         raise ValueError(
@@ -443,7 +445,7 @@ def load_pool(
 
 
 def complete_pool(folder: store.Folder) -> Pool:
-    """The finished pool of a folder; ValueError where models are missing, else as `open_pool`."""
+    """The finished pool of a folder; ValueError if models are missing, else as `open_pool`."""
     pool = open_pool(folder)
     missing = pool.status.count("missing")
     if missing > 0:
@@ -455,12 +457,11 @@ def complete_pool(folder: store.Folder) -> Pool:
 
 
 def open_pool(folder: store.Folder) -> Pool:
-    """The pool of a folder, finished or not: recipe and masks are read here, and nowhere else.
+    """The pool of a folder, finished or not. Recipe and masks are read here and nowhere else.
 
     Raises:
-        Corrupt: its recipe has entries of types that no recipe has, or its masks do not fit the
-            recipe or each other.
-        ValueError: it names a builder that is not allowed here.
+        Corrupt: its recipe is no valid recipe, or its masks do not fit the recipe or each other.
+        ValueError: its recipe names a builder that is not allowed here.
     """
     record = folder.record
     try:

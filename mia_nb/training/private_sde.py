@@ -1,8 +1,8 @@
-"""Pools that learn from one noisy state and one randomised label of each record, behind a network
-that was trained on public images: `train_private`.
+"""`train_private`: pools that learn from one noisy state and one randomised label of each record,
+behind a network that was trained on public images.
 
-By post-processing nothing that is done with states and labels afterwards tells more of a record
-than they do.
+By post-processing, nothing that is computed from states and labels reveals more of a record than
+they do.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from mia_nb.training.train import train_pool
 from mia_nb.training.work import make_each
 from mia_nb.types import Images, Recipe
 
-HELD_OUT = 10  # one public image in so many is left out of the backbone's training
-LABELS = 0.65  # share of epsilon that the labels get, by a sweep on public images
-BATCH = 500  # images that pass through the backbone together
-DECAY = 1e-3  # of the head's weights, on states of unit variance
-ITERATIONS = 200  # of L-BFGS at most
-SPREAD = 6  # standard deviations of the coins that slots leave room for
+HELD_OUT = 10  # every tenth public image is left out of the backbone's training
+LABELS = 0.65  # the labels' share of epsilon, by a sweep on public images
+BATCH = 500  # images in one forward pass of the backbone
+DECAY = 1e-3  # weight decay of the head, on states of unit variance
+ITERATIONS = 200  # of L-BFGS, at most
+SPREAD = 6  # standard deviations by which coins may exceed the expected number of members
 
 
 @checked
@@ -67,37 +67,37 @@ def train_private(
     force: Flag = False,
     **options: Any,
 ) -> Pool:
-    """Train a pool whose models see of each of their records one noisy state and one randomised
-    label, both drawn once and stored.
+    """Train a pool whose models see only one noisy state and one randomised label of each of their
+    records. Both are drawn once and stored.
 
     A network with a bottleneck is trained on the public images and frozen. For each model, the
-    state of every member behind the stem is clipped, goes through the stochastic differential
-    equation with noise and is stored; empty slots, whose state is 0 and whose label is uniform,
-    hide how many members there are. A linear head is trained on what is stored.
+    state of every member behind the stem is clipped, passes through the stochastic differential
+    equation with noise, and is stored. Empty slots, whose state is 0 and whose label is uniform,
+    hide the number of members. A linear head is trained on the stored states and labels.
 
     Parameters:
         recipe: model "bottleneck" and how it is trained on the public images; num_models, split,
-            population and seed draw the members of the private ones.
+            population and seed determine the members among the private ones.
         images: the private records, normalised as the public ones (mean and std of `public`).
-        public: what the network is trained on, every tenth image left out; of the same size.
-        epsilon: what one model may spend on one record; it sets the noise k and the probability of
-            a true label. None: `noise`, and a true label with the probability `keep` of the
+        public: images of the same size on which the network is trained, except every tenth.
+        epsilon: of one record in one model; it sets the noise k and the probability of a true
+            label. None: k is `noise`, and a label is true with the probability `keep` of the
             recipe's defense_args (with defense "stored").
         delta: of that epsilon.
-        relation: "add/remove" or "replace", which epsilon is about.
-        labels: share of epsilon that is the label's own.
+        relation: "add/remove" or "replace": the neighbouring data sets that epsilon compares.
+        labels: the labels' share of epsilon.
         noise: k, with epsilon=None; None: that of the recipe's model_args.
-        releases: states drawn of each record, all counted.
-        slots: a public bound of the number of members; None: half of the images and some room, for
-            coins six standard deviations; split="given" wants a number.
+        releases: number of states that are drawn of each record; all are counted.
+        slots: a public bound on the number of members; None: half of the images and some room, for
+            coins six standard deviations. split="given" needs a number.
         member: as for `train_pool`.
-        root: the folder of results; the public network lies there as a pool of its own.
+        root: the folder of results, where the public network is stored as a pool of its own.
         progress, force: as for `train_pool`.
         options: of `train_pool`, for the public network.
 
     Returns:
-        A `Pool` to be queried, attacked and audited as any other; `proved(pool)` says what is
-        proved of it, and which condition fails where nothing is.
+        A `Pool` that can be queried, attacked and audited like any other. `proved(pool)` tells what
+        is proved about it, or which conditions fail.
 
     Raises:
         ValueError: for another model, an image size that differs, no slots or more members than
@@ -118,10 +118,10 @@ def train_private(
     Source: the Gaussian mechanism on a state (`accounting.release_mu`), randomised response on a
     label (`accounting.stored_epsilon`), and post-processing.
 
-    Caveats: those of DP-SGD here too: noise and labels come from seeded ordinary generators in
-    floating point, so for a release the seed must be secret and one of very many, not the default:
-    all else that the noise is drawn from an attacker may know. A pool's folder holds the records.
-    The statement is about one model; whoever shows several spends as often.
+    Caveats: as with DP-SGD, noise and labels come from seeded ordinary generators in floating
+    point. For a release the seed must be secret and one of very many, not the default, since an
+    attacker may know everything else that determines the noise. A pool's folder holds the records.
+    The statement is about one model; every further model that is shown spends the same again.
     """
     one_of("relation", relation, accounting.RELATIONS)
     data.check_images(images)
@@ -189,8 +189,8 @@ def _backbone(recipe: Recipe, public: Images, root: PathLike, **options: Any) ->
 
 
 def _slots(recipe: Recipe, images: Images) -> int:
-    """Places for members by the design alone, whoever they are: half of the images, and room for
-    coins or for halves of each class.
+    """Number of slots for members, from the design alone: half of the images, and some room for
+    coins or for odd class sizes.
     """
     if recipe.split == "given":
         raise ValueError(
@@ -204,13 +204,13 @@ def _slots(recipe: Recipe, images: Images) -> int:
 
 
 def _keep(epsilon: float, classes: int) -> float:
-    """The probability of a true label whose randomised response has this epsilon."""
+    """The probability of a true label for which randomised response has this epsilon."""
     return 1 / (1 + (classes - 1) * math.exp(-epsilon))
 
 
 def _noise(network: Bottleneck, mu: float, relation: str, releases: int) -> float:
-    """k for which all releases of a state have a Gaussian trade-off of this mu; the network's own
-    where its states are not bounded.
+    """The k for which all releases of a state have a Gaussian trade-off of this mu; the network's
+    own k if its states are not bounded.
     """
     of_unit = states_mu(network, relation, releases, k=1.0)
     if not math.isfinite(of_unit):
@@ -221,8 +221,8 @@ def _noise(network: Bottleneck, mu: float, relation: str, releases: int) -> floa
 def _make_heads(
     pool: Pool, rows: list[int], state: dict[str, Tensor], images: Images, progress: bool
 ) -> None:
-    """Store states and labels of these rows, and train their heads behind the public network of
-    this state.
+    """Store the states and labels of these rows, and train their heads behind the public network
+    with these weights.
     """
     with threads(1):
         embedded = _embedded(_frozen(pool, images, 0, state), images)
@@ -242,8 +242,8 @@ def _frozen(pool: Pool, images: Images, model: int, state: dict[str, Tensor]) ->
 
 @torch.no_grad()
 def _embedded(network: Bottleneck, images: Images) -> Tensor:
-    """States (N, channels, 1, 1) before clipping and noise; of non-members too, as every row has
-    others.
+    """States (N, channels, 1, 1) of all images before clipping and noise: every row has other
+    members.
     """
     parts = images.x.split(BATCH)
     return torch.cat([network.embed(_shown(x, images)) for x in parts])
@@ -256,7 +256,7 @@ def _shown(x: Tensor, images: Images) -> Tensor:
 def _make_head(
     pool: Pool, images: Images, state: dict[str, Tensor], embedded: Tensor, model: int
 ) -> None:
-    """Store a row's noisy states and labels, unless they are there, and train its head on them."""
+    """Store a row's noisy states and labels, unless they are stored, and train its head on them."""
     folder = pool.folder
     network = _frozen(pool, images, model, state)
     name = stored_name(model)
@@ -266,7 +266,7 @@ def _make_head(
     weight, bias = fitted_head(kept["states"], kept["labels"], len(images.classes))
     network.head.weight.data.copy_(weight)
     network.head.bias.data.copy_(bias)
-    # losses of single members would be told apart from what is stored: there are none
+    # no losses of single members are kept: they would reveal more than the stored states
     nothing = np.full((pool.recipe.epochs, int(pool.member[model].sum())), np.nan, np.float16)
     folder.write_array(trace_name(model), nothing)
     weights = {
@@ -279,8 +279,8 @@ def _make_head(
 def _drawn(
     pool: Pool, images: Images, model: int, network: Bottleneck, embedded: Tensor
 ) -> dict[str, np.ndarray]:
-    """{"states": (releases, slots, channels) float32, "labels": (slots,)} of a row, in an order
-    that is drawn too.
+    """{"states": (releases, slots, channels) float32, "labels": (slots,)} of a row, in random
+    order.
     """
     args = pool.recipe.defense_args
     members = torch.from_numpy(np.flatnonzero(pool.member[model]))
@@ -289,8 +289,8 @@ def _drawn(
     settings = pool.recipe.to_json()
     del settings["num_models"]
     row = np.packbits(pool.member[model]).tobytes()
-    # another training, or one behind another public network, has other noise: that of two could be
-    # taken out, and what they spend would not add up
+    # every training and every public network needs its own noise: noise that two of them share
+    # could be subtracted, and their epsilons would not add up
     settings |= {"row": model, "backbone": pool.record["backbone_weights"]}
     training = store.content_key(settings, images.digest, row)
     noise = torch.Generator().manual_seed(mix(training, "states"))
@@ -319,7 +319,7 @@ def fitted_head(states: np.ndarray, labels: np.ndarray, classes: int) -> tuple[T
     Parameters:
         states: (R, n, d), R states of each of n records.
         labels: (n,) class numbers from 0.
-        classes: how many there are.
+        classes: K.
     """
     count, _, width = states.shape
     x = torch.tensor(states.reshape(-1, width), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What is proved of a pool of `train_private`, its conditions checked on what is stored."""
+"""What is proved about a pool of `train_private`, after a check of its stored files."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from mia_nb.models.bottleneck import Bottleneck
 from mia_nb.training.pool import Pool, complete_pool, stored_name
 from mia_nb.types import Images
 
-ROUNDING = 1 + 1e-4  # of the clipped norm and the certified constant, which float32 rounds
-ALONE = 1e-3  # by which a state may differ when it is computed alone, relative to `clip`
+ROUNDING = 1 + 1e-4  # margin for rounding of the clipped norm and the certified constant
+ALONE = 1e-3  # largest difference, relative to `clip`, of a state that is computed alone
 COVERED = ("euler", "rk4")  # solvers for which `accounting.release_mu` holds
 
 
 class Proof(NamedTuple):
-    """What is proved of one model of a pool of `train_private`, for one record of its training set.
+    """What is proved about one model of a pool of `train_private`, for one record of its training
+    set.
 
     Fields:
-        epsilon: at delta; infinite where a condition fails.
+        epsilon: at delta; infinite if a condition fails.
         delta: of that epsilon.
         relation: "add/remove" or "replace".
-        lipschitz: certified constant of the drift; infinite where there is none.
-        mu: of the Gaussian trade-off between states, all releases together; infinite where nothing
+        lipschitz: certified constant of the drift; infinite if there is none.
+        mu: of the Gaussian trade-off between states, all releases together; infinite if nothing
             bounds it.
-        keep: probability of the true label.
-        classes: labels that there are.
-        releases: states drawn of each record.
-        slots: places for records, which are filled up with empty ones.
-        failed: the conditions that do not hold, in words; empty where all that can be seen do.
+        keep: probability of a true label.
+        classes: number of classes.
+        releases: number of states drawn of each record.
+        slots: places for records; those without a record hold empty ones.
+        failed: the conditions that do not hold, in words; empty if all that can be checked hold.
     """
 
     epsilon: float
@@ -63,8 +64,8 @@ class Proof(NamedTuple):
 
     @property
     def stored(self) -> dict | None:
-        """The argument `stored` of `auditing.ladder`, which takes `lipschitz` as its certified
-        constant too; None where a condition fails.
+        """The argument `stored` of `auditing.ladder`, to be given with `lipschitz` as the certified
+        constant; None if a condition fails.
         """
         if self.failed:
             return None
@@ -79,30 +80,29 @@ class Proof(NamedTuple):
 
 @checked
 def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> Proof:
-    """What is proved of one model of a pool of `train_private`, its conditions checked on what is
-    stored.
+    """What is proved about one model of a pool of `train_private`, after a check of its stored
+    files.
 
     Parameters:
-        pool: of `train_private`, the public network's pool beside it.
+        pool: of `train_private`, with the public network's pool beside it.
         delta: in [0, 1).
-        relation: "add/remove": one record added to, or removed from, a data set of at most `slots`
-            records; "replace": one record becomes another one.
+        relation: "add/remove": one record is added to, or removed from, a data set of at most
+            `slots` records; "replace": one record becomes another one.
 
     Returns:
-        A `Proof`; its epsilon is infinite, and `failed` names the conditions, where one fails:
-        states clipped, a drift with a certified constant, a solver that is covered, noise, a
-        network that computes the state of each record alone, weights before the head that are the
-        public network's to the bit, a public network trained from nothing on images none of which
-        is a private one, normalisation measured on public images, as many stored states a record
-        as are counted, randomised labels.
+        A `Proof`. If a condition fails, epsilon is infinite and `failed` names the condition. The
+        conditions: states are clipped; the drift has a certified constant; the solver is covered;
+        there is noise; the network computes the state of each record alone; the weights before the
+        head are bit by bit the public network's; the public network was trained from scratch on
+        images none of which is private; the normalisation was measured on public images; each
+        record has as many stored states as are counted; labels are randomised.
 
     Raises:
         ValueError: for an unknown relation.
 
-    Caveats: it does not see near duplicates among public and private images, choices that followed
-    from a look at private records (of the clipping norm, of the network, of one model among
-    several), or a seed that is known. Whether slots, where they were given, are a public number is
-    for whoever gave it to say.
+    Caveats: the check cannot see near duplicates among public and private images, choices made
+    after a look at private records (of the clipping norm, of the network, of one model among
+    several), or a seed that is known. Whoever gave `slots` must know that it is a public number.
     """
     one_of("relation", relation, accounting.RELATIONS)
     args = pool.recipe.defense_args
@@ -136,7 +136,7 @@ def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> 
 
 
 def states_mu(network: Bottleneck, relation: str, releases: int, k: float | None = None) -> float:
-    """mu of all releases of a state; infinite where nothing bounds it."""
+    """mu of all releases of a state; infinite if nothing bounds it."""
     block = network.flow
     solver = block.solver
     lipschitz = certified(network)
@@ -156,14 +156,14 @@ def states_mu(network: Bottleneck, relation: str, releases: int, k: float | None
 
 
 def certified(network: Bottleneck) -> float:
-    """The certified constant of a drift that was built with a bound, infinite for others."""
+    """The certified constant of a drift that was built with a bound; infinite for others."""
     if network.flow.drift.lipschitz is None:
         return math.inf
     return copy.deepcopy(network.flow.drift).double().certified_lipschitz((1, 1))
 
 
 def _unbounded(network: Bottleneck) -> tuple[str, ...]:
-    """What lacks for a bound of the states' trade-off."""
+    """What is missing for a bound on the states' trade-off."""
     block = network.flow
     method = block.solver["method"]
     lacks = []
@@ -181,7 +181,7 @@ def _unbounded(network: Bottleneck) -> tuple[str, ...]:
 
 
 def _not_public(pool: Pool) -> tuple[str, ...]:
-    """What before the head may depend on private records."""
+    """The ways in which the network before the head may depend on private records."""
     try:
         backbone = complete_pool(
             store.find(pool.record["backbone"], pool.folder.path.parent, "pool")
@@ -212,14 +212,14 @@ def _not_public(pool: Pool) -> tuple[str, ...]:
 
 
 def _same_frozen(state: dict[str, Tensor], public: dict[str, Tensor]) -> bool:
-    """Whether two networks are equal to the bit before the head."""
+    """Whether two networks are equal bit by bit before the head."""
     names = [name for name in state if not name.startswith("head.")]
     return all(name in public and torch.equal(state[name], public[name]) for name in names)
 
 
 @torch.no_grad()
 def _mixes(network: Bottleneck, public: Images) -> bool:
-    """Whether states of public images change with their companions."""
+    """Whether states of public images depend on the other images of their batch."""
     x = data.normalise(public.x[:8], public.mean, public.std, torch.float32)
     together = network.flow.entering(network.embed(x))
     alone = torch.cat([network.flow.entering(network.embed(image[None])) for image in x])
@@ -227,7 +227,7 @@ def _mixes(network: Bottleneck, public: Images) -> bool:
 
 
 def _unstored(pool: Pool) -> tuple[str, ...]:
-    """What differs between the states that are stored and those that are counted."""
+    """The differences between the states that are stored and those that are counted."""
     args = pool.recipe.defense_args
     failed = []
     for m in range(len(pool.member)):

@@ -1,6 +1,4 @@
-"""Recipes by name, and the words that every result is labelled with: how long a model trained
-decides what it leaks.
-"""
+"""Named recipes, and labels for results: what a model leaks depends on how long it was trained."""
 
 from __future__ import annotations
 
@@ -11,14 +9,14 @@ from mia_nb.types import Recipe
 
 RECIPES = {  # changes to a Recipe
     # One cycle of the learning rate (Smith and Topin, arXiv 1708.07120) in few epochs, as in public
-    # speed-run code, without its tricks that change memorisation: minutes where the papers take
-    # hours, and a lower risk than theirs. A lower end.
+    # speed-run code, but without those of its tricks that change memorisation. It takes minutes
+    # where the papers take hours; its risk is lower than theirs, a lower end.
     "fast": {"schedule": "one_cycle", "epochs": 16},
-    # The same with time to learn by heart, about as long as common public training loops for
-    # membership inference.
+    # The same with time to memorise, about as long as common public training loops for membership
+    # inference.
     "long": {"schedule": "one_cycle", "epochs": 100},
-    # Guan, Sharma, Tian and Lahlou (UAI 2025): notebooks/presets/paper-snn.yaml, which says what is
-    # theirs and what assumed.
+    # Guan, Sharma, Tian and Lahlou (UAI 2025); notebooks/presets/paper-snn.yaml says which settings
+    # are theirs and which are assumed.
     "paper-snn": {
         "epochs": 200,
         "batch": 256,
@@ -29,8 +27,8 @@ RECIPES = {  # changes to a Recipe
         "augment": "crop+flip",
         "dtype": "float32",
     },
-    # Hong, Wu, Gruber and Lee (arXiv 2501.06686): notebooks/presets/paper-nsde.yaml; its equations,
-    # ResNets there have lr 0.1.
+    # Hong, Wu, Gruber and Lee (arXiv 2501.06686), as in notebooks/presets/paper-nsde.yaml; this is
+    # for their differential equations, while their ResNets have lr 0.1.
     "paper-nsde": {
         "epochs": 300,
         "batch": 512,
@@ -43,7 +41,7 @@ RECIPES = {  # changes to a Recipe
     },
 }
 SCHEDULE_WORDS = {"one_cycle": "one-cycle", "constant": "constant learning rate"}
-# entries that are named where they are not a Recipe's default, and how
+# fields that a label names unless they are a Recipe's default, and in which words
 UNUSUAL = {"lr": "lr {:g}", "batch": "batch {}", "loss": "{}", "dtype": "{}"}
 
 
@@ -52,9 +50,9 @@ def changes(family: Anything) -> dict:
     """The fields of a Recipe that a named recipe changes.
 
     Parameters:
-        family: "fast" (one cycle, 16 epochs), "long" (100 epochs), "paper-snn" or "paper-nsde"
-            (those of the two studies); or a mapping, maybe on top of a name: {"recipe": "fast",
-            "augment": "none"} is the fast recipe without augmentation.
+        family: "fast" (one cycle, 16 epochs), "long" (100 epochs), "paper-snn" or "paper-nsde" (the
+            recipes of the two studies); or a mapping of changes, maybe to a named recipe:
+            {"recipe": "fast", "augment": "none"} is the fast recipe without augmentation.
 
     Returns:
         {field: value}, for `Recipe(**...)` or as a family of `family_pools`.
@@ -85,19 +83,19 @@ def changes(family: Anything) -> dict:
 
 @checked
 def label(recipe: Recipe) -> str:
-    """What a result is labelled with, since how long a model trained decides what it leaks.
+    """The label of a result, since what a model leaks depends on how long it was trained.
 
     Parameters:
-        recipe: of the models. Schedule, epochs and augmentation are always named; of what else
-            changes memorisation (optimiser, learning rate, batch, loss, dtype, defense, a parent)
-            whatever is not a Recipe's default. A recipe with all entries of a named one carries
-            that name in front.
+        recipe: of the models. The label always names schedule, epochs and augmentation. Of the
+            other fields that change memorisation (optimiser, learning rate, batch, loss, dtype,
+            defense, a parent) it names those that are not a Recipe's default. It begins with the
+            name of a named recipe if all entries of that recipe agree.
 
     Returns:
         One line.
 
     Raises:
-        ValueError: it names an optimiser, loss or defense that there is not.
+        ValueError: the recipe names an unknown optimiser, loss or defense.
 
     Example:
         >>> label(Recipe(epochs=16))
@@ -108,14 +106,14 @@ def label(recipe: Recipe) -> str:
 
 @checked
 def labels(recipes: list[Recipe]) -> list[str]:
-    """`label` of several recipes, for results beside each other.
+    """The labels of several recipes, for results side by side.
 
     Parameters:
-        recipes: their labels leave out what all have besides schedule, epochs and augmentation.
+        recipes: facts that all share are left out, except schedule, epochs and augmentation.
 
     Returns:
-        One line each, in order. Two that are alike in all this (say, of other models) are told
-        apart by "(recipe 1)", their place in the list from 0.
+        One line each, in order. Equal labels (of other models, say) are told apart by
+        "(recipe 1)", their place in the list from 0.
 
     Raises:
         ValueError: as `label`.
@@ -132,7 +130,7 @@ def labels(recipes: list[Recipe]) -> list[str]:
 
 
 def _labelled(recipe: Recipe, others: list[str]) -> str:
-    """The label: name of the recipe, schedule, epochs, augmentation, and these other facts."""
+    """The label: the recipe's name, schedule, epochs, augmentation, and these other facts."""
     recipe = complete(recipe)
     name = ""
     for known, entries in RECIPES.items():
@@ -148,7 +146,7 @@ def _labelled(recipe: Recipe, others: list[str]) -> str:
 
 
 def _others(recipe: Recipe) -> list[str]:
-    """What else is not as usual, in words."""
+    """The other fields that are not a Recipe's default, in words."""
     recipe = complete(recipe)
     usual = complete(Recipe(optimizer=recipe.optimizer))
     facts = []

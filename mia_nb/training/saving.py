@@ -1,5 +1,5 @@
-"""What a group in training leaves in the pool's folder: part files, from which it goes on after a
-kill, and what each of its models ends with.
+"""The files that a group in training writes into the pool's folder: part files, from which a killed
+training is resumed, and the results of each model.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from mia_nb.training.pool import (
 )
 from mia_nb.training.schedules import learning_rate
 
-REPORTS = ".tmp-progress-"  # how folders begin in which workers report their progress
-TRACE_FLOOR = 1e-10  # a float32 loss can be exactly 0; its logarithm is stored from here up
+REPORTS = ".tmp-progress-"  # prefix of the folders in which workers report their progress
+TRACE_FLOOR = 1e-10  # the lowest loss whose logarithm is stored: a float32 loss can be exactly 0
 
 
 def unit_name(rows: list[int]) -> str:
-    """What a unit's lock and part files are called by."""
+    """The prefix in the names of a unit's lock and part files."""
     return f"part_{rows[0]:03d}-{rows[-1]:03d}"
 
 
@@ -41,17 +41,17 @@ def note_losses(
     order: np.ndarray,
     losses: np.ndarray,
 ) -> None:
-    """Note an epoch's losses in the traces of the rows, each a row's members in sample order."""
+    """Enter an epoch's losses into the rows' traces, in the order of each row's members."""
     for m, samples, row_losses in zip(rows, order, losses, strict=True):
         place = np.cumsum(plan.member[m]) - 1
-        # logarithms, as a loss in float16 would underflow below 6e-8
+        # logarithms, since a loss in float16 would underflow below 6e-8
         traces[m][epoch, place[samples]] = np.log(np.maximum(row_losses, TRACE_FLOOR))
 
 
 def write_model(
     folder: Folder, group: Group, slot: int, history: list[float], trace: np.ndarray
 ) -> None:
-    """Write what one model ends with: weights and trace, or that it diverged."""
+    """Write the results of one model: its weights and trace, or a record of its divergence."""
     m = group.ids[slot]
     recipe = group.plan.recipe
     weights = group.weights(slot)
@@ -83,9 +83,9 @@ def write_part(
 
 
 def restored(folder: Folder, group: Group) -> tuple[list[list[float]], dict[int, np.ndarray]]:
-    """The mean losses (epochs, G) that a group has behind it and each row's trace (epochs,
-    members), from its furthest part file, which is loaded: one that is intact and fits the group,
-    and from whose epoch on no snapshot is missing.
+    """Load a group's furthest part file that is intact and fits the group, with no snapshot missing
+    up to its epoch. Returns the mean losses (epochs, G) so far, and each row's trace (epochs,
+    members).
     """
     plan = group.plan
     recipe = plan.recipe
@@ -118,7 +118,7 @@ def restored(folder: Folder, group: Group) -> tuple[list[list[float]], dict[int,
 def _read_part(
     folder: Folder, name: str, group: Group, done: int
 ) -> dict[str, torch.Tensor] | None:
-    """A part file after so many epochs; None where it is altered or does not fit the group."""
+    """The part file of so many epochs; None if it was altered or does not fit the group."""
     shapes = {key: tuple(tensor.shape) for key, tensor in group.state().items()}
     shapes["history"] = (done, len(group.ids))
     for m in group.ids:
@@ -135,38 +135,38 @@ def _read_part(
 
 
 def _fits(name: str, tensor: torch.Tensor, shapes: dict[str, tuple]) -> bool:
-    """Whether an entry of a part file has the shape of what it is about.
+    """Whether an entry of a part file has the right shape.
 
-    A fused optimiser writes beyond the end of a state that is too short for its parameter.
+    A fused optimiser would write beyond the end of a state that is too short for its parameter.
     """
     shape = tuple(tensor.shape)
     if name in shapes:
         return shape == shapes[name]
     kind, _, rest = name.partition(".")
-    if kind == "o":  # what an optimiser keeps of a parameter: a number, or as many as it has
+    if kind == "o":  # an optimiser's state for a parameter: one number, or one per weight
         parameter = f"p.{rest.rpartition('.')[0]}"
         return parameter in shapes and shape in ((), shapes[parameter])
-    if kind == "k":  # the best so far of a parameter or buffer
+    if kind == "k":  # the kept values of a parameter or buffer
         return shape in (shapes.get(f"p.{rest}"), shapes.get(f"b.{rest}"))
-    # of each model the best loss, and when
+    # for each model the best loss and its epoch
     return name in ("best", "stopped") and shape == shapes["history"][1:]
 
 
 def _parts(folder: Folder, rows: list[int]) -> list[str]:
-    """Names of a unit's part files, the furthest last; the epoch is in the name, so that a new one
-    never replaces the old.
+    """Names of a unit's part files, the furthest last. The name holds the epoch, so that a new file
+    never replaces an old one.
     """
     pattern = unit_name(rows) + r"_\d{5}\.safetensors"
     return sorted(name for name in folder.files() if re.fullmatch(pattern, name))
 
 
 def remove_parts(folder: Folder, unit: str = "part") -> None:
-    """Part files of a finished unit, or of all, also those that a kill left unrecorded."""
+    """Remove the part files of a finished unit, or of all units, including unrecorded ones."""
     folder.remove(*(path.name for path in folder.path.glob(unit + "_*")))
 
 
 def remove_leftovers(folder: Folder) -> None:
-    """What killed runs left in the folder of a pool that is finished now."""
+    """Remove the files that killed runs left in the folder of a finished pool."""
     remove_parts(folder)
     for reports in folder.path.glob(f"{REPORTS}*"):
         shutil.rmtree(reports, ignore_errors=True)

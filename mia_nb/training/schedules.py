@@ -1,4 +1,4 @@
-"""Schedules: how the learning rate of a training changes."""
+"""Schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
     """The recipe's learning rate at a fraction of training in [0, 1).
 
     Parameters:
-        recipe: its lr and schedule count.
+        recipe: gives lr and schedule.
         fraction: t, the share of the training that is over.
-        history: mean train loss of each epoch so far, for plateau.
+        history: mean training loss of each epoch so far, for plateau.
 
     Schedules:
         one_cycle: half a cosine from lr/25 to lr over the first 30 %, then to lr/10^4 (Smith and
             Topin 2018, as in torch's OneCycleLR).
         cosine: lr (1 + cos(pi t)) / 2.
         linear: lr (1 - t).
-        plateau: lr, times 0.1 after more than 10 epochs in which the loss did not fall by 2 %, down
-            to 1e-5.
+        plateau: lr, multiplied by 0.1 whenever the loss has not fallen by 2 % for more than 10
+            epochs, down to 1e-5.
         constant: lr.
     """
     lr = recipe.lr
@@ -37,7 +37,7 @@ def learning_rate(recipe: Recipe, fraction: float, history: list[float]) -> floa
 
 
 def _one_cycle(lr: float, fraction: float) -> float:
-    """The schedule one_cycle of `learning_rate`."""
+    """The schedule "one_cycle"."""
     if fraction < 0.3:
         start = lr / 25
         end = lr
@@ -50,7 +50,7 @@ def _one_cycle(lr: float, fraction: float) -> float:
 
 
 def _plateau(lr: float, history: list[float]) -> float:
-    """The schedule plateau of `learning_rate`."""
+    """The schedule "plateau"."""
     least = min(1e-5, lr)
     best = math.inf
     waited = 0

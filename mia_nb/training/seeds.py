@@ -1,5 +1,5 @@
-"""Random numbers of a training: each generator is seeded anew from words such as (seed, row, epoch,
-purpose), so that a model depends neither on its companions nor on where a training was resumed.
+"""Random numbers of a training. Each generator is seeded by words such as (seed, row, epoch,
+purpose), so that a model depends neither on the other models nor on where a training was resumed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def generator(*words: object) -> torch.Generator:
 
 
 def random_state_kept(device: torch.device) -> AbstractContextManager:
-    """A context that leaves torch's generators as it found them, those of all GPUs too, which
-    `torch.manual_seed` seeds wherever a model lies.
+    """A context that restores torch's generators afterwards, including those of all GPUs, which
+    `torch.manual_seed` seeds even if the model is not on a GPU.
     """
     on_gpu = device.type == "cuda" or torch.cuda.is_initialized()
     return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_gpu else [])

@@ -1,5 +1,5 @@
-"""What the proofs about neural differential equations assume of a trained pool, measured: Lipschitz
-constants and distances.
+"""Lipschitz constants and distances, measured on a trained pool: the assumptions of proofs about
+neural differential equations.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from mia_nb.training.machine import threads, useful_threads
 from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
 
-EXACT = "donot_use_mm_for_euclid_dist"  # small distances between large norms would be rounded
+EXACT = "donot_use_mm_for_euclid_dist"  # else small distances between large norms are rounded
 
 
 @checked
 def sensitivity(
     pool: Pool, *, models: Rows | None = None, limit: Several = 64, iterations: Positive = 20
 ) -> pd.DataFrame:
-    """How far a differential equation can stretch distances between hidden states, measured.
+    """Measure how far a differential equation can stretch distances between hidden states.
 
     Parameters:
         pool: trained networks with a FlowBlock.
-        models: row numbers, None for all.
-        limit: so many images, the first of the pool's, are looked at.
+        models: row numbers; None: all.
+        limit: number of images, the first of the pool's.
         iterations: of the power method, for `local`.
 
     Returns:
-        A row per model and block: model; block; certified: an upper bound of the drift's Lipschitz
+        A row per model and block: model; block; certified: an upper bound on the drift's Lipschitz
         constant in h (`Drift.certified_lipschitz`; NaN for second order); local: the largest
-        Jacobian norm of the drift at the states that enter and leave the block, a lower bound of
-        it; norm: the largest |h0|; distance: the largest |h0 - h0'| over pairs of images; images.
-        h0 is the state that enters the equation, after the block's clip; all in float32, without
-        noise on the way.
+        Jacobian norm of the drift at the states that enter and leave the block, a lower bound on
+        that constant; norm: the largest |h0|; distance: the largest |h0 - h0'| over pairs of
+        images; images: their number. h0 is the state that enters the equation, after the block's
+        clip. All is computed in float32 and without noise.
 
     Raises:
-        ValueError: the pool has no FlowBlock or not these models, fewer than 2 images or 1
-            iteration were asked for.
+        ValueError: the pool has no FlowBlock, or not these models; limit is below 2, or iterations
+            below 1.
 
     Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), Theorem 1, take pairs of states at distance
     1 at most.
@@ -93,7 +93,7 @@ def _rows(pool: Pool, m: int, x: torch.Tensor, iterations: int) -> list[dict]:
 
 
 def _states(module: torch.nn.Module, blocks: list, x: torch.Tensor) -> list[tuple]:
-    """(name, block, what entered it, what left it) of every block on these images."""
+    """(name, block, its input, its output) for every block on these images."""
     states: list[tuple] = []
 
     def keep(name: str, block: torch.nn.Module, args: tuple, output: torch.Tensor) -> None:

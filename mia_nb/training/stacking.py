@@ -1,10 +1,10 @@
-"""Other rules for three operations under vmap: a stack of convolutions is one grouped convolution,
-a stack of batch norms one batch norm over all channels, both in channels-last order, and every
-model draws its noise from its own generator.
+"""Rules for three operations under vmap, in place of PyTorch's own. A stack of convolutions becomes
+one grouped convolution, a stack of batch norms one batch norm over all channels, both in
+channels-last order; every model draws its noise from its own generator.
 
-PyTorch's own rules for the first two give the same numbers in channels-first order, which took 1.4
-times as long for TinyCNN on a CPU (8 models, batch 32, one thread). Its own rule for noise draws
-one tensor for the whole stack: a model would depend on its companions.
+PyTorch's rules for the first two give the same numbers in channels-first order, which took 1.4
+times as long for TinyCNN on a CPU (8 models, batch 32, one thread). Its rule for noise draws one
+tensor for the whole stack, so that a model would depend on the other models.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-# why a model is neither stacked nor compiled
+# a reason why a model is neither stacked nor compiled
 RANDOM = "its forward draws random numbers, which would depend on the group"
 
 
 def keeps_gradients(network: nn.Module) -> bool:
-    """Whether a CPU gives a network right gradients in channels-last order, and compiled, since the
-    compiler chooses that order by itself.
+    """Whether a CPU computes right gradients of a network in channels-last order, which a compiler
+    may choose by itself.
 
-    oneDNN's AVX2 kernel for strided convolutions of 1 x 1 writes past its buffer where there are
-    fewer than eight input channels (oneDNN's issue 6035, torch 2.13): gradients were wrong by their
-    own size, or the process ended.
+    oneDNN's AVX2 kernel for strided 1 x 1 convolutions writes past its buffer if there are fewer
+    than eight input channels (oneDNN's issue 6035, torch 2.13): gradients were wrong by their own
+    size, or the process ended.
     """
     for module in network.modules():
         if not isinstance(module, nn.Conv2d) or module.groups > 1:
@@ -36,8 +36,8 @@ def keeps_gradients(network: nn.Module) -> bool:
 
 
 def _with_rule(plain: Callable, stacked: Callable) -> Callable:
-    """The function `plain`, which under vmap is stacked(models, axes, *arguments), axes being those
-    of the models; autograd goes through the operations of `stacked`.
+    """The function `plain`, which under vmap becomes stacked(models, axes, *arguments), where axes
+    are the models' axes of the arguments. Autograd goes through the operations of `stacked`.
     """
 
     class Ruled(torch.autograd.Function):
@@ -57,13 +57,13 @@ def _with_rule(plain: Callable, stacked: Callable) -> Callable:
 
 
 def _leading(tensor: Tensor, axis: int | None, models: int) -> Tensor:
-    """The models' axis in front; without copying where there is none."""
+    """The tensor with the models' axis in front; a tensor without one is expanded, not copied."""
     return tensor.expand(models, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
 
 
 def _folded(x: Tensor, axis: int | None, models: int) -> Tensor:
-    """(B, C, H, W) with the models' axis -> (B, models * C, H, W), channels last; without copying
-    where it already is.
+    """(B, C, H, W) with the models' axis -> (B, models * C, H, W), channels last; not copied if the
+    memory is in that order already.
     """
     folded = _leading(x, axis, models).movedim(0, 1).flatten(1, 2)
     return folded.contiguous(memory_format=torch.channels_last)
@@ -72,7 +72,7 @@ def _folded(x: Tensor, axis: int | None, models: int) -> Tensor:
 def _grouped_conv2d(
     models: int, axes: tuple, x: Tensor, weight: Tensor, bias: Tensor | None, *options: object
 ) -> tuple[Tensor, int]:
-    """A stack of convolutions as one of `models` groups."""
+    """A stack of convolutions as one convolution with `models` groups."""
     weight = _leading(weight, axes[1], models).flatten(0, 1)
     weight = weight.contiguous(memory_format=torch.channels_last)
     if bias is not None:
@@ -99,8 +99,8 @@ def _conv2d(
 
 
 def _wide_batch_norm(models: int, axes: tuple, x: Tensor, *rest: object) -> tuple[Tensor, int]:
-    """A stack of batch norms as one over all channels."""
-    # the running statistics (models, C) are views of what is updated in place
+    """A stack of batch norms as one batch norm over all channels."""
+    # flattened running statistics (models, C) are views, so that they are updated in place
     flat = [value.flatten() if isinstance(value, Tensor) else value for value in rest]
     x = F.batch_norm(_folded(x, axes[0], models), *flat)
     return x.unflatten(1, (models, -1)), 1
@@ -132,7 +132,7 @@ def _drawn(h: Tensor, generators: list[torch.Generator]) -> Tensor:
 def _drawn_each(
     models: int, axes: tuple, h: Tensor, generators: list[torch.Generator]
 ) -> tuple[Tensor, int]:
-    """Slot after slot as each model alone would draw from its generator."""
+    """Noise of all models, each from its own generator, as the model alone would draw it."""
     h = h.movedim(axes[0], 0)
     return torch.stack([_drawn(h[0], [generator]) for generator in generators]), 0
 
@@ -147,7 +147,7 @@ def _group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    # under vmap it refuses what is channels last
+    # under vmap, group_norm refuses channels-last tensors
     return F.group_norm(x.contiguous(), num_groups, weight, bias, eps)
 
 
@@ -155,8 +155,8 @@ RULES = {torch.conv2d: _conv2d, F.batch_norm: _batch_norm, F.group_norm: _group_
 
 
 class Stacking(TorchFunctionMode):
-    """While on, noise comes from the models' generators and, with `channels_last`, convolutions and
-    norms use the rules above; everything else is untouched.
+    """A mode in which noise comes from the models' generators and, with `channels_last`,
+    convolutions and norms use the rules above; nothing else changes.
     """
 
     def __init__(self, generators: list[torch.Generator], channels_last: bool):

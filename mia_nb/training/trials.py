@@ -1,6 +1,6 @@
 """Trials before anything is written: whether a recipe can be trained at all, stacked, or compiled.
 
-Each asks the code itself: a step is taken, and what comes out is held against what must.
+Each trial takes a step by the real code and compares the result with the expected one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mia_nb.training.seeds import random_state_kept
 from mia_nb.training.stacking import RANDOM, keeps_gradients
 from mia_nb.types import Images, Recipe
 
-# what a fine-tuned spiking pool may have otherwise than its parent
+# the model_args in which a fine-tuned spiking pool may differ from its parent
 MAY_CHANGE = (
     "timesteps",
     "readout",
@@ -32,18 +32,18 @@ MAY_CHANGE = (
     "learn",
     "fold",
 )
-# defenses without draws, and the same in every epoch
+# defenses that draw no random numbers and are the same in every epoch
 COMPILABLE = (None, "l1", "l2", "label_smoothing", "early_stopping")
 EXACT = 2**-10  # a learning rate that float32 holds exactly
 
 
 def check(plan: Plan, set_aside: int, parent: Parent | None = None) -> None:
-    """Refuse, before anything is written, what cannot be trained: ValueError of one line.
+    """ValueError of one line for a plan that cannot be trained; nothing is written.
 
     Parameters:
-        plan: what is to be trained, on the CPU.
-        set_aside: images of the population.
-        parent: the pool that it starts from.
+        plan: of the training, on the CPU.
+        set_aside: number of images of the population.
+        parent: the pool that the training starts from.
     """
     recipe = plan.recipe
     images = plan.images
@@ -80,8 +80,8 @@ def check(plan: Plan, set_aside: int, parent: Parent | None = None) -> None:
 
 
 def _check_defense(recipe: Recipe, set_aside: int, parent: Parent | None) -> None:
-    """ValueError for a defense that this recipe, with so many images set aside and its parent's
-    defense, cannot have.
+    """ValueError for a defense that does not fit the recipe, the number of images set aside, or the
+    parent's defense.
     """
     if recipe.defense is None:
         return
@@ -109,8 +109,8 @@ def _check_defense(recipe: Recipe, set_aside: int, parent: Parent | None) -> Non
 
 
 def _check_spiking(recipe: Recipe, parent: Parent | None) -> None:
-    """ValueError where weights and thresholds would be read by other neurons than those that they
-    were fitted for, or none were fitted.
+    """ValueError for a spiking network whose thresholds were fitted for other neurons, or never
+    fitted.
     """
     if recipe.model != "snn":
         return
@@ -137,7 +137,7 @@ def _check_spiking(recipe: Recipe, parent: Parent | None) -> None:
 
 
 def _check_batch(plan: Plan) -> None:
-    """ValueError where a batch is more than a model has to learn from."""
+    """ValueError if a model has fewer training samples than a batch."""
     smallest = int(plan.member.sum(1).min())
     samples = expected_members(plan.recipe, plan.member)
     if smallest < 2:
@@ -150,10 +150,11 @@ def _check_batch(plan: Plan) -> None:
 
 
 def _try_clipping(plan: Plan) -> None:
-    """Gradients per sample of three images against those of single losses, in float64 at weights of
-    which none is 0, buffers before and after, and a clipped step of one record: so that a network
-    whose clipping would bound nothing, or that carries its members past it, is refused before
-    anything is written.
+    """Refuse a network whose clipping would bound nothing, or whose buffers learn of its members
+    without clipping.
+
+    Gradients per sample of three images are compared with those of single losses, in float64 at
+    weights of which none is 0, and buffers before with those after; then one clipped step is taken.
     """
     group = ClippedGroup(plan._replace(recipe=plan.recipe.replace(dtype="float64")), [0])
     x = plain_images(group.plan, torch.arange(3))
@@ -188,7 +189,7 @@ def _try_clipping(plan: Plan) -> None:
 
 
 def _check_outputs(module: nn.Module, recipe: Recipe, parent: Parent, images: Images) -> None:
-    """ValueError where a network with its parent's weights is another function than its parent."""
+    """ValueError if a network with its parent's weights computes something else than its parent."""
     before = parent.recipe
     if (recipe.model, recipe.model_args, recipe.dtype) != (
         before.model,
@@ -207,7 +208,7 @@ def _check_outputs(module: nn.Module, recipe: Recipe, parent: Parent, images: Im
 
 
 def _outputs(module: nn.Module, images: Images) -> Tensor:
-    """Logits (2, K) of the first two images, always given the same random draws."""
+    """Logits (2, K) of the first two images, with the same random draws in every call."""
     dtype = next(module.parameters(), torch.zeros(())).dtype
     x = data.normalise(images.x[:2].cpu(), images.mean, images.std, dtype)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -219,8 +220,8 @@ def why_not_stacked(plan: Plan) -> str | None:
     """One line that says why this recipe cannot be trained stacked, or None.
 
     Two models take one step in float64, together and one by one; losses, weights and buffers must
-    agree to 1e-10. That finds what stacking would lose without a word: buffers that a forward
-    replaces, random draws, control flow by value.
+    agree to 1e-10. This finds what stacking would change silently: buffers that a forward replaces,
+    random draws, control flow that depends on values.
     """
     if plan.recipe.schedule == "plateau":
         return "the plateau schedule needs a learning rate per model"
@@ -233,7 +234,7 @@ def why_not_stacked(plan: Plan) -> str | None:
         try:
             together = Group(trial._replace(stacked=True), rows)
             return _difference(together, alone, 1, 8, "stacked")
-        except Exception as error:  # whatever vmap does not support
+        except Exception as error:  # anything that vmap does not support
             return RANDOM if "random" in str(error) else models.first_line(error)
 
 
@@ -241,9 +242,9 @@ def why_not_compiled(plan: Plan) -> str | None:
     """One line that says why this plan's step cannot be compiled, or None.
 
     Two steps in float64, compiled and eager, must give the same losses, weights and buffers to
-    1e-10. Compiling is known to lose gradients without a word (those of a custom autograd function
-    under vmap, in torch 2.13), and sees a forward that depends on being compiled. The models are
-    not the one whose module was compiled.
+    1e-10. Compiling can lose gradients silently (those of a custom autograd function under vmap, in
+    torch 2.13), and a forward may depend on being compiled. The trial uses other models than the
+    one whose module was compiled.
     """
     recipe = plan.recipe
     if recipe.defense not in COMPILABLE:
@@ -261,19 +262,19 @@ def why_not_compiled(plan: Plan) -> str | None:
                 return "a CPU may lose gradients of its strided 1 x 1 convolutions of < 8 channels"
             eager = Group(trial._replace(compiled=False), rows)
             return _difference(fast, [eager], 2, recipe.batch, "compiled")
-    except Exception as error:  # whatever the compiler does not support
+    except Exception as error:  # anything that the compiler does not support
         return reason(error)
 
 
 def _difference(fast: Group, plain: list[Group], steps: int, batch: int, kind: str) -> str | None:
-    """What a group's steps change differently from those of plain ones; None for nothing.
+    """How the steps of a group differ from those of plain ones, in one line; None if they agree.
 
     Parameters:
         fast: the group, in float64.
-        plain: eager groups that have the same models.
-        steps: that are taken.
-        batch: images a model and step.
-        kind: what the steps of the first are called.
+        plain: eager groups with the same models.
+        steps: number of steps.
+        batch: images per model and step.
+        kind: the word for the group's steps.
     """
 
     def losses_of(group: Group, index: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""Units of work: a unit is one group of rows; who holds its lock trains it, who finds it free and
-unfinished takes it. A worker that dies frees its locks.
+"""Units of work. A unit is one group of rows; a worker takes a unit that is free and unfinished and
+holds its lock during training. A worker that dies frees its locks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mia_nb.training.saving import (
 
 
 def units(rows: list[int], group: int) -> list[list[int]]:
-    """Rows of a pool in groups of so many, the last one maybe smaller."""
+    """The rows in groups of this size; the last group may be smaller."""
     return [rows[start : start + group] for start in range(0, len(rows), group)]
 
 
@@ -48,17 +48,16 @@ def work(
     progress: Progress,
     wait: bool = True,
 ) -> None:
-    """Train what these units lack.
+    """Train the unfinished models of these units.
 
     Parameters:
-        pool: where models are stored.
-        plan: what is trained, on the CPU.
-        how: it is trained, as `execution.choose` says it.
+        pool: stores the models.
+        plan: the pool's, on the CPU.
+        how: the execution, as `execution.choose` gives it.
         todo: rows of each unit.
         checkpoint: seconds between part files.
         progress: called after each epoch of a unit.
-        wait: whether to wait for units that others hold a lock on, and train what those did not
-            finish.
+        wait: whether to wait for units that others have locked, and to finish those units.
     """
     plan = executed(plan, how)
 
@@ -72,14 +71,14 @@ def work(
 def make_each(
     pool: Pool, rows: list[int], make: Callable[[int], None], what: str, progress: bool
 ) -> None:
-    """make(row) for one row after another, with a bar.
+    """Call make(row) for one row after another, with a bar.
 
     Parameters:
-        pool: whose rows.
-        rows: that are missing.
-        make: makes one.
-        what: what the bar says.
-        progress: whether it is shown.
+        pool: of the rows.
+        rows: the missing ones.
+        make: makes one row.
+        what: the text of the bar.
+        progress: whether the bar is shown.
     """
     quiet = not progress or os.environ.get("MIA_NB_MODE") == "batch"
     with tqdm(total=len(rows), desc=what, unit="model", disable=quiet) as bar:
@@ -94,10 +93,10 @@ def make_each(
 def share(
     pool: Pool, todo: list[list[int]], make: Callable[[list[int]], None], wait: bool = True
 ) -> None:
-    """make(rows) for every unit of which something is unfinished, under its lock; those that
-    others work on come last.
+    """Call make(rows) for every unfinished unit, under its lock; units that others have locked come
+    last.
     """
-    timeouts = [0, -1] if wait else [0]  # first what is free, then what has to be waited for
+    timeouts = [0, -1] if wait else [0]  # first the free units, then those that must be waited for
     for timeout in timeouts:
         for rows in todo:
             with (
@@ -111,10 +110,10 @@ def share(
 def train_unit(
     pool: Pool, plan: Plan, rows: list[int], checkpoint: float, progress: Progress
 ) -> None:
-    """Train one group to the end, in halves where it does not fit into memory. ValueError for one
+    """Train one group to its end; in halves if it does not fit into memory. ValueError for a single
     model that does not fit.
 
-    On a CPU stacked models do not depend on how many they are; on a GPU sums run in another order.
+    On a CPU stacked models do not depend on their number; on a GPU sums run in another order.
     """
     try:
         return _train_group(pool.folder, plan, rows, checkpoint, progress)
@@ -142,9 +141,7 @@ def train_unit(
 def _train_group(
     folder: Folder, plan: Plan, rows: list[int], checkpoint: float, progress: Progress
 ) -> None:
-    """Train one group from its part file if there is one; finished models are written one file
-    each.
-    """
+    """Train one group, from its part file if there is one, and write the results of each model."""
     group = group_of(plan, rows)
     epochs = plan.recipe.epochs
     history, traces = restored(folder, group)
