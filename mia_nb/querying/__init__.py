@@ -1,5 +1,5 @@
-"""Query every model of a pool about every image: pool x images -> Signals, cached; outputs that
-cannot be trusted are refused.
+"""Query every model of a pool about every image: pool x images -> Signals, which are stored.
+Outputs that cannot be trusted are refused.
 """
 
 from mia_nb.querying.counts import firing_rates, operations

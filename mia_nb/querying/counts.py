@@ -1,4 +1,4 @@
-"""How much the networks of a pool fire, and what they compute, for one image."""
+"""Firing rates and numbers of operations of a pool's networks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
 from mia_nb.types import Images
 
-# pJ of one operation in 32 bits, 45 nm (Horowitz 2014)
+# pJ per operation in 32 bits, 45 nm (Horowitz 2014)
 ENERGIES = {"multiply_accumulates": 4.6, "accumulates": 0.9}
 
 
@@ -34,15 +34,15 @@ def firing_rates(
     batch: Positive = BLOCK,
     device: str | None = None,
 ) -> pd.DataFrame:
-    """How much the networks of a spiking pool fire.
+    """Firing rates of the networks of a spiking pool.
 
     Parameters:
         pool: of spiking networks.
-        images: shown to the networks; of the pool's own images only audited ones are.
-        models: rows of the pool; None: all.
-        limit: at most so many images, the first ones.
+        images: shown to the networks; of the pool's own images only the audited ones.
+        models: row numbers; None: all.
+        limit: number of images at most, the first ones.
         batch: images in one forward pass.
-        device: None: the best there is.
+        device: None: a GPU if there is one.
 
     Returns:
         A row per model and site: `model`, `site`, `rate`, `silent`, `always` as in
@@ -51,7 +51,7 @@ def firing_rates(
     Raises:
         ValueError: for models that are no `SNN`.
 
-    Caveat: it makes no claim about energy.
+    Caveat: firing rates say nothing about energy.
     """
     tables = []
     for m, module, batches in _models_and_batches(pool, images, models, limit, batch, device):
@@ -75,16 +75,16 @@ def operations(
     batch: Positive = BLOCK,
     device: str | None = None,
 ) -> pd.DataFrame:
-    """What the networks of a pool compute for one image, ordinary and spiking ones alike.
+    """Numbers of operations per image of a pool's networks, ordinary or spiking.
 
     Parameters:
         pool: of any networks.
         images, models, limit, batch, device: as in `firing_rates`.
 
     Returns:
-        A row per model: `model`, `multiply_accumulates` and `accumulates` an image, of its
-        convolutions and linear layers as `models.recording.Operations` counts them, and
-        `energy_nj`, what they take at 4.6 and 0.9 pJ each.
+        A row per model: `model`; `multiply_accumulates` and `accumulates` per image in convolutions
+        and linear layers, counted by `models.recording.Operations`; `energy_nj`, their energy at
+        4.6 and 0.9 pJ each.
 
     Source: the energies are those of 32-bit arithmetic in 45 nm (Horowitz 2014), as is usual in
     papers on spiking networks. Caveat: memory, which takes most of a chip's energy, is not counted.
@@ -113,8 +113,8 @@ def _models_and_batches(
     batch: int,
     device: str | None,
 ) -> Iterator[tuple[int, nn.Module, Iterator[Tensor]]]:
-    """(row, network, batches of normalised images) for each of these models. Of the pool's own
-    images only audited ones are shown.
+    """(row, network, batches of normalised images) for each of these models; of the pool's own
+    images only the audited ones.
     """
     chosen = device_of(device)
     numbers = np.arange(len(images.y))

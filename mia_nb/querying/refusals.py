@@ -1,5 +1,5 @@
-"""Outputs that cannot be trusted are refused: of the wrong width, all alike, or dependent on chance
-or on the rest of the batch.
+"""Checks of a model's outputs, which are refused if they have the wrong width, are all alike, or
+depend on chance or on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def check_outputs(
         module: the network, with the model's weights.
         images: up to 64 of them are tried.
         model: the row's number.
-        dtype, noise: of the query. A network with SDE blocks is also tried without its noise, and
-            left without it.
+        dtype, noise: of the query. A noisy network with SDE blocks is also tried without noise, and
+            its noise stays switched off.
     """
     classes = len(images.classes)
     run = partial(forward, prepare(module.eval(), noise), dtype)
@@ -45,8 +45,8 @@ def check_outputs(
         reason = neural_de.blown_up(module, x)
         if reason:
             raise ValueError(f"model {model}: {reason}")
-        return  # non-finite outputs are named, with their sample, where signals are made
-    # a network that was trained with noise may well give a constant without it
+        return  # the error that names the sample is raised where signals are made
+    # a network that was trained with noise may give constant outputs without it
     constant = len(x) > 1 and torch.equal(outputs, outputs[:1].expand_as(outputs))
     if constant and not neural_de.is_noisy(module):
         raise ValueError(
@@ -68,7 +68,7 @@ def _check_repeated(
     model: int,
     tolerance: float,
 ) -> None:
-    """Refuse a model without noise whose outputs for images x change with the next query, or with
+    """Refuse a model without noise whose outputs for images x change from query to query, or with
     the batch.
     """
     if getattr(module, "stochastic", False):
@@ -77,7 +77,7 @@ def _check_repeated(
             " one: declare it with noise=True, and take several queries"
         )
     scale = tolerance * (1 + outputs.abs().max())
-    # a convolution rounds differently in another batch, which flips a spike in a few samples
+    # a convolution rounds differently in another batch, which may flip a spike in a few samples
     allowed = 0 if timesteps(module) is None else 0.25
     if _share_above(run(x) - outputs, scale) > allowed:
         raise ValueError(
@@ -106,7 +106,7 @@ def _check_noise(run: Callable[[Tensor], Tensor], x: Tensor, model: int) -> None
 
 
 def _tolerance(x: Tensor, dtype: str) -> float:
-    """How far two outputs of one model may differ by rounding, relative to the largest."""
+    """Largest rounding difference of a model's outputs, relative to the largest output."""
     if dtype == "bfloat16":
         return 3e-2
     if x.is_cuda and dtype == "float32" and torch.backends.cudnn.allow_tf32:
@@ -115,7 +115,7 @@ def _tolerance(x: Tensor, dtype: str) -> float:
 
 
 def _share_above(difference: Tensor, scale: Tensor) -> float:
-    """Share of samples whose output differs by more than `scale`."""
+    """Share of samples whose outputs differ by more than `scale`."""
     return float((difference.abs().amax(1) > scale).double().mean())
 
 

@@ -1,5 +1,5 @@
-"""How a pool is trained: together or one by one, compiled or not, in how many processes. Chosen
-once, recorded, and read back on resume.
+"""The execution of a training: models together or one by one, compiled or not, in how many
+processes. It is chosen once, recorded, and read back when the training is resumed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from mia_nb.types import Recipe
 
 EXECUTION = "execution.json"
 TORCH = torch.__version__.split("+")[0]  # a pool is finished by the version that began it
-STACK = 16  # models trained together at most
-# bytes of saved activations a model and step up to which stacking pays on a CPU: one core's cache
+STACK = 16  # models trained together, at most
+# bytes of saved activations per model and step up to which stacking is faster on a CPU: a core's
+# cache
 CACHE = 2 * 2**20
-# a process loads torch for some two seconds: what takes less than this is trained without any
+# seconds of training from which worker processes are started: each takes two seconds to load torch
 WORTH_A_PROCESS = 20.0
-STEP = 2e-3  # seconds that a step takes however small it is, and
-PER_BYTE = 1e-9  # a byte of its activations; rough figures of one core
+STEP = 2e-3  # seconds that the smallest step takes on one core, roughly
+PER_BYTE = 1e-9  # seconds that each byte of a step's activations adds
 STRATEGIES = re.compile(r"auto|(plain|stacked(:[1-9]\d*)?)(\+compiled)?")
 
 
 class Strategy(NamedTuple):
-    """How a plan's models take their steps."""
+    """The way in which a plan's models take their steps."""
 
     kind: str  # plain | stacked
-    group: int = 1  # models together
+    group: int = 1  # models trained together
     compiled: bool = False
 
     @property
     def family(self) -> str:
-        """The kind of arithmetic, which no pool mixes."""
+        """The kind of arithmetic; a pool has only one."""
         return self.kind + ("+compiled" if self.compiled else "")
 
     def __str__(self) -> str:
@@ -66,10 +67,10 @@ class Strategy(NamedTuple):
 
 
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
-    """Processes that may train at a time.
+    """Number of processes that train at a time.
 
-    One where others could not import the builder, or a device was named by its number. Else as many
-    as are wanted, by default one a core or one a GPU, and never more than there are models.
+    It is one if others could not import the builder, or if a device was named by its number. Else
+    it is the number that was asked for, by default one per core or GPU, at most one per model.
     """
     chosen = device_of(device)
     script = models.architecture(recipe.model, recipe.model_args).startswith("__main__:")
@@ -80,7 +81,7 @@ def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
 
 
 def worth_processes(plan: Plan) -> bool:
-    """Whether a plan on the CPU takes so long that further processes pay, by a rule of thumb."""
+    """Whether a training on the CPU is long enough for further processes, by a rule of thumb."""
     recipe = plan.recipe
     steps = int(plan.member.sum()) // recipe.batch * recipe.epochs
     if steps * STEP > WORTH_A_PROCESS:
@@ -89,8 +90,8 @@ def worth_processes(plan: Plan) -> bool:
 
 
 def read_execution(folder: store.Folder) -> dict:
-    """How a pool is made, as it was recorded when it was begun; Corrupt where nothing can be made
-    that way.
+    """The execution of a pool, recorded when it was begun; Corrupt if the record is no possible
+    execution.
     """
     recorded = folder.read_json(
         EXECUTION, device=str, stacked=bool, group=int, threads=int, channels_last=bool
@@ -107,7 +108,7 @@ def read_execution(folder: store.Folder) -> dict:
 
 
 def executed(plan: Plan, recorded: dict) -> Plan:
-    """The plan on the device of an execution, trained as that says."""
+    """The plan with the device and strategy of a recorded execution."""
     return plan.on(torch.device(recorded["device"]))._replace(
         stacked=recorded["stacked"],
         channels_last=recorded["channels_last"],
@@ -118,9 +119,9 @@ def executed(plan: Plan, recorded: dict) -> Plan:
 def execution(
     folder: store.Folder, device: str | None, strategy: str, choose: Callable[[], dict]
 ) -> dict:
-    """How this pool is made: read back from its folder, or chosen and recorded there.
+    """The execution of this pool, read from its folder, or else chosen and recorded there.
 
-    Not part of the key.
+    It is not part of the key.
     """
     with folder.lock():
         if folder.intact(EXECUTION):
@@ -135,15 +136,15 @@ def execution(
 
 
 def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bool = True) -> dict:
-    """The recorded execution; ValueError where going on from here would mix two kinds of arithmetic
-    in one pool, or needs a GPU that is not `here`.
+    """The recorded execution; ValueError if continuing would mix two kinds of arithmetic in a pool
+    or, with `here`, needs a GPU that this machine does not have.
     """
     recorded = read_execution(folder)
     begun_on = torch.device(recorded["device"]).type
     wanted_device = device_of(device, here=False).type if device else begun_on
     pairs = [("device", begun_on, wanted_device), ("torch", recorded.get("torch"), TORCH)]
     wanted = parsed(strategy)
-    # what was wanted then may not have been possible
+    # the same request may have been impossible then, and be recorded as another strategy
     if isinstance(wanted, Strategy) and strategy != recorded.get("asked"):
         pairs.append(("strategy", recorded_strategy(recorded).family, wanted.family))
     for name, begun, value in pairs:
@@ -164,19 +165,20 @@ def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bo
 def choose(
     plan: Plan, device: str | torch.device | None, strategy: str, workers: int | None
 ) -> dict:
-    """The execution of a training that begins here. Every way has a fused optimiser; convolutions
-    are channels last unless stacked; bfloat16 is the recipe's to say, as it makes other models.
+    """Choose the execution of a training that begins on this machine. The optimiser is always
+    fused, and convolutions are channels last unless stacked. Only the recipe can ask for bfloat16,
+    which gives other models.
 
     Parameters:
-        plan: what is trained, on the CPU.
+        plan: of the training, on the CPU.
         device: as for `train_pool`.
         strategy: auto (small networks stacked, others plain, never compiled), plain, stacked or
-            stacked:G, each of the last three also +compiled. What cannot be stacked or compiled is
-            trained without, and one line says why.
-        workers: that were asked for.
+            stacked:G, each of the last three also with +compiled. If stacking or compiling is not
+            possible, models are trained without it, and one line says why.
+        workers: as for `train_pool`.
 
     Raises:
-        ValueError: another strategy.
+        ValueError: for another strategy.
     """
     plan = plan.on(device_of(device))
     if emulated(plan.recipe.dtype, plan.device):
@@ -191,13 +193,13 @@ def choose(
         way = settled(plan, way._replace(group=min(way.group, num_models)))
     else:
         way = _by_rule(plan)
-    if way.kind == "stacked" and ":" not in strategy:  # a group for every worker
+    if way.kind == "stacked" and ":" not in strategy:  # so that every worker has a group
         count = processes(plan.recipe, str(plan.device), workers)
         way = way._replace(group=min(way.group, math.ceil(num_models / count)))
     threads = torch.get_num_threads()
     if plan.device.type == "cpu":
-        # however many cores are free: the number of threads enters the bits of a model, and on a
-        # busy machine two threads took three to seven times as long as one
+        # even if cores are free: the bits of a model depend on the number of threads, and on a busy
+        # machine two threads took three to seven times as long as one
         threads = 1
     return {
         "device": str(plan.device),
@@ -210,15 +212,15 @@ def choose(
 
 
 def emulated(dtype: str, device: torch.device) -> bool:
-    """Whether numbers of this type are computed in software: bfloat16 on processors with AVX2 but
-    without AVX-512, where a convolution took 4.7 times as long as in float32.
+    """Whether arithmetic of this type is emulated: bfloat16 on processors with AVX2 but without
+    AVX-512, where a convolution took 4.7 times as long as in float32.
     """
     old = torch.backends.cpu.get_cpu_capability() == "AVX2"
     return old and dtype == "bfloat16" and device.type == "cpu"
 
 
 def parsed(strategy: str) -> Strategy | str:
-    """The way that a strategy names, or "auto"; ValueError for what is neither."""
+    """The `Strategy` that is named, or "auto"; ValueError for anything else."""
     if not isinstance(strategy, str) or not STRATEGIES.fullmatch(strategy):
         raise ValueError(
             f"strategy={strategy!r}: wanted auto, plain, stacked or stacked:NUMBER, the last three"
@@ -235,8 +237,8 @@ def parsed(strategy: str) -> Strategy | str:
 
 
 def settled(plan: Plan, way: Strategy) -> Strategy:
-    """The way itself, or what of it this plan can be trained by; one line says why for each thing
-    that it cannot.
+    """The strategy without what is impossible for this plan; one line gives the reason for each
+    omission.
     """
     reason = why_not_stacked(plan) if way.kind == "stacked" else None
     if reason is not None:
@@ -250,13 +252,13 @@ def settled(plan: Plan, way: Strategy) -> Strategy:
 
 
 def recorded_strategy(recorded: dict) -> Strategy:
-    """The way of an execution.json; those of older pools say nothing of compilation."""
+    """The strategy recorded in an execution.json; older ones do not mention compilation."""
     kind = "stacked" if recorded["stacked"] else "plain"
     return Strategy(kind, recorded["group"], recorded.get("compiled", False))
 
 
 def _by_rule(plan: Plan) -> Strategy:
-    """Stacked where that pays by the rule of thumb and can be done, else plain."""
+    """Stacked if that is faster by a rule of thumb and possible, else plain."""
     if plan.device.type == "cuda":
         network = build(plan.recipe, plan.images, 0)
         small = sum(p.numel() for p in network.parameters()) < 1_000_000

@@ -3,7 +3,8 @@
 A group of one model is an ordinary module; the tensors of several are stacked along a leading model
 axis, and one forward pass serves all.
 
-In shapes, G is models of a group, B images of a batch, T time steps, K classes.
+In shapes, G is the number of models of a group, B of images in a batch, T of time steps, K of
+classes.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ OPTIMIZERS = {
         },
     ),
 }
-WHITENING_IMAGES = 5000  # of a model's training images, from which its first layer is computed
+WHITENING_IMAGES = 5000  # training images of a model from which its first layer is computed
 
 
 class Group:
     """The models of some rows of a plan in training: parameters, buffers, optimiser and defense.
 
-    Call `epoch` once an epoch; `state` and `load` carry a training over an interruption, and
-    `weights` gives a finished model.
+    Call `epoch` once per epoch; `state` and `load` serve to resume a training, and `weights` gives
+    a finished model.
 
-    Stacked: every tensor has a leading model axis and the forward runs under vmap; the losses are
-    averaged per model and summed over models, so each model gets its own gradient and elementwise
-    optimisers need no change.
+    If stacked, every tensor has a leading model axis and the forward runs under vmap. The losses
+    are averaged per model and summed over models, so that each model gets its own gradient and
+    elementwise optimisers need no change.
     """
 
     def __init__(self, plan: Plan, ids: list[int]) -> None:
@@ -98,12 +99,12 @@ class Group:
         # Early stopping: each model's lowest loss on held-out images, and after how many epochs.
         self.best = torch.full((len(ids),), math.inf)
         self.stopped = torch.zeros(len(ids), dtype=torch.int64)
-        # The weights that `weights` gives in place of the last ones: those of that epoch, or under
-        # dp_sgd an average.
+        # The weights that `weights` gives instead of the last ones: those of the best epoch, or
+        # under dp_sgd an average.
         self.kept: dict[str, Tensor] = {}
 
     def new_optimizer(self) -> torch.optim.Optimizer:
-        """The recipe's optimiser of this group's parameters."""
+        """The recipe's optimiser for this group's parameters."""
         recipe = self.plan.recipe
         kind, defaults = OPTIMIZERS[recipe.optimizer]
         options = defaults | recipe.optimizer_args
@@ -112,8 +113,8 @@ class Group:
         return kind(self.params.values(), lr=recipe.lr, **options)
 
     def whiten(self, module: nn.Module, model: int) -> None:
-        """Compute the first layer of a fresh network from its own training images, if it has such
-        a layer.
+        """Compute the first layer of a fresh network from its own training images, if the network
+        has a whitening layer.
         """
         if not fast.whitened(module):
             return
@@ -124,7 +125,7 @@ class Group:
 
     @property
     def buffers(self) -> dict[str, Tensor]:
-        """The buffers as they are now: a forward may put another tensor in a buffer's place."""
+        """The present buffers: a forward may put another tensor in a buffer's place."""
         return self.stacked_buffers if self.plan.stacked else dict(self.module.named_buffers())
 
     def losses(
@@ -136,14 +137,14 @@ class Group:
         draws: dict[str, Tensor] | None = None,
         objective: Callable | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Per-sample losses (G, B), and what each model minimises (G,).
+        """Per-sample losses (G, B), and the value that each model minimises (G,).
 
         Parameters:
             x: normalised images (G, B, C, H, W).
             y: labels (G, B).
-            epoch: which may change what a defense minimises.
+            epoch: number of the epoch, on which a defense's objective may depend.
             draws: the defense's random numbers, each (G, ...); None: those of a first step.
-            objective: what is minimised; None: the defense's objective.
+            objective: the objective that is minimised; None: the defense's.
         """
         if draws is None:
             draws = self.draws(epoch, 1, y)(0)
@@ -154,8 +155,8 @@ class Group:
             alone = {name: value[0] for name, value in draws.items()}
             losses, minimised = losses_of(self.params, None, x[0], y[0], alone)
             return losses[None], minimised[None]
-        # Channels-last must keep gradients right: it does for convolutions of several models, which
-        # are grouped.
+        # Channels-last order must give right gradients; it does for several models, whose
+        # convolutions are grouped.
         right = len(self.ids) > 1 or keeps_gradients(self.module)
         with Stacking(self.generators, channels_last=right and self.plan.device.type == "cpu"):
             # Random numbers that `Stacking` does not draw are refused: one draw for the whole group
@@ -165,7 +166,7 @@ class Group:
 
     @property
     def objective(self) -> Callable:
-        """The defense's objective, with those of the recipe's defense_args that it takes."""
+        """The defense's objective, with the entries of the recipe's defense_args that it takes."""
         wanted = inspect.signature(self.defense.objective).parameters
         args = self.plan.recipe.defense_args
         options = {name: value for name, value in args.items() if name in wanted}
@@ -174,8 +175,8 @@ class Group:
     def draws(self, epoch: int, steps: int, y: Tensor) -> Callable[[int], dict[str, Tensor]]:
         """The defense's random numbers of an epoch, as a function of the step.
 
-        y (G, steps * batch): labels of the epoch's images. A step's draws are (G, ...) each; where
-        the defense draws held-out images, they come as the network sees them.
+        y (G, steps * batch): labels of the epoch's images. Each draw of a step is (G, ...);
+        held-out images that the defense draws are normalised and augmented.
         """
         if self.defense.draws is None:
             return lambda _: {}
@@ -191,7 +192,7 @@ class Group:
                     seed, plan.held_out, held_out_labels, model_labels, **recipe.defense_args
                 )
             )
-        # all steps' draws go to the device at once: a copy in each step would wait for it
+        # the draws of all steps are copied to the device at once: each copy would wait for it
         drawn = {name: value.to(plan.device) for name, value in stack_draws(of_models).items()}
         numbers = drawn.pop("held_out")
         batch = labels.shape[2]
@@ -213,8 +214,8 @@ class Group:
     def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
         """Seed the generators of an epoch's noise.
 
-        A plain model draws from torch's global generator, a stacked one from its own: the same
-        numbers.
+        A plain model draws from torch's global generator, a stacked one from its own generator;
+        both draw the same numbers.
         """
         seeds = [mix(self.plan.recipe.seed, m, epoch, purpose) for m in self.ids]
         torch.manual_seed(seeds[0])
@@ -232,7 +233,7 @@ class Group:
         return losses.detach()
 
     def order(self, epoch: int) -> tuple[Tensor, list[int]]:
-        """An epoch's image numbers (G, samples), and how many of them each step takes."""
+        """The image numbers (G, samples) of an epoch in order, and the batch size of each step."""
         order = torch.stack([epoch_order(self.plan, m, epoch) for m in self.ids])
         return order, [self.plan.recipe.batch] * self.plan.steps
 
@@ -241,10 +242,10 @@ class Group:
 
         Parameters:
             epoch: its number, from 0.
-            history: for each earlier epoch the mean train losses of the group's models.
+            history: for each earlier epoch the mean training losses of the group's models.
 
         Returns:
-            numbers of the images in their order (G, samples), and their losses, both on the CPU.
+            numbers of the images in order (G, samples), and their losses, both on the CPU.
         """
         plan = self.plan
         recipe = plan.recipe
@@ -304,8 +305,8 @@ class Group:
             self.kept[name] = torch.where(chosen, now, self.kept.get(name, now))
 
     def state(self) -> dict[str, Tensor]:
-        """What a resumed group needs, in one flat dictionary: `p.*` parameters, `b.*` buffers,
-        `o.*` the optimiser's state, `k.*` the weights that are kept.
+        """The state from which a group is resumed, in one flat dictionary: `p.*` parameters, `b.*`
+        buffers, `o.*` the optimiser's state, `k.*` the weights that are kept.
         """
         flat = {f"p.{name}": tensor.detach() for name, tensor in self.params.items()}
         for name, tensor in self.buffers.items():
@@ -322,7 +323,7 @@ class Group:
         return {name: tensor.contiguous().cpu() for name, tensor in flat.items()}
 
     def load(self, flat: dict[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Resume from a dictionary that `state` gave."""
         with torch.no_grad():
             for name, parameter in self.params.items():
                 parameter.copy_(flat[f"p.{name}"])
@@ -335,8 +336,8 @@ class Group:
                 if not key.startswith(prefix):
                     continue
                 entry = key.removeprefix(prefix)
-                # Adam's count of steps keeps its own type, although a weight that is one number has
-                # its shape.
+                # Adam's count of steps keeps its type, even if a weight has the same shape: one
+                # number.
                 if value.shape == parameter.shape and entry != "step":
                     state[entry] = torch.empty_like(parameter).copy_(value)
                 else:
@@ -352,8 +353,8 @@ class Group:
     def weights(self, slot: int) -> dict[str, Tensor]:
         """State dictionary of the model in this place of the group, on the CPU.
 
-        With early stopping it is that of the best epoch so far, under dp_sgd the average where one
-        is kept.
+        With early stopping it is that of the best epoch so far, under dp_sgd the average if one is
+        kept.
         """
         tensors = self.module.state_dict(keep_vars=True)
         # Tensors are found by identity, since tied weights have several names and one tensor.
@@ -386,11 +387,11 @@ def model_losses(
     Parameters:
         plan: of the training.
         module: the network.
-        objective: gives both from a `defenses.objectives.Step`.
-        trained: names of the parameters that learn.
-        epoch: which may change what is minimised.
-        params, buffers: tensors that take the place of the module's; with buffers None the module
-            is called as it is.
+        objective: computes both from a `defenses.objectives.Step`.
+        trained: names of the parameters that are trained.
+        epoch: number of the epoch, on which the objective may depend.
+        params, buffers: tensors that replace the module's; with buffers None the module is called
+            as it is.
         x, y: images (B, C, H, W) and labels (B,).
         draws: the defense's random numbers.
     """

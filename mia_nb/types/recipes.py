@@ -1,4 +1,4 @@
-"""Records of named options: how a pool is trained, and how it is queried."""
+"""Records of named options: the recipe of a pool, and a query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Whole = Annotated[
 
 
 class Record(BaseModel):
-    """Named options, frozen, each with its type, range and description; JSON in, JSON out.
+    """Named options, frozen, each with its type, range and description, to and from JSON.
 
     Whole floats and NumPy's numbers become Python's. Raises ValueError of one line: which field,
     what came, what was wanted.
@@ -43,7 +43,7 @@ class Record(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """Lists the fields in the docstring, so that `help` shows what each takes."""
+        """List the fields in the docstring, so that `help` shows what each takes."""
         lines = [
             f"        {name}: {field.description} (default: {field.default!r})."
             for name, field in cls.model_fields.items()
@@ -57,7 +57,7 @@ class Record(BaseModel):
         return plain(value)
 
     def keys(self):
-        """Names of the fields: with these and [], `**record` passes all of them on."""
+        """Names of the fields; with `keys` and [], `**record` passes on all fields."""
         return type(self).model_fields.keys()
 
     def __getitem__(self, name: str) -> Any:
@@ -77,7 +77,7 @@ class Record(BaseModel):
 
 def _refusal(kind: type[Record], first: dict, values: dict) -> str:
     """A pydantic error as one line: which field, what came, what was wanted."""
-    if not first["loc"]:  # of several fields
+    if not first["loc"]:  # an error that concerns several fields
         return str(first["ctx"]["error"])
     name = str(first["loc"][0])
     if name not in kind.model_fields:
@@ -96,13 +96,14 @@ def _refusal(kind: type[Record], first: dict, values: dict) -> str:
 
 
 class Recipe(Record):
-    """Everything that determines a pool's models; JSON in, JSON out, things by name.
+    """Everything that determines a pool's models, to and from JSON. Networks, optimisers, losses,
+    and defenses are given by name.
 
-    A pydantic model: frozen, and each field has its type, range and description
-    (`Recipe.model_json_schema()`). `snapshots` change no weight, but another list is another pool,
-    trained anew; those from the last epoch on are dropped. Whole floats and NumPy's numbers become
-    Python's. Names of models, optimisers, losses and defenses are checked where they are known,
-    when training begins. Raises ValueError of one line: which field, what came, what was wanted.
+    A frozen pydantic model; each field has a type, range and description
+    (`Recipe.model_json_schema()`). `snapshots` change no weight, but another list makes another
+    pool, which is trained anew; epochs from the last one on are dropped. Whole floats and NumPy's
+    numbers become Python's. Names are checked when training begins. Raises ValueError of one line:
+    which field, what came, what was wanted.
     """
 
     model: str = Field(
@@ -187,7 +188,7 @@ class Recipe(Record):
     @field_validator("model", "optimizer", "defense", "loss")
     @classmethod
     def _lower_case(cls, name: str | None) -> str | None:
-        """Names are lower case, and taken as people write them: ResNet18, RelaxLoss, SGD."""
+        """Names in lower case; people may write ResNet18, RelaxLoss, SGD."""
         if name is None or ":" in name:  # package.module:function
             return name
         return name.lower()
@@ -212,7 +213,7 @@ class Recipe(Record):
 
 
 class Query(Record):
-    """How a pool's models are queried; the same for all of them (`mia_nb.query`)."""
+    """How a pool's models are queried, the same for all of them (`mia_nb.query`)."""
 
     queries: Whole = Field(
         1, ge=1, description="a number of queries per model and image, from 1 up"
