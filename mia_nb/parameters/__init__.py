@@ -1,10 +1,10 @@
-"""The parameters of notebooks: what a cell declares, the records that group them, and values for
-them, checked before anything runs.
+"""The parameters of notebooks: their declaration in a cell, the records that group them, and their
+values, which are checked before anything runs.
 
-A notebook has few parameters of its own. What many notebooks share lies in records, mappings with
-known fields: `recipe` (how a pool is trained), `source` (the images), `query`, `analysis`, `run`.
+A notebook has few parameters of its own. Parameters that many notebooks share are fields of
+records: `recipe` (how a pool is trained), `source` (the images), `query`, `analysis`, `run`.
 A value is given for a parameter, for entries of a record, or for a field of a record by its bare
-name: `epochs=5` is `recipe={epochs: 5}`, and entries that are not named stay as they are.
+name: `epochs=5` means `recipe={epochs: 5}`, and other entries do not change.
 """
 
 from mia_nb.parameters.cells import Parameter, parse, read_parameters

@@ -1,4 +1,4 @@
-"""The parameters that a notebook's cells declare."""
+"""The parameters that the cells of a notebook declare."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from mia_nb._files import parse_json, without_collection
 
 LONGEST_CELL = 20_000  # characters of a parameters cell
-# what a file that is no notebook may raise where it is read
+# exceptions that reading a file may raise if it is no notebook
 FOREIGN = (
     ValueError,
     KeyError,
@@ -25,8 +25,8 @@ FOREIGN = (
 
 
 class Parameter(NamedTuple):
-    """One line of a notebook's parameters cell: `name: int | None = 16  # help`; no kinds =
-    anything goes.
+    """One line of a notebook's parameters cell, `name: int | None = 16  # help`. Without kinds any
+    value is accepted.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Parameter(NamedTuple):
 
 
 def read_parameters(path: Path) -> dict[str, Parameter]:
-    """The parameters of a notebook by name, from its one cell tagged `parameters` and the folded
-    one whose id is `advanced`; {} where none is tagged.
+    """The parameters of a notebook by name, from its only cell tagged `parameters` and the folded
+    cell with id `advanced`; {} if no cell is tagged.
     """
     try:
         cells = parse_json(path.read_text(encoding="utf-8"))["cells"]
@@ -55,7 +55,9 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
 
 
 def parse(source: str, path: Path) -> dict[str, Parameter]:
-    """The parameters that the source of a cell declares; ValueError unless it is literals alone."""
+    """The parameters that the source of a cell declares; ValueError if it holds more than
+    literals.
+    """
     if len(source) > LONGEST_CELL:
         raise ValueError(
             f"{path}: the parameters cell has {len(source):,} characters; wanted fewer"
@@ -87,7 +89,7 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
 
 
 def _assigned_name(node: ast.stmt) -> str:
-    """The one name that a statement sets; ValueError for other statements."""
+    """The name that a statement sets; ValueError unless it sets exactly one."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         target = node.targets[0]
     elif isinstance(node, ast.AnnAssign):
@@ -100,13 +102,13 @@ def _assigned_name(node: ast.stmt) -> str:
 
 
 def _kinds(annotation: ast.expr | None, default: Any) -> tuple[str, ...]:
-    """`int | None` -> ("int", "None"); without an annotation the default's own type, and () when
-    that is None.
+    """`int | None` -> ("int", "None"); without an annotation the type of the default, and () if the
+    default is None.
     """
     if annotation is None:
         return () if default is None else (type(default).__name__,)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        text = annotation.value  # it is written in quotation marks
+        text = annotation.value  # the annotation is written in quotation marks
     else:
         text = ast.unparse(annotation)
     text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)

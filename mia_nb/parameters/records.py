@@ -11,7 +11,7 @@ from mia_nb.types.recipes import Query, Recipe, Record, Whole
 
 
 class Source(Record):
-    """Which images."""
+    """The images of a notebook."""
 
     dataset: str = Field(
         "digits",
@@ -37,7 +37,7 @@ class Source(Record):
 
 
 class Run(Record):
-    """How a notebook is executed; nothing of it changes what comes out."""
+    """How a notebook is executed; it changes no result."""
 
     device: str | None = Field(
         None, min_length=1, description="cpu or cuda, or None for cuda where there is one"
@@ -59,7 +59,7 @@ class Run(Record):
 
 
 class Analysis(Record):
-    """How scores are turned into results, and how these are shown."""
+    """How results are computed from scores, and how they are shown."""
 
     n_resamples: Whole = Field(400, ge=0, description="a number of resamples behind the intervals")
     control_resamples: Whole = Field(
@@ -85,7 +85,7 @@ class Analysis(Record):
 
 
 class Study(Record):
-    """The published accounting of neural SDEs that ours is laid beside."""
+    """The published accounting of neural SDEs that is compared with ours."""
 
     sigma: float = Field(2.0, gt=0, description="a finite number above 0: the noise")
     samples: Whole = Field(25_000, ge=1, description="a number of records, from 1 up")
@@ -98,7 +98,7 @@ class Study(Record):
     )
 
 
-RECORDS: dict[str, type[Record]] = {  # a bare name goes to the first that has it
+RECORDS: dict[str, type[Record]] = {  # a bare name belongs to the first record that has it
     "recipe": Recipe,
     "source": Source,
     "query": Query,
@@ -109,7 +109,7 @@ RECORDS: dict[str, type[Record]] = {  # a bare name goes to the first that has i
 
 
 def record_of(name: str, records: Iterable[str]) -> str | None:
-    """The first of these records that has a field of this name, None where none has."""
+    """The first of these records that has a field of this name; None if none has."""
     for record, kind in RECORDS.items():
         if record in records and name in kind.model_fields:
             return record

@@ -18,7 +18,7 @@ from mia_nb.parameters.cells import Parameter, parse
 from mia_nb.parameters.records import RECORDS, record_of
 from mia_nb.types.recipes import Whole
 
-KINDS = {  # what an annotation's words take
+KINDS = {  # the types that the words of an annotation stand for
     "int": Annotated[Whole, Field(gt=-LARGE, lt=LARGE)],
     "float": float,
     "bool": bool,
@@ -28,17 +28,17 @@ KINDS = {  # what an annotation's words take
     "list": list,
     "tuple": list,
 }
-INJECTED = "# Parameters"  # how the cell begins that papermill adds
+INJECTED = "# Parameters"  # the first line of the cell that papermill adds
 
 
 def refuse_values(path: Path, values: Mapping[str, Any]) -> None:
-    """Run the cells of a notebook that check its parameters alone, before there is a kernel.
+    """Run only those cells of a notebook that check its parameters, before a kernel starts.
 
     Parameters:
-        path: the notebook; cells whose id begins with `checks` refuse by a ValueError.
+        path: the notebook; cells whose id begins with `checks` raise ValueError for bad values.
         values: of all its parameters, records as mappings.
 
-    Raises ValueError, which begins with the notebook's name, for what they refuse.
+    Raises ValueError, which begins with the notebook's name, if a cell does.
     """
     cells = parse_json(path.read_text(encoding="utf-8"))["cells"]
     checks = [cell["source"] for cell in cells if cell.get("id", "").startswith("checks")]
@@ -47,14 +47,14 @@ def refuse_values(path: Path, values: Mapping[str, Any]) -> None:
         exec("\n".join(map("".join, checks)), {**values, **records})
     except ValueError as error:
         raise ValueError(f"{path.stem}: {error}") from error
-    except Exception as error:  # of a notebook of somebody's own, anything
+    except Exception as error:  # a user's own notebook may raise anything
         reason = f"{type(error).__name__}: {str(error)[:160]}"
         raise ValueError(f"{path.stem}: its cells that check parameters fail ({reason})") from error
 
 
 def fit(parameter: Parameter, value: Any) -> Any:
-    """The value as one of the parameter's kinds (whole numbers become floats where those are
-    wanted), or ValueError.
+    """The value as one of the parameter's kinds, or ValueError; whole numbers become floats if need
+    be.
     """
     try:
         value = plain(value)
@@ -74,11 +74,11 @@ def fit(parameter: Parameter, value: Any) -> Any:
 def complete(
     known: Mapping[str, Parameter], given: Iterable[tuple[str, Any]], who: str = "this notebook"
 ) -> dict[str, Any]:
-    """A value for every parameter: what is given for it or for a field of its record, else its own.
+    """A value for every parameter: the given one, also for a field of a record, else its default.
 
-    known: parameters by name; given: (name, value), later ones over earlier ones; who: the notebook
-    in messages. Records come back as mappings of all their fields. Raises ValueError for names that
-    are nobody's ("did you mean") and for values that do not fit.
+    known: parameters by name; given: (name, value) pairs, of which later ones override earlier
+    ones; who: the notebook in messages. Records are returned as mappings of all their fields.
+    Raises ValueError for unknown names ("did you mean") and for values that do not fit.
     """
     values = {name: parameter.default for name, parameter in known.items()}
     entries = {name: dict(values[name]) for name in known if name in RECORDS}
@@ -105,8 +105,8 @@ def no_parameter(name: str, known: Iterable[str], who: str) -> ValueError:
 
 
 def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
-    """The command line's text as a value for a parameter or a field, read as YAML; where text is
-    wanted, text that YAML would read otherwise stays.
+    """Text of the command line as a value for a parameter or a field. It is read as YAML, but stays
+    text if only text is wanted.
     """
     record = record_of(name, known)
     if name in known or record is None:
@@ -124,7 +124,7 @@ def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
 
 
 def changed(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
-    """What of these values is not the notebook's own; of a record the entries alone."""
+    """The values that differ from the notebook's defaults; of a record only such entries."""
     defaults = complete(known, [])
     changes = {}
     for name, value in values.items():
@@ -138,8 +138,8 @@ def changed(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> dict[s
 
 
 def described(known: Mapping[str, Parameter]) -> list[tuple[str, str, str, str]]:
-    """(name, type, default, meaning) of every parameter, and below a record of its fields, with the
-    notebook's own defaults.
+    """(name, type, default, meaning) of every parameter, and after a record of its fields, with the
+    notebook's defaults.
     """
     rows = []
     defaults = complete(known, [])
@@ -155,7 +155,9 @@ def described(known: Mapping[str, Parameter]) -> list[tuple[str, str, str, str]]
 
 
 def _type_of(annotation: Any) -> str:
-    """int, list, str | None ...; the words of a Literal are in the field's description."""
+    """The type in words: int, list, str | None ...; a Literal is str, as the field's description
+    lists its words.
+    """
     union = get_origin(annotation) in (Union, UnionType)
     kinds = [get_origin(one) or one for one in (get_args(annotation) if union else [annotation])]
     named = {Annotated: "int", Literal: "str", type(None): "None"}
@@ -165,9 +167,8 @@ def _type_of(annotation: Any) -> str:
 def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """`complete` for a running notebook, from the names that its parameters cell annotated.
 
-    A kernel keeps the source of every cell: those that declare say what the defaults were
-    before papermill set other values, and the cell that papermill added what was given for bare
-    names of fields.
+    A kernel keeps the source of every cell. The declaring cells tell the defaults before papermill
+    set other values; the cell that papermill added tells the values for bare names of fields.
     """
     declared: dict[str, Parameter] = {}
     injected: list[str] = []
@@ -193,8 +194,8 @@ def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as(kind: str, value: Any) -> Any:
-    """Convert or raise ValidationError; `list[T]` item by item; a kind not known here is not
-    checked.
+    """The value converted to a kind, `list[T]` item by item, or ValidationError; unknown kinds are
+    not checked.
     """
     base, _, items = kind.removesuffix("]").partition("[")
     wanted = KINDS.get(base, Any)

@@ -1,14 +1,14 @@
-"""Content-addressed results on disk: atomic writes, manifest last, checksums on read, locks that
-survive a dead holder.
+"""Content-addressed results on disk: atomic writes, the manifest last, checksums on every read, and
+locks that end with their holder.
 
     <root>/<kind>-<name>-<key12>/    kind = pool | signals | run
         recipe.json  ...files...     each written under a temporary name, then renamed
         manifest.jsonl               one line per finished file with its sha256; a file not listed
                                      is not there
 
-Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JSON. Signals are an
-.npy for each field, mapped into memory: fields that are not read stay on the disk, and the system
-may drop those that were.
+Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JSON. Signals have one
+.npy per field, mapped into memory: fields that are not read stay on the disk, and the system may
+drop those that were read.
 
 A folder may come from anywhere, so nothing in it is trusted:
 
@@ -16,8 +16,8 @@ A folder may come from anywhere, so nothing in it is trusted:
   reported and skipped.
 * Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place
   counts as no file.
-* Nothing outside is written or removed: a link is removed itself, and a result that is a link can
-  only be read.
+* Nothing outside the folder is written or removed: of a link only the link is removed, and a result
+  that is a link can only be read.
 
 What is checked when (docs/store.md):
     every read                          the file's checksum, then its form: JSON entries, array

@@ -34,15 +34,15 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-# bytes: below this a file is read; a mapped one is held open, and few may be open at once
+# bytes below which a file is read, not mapped: mapped files stay open, and few may be open at once
 SMALL = 1 << 24
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Corrupt(ValueError):
-    """A stored file is not what was recorded, or not what it should hold; the message names it and
-    the way out.
+    """A stored file differs from its record, or does not hold what it should; the message names the
+    file and the remedy.
     """
 
     def __init__(self, message: str, file: str = ""):
@@ -51,13 +51,11 @@ class Corrupt(ValueError):
 
 
 class ReadOnly(ValueError):
-    """Something would have to be written where nothing can be; the message says so."""
+    """Something would have to be written into a read-only folder."""
 
 
 def content_key(record: dict, *parts: bytes | str) -> str:
-    """sha256 (hex) of the record as canonical JSON and of further parts, each preceded by its
-    length.
-    """
+    """sha256 (hex) of the record as canonical JSON and of further parts, each after its length."""
     canonical = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
     digest = hashlib.sha256()
     for part in (canonical, *parts):
@@ -76,7 +74,7 @@ def sha256_of(path: Path) -> str:
 class Folder:
     """One result.
 
-    What is read is verified first: `Corrupt` where nothing is recorded, or checksum or form differ.
+    Every read verifies first: `Corrupt` if nothing is recorded, or checksum or form differ.
     """
 
     path: Path
@@ -88,34 +86,34 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """What the result is called, between its kind and its key."""
+        """The name of the result, between its kind and its key."""
         return self.path.name.split("-", 1)[1].rsplit("-", 1)[0]
 
     @property
     def record(self) -> dict:
-        """What recipe.json holds: kind, name, key, recipe and more."""
+        """The content of recipe.json: kind, name, key, recipe and more."""
         return self.read_json("recipe.json", key=str, recipe=dict)
 
     @property
     def recipe(self) -> dict:
-        """What the key was made from."""
+        """The record from which the key was made."""
         return self.record["recipe"]
 
     @property
     def key(self) -> str:
-        """The whole key, of which twelve letters stand in the folder's name."""
+        """The whole key; the folder's name has twelve letters of it."""
         return self.record["key"]
 
     def files(self) -> dict[str, str]:
-        """{file name: sha256} of what is finished, to be read only."""
+        """{file name: sha256} of the finished files; not to be changed."""
         return listed(self.path / MANIFEST)
 
     def has(self, name: str) -> bool:
-        """Whether this is recorded and there."""
+        """Whether this file is recorded and exists."""
         return name in self.files() and is_file(self.path / name)
 
     def intact(self, name: str) -> bool:
-        """Whether this is recorded, there, and equal to its checksum."""
+        """Whether this file is recorded, exists, and agrees with its checksum."""
         recorded = self.files().get(name)
         return recorded is not None and self._sha256(name) == recorded
 
@@ -124,23 +122,23 @@ class Folder:
         return [name for name, sha in self.files().items() if self._sha256(name) != sha]
 
     def verify(self) -> list[str]:
-        """One line per file that is damaged."""
+        """One line per damaged file."""
         return [f"{self.path / name}: missing, truncated or altered" for name in self.damaged()]
 
     def _sha256(self, name: str) -> str | None:
-        """Checksum of a file of this name as it is; None where there is none."""
+        """Checksum of the present file of this name; None if there is none."""
         with contextlib.suppress(FileNotFoundError), open_file(self.path / name) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
         return None
 
     def temporary(self, name: str) -> Path:
-        """Where a file of this name is written until it is whole."""
+        """The path where a file of this name is written until it is whole."""
         self._check_own()
         return self.path / scratch_name(name)
 
     def _check_own(self) -> None:
-        """ValueError for a result, or its manifest, through which something else would be written
-        or removed.
+        """ValueError if the result or its manifest is a link, through which something else would be
+        written or removed, or if the manifest is no file.
         """
         path = self.path if self.path.is_symlink() else self.path / MANIFEST
         if path.is_symlink() or (path.exists() and not is_file(path)):
@@ -152,7 +150,7 @@ class Folder:
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[Callable[[bytes | memoryview], None]]:
         """Write piece by piece under a temporary name; at the end flush to the disk, rename, then
-        record: readers see all of it or none."""
+        record. Readers see the whole file or none."""
         if not is_plain(name):
             raise ValueError(
                 f"{name!r} is no name of a stored file: wanted a plain one, without folders"
@@ -181,7 +179,7 @@ class Folder:
     def rows(
         self, name: str, dtype: np.dtype, shape: tuple[int, ...]
     ) -> Iterator[Callable[[np.ndarray], None]]:
-        """Write an array of this shape some rows at a time, in order: no more than those are in
+        """Write an array of this shape some rows at a time, in order; only those rows are in
         memory.
         """
         header = {
@@ -227,14 +225,14 @@ class Folder:
         self.write_bytes(name, buffer.getbuffer())
 
     def add(self, name: str) -> None:
-        """Record a file that another program finished writing here."""
+        """Record a file that another program has written here."""
         sha = self._sha256(name)
         if sha is None:
             raise self.corrupt(name)
         self._append({name: sha})
 
     def remove(self, *names: str) -> None:
-        """Take files off the list, then remove them; of a link only itself."""
+        """Take files off the manifest, then remove them; of a link only the link."""
         plain = [name for name in names if is_plain(name)]
         if plain:
             self._append(dict.fromkeys(plain))
@@ -242,7 +240,7 @@ class Folder:
             (self.path / name).unlink(missing_ok=True)
 
     def delete(self) -> None:
-        """Remove the whole result; where it is a link, only that."""
+        """Remove the whole result; if it is a link, only the link."""
         try:
             if self.path.is_symlink():
                 self.path.unlink()
@@ -252,7 +250,7 @@ class Folder:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def read_bytes(self, name: str) -> bytes:
-        """What was written under this name, verified."""
+        """The verified content of the file of this name."""
         data = b""
         with contextlib.suppress(FileNotFoundError), open_file(self.path / name) as file:
             data = file.read()
@@ -261,8 +259,8 @@ class Folder:
         return data
 
     def corrupt(self, name: str, reason: object = None) -> Corrupt:
-        """What to raise of a file that differs from its checksum or, with a reason, holds what it
-        should not.
+        """The error for a file that differs from its checksum or, with a reason, holds something
+        wrong.
         """
         if reason is None:
             damage = (
@@ -278,7 +276,7 @@ class Folder:
         )
 
     def read_json(self, name: str, /, **entries: type) -> Any:
-        """What was written as JSON; with entries (name=type) a record that has these."""
+        """The content of a JSON file; with entries (name=type) a record that has these entries."""
         data = self.read_bytes(name)
         try:
             value = parse_json(data)
@@ -294,16 +292,16 @@ class Folder:
         return value
 
     def read_array(self, name: str, kinds: str = "", shape: tuple | None = None) -> np.ndarray:
-        """A stored array; Corrupt where its type is none of these kinds or its shape another, None
-        in which is any size.
+        """A stored array; Corrupt if its dtype has none of these kinds, or its shape differs from
+        `shape`, in which None stands for any size.
         """
         return self._array(name, self.read_bytes(name), kinds, shape).copy()
 
     def map_array(self, name: str, kinds: str = "", shape: tuple | None = None) -> np.ndarray:
-        """A stored array, read-only, verified and then mapped: memory holds what is in use, however
-        large the file is.
+        """A stored array, read-only, verified and then mapped, so that memory holds only the parts
+        in use.
 
-        Whoever writes it anew makes another file; what was mapped stays what it was.
+        Writing the array again makes a new file; a mapped one does not change.
         """
         path = self.path / name
         if name not in self.files() or (path.exists() and path.stat().st_size < SMALL):
@@ -335,16 +333,15 @@ class Folder:
         data = self.read_bytes(name)
         try:
             return arrays_in(data)
-        except Exception as error:  # as above, and damaged archives
+        except Exception as error:  # as in `_array`, and damaged archives
             raise self.corrupt(name, error) from error
 
     @contextlib.contextmanager
     def lock(self, name: str = "folder", timeout: float = -1) -> Iterator[None]:
-        """Hold an advisory lock of the operating system, freed when its holder dies;
+        """Hold an advisory lock of the operating system, which ends when its holder dies;
         filelock.Timeout after `timeout` s.
 
-        It is for writing: what only reads holds none, and works where nothing can be written.
-        Raises ReadOnly there.
+        Only writers need a lock: readers work in read-only folders, where this raises ReadOnly.
         """
         lock = filelock.FileLock(self.path / f".lock-{name}", timeout=timeout)
         try:
@@ -362,20 +359,20 @@ class Folder:
             lock.release()
 
     def locked(self, name: str = "folder") -> bool:
-        """Whether somebody holds this lock now; asked without writing anything."""
+        """Whether somebody holds this lock now; the question writes nothing."""
         if fcntl is None:
             return self._locked_by_trying(name)
         try:
             with open_file(self.path / f".lock-{name}") as file:
                 fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False  # closing the file lets go of it
+                return False  # closing the file releases the lock
         except FileNotFoundError:
             return False
-        except OSError:  # held; or nobody can tell
+        except OSError:  # held, or unknown
             return True
 
     def _locked_by_trying(self, name: str) -> bool:
-        """The same where the system has other locks."""
+        """As `locked`, on systems with other locks."""
         if not is_file(self.path / f".lock-{name}"):
             return False
         try:
@@ -387,8 +384,8 @@ class Folder:
             return False
 
     def sweep(self, pattern: str = ".tmp-*", older_than: float = 3600.0) -> list[str]:
-        """Remove unlisted files, by default temporary ones of writers that died, unchanged for so
-        many seconds; their names.
+        """Remove files of a pattern that have not changed for so many seconds, by default temporary
+        files of dead writers. Returns their names.
         """
         self._check_own()
         stale = [
@@ -402,7 +399,7 @@ class Folder:
         return [path.name for path in stale]
 
     def _append(self, entries: dict[str, str | None]) -> None:
-        """Append to the manifest, one writer at a time: appends from several machines are not
+        """Append to the manifest, one writer at a time, since appends from several machines are not
         atomic on every file system.
         """
         self._check_own()
@@ -412,14 +409,14 @@ class Folder:
 
 @contextlib.contextmanager
 def all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
-    """Remove the temporary file of a write that fails, and say which file could not be written and
-    what to do.
+    """If a write fails, remove its temporary file; the error then says which file could not be
+    written and what to do.
     """
     try:
         yield
     except OSError as error:
         discard(temporary)
-        # the writer of another file, inside this one, has said it already
+        # the error comes from a write inside this one, and has its message already
         if isinstance(error.__cause__, OSError):
             raise
         way = "see to that and run again"

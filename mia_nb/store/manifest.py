@@ -1,4 +1,4 @@
-"""The manifest of a result: a line for each finished file, with its checksum. It may come from
+"""The manifest of a result: a line with the checksum of each finished file. It may come from
 anywhere, and hold junk.
 """
 
@@ -17,17 +17,17 @@ from mia_nb._files import is_file, no_link, open_file, parse_json, replacing
 
 MANIFEST = "manifest.jsonl"
 SHA256 = re.compile("[0-9a-f]{64}")
-# nanoseconds: two states of a file that are no further apart may show the same time
+# nanoseconds; two states of a file that are closer together may have the same time stamp
 RECENT = 2 * 10**9
 
 
 class _Manifest(NamedTuple):
     """A manifest as it was last read."""
 
-    stamp: tuple[int, int, int] | None  # of the file; None where a later state may have the same
-    data: bytes  # whole lines alone
+    stamp: tuple[int, int, int] | None  # of the file; None if a later state may have the same stamp
+    data: bytes  # the complete lines
     files: dict[str, str]
-    message: str  # that was printed of it
+    message: str  # the last message printed about it
 
 
 UNREAD = _Manifest(None, b"", {}, "")
@@ -35,8 +35,8 @@ _READ: dict[Path, _Manifest] = {}
 
 
 def is_plain(name: object) -> bool:
-    """Whether this names a file right inside a folder, whatever the system: no path, no hidden
-    file, no control character.
+    """Whether this names a file directly inside a folder on every system: no path, no hidden file,
+    no control character.
     """
     return (
         isinstance(name, str)
@@ -49,8 +49,8 @@ def is_plain(name: object) -> bool:
 
 
 def _entry(line: bytes) -> tuple[str, str | None] | None:
-    """(file, sha256) of a line of a manifest, the latter None for a file that was removed; None for
-    what is no record.
+    """(file, sha256) from a line of a manifest, where sha256 is None for a removed file; None for a
+    line that is no record.
     """
     try:
         entry = parse_json(line)
@@ -64,10 +64,10 @@ def _entry(line: bytes) -> tuple[str, str | None] | None:
 
 
 def listed(path: Path) -> dict[str, str]:
-    """{file name: sha256} of a manifest, to be read only; the last line about a name counts.
+    """{file name: sha256} of a manifest, not to be changed; the last line about a name counts.
 
-    Lines that are no records are skipped, and said once. Only what was appended since the last call
-    is parsed.
+    Lines that are no records are skipped with one message. Only lines that were appended since the
+    last call are parsed.
     """
     last = _READ.get(path, UNREAD)
     try:
@@ -96,8 +96,8 @@ def listed(path: Path) -> dict[str, str]:
 
 
 def _read_lines(data: bytes, first: int, files: dict[str, str]) -> list[int]:
-    """Bring `files` up to date with lines of a manifest, numbered from `first`; the numbers of
-    those that are no records.
+    """Update `files` by lines of a manifest, numbered from `first`. Returns the numbers of lines
+    that are no records.
     """
     bad = []
     for number, line in enumerate(data.split(b"\n"), first):
@@ -115,7 +115,7 @@ def _read_lines(data: bytes, first: int, files: dict[str, str]) -> list[int]:
 
 
 def _skipped(path: Path, bad: list[int]) -> str:
-    """What is said of lines with these numbers."""
+    """The message about skipped lines with these numbers."""
     which = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
     lines = "1 line is no record and is"
     if len(bad) > 1:
@@ -124,7 +124,7 @@ def _skipped(path: Path, bad: list[int]) -> str:
 
 
 def append(path: Path, entries: dict[str, str | None]) -> None:
-    """Append (file, sha256) to a manifest in one write, on a line of its own even after a torn
+    """Append entries (file, sha256) to a manifest in one write, on new lines even after a torn
     one.
     """
     lines = "".join(
@@ -139,8 +139,8 @@ def append(path: Path, entries: dict[str, str | None]) -> None:
 
 
 def _give_copy_of_its_own(path: Path) -> None:
-    """Give a manifest that has further names (hard links, as `cp -al` makes them) a copy of its
-    own: what those show stays as it is.
+    """Replace a manifest that has other hard links (`cp -al` makes them) by a copy, so that these
+    keep the old content.
     """
     if is_file(path) and path.stat().st_nlink > 1:
         with open_file(path) as file, replacing(path) as copy:

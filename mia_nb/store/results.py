@@ -1,6 +1,4 @@
-"""Where results lie: a folder for each, named by its kind, its name and the first letters of its
-key.
-"""
+"""The folders of results, each named by its kind, its name and the first letters of its key."""
 
 from __future__ import annotations
 
@@ -14,16 +12,16 @@ from mia_nb.checks import checked, shown
 from mia_nb.store.folder import FULL, Folder
 
 KINDS = ("pool", "signals", "run")
-LONGEST_NAME = 255  # bytes of a name in a path, on any usual file system
+LONGEST_NAME = 255  # bytes of a name in a path, on all usual file systems
 
 
 def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
-    """Where the result of this key lies or would lie; nothing is made.
+    """The folder where the result of this key is or would be stored; nothing is made.
 
     Parameters:
         root: folder of all results.
         kind: pool, signals or run.
-        name: what the result is called, before the key.
+        name: of the result, stands before the key.
         key: of `content_key`.
     """
     if kind not in KINDS:
@@ -42,15 +40,15 @@ def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
 def open_folder(
     root: str | Path, kind: str, name: str, key: str, recipe: dict, **extra: Any
 ) -> Folder:
-    """The folder of this key, made if need be.
+    """The folder of this key, which is made if it does not exist.
 
     Parameters:
         root, kind, name, key: as for `place`.
-        recipe: what the key was made from, kept beside the result.
+        recipe: the record from which the key was made; stored with the result.
         **extra: further entries of recipe.json.
 
     Raises:
-        ValueError: where the root cannot be written or the key clashes.
+        ValueError: if the root cannot be written, or the folder holds another key.
     """
     folder = place(root, kind, name, key)
     try:
@@ -104,7 +102,7 @@ def find(prefix: str, root: PathLike, kind: str | None = None) -> Folder:
         kind: pool, signals or run; None: all.
 
     Raises:
-        ValueError: for none or several.
+        ValueError: for none, and for several.
     """
     results = folders(root, kind)
     hits = [folder for folder in results if _begins_with(folder, prefix)]
@@ -120,12 +118,12 @@ def find(prefix: str, root: PathLike, kind: str | None = None) -> Folder:
 
 
 def _begins_with(folder: Folder, prefix: str) -> bool:
-    """Whether the folder's name or its result's key begins with this."""
+    """Whether the folder's name, or the key of its result, begins with this prefix."""
     name = folder.path.name
     if name.startswith(prefix):
         return True
     if not name.rsplit("-", 1)[1].startswith(prefix[:12]):
         return False
-    # twelve letters of the key stand in the name; only longer prefixes open a record, so a damaged
-    # one blocks no other result
+    # the name has twelve letters of the key; only for longer prefixes is the record read, so that a
+    # damaged record blocks no other result
     return len(prefix) <= 12 or folder.key.startswith(prefix)

@@ -1,4 +1,4 @@
-"""Signals on disk: an .npy for each field, written model by model, mapped where they are read."""
+"""Signals on disk: one .npy per field, written model by model and mapped when read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mia_nb._files import open_file
 from mia_nb.store.folder import Corrupt, Folder, all_or_nothing
 from mia_nb.types import CUBES, Signals
 
-OUTPUTS = (*CUBES, "top_log_p")  # a row for each model
+OUTPUTS = (*CUBES, "top_log_p")  # arrays with a row for each model
 OPTIONAL = ("member", "samples", "activity")
 DESIGN = ("labels", "member", "population")
-FINISHED = "margin.npy"  # the last file of signals to be there
-# for each field the kinds of its dtype, and its axes: M models, Q queries, N samples, T largest
-# classes, F columns of activity, C chosen images
+FINISHED = "margin.npy"  # the file of signals that is written last
+# the kinds of dtype and the axes of each field: M models, Q queries, N samples, T largest classes,
+# F columns of activity, C chosen images
 FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {
     "top_log_p": ("f", "MNT"),
     "activity": ("f", "MNF"),
@@ -32,8 +32,8 @@ FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {
 
 
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
-    """(how the models were queried, names of the files of the signals); Corrupt if the record is
-    missing or altered.
+    """(record of the query, file names of the signals); Corrupt if the record is missing or
+    altered.
     """
     info = folder.read_json("info.json", draws=str, fields=list)
     fields = info.pop("fields")
@@ -44,7 +44,7 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
 
 
 def has_signals(folder: Folder) -> bool:
-    """Whether the signals were written completely, and all their files are still there."""
+    """Whether the signals were written completely and all their files still exist."""
     with contextlib.suppress(Corrupt):
         _, files = read_info(folder)
         return all(folder.has(name) for name in files)
@@ -52,9 +52,9 @@ def has_signals(folder: Folder) -> bool:
 
 
 def load_signals(folder: Folder) -> Signals:
-    """Stored signals, their arrays read-only and on the disk until they are used.
+    """Stored signals; their arrays are read-only and stay on the disk until they are used.
 
-    Raises Corrupt where a file is gone or altered, OSError where too many are open.
+    Raises Corrupt if a file is gone or altered, OSError if too many files are open.
     """
     try:
         info, files = read_info(folder)
@@ -74,8 +74,8 @@ def load_signals(folder: Folder) -> Signals:
 
 
 def _check_forms(folder: Folder, arrays: dict[str, np.ndarray | None]) -> None:
-    """Corrupt unless every array has the dtype and the axes of its field, and axes agree."""
-    sizes: dict[str, int] = {}  # of each axis, by the first array that has it
+    """Corrupt unless every array has the dtype and axes of its field, and sizes of axes agree."""
+    sizes: dict[str, int] = {}  # the size of each axis in the first array that has it
     for name, (kinds, axes) in FORMS.items():
         array = arrays[name]
         if array is None:
@@ -92,7 +92,7 @@ def _check_forms(folder: Folder, arrays: dict[str, np.ndarray | None]) -> None:
 
 
 def _check_activity(folder: Folder, info: dict, activity: np.ndarray | None) -> None:
-    """Corrupt unless every column of the activity has its name."""
+    """Corrupt unless every column of the activity has a name."""
     names = info.get("activity")
     if activity is None and names is None:
         return
@@ -104,8 +104,8 @@ def _check_activity(folder: Folder, info: dict, activity: np.ndarray | None) -> 
 
 
 def load_samples(folder: Folder) -> np.ndarray | None:
-    """Numbers of the queried images in the pool's data. None if all of them were queried; an empty
-    array for images that are not the pool's.
+    """Numbers of the queried images in the pool's data; None if all were queried, an empty array if
+    the images were not the pool's.
     """
     if "samples.npy" not in read_info(folder)[1]:
         return None
@@ -120,8 +120,8 @@ def _partial_file(folder: Folder, model: int) -> Path:
 
 
 def write_partial(folder: Folder, model: int, signals: Signals) -> None:
-    """Write one model's outputs into the folder of the signals, so that a query that is stopped can
-    go on with the next model.
+    """Write one model's outputs into the folder of the signals, so that a stopped query continues
+    with the next model.
 
     Parameters:
         folder: of the signals.
@@ -148,10 +148,10 @@ def read_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
     """
     try:
         with open_file(_partial_file(folder, model)) as file:
-            arrays = arrays_in(file.read())  # its checksums are read too
+            arrays = arrays_in(file.read())  # this checks the archive's checksums
             names = (*OUTPUTS, "activity") if "activity" in arrays else OUTPUTS
             return {name: arrays[name] for name in names}
-    except Exception:  # whatever is wrong with it, the model is queried again
+    except Exception:  # whatever is wrong, the model is queried again
         return None
 
 
@@ -163,14 +163,14 @@ def drop_partial(folder: Folder) -> list[str]:
 def join_partial(
     folder: Folder, models: list[int], design: dict, info: dict, samples: np.ndarray | None = None
 ) -> None:
-    """Write the signals from the partial results of these models, one model at a time. Until all
-    are written the folder holds no signals.
+    """Write the signals from the partial results of these models, one model at a time. The folder
+    holds no signals until all are written.
 
     Parameters:
         folder: of the signals.
-        models: their rows in the pool.
+        models: the models' rows in the pool.
         design: labels, member, population.
-        info: how they were queried; becomes info.json.
+        info: record of the query; becomes info.json.
         samples: numbers of the queried images, see `load_samples`.
     """
     for name in FORMS:
@@ -187,7 +187,7 @@ def join_partial(
     if "activity" in info:
         names.append("activity")
     folder.write_json("info.json", {**info, "fields": [*names, *present]})
-    # files are finished in the reverse order: margin.npy, opened first, is finished last
+    # files are finished in reverse order: margin.npy is opened first and finished last
     with contextlib.ExitStack() as stack:
         append = {}
         for model in models:
