@@ -1,4 +1,4 @@
-"""Pixels and labels of any kind as `Images`, and what they are held to."""
+"""Pixels and labels of any kind as `Images`, and the checks of `Images`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mia_nb.checks import frames_of, mask, shown
 from mia_nb.data.normalisation import check_scale, measure
 from mia_nb.types import Images
 
-DARK = 16  # floats in 0..255 whose largest is at most this were probably meant as 0..1
+DARK = 16  # floats within 0..255 with a maximum of at most this were probably meant as 0..1
 
 
 def from_arrays(
@@ -40,8 +40,8 @@ def from_arrays(
         classes: a name for each class; None: their numbers.
         name: of the data set, for messages and reports.
         mean, std: per channel of x / 255; None: measured on all images (a constant channel gets std
-            1); (0,) and (1,): the model normalises. All frames of a sample share them.
-        canary: (N,) booleans, which images are canaries; None for none.
+            1); (0,) and (1,): the model itself normalises. All frames of a sample share them.
+        canary: (N,) booleans, True for canaries; None: there are none.
 
     Returns:
         `Images`, with a copy of the pixels.
@@ -63,7 +63,7 @@ def from_arrays(
             f"{name}: images have shape {x.shape}; wanted (N, C, H, W) with 1 to 4 channels, or"
             " frames of events (N, T, C, H, W)"
         )
-    # a copy: what becomes of the caller's array changes no images
+    # a copy, so that later changes to the caller's array change no images
     x = torch.from_numpy(np.array(as_uint8(x, name), order="C"))
     samples = len(x) // frames
     y, classes = check_labels(y, samples, classes, name)
@@ -85,10 +85,10 @@ def from_arrays(
 
 
 def check_images(images: Images) -> Images:
-    """The images themselves, if training and queries can take them.
+    """The images themselves, if they can be used for training and queries.
 
-    Raises ValueError of one line where pixels, labels, classes and normalisation do not fit
-    together, as in a record whose fields were replaced.
+    Raises ValueError of one line if pixels, labels, classes and normalisation do not fit together,
+    as in a record whose fields were replaced.
     """
     x = images.x
     y = images.y
@@ -116,7 +116,7 @@ def check_images(images: Images) -> Images:
 
 
 def check_event_counts(x: np.ndarray, name: str) -> np.ndarray:
-    """Frames of events (N, T, C, H, W) as whole numbers; ValueError for what counts no events."""
+    """Frames of events (N, T, C, H, W) as whole numbers; ValueError if they are no counts."""
     if not x.size or not 1 <= x.shape[2] <= 4:
         raise ValueError(
             f"{name}: frames of events have shape {x.shape}; wanted (N, T, C, H, W) with 1 to 4"
@@ -133,7 +133,7 @@ def check_event_counts(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def _warn(text: str) -> None:
-    """A UserWarning at the line that called this room."""
+    """A UserWarning at the line outside this folder that called it."""
     own_files = (os.path.join(os.path.dirname(__file__), ""), checks.__file__)
     frames = enumerate(inspect.stack(0), 1)
     level = next(i for i, at in frames if not at.filename.startswith(own_files))
@@ -141,7 +141,7 @@ def _warn(text: str) -> None:
 
 
 def _warn_of_similar_names(classes: tuple[str, ...], name: str) -> None:
-    """A UserWarning for class names that differ in case, Unicode form or outer spaces only."""
+    """A UserWarning for class names that differ only in case, Unicode form or outer spaces."""
     by_plain_form: dict[str, str] = {}
     pairs = []
     for label in classes:
@@ -157,7 +157,7 @@ def _warn_of_similar_names(classes: tuple[str, ...], name: str) -> None:
 
 
 def as_uint8(x: np.ndarray, name: str) -> np.ndarray:
-    """Pixels as uint8, those within 0..1 scaled; ValueError for what are no pixels."""
+    """Pixels as uint8, scaled if they are within 0..1; ValueError for arrays that are no pixels."""
     if x.dtype == np.uint8:
         return x
     numbers = np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)

@@ -1,4 +1,4 @@
-"""Augmentation of a batch of images: its random numbers, and what they do to the pixels."""
+"""Augmentation of a batch of images: its random numbers, and their effect on the pixels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mia_nb.types.recipes import AUGMENTATIONS
 def augment_draws(
     ops: str, batch: Whole, height: Whole, width: Whole, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """The random numbers of one augmented batch, drawn on the CPU: the same for every device that
-    applies them.
+    """The random numbers of one augmented batch, drawn on the CPU, so that they are the same for
+    every device.
 
     Parameters:
         ops: "none", or some of "crop", "flip", "cutout", "translate", "alternate", "autoaugment"
-            joined by "+", in any order; of crop and translate, and of flip and alternate, one at
-            most.
+            joined by "+", in any order; crop and translate exclude each other, as do flip and
+            alternate.
         batch: number of images B.
         height, width: of an image, in pixels.
         generator: on the CPU.
@@ -33,14 +33,14 @@ def augment_draws(
         in every other epoch); for cutout, centre (B, 2): a uniform pixel, the centre of a square
         hole of side size // 4, 8 at 32x32, clipped at the border; for translate, move (B, 2):
         rows and columns, uniform within +-(size // 16), 2 at 32x32 and 1 at least; for
-        autoaugment, operations (B, 2): numbers of two operations, 0 for none. To augment several
-        models' batches at once, concatenate each tensor.
+        autoaugment, operations (B, 2): numbers of two operations, 0 for none. To augment the
+        batches of several models at once, concatenate each tensor.
 
     Raises:
-        ValueError: for an unknown word, and for two that do the same.
+        ValueError: for an unknown word, and for two that exclude each other.
 
-    Source: of autoaugment, the policies that Cubuk et al. (CVPR 2019) learned on CIFAR-10, as
-        torchvision has them.
+    Source: autoaugment has the policies that Cubuk et al. (CVPR 2019) learned on CIFAR-10, as in
+        torchvision.
     """
     chosen = set() if ops == "none" else set(ops.split("+"))
     if unknown := sorted(chosen - set(AUGMENTATIONS)):
@@ -75,17 +75,18 @@ def augment_draws(
 
 @checked
 def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-    """Crop or translation and flip as one gather, then AutoAugment, then cutout as one mask.
+    """Augment images: crop or translation and flip in one gather, then AutoAugment, then cutout by
+    one mask.
 
     Parameters:
         x: (B, C, H, W) uint8.
-        draws: of `augment_draws`; empty ones return x itself.
+        draws: of `augment_draws`; without draws x itself is returned.
 
     Returns:
-        (B, C, H, W) uint8. A shifted crop sees black (0) beyond the border; the flip mirrors the
-        crop left to right; a hole is black, in the frame of the result. Black means 0 before
-        normalisation. A translated image is mirrored beyond the border. What AutoAugment moves into
-        an image is grey.
+        (B, C, H, W) uint8. A shifted crop is black beyond the border; the flip mirrors the crop
+        left to right; a hole is black, at its place in the result. Black means 0 before
+        normalisation. A translated image is mirrored beyond the border. AutoAugment fills empty
+        pixels with grey.
 
     Raises:
         ValueError: for AutoAugment of images that have neither one channel nor three.
@@ -128,6 +129,6 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
 
 
 def _mirrored(lines: Tensor, size: int) -> Tensor:
-    """Rows or columns of an image; those beyond its border are mirrored at the outermost one."""
+    """Numbers of rows or columns; those beyond the border are mirrored at the outermost one."""
     last = size - 1
     return last - (last - lines.abs()).abs()

@@ -1,7 +1,7 @@
 """AutoAugment for batches: torchvision's operations, each applied to all images that share it.
 
 Source: Cubuk et al. (CVPR 2019), the policies learned on CIFAR-10. torchvision draws one policy
-for all images of a call; here every image has its own, drawn beforehand on the CPU.
+for all images of a call; here every image has its own policy, drawn in advance on the CPU.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from torch import Tensor
 
 from mia_nb._torchvision import module
 
-GREY = 128  # what is moved into an image, as in common code for CIFAR
+GREY = 128  # fills empty pixels, as in common code for CIFAR
 NEVER = ("Invert", -1.0, None)
 
 
 @cache
 def policies() -> list[tuple]:
-    """25 pairs of operations: of each the name, how probable it is, and its magnitude's number."""
+    """25 pairs of operations, each given by name, probability and number of its magnitude."""
     auto = module("torchvision.transforms.autoaugment")
     return auto.AutoAugment(auto.AutoAugmentPolicy.CIFAR10).policies
 
 
 @cache
 def operations() -> tuple:
-    """Every operation as (name, magnitude's number, sign), by its own number; number 0 is none.
+    """All operations as (name, number of the magnitude, sign); number 0 is no operation.
 
-    Sign 0 takes the magnitude negative where an operation has two directions.
+    If an operation has two directions, sign 0 makes its magnitude negative.
     """
     pairs = [(name, magnitude) for policy in policies() for name, _, magnitude in policy]
     drawn_operations = [None]
@@ -38,8 +38,8 @@ def operations() -> tuple:
 
 
 def draw(batch: int, generator: torch.Generator) -> Tensor:
-    """Numbers (batch, 2) of the two operations of the policy that each image drew, 0 where one is
-    left out.
+    """Numbers (batch, 2) of the two operations in the policy that each image draws; 0 for an
+    operation that is left out.
     """
     probabilities, numbers = [], []
     for policy in policies():
@@ -53,7 +53,7 @@ def draw(batch: int, generator: torch.Generator) -> Tensor:
 
 
 def apply(x: Tensor, drawn: Tensor) -> Tensor:
-    """Images (B, C, H, W) uint8 after the operations that they drew, which lie on the CPU.
+    """Images (B, C, H, W) uint8 after their operations, whose numbers `drawn` are on the CPU.
 
     ValueError for images that have neither one channel nor three.
     """
@@ -64,7 +64,7 @@ def apply(x: Tensor, drawn: Tensor) -> Tensor:
             " augmentation"
         )
     auto = module("torchvision.transforms.autoaugment")
-    # that of the first version goes channel by channel, and waits for the device at each
+    # torchvision's first version works channel by channel, and waits for the device at each
     equalize = module("torchvision.transforms.v2.functional").equalize
     transform = auto.AutoAugment(auto.AutoAugmentPolicy.CIFAR10, fill=[GREY] * channels)
     x = x.clone()
@@ -73,7 +73,7 @@ def apply(x: Tensor, drawn: Tensor) -> Tensor:
             if number == 0:
                 continue
             name, magnitude, sign = operations()[number]
-            # a policy of this operation alone, which is certain to be applied
+            # a policy of only this operation, which is applied with certainty
             transform.policies = [((name, 1.0, magnitude), NEVER)]
             certain = (0, torch.zeros(2), torch.tensor([sign, sign]))
             transform.get_params = lambda _, certain=certain: certain

@@ -1,4 +1,4 @@
-"""Still images as an event camera would record them."""
+"""Recordings of still images by a simulated event camera."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mia_nb.checks import checked
 from mia_nb.data.arrays import from_arrays
 from mia_nb.types import Images
 
-# the path of an event camera, corners as rows and columns in pixels: a triangle
+# the path of the camera, a triangle whose corners are rows and columns in pixels
 SACCADES = ((0, 0), (2, 1), (0, 2), (0, 0))
-MOMENTS = 4  # times in each frame of events at which pixels are compared with their last event
-FLOOR = 0.05  # added to intensities of 0 to 1 before their logarithm is taken
+MOMENTS = 4  # moments in each frame at which pixels are compared with their last event
+FLOOR = 0.05  # added to intensities within 0..1 before the logarithm
 
 
 @checked
@@ -27,31 +27,31 @@ def events_from_images(
     threshold: Real = 0.2,
     path: Sequence[Sequence[float]] = SACCADES,
 ) -> Images:
-    """What an event camera would record if it moved in front of still images; nothing is random.
+    """The recording of an event camera that moves in front of still images; nothing is random.
 
     A pixel fires as often as the logarithm of its intensity has changed by `threshold` since its
     last event: ON where it grew brighter, OFF where it grew darker.
 
     Parameters:
         images: still images; the camera sees the mean of their channels.
-        frames: T, into which the recording is cut.
-        threshold: change of log(x / 255 + 0.05) that an event stands for, above 0.
-        path: (P, 2) rows and columns in pixels of the corners that the camera visits, taking the
-            same time for each leg. The default is a triangle: three saccades, as N-MNIST was
-            recorded.
+        frames: T, the number of frames into which the recording is cut.
+        threshold: change of log(x / 255 + 0.05) per event, above 0.
+        path: (P, 2) rows and columns in pixels of the corners that the camera visits; each leg
+            takes the same time. The default is a triangle: three saccades, as in the recording of
+            N-MNIST.
 
     Returns:
-        `Images` of T frames of two channels, counts of ON and of OFF events, in the order of
+        `Images` of T frames with two channels, the counts of ON and of OFF events, in the order of
         `images` and with their labels, classes and canaries; the name ends with "-events".
 
     Raises:
         ValueError: for images that are frames already, a threshold not above 0, a path of fewer
-            than two corners, and where a pixel fires more than 255 times in a frame.
+            than two corners, and if a pixel fires more than 255 times in a frame.
 
     Source: Orchard et al., Converting static image datasets to spiking neuromorphic datasets using
         saccades, Frontiers in Neuroscience 9, 2015.
 
-    Caveat: a noiseless model of a camera. It is not a substitute for a recording.
+    Caveat: this model of a camera has no noise; it is no substitute for a recording.
 
     Example: `events_from_images(load("digits", limit=400), frames=8)`.
     """
@@ -71,7 +71,7 @@ def events_from_images(
         off = np.zeros_like(scene)
         for moment in range(frame * MOMENTS + 1, (frame + 1) * MOMENTS + 1):
             change = _log_intensity(scene, rows[moment], columns[moment]) - last_event
-            # so that rounding costs no event where a change is exactly one threshold
+            # 1e-4: rounding must not lose an event if a change is exactly one threshold
             fired = np.sign(change) * np.floor(np.abs(change) / threshold + 1e-4)
             last_event += fired * threshold
             on += np.maximum(fired, 0)
@@ -94,8 +94,8 @@ def events_from_images(
 
 
 def _positions(path: Sequence[Sequence[float]], moments: int) -> np.ndarray:
-    """(2, moments) rows and columns of a camera that visits the corners of a path and takes the
-    same time for each leg.
+    """(2, moments) rows and columns of a camera that visits the corners of a path, in the same time
+    for each leg.
     """
     corners = np.asarray(path, float)
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 2:
@@ -110,8 +110,8 @@ def _positions(path: Sequence[Sequence[float]], moments: int) -> np.ndarray:
 
 
 def _log_intensity(scene: np.ndarray, down: float, right: float) -> np.ndarray:
-    """(N, H, W) log intensities that a camera sees after moving down and right by so many pixels,
-    by bilinear interpolation. Beyond its border a scene repeats its outermost pixels.
+    """(N, H, W) log intensities that a camera sees after a move down and right by so many pixels.
+    They are interpolated bilinearly; beyond its border a scene repeats its outermost pixels.
     """
     top = math.floor(down)
     left = math.floor(right)

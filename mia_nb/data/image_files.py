@@ -1,7 +1,4 @@
-"""Image files in class folders to arrays.
-
-Sizes are read first; images are decoded once and cached.
-"""
+"""Arrays from image files in class folders. Images are decoded once and cached."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from mia_nb._files import replacing
 from mia_nb._memory import check_budget
 from mia_nb.digests import digest
 
-# tried whatever a file's suffix says; other formats are tried where the suffix says so
+# formats that are tried for every suffix; others are tried only for their own suffix
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-# EPS starts a program; of the others Pillow reads no more than the header
+# EPS starts a program; Pillow reads only the headers of the others
 NOT_READ = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
-# names and suffixes of what may lie among images without being one; so may hidden files
+# names and suffixes of other files that are allowed among images, as hidden files are
 BESIDE = {
     *("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"),
     *("readme", "license", "licence", "copying", "notice", "authors", "changelog"),
@@ -36,7 +33,7 @@ BESIDE_SUFFIXES = {
     *(".yaml", ".yml", ".toml", ".ini", ".sha256", ".md5"),
 }
 BESIDE_FOLDERS = {"@eadir", "__macosx"}  # thumbnails and resource forks
-BLOCK = 256  # images that a thread decodes at a time: a task for each image costs memory and time
+BLOCK = 256  # images that a thread decodes per task: one task per image costs memory and time
 
 
 def class_folders(
@@ -44,13 +41,13 @@ def class_folders(
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """x (N, C, H, W), y (N,) and class names of path/<class>/<image files>.
 
-    All that the installed Pillow reads is an image. Hidden files and what may lie beside images
-    (`BESIDE`) are passed over; ValueError for any other file, and for images in folders of a class
-    folder, which would be missing in silence.
+    Every file that the installed Pillow reads is an image. Hidden files and those of `BESIDE` are
+    skipped. ValueError for any other file, and for images in folders inside a class folder, so that
+    none is left out unnoticed.
 
     Parameters:
-        size: side in pixels; the largest square in the middle of each image, scaled. None: as they
-            are.
+        size: side in pixels to which the largest square in the middle of each image is scaled;
+            None: images keep their size.
     """
     try:
         folders = sorted(e.name for e in os.scandir(path) if e.is_dir() and e.name[0] != ".")
@@ -88,7 +85,7 @@ def class_folders(
 
 
 def _images_in(path: Path, folder: str) -> tuple[list[str], list[str]]:
-    """Names of the images of a class folder, sorted, and of files that would be left out."""
+    """Sorted names of the images in a class folder, and names of files that would be left out."""
 
     def refuse(error: OSError) -> None:
         raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
@@ -100,7 +97,7 @@ def _images_in(path: Path, folder: str) -> tuple[list[str], list[str]]:
     for inside, folders, files in os.walk(path / folder, onerror=refuse, followlinks=True):
         folders[:] = [name for name in folders if not _is_beside(name, BESIDE_FOLDERS)]
         real = os.path.realpath(inside)
-        if real in visited:  # links may lead in a circle
+        if real in visited:  # links may form a circle
             folders.clear()
         visited.add(real)
         for file in files:
@@ -125,7 +122,7 @@ def _is_deeper(name: str) -> bool:
 
 
 def _refusal(path: Path, left_out: list[str]) -> str:
-    """Why a folder is refused in which these files would be left out."""
+    """The reason for refusing a folder in which these files would be left out."""
     first = min(left_out, key=lambda name: (_is_deeper(name), name))
     printable = first if first.isprintable() else ascii(first)
     if _is_deeper(first):
@@ -145,10 +142,10 @@ def open_regular(file: Path) -> BinaryIO:
 
 
 def _readable() -> dict[str, str]:
-    """{suffix: format} of all that the installed Pillow, with its plugins, reads."""
+    """{suffix: format} of all files that the installed Pillow reads, with its plugins."""
     from PIL import Image
 
-    suffixes = Image.registered_extensions()  # it loads the plugins, of which OPEN is a list then
+    suffixes = Image.registered_extensions()  # this loads the plugins, which Image.OPEN then lists
     reads = (set(Image.OPEN) | {"MPO"}) - NOT_READ  # MPO is opened as JPEG
     return {suffix: kind for suffix, kind in suffixes.items() if kind in reads}
 
@@ -162,7 +159,7 @@ def size_and_time(stat: os.stat_result) -> tuple[int, int]:
 
 
 def _formats(name: str) -> list[str]:
-    """The formats that a file of this name may have."""
+    """The formats that are tried for a file of this name."""
     from PIL import Image
 
     known = _readable()
@@ -172,7 +169,7 @@ def _formats(name: str) -> list[str]:
 
 @contextlib.contextmanager
 def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
-    """The image of a file, nothing decoded but its header; whatever fails, a ValueError of one
+    """The image of a file, of which only the header is decoded. Any failure is a ValueError of one
     line.
     """
     from PIL import Image
@@ -195,7 +192,7 @@ def _opened(name: str, read: Callable[[str], BinaryIO]) -> Iterator:
 def decode(
     names: list[str], read: Callable[[str], BinaryIO], size: int | None = None
 ) -> np.ndarray:
-    """(N, C, H, W) uint8 of the named files, which must agree in size or are made to; C = 1 when
+    """(N, C, H, W) uint8 of the named files, which have one size or are scaled to `size`; C = 1 if
     all are grey, else 3.
     """
     from PIL import Image
@@ -217,7 +214,7 @@ def decode(
             pixels = None
             with _opened(names[i], read) as image:
                 if size is not None or image.width * image.height == area:
-                    pixels = _pixels(image, size)  # else it is refused undecoded
+                    pixels = _pixels(image, size)  # else the image is refused without decoding
             if pixels is None or pixels.shape != shape:
                 sizes = f"{shape[2]}x{shape[1]} and {image.width}x{image.height}"
                 raise ValueError(
@@ -244,13 +241,13 @@ def decode(
 
 
 def _pixels(image: Any, size: int | None) -> np.ndarray:
-    """(3, H, W) uint8 of an opened image, turned as its orientation says; with a size the square
-    in its middle, scaled.
+    """(3, H, W) uint8 of an opened image, turned by its EXIF orientation; with `size` the square in
+    its middle, scaled to it.
     """
     from PIL import Image, ImageOps
 
     image.load()
-    with contextlib.suppress(Exception):  # who writes a broken orientation has none
+    with contextlib.suppress(Exception):  # a broken orientation is ignored
         ImageOps.exif_transpose(image, in_place=True)
     colours = image.convert("RGB")
     if size is not None:
@@ -259,9 +256,10 @@ def _pixels(image: Any, size: int | None) -> np.ndarray:
 
 
 def cached(folder: Path, source: Path, stamp: list, decode: Callable[[], np.ndarray]) -> np.ndarray:
-    """decode(), or its result of last time.
+    """The stored result of decode(), or decode(), whose result is then stored.
 
-    A file's name holds source, stamp and checksum; what does not fit is rebuilt.
+    The name of the stored file holds source, stamp and checksum; a file that does not fit is
+    replaced.
     """
     prefix = hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
     key = f"{prefix}-{digest(stamp)[:32]}"
@@ -275,13 +273,13 @@ def cached(folder: Path, source: Path, stamp: list, decode: Callable[[], np.ndar
             return x
     x = decode()
     final = folder / f"{key}-{zlib.crc32(x):08x}.npy"
-    try:  # a cache that cannot be written (read-only, full disk) is no cache, and no error
+    try:  # if the cache cannot be written (read-only, full disk), nothing is cached
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(final) as file:
             np.save(file, x)
         for old in set(folder.glob(f"{prefix}-*")) - {final}:
             old.unlink(missing_ok=True)
-        for part in folder.glob(f".tmp-*-{prefix}-*"):  # of writers that died
+        for part in folder.glob(f".tmp-*-{prefix}-*"):  # left by writers that died
             if time.time() - part.stat().st_mtime > 3600:
                 part.unlink(missing_ok=True)
     except OSError:

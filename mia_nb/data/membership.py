@@ -1,4 +1,4 @@
-"""Membership masks: which model of a pool trains on which samples."""
+"""Membership masks, which say on which samples each model of a pool trains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from mia_nb.arguments import Array, Count, Positive, Whole
 from mia_nb.checks import checked
 
-MOST_ENTRIES = 2**31  # of all masks of a pool
+MOST_ENTRIES = 2**31  # of all masks of a pool together
 
 
 @checked
@@ -19,21 +19,22 @@ def paired_membership(
     num_population: Whole = 0,
     seed: Count = 0,
 ) -> np.ndarray:
-    """Membership masks in complementary pairs: of two models one trains on what the other does not.
+    """Membership masks in complementary pairs: each model trains on exactly those samples that the
+    other model of its pair does not see.
 
     Parameters:
         num_models: M, even.
         num_samples: N.
-        labels: class numbers (N,); with them each row holds half of each class. None: not
+        labels: class numbers (N,), with which each row holds half of each class. None: not
             stratified.
-        num_population: columns that are False in every row.
-        seed: of the choice. A pair k depends on (seed, k) only: a larger pool keeps the rows of a
-            smaller one.
+        num_population: number of columns that are False in every row.
+        seed: of the choice. Pair k depends only on (seed, k), so that a larger pool has the rows of
+            a smaller one.
 
     Returns:
-        (M, N) bool. Row 2k + 1 is the exact complement of row 2k on all columns but the
-        population's. Each row holds half of the audited samples; odd remainders are dealt out, so
-        that halves differ by at most one, overall and in each class.
+        (M, N) bool. Row 2k + 1 is the exact complement of row 2k on all columns except the
+        population's. Each row holds half of the audited samples; the halves differ by at most one
+        sample, overall and in each class.
 
     Raises:
         ValueError: for an odd num_models, or fewer than two audited samples.
@@ -69,8 +70,8 @@ def bernoulli_membership(
         num_models: M.
         num_samples: N.
         labels: class numbers (N,), by which the population is stratified; None: it is not.
-        num_population: columns that are False in every row.
-        seed: of the coins; row m depends on (seed, m) only.
+        num_population: number of columns that are False in every row.
+        seed: of the coins; row m depends only on (seed, m).
 
     Returns:
         (M, N) bool.
@@ -92,8 +93,8 @@ def bernoulli_membership(
 def _labels_and_audited(
     num_samples: int, labels: np.ndarray | None, num_population: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels (zeros if None), and the numbers of the samples that are audited: all but the
-    population, which is chosen here, stratified by label.
+    """Labels (zeros if None), and the numbers of the audited samples: all except the population,
+    which is chosen here, stratified by label.
     """
     labels = np.zeros(num_samples, np.int64) if labels is None else np.asarray(labels)
     if labels.shape != (num_samples,):
@@ -116,8 +117,9 @@ def _order_by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def stratified_choice(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """(N,) bool, a random choice of exactly `count` samples, stratified by class.
 
-    Each class gets the floor or ceiling of its share, and each sample has the same chance.
-    Systematic sampling: sorted by class, every (N / count)-th sample is taken, from a random start.
+    Each class gets the floor or ceiling of its share, and each sample has the same chance. This is
+    systematic sampling: of the samples sorted by class, every (N / count)-th is chosen, from a
+    random start.
     """
     order = _order_by_class(labels, rng)
     steps = (np.arange(labels.size + 1) + rng.integers(labels.size)) * count // labels.size
@@ -127,7 +129,7 @@ def stratified_choice(labels: np.ndarray, count: int, rng: np.random.Generator) 
 
 
 def _check_size(num_models: int, num_samples: int) -> None:
-    """ValueError for masks of more entries than memory could hold."""
+    """ValueError for masks with more entries than memory could hold."""
     if num_models * num_samples > MOST_ENTRIES:
         raise ValueError(
             f"{num_models:,} models and {num_samples:,} samples are masks of"

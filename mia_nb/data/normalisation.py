@@ -22,7 +22,7 @@ def normalise(
     Parameters:
         x: pixels (..., C, H, W), uint8.
         mean, std: per channel of x / 255.
-        dtype: of the result; half types are computed in float32, rounded once.
+        dtype: of the result; half precision is computed in float32 and rounded once.
 
     Returns:
         (..., C, H, W) of this dtype, on the device of x.
@@ -35,8 +35,8 @@ def normalise(
 def check_scale(
     mean: Sequence[float], std: Sequence[float], channels: int, start: str = ""
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std as tuples of floats; ValueError, whose message begins with `start`, where they
-    normalise no such images.
+    """Mean and std as tuples of floats; ValueError, whose message begins with `start`, if they do
+    not fit images with so many channels.
     """
     try:
         means = tuple(map(float, mean))
@@ -52,9 +52,9 @@ def check_scale(
     return means, stds
 
 
-@lru_cache(maxsize=16)  # so that a step on a GPU copies nothing and waits for nothing
+@lru_cache(maxsize=16)  # so that a step on a GPU copies nothing to the device
 def _scale(mean: tuple, std: tuple, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(2, channels, 1, 1) factors and summands by which pixels are normalised."""
+    """(2, channels, 1, 1) factors and summands that normalise pixels."""
     factors = [1 / (255 * s) for s in std]
     summands = [-m / s for m, s in zip(mean, std, strict=True)]
     # a cached inference tensor would break the gradients of a later caller
@@ -66,9 +66,9 @@ def _scale(mean: tuple, std: tuple, device: torch.device, dtype: torch.dtype) ->
 def measure(x: Tensor) -> tuple[list[float], list[float]]:
     """Mean and std per channel of x / 255.
 
-    The sums are of whole numbers, which no machine rounds: the digest of the images, under which
-    results are kept, is the same everywhere. NumPy's products of floats differ in their last digit
-    from one processor to the next.
+    The sums are of whole numbers, which are exact, so that the digest of the images, under which
+    results are stored, is the same on every machine. NumPy's products of floats differ in the last
+    digit between processors.
     """
     mean = []
     std = []

@@ -1,4 +1,4 @@
-"""Tiny ImageNet, from its official archive or the unpacked folder of it."""
+"""Tiny ImageNet, from its official archive or the unpacked folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ TINY_URL = f"http://cs231n.stanford.edu/{TINY}.zip"
 def tiny_imagenet(
     root: Path, download: bool, part: str
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """The 100,000 training images and the 10,000 for validation, which are the test part here: the
-    official test images have no labels.
-
-    Classes are WordNet ids.
+    """The 100,000 training images and the 10,000 validation images, which are the test part here,
+    since the official test images have no labels. Classes are WordNet ids.
     """
     x, y, classes, train_images = _tiny_parts(root, download)
     of_part = {"all": slice(None), "train": slice(train_images), "test": slice(train_images, None)}
@@ -30,7 +28,7 @@ def tiny_imagenet(
 
 
 def _tiny_parts(root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, list[str], int]:
-    """All labelled images, their labels, the classes, and how many are training images."""
+    """All labelled images, their labels, the classes, and the number of training images."""
     folder = root / TINY
     archive = root / f"{TINY}.zip"
     if folder.is_dir():
