@@ -93,15 +93,15 @@ def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> 
         A `Proof`. If a condition fails, epsilon is infinite and `failed` names the condition. The
         conditions: states are clipped; the drift has a certified constant; the solver is covered;
         there is noise; the network computes the state of each record alone; the weights before the
-        head are bit by bit the public network's; the public network was trained from scratch on
-        images none of which is private; the normalisation was measured on public images; each
-        record has as many stored states as are counted; labels are randomised.
+        head are bit by bit the public network's; the public network was trained from scratch and
+        shares no image with the pool; the normalisation was measured on public images; each record
+        has as many stored states as are counted; labels are randomised.
 
     Raises:
         ValueError: for an unknown relation.
 
-    Caveats: the check cannot see near duplicates among public and private images, choices made
-    after a look at private records (of the clipping norm, of the network, of one model among
+    Caveats: the check cannot see near duplicates among public and private images, choices that
+    followed a look at private records (of the clipping norm, of the network, of one model among
     several), or a seed that is known. Whoever gave `slots` must know that it is a public number.
     """
     one_of("relation", relation, accounting.RELATIONS)
