@@ -28,11 +28,12 @@ def log_pbar(
     a: float,
     trim: float,
 ) -> np.ndarray:
-    """(R, N) logarithm of the average confidence of `rmia`, R as in `combined`; NaN where a side
-    has no reference.
+    """(R, N) logarithm of the average confidence of `rmia`, R as in `combined`.
 
         pbar = (mean_IN p + mean_OUT p) / 2
         pbar = ((1 + a) mean_OUT p + (1 - a)) / 2, offline and for samples without IN reference
+
+    It means nothing for samples that lack a side; `rmia` leaves them out.
 
     Parameters:
         references: signals of the references, membership included.
