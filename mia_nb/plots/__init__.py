@@ -9,10 +9,11 @@ dark pages. No figure has a fixed width.
 from mia_nb.plots.agreement import rank_agreement
 from mia_nb.plots.bounds import roc_bounds
 from mia_nb.plots.curves import roc_pair, shipped_roc, verdict
+from mia_nb.plots.ladder import ladder
 from mia_nb.plots.lines import lines
 from mia_nb.plots.overfitting import families_gap, gap_against_risk
 from mia_nb.plots.pools import accuracy, loss_traces
-from mia_nb.plots.privacy import ladder, privacy_utility
+from mia_nb.plots.privacy import privacy_utility
 from mia_nb.plots.samples import images
 from mia_nb.plots.settings import heatmap
 from mia_nb.plots.spiking import confidences, raster, sites

@@ -1,8 +1,6 @@
-"""Which epsilon belongs to a training? Its utility beside it, and the ladder of epsilons."""
+"""Test accuracy against the epoch and against nominal epsilon."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pandas as pd
@@ -14,10 +12,8 @@ from mia_nb.plots.style import (
     BELOW,
     DOTTED,
     GREY,
-    SMALL,
     clauses,
     finish,
-    listed,
     look,
     translucent,
 )
@@ -25,15 +21,12 @@ from mia_nb.plots.tables import need
 
 NOMINAL = "nominal epsilon (paper's accounting)"
 ACCOUNTANTS = {"prv": "PRV", "rdp": "RDP", "gdp": "GDP (CLT approximation)"}
-LADDER = ("row", "label", "shown", "epsilon", "delta", "relation", "note")
-# rows that an audit can refute
-REFUTABLE = {1: "the nominal value", 2: "Corollary 1", 4: "the guarantee of DP-SGD"}
 READ_AT = 2.0  # nominal epsilon at which accuracy is read
 NEAR = 0.95  # share of READ_AT: an accuracy read further below it is shown with its epsilon
 
 
 def _groups(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Rows by accountant, and by delta where there are several; GDP says which batches it
+    """Rows by accountant, and by delta where there are several. GDP's names say which batches it
     assumes.
     """
     groups = {}
@@ -52,10 +45,10 @@ def privacy_utility(table: pd.DataFrame) -> go.Figure:
     """Test accuracy against the epoch, and against nominal epsilon: the two panels on the right of
     Figure 4.
 
-    Nominal epsilon is a function of the epoch, so that both panels hold the same curve and the
+    Nominal epsilon is a function of the epoch. Both panels therefore hold the same curve, and the
     right one relabels its axis, once per accountant and delta. Thin lines are models, thick ones
     means. The title gives the mean accuracy at the last epoch within nominal epsilon 2, with that
-    epoch's own epsilon where it is not near 2, or says which curves end below 2 or begin above.
+    epoch's epsilon where it is not near 2, or says which curves end below 2 or begin above.
 
     Parameters:
         table: a row per model, epoch, accountant and delta with columns epoch, epsilon, accountant,
@@ -116,14 +109,14 @@ def privacy_utility(table: pd.DataFrame) -> go.Figure:
 
 
 def _first_three(readings: list[str]) -> list[str]:
-    """The first three, and how many more there are."""
+    """The first three readings, and how many more there are."""
     if len(readings) <= 3:
         return readings
     return [*readings[:3], f"and {len(readings) - 3} more"]
 
 
 def _reading(rows: pd.DataFrame, name: str) -> tuple[bool, str]:
-    """(whether the curve passes nominal epsilon 2, what it shows there or at its end)."""
+    """(whether the curve passes nominal epsilon 2, its accuracy there or at its end in words)."""
     curve = rows.groupby("epoch")[["epsilon", "test_acc"]].mean()
     within = curve[curve["epsilon"] <= READ_AT]
     if within.empty:
@@ -163,224 +156,4 @@ def _add_models(
         name=name,
         hovertemplate="epoch %{customdata}: %{y:.1%} at %{x:.3g}",
         **place,
-    )
-
-
-def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
-    """The five epsilons of `auditing.ladder` on one logarithmic axis, of one network or of several.
-
-    A bar | is a number that somebody states, an arrow |=> a lower bound (row 5, and row 2 at a
-    local L), an arrow to the right edge "none (infinite)". Rows that do not apply, and an epsilon
-    of 0, stand in words at the left edge. Each row has its label and its note; the method and
-    remarks appear on hover. Rows are about different things: none is an upper or lower bound of
-    another, and only row 5 can refute rows 1, 2 and 4.
-
-    Parameters:
-        tables: a ladder, or {name: ladder} of several networks
-
-    Raises:
-        ValueError: for tables that are no ladder, and for no table.
-    """
-    tables = {"": tables} if isinstance(tables, pd.DataFrame) else tables
-    if not tables:
-        raise ValueError(
-            "ladder got no table: pass auditing.ladder(...), or {name: ladder} of several"
-        )
-    for name, table in tables.items():
-        need(table, LADDER, f"ladder of {name}" if name else "ladder")
-    all_rows = pd.concat(list(tables.values()))
-    first = next(iter(tables.values()))
-    epsilons = all_rows["epsilon"]
-    drawn = epsilons[epsilons.between(0, math.inf, inclusive="neither")]
-    start = 0.1
-    end = 100.0
-    if len(drawn):
-        start = drawn.min() / 4
-        end = drawn.max() * 12
-    figure = go.Figure()
-    for i, (name, table) in enumerate(tables.items()):
-        below = 0.0
-        if len(tables) > 1:  # networks lie half a row apart at most
-            below = 0.5 * (i / (len(tables) - 1) - 0.5)
-        _add_rows(figure, name, table, (start, end), below, i)
-    for _, row in first.iterrows():
-        figure.add_annotation(
-            text=row["note"],
-            font=SMALL,
-            xref="paper",
-            x=0,
-            xanchor="left",
-            y=-row["row"] - 0.42,
-            showarrow=False,
-            align="left",
-        )
-    labels = first.drop_duplicates("row")
-    return finish(
-        figure,
-        _sentence(tables),
-        clauses(
-            f"delta {listed(f'{delta:g}' for delta in all_rows['delta'].unique())}",
-            _relations(tables),
-            "none is an upper or lower bound of another",
-        ),
-        legend=BELOW,
-        height=250 + 170 * len(tables),
-        showlegend=len(tables) > 1,
-        xaxis={
-            "type": "log",
-            "range": [math.log10(start), math.log10(end)],
-            "title": {"text": "epsilon (logarithmic)"},
-            "dtick": "D2",
-        },
-        yaxis={
-            "tickvals": -labels["row"],
-            "ticktext": labels["label"],
-            "range": [-labels["row"].max() - 0.55, -0.5],
-            "showgrid": False,
-        },
-    )
-
-
-def _sentence(tables: dict[str, pd.DataFrame]) -> str:
-    """The title: of one network the claimed, proved and audited epsilon; of several networks, whose
-    numbers stand in the picture, the claims that are refuted.
-    """
-    if len(tables) == 1:
-        sentence = _claimed(next(iter(tables.values())))
-        return sentence.replace("claimed", "Claimed", 1)
-    refuted = []
-    for name, table in tables.items():
-        if claims := _refuted(table):
-            refuted.append(f"{name}: {listed(claims)}")
-    return clauses(
-        f"What is claimed, proved and audited of {len(tables)} networks",
-        refuted and f"refuted by the audit: {', '.join(refuted)}",
-    )
-
-
-def _claimed(table: pd.DataFrame) -> str:
-    """The claimed, proved and audited epsilon in the words of the ladder, and the claims that its
-    verdicts call refuted.
-    """
-    rows = table.drop_duplicates("row").set_index("row")
-    stated = {row: rows["shown"][row] for row in (1, 4, 5) if np.isfinite(rows["epsilon"][row])}
-    parts = [
-        f"claimed {stated[1]} (nominal)" if 1 in stated else "claimed: nothing",
-        f"proved: {stated.get(4, 'none')}",
-        f"audited: {stated[5]}" if 5 in stated else "not audited",
-    ]
-    sentence = " - ".join(parts)
-    refuted = _refuted(table)
-    if refuted:
-        sentence += f", which refutes {' and '.join(refuted)}"
-    return sentence
-
-
-def _refuted(table: pd.DataFrame) -> list[str]:
-    """The claims that the ladder's verdicts call refuted."""
-    rows = table.drop_duplicates("row").set_index("row")
-    refuted = []
-    for row, claim in REFUTABLE.items():
-        verdict = str(rows.loc[row].get("verdict", ""))
-        if verdict.startswith("refuted at"):
-            refuted.append(claim)
-    return refuted
-
-
-def _relations(tables: dict[str, pd.DataFrame]) -> str:
-    """The neighbouring relation of the rows about records, by network where networks differ."""
-    networks: dict[str, list[str]] = {}
-    for name, table in tables.items():
-        about = table[table["relation"].str.contains("record")].drop_duplicates("row")
-        parts = []
-        for relation, rows in about.groupby("relation", sort=False)["row"]:
-            *most, last = map(str, rows)
-            numbers = f"rows {listed(most)} and {last}" if most else f"row {last}"
-            parts.append(f"{relation} in {numbers}")
-        networks.setdefault(", ".join(parts), []).append(name)
-    if len(networks) == 1:
-        return next(iter(networks))
-    return clauses(*(f"{listed(names)}: {parts}" for parts, names in networks.items()))
-
-
-def _add_rows(
-    figure: go.Figure,
-    name: str,
-    table: pd.DataFrame,
-    ends: tuple[float, float],
-    below: float,
-    i: int,
-) -> None:
-    """One network's marks, and its line of the legend.
-
-    Parameters:
-        ends: of the axis
-        below: how far the marks lie below the middle of their row
-        i: number of the network, for its look
-    """
-    colour, dash, _ = look(i)
-    figure.add_scatter(
-        x=[None],
-        y=[None],
-        mode="lines",
-        line={"color": colour, "width": 4, "dash": dash},
-        name=name or "epsilon",
-        legendgroup=name or "one",
-    )
-    for _, row in table.iterrows():
-        _add_mark(figure, name, row, ends, -row["row"] - below, colour, dash)
-
-
-def _add_mark(
-    figure: go.Figure,
-    name: str,
-    row: pd.Series,
-    ends: tuple[float, float],
-    y: float,
-    colour: str,
-    dash: str,
-) -> None:
-    """| for a number, |=> for a lower bound, => for what is infinite, words for the rest."""
-    start, end = ends
-    value = float(row["epsilon"])
-    is_lower_bound = row["row"] == 5 or str(row["shown"]).startswith(">=")
-    placed = np.isfinite(value) and value > 0
-    x = value if placed else start * 1.05
-    group = {
-        "legendgroup": name or "one",
-        "hoverlabel": {"align": "left"},
-        "cliponaxis": False,
-        "showlegend": False,
-    }
-    arrow = (placed and is_lower_bound) or value == math.inf
-    if arrow:
-        line = {"color": colour, "width": 4 if is_lower_bound else 2, "dash": dash}
-        head = {"symbol": "triangle-right", "size": 13, "color": colour}
-        quiet = {"hoverinfo": "skip", **group}
-        figure.add_scatter(x=[x, end], y=[y, y], mode="lines", line=line, **quiet)
-        figure.add_scatter(x=[end / 1.04], y=[y], mode="markers", marker=head, **quiet)
-    size = 8
-    if placed:
-        size = 12 if name else 20
-    position = "middle right"
-    if arrow:
-        position = "top center" if placed else "top right"
-    remarks = [str(row.get(part, "")) for part in ("method", "relation", "remark", "verdict")]
-    hover = f"{row['label']}: {row['shown']}<br>{'<br>'.join(filter(None, remarks))}"
-    figure.add_scatter(
-        x=[x],
-        y=[y],
-        mode="markers+text",
-        marker={
-            "symbol": "line-ns",
-            "opacity": float(placed),  # an invisible mark keeps the words off their arrow
-            "size": size,
-            "line": {"width": 4, "color": colour},
-        },
-        text=[f" {row['shown']}"],
-        textposition=position,
-        textfont={"color": colour if name else GREY, "size": 12},
-        name=name or "epsilon",
-        hovertemplate=f"{hover}<extra>{name}</extra>",
-        **group,
     )

@@ -1,0 +1,252 @@
+"""The ladder of epsilons: what is claimed, proved and audited of one network or of several."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from mia_nb.plots.style import BELOW, GREY, SMALL, clauses, finish, listed, look
+from mia_nb.plots.tables import need
+
+COLUMNS = ("row", "label", "shown", "epsilon", "delta", "relation", "note")
+# numbers of rows of `auditing.ladder`
+NOMINAL = 1
+THEOREM = 2
+TRAINING = 4
+AUDITED = 5
+# rows that an audit can refute
+REFUTABLE = {
+    NOMINAL: "the nominal value",
+    THEOREM: "Corollary 1",
+    TRAINING: "the guarantee of DP-SGD",
+}
+
+
+def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
+    """The five epsilons of `auditing.ladder` on one logarithmic axis, of one network or of several.
+
+    A bar | marks a stated number, |=> a lower bound (row 5, and row 2 at a local L), => "none
+    (infinite)". Rows that do not apply, and an epsilon of 0, stand in words at the left edge. Each
+    row shows its label and its note, and its method and remarks on hover. The rows are about
+    different things: none is an upper or lower bound of another, and only row 5 can refute rows 1,
+    2 and 4.
+
+    Parameters:
+        tables: a ladder, or {name: ladder} of several networks
+
+    Raises:
+        ValueError: for tables that lack a ladder's columns, and for no table.
+    """
+    tables = {"": tables} if isinstance(tables, pd.DataFrame) else tables
+    if not tables:
+        raise ValueError(
+            "ladder got no table: pass auditing.ladder(...), or {name: ladder} of several"
+        )
+    for name, table in tables.items():
+        need(table, COLUMNS, f"ladder of {name}" if name else "ladder")
+    all_rows = pd.concat(list(tables.values()))
+    first = next(iter(tables.values()))
+    epsilons = all_rows["epsilon"]
+    drawn = epsilons[epsilons.between(0, math.inf, inclusive="neither")]
+    start = 0.1
+    end = 100.0
+    if len(drawn):
+        start = drawn.min() / 4
+        end = drawn.max() * 12
+    figure = go.Figure()
+    for i, (name, table) in enumerate(tables.items()):
+        below = 0.0
+        if len(tables) > 1:  # the marks of all networks lie within half a row
+            below = 0.5 * (i / (len(tables) - 1) - 0.5)
+        _add_rows(figure, name, table, (start, end), below, i)
+    for _, row in first.iterrows():
+        figure.add_annotation(
+            text=row["note"],
+            font=SMALL,
+            xref="paper",
+            x=0,
+            xanchor="left",
+            y=-row["row"] - 0.42,
+            showarrow=False,
+            align="left",
+        )
+    labels = first.drop_duplicates("row")
+    return finish(
+        figure,
+        _sentence(tables),
+        clauses(
+            f"delta {listed(f'{delta:g}' for delta in all_rows['delta'].unique())}",
+            _relations(tables),
+            "none is an upper or lower bound of another",
+        ),
+        legend=BELOW,
+        height=250 + 170 * len(tables),
+        showlegend=len(tables) > 1,
+        xaxis={
+            "type": "log",
+            "range": [math.log10(start), math.log10(end)],
+            "title": {"text": "epsilon (logarithmic)"},
+            "dtick": "D2",
+        },
+        yaxis={
+            "tickvals": -labels["row"],
+            "ticktext": labels["label"],
+            "range": [-labels["row"].max() - 0.55, -0.5],
+            "showgrid": False,
+        },
+    )
+
+
+def _sentence(tables: dict[str, pd.DataFrame]) -> str:
+    """The title: the claimed, proved and audited epsilon of one network, or the refuted claims of
+    several networks, whose numbers stand in the picture.
+    """
+    if len(tables) == 1:
+        sentence = _claimed(next(iter(tables.values())))
+        return sentence.replace("claimed", "Claimed", 1)
+    refuted = []
+    for name, table in tables.items():
+        if claims := _refuted(table):
+            refuted.append(f"{name}: {listed(claims)}")
+    return clauses(
+        f"What is claimed, proved and audited of {len(tables)} networks",
+        refuted and f"refuted by the audit: {', '.join(refuted)}",
+    )
+
+
+def _claimed(table: pd.DataFrame) -> str:
+    """The claimed, proved and audited epsilon in the words of the ladder, and the claims that its
+    verdicts call refuted.
+    """
+    rows = table.drop_duplicates("row").set_index("row")
+    stated = {row: rows["shown"][row] for row in rows.index if np.isfinite(rows["epsilon"][row])}
+    parts = [
+        f"claimed {stated[NOMINAL]} (nominal)" if NOMINAL in stated else "claimed: nothing",
+        f"proved: {stated.get(TRAINING, 'none')}",
+        f"audited: {stated[AUDITED]}" if AUDITED in stated else "not audited",
+    ]
+    sentence = " - ".join(parts)
+    refuted = _refuted(table)
+    if refuted:
+        sentence += f", which refutes {' and '.join(refuted)}"
+    return sentence
+
+
+def _refuted(table: pd.DataFrame) -> list[str]:
+    """The claims that the ladder's verdicts call refuted."""
+    rows = table.drop_duplicates("row").set_index("row")
+    refuted = []
+    for row, claim in REFUTABLE.items():
+        verdict = str(rows.loc[row].get("verdict", ""))
+        if verdict.startswith("refuted at"):
+            refuted.append(claim)
+    return refuted
+
+
+def _relations(tables: dict[str, pd.DataFrame]) -> str:
+    """The neighbouring relation of the rows about records, by network where networks differ:
+    "add/remove one record in rows 1 and 5, replace one record in row 4".
+    """
+    networks: dict[str, list[str]] = {}
+    for name, table in tables.items():
+        about = table[table["relation"].str.contains("record")].drop_duplicates("row")
+        parts = []
+        for relation, rows in about.groupby("relation", sort=False)["row"]:
+            *most, last = map(str, rows)
+            numbers = f"rows {listed(most)} and {last}" if most else f"row {last}"
+            parts.append(f"{relation} in {numbers}")
+        networks.setdefault(", ".join(parts), []).append(name)
+    if len(networks) == 1:
+        return next(iter(networks))
+    return clauses(*(f"{listed(names)}: {parts}" for parts, names in networks.items()))
+
+
+def _add_rows(
+    figure: go.Figure,
+    name: str,
+    table: pd.DataFrame,
+    ends: tuple[float, float],
+    below: float,
+    i: int,
+) -> None:
+    """One network's marks, and its line of the legend.
+
+    Parameters:
+        ends: ends of the axis
+        below: how far the marks lie below the middle of their row
+        i: number of the network, which decides its look
+    """
+    colour, dash, _ = look(i)
+    figure.add_scatter(
+        x=[None],
+        y=[None],
+        mode="lines",
+        line={"color": colour, "width": 4, "dash": dash},
+        name=name or "epsilon",
+        legendgroup=name or "one",
+    )
+    for _, row in table.iterrows():
+        _add_mark(figure, name, row, ends, -row["row"] - below, colour, dash)
+
+
+def _add_mark(
+    figure: go.Figure,
+    name: str,
+    row: pd.Series,
+    ends: tuple[float, float],
+    y: float,
+    colour: str,
+    dash: str,
+) -> None:
+    """Draw | for a number, |=> for a lower bound, => for infinity, and write the row's words."""
+    start, end = ends
+    value = float(row["epsilon"])
+    is_lower_bound = row["row"] == AUDITED or str(row["shown"]).startswith(">=")
+    has_bar = 0 < value < math.inf
+    group = {
+        "legendgroup": name or "one",
+        "hoverlabel": {"align": "left"},
+        "cliponaxis": False,
+        "showlegend": False,
+    }
+    has_arrow = value == math.inf or (has_bar and is_lower_bound)
+    x = start * 1.05
+    size = 8
+    if has_bar:
+        x = value
+        size = 12 if name else 20
+    position = "middle right"
+    if has_arrow:
+        position = "top center" if has_bar else "top right"
+        line = {"color": colour, "width": 4 if is_lower_bound else 2, "dash": dash}
+        _add_arrow(figure, x, end, y, line, group)
+    remarks = [str(row.get(part, "")) for part in ("method", "relation", "remark", "verdict")]
+    hover = f"{row['label']}: {row['shown']}<br>{'<br>'.join(filter(None, remarks))}"
+    figure.add_scatter(
+        x=[x],
+        y=[y],
+        mode="markers+text",
+        marker={
+            "symbol": "line-ns",
+            "opacity": float(has_bar),  # an invisible mark keeps the words off their arrow
+            "size": size,
+            "line": {"width": 4, "color": colour},
+        },
+        text=[f" {row['shown']}"],
+        textposition=position,
+        textfont={"color": colour if name else GREY, "size": 12},
+        name=name or "epsilon",
+        hovertemplate=f"{hover}<extra>{name}</extra>",
+        **group,
+    )
+
+
+def _add_arrow(figure: go.Figure, x: float, end: float, y: float, line: dict, group: dict) -> None:
+    """An arrow from x to the right end of the axis."""
+    head = {"symbol": "triangle-right", "size": 13, "color": line["color"]}
+    quiet = {"hoverinfo": "skip", **group}
+    figure.add_scatter(x=[x, end], y=[y, y], mode="lines", line=line, **quiet)
+    figure.add_scatter(x=[end / 1.04], y=[y], mode="markers", marker=head, **quiet)
