@@ -1,5 +1,5 @@
-"""What explorers look at: stored signals, and beside them the images, loss traces and recipe of
-their pool. No torch.
+"""The sources of explorers: stored signals with the images, loss traces and recipe of their pool.
+No torch.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ from mia_nb.widgets.words import label, trained
 
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 WANTED = "wanted a folder of results, or a list of sources as widgets.sources gives it"
-TRAINED_ATTACKS = ("shokri", "song_mittal")  # which train a classifier: not while a hand moves
-ALL = "all"  # targets, rather than one
-# how signals that come with the package were made, where their record does not say
+TRAINED_ATTACKS = ("shokri", "song_mittal")  # they train a classifier: too slow for an explorer
+ALL = "all"  # the choice of all targets, or all classes, rather than one
+# how the signals in the package were queried, where their record does not say
 USUAL_QUERY = {"dataset": "cifar10", "draws": "plain", "queries": 1}
 LACKS = (
     "images that are grey, training losses and weights are not shipped; a pool that has them:"
@@ -31,20 +31,30 @@ LACKS = (
 
 
 class Source:
-    """Outputs of a pool's models under a label, with the pool's images and loss traces; from the
-    store, or `Source("mine", signals, images=x, classes=names)` from memory.
+    """Outputs of a pool's models under a label, with the pool's images and loss traces.
 
-    Everything is read on first use and kept. Raises store.Corrupt where a file was altered,
-    ValueError where the folder of the pool is needed and gone.
+    There are three kinds: `Source("mine", signals, images=x, classes=names)` from memory,
+    `Source.from_store`, and `Source.shipped` from the package. Everything is read on first use and
+    kept. Raises store.Corrupt where a file was altered, ValueError where the folder of the pool is
+    needed and gone.
+
+    A sample is named in three ways, a model in two:
+        column: its place in the signals, which hold the population too
+        number: its place in the pool's images, which is also its name on the screen
+        index: its place among the audited columns, those for which there are scores
+        target: a model's place in the signals
+        row: a model's place in the pool
+    `samples` holds the number of each column, `audited` the column of each index, `numbers` the
+    number of each index, `rows` the row of each target.
 
     Parameters:
         label: its name on the screen
         signals: the outputs, where they are in memory
         images: (N, C, H, W) uint8, in the order of the signals
         classes: names of the classes
-        folder: of the stored signals
+        folder: folder of the stored signals
         pool: folder of the pool
-        info: who was queried, and how; that of the signals where it is not given
+        info: who was queried, and how; by default that of the signals
     """
 
     def __init__(
@@ -68,6 +78,22 @@ class Source:
         self.info = info if info is not None else dict(signals.info)
         self.lacks = LACKS if "example" in self.info else ""
 
+    @classmethod
+    def from_store(cls, folder: store.Folder, pool: store.Folder, info: dict) -> "Source":
+        """Stored signals: their folder, the folder of their pool, and their record."""
+        return cls(label(info, pool.recipe), folder=folder, pool=pool, info=info)
+
+    @classmethod
+    def shipped(cls, name: str, about: dict, images: "Thumbnails") -> "Source":
+        """Signals that come with the package: their name and record in `examples`."""
+        info = USUAL_QUERY | about["info"] | {"example": name}
+        words = [trained(info | {"pool": ""}, info["recipe"])]
+        epochs = info["recipe"]["epochs"]
+        if epochs:
+            words.append(f"{epochs} epoch{'s' if epochs > 1 else ''}")
+        words.append(f"{len(about['test_accuracy'])} networks (shipped)")
+        return cls(", ".join(words), images=images, info=info, classes=info["classes"])
+
     def __repr__(self) -> str:
         return f"Source: {escape.terminal(self.label)}"
 
@@ -82,30 +108,28 @@ class Source:
 
     @cached_property
     def samples(self) -> np.ndarray:
-        """(N,) numbers of these samples in the pool's images; the pool's own count where all were
-        queried.
-        """
+        """(N,) the number of each column: 0 to N - 1 where no choice of samples is stored."""
         chosen = None
         if self.folder is not None:
             chosen = store.load_samples(self.folder)
         return np.arange(len(self.signals.labels)) if chosen is None else chosen
 
     def _samples_of(self, count: int) -> np.ndarray:
-        """The samples, of a pool of so many images; Corrupt where it has not all of them."""
+        """The numbers of the columns; Corrupt unless all are below the pool's count of images."""
         if self.folder is not None and len(self.samples) and self.samples.max() >= count:
             raise self.folder.corrupt("samples.npy", f"sample {self.samples.max()} of {count}")
         return self.samples
 
     @cached_property
     def images(self) -> np.ndarray | None:
-        """Row by row (C, H, W) uint8, in the order of the signals, frames of events summed over
-        time; None where none are stored or they are of others.
+        """The image of each column, (C, H, W) uint8, read one by one, frames of events summed over
+        time; None where none are stored or they do not fit the signals.
         """
         if self._images is not None:
             return self._images
         if self.pool is None or not self.pool.has("images.npy"):
             return None
-        # 600 MB for 50,000 of 64 x 64: a picture needs one of them
+        # not read as a whole: 50,000 images of 64 x 64 pixels take 600 MB, and one is shown
         x = self.pool.map_array("images.npy", "u", (None, None, None, None))
         if not len(self.samples) == len(self.signals.labels) <= len(x):
             return None
@@ -127,7 +151,7 @@ class Source:
 
     @cached_property
     def raster(self) -> dict[str, np.ndarray] | None:
-        """One spiking layer at work on a few of these samples, as `models.recording` tells; None
+        """The recording of a spiking layer on a few of these samples (see `models.recording`); None
         where none was kept.
         """
         if self.folder is None or not self.folder.has("raster.npz"):
@@ -136,7 +160,7 @@ class Source:
 
     @cached_property
     def canaries(self) -> np.ndarray | None:
-        """(A,) bool, which of the audited columns are canaries; None where that is not known."""
+        """(A,) bool, whether each audited sample is a canary; None where that is not known."""
         if self.pool is None or not self.pool.has("canary.npy"):
             return None
         return self.pool.read_array("canary.npy")[self.numbers]
@@ -148,19 +172,17 @@ class Source:
 
     @cached_property
     def audited(self) -> np.ndarray:
-        """Columns of the signals that Scores hold: all but the population."""
+        """(A,) the column of each index: all columns but those of the population."""
         return np.flatnonzero(~self.signals.population)
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """(A,) number in the pool's images of each audited column: what a sample is called on the
-        screen.
-        """
+        """(A,) the number of each index."""
         return self.samples[self.audited]
 
     def audited_index(self, number: int) -> int:
-        """Where the image of this number stands among the audited columns; ValueError where it was
-        not queried, or set aside.
+        """The index of the sample of this number; ValueError where it was not queried, or belongs
+        to the population.
         """
         indices = np.flatnonzero(self.numbers == number)
         if not len(indices):
@@ -178,7 +200,7 @@ class Source:
         return self._scores[attack]
 
     def attacks(self) -> list[str]:
-        """Names of the attacks that these signals support, the headline first; without those that
+        """Names of the attacks that these signals support, the headline first, except those that
         train a classifier.
         """
         k = self.scores("loss").info["k"]
@@ -188,8 +210,8 @@ class Source:
         return [*usual, "spikes"] if self.signals.activity is not None and k > 1 else usual
 
     def trace(self, model: int) -> np.ndarray | None:
-        """(E, N) natural logarithms of training losses of one model, NaN where it did not train;
-        None where none were kept.
+        """(E, N) natural logarithms of one target's training losses, NaN for samples that it did
+        not train on; None where none were kept.
         """
         row = self.rows[model]
         name = f"losses_{row:03d}.npy"
@@ -214,23 +236,23 @@ class Source:
 
     @property
     def kinds(self) -> list[tuple[str, int]]:
-        """What a control offers: every class by its name, and its label."""
+        """The options of a control of classes: (name, label) of every class."""
         count = max(len(self.classes), int(self.signals.labels.max()) + 1)
         return [(self._name(label), label) for label in range(count)]
 
     @property
     def targets(self) -> list[int | str]:
-        """What a control offers: all targets, or one."""
+        """The options of a control of targets: all of them, or one."""
         return [ALL, *range(len(self.signals.margin))]
 
     @property
     def rows(self) -> list[int]:
-        """Row numbers in the pool of the models that were queried."""
+        """The row of each target in the pool."""
         return self.info.get("models") or list(range(len(self.signals.margin)))
 
 
 class _Chosen:
-    """x[samples], row by row, as pictures."""
+    """The images x[samples] as pictures, each made when it is asked for."""
 
     def __init__(self, x: np.ndarray, samples: np.ndarray, frames: int):
         self.x = x
@@ -242,7 +264,7 @@ class _Chosen:
 
 
 class Thumbnails:
-    """Images by sample number; those that are not shipped are grey."""
+    """Images by column of the signals; those that are not shipped are grey."""
 
     def __init__(self, x: dict[int, np.ndarray], grey: int = 128):
         self.x = x
@@ -256,17 +278,17 @@ class Thumbnails:
 def sources(
     root: str | Path = "results", *, pool: str = "", limit: int = 200, shipped: bool = True
 ) -> list[Source]:
-    """Stored signals whose membership is known, oldest first, then those that are shipped: what
-    explorers choose from.
+    """The signals that explorers choose from: stored ones whose membership is known, oldest first,
+    then those that come with the package.
 
     Half-written results are passed over, damaged ones with a line on standard error.
 
     Parameters:
         root: folder of results
-        pool: only signals of this pool, the beginning of its key or of "example:cifar10/resnet14";
-            "" for those of all pools
-        limit: at most so many stored ones, the newest
-        shipped: whether those that come with the package are among them
+        pool: how the pool's key, or its name such as "example:cifar10/resnet14", begins; "" for all
+            pools
+        limit: the largest number of stored signals; the newest are taken
+        shipped: whether to add the signals that come with the package
 
     Returns:
         A list of `Source`; [] where nothing is stored.
@@ -294,8 +316,8 @@ def pools_in(root: str | Path) -> dict[str, store.Folder]:
 
 
 def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> Source | None:
-    """The source of these signals; None where they are not of the pool, unfinished, or of images
-    that nobody was trained on.
+    """The source of these signals; None where they belong to another pool, are unfinished, or were
+    made with images that are not the pool's.
     """
     if not folder.has("info.json"):
         return None
@@ -310,33 +332,28 @@ def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> 
     samples = store.load_samples(folder)
     if samples is not None and not len(samples):
         return None
-    return Source(label(info, trained_by.recipe), folder=folder, pool=trained_by, info=info)
+    return Source.from_store(folder, trained_by, info)
 
 
 def _shipped(pool: str) -> list[Source]:
-    """The signals that come with the package, of this pool: its name, or what names begin with."""
+    """The signals in the package whose pool has this name, or a name or key that begins so."""
     images = Thumbnails(thumbnails())
     known = examples()
+    # a complete name selects one pool, even where other names begin with it
     is_name = pool.removeprefix(PREFIX) in known
     sources = []
     for name, about in known.items():
-        info = USUAL_QUERY | about["info"] | {"example": name}
-        begins = f"{PREFIX}{name}".startswith(pool) or info["pool"].startswith(pool)
-        # a whole name is that of one pool, also where others begin with it
-        wanted = pool == f"{PREFIX}{name}" if is_name else begins
-        if not wanted:
-            continue
-        words = [trained(info | {"pool": ""}, info["recipe"])]
-        epochs = info["recipe"]["epochs"]
-        if epochs:
-            words.append(f"{epochs} epoch{'s' if epochs > 1 else ''}")
-        words.append(f"{len(about['test_accuracy'])} networks (shipped)")
-        sources.append(Source(", ".join(words), images=images, info=info, classes=info["classes"]))
+        if is_name:
+            belongs = pool == f"{PREFIX}{name}"
+        else:
+            belongs = f"{PREFIX}{name}".startswith(pool) or about["info"]["pool"].startswith(pool)
+        if belongs:
+            sources.append(Source.shipped(name, about, images))
     return sources
 
 
 def list_of_sources(sources: Source | Sequence[Source]) -> list[Source]:
-    """Sources as a list; ValueError of one line for what holds anything else."""
+    """One source or several as a list; ValueError of one line for anything else."""
     if isinstance(sources, Source):
         return [sources]
     if not isinstance(sources, list | tuple):
@@ -353,7 +370,7 @@ def named(sources: Sequence[Source]) -> dict[str, Source]:
 
 
 def unique(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """{name: thing}; equal names are numbered."""
+    """{name: thing}, with numbers added to names that come more than once."""
     groups: dict[str, list] = {}
     for name, thing in entries:
         groups.setdefault(name, []).append(thing)
@@ -365,19 +382,19 @@ def unique(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def pools_of(entry: Source | Iterable[Source]) -> set[str]:
-    """Keys of the pools of what an explorer offers: a source, or several."""
+    """Keys of the pools of a source, or of several."""
     sources = [entry] if isinstance(entry, Source) else entry
     return {source.info.get("pool") or source.label for source in sources}
 
 
 def only(scores: Scores, target: int | str) -> Scores:
-    """The scores of one target; of all for "all"."""
+    """The scores of one target, or of all for "all"."""
     if target == ALL:
         return scores
     return some_targets(scores, np.flatnonzero(scores.targets == target))
 
 
 def some_targets(scores: Scores, rows: np.ndarray) -> Scores:
-    """The scores of some targets, by their place in `scores`."""
+    """The scores in these rows, one row per target."""
     fields = ("value", "member", "targets", "pair", "accuracy", "loss")
     return dataclasses.replace(scores, **{name: getattr(scores, name)[rows] for name in fields})

@@ -1,5 +1,5 @@
-"""The outputs that the workshop runs on: those that travel with the package, and for some electives
-those that a notebook stored.
+"""The outputs that the workshop runs on: those that come with the package, and those that a
+notebook stored for some electives.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from mia_nb._files import parse_json, replacing
 from mia_nb.examples import examples, load_example, thumbnails
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source, Thumbnails, sources
-from mia_nb.widgets.words import label
 
 INDEX = "workshop.json"
 BUILD = "make it with: mia-nb run workshop-electives"
-FIGHTERS = ("ordinary", "relaxloss", "dp_sgd")  # of data/digits; the first is compared with
-FEWER = 20  # of so many samples one is in the small role: worlds are redrawn in seconds
-RANDOM = 200  # of the thumbnails, those behind the exposed ones, are of samples drawn at random
+FIGHTERS = ("ordinary", "relaxloss", "dp_sgd")  # of data/digits; the first is the baseline
+FEWER = 20  # the role "small" has one sample in so many: its worlds are redrawn in seconds
+RANDOM = 200  # the last thumbnails, of samples drawn at random; the exposed ones come before
 BLANK = 235  # grey of a picture that is not shipped
 
 
@@ -45,14 +44,14 @@ class Cube(dict[str, Source]):
 
 
 def missing(role: str) -> ValueError:
-    """The error of a role that was not kept."""
+    """The error for a role that was not kept."""
     return ValueError(
         f"{role} is an elective's and needs the file {INDEX} in the results folder; {BUILD}"
     )
 
 
 class Pictures(Thumbnails):
-    """Thumbnails of some of many samples; `dealt` are those that were drawn at random."""
+    """Thumbnails of some samples; `dealt` are the columns that were drawn at random."""
 
     def __init__(self, tiles: dict[int, np.ndarray]) -> None:
         super().__init__(tiles, BLANK)
@@ -71,7 +70,7 @@ def shipped() -> Cube:
     cube["small"] = Source(f"{title}, few images", thinned)
     for family in FIGHTERS:
         for name in examples("digits"):
-            role = name.removeprefix("digits/")  # such as relaxloss-12, of epoch 12
+            role = name.removeprefix("digits/")  # such as relaxloss-12: epoch 12
             if role.rpartition("-")[0] == family:
                 cube[f"fight/{role}"] = Source(name, load_example(name))
     return cube
@@ -116,18 +115,18 @@ def _same(info: dict) -> str:
 
 
 def open_cube(results: str | Path = "results") -> Cube:
-    """The workshop's cube, {role: Source}: what is shipped, and what `keep` stored for electives;
-    no signals are read from disk for the electives yet.
+    """The workshop's cube, {role: Source}: the outputs in the package, and those that `keep` stored
+    for electives, which are read from disk on first use.
 
     Parameters:
         results: folder of stored results; it need not exist for the course
 
     Returns:
-        A dict, with `group(name)` for the roles "name/...". A role that was not stored is a
-        ValueError of one line that says what is missing.
+        A dict, with `group(name)` for the roles "name/...". Asking for a role that was not stored
+        raises a ValueError of one line that says what is missing.
 
     Raises:
-        ValueError: of one line where what was stored is damaged.
+        ValueError: of one line where a stored file is damaged.
     """
     path = Path(results) / INDEX
     cube = shipped()
@@ -146,5 +145,5 @@ def open_cube(results: str | Path = "results") -> Cube:
             raise ValueError(
                 f"the workshop's cube in {results} lacks {role} ({error}); {BUILD}"
             ) from error
-        cube[role] = Source(label(info, pool.recipe), folder=folder, pool=pool, info=info)
+        cube[role] = Source.from_store(folder, pool, info)
     return cube
