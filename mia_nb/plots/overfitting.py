@@ -1,4 +1,4 @@
-"""Risk beside overfitting: AUC against the generalisation gap, which explains a part of it."""
+"""AUC against the generalisation gap, which explains a part of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
     style_of = looks(scores)
     above = 0
     for name, of_models in scores.items():
-        above += _add_gaps(figure, style_of[name], name, of_models)
+        aucs = _add_gaps(figure, style_of[name], name, of_models)
+        above += int((aucs > _overfitting(_gap(of_models))).sum())
     return finish(
         figure,
         f"{above} of {len(gaps)} {'points' if len(scores) > 1 else 'targets'} lie above"
@@ -53,13 +54,13 @@ def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
 
 
 def families_gap(scores: dict[str, Scores]) -> go.Figure:
-    """AUC against the generalisation gap, a point per target, families apart.
+    """AUC against the generalisation gap, a point per target, a colour per family.
 
-    Points, bars and the line of overfitting alone are those of `gap_against_risk`; the legend says
+    Points, bars and the line of overfitting alone are those of `gap_against_risk`. The legend gives
     each family's mean gap and mean AUC with the 95 % ends of
-    `metrics.frontier_table.frontier_means`, hovers say how many members and non-members a point
-    stands on. Families that lie apart along the line differ in overfitting, families that lie apart
-    across it in what they give away beyond it.
+    `metrics.frontier_table.frontier_means`; hovers give the numbers of members and non-members.
+    Families apart along the line differ in overfitting, families apart across it in what they give
+    away beyond overfitting.
 
     Parameters:
         scores: {family: Scores of one attack}
@@ -75,7 +76,9 @@ def families_gap(scores: dict[str, Scores]) -> go.Figure:
     add_overfitting(figure, np.concatenate([_gap(of_models) for of_models in scores.values()]))
     means = {}
     for i, (name, of_models) in enumerate(scores.items()):
+        # {family: {epoch: {attack: scores}}}, of which only the family matters here
         table = frontier_means(metrics.frontier({name: {0: {"": of_models}}}, ()))
+        over = covered(table)  # the note takes that of the last family
         means[name] = row = table.iloc[0]
         ends = "(no interval)"
         if np.isfinite(row["auc_low"]):
@@ -94,7 +97,7 @@ def families_gap(scores: dict[str, Scores]) -> go.Figure:
         clauses(
             listed(map(name_of, scores.values())),
             "one point per target",
-            f"legend: mean [95 %, {covered(table)}]",
+            f"legend: mean [95 %, {over}]",
             GAP_BARS,
         ),
         height=470,
@@ -110,9 +113,8 @@ def _gap(scores: Scores) -> np.ndarray:
 
 def _add_gaps(
     figure: go.Figure, style: Look, name: str, scores: Scores, hover: str = "", **marker: Any
-) -> int:
-    """A point per target; how many lie above the line of overfitting."""
-    gaps = _gap(scores)
+) -> np.ndarray:
+    """Draw a point per target; returns the AUCs (targets,)."""
     aucs = []
     errors = []
     for value, member in targets(scores):
@@ -122,7 +124,7 @@ def _add_gaps(
     auc = np.array(aucs)
     error = np.array(errors)
     figure.add_scatter(
-        x=gaps,
+        x=_gap(scores),
         y=auc,
         mode="markers",
         name=name,
@@ -131,11 +133,11 @@ def _add_gaps(
         error_y=bars(auc, auc - error, auc + error, thickness=1, width=0),
         hovertemplate=f"target %{{customdata}}: gap %{{x:.2%}}, %{{y:.3f}}{hover}",
     )
-    return int((auc > _overfitting(gaps)).sum())
+    return auc
 
 
 def add_overfitting(figure: go.Figure, gaps: np.ndarray | pd.Series, **place: Any) -> None:
-    """What overfitting alone explains, over all gaps."""
+    """Draw the AUC that overfitting alone explains, over all gaps."""
     ends = np.array([min(gaps.min(), 0.0), max(gaps.max(), 0.0) * 1.05 + 0.005])
     figure.add_scatter(
         x=ends,

@@ -59,7 +59,7 @@ def sites(report: pd.DataFrame) -> go.Figure:
     high = groups.max()
     figure = make_subplots(3, 1, shared_xaxes=True, vertical_spacing=0.06)
     error = "<br>u0 %{customdata[0]:.3g}, expected error %{customdata[1]:.3g}"
-    panels = (
+    panels = (  # column of the report, title, hover, format of ticks
         ("theta", "threshold θ", "%{y:.3g}" + error, ""),
         ("clipped_mass", "clipped mass", "%{y:.2%}", "~%"),
         ("firing_rate", "firing rate", "%{y:.1%}", "~%"),
@@ -105,14 +105,14 @@ def confidences(signals_by_name: dict[str, Signals]) -> go.Figure:
     """Confidences p_y of the first target's members and non-members, a panel per T (and for the
     ANN): Figure 3 of Guan et al. 2025.
 
-    Each panel says its AUC of the confidence (the loss attack, in float64), and how many
-    confidences are exactly 1 or share their value with another sample once rounded to float32: p >=
-    1 - 2^-25, a margin of 17.3 nats, is 1 there, and rounding ends the ranking. Shares stand on a
-    logarithmic axis, because confident networks put nearly all samples in the last of 50 bins;
-    empty bins lie on its floor, at half a sample.
+    Each panel gives the AUC of the confidence (the loss attack, in float64), and the shares of
+    confidences that are exactly 1, or tie with another sample, once rounded to float32: p >= 1 -
+    2^-25, a margin of 17.3 nats, rounds to 1, which ends the ranking. Shares stand on a logarithmic
+    axis, because confident networks put nearly all samples in the last of 50 bins; empty bins lie
+    on its floor, at half a sample.
 
     Parameters:
-        signals_by_name: {name: Signals of one query}, read without its population
+        signals_by_name: {name: Signals of one query}; its population is left out
 
     Raises:
         ValueError: for no signals, and for signals of several queries or without membership.
@@ -193,7 +193,7 @@ def _auc(members: np.ndarray, others: np.ndarray) -> float:
 
 
 def _rounding(members: np.ndarray, others: np.ndarray) -> str:
-    """Which shares of the confidences are 1 or tie in float32, in words."""
+    """The shares of confidences that are 1, or tie, in float32, in words."""
     rounded = np.concatenate([members, others]).astype(np.float32)
     return f"in float32 {np.mean(rounded == 1):.1%} are 1, {tie_mass(rounded):.1%} tie"
 
@@ -209,16 +209,16 @@ def raster(
     """Spikes of a layer's neurons, the busiest on top, and the membrane potentials of three neurons
     against their thresholds.
 
-    The three are the busiest, the median and the least busy of the neurons that fire. Of more than
-    200 neurons, evenly spaced ranks are drawn.
+    The three are the busiest, the median and the least busy of the neurons that fire. Of a layer
+    with more than 200 neurons, those at evenly spaced ranks are drawn.
 
     Parameters:
         spk: (T, neurons) bool
         mem: (T, neurons) the potential after charging and before the reset, so that a neuron fires
             where mem >= theta
         theta: a number or (neurons,)
-        image: (C, H, W) uint8, shown beside
-        name: of the sample, for the title
+        image: (C, H, W) uint8, shown beside the spikes
+        name: name of the sample, for the title
 
     Raises:
         ValueError: when shapes or spikes do not agree with mem and theta (then mem was taken after
@@ -232,8 +232,7 @@ def raster(
     rate = spk.mean(0)
     order = np.argsort(rate, kind="stable")
     traced = _traced(rate, order, mem)
-    ranks = np.linspace(0, len(order) - 1, min(200, len(order))).round().astype(int)
-    drawn = order[np.union1d(ranks, np.flatnonzero(np.isin(order, traced)))]
+    drawn = _drawn(order, traced)
     figure = make_subplots(2, 1, shared_xaxes=True, row_heights=[0.55, 0.45], vertical_spacing=0.07)
     _add_spikes(figure, spk[:, drawn], drawn, traced, steps)
     _add_membranes(figure, spk, mem, thresholds, traced, steps, shared=np.ndim(theta) == 0)
@@ -269,14 +268,14 @@ def raster(
 
 
 def _check_layer(spk: np.ndarray, mem: np.ndarray, theta: float | np.ndarray) -> None:
-    """Raise ValueError for shapes that do not fit, and for spikes that mem and theta contradict."""
+    """ValueError for shapes that do not fit, and for spikes that mem and theta contradict."""
     fits = mem.shape == spk.shape and np.shape(theta) in ((), spk.shape[1:])
     if spk.ndim != 2 or not spk.size or not fits:
         raise ValueError(
             f"spk {spk.shape}, mem {mem.shape}, theta {np.shape(theta)}: wanted (T, neurons) twice"
             " and () or (neurons,)"
         )
-    # how far the potential lies on the wrong side of the threshold; rounding may break ties
+    # distance of the potential on the wrong side of the threshold; rounding may break ties
     error = np.where(spk, theta - mem, mem - theta)
     if wrong := (error > 1e-4 * np.maximum(theta, 1)).sum():
         raise ValueError(
@@ -286,14 +285,22 @@ def _check_layer(spk: np.ndarray, mem: np.ndarray, theta: float | np.ndarray) ->
 
 
 def _traced(rate: np.ndarray, order: np.ndarray, mem: np.ndarray) -> np.ndarray:
-    """Numbers of the busiest, the median and the least busy of the neurons that fire; of a silent
-    layer the three whose potential rises highest.
+    """Numbers of the busiest, the median and the least busy neuron that fires; in a silent layer,
+    of the three neurons with the highest potential.
     """
     active = order[rate[order] > 0]
     if not len(active):
         active = np.argsort(mem.max(0), kind="stable")[-3:]
     ranks = np.unique([len(active) - 1, len(active) // 2, 0])[::-1]
     return active[ranks]
+
+
+def _drawn(order: np.ndarray, traced: np.ndarray) -> np.ndarray:
+    """Numbers of the neurons in the raster, the busiest last: at most 200 at evenly spaced ranks,
+    and the traced ones.
+    """
+    ranks = np.linspace(0, len(order) - 1, min(200, len(order))).round().astype(int)
+    return order[np.union1d(ranks, np.flatnonzero(np.isin(order, traced)))]
 
 
 def _add_spikes(
@@ -336,7 +343,7 @@ def _add_membranes(
     *,
     shared: bool,
 ) -> None:
-    """Potentials of the traced neurons; shared: they all have the same threshold."""
+    """Potentials of the traced neurons. shared: whether all have the same threshold."""
     ends = [0.5, len(steps) + 0.5]
     below = {"row": 2, "col": 1}
     for i, neuron in enumerate(traced):

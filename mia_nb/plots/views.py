@@ -1,4 +1,4 @@
-"""How do scores look? Distributions, one attack against another, all attacks at a glance."""
+"""Scores: their distributions, one attack against another, and the AUC of every attack."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def histogram(
     """Scores of members and of non-members, each as a share of its own group, in bins counted here
     and not in the browser.
 
-    Bins reach 4 interquartile ranges beyond the quartiles at most (all of a Gaussian); the
-    outermost two hold the tails, infinite scores included. Where tails are long, ranks show more:
-    each score stands at the false positive rate of a threshold there, on an axis on which
-    non-members look normal.
+    Bins reach at most 4 interquartile ranges beyond the quartiles (all of a Gaussian); the
+    outermost two hold the tails, infinite scores included. Where tails are long, the scale "rank"
+    shows more: each score stands at the false positive rate of a threshold there, on an axis that
+    makes the non-members normal.
 
     Parameters:
         scores: of one attack
         target: row number in the target pool; None pools all targets (their scores share a scale
             only if the attack calibrates them)
-        bins: how many
-        scale: of the axis, "score" or "rank" (among the non-members)
+        bins: number of bins
+        scale: scale of the axis, "score" or "rank" (among the non-members)
 
     Raises:
         ValueError: for a target that was not attacked, and for another scale.
@@ -57,7 +57,7 @@ def histogram(
     value, member = (np.concatenate(part) for part in zip(*pairs, strict=True))
     axis: dict = {"title": "score (larger = more likely a member)"}
     if one_of("scale", scale, ("score", "rank")) == "rank":
-        order = np.argsort(value)  # sorted scores are found among others ten times faster
+        order = np.argsort(value)  # searchsorted takes sorted scores ten times faster
         value, member = value[order], member[order]
         value = rank_among(value[~member])(value)
         axis = {
@@ -93,9 +93,9 @@ def histogram(
 
 
 def rank_among(others: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Function of scores: the normal quantile of the share of the `others` (N,) below; NaN stays.
+    """A function of scores: the normal quantile of the share of `others` (N,) below each.
 
-    Shares end half a sample from 0 and 1.
+    NaN stays NaN. Shares end half a sample from 0 and 1.
     """
     others = np.sort(others[~np.isnan(others)])
     edge = 0.5 / len(others)
@@ -117,12 +117,12 @@ def _edges(value: np.ndarray, bins: int) -> np.ndarray:
 
 
 def thinned(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> tuple[np.ndarray, int]:
-    """(which of the points x, y (N,) a scatter draws, evenly spaced in data order; of how many that
-    are finite).
+    """(indices of the points x, y (N,) that a scatter draws, evenly spaced in data order; number of
+    finite points).
     """
     finite = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
-    shown = np.linspace(0, len(finite) - 1, min(points, len(finite))).astype(int)
-    return finite[shown], len(finite)
+    drawn = np.linspace(0, len(finite) - 1, min(points, len(finite))).astype(int)
+    return finite[drawn], len(finite)
 
 
 def scatter(
@@ -142,8 +142,8 @@ def scatter(
     Parameters:
         scores_x: of one attack
         scores_y: of another, or of another pool
-        target: a row number in both, None the first
-        names: of both axes, None the attacks'
+        target: row number in both pools, None the first
+        names: names of the axes, None those of the attacks
 
     Raises:
         ValueError: unless the membership of the target agrees in both.
@@ -160,7 +160,7 @@ def scatter(
             " member masks"
         )
     names = names or (name_of(scores_x), name_of(scores_y))
-    shown, _ = thinned(x, y)
+    drawn, _ = thinned(x, y)
     finite = np.isfinite(x) & np.isfinite(y)
     figure = make_subplots(
         2,
@@ -176,7 +176,7 @@ def scatter(
         (NON_MEMBERS, ~member, "diamond-open"),
         (MEMBERS, member, "circle"),
     ):
-        of_group = shown[mask[shown]]
+        of_group = drawn[mask[drawn]]
         points = go.Scattergl(
             x=x[of_group].astype(np.float32),
             y=y[of_group].astype(np.float32),
@@ -199,8 +199,9 @@ def scatter(
         figure,
         f"{names[0]} and {names[1]} rank the samples of target {target} with correlation"
         f" {agree:.2f}",
-        f"{len(shown):,} of {len(x):,} samples drawn; the margins hold all",
+        f"{len(drawn):,} of {len(x):,} samples drawn; the margins hold all",
         height=560,
+        # axes 1: above the scatter, 2: the empty corner, 3: the scatter, 4: right of the scatter
         xaxis=bare,
         yaxis=bare,
         xaxis3={"title": {"text": f"score: {names[0]}"}},
@@ -219,8 +220,8 @@ def summary(table: pd.DataFrame) -> go.Figure:
     """AUC of every attack in a `metrics.summary` table with its interval, best on top; dotted: the
     correctness attack.
 
-    Of equally good attacks the first in the table is named. Open markers are rows that carry flags.
-    An attack left of the dotted line finds less than accuracy alone gives away.
+    The title names the first of equally good attacks. Open markers are rows that carry flags. An
+    attack left of the dotted line finds less than accuracy alone gives away.
 
     Parameters:
         table: of `metrics.summary`

@@ -1,8 +1,7 @@
-"""One sample, two worlds: the outputs of models that trained on it and of models that did not, and
-which of them the target resembles.
+"""One sample, two worlds: the outputs of models that trained on the sample and of models that did
+not, and which of them the target resembles.
 
-A sample has a number in the pool's images, a column in the signals, and an index among the audited
-columns, for which there are scores.
+A sample has a number, a column and an index, see `stored.Source`.
 """
 
 from collections.abc import Sequence
@@ -44,8 +43,8 @@ from mia_nb.widgets.words import NO_IMAGES, NOT_MEASURABLE, number_text, remarks
 
 TITLE = "One sample, two worlds"
 THUMBNAILS = 24
-DOTS = 3000  # points of the scatter, which is sent again with every sample
-RING = {  # scattergl like the points: browsers draw scattergl above all other traces
+DOTS = 3000  # points of the scatter, which is sent again whenever another sample is chosen
+RING = {  # scattergl, as browsers draw scattergl points above all other traces
     "type": "scattergl",
     "mode": "markers",
     "marker": {"color": LINES[2], "symbol": "circle-open", "size": 17, "line": {"width": 3}},
@@ -65,13 +64,13 @@ def sample(sources: Sequence[Source]) -> Explorer:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` exports it. Without sources a message that says what to run.
 
-    The sample whose worlds differ most comes first. Choose another by a click or by its number in
-    the pool's images; a lasso shows who is in a subset. References come a pair at a time, the
-    target's complementary model left out as in `attacks.score`; in designs without pairs k stands
-    for 2k models. Fits: the Gaussians of `lira` with the chosen variance, Student's t of `nig`
-    (Student-t LiRA), both of the margin averaged over queries (of the last time step for "steps").
-    Intervals: 95 % given these references: v SS-scaled inverse chi-squared, m given v normal with
-    variance v / n.
+    The sample whose worlds differ most comes first. A click, or a number in the pool's images,
+    chooses another; a lasso shows the images of a subset. References are added in pairs, without
+    the target's complementary model, as in `attacks.score`; in designs without pairs k stands for
+    2k models. Two densities are fitted to the margin averaged over queries (of the last time step
+    for "steps"): the Gaussians of `lira` with the chosen variance, and Student's t of `nig`.
+    Intervals hold 95 % given these references: v is scaled inverse chi-squared, and m given v is
+    normal with variance v / n.
 
     Caveat: what one ratio proves depends on how often it errs, see `scores`.
     """
@@ -85,7 +84,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
         return -(-len(models) // 2)
 
     def first_sample(pool: str, target: int, sample: int) -> int:
-        """The sample chosen before, if this pool has it; else the one whose worlds differ most."""
+        """The chosen sample if this pool has it, else the one whose worlds differ most."""
         source = pools[pool]
         if sample in source.numbers:
             return sample
@@ -117,6 +116,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
         lasso_size = lasso_size_text(x, y, in_lasso)
 
         scatter = scatter_picture(source, target, attack, truth)
+        # None hides the target's membership
         shown_member = is_member if truth else None
         shown_target = target if truth else None
         figures = {
@@ -147,7 +147,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
             figures,
             pd.DataFrame([row]),
             note(source, evidence, k, attack),
-            margins_of_models(source, sample, None if truth else target),
+            margins_of_models(source, sample, target, truth),
         )
 
     # options that depend on the pool are filled in by `follow`, whose errors the explorer shows
@@ -160,7 +160,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
         "variance": buttons("variance", list(VARIANCES), "shrunk"),
         "truth": tick("show the truth", True),
     }
-    follow = {
+    follow = {  # the explorer passes values of controls by the names of a function's parameters
         "target": {"options": lambda pool: pools[pool].targets[1:]},
         "attack": {"options": lambda pool: attack_options(pools[pool].attacks())},
         "k": {"max": largest_k, "value": lambda pool: END},
@@ -184,7 +184,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
 def scatter_values(
     source: Source, target: int, attack: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(scores of the loss attack and of this one, membership), (N,) each, of one target."""
+    """(scores of the loss attack, scores of this attack, membership) of one target, (N,) each."""
     loss = source.scores("loss")
     scores = source.scores(attack)
     row = row_of(scores, target)
@@ -203,14 +203,14 @@ def scatter_picture(source: Source, target: int, attack: str, truth: bool) -> di
         numbers=source.numbers,
         points=DOTS,
     )
-    # zoom and lasso stay as long as this key does, so while only the sample changes
+    # plotly keeps zoom and lasso while this key stays the same, so while only the sample changes
     key = f"{source.label} {target} {attack}"
     axes = {name: figure["layout"][name] | {"uirevision": key} for name in ("xaxis", "yaxis")}
     return with_layout(figure, **axes, selectionrevision=key, modebar={"uirevision": key})
 
 
 def with_ring(scatter: dict, x: float, y: float, sample: int) -> dict:
-    """The scatter with a ring around the sample, without points where x or y is not finite."""
+    """The scatter with a ring around the sample; no ring where x or y is not finite."""
     place = {"x": [], "y": []}
     if np.isfinite([x, y]).all():
         place = {"x": [float(x)], "y": [float(y)]}
@@ -220,7 +220,7 @@ def with_ring(scatter: dict, x: float, y: float, sample: int) -> dict:
 
 @lru_cache(8)
 def image_picture(source: Source, target: int, column: int) -> dict:
-    """The sample's image, with its label, and the target's prediction and confidence."""
+    """The sample's image, its label, whether the target is right, and the target's confidence."""
     if source.images is None:
         return samples.empty(NO_IMAGES)
     confidence = expit(source.signals.margin[target, :, column]).mean()
@@ -235,7 +235,7 @@ def image_picture(source: Source, target: int, column: int) -> dict:
 def lasso_picture(
     source: Source, target: int, in_lasso: tuple[int, ...], caption: str, truth: bool
 ) -> dict:
-    """The images of the samples in a lasso, under a caption that starts with how many they are."""
+    """The images of the samples in a lasso, under a caption that begins with their number."""
     if not in_lasso:
         return samples.empty(
             "Draw a lasso around points of the scatter to see who they are", height=90
@@ -260,7 +260,7 @@ def lasso_picture(
 
 
 def lasso_size_text(x: np.ndarray, y: np.ndarray, in_lasso: np.ndarray) -> str:
-    """How many samples a lasso holds, and of how many points where the scatter draws only some."""
+    """The number of samples in a lasso, and the number of points if the scatter draws only some."""
     drawn, total = samples.thinned(x, y, DOTS)
     if len(drawn) < total and np.isin(in_lasso, drawn).all():
         return f"{len(in_lasso):,} of the {len(drawn):,} drawn (of {total:,})"
@@ -278,15 +278,15 @@ def margins_picture(
 
     Parameters:
         evidence: what the references in use say
-        all_references: their signals and those of the references that are not in use
+        all_references: signals of all references, those in use first
         models: numbers of all references
-        column: the sample's
-        trained: whether the target was trained on it; None if that is not to be shown
+        column: column of the sample
+        trained: whether the target was trained on it; None hides that
     """
     values = over_queries(all_references.margin[:, :, [column]], all_references.query_kind)[:, 0]
     member = all_references.member[:, column]
     target_margin = float(evidence.target_margins[column])
-    # from all references, so that the axis stays while k grows
+    # ends of all references' margins, so that the axis stays the same while k grows
     low = min(values.min(), target_margin)
     high = max(values.max(), target_margin)
     span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
@@ -300,7 +300,7 @@ def margins_picture(
         fit = fits.of(column)
         if not np.isfinite(fit.centre).any():
             continue
-        # extra places around the centre, so that a narrow peak is not missed
+        # more points around the centre, so that a narrow peak is not missed
         near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
         x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
         inside, outside = np.exp(fit.log_density(x))
@@ -321,7 +321,7 @@ def margins_picture(
 
 
 def result_words(about: SampleEvidence, k: int) -> str:
-    """How far the two worlds of a sample lie apart, and which of them the target resembles."""
+    """The distance of a sample's two worlds, and which of them the target resembles, in words."""
     if min(about.n_in, about.n_out) == 0:
         side = "OUT" if about.n_in else "IN"
         return f"none of these references is {side}, so there is no ratio: take more"
@@ -371,8 +371,8 @@ def non_members_as_high(evidence: Evidence, source: Source, member: np.ndarray, 
 
 
 def right_or_wrong(source: Source, target: int, column: int) -> str:
-    """Whether the target classifies a sample correctly, in words; the share of queries if it does
-    so in some only.
+    """Whether the target classifies a sample correctly, in words; a share if only some queries are
+    right.
     """
     correct = source.signals.correct[target : target + 1, :, column : column + 1]
     share = over_queries(correct, source.signals.query_kind)[0, 0]
@@ -383,17 +383,17 @@ def right_or_wrong(source: Source, target: int, column: int) -> str:
     return f"right in {share:.0%} of queries"
 
 
-def margins_of_models(source: Source, sample: int, hidden: int | None) -> pd.DataFrame:
-    """Every model's margin and membership of a sample, for CSV. The membership of the model
-    `hidden` is left empty.
+def margins_of_models(source: Source, sample: int, target: int, truth: bool) -> pd.DataFrame:
+    """Every model's margin and membership of a sample, for CSV. The target's membership is left
+    empty unless the truth is shown.
     """
     column = source.audited[source.audited_index(sample)]
     margin = over_queries(
         source.signals.margin[:, :, column : column + 1], source.signals.query_kind
     )
     member = pd.Series(source.signals.member[:, column], dtype=object)
-    if hidden is not None:
-        member[hidden] = None
+    if not truth:
+        member[target] = None
     return pd.DataFrame(
         {
             "sample": sample,

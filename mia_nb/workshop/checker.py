@@ -22,11 +22,10 @@ def check(
     tolerance: float = 5e-4,
     share: bool = False,
 ) -> bool:
-    """Compare an answer with the truth, and print what to say to it.
+    """Compare an answer with the truth, and print a comment on it.
 
     A number is also right if it was rounded to two digits or more, as long as it does not fit a
-    mistake as well. Nothing is raised, whatever the answer is: what cannot be read is said in
-    words.
+    mistake as well. No answer raises an error: words say what cannot be read.
 
     Parameters:
         answer: a number, or one of the words more, less, cannot say; None is "not answered yet"
@@ -34,7 +33,7 @@ def check(
         praise: what to say to a right answer
         hint: what to say to a wrong answer that is none of the mistakes
         mistakes: {hint: the number or numbers that a known mistake leads to}
-        tolerance: how far a number may be off; relative above 1, absolute below
+        tolerance: largest error of a right number; relative above 1, absolute below
         share: whether the number is a share, between 0 and 1
 
     Returns:
@@ -80,7 +79,16 @@ def judge_number(
     tolerance: float,
     share: bool,
 ) -> tuple[bool, str]:
-    """Whether a number is right, and what to say to it."""
+    """Whether a number is right, and what to say to it. The first rule that holds decides:
+
+    1. what is no number is wrong;
+    2. a number within the tolerance of the truth is right;
+    3. exactly the number of a mistake is that mistake;
+    4. a rounded truth is right with two digits or more, unless it fits a mistake as well;
+    5. the truth in per cent is told to be a share;
+    6. what fits a mistake is that mistake;
+    7. anything else is wrong, with a remark on what is no share.
+    """
     try:
         number = read_number(answer)
     except ValueError as error:
@@ -100,9 +108,11 @@ def judge_number(
         if is_close(number, wrong, tolerance) or (digits >= 2 and rounds(number, wrong))
     ]
     if any(rounds(number, truth) for truth in truths):
-        if digits >= 2 and not fitting:
-            return True, praise
-        return False, "Close: give one digit more."
+        if digits < 2:
+            return False, "Close: give one digit more."
+        if fitting:  # one digit more tells the truth from the mistake
+            return False, "Close: give one digit more."
+        return True, praise
     if share and number >= 1 and any(rounds(number, 100 * truth) for truth in truths):
         return False, "As a share, not in per cent: the number is right, divide it by 100."
     if fitting:
@@ -127,7 +137,7 @@ def read_number(value: object) -> float:
         (item,) = np.ravel(value)
         if isinstance(item, bool | np.bool_):
             raise TypeError
-        # 0.32 has two digits in any precision
+        # as text, so that 0.32 has two digits in any precision
         number = float(str(item) if isinstance(item, np.float16 | np.float32) else item)
     except (ValueError, TypeError):
         number = math.nan
@@ -138,14 +148,14 @@ def read_number(value: object) -> float:
 
 
 def is_close(number: float, wanted: float, tolerance: float) -> bool:
-    """Whether a number is another up to the tolerance, relative above 1 and absolute below."""
+    """Whether two numbers agree up to the tolerance, relative above 1 and absolute below."""
     return abs(number - wanted) <= tolerance * max(1.0, abs(wanted)) + 1e-12
 
 
 def rounds(number: float, exact: float) -> bool:
     """Whether `number` is `exact` rounded to the digits that it was given with.
 
-    A rounding that moves it by more than a quarter says nothing.
+    A rounding that moves it by more than a quarter does not count.
     """
     _, decimals = written_digits(number)
     distance = abs(number - exact)
@@ -153,6 +163,6 @@ def rounds(number: float, exact: float) -> bool:
 
 
 def written_digits(number: float) -> tuple[int, int]:
-    """(significant digits, decimals) of a number; zeros at the end are not seen."""
+    """(significant digits, decimals) of a number; zeros at the end do not count."""
     written = Decimal(f"{number:.12g}").normalize().as_tuple()
     return len(written.digits), max(0, -written.exponent)
