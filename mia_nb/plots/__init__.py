@@ -1,9 +1,9 @@
-"""Records to plotly figures: pure functions, one house template, no torch. Each gives a
+"""Plotly figures of results: pure functions, one template, no torch. Each returns a
 `plotly.graph_objects.Figure` whose title is a sentence computed from the data.
 
 Members are vermillion, solid and round; non-members blue, dashed and diamond-shaped: colour is
-never the only cue. Paper is transparent and text mid-grey, so that a figure reads on light and on
-dark pages. No figure has a fixed width.
+never the only cue. The background is transparent and text mid-grey, so that a figure reads on light
+and on dark pages. No figure has a fixed width.
 """
 
 from mia_nb.plots.agreement import rank_agreement

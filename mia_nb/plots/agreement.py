@@ -1,4 +1,4 @@
-"""How far recipes rank the same samples first."""
+"""How far recipes agree on the ranking of samples."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ AGREEMENT = ("first", "second", "correlation", "ceiling", "ratio", "low", "high"
 
 
 def _short(labels: list[str]) -> list[str]:
-    """The parts of comma-separated labels that not all have; a single one says nothing."""
+    """Comma-separated labels without the parts that all share; empty for a single label."""
     parts = [re.split(r", |: ", text) for text in labels]
     shared = set.intersection(*map(set, parts)) if parts else set()
     return [", ".join(part for part in label if part not in shared) for label in parts]
 
 
 def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
-    """How alike two recipes rank the samples, beside what noise would let equal ones show: a row
-    per two recipes.
+    """The rank correlation of samples between two recipes, beside the ceiling that noise sets: a
+    row per two recipes.
 
-    Filled: Spearman correlation between opposite halves; open: its ceiling; on the right their
-    ratio with its 95 % interval.
+    Filled: Spearman correlation between opposite halves; open: its ceiling, the correlation that
+    equal recipes would show; on the right their ratio with its 95 % interval.
 
     Parameters:
         table: `metrics.agreement`
-        of: what was ranked, margin or an attack's score
+        of: the ranked quantity, margin or an attack's score
 
     Raises:
-        ValueError: for what is missing.
+        ValueError: for missing columns or values.
     """
     need(table, (*AGREEMENT, "samples", "pairs", "covers"), "rank_agreement", ("correlation",))
     names = list(dict.fromkeys([*table["first"], *table["second"]]))

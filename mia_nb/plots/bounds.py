@@ -1,5 +1,5 @@
-"""Does an attack find more than differential privacy would allow? ROC curves under the trade-off
-curves of (epsilon, delta).
+"""ROC curves under the trade-off curves of (epsilon, delta): does an attack find more than
+differential privacy would allow?
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ def roc_bounds(
     """ROC of attacks on logarithmic axes under the trade-off curves of (epsilon, delta): Figure 5
     of Hong, Wu, Gruber and Lee.
 
-    For each bound the line min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR), 1) and the Gaussian
-    curve Phi(Phi^-1(FPR) + mu) of equal (epsilon, delta), from FPR 1 / (10 n0) to 1, faint where it
-    exceeds 0.99 and so allows everything. Thick: mean over targets; thin: each target, up to 16, a
-    spread and not a confidence interval, as targets share records and references. Band: pointwise
-    Clopper-Pearson for one target's members at the mean TPR, or Student t over pairs where wider,
-    95 %.
+    Each bound is drawn as the line min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR), 1) and as
+    the Gaussian curve Phi(Phi^-1(FPR) + mu) of equal (epsilon, delta), from FPR 1 / (10 n0) to 1,
+    faint where it exceeds 0.99 and so allows everything. Thick: mean over targets; thin: up to 16
+    targets, a spread and not a confidence interval, as targets share records and references. Band:
+    95 %, pointwise, the wider of Clopper-Pearson for one target's members at the mean TPR and
+    Student t over pairs.
 
-    Above a bound is only said of a target whose exact lower end of TPR is above the curve at the
-    upper end of its FPR, at FPRs 1e-4, 1e-3, 1e-2, 1e-1 as far as 10 false positives are allowed,
-    jointly at 95 % over all comparisons (Bonferroni).
+    A target is called above a bound only if the exact lower end of its TPR is above the curve at
+    the upper end of its FPR. FPRs 1e-4, 1e-3, 1e-2, 1e-1 are compared as far as they allow 10 false
+    positives, jointly at 95 % over all comparisons (Bonferroni).
 
     Parameters:
-        scores: of one attack, or {name: Scores}
+        scores: scores of one attack, or {name: Scores}
         bounds: pairs (epsilon, delta)
-        attempts: of how many attacks each of the drawn ones was chosen
+        attempts: number of attacks from which each of the drawn ones was chosen
 
     Raises:
         ValueError: for epsilons below 0 and deltas outside [0, 1).
 
-    Caveat: one training is one trial, so that being above is no formal statement on a mechanism,
-    and being below is none.
+    Caveat: one training is one trial, so neither a curve above a bound nor one below it is a formal
+    statement on a mechanism.
     """
     scores = named(scores)
     curves = {}
@@ -63,7 +63,7 @@ def roc_bounds(
     for name, attack in scores.items():
         of_attack = counted(attack)
         curves[name] = averaged(of_attack, log=True)
-        # the others are let go: a curve of every target of every attack would fill the memory
+        # only those that are drawn: the curves of all targets of all attacks would fill the memory
         thin[name] = of_attack._replace(rocs=of_attack.rocs[:SHOWN_TARGETS])
     lines = []
     for i, (epsilon, delta) in enumerate(bounds):
@@ -110,7 +110,7 @@ def _bounds(epsilon: float, delta: float, i: int) -> list[tuple[str, Callable, s
 def _add_bound(figure: go.Figure, name: str, curve: Callable, dash: str, start: float) -> None:
     fpr = np.geomspace(start, 1, 400)
     tpr = np.asarray(curve(fpr))
-    split = int((tpr <= VACUOUS).sum())  # curves rise: what allows everything is on the right
+    split = int((tpr <= VACUOUS).sum())  # curves rise, so the vacuous part is on the right
     for part, colour, width in (
         (slice(0, split + 1), GREY, 1.8),
         (slice(split, None), translucent(GREY, 0.3), 1.2),
@@ -145,7 +145,7 @@ def _add_targets(figure: go.Figure, name: str, curves: Counted, colour: str) -> 
 
 
 def _above(scores: dict[str, Scores], lines: list[tuple], attempts: int) -> tuple[str, list[float]]:
-    """(which attacks are resolved above which bounds, in words, the rates that were compared)."""
+    """(the attacks that are resolved above bounds, in words; the compared rates)."""
     pairs = {name: targets(attack) for name, attack in scores.items()}
     rates = {name: _resolved_rates(pairs_of_attack) for name, pairs_of_attack in pairs.items()}
     compared = sorted(set().union(*rates.values()))
@@ -158,7 +158,7 @@ def _above(scores: dict[str, Scores], lines: list[tuple], attempts: int) -> tupl
     for name, pairs_of_attack in pairs.items():
         for bound, curve, _ in lines:
             if (name, bound.removeprefix("GDP of ")) in above:
-                continue  # above the line is above the Gaussian curve, which lies below it
+                continue  # the Gaussian curve lies below the line: nothing new
             where = _where_above(pairs_of_attack, rates[name], curve, confidence)
             if where:
                 above[name, bound] = f"{name} is above {bound} at FPR {listed(where)}"
@@ -172,7 +172,7 @@ def _where_above(
     curve: Callable,
     confidence: float,
 ) -> list[str]:
-    """The rates at which targets are above a curve, and how many, in words."""
+    """The rates at which targets are above a curve, and the numbers of such targets, in words."""
     where = []
     for x in rates:
         rooms = [room_below(*pair, x, curve, (confidence,))[2] for pair in pairs]

@@ -1,6 +1,4 @@
-"""How well does an attack separate members from non-members? ROC curves with their uncertainty and
-their resolution, and a result in words.
-"""
+"""ROC curves of attacks with their uncertainty and their resolution, and a result in words."""
 
 from __future__ import annotations
 
@@ -31,8 +29,8 @@ from mia_nb.plots.style import (
 )
 from mia_nb.types import Scores
 
-LEVEL = 0.95  # of bands, pointwise, and of all comparisons with bounds together
-BANDS = 3  # with more curves than this only the best one shows its band
+LEVEL = 0.95  # confidence of bands, pointwise, and of all comparisons with bounds together
+BANDS = 3  # with more curves only the best one shows its band
 AXES = ("false positive rate", "true positive rate")
 
 
@@ -55,14 +53,14 @@ def verdict(table: pd.DataFrame, attack: str) -> str:
     """One attack of a `metrics.summary` in words, at its smallest measurable false positive rate.
 
     "RMIA finds 21.3 % of members at 10 % FPR (95 %: 19.0-23.9), n0 = 898". Without such a rate, or
-    where tied scores do not reach it, the AUC.
+    where tied scores do not reach it, the sentence gives the AUC.
 
     Parameters:
-        table: of `metrics.summary`
-        attack: in the table
+        table: a `metrics.summary`
+        attack: name of an attack in the table
 
     Returns:
-        one sentence without a full stop.
+        One sentence without a full stop.
     """
     auc = by_attack(table, "auc")
     if attack not in auc.index:
@@ -88,7 +86,7 @@ def _finds(name: str, tpr: float, fpr: float) -> str:
 
 
 def _digits(rate: float) -> int:
-    """After the point, of a rate in percent: 21.3 % and 0.58 %."""
+    """The number of decimals of a rate in per cent: 21.3 % and 0.58 %."""
     return 1 if rate >= 0.01 else 2
 
 
@@ -98,7 +96,7 @@ def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
     evaluator-side (oracle) thresholds.
 
     Log axes: the staircase tpr(x) = max TPR over vertices with FP <= floor(x n0), as in the tables.
-    They start at 1 / n, so points at zero are left out, and what lies below 10 / n0 is shaded:
+    They start at 1 / n, so points at zero are left out. The region below 10 / n0 is shaded, as
     fewer than ten false positives resolve nothing. Linear axes: straight lines between tie blocks,
     so that the area is the AUC.
 
@@ -108,12 +106,12 @@ def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
     so in the legend.
 
     Parameters:
-        scores: of one attack, or {name: Scores}. The attack that finds most at the lowest rate
-            that the non-members resolve gives the title and stands first in the legend; with more
-            than three it alone has a band
+        scores: scores of one attack, or {name: Scores}. The attack that finds most at the lowest
+            rate that the non-members resolve gives the title and stands first in the legend; with
+            more than three attacks it alone has a band
 
     Returns:
-        a plotly figure; `.write_image("roc.pdf")` saves it, as SVG or PNG too, with the extra
+        A plotly figure; `.write_image("roc.pdf")` saves it, as SVG or PNG too, with the extra
         `figures` (kaleido) and a Chrome or Chromium.
     """
     scores = named(scores)
@@ -143,12 +141,12 @@ def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
 
 @checked
 def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
-    """`roc_pair` of signals that travel with the package: nothing is trained.
+    """`roc_pair` of signals that come with the package: nothing is trained.
 
     Parameters:
-        pools: CIFAR-10 pools of `examples`, such as "resnet14"; of each as many models as the
-            smallest has.
-        names: attacks, several for one pool.
+        pools: CIFAR-10 pools of `examples`, such as "resnet14". All are cut to the number of models
+            of the smallest.
+        names: attacks; several attacks only for one pool.
     """
     signals = {pool: load_example(f"cifar10/{pool}") for pool in pools}
     count = min(len(signals_of_pool.margin) for signals_of_pool in signals.values())
@@ -162,14 +160,13 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
 
 
 def _shorten(trace: go.Scatter) -> None:
-    """Four digits are all that is seen; a notebook keeps every number as text."""
+    """Round a trace to four digits, as a notebook stores every number as text."""
     trace.update({axis: [float(f"{value:.4g}") for value in trace[axis]] for axis in "xy"})
 
 
 def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
-    """(what the first attack finds, in words, the attacks as they stand from top to bottom there):
-    by TPR at the lowest usual FPR that the non-members resolve and ties allow, without such a rate
-    by AUC.
+    """(result of the best attack in words, attacks from best to worst). The order is by TPR at the
+    lowest usual FPR that the non-members resolve and ties allow, or else by AUC.
     """
     n0 = min(curve.n0 for curve in curves.values())
     for fpr in (0.001, 0.01, 0.1):
@@ -190,7 +187,7 @@ def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
 
 
 def is_resolved(fpr: float, n0: int) -> bool:
-    """Whether so many non-members allow enough false positives at this rate."""
+    """Whether n0 non-members allow enough false positives at this rate."""
     return math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES
 
 
@@ -202,9 +199,9 @@ def _reached(curve: Curve, fpr: float) -> float:
 class Counted(NamedTuple):
     """The ROC of every target, counted once for all views of it."""
 
-    rocs: list[tuple[Roc, int]]  # and the number of its non-members
-    n1: int  # the fewest members
-    auc: float  # averaged over targets
+    rocs: list[tuple[Roc, int]]  # (curve, number of non-members)
+    n1: int  # smallest number of members
+    auc: float  # mean over targets
     pair: np.ndarray  # (targets,)
 
 
@@ -222,13 +219,13 @@ def counted(scores: Scores) -> Counted:
 
 
 def averaged(curves: Counted, log: bool) -> Curve:
-    """ROC averaged over targets on the false positive counts that `metrics.curve.thin` keeps of
-    any of them.
+    """ROC averaged over targets at all false positive counts that `metrics.curve.thin` keeps of
+    their curves.
 
     Parameters:
-        curves: of `counted`
-        log: the staircase of the tables without its points at zero, for logarithmic axes; else
-            straight lines between tie blocks, from zero on
+        curves: result of `counted`
+        log: True gives the staircase of the tables without its points at zero, for logarithmic
+            axes; False straight lines between tie blocks, from zero on
     """
     rocs, n1, auc, pair = curves
     n0 = min(n for _, n in rocs)
@@ -242,7 +239,7 @@ def averaged(curves: Counted, log: bool) -> Curve:
     if not log:
         fpr, tpr, low, high = (np.pad(part, (1, 0)) for part in (fpr, tpr, low, high))
         return Curve(fpr, tpr, low, high, auc, n1, n0, floor)
-    # below the ties of any target the mean is no rate that all of them reach
+    # below the ties of a target the mean is no rate that all targets reach
     tied = (fpr < max(floors)) & (max(floors) > 10 / n0)
     drawn = (fpr > 0) & (tpr > 0) & ~tied
     low = np.maximum(low[drawn], 1 / n1)
@@ -267,12 +264,12 @@ def band(rows: np.ndarray, pair: np.ndarray, n1: int) -> tuple[np.ndarray, np.nd
     Parameters:
         rows: (targets, points), rates of each target
         pair: (targets,), the pair that a target belongs to
-        n1: members that a rate counts
+        n1: number of members behind a rate
     """
     mean = rows.mean(0)
     low = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=LEVEL)[0]
     high = metrics.clopper_pearson(np.ceil(mean * n1 - 1e-9), n1, confidence=LEVEL)[1]
-    # NaN with one pair, which fmin and fmax pass over
+    # NaN with one pair, which fmin and fmax ignore
     over_pairs = interval(rows, pair, confidence=LEVEL)
     return np.clip(np.fmin(low, over_pairs[0]), 0, 1), np.clip(np.fmax(high, over_pairs[1]), 0, 1)
 
@@ -287,7 +284,7 @@ def add_roc(
     column: int = 1,
     banded: bool = True,
 ) -> None:
-    """One curve, with its band, in a column of a figure; in the first with its legend."""
+    """Add one curve with its band to a column of a figure; the first column has the legend."""
     shape = "hv" if log else "linear"
     x = curve.fpr.astype(np.float32)
     place = {"legendgroup": name, "row": 1, "col": column}
@@ -308,10 +305,10 @@ def add_roc(
 
 
 def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> None:
-    """Axes, diagonal, and the region that the number of non-members cannot resolve.
+    """Add axes, diagonal, and the region that the number of non-members cannot resolve.
 
     Parameters:
-        curve: whose members and non-members set where logarithmic axes start
+        curve: the curve whose members and non-members set where logarithmic axes start
     """
     place = {"row": 1, "col": column}
     starts = (1 / curve.n0, 1 / curve.n1) if log else (0.0, 0.0)
@@ -344,7 +341,7 @@ def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> No
             align="right",
             x=math.log10(end),
             xanchor="right",
-            y=0,  # of 100 %: curves run below
+            y=0,  # the exponent of 100 %, above the curves
             yanchor="top",
             **place,
         )

@@ -13,12 +13,12 @@ from mia_nb.plots.marks import bars, level
 from mia_nb.plots.style import BELOW, DASHES, DOTTED, GREY, LINES, finish, looks
 from mia_nb.plots.tables import metric_name, need, text
 
-# how far apart lines stand that share a place, so that their bars can be told apart
+# distance of lines that share a place, so that their bars can be told apart
 OCTAVES = 0.04  # on a logarithmic axis
-DODGE = 0.08  # of the distance between neighbours, on others
+DODGE = 0.08  # on other axes, as a share of the distance between neighbours
 BEYOND = 1.5  # octaves from the last number to infinity
 MANY = 8  # numbers on a logarithmic axis above which only powers of 2 are written
-SHARES = ("test accuracy", "train accuracy", "TPR")  # how the names of shares begin
+SHARES = ("test accuracy", "train accuracy", "TPR")  # beginnings of the names of shares
 SIZES = {"pairs": "pairs", "n1": "members", "n0": "non-members"}
 
 
@@ -40,32 +40,31 @@ def lines(
 ) -> go.Figure:
     """A measured value against a setting, a line for each family, with intervals.
 
-    Settings that are numbers are joined by lines, words and booleans are not. Lines with bars
-    that share a setting stand a little apart; hovers say the setting itself. An infinite
-    setting stands at the end of a logarithmic axis, apart and open. Values that are not measurable
-    are open too. NaN ends: no interval, no bar. Dotted: chance, where the table has it.
+    Settings that are numbers are joined by lines, words and booleans are not. Points with bars that
+    share a setting stand a little apart; hovers give the setting itself. An infinite setting stands
+    at the end of a logarithmic axis, apart, with an open marker. Values that are not measurable are
+    open too. NaN ends draw no bar. A dotted line is chance, where the table has it.
 
     Parameters:
-        table: the long table: columns x, line, value, and where there are any low, high,
-            measurable, chance, pairs, n1, n0 (hover)
+        table: the long table: columns x, line and value, and optionally low, high, measurable,
+            chance, and for hovers pairs, n1, n0
         x: column of the setting
         line: column that colour and marker tell apart
         variant: column that the dash tells apart
-        panel: column that has a panel for each of its values, under this name; metrics get their
-            names in words
-        levels: rows that have no setting, drawn as dashed levels: columns line, value, low, high
-            and panel
+        panel: column whose values each get a panel; metrics are named in words
+        levels: rows without a setting, drawn as dashed levels: columns line, value, low, high and
+            panel
         log: whether the axis is logarithmic
-        shares: whether values are shares, written as percentages; or the panels where they are
-        x_title: of the axis; the column's name where empty
-        y_title: of the axis where there are no panels
+        shares: whether values are shares, written as percentages; or the panels of shares
+        x_title: title of the x axis; the column's name where empty
+        y_title: title of the y axis where there are no panels
         title: a sentence above the figure
         caption: a note below it
         height: pixels
 
     Raises:
-        ValueError: for missing columns, no row, a value that is infinite, a setting that is NaN or,
-            on a logarithmic axis, not above 0, and a line that has a setting twice.
+        ValueError: for missing columns, no row, an infinite value, a setting that is NaN or, on a
+            logarithmic axis, not above 0, and a line that has a setting twice.
 
     Example:
         >>> import pandas as pd
@@ -109,8 +108,8 @@ def lines(
 def _drawable(
     table: pd.DataFrame, x: str, keys: list[str], numeric: bool, in_words: bool
 ) -> pd.DataFrame:
-    """The table with settings as they are written and ends of intervals; ValueError where it cannot
-    be drawn.
+    """The table with words for metrics and for settings that are no numbers, and with ends of
+    intervals; ValueError where it cannot be drawn.
     """
     table = table.reset_index(drop=True)
     if in_words and "metric" in table:
@@ -128,19 +127,19 @@ def _drawable(
 
 
 def is_number(values: pd.Series) -> bool:
-    """Whether settings are numbers, which lie on an axis; true and false are words."""
+    """Whether settings are numbers, which lie on an axis; booleans count as words."""
     kinds = pd.api.types
     return kinds.is_numeric_dtype(values) and not kinds.is_bool_dtype(values)
 
 
 def _in_words(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with its metrics as people read them, a rate with its false positive rate."""
+    """The table with its metrics in words, a TPR with its false positive rate."""
     fpr = table["fpr"] if "fpr" in table else pd.Series(np.nan, table.index)
     return table.assign(metric=list(map(metric_name, table["metric"], fpr)))
 
 
 class _Axis:
-    """Where settings stand: numbers at themselves, words in a row, infinity beyond the last."""
+    """The places of settings: numbers at their value, words in a row, infinity beyond the last."""
 
     def __init__(self, settings: pd.Series, numeric: bool, log: bool) -> None:
         values = np.sort(settings.unique()) if numeric else settings.unique()
@@ -165,7 +164,7 @@ class _Axis:
             self.places = np.where(finite, self.values, last * 2**BEYOND)
 
     def of(self, settings: pd.Series, steps: float = 0.0) -> np.ndarray:
-        """Where these settings stand, so many steps beside the common place of all lines."""
+        """The places of these settings, moved by `steps` from the common place of all lines."""
         place = settings.map(dict(zip(self.values, self.places, strict=True))).to_numpy(float)
         if self.log:
             return place * 2 ** (OCTAVES * steps)
@@ -174,7 +173,7 @@ class _Axis:
         return place + DODGE * np.diff(np.sort(self.places)).min() * steps
 
     def ends(self) -> np.ndarray:
-        """From where to where the axis reaches."""
+        """Both ends of the axis."""
         first = self.places.min()
         last = self.places.max()
         if self.log:
@@ -252,7 +251,7 @@ def _add_series(
 
 
 def _settings(settings: pd.Series) -> list:
-    """The settings themselves, for hovers and clicks; JSON has no infinity."""
+    """The settings for hovers and clicks, infinity as text, which JSON lacks."""
     return ["∞" if setting == np.inf else setting for setting in settings.tolist()]
 
 
@@ -274,7 +273,7 @@ def _add_levels(
     share: bool,
     place: dict,
 ) -> None:
-    """Dashed levels over the whole axis, the first in grey, in the bands of their intervals."""
+    """Dashed levels over the whole axis with bands of their intervals, the first level in grey."""
     for i, (_, row) in enumerate(levels.iterrows()):
         name = str(row[line])
         level(

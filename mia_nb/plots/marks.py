@@ -1,4 +1,4 @@
-"""What many figures draw: bands, levels, error bars, step histograms."""
+"""Parts of many figures: bands, levels, error bars, step histograms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from mia_nb.checks import whole
 from mia_nb.plots.style import Group, translucent
 
-MOST_BINS = 10_000  # of a histogram: more than a screen has pixels
+MOST_BINS = 10_000  # bins of a histogram, more than a screen has pixels
 
 
 def band(
@@ -28,8 +28,8 @@ def band(
     """The area between low and high, (N,) each at x (N,): two invisible lines, filled between.
 
     Parameters:
-        shape: of the lines, "hv" for steps
-        place: of both traces (row, col, legendgroup)
+        shape: shape of the lines, "hv" for steps
+        place: arguments of both traces (row, col, legendgroup)
     """
     edge = {"x": x, "mode": "lines", "line": {"width": 0, "shape": shape}, "hoverinfo": "skip"}
     figure.add_scatter(y=low, showlegend=False, **edge, **place)
@@ -55,10 +55,10 @@ def level(
     width: float = 2,
     **place: Any,
 ) -> None:
-    """A horizontal line from end to end, in the band of its interval where that is finite.
+    """A horizontal line from end to end, with the band of its interval where that is finite.
 
     Parameters:
-        place: of the line (name, hovertemplate, showlegend, legendgroup, row, col)
+        place: arguments of the line (name, hovertemplate, showlegend, legendgroup, row, col)
     """
     if np.isfinite([low, high]).all():
         shared = ("legendgroup", "legendrank", "row", "col")
@@ -89,7 +89,7 @@ def bars(
 
 
 def bins(low: float, high: float, count: int) -> np.ndarray:
-    """Edges (count + 1,) of equal bins from low to high; one unit wide in all where both agree."""
+    """Edges (count + 1,) of equal bins from low to high; over one unit where low equals high."""
     count = whole("bins", count)
     if count > MOST_BINS:
         raise ValueError(f"bins={count}: wanted {MOST_BINS:,} at most")
@@ -112,12 +112,12 @@ def add_shares(
     floor: float = 0.0,
     **trace: Any,
 ) -> None:
-    """A step line with the share of the values in each bin, hatched, in the look of a group.
+    """A hatched step line with the share of the values in each bin, in the look of a group.
 
     Parameters:
         edges: (bins + 1,)
-        floor: where empty bins lie
-        trace: of the line (name, hovertemplate, showlegend, row, col)
+        floor: the level of empty bins
+        trace: arguments of the line (name, hovertemplate, showlegend, row, col)
     """
     counts = step_counts(values, edges)
     colour = group.colour

@@ -1,4 +1,4 @@
-"""Images as pixels, and pixels as pictures inside a page."""
+"""Images as pixels, and pixels as PNG inside a page."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from PIL import Image
 
 
 def rgb(image: np.ndarray) -> np.ndarray:
-    """An image (C, H, W) as pixels (H, W, 3): one channel is grey, two are events, of more than
-    three the first three are shown (`shown_channels` says so).
+    """An image (C, H, W) as pixels (H, W, 3). One channel is grey, two channels are events; of more
+    than three the first three are taken (`shown_channels` says so).
     """
     image = as_pictures(image)[:3]
     return np.moveaxis(np.broadcast_to(image, (3, *image.shape[1:])), 0, 2)
 
 
 def shown_channels(channels: int) -> str:
-    """What a picture of so many channels leaves out, "" for nothing."""
+    """The channels that a picture shows, in words; "" for all."""
     return f"channels 1 to 3 of {channels}" if channels > 3 else ""
 
 
 def as_pictures(x: np.ndarray, frames: int = 1) -> np.ndarray:
-    """Samples as images: of one frame, and not of two channels. Others are returned as they are.
+    """Samples as images of one frame, events in colour; ordinary images are returned as they are.
 
     Parameters:
         x: (..., frames * C, H, W) uint8.
-        frames: of events, summed over time; the pixel of a sample with most events is brightest.
+        frames: number of frames of events, which are summed over time and scaled so that a sample's
+            brightest pixel is 255.
 
     Returns:
-        (..., C, H, W) uint8. Two channels, ON and OFF events, become three: the first is yellow,
-        the second blue.
+        (..., C, H, W) uint8. Two channels, ON and OFF events, become three: ON is yellow, OFF blue.
     """
     x = np.asarray(x)
     if frames > 1:
@@ -44,12 +44,12 @@ def as_pictures(x: np.ndarray, frames: int = 1) -> np.ndarray:
 
 
 def png(pixels: np.ndarray) -> str:
-    """Pixels (H, W, 3 or 4) as the address of an image inside a page."""
+    """Pixels (H, W, 3 or 4) as a data URL of a PNG."""
     stream = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels, np.uint8)).save(stream, "PNG")
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
 def enlarged(pixels: np.ndarray, factor: int) -> np.ndarray:
-    """Pixels (H, W, ...), each repeated as a square: browsers would blur what they enlarge."""
+    """Pixels (H, W, ...), each repeated as a square, as browsers blur images that they enlarge."""
     return pixels.repeat(factor, 0).repeat(factor, 1)

@@ -1,4 +1,4 @@
-"""What did a pool learn? How accurate its models are, and how their losses fell."""
+"""The training of a pool: accuracies of its models, and their losses over epochs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def accuracy(scores: Scores) -> go.Figure:
     generalisation gap.
 
     Parameters:
-        scores: of any attack, which carry the accuracies of its targets
+        scores: scores of any attack, which hold the accuracies of its targets
     """
     train, test = scores.accuracy.T
     rows = np.arange(len(train))
@@ -54,18 +54,18 @@ def accuracy(scores: Scores) -> go.Figure:
 def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
     """Loss of the training samples over epochs: how a pool memorises.
 
-    Per model and epoch the median member and the hardest member in twenty (95th percentile); lines
-    are the median over models, bands their interquartile range. Losses are those of the training
-    step, before its update.
+    Each model gives, per epoch, the median member and the hardest member in twenty (95th
+    percentile); lines are medians over models, bands their interquartile ranges. Losses are taken
+    in the training step, before its update.
 
     Parameters:
-        traces: a model's (E, N) log-loss, NaN for non-members; an iterator is read one model at a
-            time
+        traces: the log losses (E, N) of each model, NaN for non-members; an iterator is read one
+            model at a time
 
     Raises:
-        ValueError: when there is no model.
+        ValueError: for no model.
     """
-    trained = (  # (E, members): without the columns a model never trained on
+    trained = (  # (E, members), without the samples that a model never trained on
         np.asarray(trace, dtype=np.float32)[:, ~np.isnan(trace).all(0)] for trace in traces
     )
     rows = [np.nanquantile(losses, [0.5, 0.95], axis=1) for losses in trained]

@@ -1,4 +1,4 @@
-"""What figures read off scores: names of attacks, and the scores of single targets."""
+"""Parts of scores for figures: names of attacks, and the scores of single targets."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def name_of(scores: Scores) -> str:
 
 
 def targets(scores: Scores) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(score, member) of every target, without the samples that could not be scored."""
+    """(score, member) of every target, without samples that have no score."""
     return [scored(scores, row) for row in range(len(scores.value))]
 
 
 def row_of(scores: Scores, target: int) -> int:
-    """The row that holds a target's scores, given its row number in the pool."""
+    """The row of a target in these scores, given its row number in the pool."""
     target = whole("target", target, 0)
     rows = np.flatnonzero(scores.targets == target)
     if not len(rows):

@@ -1,4 +1,4 @@
-"""The choice of p and Q: how attacks succeed over input dropout and number of queries."""
+"""The choice of p and Q: attack success over input dropout and number of queries."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mia_nb.plots.tables import need
 def heatmap(
     table: pd.DataFrame, *, chosen: tuple[float, int] | None = None, name: str = "AUC"
 ) -> go.Figure:
-    """Attack success over input-dropout rate p (rows) and number of queries Q (columns), chosen
-    setting outlined and starred.
+    """Attack success over input-dropout rate p (rows) and number of queries Q (columns), with the
+    chosen setting outlined and starred.
 
-    Settings that were not tried stay empty. The sentence says by how much the best one beats the
-    best of p = 0, and whether that exceeds one standard error of the best: within it, dropout has
+    Settings that were not tried stay empty. The title says by how much the best setting beats the
+    best one of p = 0, and whether that exceeds one standard error of the best; if not, dropout has
     not earned its place.
 
     Parameters:
         table: columns p, queries, value, error (standard error), as from `metrics.choose`
-        chosen: (p, Q), None the best
-        name: of the value
+        chosen: (p, Q) of the chosen setting, None the best
+        name: name of the value
 
     Raises:
-        ValueError: for a (p, Q) that comes twice, or a chosen one that is not there.
+        ValueError: for a (p, Q) that comes twice, and for a chosen one that is not in the table.
     """
     columns = ("p", "queries", "value", "error")
     need(table, columns, "heatmap", finite=columns, once=("p", "queries"))
@@ -81,7 +81,7 @@ def heatmap(
 
 
 def _cell_texts(value: np.ndarray, error: np.ndarray) -> list[list[str]]:
-    """Each value with its error; nothing where it was not tried."""
+    """Each value with its error; empty texts for settings that were not tried."""
     texts = []
     for values, errors in zip(value, error, strict=True):
         cells = zip(values, errors, strict=True)
@@ -90,7 +90,7 @@ def _cell_texts(value: np.ndarray, error: np.ndarray) -> list[list[str]]:
 
 
 def _outline(figure: go.Figure, row: int, column: int) -> None:
-    """A frame in white and black, one of which shows on any colour and any page."""
+    """A frame in white and black, one of which is visible on any colour and any page."""
     corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
     for colour, width in (("white", 6), ("black", 3)):
         line = {"color": colour, "width": width}

@@ -1,8 +1,8 @@
 """Explorers of stored results, and the first call of every notebook. Kept free of torch.
 
-Each explorer is a function of sources, `widgets.scores(widgets.sources("results"))`: live in
-JupyterLab and Voila, a static figure with the same sentence and numbers in batch mode. They train
-nothing and compute nothing that training could have kept.
+Each explorer is a function of sources, such as `widgets.scores(widgets.sources("results"))`. It is
+live in JupyterLab and Voila, and a static figure with the same sentence and numbers in batch mode.
+Explorers train nothing and compute nothing that training could have kept.
 """
 
 from mia_nb.widgets.explorer import Explorer, View

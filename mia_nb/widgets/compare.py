@@ -23,7 +23,7 @@ from mia_nb.widgets.stored import NOTHING, Source, list_of_sources, named
 TITLE = "Run comparison"
 MOST_BESIDE = 3  # results beside the first
 ABSENT = "-"
-# of info: which results these are, not how they were made
+# entries of info that say which results these are, not how they were made
 IDENTITY = (
     *("pool", "models", "key", "family", "recipe", "classes", "images", "example", "activity"),
     *("operations", "made_from"),
@@ -52,7 +52,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
         return message(TITLE, NOTHING)
 
     def shown_of(pool: str, beside: tuple[str, ...]) -> tuple[Outputs, ...]:
-        """The result on top, and those that are ticked."""
+        """The result on top, and the results that are ticked."""
         first = Outputs(pool, pools[pool])
         return first, *(Outputs(name, pools[name], reference=first) for name in beside)
 
@@ -63,7 +63,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
         settings = differing_settings(shown)
         long = pd.concat(contrast.tables.values(), ignore_index=True)
         texts = by_column(numbers(long, shown[0]).merge(settings, on="family"))
-        # a summary has the number of queries already
+        # leave out what a summary has already, such as the number of queries
         new = [name for name in settings if name == "family" or name not in long]
         long = long.merge(settings[new], on="family")
         figures = pictures_of(shown, attack, target)
@@ -98,21 +98,21 @@ def compare(sources: Sequence[Source]) -> Explorer:
 
 
 def by_column(texts: pd.DataFrame) -> pd.DataFrame:
-    """A column for each result: there may be many settings."""
-    texts = texts.drop(columns="")  # the arrow at the one chosen: it is the first
+    """The table with a column for each result, as there may be many settings."""
+    texts = texts.drop(columns="")  # no arrow at the chosen result, which is the first
     texts["family"] = list(short_names(texts["family"]).values())
     return texts.set_index("family").T.rename_axis(None, axis=1).reset_index(names="")
 
 
 def differing_settings(shown: Sequence[Outputs]) -> pd.DataFrame:
-    """Column family, and one for each setting of recipe or query in which these differ."""
+    """A table with the column family, and a column for each setting in which these differ."""
     records = {outputs.name: settings_of(outputs.source) for outputs in shown}
     return differences(records).T.rename_axis("family").reset_index()
 
 
 def settings_of(source: Source) -> dict:
-    """Recipe and query of one result as {dotted name: value}; a query's words for other things get
-    "query." before them.
+    """Recipe and query of one result as {dotted name: value}. Where both have a name with different
+    values, the query's gets "query." before it.
     """
     recipe = flat(source.recipe)
     settings = dict(recipe)
@@ -131,8 +131,8 @@ def differences(records: dict[str, dict]) -> pd.DataFrame:
     """The settings in which records {name: {setting: value}} differ, a row each; "-" where a record
     lacks one.
 
-    None counts as absent. Of settings whose last words agree and that take the same values
-    everywhere, the first is kept (model_args.k and flow.k).
+    None counts as absent. Settings with the same last word and the same values everywhere, such as
+    model_args.k and flow.k, are one, and the first is kept.
     """
     texts = {}
     for name, record in records.items():
@@ -144,7 +144,7 @@ def differences(records: dict[str, dict]) -> pd.DataFrame:
 
 
 def text(value: object) -> str:
-    """A setting as it is printed; keys of pools by their first eight letters."""
+    """A setting as it is printed; of a pool's key the first eight letters."""
     if value is None:
         return ABSENT
     words = f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Outputs side by side under one attack: what is measured of each, and what is said about it."""
+"""Outputs side by side under one attack: their metrics, and the sentence and notes about them."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -22,19 +22,19 @@ from mia_nb.widgets.words import ORACLE, remarks, with_interval
 RESAMPLES = 200  # of the bootstrap
 SCORES_KEPT = 12  # of 7 MB each for 16 targets and 50,000 samples
 VIEWS_KEPT = 256  # tables and pictures
-APART = 0.01  # of test accuracy: more is another utility
-TIED = 0.01  # share of scores that equal another's and are worth a word
+APART = 0.01  # difference of test accuracy above which a note warns
+TIED = 0.01  # share of scores that equal another's above which a note says so
 POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE}"
 ENERGY_WORDS = "energy for an image, µJ"
 UNPAIRED = "other members or images: not paired"
 
 
 class Contrast(NamedTuple):
-    """Results under one attack: the long table of each, and what it gains on its reference."""
+    """Results under one attack: the long table of each, and its gain in AUC over its reference."""
 
     attack: str
-    tables: dict[Outputs, pd.DataFrame]  # the result that was chosen comes first
-    changes: dict[Outputs, pd.Series | None]  # of AUC; None where the two are not paired
+    tables: dict[Outputs, pd.DataFrame]  # the chosen result comes first
+    changes: dict[Outputs, pd.Series | None]  # in AUC; None where the two cannot be paired
 
     def sentence(self) -> str:
         """ "after 2 of 4 steps: RMIA finds 12.0 % (95 %: 10.1-14.0) of members at 10 % false
@@ -68,10 +68,10 @@ class Contrast(NamedTuple):
         return "; ".join(parts)
 
     def notes(self, *, caption: str = "", tried: int = 0) -> list[str]:
-        """What the numbers rest on, and what they do not say.
+        """The remarks: sample sizes, unequal accuracies, ties, choices with hindsight.
 
         Parameters:
-            caption: what the attacker is given
+            caption: a remark on what the attacker is given
             tried: number of settings that a reader can choose among
         """
         first = next(iter(self.tables.values())).iloc[0]
@@ -108,13 +108,13 @@ class Contrast(NamedTuple):
     def view(
         self, figures: dict[str, dict], texts: pd.DataFrame, long: pd.DataFrame, notes: list[str]
     ) -> View:
-        """What an explorer shows of it.
+        """The view of an explorer.
 
         Parameters:
-            figures: by their place
+            figures: {place: figure}
             texts: the table that is shown
-            long: the rows that CSV saves; those of the paired differences are added
-            notes: the remarks, to which the flags of the attack are added
+            long: the rows that CSV saves; rows of the paired differences are added
+            notes: the remarks; the flags of the attack are added
         """
         flags = next(iter(self.tables.values()))["flags"].iloc[0].split("; ")
         rows = []
@@ -128,7 +128,7 @@ class Contrast(NamedTuple):
 
 
 def contrast_of(shown: Sequence[Outputs], attack: str, target: int | str) -> Contrast:
-    """These outputs, each beside its reference if it has one."""
+    """The contrast of these outputs, each with its reference if it has one."""
     tables = {}
     changes = {}
     for outputs in shown:
@@ -177,8 +177,8 @@ def pictures_of(shown: tuple[Outputs, ...], attack: str, target: int | str) -> d
 
 
 def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:
-    """The metric that a sentence tells: the TPR at the smallest rate that is measurable in all of
-    the tables and not 0 by ties; the AUC where there is none.
+    """The metric of the sentence: the TPR at the smallest rate that is measurable in all tables and
+    not 0 because of ties, else the AUC.
     """
     for fpr in rates_of(tables[0]):
         rows = [rows_of(table, "tpr", fpr).iloc[0] for table in tables]
@@ -188,8 +188,8 @@ def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Names by what they differ in: parts between commas that all of them have are left out, but
-    where nothing would be left of one.
+    """{name: name without the parts between commas that all names share}; full names where one name
+    would become empty.
     """
     parts = {name: name.split(", ") for name in names}
     shared = set.intersection(*map(set, parts.values()))
@@ -200,7 +200,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def rate_with_interval(row: pd.Series, fpr: float | None) -> str:
-    """A TPR in per cent, or for no fpr an AUC, with its interval."""
+    """A TPR in per cent, or an AUC if fpr is None, with its interval."""
     if fpr is None:
         return f"AUC {row['value']:.3f} (95 %: {row['low']:.3f}-{row['high']:.3f})"
     value, low, high = 100 * row[["value", "low", "high"]]
@@ -209,7 +209,7 @@ def rate_with_interval(row: pd.Series, fpr: float | None) -> str:
 
 
 def change_in_words(change: pd.Series | None) -> str:
-    """A paired difference of AUC: value, low, high; None is none."""
+    """A paired difference of AUC (value, low, high) in words; None where it cannot be paired."""
     if change is None:
         return UNPAIRED
     nothing = ", which may be nothing" if change["low"] <= 0 <= change["high"] else ""
@@ -217,7 +217,7 @@ def change_in_words(change: pd.Series | None) -> str:
 
 
 def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
-    """The long table for a reader: a row for each family, an arrow at the one chosen."""
+    """The long table for a reader: a row for each family, an arrow at the chosen one."""
     view = metrics.readable(table.assign(attack=table["family"]), full=True)
     view = view.drop(columns=["train / test accuracy", "gap", "flags"])
     for fpr in rates_of(table):
@@ -238,8 +238,8 @@ def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
 
 
 def offered_attacks(shown: Sequence[Outputs]) -> list[tuple[str, str]]:
-    """Attacks that all of these support, in words and by key, the headline first; for several
-    queries only attacks that average them.
+    """(name in words, key) of the attacks that all outputs support, the headline first; for chosen
+    queries only attacks that average queries.
     """
     first, *others = shown
     names = first.source.attacks()
@@ -258,7 +258,7 @@ def averages(attack: str) -> bool:
 
 
 def offered_targets(shown: Sequence[Outputs]) -> list[int | str]:
-    """Choices of a target: all of them, or one that all of these have."""
+    """The options of a control of targets: all, or one that all outputs have."""
     fewest = min(len(outputs.source.signals.margin) for outputs in shown)
     return [ALL, *range(fewest)]
 

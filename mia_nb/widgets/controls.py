@@ -8,7 +8,7 @@ import traitlets
 from mia_nb.attacks import in_words
 
 END = 10**6  # above every slider: as a value it moves the slider to its upper end
-LONG_LIST = 20  # from this many names on they are found by typing, not by scrolling
+LONG_LIST = 20  # names from which on a list is searched by typing, not by scrolling
 SLIDERS = (W.FloatSlider, W.IntSlider, W.SelectionSlider)
 LABEL = {"description_width": "72px"}
 ROW = {"layout": {"width": "98%"}, "style": LABEL}
@@ -45,7 +45,7 @@ def chooser(description: str, names: Iterable[str]) -> W.Dropdown | W.Combobox:
 def searched(
     description: str, names: Iterable[str], value: str = "", *, ensure_option: bool = False
 ) -> W.Combobox:
-    """A control that chooses one of many names, which are found by typing."""
+    """A control that chooses one of many names; typing finds them."""
     return W.Combobox(
         description=description,
         options=tuple(names),
@@ -59,7 +59,7 @@ def searched(
 def slider(
     description: str, low: float, high: float, value: float, step: float, *, form: str = ".3g"
 ) -> W.FloatSlider:
-    """A slider of numbers, which are shown in this format."""
+    """A slider of numbers, shown in the format `form`."""
     return W.FloatSlider(
         description=description,
         min=low,
@@ -82,7 +82,7 @@ def number(description: str, value: int) -> W.IntText:
 
 
 def tick(description: str, value: bool = False) -> W.Checkbox:
-    """One tick box, from the left edge."""
+    """One tick box, at the left edge."""
     return W.Checkbox(value, description=description, indent=False, layout=W.Layout(width="98%"))
 
 
@@ -95,7 +95,7 @@ class Ticks(W.VBox):
     """Tick boxes; `value` is the tuple of the options that are ticked.
 
     At most `limit` can be ticked; one more unticks the earliest. In a long list only ticked options
-    have a box, and the others are found by typing.
+    have a box, and typing finds the others.
     """
 
     value = traitlets.Tuple()
@@ -121,7 +121,7 @@ class Ticks(W.VBox):
 
     @traitlets.validate("value")
     def _valid_value(self, proposal: dict) -> tuple:
-        """The last `limit` options of a proposed value; TraitError for what is not offered."""
+        """The last `limit` options of a proposed value; TraitError for an unknown option."""
         unknown = [value for value in proposal["value"] if value not in self.options]
         if unknown:
             raise traitlets.TraitError(f"{unknown} is not offered")
@@ -163,7 +163,7 @@ class Ticks(W.VBox):
             self.more.value = ""
 
     def _ticked(self, option: object, on: bool) -> None:
-        """Take over a box that the user changed."""
+        """Update the value after the user changed a box."""
         if on == (option in self.value):  # the box itself was updated from the value
             return
         ticked = [value for value in self.value if value != option]

@@ -13,7 +13,7 @@ from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source
 
-# {name: (what `lira` calls it, degrees of freedom beyond those of the references)}
+# {name: (its name in `lira`, degrees of freedom beyond those of the references)}
 VARIANCES = {
     "global": ("global", np.inf),
     "shrunk": ("shrunk", 6.0),  # lira's weight of the shrunk variance
@@ -23,26 +23,25 @@ DRAWS = 2000  # draws of fits given the references
 
 
 class Evidence(NamedTuple):
-    """What k references a side say about every sample of one target, as arrays over the columns of
-    the signals, population included.
+    """The evidence of k references a side about every sample of one target, as arrays over the
+    columns of the signals, population included.
     """
 
     references: Signals
     target_margins: np.ndarray  # (N,)
     gaussian: Fit | None  # None: too few references for a variance
     student: Fit
-    # (N,) of the Gaussians, or of Student's t where there are none
-    log_ratios: np.ndarray
+    log_ratios: np.ndarray  # (N,) of the Gaussians, or of Student's t where there are none
     flags: list[str]
 
 
 class SampleEvidence(NamedTuple):
-    """What the references say about one sample; intervals are NaN where they are too few."""
+    """The evidence about one sample; intervals are NaN where the references are too few."""
 
     target_margin: float
     n_in: int  # references that trained on it
     n_out: int
-    gap: float  # centre of their margins less that of the others
+    gap: float  # centre of the IN margins less the centre of the OUT margins
     gap_low: float
     gap_high: float
     log_ratio: float  # of the Gaussians, or of Student's t where there are none
@@ -54,7 +53,7 @@ class SampleEvidence(NamedTuple):
 
 @lru_cache(4)
 def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signals]:
-    """(indices of the reference models, pair by pair (R,), their signals, the target's signals)."""
+    """(indices (R,) of the references, pair by pair; their signals; the target's signals)."""
     members = source.signals.member[:, source.audited]
     models = source.signals.reference_rows(target)
     if members.all() or not members.any():
@@ -74,11 +73,11 @@ def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signal
 
 @lru_cache(64)
 def evidence_of(source: Source, target: int, k: int, variance: str) -> Evidence:
-    """What the first k references a side say; its flags are the warnings of the fits.
+    """The evidence of the first k references a side; its flags are the warnings of the fits.
 
     Parameters:
-        source: of the signals
-        target: its row number
+        source: source of the signals
+        target: the target's place in the signals
         k: references a side
         variance: one of `VARIANCES`
     """

@@ -1,4 +1,4 @@
-"""The behaviour that all explorers share: what follows what, what is drawn anew, what is saved."""
+"""The behaviour of all explorers: controls that follow others, redrawing, the mouse, saving."""
 
 import asyncio
 import contextlib
@@ -21,14 +21,12 @@ from IPython.display import HTML, display
 from mia_nb.widgets.controls import SLIDERS
 from mia_nb.widgets.page import Page, html_table
 
-# least seconds between two drawings: a dragged slider sends more values than can be drawn
+# least seconds between two drawings, as a dragged slider sends more values than can be drawn
 PAUSE = 0.05
 
 
 def show_live(widget: W.Widget, text: str) -> None:
-    """Display a widget, with this text for front ends that cannot show widgets. Without IPython the
-    text is printed.
-    """
+    """Display a widget, and this text in front ends without widgets. Without IPython, print it."""
     if get_ipython() is None:
         print(text)
         return
@@ -42,40 +40,38 @@ class View(NamedTuple):
     figures: dict[str, go.Figure | dict]  # a dict is plain JSON, see `plain`
     table: pd.DataFrame | None = None
     note: str = ""  # the caveat
-    long: pd.DataFrame | None = None  # what CSV saves in place of the table: a number per column
+    long: pd.DataFrame | None = None  # saved as CSV instead of the table: numbers, not texts
 
     def __repr__(self) -> str:
         return self.sentence
 
 
 class Explorer:
-    """Controls, and what `draw(**values) -> View` makes of their values: drawn anew whenever a
-    control changes in JupyterLab, once in batch mode.
+    """Controls, and the view that `draw(**values)` makes of their values. It is drawn anew whenever
+    a control changes in JupyterLab, and once in batch mode (papermill).
 
     A ValueError of `draw`, or of a function in `follow`, is shown in place, and the figures stay as
-    they were. In batch mode (papermill) sentence, figures and table are displayed once. A figure
-    that reacts to the mouse says how in its layout's `meta`, which only the live page adds to the
-    title.
+    they were. A figure that reacts to the mouse says how in its layout's `meta`, which only the
+    live page adds to the title.
 
     Parameters:
         name: the title
         controls: {name: widget with a value}
         draw: function of the values of all controls and states, by name
-        question: what the explorer answers, in a sentence; it stands on top
+        question: the question that the explorer answers; it stands on top
         rows: names of the figures, row by row
         follow: {control: {trait: function of other controls}}: sets traits of a control, such as
             its options or its value. Each function takes by name the values that it depends on
             (**values: all), and is called when one of them has changed. After new "options" the
             control keeps its choice if it is still offered, else takes the first. A function for
             "value" may also take the control's own value; a change of that alone does not call it.
-        pools: {name: sources}: what the first control chooses from; that control stands on top, in
-            full width
+        pools: {name: sources}, the choices of the first control, which stands on top in full width
         heights: {figure: pixels} on a page; a report keeps the figure's own
         shares: {figure: its width relative to others in its row}; 1 if not given
-        wide: names of controls that stand above the pictures, as wide as they are
+        wide: names of controls that stand above the pictures, in their full width
         state: {name: value}: further arguments of `draw` that no control holds
-        clicks: {figure: what takes the customdata of a clicked point}: the name of a control or
-            state, or a function (number, values) -> {name: value}
+        clicks: {figure: name of the control or state that takes the customdata of a clicked point,
+            or a function (number, values) -> {name: value}}
         lassos: {figure: control or state that takes the customdata of all selected points}
         drags: {figure: function (x, values) -> {name: value}}, called when a line is dragged to x
     """
@@ -112,7 +108,7 @@ class Explorer:
         self.chooser = next(iter(controls.values())) if self.pools else None
         self.clicks = clicks or {}
         self._mouse_actions = {"click": self.clicks, "select": lassos or {}, "drag": drags or {}}
-        # (control, trait): the values that its function was last called with
+        # {(control, trait): arguments of the last call of its function}
         self._last_arguments: dict[tuple[str, str], dict] = {}
         self._busy = False
         self._timer = None
@@ -132,9 +128,9 @@ class Explorer:
 
     @property
     def settings(self) -> str:
-        """The values of all controls in one line, for figures that are passed on.
+        """The values of all controls in one line, saved with tables and shown below figures.
 
-        Controls that are not ticked, or have nothing chosen, are left out.
+        Controls without a tick or a choice are left out.
         """
         parts = []
         for name, control in self.controls.items():
@@ -157,7 +153,7 @@ class Explorer:
         self.guarded(lambda: self._show(**values))
         if self.error:
             refused = ValueError(self.error)
-            # back to what was set and shown before
+            # back to the values and the error from before
             self.guarded(lambda: self._assign(before), error)
             raise refused
         return self.view
@@ -187,7 +183,7 @@ class Explorer:
         question = f"<i>{html.escape(self.question)}</i><br>" if self.question else ""
         display(HTML(f"<p>{question}<b>{name}</b>: {sentence}</p>"))
         for figure in map(go.Figure, view.figures.values()):
-            if figure.data or figure.layout.images:  # not one that is empty until the mouse is used
+            if figure.data or figure.layout.images:  # some are empty until the mouse is used
                 display(figure)
         if self.view is None:
             return
@@ -199,7 +195,7 @@ class Explorer:
 
     @cached_property
     def page(self) -> Page:
-        """The explorer on a live page, made when it is first shown."""
+        """The live page of the explorer, made when it is first shown."""
         return Page(self)
 
     @property
@@ -209,7 +205,7 @@ class Explorer:
 
     @property
     def slug(self) -> str:
-        """The beginning of file names: the explorer, and the pool."""
+        """The beginning of file names, made of the names of explorer and pool."""
         names = [self.name]
         if self.chooser is not None:
             names.append(self.chooser.value)
@@ -301,7 +297,7 @@ class Explorer:
 
 
 def _arguments(rule: Callable, values: dict) -> dict:
-    """The values that a function takes by name; all values for one that takes **values."""
+    """The values that a function takes by name; all values if it takes **values."""
     parameters = inspect.signature(rule).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return values
@@ -352,14 +348,14 @@ def _label(value: object) -> str:
 
 
 def _quoted_formula(cell: object) -> object:
-    """The cell, with an apostrophe before text that a spreadsheet would take for a formula."""
+    """The cell; text that a spreadsheet would run as a formula gets an apostrophe before it."""
     if isinstance(cell, str) and re.match(r"[=@]|[+-](?![\d.])", cell):
         return f"'{cell}"
     return cell
 
 
 def message(name: str, text: str) -> Explorer:
-    """An explorer with nothing to show, and why."""
+    """An explorer that shows only this text."""
 
     def nothing():
         raise ValueError(text)

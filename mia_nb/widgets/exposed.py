@@ -1,5 +1,5 @@
-"""Vulnerable samples: those whose scores rise most when they are in the training set, and a test of
-whether that is more than chance.
+"""Vulnerable samples: samples whose scores rise most when they are in the training set, and a test
+of whether they rise by more than chance.
 """
 
 import math
@@ -36,11 +36,12 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         An `Explorer`; shown in a notebook, `set(control=value)` moves it, `view` holds what it
         shows, `csv()` exports it. Without sources a message that says what to run.
 
-    Ranked by d_i = mean over pairs of targets of (z_t,i with i in t) - (z_t',i with i out of t'),
-    z: a target's scores less their mean, over their standard deviation; without pairs the mean over
-    targets with i less that over those without. The tick box "test" redraws the masks and shows AUC
-    over targets, its mean under redrawn masks, p and q; of more than 5,000 samples only the first
-    480 and 2,000 others are redrawn, and all the rest enter the correction with p = 1.
+    Samples are ranked by d_i, the mean over pairs of targets of (z_t,i with i in t) - (z_t',i with
+    i out of t'), where z are a target's scores less their mean, over their standard deviation;
+    without pairs, d_i is the mean over targets with i less the mean over those without. The tick
+    box "test" redraws the masks and shows AUC over targets, its mean under redrawn masks, p and q.
+    Of more than 5,000 samples only the first 480 and 2,000 others are redrawn; the rest enter the
+    correction with p = 1.
 
     Caveat: a ranking only until it is tested: references and targets share a pool, which moves a
         sample's scores together (see `auditing.vulnerability`).
@@ -50,7 +51,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         return message(TITLE, NOTHING)
 
     def leader(pool: str, attack: str, kind: int | str, outputs: str, sample: int) -> int:
-        """The first sample in the list; the one chosen before if the list is empty."""
+        """The first sample in the list, or the chosen one if the list is empty."""
         rows = filtered(pools[pool], attack, kind, outputs)
         return int(pools[pool].numbers[rows[0]]) if len(rows) else sample
 
@@ -127,8 +128,8 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
 
 @lru_cache(4)
 def out_accuracy(source: Source) -> np.ndarray:
-    """(N audited,) share of the models without a sample that are right on it, mean over
-    queries; NaN without such models.
+    """(A,) the share of models without a sample that classify it correctly, mean over queries; NaN
+    without such models.
     """
     signals = source.signals
     correct = over_queries(signals.correct, signals.query_kind)[:, source.audited]
@@ -172,7 +173,7 @@ def margins_picture(source: Source, column: int) -> dict:
 
 @lru_cache(16)
 def sheet(source: Source, on_page: tuple[int, ...], start: int, sample: int) -> dict:
-    """A page of images of the list."""
+    """The images of one page of the list."""
     numbers = source.numbers[list(on_page)]
     columns = source.audited[list(on_page)]
     names = [samples.short(source.class_of(column)) for column in columns]
@@ -187,8 +188,8 @@ def sheet(source: Source, on_page: tuple[int, ...], start: int, sample: int) -> 
 
 @lru_cache(16)
 def histogram(source: Source, attack: str, kind: int | str, outputs: str, n_resamples: int) -> dict:
-    """Histogram of the separations of the listed samples, beside those under redrawn masks if
-    `n_resamples` is not 0.
+    """Histogram of the separations of the listed samples, and of separations under redrawn masks
+    unless `n_resamples` is 0.
     """
     rows = filtered(source, attack, kind, outputs)
     value = ranking(source, attack).value
@@ -201,7 +202,7 @@ def histogram(source: Source, attack: str, kind: int | str, outputs: str, n_resa
 def sentence(
     source: Source, ranked: Ranking, rows: np.ndarray, outcome: Tested | None, attack: str
 ) -> str:
-    """The first sample of the list, and how many are exposed beyond chance if that was tested."""
+    """The first sample of the list, and after a test the number exposed beyond chance."""
     top = int(rows[0])
     several = "s" if len(rows) > 1 else ""
     start = (
@@ -259,7 +260,7 @@ def ranked_list(source: Source, ranked: Ranking, rows: np.ndarray) -> pd.DataFra
 
 
 def test_cells(outcome: Tested, index: int) -> dict:
-    """The cells of the table about the test of one sample, by column."""
+    """The cells of the table with the test of one sample, by column."""
     line = outcome.table.iloc[index]
     row = {
         "AUC over targets": number_text(line["auc"], ".3f"),
@@ -276,7 +277,7 @@ def test_cells(outcome: Tested, index: int) -> dict:
 
 
 def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
-    """What the ranking rests on and how far it can be trusted."""
+    """The remarks: data behind the ranking, and how far to trust it."""
     correlation, common = ranked.agreement
     missing = int(np.isnan(ranked.value).sum())
     notes = [source.lacks, "with another seed other images stand on top"]

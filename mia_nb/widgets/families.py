@@ -1,6 +1,4 @@
-"""Which stored outputs belong beside each other: the same members and images, one or two settings
-apart.
-"""
+"""Families of stored outputs: the same members and images, one or two settings apart."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -32,12 +30,12 @@ MORE_RATES = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05
 
 
 class Outputs(NamedTuple):
-    """What an attacker is given: the outputs of a source, or some of them."""
+    """The outputs that an attacker is given: all of a source, or those of some queries."""
 
     name: str  # in words
     source: Source
-    queries: tuple[int, ...] | None = None  # which of the queries; None: all
-    reference: "Outputs | None" = None  # what it is compared with
+    queries: tuple[int, ...] | None = None  # indices of the queries; None: all
+    reference: "Outputs | None" = None  # the outputs to compare with
 
     def scores(self, attack: str) -> Scores:
         """Scores of every model in turn."""
@@ -51,7 +49,7 @@ class Outputs(NamedTuple):
 
     @property
     def energy(self) -> float | None:
-        """Microjoules of the arithmetic for one image, to three figures, the mean over models; None
+        """Microjoules of the arithmetic for one image, the mean over models to three digits; None
         where it is not known.
         """
         counted = self.source.info.get("operations")
@@ -64,7 +62,7 @@ class Family(NamedTuple):
     """Outputs by the values of the settings in which they differ."""
 
     outputs: dict[tuple, Outputs]
-    caption: str  # what the attacker is given
+    caption: str  # a remark on what the attacker is given
 
     @property
     def with_references(self) -> list[Outputs]:
@@ -88,13 +86,13 @@ class Family(NamedTuple):
 
 
 def by_time(sources: Sequence[Source]) -> dict[str, Family]:
-    """Spiking networks by how they were made and their time steps, (way, t), beside the ordinary
-    network.
+    """Spiking networks by the way they were made and their time steps, (way, t), beside the
+    ordinary network.
 
-    One family for every source with an output per time step (t: the steps so far, or step t
-    alone), and one for every set of spiking pools of one architecture that have their members in
-    common and were queried in the same way (t: their T). Of two that differ in T alone, and have
-    the same, the newest; ways that differ in more are numbered.
+    Every source with an output per time step is a family (t: the steps so far, or step t alone).
+    Every set of spiking pools of one architecture, with the same members and queried in the same
+    way, is a family too (t: their T). Of two pools that agree even in T the newest is taken; ways
+    of one name that differ in other settings are numbered.
     """
     pools = pools_beside(sources)
     stepwise = [source for source in sources if query_kind(source) == "steps"]
@@ -118,7 +116,7 @@ def by_time(sources: Sequence[Source]) -> dict[str, Family]:
 
 
 def _step_by_step(source: Source, reference: Outputs | None) -> tuple[str, Family]:
-    """A network that gave an output at each step: its name, and the family of its steps."""
+    """(name, family) of a network with an output at each step."""
     count = source.info.get("timesteps") or source.signals.margin.shape[1]
     is_each_alone = source.info.get("per_step") == "instant"
     outputs = {}
@@ -138,7 +136,7 @@ def _step_by_step(source: Source, reference: Outputs | None) -> tuple[str, Famil
 def _by_timesteps(
     ways: Sequence[dict[int, Source]], reference: Outputs | None
 ) -> tuple[str, Family]:
-    """Networks that differ in T, and perhaps in the way they were made: a name and the family."""
+    """(name, family) of networks that differ in T, and perhaps in the way they were made."""
     groups = unique((way(_first(group).recipe), group) for group in ways)
     outputs = {}
     for made, group in groups.items():
@@ -150,7 +148,7 @@ def _by_timesteps(
 
 
 def _name_of_groups(groups: dict[str, dict[int, Source]]) -> str:
-    """The networks of every T, made in these ways, in words."""
+    """The networks of all T and all ways of making them, in words."""
     all_timesteps = sorted(set().union(*groups.values()))
     *others, last = groups
     all_ways = f"{', '.join(others)} and {last}" if others else last
@@ -178,8 +176,8 @@ def _ordinary_outputs(
 def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
     """Pools that were queried plainly and with input dropout, by (p, number of queries).
 
-    The first Q of the queries are taken for Q = 1, 2, 4, ... and all; of two sources of equal p
-    that of most queries counts, and of as many the newest.
+    Q = 1, 2, 4, ... and all stand for the first Q queries. Of two sources of equal p the one with
+    more queries is taken, and of equally many the newest.
     """
     plain_sources = {}
     for source in sources:
@@ -214,8 +212,8 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
     """Networks whose outputs are random, by (sigma, number of outputs averaged), beside the same
     networks with their noise off.
 
-    Pools that differ in the strength of their noise alone are one family; of two of equal strength
-    that of most outputs counts.
+    Pools that differ only in the strength of their noise are one family; of two of equal strength
+    the one with more outputs is taken.
     """
     groups: dict[str, dict[float | str, Source]] = {}
     for source in sources:
@@ -243,14 +241,14 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
 
 
 def strength_text(source: Source) -> str:
-    """How strong the noise is, in words."""
+    """The strength of the noise, in words."""
     if not flow_of(source):
         return "noise as built"
     return "sigma = {sigma:.3g} (noise sd {noise_sd:.3g})".format(**flow_of(source))
 
 
 def noisy_name(source: Source, levels: int) -> str:
-    """The networks of a family of so many strengths of noise, in words."""
+    """The networks of a family with this number of noise strengths, in words."""
     info = source.info
     flow = flow_of(source)
     name = source.label
@@ -269,7 +267,7 @@ def noisy_name(source: Source, levels: int) -> str:
 
 
 def doublings(most: int) -> list[int]:
-    """1, 2, 4, ... and `most`."""
+    """The powers of two up to `most`, and `most`."""
     return sorted({2**n for n in range(most.bit_length())} | {most})
 
 

@@ -1,9 +1,9 @@
-"""A plotly figure that a kernel can redraw: one text of JSON goes to the browser, clicks and
-selections come back.
+"""A plotly figure that a kernel can redraw: JSON goes to the browser, clicks and selections come
+back.
 
-Plotly's own FigureWidget stores all of plotly.js in the notebook once per figure. Here one
-`Library` per kernel carries it, compressed, and every `Figure` refers to it, so that a saved
-notebook of many figures stays below 3 MB. Between two drawings a figure is a dict of plain values.
+Plotly's FigureWidget stores plotly.js in the notebook once per figure. Here one `Library` per
+kernel holds it, compressed, and every `Figure` refers to it, so that a saved notebook of many
+figures stays below 3 MB. Between two drawings a figure is a dict of plain values.
 """
 
 import gzip
@@ -20,14 +20,14 @@ from ipywidgets import widget_serialization
 from mia_nb.plots.style import GREY, LINES
 
 LIBRARY = "export default {render() {}};"
-# gzip's level: 1 % larger than at 9 in half of the time, for which a first picture waits
+# gzip's level, which delays the first picture: half the time of level 9, and 1 % larger
 PACKED = 5
-MARK = {"color": LINES[2], "width": 3}  # a vertical line that is meant to be seen
+MARK = {"color": LINES[2], "width": 3}  # a conspicuous vertical line
 
 
 def script(name: str) -> str:
-    """A JavaScript file beside this one in one line, without lines of comment: a saved notebook
-    holds it once for every figure. Every statement there ends in a semicolon or a brace.
+    """A JavaScript file beside this one as one line, without comments, as a saved notebook holds it
+    once per figure. Every statement in it ends in a semicolon or a brace.
     """
     text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     lines = [line.strip() for line in text.splitlines()]
@@ -56,10 +56,10 @@ class Figure(anywidget.AnyWidget):
         super().__init__(library=library(), figure=json.dumps(figure, separators=(",", ":")))
 
     def show(self, figure: dict) -> None:
-        """Draw this instead; the zoom stays where layout.uirevision did."""
+        """Draw this figure instead; plotly keeps the zoom while layout.uirevision is the same."""
         text = json.dumps(figure, separators=(",", ":"))
         if text != self.figure:
-            with self.hold_sync():  # one message: the picture first, then the count that redraws it
+            with self.hold_sync():  # one message, so that the count redraws the new figure
                 self.figure = text
                 self.count = self.count + 1
 
@@ -73,7 +73,7 @@ def library() -> Library:
 
 
 def plain(figure: go.Figure | dict) -> dict:
-    """The figure as plain JSON values, with typed arrays as base64. Copying and extending it is a
+    """The figure as plain JSON values, with typed arrays as base64. Copying and extending them is a
     hundred times faster than with a go.Figure.
     """
     if isinstance(figure, dict):
@@ -94,7 +94,7 @@ def with_title(figure: dict, text: str) -> dict:
 def with_line(figure: dict, x: float, **look: object) -> dict:
     """The plain figure with a vertical line at x, unchanged where x is not finite.
 
-    look: further properties of the line, as `editable` for one that can be dragged.
+    look: further properties of the line, such as `editable` for one that can be dragged.
     """
     if not math.isfinite(x):
         return figure

@@ -1,4 +1,4 @@
-"""The privacy ladder of one network at a time, with its noise, its steps and delta to move."""
+"""The privacy ladder of one network, with controls for its noise, its steps and delta."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def ladder(
         networks: {name: arguments of `auditing.ladder`}, without delta, audited, accountant and
             sampling
         splits: {name: scores of `auditing.score_split`} of those networks that are audited
-        delta: where its slider starts, above 0 and below 1
-        attempts: how many attacks were tried before the one in `splits` was picked
+        delta: where the slider of delta starts, above 0 and below 1
+        attempts: number of attacks tried before the one in `splits` was picked
 
     Returns:
-        The controls with what they show. In batch mode None: the first network is shown as it was
+        The controls with their output. In batch mode None: the first network is shown as it was
         trained.
 
     Raises:
         ValueError: for a delta outside (0, 1), and for no network.
 
-    Noise multiplies the strength of a network's equation, of a network without one DP-SGD's noise
-    multiplier; steps multiplies those of the training. An audit speaks about the training that
-    took place, so row 5 is left out beside a training that did not. GDP is an approximation and no
-    guarantee; the rows of a network that was trained by DP-SGD are always RDP's, an upper
-    statement.
+    "noise" multiplies the strength of the noise in a network's equation, or DP-SGD's noise
+    multiplier in a network without one; "steps" multiplies the steps of the training. Row 5 is
+    left out unless both are 1, as an audit speaks about the training that took place. GDP is an
+    approximation and no guarantee; the rows of a network that was trained by DP-SGD are always
+    RDP's, an upper statement.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: wanted a number above 0 and below 1, say 1e-5")
@@ -106,9 +106,9 @@ def rows(
     """`auditing.ladder` of a network whose noise and number of steps are multiplied.
 
     Parameters:
-        arguments: of `auditing.ladder`, as the network was trained
+        arguments: arguments of `auditing.ladder` for the network as it was trained
         noise, steps: factors, above 0
-        delta: of all rows
+        delta: delta of all rows
         accountant: a name in ACCOUNTANTS
         audited: the audit at this delta, or None
     """

@@ -14,7 +14,7 @@ KEPT = 1e8  # largest number of losses of one pool in memory
 def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
     """(log losses (M, E, N), quartiles of the members' losses (3, E)); None where none are stored.
 
-    M: the first models, as many as `KEPT` allows.
+    M is the number of models, limited by `KEPT`; the first ones are taken.
     """
     first = source.trace(0)
     if first is None:
@@ -30,15 +30,15 @@ def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
 def losses_picture(
     source: Source, models: tuple[int, ...], column: int, target: int | None = None
 ) -> dict:
-    """Losses of those of these models that trained on the sample, and of the target where `target`
-    is given.
+    """Losses of a sample by those of the models that trained on it, and by the target if it is
+    given.
     """
     losses = losses_of(source)
     if losses is None:
         return samples.empty("no training losses are stored with this pool")
     logs, quartiles = losses
     all_lines = np.exp(logs[:, :, column])
-    # NaN in every epoch: not trained on; in some, the incomplete last batch was left out
+    # NaN in every epoch: not trained on it; in some epochs: the incomplete last batch was left out
     trained = ~np.isnan(all_lines).all(1)
     shown = [model for model in models if model < len(all_lines) and trained[model]]
     lines = all_lines[shown]

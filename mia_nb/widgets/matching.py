@@ -1,5 +1,5 @@
-"""Which stored results can be compared, and which networks without time, noise or dropout stand
-beside them.
+"""Stored results that can be compared, and the networks without time steps, noise or dropout to
+compare them with.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from mia_nb.digests import digest
 from mia_nb.widgets.stored import Source, pools_in
 from mia_nb.widgets.words import trained
 
-# what a query is where its record says nothing
+# settings of a query where its record says nothing
 PLAIN_QUERY = {
     "input_dropout": 0.0,
     "queries": 1,
@@ -23,22 +23,22 @@ PLAIN_QUERY = {
     "epoch": None,
     "limit": None,
 }
-# entries of `info` that pools share which differ in their noise alone
+# entries of `info` that are equal in pools that differ only in their noise
 SHARED_QUERY = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
 
 
 def query_kind(source: Source) -> str:
-    """What its queries are; stored sources say so without being read."""
+    """The kind of the queries, read from the record where it has it, without the signals."""
     return source.info.get("draws") or source.signals.query_kind
 
 
 def query_count(source: Source) -> int:
-    """How often it was queried; stored sources say so without being read."""
+    """The number of queries, read from the record where it has it, without the signals."""
     return int(source.info.get("queries") or source.signals.margin.shape[1])
 
 
 def has_dropout(source: Source) -> bool:
-    """Whether it was queried with input dropout of a known rate."""
+    """Whether the source was queried with input dropout of a known rate."""
     return query_kind(source) == "dropout" and bool(source.info.get("input_dropout"))
 
 
@@ -48,15 +48,15 @@ def flow_of(source: Source) -> dict:
 
 
 def network_name(source: Source, timesteps: int | str, *, made: str = "") -> str:
-    """The network of so many time steps in words, made as its recipe says or as told."""
+    """The network of T = `timesteps` in words; `made` replaces the way that its recipe gives."""
     if not source.recipe:
         return f"{source.label}, T = {timesteps}"
     return trained(source.info | {"timesteps": timesteps, "pool": ""}, source.recipe, made=made)
 
 
 def comparison_key(source: Source, *, ignoring: Iterable[str] = ()) -> tuple:
-    """Equal for sources whose scores can be compared row by row: the same members and samples,
-    queried in the same way, up to the settings of the query that are ignored.
+    """A key that is equal for sources whose scores can be compared row by row: the same members and
+    samples, queried in the same way up to the ignored settings.
     """
     query = {name: source.info.get(name) or usual for name, usual in PLAIN_QUERY.items()}
     query["draws"] = "plain" if query_kind(source) == "steps" else query_kind(source)
@@ -64,8 +64,8 @@ def comparison_key(source: Source, *, ignoring: Iterable[str] = ()) -> tuple:
 
 
 def members_key(source: Source) -> tuple:
-    """Equal for sources with the same members and samples; stored sources say so without being
-    read.
+    """A key that is equal for sources with the same members and samples; the signals of stored
+    sources are not read for it.
     """
     if source.pool is None or source.folder is None:
         signals = source.signals
@@ -77,14 +77,14 @@ def members_key(source: Source) -> tuple:
 
 
 def key_without_dropout(source: Source) -> tuple:
-    """Equal for sources of one pool that were queried alike but for input dropout."""
+    """A key that is equal for sources of one pool whose queries differ only in input dropout."""
     return source.info.get("pool"), *comparison_key(
         source, ignoring=("input_dropout", "queries", "draws")
     )
 
 
 def key_without_noise(source: Source) -> str:
-    """Equal for sources that were trained and queried alike but for the strength of their noise."""
+    """A key that is equal for sources that differ only in the strength of their noise."""
     if not flow_of(source):
         return json.dumps([source.label])
     args = without(source.recipe.get("model_args", {}), "k")
@@ -95,8 +95,8 @@ def key_without_noise(source: Source) -> str:
 
 
 def architecture_key(source: Source) -> str:
-    """Equal for spiking networks of one architecture whose dropout masks have one scope; of a
-    network without a recipe its label.
+    """A key that is equal for spiking networks of one architecture and one scope of dropout masks;
+    for a network without a recipe its label.
     """
     if not source.recipe:
         return source.label
@@ -105,7 +105,7 @@ def architecture_key(source: Source) -> str:
 
 
 def training_key(source: Source, pools: dict[str, store.Folder]) -> str:
-    """Equal for pools that were trained alike but for their number of time steps."""
+    """A key that is equal for pools whose training differs only in the number of time steps."""
     recipe = without(source.recipe, "epochs", "model_args", "parent")
     args = without(source.recipe.get("model_args", {}), "timesteps")
     args["calibration"] = without(args.get("calibration") or {}, "fit_T")
@@ -115,13 +115,13 @@ def training_key(source: Source, pools: dict[str, store.Folder]) -> str:
 
 
 def without(record: dict, *names: str) -> dict:
-    """The record less some entries."""
+    """The record without some entries."""
     return {name: value for name, value in record.items() if name not in names}
 
 
 def same_images(first: Source, second: Source) -> bool:
-    """Whether the same samples of the same images were queried, as far as stored: digest, sample
-    numbers, labels.
+    """Whether the same samples of the same images were queried, by their numbers and labels, and by
+    the digests of the images where they are stored.
     """
     digests = set()
     for source in (first, second):
@@ -134,8 +134,8 @@ def same_images(first: Source, second: Source) -> bool:
 
 
 def noise_off(source: Source, sources: Sequence[Source]) -> Source | None:
-    """The newest plain outputs of the same models on the same samples, at the same epoch, with the
-    noise switched off.
+    """The newest plain outputs of the same models on the same samples, at the same epoch and with
+    the noise switched off.
     """
     pool = source.info.get("pool")
     if not pool:
@@ -154,8 +154,8 @@ def noise_off(source: Source, sources: Sequence[Source]) -> Source | None:
 def ordinary_network(
     spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
 ) -> Source | None:
-    """The ordinary network beside these spiking ones: one that any of them was made from, before
-    others of the same architecture.
+    """The ordinary network to compare with these spiking ones: one that any of them was made from,
+    else one of the same architecture.
     """
     for network in spiking:
         source = parent_network(network, sources, pools)
@@ -167,8 +167,8 @@ def ordinary_network(
 def parent_network(
     spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]
 ) -> Source | None:
-    """The network that a spiking one was made from, queried in the same way; of shipped ones, whose
-    parents are not stored, the first models of its recipe.
+    """The network that a spiking one was made from, queried in the same way. Shipped networks have
+    no stored parent: for them the first models of the parent's recipe.
     """
     keys = parent_keys(spiking, pools)
     made_from = without(spiking.info.get("made_from") or {}, "num_models")
@@ -185,7 +185,7 @@ def parent_network(
 
 
 def _first_models(source: Source, count: int) -> Source:
-    """The source with its first `count` models alone, as targets and as references."""
+    """The source with only its first `count` models, as targets and as references."""
     signals = source.signals
     if len(signals.margin) == count:
         return source
@@ -212,7 +212,7 @@ def parent_keys(source: Source, pools: dict[str, store.Folder]) -> list[str]:
     """Keys of the pools that this one was derived from, the nearest first."""
     keys: list[str] = []
     folder = source.pool
-    # of a damaged parent nothing more is known
+    # the chain ends at a damaged parent
     with contextlib.suppress(ValueError, OSError, KeyError):
         while folder is not None and (key := folder.recipe.get("parent")):
             keys.append(key)
@@ -221,8 +221,8 @@ def parent_keys(source: Source, pools: dict[str, store.Folder]) -> list[str]:
 
 
 def pools_beside(sources: Sequence[Source]) -> dict[str, store.Folder]:
-    """Every pool beside these, by the first twelve letters of its key: a parent need not have been
-    queried.
+    """{first twelve letters of its key: pool} of every pool in the folders of these sources, as a
+    parent may lack queries.
     """
     roots = {source.pool.path.parent for source in sources if source.pool is not None}
     pools = {}

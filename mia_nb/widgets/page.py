@@ -1,5 +1,5 @@
-"""An explorer on a live page: controls on the left, figures on the right, the result in words on
-top, numbers below.
+"""An explorer on a live page: controls on the left, figures on the right, the sentence on top,
+numbers below.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ QUESTION = '<div style="line-height:1.3;opacity:.8"><i>{}</i></div>'
 ALERT = '<div role="alert" style="border-left:4px solid #D55E00;padding:.2rem .6rem">{}</div>'
 STATUS = """<div role="status" aria-live="polite" style="font-size:15px;line-height:1.4">
 <b>{}</b>: {}</div>"""
-# panes stand side by side; a long one scrolls with the page, not in a box of its own
+# panes stand side by side; a long one scrolls with the page, not on its own
 PANE = {"min_width": "0", "overflow": "visible"}
 ROW_OF_FIGURES = {"flex_flow": "row wrap", "width": "100%"}
-NARROW = 300  # a figure that would be narrower, in pixels, gets a row of its own
+NARROW = 300  # pixels; a figure that would be narrower gets a row of its own
 STYLE = """<style>
 .jupyter-widget-tab > .lm-TabBar > .lm-TabBar-content { flex-wrap: wrap }
 .jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab {
@@ -77,7 +77,7 @@ class Page:
         self.update()
 
     def _layout(self) -> W.VBox:
-        """Everything in its place."""
+        """The whole page: controls, figures and texts in their places."""
         explorer = self.explorer
         left = []
         right = []
@@ -155,8 +155,8 @@ class Page:
     def styled(self, name: str) -> dict:
         """A figure as the page shows it.
 
-        Plotly keeps the zoom while `uirevision` is the same, so it leaves out sliders and whatever
-        is set by clicks.
+        Plotly keeps the zoom while `uirevision` is the same, so it leaves out sliders and controls
+        that clicks set.
         """
         clicked = self.explorer.clicks.values()
         fixed = {}

@@ -1,4 +1,4 @@
-"""Pictures of scores, side by side and by their rank among non-members."""
+"""Histograms and ROCs of scores side by side; histograms by rank among the non-members."""
 
 from mia_nb import attacks, plots
 from mia_nb.plots.style import BELOW, look
@@ -6,11 +6,11 @@ from mia_nb.types import Scores
 from mia_nb.widgets.figure import plain, with_layout, with_title
 
 BINS = 60  # of a histogram of half the width
-INSIDE = {"x": 0, "y": 1, "yanchor": "top"}  # a legend where histograms of scores are low
+INSIDE = {"x": 0, "y": 1, "yanchor": "top"}  # a legend at the top left, where bars are low
 
 
 def side_by_side(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
-    """Two figures of scores by name: "histogram", members over non-members, and "roc"."""
+    """Two figures of {name: Scores}: "histogram", members over non-members, and "roc"."""
     name = attacks.in_words(attack)
     roc = plots.roc_pair(scores).update_layout(height=420, title_text=f"ROC of {name}")
     return {
@@ -20,8 +20,8 @@ def side_by_side(scores: dict[str, Scores], attack: str) -> dict[str, dict]:
 
 
 def histograms(scores: dict[str, Scores], title: str) -> dict:
-    """Histograms of the members of each, by their rank among its own non-members. By rank the
-    non-members have the same histogram everywhere, so that it is drawn once.
+    """Histograms of the members of each, by their rank among its own non-members. The histogram of
+    the non-members' ranks is the same everywhere and is drawn once.
     """
     traces = []
     for number, (name, scores_of_attack) in enumerate(scores.items()):
@@ -40,8 +40,8 @@ def histograms(scores: dict[str, Scores], title: str) -> dict:
 
 
 def ranked(scores: Scores, *, bins: int = BINS) -> dict:
-    """The histogram of scores by their rank among non-members, whose ranks are shown as a normal
-    distribution: a few exposed members are seen however long the tail of the scores is.
+    """The histogram of scores by their rank among non-members, on an axis that makes the ranks
+    normal: a few exposed members are visible however long the tail of the scores is.
     """
     figure = plain(plots.histogram(scores, bins=bins, scale="rank"))
     return with_layout(figure, xaxis=figure["layout"]["xaxis"] | {"tickfont": {"size": 10}})

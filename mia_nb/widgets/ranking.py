@@ -1,4 +1,4 @@
-"""Which samples are exposed: how much higher their scores are where they are members, and a test of
+"""The exposure of samples: how much higher their scores are where they are members, and a test of
 whether that is more than chance.
 """
 
@@ -17,8 +17,8 @@ from mia_nb.types import Scores
 from mia_nb.widgets.stored import Source, some_targets
 
 PAGE = 24  # samples on a page of the list
-ALL_TESTED = 5000  # up to so many samples the test redraws masks for all of them
-# of more samples masks are redrawn for the first of the list, and for others drawn at random
+ALL_TESTED = 5000  # the largest number of samples for all of which masks are redrawn
+# above it masks are redrawn for the first samples of the list, and for others drawn at random
 FIRST_TESTED = 480
 OTHERS_TESTED = 2000
 
@@ -27,24 +27,24 @@ class Ranking(NamedTuple):
     """Audited samples by mean standardised separation of their scores."""
 
     value: np.ndarray  # (N,) standard deviations of the scores; NaN where a side is missing
-    half: np.ndarray  # (N,) half of the 95 % interval, NaN where it cannot be told
-    units: str  # what the interval is over
-    order: np.ndarray  # samples, most exposed first, NaN left out
-    # between halves of the targets: rank correlation, how many of a page both put on top
+    half: np.ndarray  # (N,) half the width of the 95 % interval, NaN where it is unknown
+    units: str  # the units of the mean, in words, such as "8 pairs of targets"
+    order: np.ndarray  # indices of samples, most exposed first, NaN left out
+    # of two halves of the targets: rank correlation, number of samples on the first page of both
     agreement: tuple[float, int]
 
 
 class Tested(NamedTuple):
-    """What redrawn masks say about the separations."""
+    """The test of the separations against redrawn masks."""
 
-    table: pd.DataFrame  # of auditing.vulnerability
+    table: pd.DataFrame  # the result of auditing.vulnerability
     null: np.ndarray  # separations under redrawn masks
-    indices: np.ndarray  # of the audited samples whose masks were redrawn
+    indices: np.ndarray  # indices of the samples whose masks were redrawn
 
 
 @lru_cache(16)
 def ranking(source: Source, attack: str) -> Ranking:
-    """Separation of every sample over all targets, and how far two halves of the targets agree."""
+    """Separation of every sample over all targets, and the agreement of two halves of targets."""
     scores = source.scores(attack)
     value, half, units = separations(scores)
     order = np.argsort(-value, kind="stable")
@@ -54,7 +54,7 @@ def ranking(source: Source, attack: str) -> Ranking:
 
 def agreement(scores: Scores) -> tuple[float, int]:
     """(rank correlation of the separations in two halves of the targets, number of samples on the
-    first page of both); NaN and 0 where there is one pair of targets.
+    first page of both); (NaN, 0) for a single pair of targets.
     """
     pairs = np.unique(scores.pair)
     if len(pairs) < 2:
@@ -81,8 +81,7 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     of the targets with the sample less mean of those without it, Student's t with one variance.
 
     Returns:
-        The mean separation (N,), half the width of its 95 % interval (N,), and in words what both
-        are over.
+        (mean separation (N,), half the width of its 95 % interval (N,), their units in words).
     """
     mean = np.nanmean(scores.value, axis=1)
     spread = np.nanstd(scores.value, axis=1)
@@ -111,8 +110,8 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
 
 @lru_cache(4)
 def tested(source: Source, attack: str, n_resamples: int) -> Tested:
-    """The test of all samples, or of the first in the list and others drawn at random; a sample
-    whose masks were not redrawn counts with p = 1.
+    """The test of all samples, or of the first in the list and others drawn at random. Samples
+    without redrawn masks count with p = 1.
     """
     signals = source.signals
     count_audited = len(source.audited)
@@ -127,7 +126,7 @@ def tested(source: Source, attack: str, n_resamples: int) -> Tested:
     null: list[np.ndarray] = []
 
     def null_scores() -> Iterator[Scores]:
-        """Redrawn scores, NaN for samples that were not redrawn."""
+        """Scores under redrawn masks, NaN for samples that are left out."""
         for redrawn in auditing.null_scores(attack, signals, n_resamples=n_resamples):
             null.append(separations(redrawn)[0].astype(np.float32))
             value = np.full((len(redrawn.value), count_audited), np.nan)

@@ -1,6 +1,4 @@
-"""Scores and ROC: one threshold, seen as a line in the histogram, a point on the curve, and
-numbers.
-"""
+"""Scores and ROC: one threshold as a line in the histogram, a point on the curve, and numbers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,12 +33,12 @@ LINED = {"legend": INSIDE, "meta": "drag the line"}
 
 
 def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float = 0.1) -> Explorer:
-    """Histogram and ROC of one attack on one pool with a movable threshold; other attacks beside it
-    to compare.
+    """Histogram and ROC of one attack on one pool with a movable threshold, and the ROC of other
+    attacks to compare.
 
     Parameters:
         sources: stored results to choose a pool from, as `widgets.sources` lists them
-        attacks: names of those to offer; () for all that the pool's references support
+        attacks: names of the attacks to offer; () for all that the pool's references support
         at: false-positive rate, 0 to 1, at which the threshold starts
 
     Returns:
@@ -76,7 +74,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         threshold: float,
         prior: str,
     ) -> View:
-        """Scores of both sides, the ROC, and what this threshold costs."""
+        """The histogram, the ROC, and the rates of this threshold."""
         source = pools[pool]
         rates = rates_of(source, attack, target)
         outcome = rates.at(threshold)
@@ -101,7 +99,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         )
 
     def dragged(x: float, values: dict) -> dict:
-        """The threshold of the grid that is next to where the line was dragged to."""
+        """The threshold of the grid that is nearest to the dragged line."""
         rates = rates_of(pools[values["pool"]], values["attack"], values["target"])
         place = rank_of(rates.scores)
         return {"threshold": min(rates.grid(), key=lambda threshold: abs(place(threshold) - x))}
@@ -139,19 +137,19 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
 
 
 class Outcome(NamedTuple):
-    """What one threshold does; rates are means over targets."""
+    """The accusations of one threshold; rates are means over targets."""
 
     threshold: float
     tpr: float
     fpr: float
-    low: float  # of the TPR
+    low: float  # ends of the TPR's interval
     high: float
     true_positives: int
     false_positives: int
 
 
 class Rates:
-    """TPR and FPR of Scores at any threshold (a score at it counts as accused), by sorting once."""
+    """TPR and FPR of Scores at any threshold, by sorting once; a score equal to it is accused."""
 
     def __init__(self, scores: Scores):
         self.scores = scores
@@ -165,7 +163,7 @@ class Rates:
         self.n0 = np.array([len(side) for side in self.outside])
 
     def at(self, threshold: float) -> Outcome:
-        """What this threshold does."""
+        """The outcome of this threshold."""
         tp = np.array([len(side) - np.searchsorted(side, threshold) for side in self.inside])
         fp = np.array([len(side) - np.searchsorted(side, threshold) for side in self.outside])
         tpr = tp / self.n1
@@ -192,8 +190,8 @@ class Rates:
         return np.mean([tie_mass(row) for row in self.scores.value])
 
     def grid(self) -> list[float]:
-        """Thresholds from accusing all to accusing none, even steps of the normal quantile of the
-        false-positive rate, and those of the rates in tables.
+        """Thresholds from accusing all to accusing none: even steps of the normal quantile of the
+        false-positive rate, and the rates in tables.
         """
         inside = np.concatenate(self.inside)
         outside = np.concatenate(self.outside)
@@ -204,7 +202,7 @@ class Rates:
         return sorted({float(t) for t in (*thresholds, top) if np.isfinite(t)})
 
     def marks(self) -> list[tuple[str, float]]:
-        """The grid for a slider, each threshold called by its false-positive rate."""
+        """The grid for a slider: (false-positive rate in words, threshold)."""
         outside = np.sort(np.concatenate(self.outside))
         thresholds = self.grid()
         fpr = 1 - np.searchsorted(outside, thresholds) / len(outside)
@@ -221,7 +219,7 @@ def rates_of(source: Source, attack: str, target: int | str) -> Rates:
 def pictures_of(
     source: Source, attack: str, target: int | str, others: tuple[str, ...]
 ) -> tuple[dict, dict]:
-    """Histogram and ROC without the threshold's marks; in the ROC other attacks, too."""
+    """Histogram and ROC without the threshold's marks; the ROC shows the other attacks too."""
     names = dict.fromkeys((attack, *others))
     drawn = {name: only(source.scores(name), target) for name in names}
     area = rates_of(source, attack, target).auc["value"]
@@ -234,7 +232,7 @@ def pictures_of(
 
 
 def sentence(attack: str, rates: Rates, outcome: Outcome, prior: str, ppv: float) -> str:
-    """What the threshold finds, and how many of those accused are members."""
+    """The TPR of the threshold, and the share of members among the accused."""
     interval = f"95 %: {100 * outcome.low:.1f}-{100 * outcome.high:.1f}"
     result = (
         f"{in_words(attack)} finds {100 * outcome.tpr:.1f} % of members at"
@@ -294,15 +292,15 @@ def saved_row(
 
 
 def rank_of(scores: Scores) -> Callable[[np.ndarray], np.ndarray]:
-    """Where a score stands on the histogram's axis, by its rank among all targets' non-members."""
+    """A function of scores: their place on the histogram's axis, by rank among all non-members."""
     return rank_among(scores.value[~scores.member])
 
 
 def with_star(roc: dict, fpr: float, tpr: float) -> dict:
-    """A star on both axes of `plots.roc_pair`: notes, which are redrawn without the curves."""
+    """`plots.roc_pair` with a star in both panels: annotations, cheaper to redraw than curves."""
     star = {"text": "★", "font": {"size": 20, "color": GREY}, "showarrow": False}
     stars = [star | {"x": fpr, "y": tpr, "xref": "x", "yref": "y"}]
-    if fpr > 0 and tpr > 0:  # on logarithmic axes a note stands at the exponent
+    if fpr > 0 and tpr > 0:  # on logarithmic axes an annotation takes the exponent
         place = {"x": math.log10(fpr), "y": math.log10(tpr), "xref": "x2", "yref": "y2"}
         stars.append(star | place)
     return with_layout(roc, annotations=[*roc["layout"].get("annotations", []), *stars])

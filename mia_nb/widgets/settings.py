@@ -1,5 +1,5 @@
-"""One explorer for whatever differs in one or two settings: a setting beside its reference, and a
-metric against the setting. `latency`, `dropout` and `noise` open it on their own axes.
+"""One explorer for outputs that differ in one or two settings: a setting beside its reference, and
+a metric against the setting. `latency`, `dropout` and `noise` are this explorer on their own axes.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ from mia_nb.widgets.figure import plain, with_layout, with_line
 from mia_nb.widgets.pictures import INSIDE
 from mia_nb.widgets.stored import Source, list_of_sources
 
-# with the first rows of the table they fit a screen of 768 pixels
+# figures and the first rows of the table fit a screen of 768 pixels
 HEIGHTS = {"curve": 260, "roc": 260, "histogram": 165}
 LOGARITHMIC = ("t", "queries", "outputs", "energy")
-ENERGY = "energy"  # no setting but a measured quantity that may stand on the horizontal axis
+ENERGY = "energy"  # a measured quantity, no setting, for the horizontal axis
 METRICS = [
     ("AUC", ("auc", None)),
     ("TPR at 0.1 % FPR", ("tpr", 0.001)),
@@ -42,8 +42,8 @@ METRICS = [
 
 
 def latency(sources: Sequence[Source]) -> Explorer:
-    """What an attacker learns from one output after t time steps, and what the output costs, beside
-    the ordinary network that the spiking one was made from.
+    """Attack success on one output after t time steps, and the energy of that output, beside the
+    ordinary network that the spiking one was made from.
 
     Parameters:
         sources: stored results to look for networks in, as `widgets.sources` lists them
@@ -152,7 +152,7 @@ def middle(family: Family) -> tuple:
 
 
 def most_queries(family: Family) -> tuple:
-    """The first value of the first setting, with as many queries as there are."""
+    """The first value of the first setting, with the largest number of queries."""
     first, _ = next(iter(family.outputs))
     return first, END
 
@@ -173,13 +173,13 @@ def settings_explorer(
 
     Parameters:
         title: the explorer's name
-        question: what it answers, in a sentence
-        families: by name
-        settings: {setting: what it is called}, in the order of a family's keys; each has a slider
+        question: the question that it answers
+        families: {name: family}
+        settings: {setting: its label}, in the order of a family's keys; each has a slider
         if_none: the message where there is no family
-        start: gives the settings that are shown first of a family
-        against: settings that may stand on the horizontal axis, the default first, and "energy",
-            which is offered where it is known of all outputs
+        start: function of a family that gives the settings to show first
+        against: settings for the horizontal axis, the default first, and perhaps "energy", which is
+            offered where it is known for all outputs
         without_reference: a remark beside outputs that have no reference
     """
     if not families:
@@ -268,19 +268,19 @@ def settings_explorer(
 
 
 def offered_settings(families: dict[str, Family], settings: tuple[str, ...], number: int) -> dict:
-    """What the slider of setting `number` follows: the pool, and the settings before it."""
+    """The rules by which the slider of setting `number` follows the pool and earlier settings."""
     setting = settings[number]
 
     def options(pool: str, **values: object) -> list:
-        """The values that outputs of this pool take at the settings chosen before."""
+        """The values of this setting among the pool's outputs with the chosen earlier settings."""
         before = tuple(values[name] for name in settings[:number])
         places = [place for place in families[pool].outputs if place[:number] == before]
         offered = dict.fromkeys(place[number] for place in places)
         return [(setting_text(value), value) for value in offered]
 
     def nearest(**values: object) -> object:
-        """The value chosen before; where it is not offered the largest offered value below it, or
-        else the first.
+        """The chosen value if it is offered, else the largest offered value below it, else the
+        first.
         """
         offered = [value for _, value in options(**values)]
         wanted = values[setting]
@@ -301,7 +301,7 @@ def offered_settings(families: dict[str, Family], settings: tuple[str, ...], num
 def offered_axes(
     family: Family, settings: dict[str, str], against: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """What may stand on the horizontal axis of this family, in words and by key."""
+    """(label, key) of what may stand on the horizontal axis of this family."""
     offered = []
     for name in against:
         if name != ENERGY or family.has_energies:
@@ -317,8 +317,8 @@ def curve(
     show: tuple[str, float | None],
     attack: str,
 ) -> dict:
-    """A metric against a setting, a line for each value of the other setting; the reference's level
-    is dashed. Against energy, where the reference has its place too, points say their last setting.
+    """A metric against a setting, a line for each value of the other setting; the reference is a
+    dashed level. Against energy the reference is a point, and points show their last setting.
     """
     rows = rows_of(table, *show)
     rows = rows.assign(line=line_names(rows, settings, along))
@@ -352,21 +352,21 @@ def curve(
 
 
 def line_names(rows: pd.DataFrame, settings: dict[str, str], along: str) -> list[str]:
-    """The line of each row, called by the value of its first setting that is not the axis."""
+    """The name of each row's line: the value of the first setting that is not the axis."""
     others = [name for name in settings if name != along]
     if not others:
         return [""] * len(rows)
     names = []
     for value in rows[others[0]]:
-        # words say themselves what they are, numbers of what
+        # a number needs the name of its setting, a word does not
         is_word = isinstance(value, str)
         names.append(value if is_word else f"{settings[others[0]]} = {setting_text(value)}")
     return names
 
 
 def number_points(figure: go.Figure, rows: pd.DataFrame, along: str) -> None:
-    """Let a click on a point tell which row it is of, and a hover the setting. References, which
-    have no row, tell nothing.
+    """Make a click on a point give the number of its row, and a hover its setting. References have
+    no row, and clicks on them give nothing.
     """
     points = zip(rows["line"], rows[along], strict=True)
     numbers_of_points = {point: number for number, point in enumerate(points)}
@@ -390,8 +390,8 @@ def label_points(figure: go.Figure, rows: pd.DataFrame, setting: str) -> None:
 
 
 def on_one_line(table: pd.DataFrame, place: dict, along: str) -> pd.DataFrame:
-    """The rows that share all settings but this one with this place, and those of references;
-    against what is measured, all rows.
+    """The rows that share all settings but `along` with this place, and the references' rows; all
+    rows if `along` is no setting.
     """
     if along not in place:
         return table

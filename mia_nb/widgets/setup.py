@@ -1,4 +1,4 @@
-"""What notebooks show while they run. Kept free of torch."""
+"""The first call of every notebook: its parameters, and how figures are shown. Free of torch."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from mia_nb import escape, parameters
 from mia_nb.checks import shown
 
 MODES = ("auto", "batch", "live")
-# what stands in a figure's place where it cannot be drawn
+# the text in a figure's place where it cannot be drawn
 FIGURE_WORDS = "<p>[Figure: {}. JupyterLab and Voila draw it, and so does the report of a run.]</p>"
 
 
 class WithWords(PlotlyRenderer):
-    """Figures as JupyterLab draws them, and beside each a line for programs that cannot: what it
-    shows, and where it can be seen. Without it nbconvert leaves a figure out in silence.
+    """Figures as JupyterLab draws them, each with a line for programs that cannot draw it: its
+    title, and where to see it. Without that line nbconvert leaves a figure out in silence.
     """
 
     def to_mimebundle(self, fig_dict: dict) -> dict:
@@ -30,14 +30,14 @@ class WithWords(PlotlyRenderer):
 
 
 def setup(namespace: dict) -> None:
-    """First call of every notebook: checks its parameters and picks how things are shown.
+    """The first call of every notebook: check its parameters and choose how it shows results.
 
     Parameters:
         namespace: `globals()` of the notebook; its annotated names (`attacks: list = []`) are
             checked, and replaced where they change
 
     Raises:
-        ValueError: that names what does not fit, and what is nobody's.
+        ValueError: that names a value that does not fit, or an unknown name.
 
     Every annotated name must hold a value of its type; text where something else was wanted is read
     as YAML, so that `papermill -p force false` means False. The mappings `recipe`, `source`,

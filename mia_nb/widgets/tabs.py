@@ -26,15 +26,14 @@ class Tabs:
     """Explorers under tabs, {title: function without arguments that makes one}; in batch mode one
     after the other.
 
-    Live, an explorer is made when its tab is first opened: a page of two dozen pictures would be
-    slow to appear and to follow. The pool that is chosen in one is chosen in all. `note` is a line
-    that stands above the tabs.
+    Live, an explorer is made when its tab is first opened, as a page of two dozen pictures would be
+    slow. A pool that is chosen in one explorer is chosen in all. `note` is a line above the tabs.
     """
 
     def __init__(self, makers: dict[str, Callable[[], Explorer]], note: str = ""):
         self.makers = makers
         self.made: dict[str, Explorer] = {}
-        self._pool: tuple[str, set[str]] = ("", set())  # chosen by hand: its name, keys of pools
+        self._pool: tuple[str, set[str]] = ("", set())  # the user's choice: name, keys of pools
         self._following = False
         self.note = note
 
@@ -91,12 +90,12 @@ class Tabs:
         return tab
 
     def _chosen(self, explorer: Explorer, change: dict) -> None:
-        """A hand chose a pool: the other tabs turn to it when they are opened."""
+        """Remember a pool that the user chose; the other tabs turn to it when they are opened."""
         if not self._following:
             self._pool = change["new"], pools_of(explorer.pools[change["new"]])
 
     def _follow(self, explorer: Explorer) -> None:
-        """Turn to the pool chosen elsewhere, if this explorer has something of it."""
+        """Turn an explorer to the pool chosen in another tab, if it offers that pool."""
         chosen, keys = self._pool
         near = [name for name, entry in explorer.pools.items() if pools_of(entry) & keys]
         if not near:
@@ -122,17 +121,16 @@ def explore(sources: str | Path | Sequence[Source] = "results") -> Tabs:
     """Every explorer on the same sources, each under a tab and built when it is first opened.
 
     Parameters:
-        sources: a folder of results, of which all that `widgets.sources` finds is offered; or a
-            list of sources, as `widgets.sources` gives it, or one of them
+        sources: a folder of results, in which `widgets.sources` finds the sources; or a source, or
+            a list of them
 
     Returns:
-        tabs; `explore("results")["Dropout"]` is the explorer of that title. In batch mode all are
-        shown one after the other. Of a folder that is not there or holds nothing yet the signals
-        that come with the package are shown, under a line that says so; of an empty list that line
-        alone.
+        The tabs; `explore("results")["Dropout"]` is the explorer of that title. In batch mode all
+        are shown one after the other. If the folder is missing or empty, the signals that come with
+        the package are shown under a line that says so; for an empty list only a line is shown.
 
     Raises:
-        ValueError: for anything else, and for a file.
+        ValueError: for a file, and for anything else that is neither folder nor sources.
 
     Example:
         >>> explore("results")["Scores and ROC"].name

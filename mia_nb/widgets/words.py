@@ -1,4 +1,4 @@
-"""What explorers say in the same words everywhere: networks, queries, numbers and remarks."""
+"""The words of explorers for networks, queries, numbers and remarks."""
 
 from collections.abc import Iterable
 
@@ -30,7 +30,7 @@ NAMES = {
 
 
 def label(info: dict, recipe: dict) -> str:
-    """Who was queried and how, in words: "digits, ResNet14 (d5ec), dropout 0.02, 3 queries"."""
+    """Networks and queries in words: "digits, ResNet14 (d5ec), dropout 0.02, 3 queries"."""
     return ", ".join([trained(info, recipe), *queried(info)])
 
 
@@ -38,9 +38,9 @@ def trained(info: dict, recipe: dict, *, made: str = "") -> str:
     """The networks in words: "digits, TinyCNN as spiking network, T = 1, hybrid (d5ec)".
 
     Parameters:
-        info: who was queried
-        recipe: how they were trained
-        made: how spiking networks were made, if not as the recipe says
+        info: the record of the query
+        recipe: the recipe of the training
+        made: the way spiking networks were made; the recipe's where empty
     """
     network = " ".join(NAMES.get(word, word) for word in info.get("family", "?").split())
     if "base" in info and info.get("timesteps"):
@@ -55,14 +55,14 @@ def trained(info: dict, recipe: dict, *, made: str = "") -> str:
 
 
 def way(recipe: dict) -> str:
-    """How spiking networks were made."""
+    """The way spiking networks were made, in a word."""
     if not recipe.get("parent"):
         return "direct"
     return "hybrid" if recipe.get("epochs") else "converted"
 
 
 def queried(info: dict) -> list[str]:
-    """How networks were queried, in words; [] for one plain query at the end of training."""
+    """The query of networks, in words; [] for one plain query at the end of training."""
     words = []
     if info.get("epoch"):
         words.append(f"epoch {info['epoch']}")
@@ -85,7 +85,7 @@ def queried(info: dict) -> list[str]:
 
 
 def with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
-    """A value and its interval: "0.617 [0.547, 0.685]"; n/m for what is not known."""
+    """A value and its interval: "0.617 [0.547, 0.685]"; n/m for an unknown value or interval."""
     if np.isnan(value):
         return NOT_MEASURABLE
     interval = NOT_MEASURABLE
@@ -100,5 +100,5 @@ def number_text(number: float, form: str = ".3g") -> str:
 
 
 def remarks(texts: Iterable[str]) -> str:
-    """A view's note: each of the texts once, without empty ones."""
+    """The note of a view: the texts, each once and without empty ones, joined by semicolons."""
     return "; ".join(dict.fromkeys(filter(None, texts)))
