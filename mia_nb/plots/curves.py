@@ -144,8 +144,8 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
     """`roc_pair` of signals that come with the package: nothing is trained.
 
     Parameters:
-        pools: CIFAR-10 pools of `examples`, such as "resnet14". All are cut to the number of models
-            of the smallest.
+        pools: CIFAR-10 pools of `examples`, such as "resnet14"; of each as many models as the
+            smallest has.
         names: attacks; several attacks only for one pool.
     """
     signals = {pool: load_example(f"cifar10/{pool}") for pool in pools}

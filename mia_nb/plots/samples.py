@@ -1,8 +1,8 @@
-"""What is known about one sample? Its picture, its margins in the two worlds, its losses; sheets of
-samples and how they are ranked.
+"""Figures of single samples: their picture, their margins in the two worlds, their losses; sheets
+of samples and their ranking.
 
-Figures are plain dicts of plotly's JSON (`go.Figure(figure)` shows one): explorers redraw them
-while a hand moves, and building a go.Figure takes longer than everything else.
+Figures are plain dicts of plotly's JSON (`go.Figure(figure)` shows one), as explorers redraw them
+while a slider moves, and building a go.Figure takes longer than everything else.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from mia_nb.plots.style import (
 )
 from mia_nb.plots.views import POINTS, thinned
 
-LARGE = 256  # pixels of a single picture: enlarged before it is sent, so that no browser smooths it
-SMALL = 64
-BINS = 80  # of a ranking
-EDGE = 2  # pixels around an image
-UNIT = 100
+LARGE = 256  # pixels of a single picture, enlarged before it is sent, as browsers would smooth it
+SMALL = 64  # pixels of a picture in a sheet
+BINS = 80  # bins of a ranking
+EDGE = 2  # width of a frame around an image, in pixels
+UNIT = 100  # height of the figure whose layout is kept, in pixels
 CAPTION = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}  # below an image
 HIDDEN = {"visible": False, "fixedrange": True}
-IN_ORDER = BELOW | {"traceorder": "normal"}  # of a legend, filled curves too
-NARROW, WIDE = 46, 96  # characters of a title's line
+IN_ORDER = BELOW | {"traceorder": "normal"}  # a legend in order, also with filled curves
+NARROW, WIDE = 46, 96  # characters in a line of a title
 
 
 class Curve(NamedTuple):
@@ -71,16 +71,16 @@ def score_points(
     numbers: np.ndarray | None = None,
     points: int = POINTS,
 ) -> dict:
-    """Every sample's score under one attack against another, for one target; customdata: its
-    number.
+    """Every sample's score under one attack against another, for one target. The customdata of a
+    point is the sample's number.
 
     Parameters:
         x: (N,) scores
         y: (N,) scores under another attack
-        member: (N,) bool; None draws all alike: what the attacker sees
-        names: of the two attacks
-        numbers: (N,) what the samples are called, their places if None
-        points: at most so many are drawn, evenly spaced in data order
+        member: (N,) bool; None draws all alike, as an attacker sees them
+        names: names of the two attacks
+        numbers: (N,) numbers of the samples, None their indices
+        points: largest number of drawn points, evenly spaced in data order
     """
     x = np.asarray(x)
     y = np.asarray(y)
@@ -124,8 +124,8 @@ def score_points(
 
 
 def picture(x: np.ndarray, sentence: str) -> dict:
-    """One image (C, H, W) uint8, large, every pixel a square; of more than three channels the
-    first three.
+    """One large image (C, H, W) uint8, every pixel a square; of more than three channels the first
+    three.
     """
     pixels = enlarged(rgb(x), max(1, LARGE // max(np.shape(x)[1:])))
     return _figure(
@@ -148,16 +148,16 @@ def two_worlds(
     span: tuple[float, float] | None = None,
     height: int = 420,
 ) -> dict:
-    """Margins of one sample by the models with it (row IN) and without it (row OUT), and fitted
-    densities, which share one scale.
+    """Margins of one sample by models with it (row IN) and without it (row OUT), and fitted
+    densities on one scale.
 
     Parameters:
         margin: (M,) nats
-        member: (M,) bool, which models were trained on it
+        member: (M,) bool, whether each model was trained on it
         sentence: the title
-        numbers: of the models, for the hover
-        target: margin of the model in question, a line in the colour of its membership
-        trained: that membership, grey where it is None
+        numbers: numbers of the models, for the hover
+        target: margin of the target, drawn as a line
+        trained: whether the target was trained on it, which colours the line; None hides that
         curves: densities
         span: ends of the axis
         height: pixels
@@ -167,7 +167,6 @@ def two_worlds(
     numbers = np.arange(len(margin)) if numbers is None else np.asarray(numbers)
     top = max((float(np.nanmax([c.inside, c.outside])) for c in curves), default=1.0)
     data = []
-    # from below
     for row, (world, group) in enumerate((("OUT", NON_MEMBERS), ("IN", MEMBERS))):
         in_world = member == (world == "IN")
         for curve in curves:
@@ -175,7 +174,7 @@ def two_worlds(
             if np.isfinite(density).any():
                 data.append(_density(curve, row + 0.8 * density / top, group.colour))
         data.append(_world(world, group, row, margin[in_world], numbers[in_world]))
-    # what the dashes say, once for both colours
+    # legend entries of the dashes, one for both colours
     for curve in curves:
         data.append(_line([np.nan], [np.nan], GREY, dash=curve.dash, name=curve.name))
     if target is not None:
@@ -221,7 +220,7 @@ def _world(name: str, group: Group, row: int, margin: np.ndarray, numbers: np.nd
 
 
 def _target(margin: float, trained: bool | None) -> dict:
-    """The line of the target; grey, and without its membership, where that is hidden."""
+    """The line of the target, grey where its membership is hidden."""
     side = MEMBERS if trained is None or trained else NON_MEMBERS
     name = "target"
     if trained is not None:
@@ -250,7 +249,7 @@ def sample_traces(
         lines: (R, E) nats
         everyone: (3, E) lower quartile, median, upper quartile of the losses of all members
         sentence: the title
-        own: (E,) the target's own line
+        own: (E,) losses of the target
     """
     lines = np.asarray(lines, float)
     low, middle, high = np.asarray(everyone, float)
@@ -287,7 +286,7 @@ def sample_traces(
 
 
 def _with_gaps(lines: np.ndarray) -> np.ndarray:
-    """Many lines (R, E) as one, with a gap after each."""
+    """Many lines (R, E) as a single line, with a gap after each."""
     return np.pad(lines, ((0, 0), (0, 1)), constant_values=np.nan).ravel()
 
 
@@ -299,15 +298,16 @@ def images(
     columns: int = 10,
     frames: int = 1,
 ) -> go.Figure:
-    """A sheet of images, each in a frame of its membership's colour over a caption with its mark.
+    """A sheet of images, each in a frame of its membership's colour, over a caption that begins
+    with the mark of its membership.
 
     Parameters:
         x: (n, C, H, W) uint8
-        captions: n of them
+        captions: n captions
         member: (n,) bool
         columns: images in a row
-        frames: of events in the channels (`Images.frames`), which are shown summed over time: ON
-            yellow, OFF blue
+        frames: number of frames of events in the channels (`Images.frames`), which are shown summed
+            over time: ON yellow, OFF blue
     """
     x = as_pictures(x, frames)
     member = np.asarray(member, bool)
@@ -318,7 +318,7 @@ def images(
 
 
 def short(name: str) -> str:
-    """A class's name as a caption of a small image: cut where neighbours would overlap."""
+    """The name of a class as a caption, cut where captions of neighbours would overlap."""
     return name if len(name) <= 7 else f"{name[:6]}…"
 
 
@@ -337,12 +337,12 @@ def sheet(
 
     Parameters:
         x: (n, C, H, W) uint8
-        captions: n of them
-        numbers: (n,) of the samples
+        captions: n captions
+        numbers: (n,) numbers of the samples
         sentence: the title
-        chosen: the number that is framed
+        chosen: number of the sample to frame
         columns: images in a row
-        edges: n colours, of a frame painted around each image
+        edges: n colours of frames painted around the images
     """
     x = np.asarray(x)
     numbers = np.asarray(numbers, int)
@@ -404,14 +404,14 @@ def ranking(
     null: np.ndarray | None = None,
     name: str = "separation",
 ) -> dict:
-    """How a ranking statistic spreads over samples, beside its values under redrawn masks, each as
-    shares of its own.
+    """The distribution of a ranking statistic over samples, beside its distribution under redrawn
+    masks, each in shares.
 
     Parameters:
-        value: (N,)
+        value: (N,) values of the statistic
         sentence: the title
         null: (R,) values under redrawn masks
-        name: of the statistic
+        name: name of the statistic
     """
     value = np.asarray(value, float)
     null = np.asarray([] if null is None else null, float)
@@ -473,7 +473,7 @@ def _packed(values: np.ndarray, dtype: type = np.float32) -> dict:
 
 
 def _plane(height: int, width: int) -> dict:
-    """Axes of a picture: unseen, as large as it is, its first row on top."""
+    """Invisible axes of a picture, of its size, with its first row on top."""
     x = HIDDEN | {"range": [-0.5, width - 0.5], "scaleanchor": "y", "constrain": "domain"}
     y = HIDDEN | {"range": [height - 0.5, -0.5], "constrain": "domain", "constraintoward": "top"}
     return {"xaxis": x, "yaxis": y, "margin": {"l": 8, "r": 8, "b": 8}, "dragmode": False}
@@ -489,21 +489,21 @@ def _figure(
     margin: dict | None = None,
     **layout: Any,
 ) -> dict:
-    """`style.finish` on plain JSON, the title from the left edge: two of these stand side by
+    """`style.finish` on plain JSON, with the title at the left edge, as two figures stand side by
     side.
     """
     lines = textwrap.wrap(sentence, wrap) or [""]
     base = _layout(len(lines))
     title = base["title"] | {"text": "<br>".join(lines), "subtitle": {"text": note}}
     edges = base["template"]["layout"]["margin"] | base.get("margin", {}) | (margin or {})
-    more = base["height"] - UNIT  # for further lines of the title
+    more = base["height"] - UNIT  # height of further lines of the title
     parts = {"title": title, "margin": edges, "height": height + more}
     return {"data": data, "layout": base | parts | layout}
 
 
 @cache
 def _layout(lines: int) -> dict:
-    """The layout of a figure of UNIT pixels under a title of so many lines."""
+    """The layout of a figure of UNIT pixels under a title with this number of lines."""
     figure = finish(go.Figure(), " ".join(["x" * 96] * lines), "note", height=UNIT)
     layout = json.loads(figure.to_json())["layout"]
     layout["template"]["layout"]["title"] |= {"xref": "container", "x": 0.01}

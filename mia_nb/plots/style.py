@@ -18,14 +18,14 @@ NON_MEMBER = "#0072B2"
 GREY = "#767676"  # text in it has a contrast of 4.5 on white, and on black
 # green, magenta, orange, blue, red, purple, olive, teal: each with the contrast of that grey
 LINES = ("#008A01", "#D8219B", "#BA5D00", "#007EB2", "#E1273D", "#7A62D4", "#847500", "#008478")
-# five dashes, so that forty series differ in colour or dash; the last is shorter than plotly's long
-# dashes, of which a legend has room for one
+# five dashes, so that forty series differ in colour or dash; the last is shorter than plotly's
+# "longdash", whose pattern is too long for a legend
 DASHES = ("solid", "dash", "dot", "dashdot", "12px,3px")
 MARKERS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
 SMALL = {"size": 11, "color": GREY}
 THIN = {"color": GREY, "width": 1}
 DOTTED = THIN | {"dash": "dot"}
-# the first looks differ in colour: they go to attacks that often share a figure
+# attacks that often share a figure, which get the first looks, as these differ in colour
 FIRST_ATTACKS = (
     "rmia",
     "nig",
@@ -40,7 +40,7 @@ FIRST_ATTACKS = (
     "lira_smooth",
     "lira_per_sample",
 )
-# a legend below leaves the whole width to the picture, and makes room for all of its own rows
+# a legend below the picture, which leaves it the whole width and makes room for all its own rows
 BELOW = {"orientation": "h", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"}
 
 AXIS = {
@@ -79,7 +79,7 @@ TEMPLATE = go.layout.Template(
 
 
 class Look(NamedTuple):
-    """How one of several series is drawn; colour is never its only cue."""
+    """The style of one of several series; colour is never its only cue."""
 
     colour: str
     dash: str
@@ -87,13 +87,13 @@ class Look(NamedTuple):
 
 
 class Group(NamedTuple):
-    """How members or non-members are drawn in every figure."""
+    """The style of members or of non-members in every figure."""
 
     name: str
     colour: str
     dash: str
     symbol: str
-    pattern: str  # of a filled area
+    pattern: str  # hatching of a filled area
 
 
 MEMBERS = Group("members", MEMBER, "solid", "circle", "/")
@@ -106,8 +106,8 @@ def look(i: int) -> Look:
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """The look of each of several series: an attack looks the same in every figure, whatever stands
-    beside it; other series get the first looks that are left.
+    """The look of each of several series. An attack looks the same in every figure; other series
+    get the first free looks.
 
     Parameters:
         names: of the series; an attack's key, or its name in words
@@ -129,10 +129,10 @@ def finish(
     """The figure with the template, the sentence as title and the note, smaller, as subtitle.
 
     Parameters:
-        sentence: what the figure shows; long ones are wrapped
+        sentence: the result of the figure; a long one is wrapped
         note: sample sizes, intervals and the like
         headroom: pixels between note and picture, for headings of panels
-        layout: of the figure. Its height is for a title of one line: each further line is added
+        layout: the figure's layout. Its height is for a title of one line; further lines are added
     """
     lines = textwrap.wrap(sentence, 96)
     title = {"text": "<br>".join(lines), "subtitle": {"text": note}}

@@ -1,4 +1,4 @@
-"""What a table must hold before it is drawn, and the words for its metrics."""
+"""Checks of tables before they are drawn, and the words for their metrics."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def need(
     """Refuse a table that cannot be drawn, in one line.
 
     Parameters:
-        columns: that must be there
-        who: named in the message, the plot or the table
+        columns: columns that the table must have
+        who: name of the plot or the table for the message
         finite: columns whose values must be finite numbers
-        once: columns whose values together may come once
+        once: columns whose values together identify a row
 
     Raises:
-        ValueError: for a missing column, no row, a value that is not finite and a repeated row.
+        ValueError: for a missing column, no row, a value that is not finite, or a repeated row.
     """
     lacks = ", ".join(name for name in columns if name not in table.columns)
     if lacks:
@@ -57,7 +57,7 @@ def need(
 
 
 def metric_name(metric: str, fpr: float = np.nan) -> str:
-    """A metric of the tables as people read it: "auc", "tpr@0.01", or "tpr" with its rate."""
+    """The name in words of a metric of the tables: "auc", "tpr@0.01", or "tpr" with its rate."""
     if metric == "tpr" and np.isfinite(fpr):
         metric = f"tpr@{fpr:g}"
     if metric.startswith("tpr@"):
@@ -66,13 +66,13 @@ def metric_name(metric: str, fpr: float = np.nan) -> str:
 
 
 def text(value: str | float) -> str:
-    """A setting as people read it: words as they are, numbers short."""
+    """A setting as text: words as they are, numbers in short form."""
     if isinstance(value, str):
         return value
     return "∞" if value == np.inf else f"{value:g}"
 
 
 def covered(table: pd.DataFrame) -> str:
-    """What the ends of a frontier's means cover, in words."""
+    """The sources of variation in the intervals of a frontier's means, in words."""
     pairs = f"over {span(table['pairs'])} pairs"
     return f"{pairs} and samples" if table["over_samples"].all() else pairs

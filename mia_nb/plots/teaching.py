@@ -29,9 +29,9 @@ from mia_nb.plots.style import (
     translucent,
 )
 
-MOST_VALUES = 80  # of a tied score
+MOST_VALUES = 80  # number of values of a tied score that are shown
 RATE = {"tickformat": "~%", "range": [-0.02, 1.02]}
-HATCHES = ((LINES[1], "/"), (LINES[0], "\\"))  # of the groups of found members, by turns
+HATCHES = ((LINES[1], "/"), (LINES[0], "\\"))  # alternate over the groups of found members
 YOU = "you"
 OWN_STAR = {
     "size": 22,
@@ -53,7 +53,7 @@ def guesser(
 
     Parameters:
         curves: {attack: (score (N,), member (N,))}
-        points: {name: (true positives, false positives)} among these members and non-members
+        points: {name: (true positives, false positives)} among n1 members and n0 non-members
         n1: number of members
         n0: number of non-members
     """
@@ -78,7 +78,7 @@ def guesser(
             marker = OWN_STAR
         else:
             marker = {
-                # of equal points the earlier one stays visible around the later, smaller one
+                # later points are smaller, so that an equal earlier one stays visible around them
                 "size": 15 - 4 * min(i, 2),
                 "color": style_of[name].colour if name in curves else GREY,
                 "line": {"width": 1, "color": "white"},
@@ -131,8 +131,8 @@ def budget_race(table: pd.DataFrame, *, metric: str, chance: float) -> go.Figure
     """Attacks against the number of reference models.
 
     Parameters:
-        table: columns attack, references, value, low, high; NaN values (an attack that cannot run
-            with so few) leave a gap, bands are the table's interval
+        table: columns attack, references, value, low, high; bands reach from low to high; NaN
+            values (an attack that cannot run with so few references) leave a gap
         metric: name of the value
         chance: value of random guessing, drawn as a dotted line
     """
@@ -175,12 +175,12 @@ def budget_race(table: pd.DataFrame, *, metric: str, chance: float) -> go.Figure
 
 
 def null_band(real: float, drawn: np.ndarray, *, name: str, design: str) -> go.Figure:
-    """AUCs under redrawn membership, their central 95 %, and the real one.
+    """AUCs under redrawn membership, their central 95 %, and the real AUC.
 
     Parameters:
         real: AUC with the real members
         drawn: (n_resamples,) AUCs with redrawn members
-        name: of the attack
+        name: name of the attack
         design: how membership was redrawn, in words
     """
     drawn = np.asarray(drawn, float)
@@ -225,7 +225,7 @@ def null_band(real: float, drawn: np.ndarray, *, name: str, design: str) -> go.F
 
 
 def _hatched(colour: str, shape: str, **style: Any) -> dict:
-    """A bar's marker whose pattern tells it apart without its colour."""
+    """A marker of bars with a pattern, so that colour is not the only cue."""
     return {
         "color": colour,
         "pattern": {"shape": shape, "fgcolor": "white", "fgopacity": 0.6, "fillmode": "overlay"},
@@ -234,13 +234,13 @@ def _hatched(colour: str, shape: str, **style: Any) -> dict:
 
 
 def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
-    """Shares of members and of non-members at each value of a tied score; of many values at the
-    highest 80.
+    """Shares of members and of non-members at each value of a tied score, or at its 80 highest
+    values.
 
     Parameters:
-        score: (N,)
+        score: (N,) tied scores
         member: (N,) bool
-        name: of the attack
+        name: name of the attack
     """
     score = np.asarray(score, float)
     member = np.asarray(member, bool)
@@ -270,14 +270,14 @@ def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
 
 
 def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
-    """In how many repetitions of a training an attack finds the same member.
+    """The number of repetitions of a training in which an attack finds the same member.
 
-    Bars are shares of the trials that 0, 1, ..., S repetitions find; grey marks are the shares if
-    the lists of found members, of the same sizes, were independent.
+    Bars are shares of the trials that 0, 1, ..., S repetitions find. Grey marks are the shares for
+    independent lists of found members of the same sizes.
 
     Parameters:
         hits: {group: (S, trials) bool}; a trial is a member of a target
-        name: of the attack and its threshold
+        name: name of the attack and its threshold
     """
     figure = go.Figure()
     most = max((len(flags) for flags in hits.values()), default=0)

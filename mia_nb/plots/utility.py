@@ -1,4 +1,4 @@
-"""What does lower risk cost? Risk beside test accuracy and overfitting, time and memory."""
+"""The cost of lower risk: risk beside test accuracy and overfitting; time and memory."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from mia_nb.plots.style import (
 )
 from mia_nb.plots.tables import covered, metric_name, need
 
-# of the first epoch's label and of the next ones, by turns of families: beside bars, not on them
+# places of labels beside their bars: (first epoch, later epochs), alternating over families
 CORNERS = (("bottom left", "top left"), ("bottom right", "bottom right"))
-MOST_NAMED = 3  # families in a title; of more the most and the least exposed alone
-SIMILAR = 0.01  # of test accuracy: what counts as the same utility
+MOST_NAMED = 3  # families in a title; of more, only the most and the least exposed are named
+SIMILAR = 0.01  # difference of test accuracy that counts as the same utility
 
 
 def frontier_lines(table: pd.DataFrame) -> go.Figure:
     """AUC against test accuracy along training, a line per family, markers labelled with the epoch.
 
-    Bars both ways are the table's 95 % ends, the last checkpoint is drawn large. Families can be
-    compared where their lines stand over the same accuracy, and nowhere else.
+    Bars in both directions are the table's 95 % intervals; the last checkpoint is large. Families
+    can be compared only where their lines stand over the same accuracy.
 
     Parameters:
-        table: a `metrics.frontier`, or its `metrics.frontier_table.frontier_means`; drawn is the
-            mean under the strongest attack of each checkpoint
+        table: a `metrics.frontier`, or its `metrics.frontier_table.frontier_means`; the mean under
+            the strongest attack of each checkpoint is drawn
 
     Raises:
         ValueError: for missing columns and tables without rows.
@@ -108,7 +108,7 @@ def _add_family(figure: go.Figure, name: str, rows: pd.DataFrame, i: int) -> Non
 
 
 def _where_families_end(ends_at: dict[str, pd.Series]) -> str:
-    """AUC and accuracy of the last checkpoints; of many families the most and least exposed."""
+    """AUC and accuracy of each family's last checkpoint, or of the most and least exposed only."""
     shown = list(ends_at)
     if len(ends_at) > MOST_NAMED:
         by_risk = sorted(ends_at, key=lambda family: -ends_at[family]["auc"])
@@ -125,23 +125,24 @@ def _where_families_end(ends_at: dict[str, pd.Series]) -> str:
 
 
 def defenses(table: pd.DataFrame, *, undefended: str | None = None) -> go.Figure:
-    """What defenses leave to find and what they cost: AUC against test accuracy, and against the
+    """The remaining risk of defenses and their cost: AUC against test accuracy, and against the
     generalisation gap.
 
-    Dotted lines lead from the undefended network to the others. Shaded: at most a point less
-    accurate than it, where risks can be compared; a defense to the left of that buys its lower risk
-    with accuracy. Right: the line of overfitting alone, AUC 1/2 + gap/2.
+    Dotted lines lead from the undefended network to the others. The shaded region is at most a
+    point less accurate than the undefended network, so risks in it can be compared; a defense to
+    its left buys its lower risk with accuracy. Right: the line of overfitting alone, AUC 1/2 +
+    gap/2.
 
     Parameters:
-        table: long, with columns name, attack, metric, fpr, value, low, high, measurable and maybe
-            defense and output: rows of test_acc, gap and auc for each name, as those of the attack
-            "max" in `metrics.summary`
+        table: a long table with columns name, attack, metric, fpr, value, low, high, measurable and
+            perhaps defense and output. Each name has rows of test_acc, gap and auc, such as those
+            of the attack "max" in `metrics.summary`
         undefended: name of the network without a defense, by default the first row whose defense
             and output are empty
 
     Raises:
         ValueError: for missing columns or values, a name that comes twice, and an undefended
-            network that is not there.
+            network that is not in the table.
 
     Source: Figure 3 of Hong, Wu, Gruber and Lee (arXiv 2501.06686).
     """
@@ -193,7 +194,7 @@ def _networks(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _undefended(risks: pd.DataFrame, name: str | None) -> str | None:
-    """The network of this name, by default the first that says it has no defense."""
+    """The network of this name, by default the first one without a defense."""
     if name is not None and name not in risks.index:
         raise ValueError(
             f"undefended={name!r} is not in the table: wanted one of {listed(risks.index)}"
@@ -215,7 +216,7 @@ def _add_defense(
 ) -> None:
     """One network in one panel, with a dotted line from the undefended one.
 
-    across: what stands on the x axis, by network, as the risks
+    across: values on the x axis, a row per network like the risks
     """
     colour = look(i).colour
     place = place | {"legendgroup": name}
@@ -252,11 +253,11 @@ def _add_defense(
 
 
 def _traded(risks: pd.DataFrame, accuracy: pd.Series, base: str | None) -> str:
-    """The lowest risk there is and its price, and the lowest at equal accuracy."""
+    """The lowest risk and its price, and the lowest risk at equal accuracy."""
     risk = risks["value"]
     others = risk
     if "output" in risks and (risks["output"] == "").any():
-        others = risk[risks["output"] == ""]  # masked outputs measure the attacks tried
+        others = risk[risks["output"] == ""]  # risk behind masks: these attacks only
     least = others.idxmin()
     if base is None:
         at = f"test accuracy {accuracy[least]:.1%}"
@@ -277,7 +278,7 @@ def _traded(risks: pd.DataFrame, accuracy: pd.Series, base: str | None) -> str:
 
 
 def _masked(risks: pd.DataFrame) -> str:
-    """The lowest risk behind masked answers, which says less: it is that of the attacks tried."""
+    """The lowest risk behind masked answers, which holds only for the attacks that were tried."""
     if "output" not in risks or (risks["output"] == "").all() or (risks["output"] != "").all():
         return ""
     masked = risks.loc[risks["output"] != "", "value"]
@@ -286,7 +287,7 @@ def _masked(risks: pd.DataFrame) -> str:
 
 
 def _shortest(name: str, names: Iterable[str]) -> str:
-    """As many of a name's parts as it takes to tell it from the others: no options of a defense."""
+    """The first parts of a name that tell it from the others, without options of a defense."""
     parts = name.split(", ")
     for count in range(1, len(parts)):
         short = ", ".join(parts[:count])
@@ -296,18 +297,18 @@ def _shortest(name: str, names: Iterable[str]) -> str:
 
 
 def costs(table: pd.DataFrame) -> go.Figure:
-    """What families cost: seconds per epoch and MiB of memory, a bar each, with their ratio to the
-    first family.
+    """The costs of families: a bar for seconds per epoch and one for MiB of memory, with ratios to
+    the first family.
 
     Parameters:
-        table: a row per family with columns family, seconds (of an epoch), memory_mib, parameters
-            (under the name)
+        table: a row per family with columns family, seconds (per epoch), memory_mib, and parameters
+            (shown below the name)
 
     Raises:
         ValueError: for missing columns or values, values that are not positive, and a family that
             comes twice.
 
-    Caveat: seconds are those of one machine.
+    Caveat: seconds depend on the machine.
     """
     measured = ["seconds", "memory_mib", "parameters"]
     need(table, ("family", *measured), "costs", finite=measured, once=("family",))

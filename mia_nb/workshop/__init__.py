@@ -1,5 +1,5 @@
-"""What the workshop's notebooks call: a question, the checker of answers, the game, the explorers
-and the signals they run on. Texts, answers and exercises are cells of the notebooks.
+"""The functions that the workshop's notebooks call: a question, the checker of answers, the game,
+the explorers and their signals. Texts, answers and exercises are cells of the notebooks.
 
 Kept free of torch. In a notebook: `cube = open_cube(results)`, then
 `Prediction("How many?", (0, 20), answer=10, why="...")`, `game(cube["pool"])` and

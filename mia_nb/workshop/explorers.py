@@ -56,8 +56,7 @@ VERDICTS = {
 
 
 def race(source: Source) -> Explorer:
-    """Which attack finds most with 1, 4, 16 and 64 reference models? All attack the same targets;
-    bands are 95 %.
+    """Attacks with 1, 4, 16 and 64 reference models on the same targets; bands are 95 %.
 
     A target's complementary model is never a reference.
 
@@ -94,7 +93,7 @@ def race(source: Source) -> Explorer:
 
 
 def winners(table: pd.DataFrame, metric: str) -> str:
-    """The attack that is highest with each number of references, in a sentence."""
+    """The highest attack for each number of references, in a sentence."""
     ran = table.dropna(subset="value")
     best = []
     for row in ran.loc[ran.groupby("references")["value"].idxmax()].itertuples():
@@ -118,9 +117,9 @@ def null(source: Source) -> Explorer:
     """The real AUC beside AUCs with membership drawn anew, in two designs and with few or many
     models.
 
-    With the complementary model held out, AUCs of redrawn members lie around 1/2. Among the
-    references it makes a signal out of nothing: in an exactly balanced design the number of a
-    sample's IN references tells whether the target was trained on it.
+    With the complementary model held out, AUCs of redrawn members lie around 1/2. As a reference it
+    makes a signal out of nothing: in an exactly balanced design the number of a sample's IN
+    references tells whether the target was trained on it.
 
     Parameters:
         source: signals of complementary pairs, such as `cube["small"]`
@@ -196,7 +195,7 @@ def lattice(source: Source) -> Explorer:
         return message(LATTICE, text)
 
     def draw(references: int) -> View:
-        """The values that scores take with so many references, and the ROC."""
+        """The values that scores take with this number of references, and the ROC."""
         # one pair is enough to show the ties
         counts = with_references(source.signals, "attack_r_lattice", references, pairs=1)
         differences = with_references(source.signals, "attack_r", references, pairs=1)
@@ -307,7 +306,7 @@ def _difference(row: pd.Series) -> str:
 
 
 def _family_row(at: pd.Series, last: pd.Series) -> dict:
-    """A row of the fight's table: where a family's training ends (`last`), and what it leaks at the
+    """A row of the fight's table: the end of a family's training (`last`), and its leakage at the
     chosen accuracy (`at`).
     """
     if at["difference_pairs"] >= 2:
@@ -340,7 +339,7 @@ def _add_epsilons(
             x=rows.loc[info["epoch"], "test_acc"],
             y=rows.loc[info["epoch"], "auc"],
             showarrow=False,
-            yshift=-24 - 14 * (number % 2),  # neighbours stand in two lines
+            yshift=-24 - 14 * (number % 2),  # two lines, so that neighbours do not overlap
             font={"size": 11},
         )
     delta = f"; ε: accounted for DP-SGD so far, at delta {private[0]['delta']:g}"

@@ -42,15 +42,15 @@ HOW_TO_PLAY = 'click an image to accuse it (green frame), then press "submit"'
 LEGEND = (
     "Solid vermillion frame: a member; dashed blue frame: a non-member; pink cross: a wrong guess"
 )
-PLANE_BEFORE = {  # what the ROC plane says before the first submission
+PLANE_BEFORE = {  # texts of the ROC plane before the player submits
     "title_text": "Attacks on all images",
     "meta": "the points of these 20 appear once you submit",
 }
 
 
 class Hand(NamedTuple):
-    """Twenty images of one model: columns of the signals, who was a member, and the confidence in
-    the right class (20,).
+    """Twenty images of one model: columns of the signals, membership, and confidence in the right
+    class, (20,) each.
     """
 
     columns: np.ndarray
@@ -59,9 +59,7 @@ class Hand(NamedTuple):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Number and confidence of each image, with as many digits as it takes to differ from
-        certainty.
-        """
+        """Number and confidence of each image, with enough digits to differ from certainty."""
         labels = []
         for number, confidence in zip(NUMBERS, self.confidence, strict=True):
             doubt = np.maximum(1 - confidence, 1e-6)
@@ -71,8 +69,8 @@ class Hand(NamedTuple):
 
 
 def pictured(source: Source) -> np.ndarray:
-    """Columns of the signals whose images may be dealt: where only thumbnails are stored, those of
-    the samples that were drawn at random.
+    """Columns of the signals whose images may be dealt; with thumbnails, those of the samples that
+    were drawn at random.
     """
     return getattr(source.images, "dealt", source.audited)
 
@@ -151,7 +149,7 @@ def game(source: Source, *, target: int = 0) -> Explorer:
         return View(sentence, figures, table, "attacks accuse the ten they score highest")
 
     def clicked(number: int, values: dict[str, Any]) -> dict:
-        """A click accuses, a second one takes it back."""
+        """Accuse the clicked image, or take the accusation back."""
         label = hand_of(values["hand"]).labels[number - 1]
         accused = values["accuse"]
         if label in accused:
@@ -181,7 +179,7 @@ def game(source: Source, *, target: int = 0) -> Explorer:
 def _scored(
     accused: dict[str, np.ndarray], member: np.ndarray
 ) -> tuple[str, dict[str, tuple[int, int]], pd.DataFrame]:
-    """What the accusations of all players came to.
+    """The results of all players.
 
     Parameters:
         accused: {player: (20,) bool}, "you" last
@@ -229,7 +227,7 @@ def _highest(value: np.ndarray) -> np.ndarray:
 
 
 def _boxes(images: dict) -> list[dict[str, float]]:
-    """Where the twenty images lie on their sheet."""
+    """The corners of the twenty images on their sheet."""
     points = images["data"][1]
     x, y = (np.frombuffer(base64.b64decode(points[axis]["bdata"]), np.float32) for axis in "xy")
     # an image is as wide as 3/4 of the step to the next; the caption begins close below

@@ -21,10 +21,10 @@ STEPS = 16  # of its equation
 
 
 def leak(source: Source) -> Explorer:
-    """An image, and the image and label that are read off the gradient of one training step,
-    whatever the noise of the equation in the network.
+    """An image, beside the image and label that are read off the gradient of one training step at
+    any strength of the noise in the network's equation.
 
-    The network is small and its weights are random: what is shown holds for every linear first
+    The network is small and its weights are random, but the result holds for every linear first
     layer with a bias. It concerns gradients of single records, which DP-SGD clips and adds noise
     to; it says nothing about a trained model's outputs.
 
@@ -38,7 +38,7 @@ def leak(source: Source) -> Explorer:
         return message(TITLE, WITHOUT_IMAGES.format(source.label))
 
     def draw(image: int, sigma: float) -> View:
-        """The image beside what the gradient of one step gives away of it."""
+        """The image beside its reconstruction from the gradient of one step."""
         column = pictured(source)[image]
         x = np.asarray(source.images[column], float) / 255
         label = source.signals.labels[column]
@@ -81,8 +81,8 @@ def leak(source: Source) -> Explorer:
 
 
 class Gradients(NamedTuple):
-    """Gradients of one record's loss: of the first layer's weights (HIDDEN, D) and bias (HIDDEN,),
-    of the last bias (K,).
+    """Gradients of one record's loss with respect to the first layer's weights (HIDDEN, D) and bias
+    (HIDDEN,), and to the last bias (K,).
     """
 
     weight: np.ndarray
@@ -104,7 +104,7 @@ def gradients(x: np.ndarray, label: int, classes: int, *, sigma: float, seed: in
         label: its class
         classes: number of classes K
         sigma: strength of the noise in the equation
-        seed: of the weights and of the noise
+        seed: seed of the weights and of the noise
     """
     x = np.asarray(x, float).ravel()
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""What the workshop's explorers compute from stored signals."""
+"""Computations of the workshop's explorers on stored signals."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BUDGETS = (1, 4, 16, 64)
 RACERS = ("loss", "rmia", "nig", "lira_per_sample", "lira_shrunk")
 # attacks that run on a single reference model
 ONE_REFERENCE = ("loss", "rmia", "attack_r", "attack_r_lattice")
-PAIRS = 8  # of targets: enough for an interval, few enough to be quick
-RATE = 0.05  # false alarms that several hundred non-members can resolve
+PAIRS = 8  # pairs of targets, enough for an interval and few enough to be quick
+RATE = 0.05  # a false positive rate that several hundred non-members can resolve
 METRICS = {"AUC": "auc", f"found at {RATE:.0%} false alarms": f"tpr@{RATE:g}"}
 NOT_RUN = pd.DataFrame(np.nan, list(METRICS.values()), ["value", "low", "high"])
 STRONGEST_OF = ("rmia", "lira_global", "loss")
@@ -33,8 +33,8 @@ FAMILIES = {"dp_sgd": "DP-SGD", "relaxloss": "RelaxLoss", "": "ordinary"}
 
 
 def remembered(function: Callable) -> Callable:
-    """The function of hashable arguments, computed once for each; every caller gets a copy, which
-    an exercise may change.
+    """A function of hashable arguments that computes each result once and returns copies, which an
+    exercise may change.
     """
     computed = lru_cache(32)(function)
 
@@ -46,12 +46,12 @@ def remembered(function: Callable) -> Callable:
 
 
 def mean_auc(scores: Scores) -> float:
-    """AUC averaged over targets, samples that could not be scored left out."""
+    """AUC averaged over targets, without samples that have no score."""
     return float(per_target_metrics(scores, ())[:, 0].mean())
 
 
 def outcome(low: float, high: float) -> str:
-    """more, less or cannot say: on which side of zero the interval of a difference lies.
+    """more, less or cannot say: the side of zero on which the interval of a difference lies.
 
     Parameters:
         low, high: ends of the interval; NaN where it could not be measured
@@ -68,14 +68,14 @@ def outcome(low: float, high: float) -> str:
 
 
 def odd(signals: Signals, attacked: int) -> np.ndarray:
-    """The odd images: most models that never saw them get them wrong.
+    """The odd images, which most models that never saw them get wrong.
 
     Parameters:
-        signals: of a pool
-        attacked: number of models, the first ones, that are attacked; only the others are counted
+        signals: signals of a pool
+        attacked: number of attacked models, the first ones; only the others are counted
 
     Returns:
-        (N,) bool; an image that all of the counted models were trained on is not odd
+        (N,) bool; an image that all counted models were trained on is not odd
     """
     unseen = ~signals.member[attacked:]
     right = (signals.correct[attacked:, 0] & unseen).sum(axis=0)
@@ -112,14 +112,14 @@ def redrawn(
 ) -> tuple[float, np.ndarray]:
     """AUC of an attack with the real members, and with membership masks drawn anew.
 
-    Each is the mean over the targets of the first two pairs. If membership changed no signal, the
-    real mask would be like a redrawn one: `p_value` compares them.
+    Each AUC is the mean over the targets of the first two pairs. If membership changed no signal,
+    the real mask would be like a redrawn one; `p_value` compares them.
 
     Parameters:
-        signals: of complementary pairs of models
+        signals: signals of complementary pairs of models
         attack: name of an attack
-        keep_complement: leave the target's complementary model among its references, which makes a
-            signal out of nothing
+        keep_complement: whether to keep the target's complementary model among its references,
+            which makes a signal out of nothing
 
     Returns:
         (real AUC, (100,) AUCs of redrawn worlds).
@@ -154,14 +154,14 @@ def with_references(
     """Scores of both targets of some pairs, each with the given number of reference models, taken
     from the pairs that follow.
 
-    A single reference was either trained on an image or not, so that attacks that need references
-    of both kinds cannot run. RMIA then weighs all models equally, which is the attack `base`.
+    With a single reference, attacks that need references with and without an image cannot run, and
+    RMIA weighs all models equally, which is the attack `base`.
 
     Parameters:
-        signals: of complementary pairs of models
+        signals: signals of complementary pairs of models
         attack: name of an attack
         references: number of reference models of each target
-        pairs: how many pairs are attacked, at most
+        pairs: largest number of attacked pairs
 
     Returns:
         `Scores`, or None where the attack refuses so few references.
@@ -204,12 +204,12 @@ def race_table(signals: Signals) -> pd.DataFrame:
     than the pool are left out.
 
     Parameters:
-        signals: of complementary pairs of models; eight pairs are attacked
+        signals: signals of complementary pairs of models; eight pairs are attacked
 
     Returns:
         A row per attack, budget and metric with columns attack, references, metric, value, low,
-        high, targets, n0; NaN where an attack cannot run on so few. Ends are 95 %, those of
-        `metrics.intervals` with 200 bootstrap resamples.
+        high, targets, n0; NaN where an attack cannot run on so few references. Intervals are those
+        of `metrics.intervals`, 95 %, with 200 bootstrap resamples.
     """
     rows = []
     possible = [budget for budget in BUDGETS if budget <= len(signals.member) - 2]

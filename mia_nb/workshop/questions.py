@@ -1,4 +1,4 @@
-"""Questions asked before a demonstration: the answer comes after one's own."""
+"""Questions before a demonstration: participants see the answer after giving their own."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ WIDE = {"width": "100%", "max_width": "720px"}
 
 
 class Prediction:
-    """A question that is asked before a demonstration; the answer comes after one's own.
+    """A question before a demonstration; participants see the answer after giving their own.
 
-    Shown as radio buttons, or as a slider with a button. Live, neither answer nor reason leaves the
-    kernel before the participant has answered; in batch mode both are folded away. `shown_answer`
-    is the text that an answer was met with, "" before one was given.
+    It is shown as radio buttons, or as a slider with a button. Live, neither answer nor reason
+    leaves the kernel before the participant has answered; in batch mode both are folded away.
+    `shown_answer` is the text shown after an answer, "" before.
 
     Parameters:
         question: the text
-        options: what can be chosen; (smallest, largest) or a range makes a slider
+        options: the choices; (smallest, largest) or a range makes a slider
         answer: one of the options, or a number for a slider
         why: what to learn from it
 
     Raises:
-        ValueError: for fewer than two options, and for an answer that is none of them.
+        ValueError: for fewer than two options, and for an answer that is not among them.
 
     Example: `Prediction("Which attack wins?", ["loss threshold", "RMIA"], answer="RMIA")`
     """
@@ -73,7 +73,7 @@ class Prediction:
         return f"{self.question} {self.shown_answer}".rstrip()
 
     def answered(self, value: str | int) -> str:
-        """Answer as a hand would.
+        """Answer the question as a participant would.
 
         Parameters:
             value: one of the options
@@ -82,7 +82,7 @@ class Prediction:
             The text that is then shown.
 
         Raises:
-            ValueError: for what is no option.
+            ValueError: for a value that is not an option.
         """
         if value not in self.options:
             raise ValueError(f"{value!r} is none of the options {self.options}")
@@ -105,7 +105,7 @@ class Prediction:
         return radio
 
     def _slider(self) -> list[W.Widget]:
-        """A slider with a button, since a slider moves before one has decided."""
+        """A slider with a button, as a slider moves before its user has decided."""
         slider = steps("", self.options, self.options[len(self.options) // 2])
         slider.layout = W.Layout(**WIDE)
         button = W.Button(description="that is my guess", layout=W.Layout(width="160px"))
