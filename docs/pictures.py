@@ -100,7 +100,7 @@ FAMILIES = {  # family: {epochs, or time steps: the shipped pool}
     "last group an SDE": {8: "fast-sde"},
     "spiking, converted": {4: "fast-converted-T4"},
     "spiking, hybrid": {1: "fast-hybrid-T1", 2: "fast-hybrid-T2", 4: "fast-hybrid-T4"},
-    "spiking from the start": {1: "fast-direct-T1"},
+    "spiking from the start": {1: "fast-direct-T1", 4: "fast-direct-T4"},
     "ResNet14": {12: "resnet14-short", 24: "resnet14", 48: "resnet14-long"},
     "ODENet": {8: "odenet"},
     "SDENet": {8: "sdenet"},

@@ -48,6 +48,7 @@ SPIKING = {  # pool: its place in the study of spiking networks
     "fast-hybrid-T2": Setting("snn", training="hybrid", timesteps=2),
     "fast-hybrid-T4": Setting("snn", training="hybrid", timesteps=4),
     "fast-direct-T1": Setting("snn", training="direct", timesteps=1),
+    "fast-direct-T4": Setting("snn", training="direct", timesteps=4),
 }
 # the fast network by whole trainings
 WHOLE = ("fast-1-epoch", "fast-2-epochs", "fast-3-epochs", "fast-short", "fast-small", "fast-long")
@@ -80,6 +81,7 @@ EQUAL = {  # of the pools beside trainings of equal accuracy
     "fast-hybrid-T2": "spiking, hybrid, T = 2",
     "fast-hybrid-T4": "spiking, hybrid, T = 4",
     "fast-direct-T1": "spiking from the start, T = 1",
+    "fast-direct-T4": "spiking from the start, T = 4",
 }
 LABELS = {"fast-small": "fast network"}  # which no study names
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
