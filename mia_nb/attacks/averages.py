@@ -33,7 +33,8 @@ def log_pbar(
         pbar = (mean_IN p + mean_OUT p) / 2
         pbar = ((1 + a) mean_OUT p + (1 - a)) / 2, offline and for samples without IN reference
 
-    It means nothing for samples that lack a side; `rmia` leaves them out.
+    It means nothing for audited samples that lack a side which `rmia` needs; `rmia` leaves those
+    out. Population samples are kept.
 
     Parameters:
         references: signals of the references, membership included.

@@ -20,7 +20,7 @@ METRICS = {
     "modified": ("modified_entropy", -1.0),
 }
 MOST_ROWS = 200_000  # the most rows that shokri learns from
-FLOOR = -50.0  # log-probabilities and margins below this are set to it
+FLOOR = -50.0  # the smallest log-probability; margins are clipped to +-50
 
 
 def _metric(signals: Signals, metric: str) -> np.ndarray:

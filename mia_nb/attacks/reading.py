@@ -72,7 +72,9 @@ def combined(margin: np.ndarray, combine: str) -> np.ndarray:
 
 
 def margin_blocks(references: Signals, combine: str) -> Iterator[Block]:
-    """The references' margins, queries `combined`: blocks of samples, for one of R at a time."""
+    """The references' margins, queries `combined`: blocks of samples, for one of the R numbers at a
+    time.
+    """
     if combine == "llr":
         yield from number_blocks(references.margin, references.member)
         return
@@ -85,8 +87,8 @@ def margin_blocks(references: Signals, combine: str) -> Iterator[Block]:
 
 
 def number_blocks(vectors: np.ndarray | Rows, member: np.ndarray | Rows) -> Iterator[Block]:
-    """Vectors (M, R, N) and membership (M, N): blocks of samples, for one of R at a time, so that
-    only that one is in memory.
+    """Vectors (M, R, N) and membership (M, N): blocks of samples, for one of the R numbers at a
+    time, so that only that one is in memory.
     """
     models, numbers, samples = vectors.shape
     for part in blocks(models, samples):

@@ -2,8 +2,8 @@
 
     rmia      log p_t - log pbar, pbar = (mean_IN p + mean_OUT p) / 2
     base      log p_t - log mean p
-    watson    g_t - mean_OUT g, g the loss, the margin or the confidence
-    attack_r  phi_t - mean phi
+    watson    g_t - mean_OUT g, g = log p, the margin or p
+    attack_r  phi_t - mean phi, for form="shift"
 
 In names, phi is a margin and p the probability of the label; _t is the target's, _in and _out those
 of the references trained with a sample and without it.

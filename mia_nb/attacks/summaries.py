@@ -134,7 +134,7 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
     """The confidences behind the references' margins, queries `combined`.
 
     Neither p nor 1 - p is computed as a difference, so both are accurate however small. Margins
-    must not exceed LARGEST_MARGIN (`sums_will_do`).
+    must not exceed LARGEST_MARGIN in size (`sums_will_do`).
     """
     _, queries, samples = references.shape
     sum_p, sum_q = np.empty((2, 2, numbers_of_sample(queries, combine), samples))

@@ -1,4 +1,4 @@
-"""Could the non-members have been members? No classifier on raw inputs must tell them apart."""
+"""Could the non-members have been members? A classifier on raw inputs must not tell them apart."""
 
 from __future__ import annotations
 

@@ -62,9 +62,8 @@ def serve(args: Namespace) -> int:
     if importlib.util.find_spec("voila") is None:
         raise ValueError("voila is not installed; add it with: pip install 'mia_nb[dashboard]'")
     results = os.path.abspath(args.results)
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit()
-    )  # a stop while it starts removes its folder
+    # a stop by SIGTERM while it starts leaves this block, which removes the folder
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with tempfile.TemporaryDirectory() as folder:
         _prepare(Path(folder), results)
         # Voila reads a configuration, which may be Python, from the folder that it starts in
@@ -152,7 +151,7 @@ def _settings(folder: Path, port: int, open_browser: bool, token: str) -> Config
         "tornado_settings": {"mathjax_url": None, "mathjax_config": None},
     }
     kernels = {
-        # seconds after which an idle page loses its kernel
+        # seconds of idleness after which a kernel ends that no page is connected to
         "cull_idle_timeout": 600,
         "cull_interval": 60,
         "allowed_message_types": MESSAGES,

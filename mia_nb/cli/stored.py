@@ -117,8 +117,8 @@ def clean(args: Namespace) -> None:
 def cleaned(
     results: str, key: str | None, *, everything: bool, older_than: float | None, yes: bool
 ) -> Iterator[str]:
-    """Remove whole results (by key, all, by age in days) if `yes`, or only temporary and damaged
-    files; yields a line for each.
+    """Remove the chosen whole results (by key, all, by age in days), or without `yes` only name
+    them; if none are chosen, remove temporary and damaged files. Yields a line for each.
     """
     chosen = store.folders(results)
     if key is not None:

@@ -34,8 +34,8 @@ def label_only(logits: np.ndarray, *, confidence: float = 0.5) -> np.ndarray:
 
 
 def hamp(logits: np.ndarray, *, random: np.ndarray) -> np.ndarray:
-    """The output part of HAMP: the probabilities of a random input, assigned to the classes in the
-    order of the real output.
+    """The output part of HAMP: the sorted probabilities of a random input, assigned to the classes
+    in the order of the real output.
 
     random (N, K): the same model's logits on random images, one for each output. Source: Chen and
     Pattabiraman (NDSS 2024). Caveat: the order of the classes is not changed and still gives

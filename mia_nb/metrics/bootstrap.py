@@ -18,7 +18,7 @@ from mia_nb.metrics.curve import allowed, counts, rates
 from mia_nb.metrics.targets import FPR, metrics_of_counts, names
 from mia_nb.types import Scores
 
-RESAMPLES = 400  # they give a variance to within 4 %
+RESAMPLES = 400  # they give a standard error to within 4 %
 FIRST_ORDER_FROM = 10_000  # from so many samples on, resamples are computed to first order
 MOST_UNITS = 1 << 16  # of more samples or groups, random groups of them are drawn to first order
 CHUNK = 1 << 17  # weights held at once, so that they stay in the cache

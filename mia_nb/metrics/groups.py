@@ -51,8 +51,8 @@ def by_group(
         members or non-members, "few" below 30, "tpr n/m" where 10 % false positives are fewer than
         10 samples; and above, the group's AUC minus the mean of the other groups', with ends of
         `metrics.interval` at level 1 - 0.05 / G over the G groups that are not few (NaN for the
-        others). A group stands out where above_low > 0; if all groups leak equally, any group
-        does so in at most 2.5 % of audits.
+        others). A group stands out where above_low > 0; if all groups leak equally, at
+        least one does so in at most 2.5 % of audits.
 
     Raises:
         ValueError: unless there is one label for each sample.
@@ -106,7 +106,7 @@ def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
         return {}
     value = np.stack([areas for areas, _ in compared.values()])
     drawn = np.stack([areas for _, areas in compared.values()])
-    # minus the mean of the others = count / (count - 1) times (minus the mean of all)
+    # value - mean of the others = count / (count - 1) times (value - mean of all)
     value = (value - value.mean(0)) * count / (count - 1)
     drawn = (drawn - drawn.mean(0)) * count / (count - 1)
     rows = {}

@@ -26,7 +26,8 @@ from mia_nb.types import Scores, Signals
 ENDS = ["value", "low", "high"]
 # forms whose score is no mean over queries, so that the Gaussian model does not apply
 UNAVERAGED = ("joint", "mean_sd", "last")
-SMALLEST = 1e-12  # squared nats, used for a lower end of sigma^2 that is 0
+# squared nats, for a lower end of sigma^2 that is 0: averaging might then help without limit
+SMALLEST = 1e-12
 
 
 class VarianceSplit(NamedTuple):

@@ -20,10 +20,10 @@ Source: two-way clustering of Cameron, Gelbach and Miller (2011), V_pairs + V_sa
 Student's t and the lower bound are for few pairs. A bootstrap over pairs and samples at once counts
 V_both three times (Owen 2007), and with few pairs sees too little of how models differ.
 `benchmarks/coverage.py` shows how often the truth is covered. Caveat: targets are each other's
-references, so few of them move together: with 3 pairs t is therefore taken at half the error. Two
-pairs give wide intervals, and no rule can do much better: among those that estimate the variance
-between pairs and cover 95 % whatever it is, none is more than 5 % narrower where pairs do not
-differ (4, 8 and 16 targets; `benchmarks/RESULTS.md`, 26 November 2026).
+references, so that where there are few, they move together: with 3 pairs t is therefore taken at
+half the error. Two pairs give wide intervals, and no rule can do much better: among those that
+estimate the variance between pairs and cover 95 % whatever it is, none is more than 5 % narrower
+where pairs do not differ (4, 8 and 16 targets; `benchmarks/RESULTS.md`, 26 November 2026).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from mia_nb.types import Scores
 
 STRICTER_PAIRS = 3  # with so many pairs Student's t is taken at half the error
 FEW_SAMPLES = 50  # with fewer members or non-members an AUC's interval also covers Newcombe's
-FEW_HITS = 10  # with fewer members found or missed a TPR's interval also covers Clopper-Pearson's
+# with fewer members found or missed, in all targets, a TPR's interval also covers Clopper-Pearson's
+FEW_HITS = 10
 
 
 def half_width(
@@ -87,7 +88,8 @@ class Variances(NamedTuple):
 
 def variances(values: np.ndarray, pair: np.ndarray, sampled: np.ndarray | None = None) -> Variances:
     """Variances from the values (targets, ...), the number of each target's pair (targets,), and
-    the values on resamples (n_resamples, targets, ...); without these samples count for nothing.
+    the values on resamples (n_resamples, targets, ...); without resamples the choice of samples
+    counts for nothing.
     """
     number = numbered(pair)
     pairs = number.max() + 1

@@ -481,7 +481,8 @@ def is_noisy(module: nn.Module) -> bool:
 
 def describe(module: nn.Module) -> dict | None:
     """The settings of a network's last FlowBlock by name, None if it has no block. All blocks share
-    them, unless the last one replaced a group (`models.replaced`).
+    them, but for augment, which only the first has, unless the last one replaced a group
+    (`models.replaced`).
     """
     blocks = [block for _, block in flow_blocks(module)]
     if not blocks:

@@ -225,6 +225,7 @@ def _in_place(
     out = _empty_outputs(x)
     mem = torch.empty_like(x[0], dtype=theta.dtype).copy_(u0)
     # kernels that mix dtypes are slow: where dtypes differ, spikes are computed in the potential's
+    # and rounded at the end
     buffer = torch.empty_like(mem) if out.dtype != mem.dtype else None
     for x_t, out_t in zip(x, out, strict=True):
         spk = out_t if buffer is None else buffer

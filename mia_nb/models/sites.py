@@ -435,7 +435,7 @@ def _refusal(node: fx.Node, name: str) -> str:
 
 
 def where_of(node: fx.Node) -> str:
-    """The module that a call belongs to."""
+    """The module that a call is in; for a layer, its own path."""
     if node.op == "call_module":
         return str(node.target)
     stack = list((node.meta.get("nn_module_stack") or {}).values())

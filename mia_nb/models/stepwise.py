@@ -1,4 +1,4 @@
-"""Networks, over time steps, of other libraries' neurons, which keep a state from call to call."""
+"""Networks of other libraries' neurons, which keep a state from call to call, over time steps."""
 
 from __future__ import annotations
 

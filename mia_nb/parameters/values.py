@@ -105,8 +105,8 @@ def no_parameter(name: str, known: Iterable[str], who: str) -> ValueError:
 
 
 def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
-    """Text of the command line as a value for a parameter or a field. It is read as YAML, but stays
-    text if only text is wanted.
+    """Text of the command line as a value for a parameter or a field. It is read as YAML; where
+    only text is wanted, what YAML would read as another type stays text, except null and ~.
     """
     record = record_of(name, known)
     if name in known or record is None:

@@ -220,7 +220,7 @@ def noisy(
     """Logits of images whose noise is seeded block by block.
 
     SDE blocks draw from a generator for each block of images. All other noise comes from torch's
-    global generator, which the caller restores, and then x is a single block.
+    global generator, which `query` restores at its end, and then x is a single block.
     """
     numbers = [mix(*words, "noise") for words in seeds]
     torch.manual_seed(numbers[0])

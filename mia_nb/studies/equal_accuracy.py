@@ -10,7 +10,7 @@ from mia_nb.metrics.equal_utility import matched
 from mia_nb.studies.contrasts import Contrast
 from mia_nb.studies.settings import Setting
 
-SAME = 0.01  # a smaller difference of AUC or of accuracy counts as none
+SAME = 0.01  # a difference of AUC or of accuracy up to this counts as none
 AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}
 LEVEL_OF = {"test_acc": "test accuracy", "gap": "gap"}
 

@@ -109,7 +109,7 @@ def _is_rising(values: Sequence[float]) -> bool:
 
 
 def _is_concave(epochs: Sequence[int], curve: np.ndarray) -> bool:
-    """Whether the slope of a curve from (0, 0) falls."""
+    """Whether a curve from (0, 0) rises ever more slowly."""
     slope = np.diff([0, *curve]) / np.diff([0, *epochs])
     return bool((slope > 0).all() and (np.diff(slope) < 0).all())
 

@@ -26,7 +26,7 @@ PRINTED_MODELS = {
     "sdenet-16-32-64": "sdenet",
     "resnet14+sdenet": "replaced",
 }
-PRINTED_ATTACKS = {  # a printed name that covers several attacks stands for the first
+PRINTED_ATTACKS = {  # a printed name may cover several attacks; the first names it
     "attack-p": ("attack_p",),
     "attack-r": ("attack_r", "attack_r_lattice"),
     "rmia": ("rmia",),

@@ -139,7 +139,7 @@ def claims(
         chance; "not run": nothing to compare; else "not resolved", even if all that was run is for
         the claim but a part that it needs is missing. A verdict may be followed by
         " (at unequal accuracy)" if risks of models more than 1 point apart are compared;
-        " (also at equal accuracy)" if every deciding comparison has the same outcome in the
+        " (also at equal accuracy)" if the comparisons that decide have the same outcome in the
         frontier, with R where stochastic models were queried less often there; " (at FPR 0.1 and
         above)" if smaller FPRs are not measurable. "not at equal accuracy": it holds for the models
         as they are, but a comparison at equal accuracy is against it or finds no difference. "not

@@ -178,7 +178,7 @@ def choose(
         workers: as for `train_pool`.
 
     Raises:
-        ValueError: for another strategy.
+        ValueError: for an unknown strategy.
     """
     plan = plan.on(device_of(device))
     if emulated(plan.recipe.dtype, plan.device):

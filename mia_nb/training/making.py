@@ -15,7 +15,7 @@ from mia_nb.training.pool import Pool, open_pool
 from mia_nb.training.saving import remove_leftovers
 from mia_nb.types import Images
 
-# how the names of files begin that training writes
+# beginnings of the names of the files that training writes
 MADE = (
     "model",
     "losses",
@@ -36,7 +36,7 @@ def is_begun(pool: Pool) -> bool:
 
 def reopened(pool: Pool, images: Images) -> Pool:
     """The pool as its folder records it, after damaged inputs are written again; the pool itself if
-    it has no folder yet. It tells what is stored; what to train is told by the pool given here.
+    it has no folder yet. The result says what is stored; the pool given here says what to train.
     """
     if not is_begun(pool):
         return pool

@@ -17,7 +17,7 @@ from mia_nb.training.pool import Pool, complete_pool, stored_name
 from mia_nb.types import Images
 
 ROUNDING = 1 + 1e-4  # margin for rounding of the clipped norm and the certified constant
-ALONE = 1e-3  # largest difference, relative to `clip`, of a state that is computed alone
+ALONE = 1e-3  # largest difference that is allowed, relative to `clip`, of a state computed alone
 COVERED = ("euler", "rk4")  # solvers for which `accounting.release_mu` holds
 
 

@@ -198,8 +198,8 @@ def _convert(pool: Pool, placed: Pool, images: Images, device: torch.device, mod
 def member_batches(
     pool: Pool, images: Images, model: int, count: int, device: torch.device
 ) -> Iterator[Tensor]:
-    """Normalised batches of `count` of a row's own members, in a random order that is seeded by the
-    row.
+    """Normalised batches of at most `count` of a row's own members, in a random order that is
+    seeded by the row.
     """
     members = torch.from_numpy(np.flatnonzero(pool.member[model]))
     draw = generator(pool.recipe.seed, model, "calibration")

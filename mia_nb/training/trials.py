@@ -137,7 +137,7 @@ def _check_spiking(recipe: Recipe, parent: Parent | None) -> None:
 
 
 def _check_batch(plan: Plan) -> None:
-    """ValueError if a model has fewer training samples than a batch."""
+    """ValueError if a model has fewer training samples than a batch, or fewer than 2."""
     smallest = int(plan.member.sum(1).min())
     samples = expected_members(plan.recipe, plan.member)
     if smallest < 2:

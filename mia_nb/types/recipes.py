@@ -96,7 +96,7 @@ def _refusal(kind: type[Record], first: dict, values: dict) -> str:
 
 
 class Recipe(Record):
-    """Everything that determines a pool's models, to and from JSON. Networks, optimisers, losses,
+    """Everything that determines a pool's models, to and from JSON. Networks, optimisers, losses
     and defenses are given by name.
 
     A frozen pydantic model; each field has a type, range and description

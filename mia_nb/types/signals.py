@@ -42,13 +42,15 @@ class Signals:
         correct: (M, Q, N) bool.
         top_log_p: (M, N, 10 or fewer) float32, the largest log-probabilities, averaged over the
             queries and sorted.
-        activity: (M, N, F) float32, the activity of a spiking network's layers; info["activity"]
-            names the columns. None where it was not recorded.
+        activity: (M, N, F) float32, of a spiking network: its margins after each time step but the
+            last, then the activity of its layers; info["activity"] names the columns. None where it
+            was not recorded.
         info: how the models were queried; entries of `query`'s options and of the pool.
 
     Raises ValueError for arrays whose shapes do not fit together, and for margins that are not
     finite. Arrays from the store are read-only and stay on the disk until they are used. Attacks
-    use only these. Source: Carlini et al. 2022 (margin), Song & Mittal 2021 (modified entropy).
+    use only these fields. Source: Carlini et al. 2022 (margin), Song & Mittal 2021 (modified
+    entropy).
     """
 
     margin: np.ndarray

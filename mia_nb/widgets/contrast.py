@@ -209,7 +209,9 @@ def rate_with_interval(row: pd.Series, fpr: float | None) -> str:
 
 
 def change_in_words(change: pd.Series | None) -> str:
-    """A paired difference of AUC (value, low, high) in words; None where it cannot be paired."""
+    """A paired difference of AUC (value, low, high) in words; without `change` it cannot be
+    paired.
+    """
     if change is None:
         return UNPAIRED
     nothing = ", which may be nothing" if change["low"] <= 0 <= change["high"] else ""

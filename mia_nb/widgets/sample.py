@@ -69,7 +69,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
     the target's complementary model, as in `attacks.score`; in designs without pairs k stands for
     2k models. Two densities are fitted to the margin averaged over queries (of the last time step
     for "steps"): the Gaussians of `lira` with the chosen variance, and Student's t of `nig`.
-    Intervals hold 95 % given these references: v is scaled inverse chi-squared, and m given v is
+    Intervals are 95 %, given these references: v is scaled inverse chi-squared, and m given v is
     normal with variance v / n.
 
     Caveat: what one ratio proves depends on how often it errs, see `scores`.

@@ -84,8 +84,9 @@ def judge_number(
     1. what is no number is wrong;
     2. a number within the tolerance of the truth is right;
     3. exactly the number of a mistake is that mistake;
-    4. a rounded truth is right with two digits or more, unless it fits a mistake as well;
-    5. the truth in per cent is told to be a share;
+    4. a rounded truth is right with two digits or more if it fits no mistake; else another digit is
+       asked for;
+    5. where a share is wanted, the truth in per cent is answered by saying so;
     6. what fits a mistake is that mistake;
     7. anything else is wrong, with a remark on what is no share.
     """
