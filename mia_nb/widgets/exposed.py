@@ -93,7 +93,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
             figures,
             pd.DataFrame([row]),
             note(source, ranked, outcome),
-            ranked_list(source, ranked, rows),
+            ranked_list(source, attack, kind, outputs),
         )
 
     # options that depend on the pool are filled in by `follow`, whose errors the explorer shows
@@ -244,8 +244,11 @@ def number_cells(source: Source, ranked: Ranking, index: int) -> dict:
     return row
 
 
-def ranked_list(source: Source, ranked: Ranking, rows: np.ndarray) -> pd.DataFrame:
+@lru_cache(4)
+def ranked_list(source: Source, attack: str, kind: int | str, outputs: str) -> pd.DataFrame:
     """The ranked and filtered list for CSV, with the separation of each sample and its interval."""
+    ranked = ranking(source, attack)
+    rows = filtered(source, attack, kind, outputs)
     value = ranked.value[rows]
     half = ranked.half[rows]
     return pd.DataFrame(
