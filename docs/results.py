@@ -86,6 +86,7 @@ EQUAL = {  # of the pools beside trainings of equal accuracy
 LABELS = {"fast-small": "fast network"}  # which no study names
 PAPERS = {"snn": "Guan et al. 2025", "nsde": "Hong, Wu, Gruber and Lee 2025"}
 OURS = {"snn": "fast network of width 32", "nsde": "ResNet14 of width 16"}
+ENERGIES = (5, 10, 20, 50, 100)  # µJ, ticks of a logarithmic axis
 KINDS = ("multiply_", "")  # accumulate operations
 DROPPED = 0.01  # share of the values set to zero, as in the spiking study's code
 MASKED = ("fast-small", "fast-hybrid-T1", "fast-hybrid-T2")
@@ -591,6 +592,8 @@ def energy_picture(long: pd.DataFrame) -> go.Figure:
         title="Spiking networks take less energy, leak less and are less accurate",
         caption="8 models each, RMIA; bars 95 %; at the marks: time steps T",
     )
+    # plain ticks: those at the networks' own energies would overlap
+    figure.update_xaxes(tickvals=ENERGIES, ticktext=[str(energy) for energy in ENERGIES])
     steps = dict(zip(rows["energy"], rows["T"], strict=True))
     for trace in figure.data:
         if trace.customdata is not None:
