@@ -5,7 +5,7 @@ same masks.
 
 The images are an .npz with train_images and train_labels, or whatever else `mia_nb.data.load`
 reads. Pools are trained in the order given (default: all). A killed run resumes; a finished pool is
-skipped. One line a pool says how long it took.
+skipped. One line a pool says how long it took. Those of `MORE` are trained where they are named.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ SMALL = FAST | {
 }
 FAMILY = SMALL | {"num_models": 8}  # of one skeleton, to be compared at equal accuracy
 FLOW = {"base": "fast", "base_args": {"width": 32}, "steps": 4}  # its last group as an equation
+
+
+MORE = {  # further networks of other members, as references; their signals do not travel
+    f"fast-small-{seed}": SMALL | {"snapshots": [], "seed": seed} for seed in (1, 2, 3)
+}
 
 
 def spiking(timesteps: int) -> dict:
@@ -143,8 +148,8 @@ KNOWN = [*POOLS, *DERIVED]
 
 def made(name: str, images, root: str, device: str | None, strategy: str):
     """The pool of this name, trained or made from another, or found where it was."""
-    if name in POOLS:
-        recipe = Recipe(**POOLS[name])
+    if name in POOLS | MORE:
+        recipe = Recipe(**(POOLS | MORE)[name])
         return train_pool(recipe, images, root=root, device=device, strategy=strategy)
     base, derive = DERIVED[name]
     return derive(made(base, images, root, device, strategy), images)
@@ -216,7 +221,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("images")
-    parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join(KNOWN)}")
+    parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join([*KNOWN, *MORE])}")
     parser.add_argument("--root", default="results")
     parser.add_argument("--device", default=None)
     parser.add_argument(

@@ -1,16 +1,25 @@
 """What 1, 2, 4, 8, 16 and 32 reference models a side buy each attack.
 
     python benchmarks/references.py [--images cifar10 --limit 5000] [--root results] [--quick]
+    python benchmarks/references.py --images cifar10-jpeg.npz --shipped
 
 A pool of 66 small networks in complementary pairs is trained (or found) and queried once. Of 16
 pairs both models are targets; their references are the pairs that follow, 1 to 32 of them, so that
 each attack sees the same targets, samples and references. One table has the AUC and the TPR of each
 attack, the other its paired differences from RMIA, whose intervals hold together for all differences
 of the table (Bonferroni).
+
+With --shipped the networks are 64 of benchmarks/evidence.py, on halves of all 50,000 images of
+CIFAR-10: those of the shipped pool fast-small, and three pools of the same recipe and other members,
+which are trained (or found). There 8 pairs are targets, 31 the most references a side.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import evidence
 import numpy as np
 import pandas as pd
 from common import options, report, table
@@ -20,7 +29,6 @@ from mia_nb import metrics
 from mia_nb.types import Scores, Signals
 from mia_nb.workshop.measures import with_references
 
-PAIRS = 16
 SIDES = (1, 2, 4, 8, 16, 32)
 ATTACKS = (
     "rmia",
@@ -33,8 +41,6 @@ ATTACKS = (
     "attack_r",
     "watson",
 )
-RATES = (0.1, 0.01)
-SHOWN = ("auc", *(f"tpr@{rate:g}" for rate in RATES))
 DIGITS = {"epochs": 30}
 IMAGES = {  # of colour: the networks of the families at comparable accuracy, narrower
     "model": "fast",
@@ -46,6 +52,38 @@ IMAGES = {  # of colour: the networks of the families at comparable accuracy, na
     "augment": "translate+alternate",
     "seed": 0,
 }
+
+
+def joined(pools: Sequence[Signals]) -> Signals:
+    """Signals of pools on the same images as of one pool, with margins and predictions alone."""
+    first = pools[0]
+    for one in pools[1:]:
+        if not np.array_equal(one.labels, first.labels):
+            raise ValueError("the pools were not trained on the same images")
+    margin, member, correct = (
+        np.concatenate([getattr(one, name) for one in pools])
+        for name in ("margin", "member", "correct")
+    )
+    unknown = np.full(margin.shape, np.nan)
+    return replace(
+        first,
+        margin=margin,
+        member=member,
+        correct=correct,
+        entropy=unknown,
+        modified_entropy=unknown,
+        top_log_p=np.zeros((*member.shape, 0), np.float32),
+    )
+
+
+def shipped_and_more(args) -> Signals:
+    """What 64 networks on halves of all images answer, 16 of them shipped."""
+    images = mia.load(args.images, data_root=args.root)
+    pools = [mia.load_example("cifar10/fast-small")]
+    for name in evidence.MORE:
+        pool = evidence.made(name, images, args.root, device=None, strategy="auto")
+        pools.append(mia.query(pool, images))
+    return joined(pools)
 
 
 def signals_of(args) -> Signals:
@@ -75,35 +113,41 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--images", default="digits")
     parser.add_argument("--limit", type=int, help="so many images")
+    parser.add_argument("--shipped", action="store_true", help="networks of the shipped recipe")
     parser.add_argument("--root", default="results")
     args = parser.parse_args()
-    signals = signals_of(args)
-    sides = [side for side in SIDES if 2 * side <= len(signals.member) - 2]
+    signals = shipped_and_more(args) if args.shipped else signals_of(args)
+    most = len(signals.member) // 2 - 1
+    sides = [side for side in SIDES if side < most] + [most]
+    # of 25,000 non-members a target smaller rates are measurable, and fewer targets tell as much
+    pairs_attacked, rates = (8, (0.01, 0.001)) if args.shipped else (16, (0.1, 0.01))
+    shown = ("auc", *(f"tpr@{rate:g}" for rate in rates))
     scores: dict[tuple[str, int], Scores] = {}
     for attack in ATTACKS:
         for side in sides:
-            found = with_references(signals, attack, 2 * side, pairs=PAIRS)
+            found = with_references(signals, attack, 2 * side, pairs=pairs_attacked)
             if found is not None:
                 scores[attack, side] = found
     pairs = [key for key in scores if key[0] != "rmia"]
-    each = 1 - 0.05 / (len(pairs) * len(SHOWN))
+    each = 1 - 0.05 / (len(pairs) * len(shown))
 
     levels = {
-        key: metrics.intervals(found, RATES, n_resamples=200) for key, found in scores.items()
+        key: metrics.intervals(found, rates, n_resamples=200) for key, found in scores.items()
     }
     gains = {
         (attack, side): metrics.difference(
-            scores[attack, side], scores["rmia", side], RATES, n_resamples=200, confidence=each
+            scores[attack, side], scores["rmia", side], rates, n_resamples=200, confidence=each
         )
         for attack, side in pairs
     }
     columns = ["attack", *(f"{side} a side" for side in sides)]
-    with report(f"References, {args.images}", args.quick):
+    name = "CIFAR-10, 64 networks fast-small" if args.shipped else args.images
+    with report(f"References, {name}", args.quick):
         first = next(iter(scores.values()))
         sizes = f"{len(first.targets)} targets, n0 = {(~first.member).sum(1).min()}"
         accuracy = float(np.mean(signals.correct[:, 0][~signals.member]))
         print(f"{sizes}; test accuracy {100 * accuracy:.1f} %; {len(signals.member)} models\n")
-        for metric in SHOWN:
+        for metric in shown:
             for title, found, form in (("", levels, ".3f"), ("less RMIA's", gains, "+.4f")):
                 print(f"\n{metric} {title}\n")
                 rows = []
@@ -116,7 +160,7 @@ def main() -> None:
                     ]
                     rows.append([attack, *cells])
                 table(columns, rows)
-        print(f"\n{len(pairs) * len(SHOWN)} differences, each interval at {100 * each:.3f} %")
+        print(f"\n{len(pairs) * len(shown)} differences, each interval at {100 * each:.3f} %")
 
 
 if __name__ == "__main__":

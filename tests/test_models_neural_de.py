@@ -372,6 +372,7 @@ def test_describe_gives_the_equation_as_it_was_asked_for():
     assert {name: about[name] for name in wanted} == wanted
     assert about["sigma"] == pytest.approx(2.0) and about["noise_sd"] == pytest.approx(math.sqrt(2))
     assert describe(make("hbnode"))["damped"] and describe(make("anode"))["augment"] == 16
+    assert describe(make("anode", args={"blocks": 2}))["augment"] == 16
     assert describe(make("replaced"))["layout"] == "last" and describe(make("replaced"))["k"] == 0.5
     assert describe(TinyCNN()) is None and not is_noisy(TinyCNN()) and not is_noisy(make("odenet"))
 

@@ -134,6 +134,9 @@ def test_notes_say_whether_intervals_cover_the_choice_of_samples():
     for drawn, words in ((table, "over 3 pairs and samples"), (blind, "over 3 pairs")):
         assert f"bars 95 % ({words});" in note(plots.frontier_lines(drawn))
     assert "[95 %, over 3 pairs and samples]" in note(plots.families_gap(families()))
+    for first, last in ((6, 4), (4, 6)):  # families may have different numbers of models
+        unequal = {"ODENet": scores(targets=first), "SDENet": scores(targets=last)}
+        assert "over 2 to 3 pairs and samples" in note(plots.families_gap(unequal))
 
 
 def test_costs_are_bars_of_the_tables_values_with_ratios_to_the_first_family():

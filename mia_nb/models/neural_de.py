@@ -43,15 +43,7 @@ GAMMA = -3.0  # HBNODE: damping sigmoid(-3) = .0474
 STARTS = ("conv", "zeros")
 NORMS = ("bn", "gn")
 LAYOUTS = ("16-32-64", "64")
-DESCRIBED = (
-    "order",
-    "damped",
-    "augment",
-    "noise_train",
-    "noise_eval",
-    "sigma",
-    "noise_sd",
-)
+DESCRIBED = ("order", "damped", "noise_train", "noise_eval", "sigma", "noise_sd")
 
 
 class ConcatConv2d(nn.Module):
@@ -480,9 +472,8 @@ def is_noisy(module: nn.Module) -> bool:
 
 
 def describe(module: nn.Module) -> dict | None:
-    """The settings of a network's last FlowBlock by name, None if it has no block. All blocks share
-    them, but for augment, which only the first has, unless the last one replaced a group
-    (`models.replaced`).
+    """The settings of a network's FlowBlocks by name, None if it has no block. All blocks share
+    them, but for augment: only the first block of a group appends channels.
     """
     blocks = [block for _, block in flow_blocks(module)]
     if not blocks:
@@ -495,6 +486,7 @@ def describe(module: nn.Module) -> dict | None:
         "k": float(block.k),
         **{name: block.solver[name] for name in ("method", "steps", "T")},
         **{name: getattr(block, name) for name in DESCRIBED},
+        "augment": max(block.augment for block in blocks),
         "lipschitz": block.drift.lipschitz,
         "clip": block.clip,
     }

@@ -74,30 +74,32 @@ def families_gap(scores: dict[str, Scores]) -> go.Figure:
         raise ValueError("families_gap got no family: pass {family: attacks.score(...)}")
     figure = go.Figure()
     add_overfitting(figure, np.concatenate([_gap(of_models) for of_models in scores.values()]))
-    means = {}
+    # families are not compared target by target here, so that their masks may differ;
+    # {family: {epoch: {attack: scores}}}, of which only the family matters
+    means = pd.concat(
+        frontier_means(metrics.frontier({name: {0: {"": of_models}}}, ()))
+        for name, of_models in scores.items()
+    ).set_index("family")
     for i, (name, of_models) in enumerate(scores.items()):
-        # {family: {epoch: {attack: scores}}}, of which only the family matters here
-        table = frontier_means(metrics.frontier({name: {0: {"": of_models}}}, ()))
-        over = covered(table)  # the note takes that of the last family
-        means[name] = row = table.iloc[0]
+        row = means.loc[name]
         ends = "(no interval)"
         if np.isfinite(row["auc_low"]):
             ends = f"[{row['auc_low']:.3f}, {row['auc_high']:.3f}]"
         legend = f"{name}: gap {row['gap']:.1%}, AUC {row['auc']:.3f} {ends}"
         sizes = f"<br>{row['n1']:,} members, {row['n0']:,} non-members<extra>{name}</extra>"
         _add_gaps(figure, look(i), legend, of_models, sizes, opacity=0.75)
-    most = max(means, key=lambda name: means[name]["auc"])
-    least = min(means, key=lambda name: means[name]["auc"])
+    most = means["auc"].idxmax()
+    least = means["auc"].idxmin()
     return finish(
         figure,
         clauses(
-            f"{most}: AUC {means[most]['auc']:.3f} at a gap of {means[most]['gap']:.1%}",
-            len(means) > 1 and f"{least}: {means[least]['auc']:.3f} at {means[least]['gap']:.1%}",
+            f"{most}: AUC {means.auc[most]:.3f} at a gap of {means.gap[most]:.1%}",
+            len(means) > 1 and f"{least}: {means.auc[least]:.3f} at {means.gap[least]:.1%}",
         ),
         clauses(
             listed(map(name_of, scores.values())),
             "one point per target",
-            f"legend: mean [95 %, {over}]",
+            f"legend: mean [95 %, {covered(means)}]",
             GAP_BARS,
         ),
         height=470,

@@ -146,8 +146,11 @@ def noise(sources: Sequence[Source]) -> Explorer:
 
 
 def middle(family: Family) -> tuple:
-    """The settings of the outputs in the middle."""
-    places = tuple(family.outputs)
+    """The middle value of the second setting, with the value of the first that has most of them."""
+    by_first: dict[object, list[tuple]] = {}
+    for place in family.outputs:
+        by_first.setdefault(place[0], []).append(place)
+    places = max(by_first.values(), key=len)
     return places[(len(places) - 1) // 2]
 
 
