@@ -403,6 +403,23 @@ def test_stored_results_are_listed_shown_and_cleaned(tmp_path, capsys):
     )
 
 
+def test_clean_takes_the_keys_that_show_takes_and_no_others(tmp_path, capsys):
+    pool = store.open_folder(tmp_path, "pool", "digits", "ab" * 32, {"num_models": 2})
+    results = ["--results", str(tmp_path)]
+    for wrong in ("ab" * 6 + "c", "ab" * 32 + "a", f"{pool.path.name}x"):
+        assert main(["show", wrong, *results]) == 2
+        assert main(["clean", wrong, "--yes", *results]) == 2 and pool.path.exists()
+        assert f"0 results in {tmp_path} start with" in capsys.readouterr().err
+    (pool.path / "recipe.json").write_text("{}")  # its key can no longer be read
+    assert main(["clean", "ab" * 32, "--yes", *results]) == 2 and pool.path.exists()
+    advice = capsys.readouterr().err.partition("with: mia-nb ")[2].split()
+    assert main([*advice, "--yes", *results]) == 0 and not pool.path.exists()
+    for right in ("a", "ab" * 6, "ab" * 7, "ab" * 32, pool.path.name):
+        pool = store.open_folder(tmp_path, "pool", "digits", "ab" * 32, {"num_models": 2})
+        assert main(["show", right, *results]) == 0
+        assert main(["clean", right, "--yes", *results]) == 0 and not pool.path.exists()
+
+
 def test_results_older_than_a_number_of_days_are_removed_and_others_stay(tmp_path, capsys):
     days = {"ab": 0.9, "cd": 1.1, "ef": 30}
     for start, age in days.items():

@@ -5,6 +5,7 @@ for this machine only and behind a token.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import logging
 import os
@@ -36,10 +37,10 @@ CELLS = "{%- for cell in cell_generator(nb, kernel_id) -%}"
 EARLY = """<script async src="{{ page_config['fullStaticUrl'] | e }}/{{ main_js }}"></script>
 <script async src="{{ resources.base_url }}voila/templates/lab/static/plotly.js"></script>"""
 # plotly.js where `widgets/figure.js` looks for it before unpacking the kernel's copy
-PLOTLY = """(globalThis.__mia_nb ??= {{}}).plotly = (module => {{
-((module, exports, define) => {{{program}}})(module, module.exports);
+PLOTLY = """(globalThis.__mia_nb ??= {}).plotly = (module => {
+((module, exports, define) => {PROGRAM})(module, module.exports);
 return module.exports;
-}})({{exports: {{}}}});"""
+})({exports: {}});"""
 # messages that a page may send to its kernel: to move controls, not to execute code
 MESSAGES = [
     "comm_open",
@@ -66,10 +67,10 @@ def serve(args: Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with tempfile.TemporaryDirectory() as folder:
         _prepare(Path(folder), results)
-        # Voila reads a configuration, which may be Python, from the folder that it starts in
-        os.chdir(folder)
-        _serve(Path(folder), args.port, open_browser=not args.no_browser)
-        os.chdir(Path(folder).parent)
+        # Voila reads a configuration, which may be Python, from the folder that it starts in; the
+        # folder is left before it is removed, as Windows cannot remove a folder in use
+        with contextlib.chdir(folder):
+            _serve(Path(folder), args.port, open_browser=not args.no_browser)
     return 0
 
 
@@ -195,7 +196,7 @@ def _put_page(folder: Path) -> None:
     pages = map(Path, jupyter_path("voila", "templates", "lab", "index.html.j2"))
     page = next(filter(Path.is_file, pages), None)
     if page is None:
-        return
+        return  # Voila then serves its own page
     template = re.sub(r'<link[^>]*"https://[^>]*>', "", page.read_text(encoding="utf-8"))
     themes = jupyter_path("nbconvert", "templates", "lab", "static", "theme-dark.css")
     theme = next(filter(Path.is_file, map(Path, themes)), None)
@@ -209,7 +210,7 @@ def _put_page(folder: Path) -> None:
     static.mkdir(parents=True)
     if template.count(SCRIPT) == template.count(CELLS) == 1:  # else Voila has changed its page
         template = template.replace(SCRIPT, "").replace(CELLS, f"{EARLY}\n{CELLS}")
-        (static / "plotly.js").write_text(PLOTLY.format(program=_program()), encoding="utf-8")
+        (static / "plotly.js").write_text(PLOTLY.replace("PROGRAM", _program()), encoding="utf-8")
     copy.write_text(template, encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ import sys
 from mia_nb.cli.kernels import MODULES
 
 PATH = [folder for folder in sys.path if folder]  # sys.path of every kernel, not its parent's
-_before = dict(os.environ)
+ENVIRONMENT_BEFORE = dict(os.environ)
 
 for name in MODULES:
     with contextlib.suppress(ImportError):  # the notebook that needs it reports what is missing
@@ -21,6 +21,8 @@ for name in MODULES:
 torch = sys.modules["torch"]
 # the first optimiser makes torch import many more of its modules
 torch.optim.SGD([torch.zeros(1)], lr=1.0)
-SET_BY_IMPORTS = {name: value for name, value in os.environ.items() if _before.get(name) != value}
+SET_BY_IMPORTS = {
+    name: value for name, value in os.environ.items() if ENVIRONMENT_BEFORE.get(name) != value
+}
 gc.collect()
 gc.freeze()  # kernels share these pages until they write to them

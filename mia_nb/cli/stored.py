@@ -21,10 +21,10 @@ def list_all(args: Namespace) -> None:
     rows = [
         (
             f.kind,
-            f.path.name.rsplit("-", 1)[1],
+            f.short_key,
             f.name,
             _size(f.path),
-            time.strftime("%Y-%m-%d %H:%M", _date(f)),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(f))),
             status(f),
         )
         for f in store.folders(args.results)
@@ -120,16 +120,16 @@ def cleaned(
     """Remove the chosen whole results (by key, all, by age in days), or without `yes` only name
     them; if none are chosen, remove temporary and damaged files. Yields a line for each.
     """
+    whole = key is not None or everything or older_than is not None
     chosen = store.folders(results)
     if key is not None:
-        chosen = [folder for folder in chosen if _is_called(folder, key)]
+        chosen = [folder for folder in chosen if folder.begins_with(key)]
         if len(chosen) != 1:
             raise ValueError(
                 f"{len(chosen)} results in {results} start with {key!r}; see mia-nb list"
             )
     if older_than is not None:
-        chosen = [f for f in chosen if time.time() - time.mktime(_date(f)) > older_than * 86400]
-    whole = key is not None or everything or older_than is not None
+        chosen = [f for f in chosen if time.time() - _modified(f) > older_than * 86400]
     for folder in chosen:
         if _held(folder):
             yield f"{folder.path}: in use, left alone"
@@ -144,12 +144,6 @@ def cleaned(
             yield f"removed {folder.path} ({freed})"
         else:
             yield f"would remove {folder.path} ({_size(folder.path)}); add --yes"
-
-
-def _is_called(folder: store.Folder, key: str) -> bool:
-    """Whether the name of the folder, or the key in it, starts with this key."""
-    name = folder.path.name
-    return name.startswith(key) or name.rsplit("-", 1)[1].startswith(key[:12])
 
 
 def _tidy(folder: store.Folder) -> Iterator[str]:
@@ -167,17 +161,15 @@ def _tidy(folder: store.Folder) -> Iterator[str]:
 
 
 def _held(folder: store.Folder) -> bool:
-    return any(map(folder.locked, _locks(folder)))
+    """Whether any lock that was ever taken in this folder is held now."""
+    locks = [path.name.removeprefix(".lock-") for path in folder.path.glob(".lock-*")]
+    return any(map(folder.locked, locks))
 
 
-def _locks(folder: store.Folder) -> list[str]:
-    """Names of the locks that were ever held in this folder."""
-    return [path.name.removeprefix(".lock-") for path in folder.path.glob(".lock-*")]
-
-
-def _date(folder: store.Folder) -> time.struct_time:
+def _modified(folder: store.Folder) -> float:
+    """When the result was last written to, in seconds since 1970."""
     manifest = folder.path / store.MANIFEST
-    return time.localtime((manifest if os.path.lexists(manifest) else folder.path).lstat().st_mtime)
+    return (manifest if os.path.lexists(manifest) else folder.path).lstat().st_mtime
 
 
 def _size(path: Path) -> str:

@@ -90,6 +90,11 @@ class Folder:
         return self.path.name.split("-", 1)[1].rsplit("-", 1)[0]
 
     @property
+    def short_key(self) -> str:
+        """The first twelve letters of the key, with which the folder's name ends."""
+        return self.path.name.rsplit("-", 1)[1]
+
+    @property
     def record(self) -> dict:
         """The content of recipe.json: kind, name, key, recipe and more."""
         return self.read_json("recipe.json", key=str, recipe=dict)
@@ -103,6 +108,16 @@ class Folder:
     def key(self) -> str:
         """The whole key; the folder's name has twelve letters of it."""
         return self.record["key"]
+
+    def begins_with(self, prefix: str) -> bool:
+        """Whether the folder's name, or the key of its result, begins with this prefix."""
+        if self.path.name.startswith(prefix):
+            return True
+        if not self.short_key.startswith(prefix[:12]):
+            return False
+        # only for a prefix of more than twelve letters is the record read, so that a damaged record
+        # blocks no other result
+        return len(prefix) <= 12 or self.key.startswith(prefix)
 
     def files(self) -> dict[str, str]:
         """{file name: sha256} of the finished files; not to be changed."""

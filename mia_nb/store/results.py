@@ -105,7 +105,7 @@ def find(prefix: str, root: PathLike, kind: str | None = None) -> Folder:
         ValueError: for none, and for several.
     """
     results = folders(root, kind)
-    hits = [folder for folder in results if _begins_with(folder, prefix)]
+    hits = [folder for folder in results if folder.begins_with(prefix)]
     if len(hits) == 1:
         return hits[0]
     if hits:
@@ -115,15 +115,3 @@ def find(prefix: str, root: PathLike, kind: str | None = None) -> Folder:
     if len(results) > 5:
         names += f" and {len(results) - 5} more"
     raise ValueError(f"no {kind or 'result'} in {root} starts with {prefix!r}; there: {names}")
-
-
-def _begins_with(folder: Folder, prefix: str) -> bool:
-    """Whether the folder's name, or the key of its result, begins with this prefix."""
-    name = folder.path.name
-    if name.startswith(prefix):
-        return True
-    if not name.rsplit("-", 1)[1].startswith(prefix[:12]):
-        return False
-    # the name has twelve letters of the key; only for longer prefixes is the record read, so that a
-    # damaged record blocks no other result
-    return len(prefix) <= 12 or folder.key.startswith(prefix)

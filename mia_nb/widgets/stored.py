@@ -312,7 +312,7 @@ def sources(
 
 def pools_in(root: str | Path) -> dict[str, store.Folder]:
     """Every pool of a folder of results, by the first twelve letters of its key."""
-    return {folder.path.name.rsplit("-", 1)[1]: folder for folder in store.folders(root, "pool")}
+    return {folder.short_key: folder for folder in store.folders(root, "pool")}
 
 
 def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> Source | None:
