@@ -1,8 +1,9 @@
 """Foreign text (names of classes, groups, data sets, runs, presets, pools, files, attacks, values
 of parameters) made harmless for the medium that shows it: one function for each medium.
 
-Each function takes any value and returns one line, which shows the characters as they are and has
-no other effect: no markup, no mathematics, no links, no commands to a terminal.
+Each function of a text takes any value and returns one line (`lines` keeps line breaks), which
+shows the characters as they are and has no other effect: no markup, no mathematics, no links, no
+commands to a terminal. `unmarked` undoes `markdown`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ KEPT = "\n\xa0\u200c\u200d"
 MATHEMATICS = re.compile(r"[$\\]")
 # characters without a meaning in Markdown, at least in this position; all others become entities
 HARMLESS = re.compile(
-    r"[^\W_]|[ ,;%()]|(?<=\S)\.(?= |$)|(?<=\d)[./:-](?=\d)|(?<=\w)[:'/-](?=[^\W_]| )"
+    r"""
+    [^\W_]                           # a letter or digit
+    | [ ,;%()]
+    | (?<=\S) \. (?=[ ]|$)           # the full stop of a sentence
+    | (?<=\d) [./:-] (?=\d)          # within a number, a date or a time
+    | (?<=\w) [:'/-] (?=[^\W_]|[ ])  # within or after a word
+    """,
+    re.VERBOSE,
 )
 
 
@@ -70,22 +78,13 @@ def unmarked(text: str) -> str:
 
 
 def html(text: object) -> str:
-    """Text between tags of HTML. In an attribute use `attribute`.
+    """Text between tags of HTML, but not inside a tag: it may hold elements of its own.
 
     >>> html("<b>5 & 6</b>")
     '&lt;b&gt;5 &amp; 6&lt;/b&gt;'
     """
     escaped = _html.escape(terminal(text))
     return MATHEMATICS.sub(lambda sign: f"<span>&#{ord(sign[0])};</span>", escaped)
-
-
-def attribute(text: object) -> str:
-    """The value of an attribute of HTML, between quotation marks.
-
-    >>> attribute('" onload="x')
-    '&quot; onload=&quot;x'
-    """
-    return _html.escape(terminal(text))
 
 
 def markdown(text: object) -> str:

@@ -157,6 +157,10 @@ def test_the_heatmap_stars_and_outlines_the_chosen_cell_and_leaves_untried_ones_
     for shape in figure.layout.shapes:
         assert (shape.x0, shape.x1, shape.y0, shape.y1) == (-0.5, 0.5, 0.5, 1.5)
     assert "2 empty cells were not tried" in figure.layout.title.subtitle.text
+    table = grid()
+    table.loc[len(table)] = (0.0, 30, 0.61, 0.004)
+    subtitle = plots.heatmap(table).layout.title.subtitle.text
+    assert "1 empty cell was not tried" in subtitle
 
 
 @pytest.mark.parametrize(

@@ -309,6 +309,12 @@ def test_rows_of_what_was_not_run_are_left_out_and_no_number_is_called_nan(tmp_p
     assert not re.search(r"not run|S2|S3|NaN|\bnan\b", page)
 
 
+def test_a_class_named_nan_with_a_capital_keeps_its_name(tmp_path):
+    table = pd.DataFrame({"class": ["Nan", "Naan"], "auc": [0.5, float("nan")]})
+    page = page_of(tmp_path, v4.new_output("display_data", {"text/html": table.to_html()}))
+    assert "<td>Nan</td>" in page and "<td>–</td>" in page and "NaN" not in page
+
+
 @pytest.mark.parametrize(
     "text",
     [

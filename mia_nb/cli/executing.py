@@ -123,7 +123,7 @@ def _figures_alone(out: Path) -> list[str]:
     import nbformat
     from papermill.execute import remove_error_markers
 
-    from mia_nb.report import is_figure, lost_figures
+    from mia_nb.report import errors_of_figures, is_figure
 
     notebook = remove_error_markers(nbformat.read(out, as_version=4))
     for cell in notebook.cells:
@@ -133,7 +133,7 @@ def _figures_alone(out: Path) -> list[str]:
         if failed and not is_figure(cell):
             return []
     nbformat.write(notebook, out)
-    return lost_figures(notebook.cells)
+    return errors_of_figures(notebook.cells)
 
 
 def _explain(error: Exception, out: Path) -> Exception:

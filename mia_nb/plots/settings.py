@@ -22,7 +22,7 @@ def heatmap(
 
     Parameters:
         table: columns p, queries, value, error (standard error), as from `metrics.choose`
-        chosen: (p, Q) of the chosen setting, None the best
+        chosen: (p, Q) of the chosen setting; None: the best
         name: name of the value
 
     Raises:
@@ -64,6 +64,7 @@ def heatmap(
     _outline(figure, row, column)
     many = "query" if cell.queries == 1 else "queries"
     untried = int(np.isnan(value.to_numpy()).sum())
+    cells_were = "cell was" if untried == 1 else "cells were"
     axis = {"type": "category", "showgrid": False}
     return finish(
         figure,
@@ -72,7 +73,7 @@ def heatmap(
         clauses(
             "★ and outline: chosen",
             "± one standard error",
-            untried and f"{untried} empty cells were not tried",
+            untried and f"{untried} empty {cells_were} not tried",
         ),
         height=150 + 44 * len(value),
         xaxis=axis | {"title": "queries Q"},

@@ -6,6 +6,6 @@ together. Cells tagged `verdict`, `headline` or `picture` are shown outside of t
 """
 
 from mia_nb.report.pages import audit_page, page
-from mia_nb.report.parts import is_figure, lost_figures
+from mia_nb.report.parts import errors_of_figures, is_figure
 
-__all__ = ["audit_page", "is_figure", "lost_figures", "page"]
+__all__ = ["audit_page", "errors_of_figures", "is_figure", "page"]

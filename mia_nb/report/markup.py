@@ -21,7 +21,8 @@ h1 h2 h3 h4 h5 h6 hr i img kbd li mark ol p pre s small span strong sub summary 
 td tfoot th thead tr u ul var
 """
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
-NAN = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
+# as pandas and as Python write it; a class may be named "Nan"
+NAN = re.compile(r"(?<![\w.])(NaN|nan)(?![\w.])")
 PROGRESS = re.compile(r".*: \d+ %, .* left\n")  # lines that are of interest during the run only
 COLOURED = {"limits", "exceeded", "not-exceeded"}  # classes in report.css
 
@@ -62,7 +63,11 @@ def _exporter() -> HTMLExporter:
 def _stock_templates() -> Path:
     """The folder of nbconvert's own templates, also if nbconvert belongs to another environment."""
     files = importlib.metadata.files("nbconvert") or ()
-    known = next(file for file in files if file.match("templates/base/null.j2"))
+    known = next((file for file in files if file.match("templates/base/null.j2")), None)
+    if known is None:
+        raise ValueError(
+            "nbconvert's templates are not among its installed files: install nbconvert again"
+        )
     return Path(known.locate()).resolve().parents[1]
 
 
@@ -83,6 +88,7 @@ def _without_missing(table: str) -> str:
 
 
 def figure_title(figure: dict) -> str:
+    """The title of a plotly figure, as it is in its JSON; "chart" for a figure without one."""
     title = figure.get("layout", {}).get("title")
     if isinstance(title, dict):
         title = title.get("text")

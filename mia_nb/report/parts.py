@@ -67,42 +67,62 @@ def part_of(anchor: str, path: Path, content: bytes) -> Part:
     from nbformat import v4
 
     cells = _cells(path, content)
-    failed_figures = lost_figures(cells)
-    verdict_cells = [cell for cell in cells if "verdict" in _tags(cell)]
-    headline_cells = [cell for cell in cells if "headline" in _tags(cell)]
-    picture_cells = [cell for cell in cells if "picture" in _tags(cell)]
-    pictures = [output for output in _outputs(picture_cells or cells) if _is_picture(output)]
-    picture = pictures[:1]
-    verdict = [
-        output
-        for output in _outputs(verdict_cells)
-        if "data" not in output or "text/markdown" in output["data"] or _is_table(output)
-    ]
-    headline = [
-        output
-        for output in _outputs(headline_cells)
-        if not _is_picture(output) and not _is_among(output, verdict)
-    ]
-    if picture:
-        # the picture's title says in words what the table holds
-        headline = [output for output in headline if not _is_table(output)]
-    for cell in cells:
-        if "outputs" in cell:  # the picture is not shown twice
-            cell["outputs"] = [o for o in cell["outputs"] if not _is_among(o, picture)]
-    rest = html_of(cells)
+    verdict = _verdict(cells)
+    picture = _picture(cells)
+    headline = _headline(cells, verdict, picture)
+    rest = html_of(_rest(cells, picture))
     title, question = _title_and_question(rest)
     return Part(
         anchor=anchor,
         title=title or path.stem,
         question=question,
-        failed_figures=failed_figures,
+        failed_figures=errors_of_figures(cells),
         verdict=_as_prose(html_of([v4.new_code_cell(outputs=verdict)])).strip(),
-        verdict_is_headline=any(_is_among(cell, headline_cells) for cell in verdict_cells),
+        # a page takes such a verdict only if no notebook has one of its own
+        verdict_is_headline=any("headline" in _tags(cell) for cell in _tagged(cells, "verdict")),
         headline=_as_prose(html_of([v4.new_code_cell(outputs=headline)])),
         picture=html_of([v4.new_code_cell(outputs=picture)]),
         rest=rest,
         contents=_contents(rest),
     )
+
+
+def _verdict(cells: list[dict]) -> list[dict]:
+    """Prose and tables of the cells tagged `verdict`."""
+    return [output for output in _outputs(_tagged(cells, "verdict")) if _is_prose_or_table(output)]
+
+
+def _picture(cells: list[dict]) -> list[dict]:
+    """The first picture of the cells tagged `picture`, or of all cells where none is tagged; []
+    where there is none.
+    """
+    outputs = _outputs(_tagged(cells, "picture") or cells)
+    return [output for output in outputs if _is_picture(output)][:1]
+
+
+def _headline(cells: list[dict], verdict: list[dict], picture: list[dict]) -> list[dict]:
+    """What the cells tagged `headline` show, but for pictures, the verdict, and tables if there is
+    a picture: its title says in words what the table holds.
+    """
+    headline = []
+    for output in _outputs(_tagged(cells, "headline")):
+        is_told_by_picture = bool(picture) and _is_table(output)
+        if not (_is_picture(output) or _is_among(output, verdict) or is_told_by_picture):
+            headline.append(output)
+    return headline
+
+
+def _rest(cells: list[dict], picture: list[dict]) -> list[dict]:
+    """All cells, without the picture, which is not shown twice."""
+    from nbformat import NotebookNode
+
+    rest = []
+    for cell in cells:
+        if "outputs" in cell:
+            outputs = [output for output in cell["outputs"] if not _is_among(output, picture)]
+            cell = NotebookNode(cell | {"outputs": outputs})
+        rest.append(cell)
+    return rest
 
 
 def _title_and_question(markup: str) -> tuple[str, str]:
@@ -147,7 +167,7 @@ def is_figure(cell: dict) -> bool:
     return FIGURE in _tags(cell)
 
 
-def lost_figures(cells: list[dict]) -> list[str]:
+def errors_of_figures(cells: list[dict]) -> list[str]:
     """A line for each figure of an executed notebook that failed: its cell, the function that draws
     it, the error.
     """
@@ -167,6 +187,10 @@ def _tags(cell: dict) -> list[str]:
     return cell.get("metadata", {}).get("tags", [])
 
 
+def _tagged(cells: list[dict], tag: str) -> list[dict]:
+    return [cell for cell in cells if tag in _tags(cell)]
+
+
 def _outputs(cells: list[dict]) -> list[dict]:
     return [output for cell in cells for output in cell.get("outputs", [])]
 
@@ -179,9 +203,14 @@ def _is_table(output: dict) -> bool:
     return "<table" in output.get("data", {}).get("text/html", "")
 
 
-def _is_among(item: dict, items: list[dict]) -> bool:
-    """Whether this very item, not an equal one, is among the items."""
-    return any(item is other for other in items)
+def _is_prose_or_table(output: dict) -> bool:
+    """Whether an output is text: printed, an error, Markdown, or a table."""
+    return "data" not in output or "text/markdown" in output["data"] or _is_table(output)
+
+
+def _is_among(output: dict, outputs: list[dict]) -> bool:
+    """Whether this very output, not an equal one, is among the outputs."""
+    return any(output is other for other in outputs)
 
 
 def _cells(path: Path, content: bytes) -> list[dict]:
