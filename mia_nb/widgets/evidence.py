@@ -3,12 +3,14 @@ models that did not, beside the target's own margin.
 """
 
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from mia_nb.attacks.fits import Fit, lira_fit, nig_fit
+from mia_nb.attacks.likelihood import NU0
 from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source
@@ -16,7 +18,7 @@ from mia_nb.widgets.stored import Source
 # {name: (its name in `lira`, degrees of freedom beyond those of the references)}
 VARIANCES = {
     "global": ("global", np.inf),
-    "shrunk": ("shrunk", 6.0),  # lira's weight of the shrunk variance
+    "shrunk": ("shrunk", NU0),
     "per sample": ("per_sample", 0.0),
 }
 DRAWS = 2000  # draws of fits given the references
@@ -53,13 +55,15 @@ class SampleEvidence(NamedTuple):
 
 @lru_cache(4)
 def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signals]:
-    """(indices (R,) of the references, pair by pair; their signals; the target's signals)."""
+    """(the references' places in the signals (R,), pair by pair; the references' signals; the
+    target's signals).
+    """
     members = source.signals.member[:, source.audited]
     models = source.signals.reference_rows(target)
     if members.all() or not members.any():
         raise ValueError(
-            f"all models of {source.label} or none were trained on these samples: query images that"
-            " only some saw"
+            f"either all models of {source.label} or none were trained on these samples: query"
+            " images that only some saw"
         )
     if not len(models):
         raise ValueError(
@@ -73,7 +77,8 @@ def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signal
 
 @lru_cache(64)
 def evidence_of(source: Source, target: int, k: int, variance: str) -> Evidence:
-    """The evidence of the first k references a side; its flags are the warnings of the fits.
+    """The evidence of the first k references a side; its flags are the warnings of its fits, and
+    the reason if there is no Gaussian.
 
     Parameters:
         source: source of the signals
@@ -85,17 +90,26 @@ def evidence_of(source: Source, target: int, k: int, variance: str) -> Evidence:
     used = all_references.select(models=slice(0, 2 * k))
     combine = "last" if used.query_kind == "steps" else "margin"
     name, _ = VARIANCES[variance]
+    margins, student, flags = with_warnings(nig_fit, target_signals, used, combine=combine)
+    gaussian = None
+    try:
+        _, gaussian, lira_flags = with_warnings(
+            lira_fit, target_signals, used, variance=name, combine=combine
+        )
+    except ValueError as error:  # one reference a side
+        lira_flags = [str(error)]
+    log_ratios = (gaussian or student).log_ratio(margins)
+    return Evidence(used, margins, gaussian, student, log_ratios, [*flags, *lira_flags])
+
+
+def with_warnings(
+    fit: Callable[..., tuple[np.ndarray, Fit]], *signals: Signals, **options: str
+) -> tuple[np.ndarray, Fit, list[str]]:
+    """(the target's margins, the fit, the texts of its warnings, each once) of one attack's fit."""
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
-        margins, student = nig_fit(target_signals, used, combine=combine)
-        flags = [str(w.message) for w in raised]
-        gaussian = None
-        try:
-            _, gaussian = lira_fit(target_signals, used, variance=name, combine=combine)
-        except ValueError as error:  # one reference a side
-            flags = [str(error)]
-    log_ratios = (gaussian or student).log_ratio(margins)
-    return Evidence(used, margins, gaussian, student, log_ratios, flags)
+        margins, densities = fit(*signals, **options)
+    return margins, densities, list(dict.fromkeys(str(w.message) for w in raised))
 
 
 def of_sample(evidence: Evidence, column: int, variance: str) -> SampleEvidence:
@@ -124,14 +138,14 @@ def of_sample(evidence: Evidence, column: int, variance: str) -> SampleEvidence:
     )
 
 
-def intervals_of_fit(fit: Fit, margin: float, freedom: np.ndarray, *, seed: int = 0) -> np.ndarray:
+def intervals_of_fit(fit: Fit, margin: float, freedom: np.ndarray) -> np.ndarray:
     """95 % intervals of m_in - m_out and of the log likelihood ratio at a margin, for the Gaussians
     of one sample; (2, 2), a row per interval.
 
     For both worlds v = s^2 freedom / chi2(freedom) and m ~ N(centre, v / n) are drawn. freedom
     (2,): the degrees of freedom of each world, above 0, infinite where v is known.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     is_known = np.isinf(freedom)[:, None]
     degrees = np.where(is_known, 1.0, freedom[:, None])
     factor = np.where(is_known, 1.0, degrees / rng.chisquare(degrees, (2, DRAWS)))
