@@ -116,7 +116,7 @@ def test_numbers_that_make_no_sense_are_refused(change, message):
 
 @pytest.mark.parametrize("epsilon", [0.0, math.inf])
 def test_no_noise_reaches_an_epsilon_of_none(epsilon):
-    with pytest.raises(ValueError, match="wanted both above 0"):
+    with pytest.raises(ValueError, match="wanted a finite epsilon and a delta, both above 0"):
         accounting.stored_mu(epsilon=epsilon, keep=0.5, classes=5, delta=DELTA)
 
 

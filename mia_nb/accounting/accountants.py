@@ -53,7 +53,7 @@ def gdp_mu(
     half = 0.5 / noise_multiplier
     with np.errstate(over="ignore"):
         growth = float(np.expm1(np.square(2 * half)))
-    if sampling == "uniform":  # the same sum, written so that nothing cancels for large n
+    if sampling == "uniform":  # the docstring's bracket times 2, written so that nothing cancels
         growth = (
             2 * growth * ndtr(3 * half)
             + erf(3 * half / math.sqrt(2))
@@ -70,9 +70,11 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
         compute_safe_domain_size,
     )
 
-    wanted = f"wanted {PRV_DELTA} or more, below rounding decides; use 'rdp'"
     if delta < PRV_DELTA:
-        raise ValueError(f"delta={delta} with accountant='prv': {wanted}")
+        raise ValueError(
+            f"delta={delta} with accountant='prv': wanted {PRV_DELTA} or more (below that, rounding"
+            " decides); use 'rdp'"
+        )
     error = delta / 1000
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # orders at the end of their range only widen the mesh; log(1 - sample_rate) is -inf for
@@ -94,14 +96,14 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
         losses = accountant._get_dprv(eps_error=precision, delta_error=error)
         losses.pmf = losses.pmf / losses.pmf.sum()
         try:
-            spent = float(losses.compute_epsilon(delta, error, precision)[2])
+            _, _, upper = losses.compute_epsilon(delta, error, precision)
         except RuntimeError as failure:
             # even the lowest loss on the mesh, far below 0, has less than delta
             if "Cannot compute epsilon" in str(failure):
                 return 0.0
             raise
     # both are upper bounds; PRV_ERROR is added to the first, so RDP is smaller for small epsilons
-    return min(max(0.0, spent), _rdp(noise, rate, steps, delta))
+    return min(max(0.0, float(upper)), _rdp(noise, rate, steps, delta))
 
 
 def _rdp(noise: float, rate: float, steps: int, delta: float) -> float:

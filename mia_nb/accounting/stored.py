@@ -35,7 +35,9 @@ def response_epsilon(*, keep: float, classes: int) -> float:
     check(classes=classes, keep=keep)
     if keep < 1 / classes:
         raise ValueError(f"keep={keep} of {classes} classes: wanted {WANTED['keep'][1]}")
-    return math.inf if keep == 1 else max(0.0, math.log1p(float((keep * classes - 1) / (1 - keep))))
+    if keep == 1:
+        return math.inf
+    return max(0.0, math.log1p(float((keep * classes - 1) / (1 - keep))))
 
 
 def stored_epsilon(
@@ -71,8 +73,8 @@ def stored_epsilon(
     """
     check(mu=mu, classes=classes, keep=keep, delta=delta)
     one_of("relation", relation, RELATIONS)
-    label = response_epsilon(keep=keep, classes=classes)
-    if math.isinf(label) or math.isinf(mu) or (delta == 0 and mu > 0):
+    label_epsilon = response_epsilon(keep=keep, classes=classes)
+    if math.isinf(label_epsilon) or math.isinf(mu) or (delta == 0 and mu > 0):
         return math.inf
     directions = _label_losses(keep, int(classes), relation)
     if mu == 0 and delta == 0:
@@ -86,7 +88,7 @@ def stored_epsilon(
 
     if is_reached(0.0):
         return 0.0
-    _, high = bisect(is_reached, 0.0, float(gaussian_epsilon(mu, delta)) + label)
+    _, high = bisect(is_reached, 0.0, float(gaussian_epsilon(mu, delta)) + label_epsilon)
     return float(high)
 
 
@@ -108,11 +110,14 @@ def stored_mu(
     """
     check(epsilon=epsilon)
     if not 0 < epsilon < math.inf or delta == 0:
-        raise ValueError(f"epsilon={epsilon} at delta={delta}: wanted both above 0, say 8 and 1e-5")
-    label = {"keep": keep, "classes": classes, "delta": delta, "relation": relation}
+        raise ValueError(
+            f"epsilon={epsilon} at delta={delta}: wanted a finite epsilon and a delta, both above"
+            " 0, say 8 and 1e-5"
+        )
+    fixed = {"keep": keep, "classes": classes, "delta": delta, "relation": relation}
 
     def exceeds_target(mu: float) -> bool:
-        return stored_epsilon(mu=float(mu), **label) > epsilon
+        return stored_epsilon(mu=float(mu), **fixed) > epsilon
 
     if exceeds_target(0.0):
         return 0.0
