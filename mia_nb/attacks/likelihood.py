@@ -14,10 +14,10 @@ import warnings
 import numpy as np
 from scipy.special import betaln, digamma, hyp2f1, polygamma, stdtr
 
-from mia_nb.arguments import Anything, Flag, Whole
+from mia_nb.arguments import Anything, Count, Flag
 from mia_nb.attacks.inputs import Sides, combination, compared_margins, sides
 from mia_nb.attacks.reading import JOINT, combined, medians_of, vector_blocks
-from mia_nb.attacks.summaries import World, squares, worlds_of
+from mia_nb.attacks.summaries import World, scatter_matrix, worlds_of
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
@@ -37,7 +37,7 @@ def lira(
     variance: str = "auto",
     centre: str = "mean",
     tail: str = "one_sided",
-    ddof: Whole = 1,
+    ddof: Count = 1,
     combine: str | None = None,
     missing: str = "raise",
     summary: Anything = None,
@@ -56,7 +56,7 @@ def lira(
         centre: a side's m, the "mean" or the "median" of its margins.
         tail: of the offline form. "one_sided", or "two_sided": -log N(phi_t; m_out, v_out), which
             rewards low margins as much as high ones.
-        ddof: of the variances.
+        ddof: of the variances, see below: from 0, and less than every n of 2 or more.
         combine: "llr" averages s over queries; a name of `combine_queries` reduces the margins
             first; "joint" compares the vectors of a sample's Q margins as Gaussians with the
             covariance 0.9 V + 0.1 diag V, V pooled over samples and sides; "mean_sd" does the same
@@ -72,9 +72,14 @@ def lira(
         global: sum SS / sum (n - ddof) over samples, one number for all.
         shrunk: (6 v_global + SS) / (6 + n - 1), between the two.
 
-    Raises ValueError for missing sides and where no sample has two references on a side. Source:
-    Carlini et al. 2022. Caveat: where reference counts depend on the target's membership, the score
-    reveals the design, not the model.
+    Raises:
+        ValueError: for missing sides, where no sample has two references on a side, and for a ddof
+            that leaves a variance no degrees of freedom.
+
+    Source: Carlini et al. 2022.
+
+    Caveat: where reference counts depend on the target's membership, the score reveals the design,
+    not the model.
     """
     one_of("variance", variance, ("auto", "per_sample", "global", "shrunk"))
     one_of("centre", centre, ("mean", "median"))
@@ -125,12 +130,18 @@ def variance_of(
     side: str, world: World, audited: np.ndarray, variance: str, ddof: int
 ) -> np.ndarray:
     """(N,) variance of a side's margins by one of the forms that `lira` lists, kept off 0."""
-    free = np.maximum(world.n - 1, 0)
-    divisor = np.maximum(world.n - ddof, 0)
+    free = np.maximum(world.n - 1, 0)  # degrees of freedom of "shrunk" and of the checks
+    divisor = np.maximum(world.n - ddof, 0)  # by the user's ddof
     if not free[audited].any():
         raise ValueError(
             f"lira: no sample has two {side} references, so there is no variance estimate:"
             " train more pairs, or use rmia"
+        )
+    undivided = audited & (free > 0) & (divisor == 0)
+    if undivided.any():
+        raise ValueError(
+            f"lira: ddof={ddof}, but a sample has {world.n[undivided].min()} {side} references:"
+            " wanted a ddof below that, such as 1"
         )
     overall = world.ss[audited].sum() / divisor[audited].sum()
     if variance == "global":
@@ -165,9 +176,9 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
         )
     both = worlds_of(references, combine)
     m_in, m_out = both.total / np.maximum(both.n, 1)[:, None]
-    nats = np.broadcast_to(1.0, m_in.shape)
+    unit_weights = np.broadcast_to(1.0, m_in.shape)
     parts = vector_blocks(references.margin, references.member, combine)
-    covariance = squares(parts, m_in, m_out, nats, side.audited) / free.sum()
+    covariance = scatter_matrix(parts, m_in, m_out, unit_weights, side.audited) / free.sum()
     diagonal = np.diag(covariance)
     covariance = (1 - RHO) * covariance + np.diag(RHO * diagonal + 1e-12 * (1 + diagonal))
     direction = np.linalg.solve(covariance, m_in - m_out)
@@ -229,9 +240,12 @@ def nig(
     Returns:
         (N,) scores in nats, NaN for samples that lack a side.
 
-    Source: our formulation of the idea of arXiv 2603.11799. Raises ValueError for missing sides and
-    where reference counts differ between samples: the scale depends on them, so counts that depend
-    on the target's membership reveal the design.
+    Raises:
+        ValueError: for missing sides, where no sample has two OUT references and `offline` is true,
+            and where reference counts differ between samples: the scale depends on them, so counts
+            that depend on the target's membership reveal the design.
+
+    Source: our formulation of the idea of arXiv 2603.11799.
     """
     need = ("out",) if offline else ("in", "out")
     side = sides("nig", target, references, need, missing, summary)

@@ -14,7 +14,7 @@ from scipy.special import digamma
 from mia_nb.arguments import Anything, Count
 from mia_nb.attacks.inputs import Sides, combination, one_margin, sides
 from mia_nb.attacks.reading import VectorBlock, vector_blocks
-from mia_nb.attacks.summaries import Worlds, squares, worlds_of
+from mia_nb.attacks.summaries import Worlds, scatter_matrix, worlds_of
 from mia_nb.checks import checked
 from mia_nb.types import Signals
 
@@ -195,7 +195,7 @@ def standardised(
         log_variance = _log_variance((world_in.ss + world_out.ss)[learned], degrees_of_freedom)
         gap[number] = curves.fitted((world_in.mean - world_out.mean)[learned], level)
         spread[number] = np.exp(curves.fitted(log_variance, level) / 2)
-    shared = squares(reference_blocks, mean_in, mean_out, spread, learned)
+    shared = scatter_matrix(reference_blocks, mean_in, mean_out, spread, learned)
     shared /= degrees_of_freedom.sum()
     return Standardised((target_columns - levels) / spread, gap / spread, shared, learned, degree)
 

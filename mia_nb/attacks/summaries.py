@@ -95,17 +95,16 @@ def worlds(parts: Iterable[Block], n: np.ndarray, numbers: int) -> Worlds:
     total, ss = np.empty((2, 2, numbers, n.shape[1]))
     at_least_one = np.maximum(n, 1)
     for part, number, x, member in parts:
-        keep = member.astype(np.float64)
-        for side in (0, 1):
+        for side, of_side in enumerate((member, ~member)):
+            keep = of_side.astype(np.float64)
             added = np.einsum("mn,mn->n", x, keep)
             residual = (x - added / at_least_one[side, part]) * keep
             total[side, number, part] = added
             ss[side, number, part] = np.einsum("mn,mn->n", residual, residual)
-            keep = 1 - keep
     return Worlds(n, total, ss)
 
 
-def squares(
+def scatter_matrix(
     parts: Iterable[VectorBlock],
     mean_in: np.ndarray,
     mean_out: np.ndarray,
@@ -145,11 +144,10 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
         likely = phi >= 0
         p = np.where(likely, larger, smaller)
         q = np.where(likely, smaller, larger)
-        keep = member.astype(np.float64)
-        for side in (0, 1):
+        for side, of_side in enumerate((member, ~member)):
+            keep = of_side.astype(np.float64)
             sum_p[side, query, part] = np.einsum("mn,mn->n", p, keep)
             sum_q[side, query, part] = np.einsum("mn,mn->n", q, keep)
-            keep = 1 - keep
     return Confidences(counts(references), sum_p, sum_q)
 
 
@@ -206,5 +204,5 @@ def _outside(
 
 
 def _with(rest: Summary | None, summary: Summary) -> Summary:
-    """Both merged, in a function of its own so that no level of halves keeps the parts."""
+    """Both merged, in a function of its own so that the parts are freed before the recursion."""
     return summary if rest is None else rest.merged(summary)
