@@ -12,6 +12,7 @@ from mia_nb.checks import checked
 from mia_nb.metrics.curve import (
     MIN_FALSE_POSITIVES,
     TprAt,
+    allowed,
     clopper_pearson,
     counts,
     rates,
@@ -43,14 +44,20 @@ def canary_rates(
         seed: of the bootstrap.
 
     Returns:
-        columns kind, fpr, tpr, low, high, exact_low, exact_high (95 % Clopper-Pearson on pooled
-        trials), canary_low, canary_high (the same with C trials and C tpr hits, rounded outwards,
-        for the C canaries that are members of some target), cluster_low, cluster_high (bootstrap
-        over canaries, with all trials of one, and over pairs of targets where there are two), tp,
-        n1, fp, n0, fpr_realised, measurable, canaries (scored ones), targets, share, flag. low and
-        high are the widest of the three: trials of one canary are dependent, which no bootstrap
-        sees where all of them are hits. measurable: 10 false positives or more are allowed, which
-        takes canaries / 2 * targets >= 10 / fpr.
+        A row per FPR, with the columns
+            kind, fpr, share: as given.
+            tpr, fpr_realised, tp, n1, fp, n0: as in `metrics.tpr_at`.
+            exact_low, exact_high: 95 % Clopper-Pearson on pooled trials.
+            canary_low, canary_high: the same with C trials and C tpr hits, rounded outwards, for
+                the C canaries that are members of some target.
+            cluster_low, cluster_high: bootstrap over canaries, with all trials of one, and over
+                pairs of targets where there are two.
+            low, high: the widest of these three: trials of one canary are dependent, which no
+                bootstrap sees where all of them are hits.
+            measurable: whether 10 false positives or more are allowed, which takes canaries / 2 *
+                targets >= 10 / fpr.
+            canaries, targets: numbers of canaries with a score, and of targets.
+            flag: too few non-member trials, too large a share; "" if neither.
 
     Raises:
         ValueError: for an FPR outside [0, 1] and n_resamples < 1.
@@ -106,7 +113,7 @@ def canary_rates(
 
 def _by_canary(at: TprAt, trials: int) -> tuple[float, float]:
     """Clopper-Pearson's interval as if each canary were one trial, with hits rounded outwards."""
-    hits = at.tp * trials / at.n1
+    hits = at.tp * trials / at.n1  # a whole number may come out as 2.9999999999999996
     low = clopper_pearson(np.floor(hits + 1e-9), trials)[0]
     high = clopper_pearson(np.ceil(hits - 1e-9), trials)[1]
     return low, high
@@ -116,7 +123,7 @@ def _flag(at: TprAt, share: float) -> str:
     flags = []
     if not at.measurable:
         flags.append(
-            f"{at.n0} non-member trials allow less than {MIN_FALSE_POSITIVES} false positives"
+            f"{at.n0} non-member trials allow fewer than {MIN_FALSE_POSITIVES} false positives"
         )
     if share > LARGEST_SHARE:
         flags.append(f"canaries are {share:.1%} of the training set, more than {LARGEST_SHARE:.0%}")
@@ -131,14 +138,16 @@ def _clustered(
     n_resamples: int,
     seed: int,
 ) -> np.ndarray:
-    """(n_resamples, FPRs) pooled TPRs when the clusters of trials are drawn with replacement;
-    clusters: numbers (trials,) from 0, of which a single one is not drawn.
+    """(n_resamples, FPRs) pooled TPRs when the clusters of trials are drawn with replacement.
+
+    clusters: for each kind of cluster, the number (trials,) of each trial's, from 0. A kind with a
+    single cluster is left as it is.
     """
     order = np.argsort(-value, kind="stable")
     falling = value[order]
     member = member[order]
     fpr = np.asarray(fpr)
-    # a difference of infinities is none
+    # != rather than np.diff: inf - inf is NaN
     ends = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)
     clusters = [(number[order], number.max() + 1) for number in clusters]
     rng = np.random.default_rng([seed, 11])
@@ -150,6 +159,6 @@ def _clustered(
         tp = np.concatenate([[0], np.cumsum(weight * member)[ends]])
         fp = np.concatenate([[0], np.cumsum(weight * ~member)[ends]])
         if tp[-1] and fp[-1]:
-            last = np.searchsorted(fp, np.floor(fpr * fp[-1] + 1e-9), side="right") - 1
+            last = np.searchsorted(fp, allowed(fpr, fp[-1]), side="right") - 1
             row[:] = tp[last] / tp[-1]
     return out

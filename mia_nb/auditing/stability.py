@@ -11,7 +11,7 @@ import pandas as pd
 
 from mia_nb.arguments import Mask, Rate
 from mia_nb.checks import checked
-from mia_nb.metrics.curve import counts
+from mia_nb.metrics.curve import allowed, counts
 
 FEWEST = 3  # repetitions
 STABLE = 0.5  # with a smaller mean Jaccard, a list from one seed must not be reported
@@ -92,8 +92,7 @@ def _above(score: np.ndarray, member: np.ndarray, fpr: float) -> np.ndarray:
     allows; all False without one.
     """
     _, fp, threshold = counts(score, member)
-    allowed = np.floor(fpr * fp[-1] + 1e-9)
-    last = int(np.searchsorted(fp, allowed, side="right")) - 1
+    last = int(np.searchsorted(fp, allowed(fpr, fp[-1]), side="right")) - 1
     # 0: above all, the infinite ones too
     return (score >= threshold[last]) & (last > 0)
 

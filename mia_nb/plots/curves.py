@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from mia_nb import attacks, metrics
 from mia_nb.checks import checked
 from mia_nb.examples import load_example
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, Roc, area, counts, thin
+from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, Roc, allowed, area, counts, thin
 from mia_nb.metrics.tables import by_attack, rates_of
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots import marks
@@ -188,7 +188,7 @@ def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
 
 def is_resolved(fpr: float, n0: int) -> bool:
     """Whether n0 non-members allow enough false positives at this rate."""
-    return math.floor(fpr * n0 + 1e-9) >= MIN_FALSE_POSITIVES
+    return bool(allowed(fpr, n0) >= MIN_FALSE_POSITIVES)
 
 
 def _reached(curve: Curve, fpr: float) -> float:
@@ -248,7 +248,7 @@ def averaged(curves: Counted, log: bool) -> Curve:
 
 def _staircase(roc: Roc, n0: int, fpr: np.ndarray) -> np.ndarray:
     """TPR of the best vertex within each false positive rate."""
-    last = np.searchsorted(roc.fpr * n0, np.floor(fpr * n0 + 1e-9) + 0.5) - 1
+    last = np.searchsorted(roc.fpr * n0, allowed(fpr, n0) + 0.5) - 1
     return roc.tpr[last]
 
 
