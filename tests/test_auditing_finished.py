@@ -734,6 +734,9 @@ def test_references_and_twins_that_do_not_fit_are_refused_in_a_line(tmp_path):
     fails("wanted a function", logits, train, test, retrain=3)
     fails("models=5: wanted an even number", logits, train, test, retrain=print, models=5)
     fails(r"references hold 1; wanted \(model, mask\)", logits, train, test, references=[1])
+    for nothing in ([], (), iter([])):
+        fails(r"references=\[\]: wanted \(model, mask\)", logits, train, test, references=nothing)
+    fails("give one", logits, train, test, references=[], retrain=print)
     fails("mask of a reference has shape", logits, train, test, references=[(logits, [True])])
     mask = np.arange(400) % 2 == 0
     other = planted(0.5, seed=1)[0]

@@ -48,18 +48,14 @@ from mia_nb.types import Scores, Signals
 REDRAWS = 50  # masks redrawn for the negative control
 
 
-class Setting(NamedTuple):
-    """The options of all parts of an audit: `names` of the classes, `groups` of samples to show or
-    None, a `doubt` because of which nothing is concluded, the resamples and the seed.
+class AuditOptions(NamedTuple):
+    """The options of all parts of an audit."""
 
-    units: those of the permutation test that decides about one model; None: there are several
-    models, and intervals decide.
-    """
-
-    names: tuple[str, ...]
-    groups: np.ndarray | None
+    names: tuple[str, ...]  # of the classes
+    groups: np.ndarray | None  # of samples, to be shown
+    # those of the permutation test about one model; None: about several, where intervals decide
     units: Units | None
-    doubt: str
+    doubt: str  # why nothing is concluded, besides the doubt of `units`; "" if something can be
     n_resamples: int
     seed: int
 
@@ -92,8 +88,8 @@ def audit_model(
             labels that an estimator has in `classes_`; arrays, tensors, tables, or a data set that
             gives (x, y) by number, without random augmentation.
         test: the same for samples that it never saw, from the same source.
-        references: [(model, mask)] of further models, each trained on a random choice of the
-            samples of `train` and `test`, which mask (n_train + n_test,) marks.
+        references: [(model, mask)] of one further model or more, each trained on a random choice
+            of the samples of `train` and `test`, which mask (n_train + n_test,) marks.
         retrain: your training function, retrain(images, labels, seed) -> model, of NumPy arrays (a
             table where `model` gets tables) and class numbers from 0. It is called for `models`
             complementary random halves of `train` and `test` together. Outputs are stored under
@@ -182,23 +178,22 @@ def audit_model(
         doubt = f"{DOUBT}: {shift.note}."
 
     units = resampling_units(signals, groups=groups, x=x, seed=seed)
-    doubt = doubt or units.doubt
-    setting = Setting(finished.classes, groups, units, doubt, n_resamples, seed)
-    if references:
+    options = AuditOptions(finished.classes, groups, units, doubt, n_resamples, seed)
+    if references is not None:
         others = given_references(references, len(y), query)
-        audit, after = _compared(arrays, others, setting)
-    elif retrain:
+        audit, after = _compared(arrays, others, options)
+    elif retrain is not None:
         inputs = table if wants_columns(model) else x
         twins = retrained_models(retrain, inputs, y, models, Path(root), seed, query, key)
-        audit, after = _compared(arrays, twins, setting, models)
+        audit, after = _compared(arrays, twins, options, models)
     else:
-        audit, after = _alone(signals, setting)
+        audit, after = _alone(signals, options)
     return _in_full(audit, shift, before=remarks, after=after)
 
 
 def _refuse_options(references: object, retrain: object, key: str | None, models: int) -> None:
     """ValueError for options of `audit_model` that are impossible or do not go together."""
-    if references and retrain:
+    if references is not None and retrain is not None:
         raise ValueError("references and retrain were both given; give one")
     if retrain is not None and not callable(retrain):
         raise ValueError(
@@ -208,7 +203,7 @@ def _refuse_options(references: object, retrain: object, key: str | None, models
         raise ValueError(
             f"models={models}: wanted an even number from 4 up, for complementary halves"
         )
-    if key is not None and not retrain:
+    if key is not None and retrain is None:
         raise ValueError(f"key={shown(key)} names what retrain does; leave it out without retrain")
     if key == "":
         raise ValueError('key="": wanted a name of the training, or none')
@@ -253,9 +248,8 @@ def audit_outputs(
     shift = None if images is None else raw_inputs_guard(images, signals.labels, member, seed)
     facts = comparable(signals, shift=shift)
     units = resampling_units(signals, groups=groups, x=images, seed=seed)
-    doubt = facts["doubt"] or units.doubt
-    setting = Setting(held.classes, groups, units, doubt, n_resamples, seed)
-    audit, after = _alone(signals, setting)
+    options = AuditOptions(held.classes, groups, units, facts["doubt"], n_resamples, seed)
+    audit, after = _alone(signals, options)
     return _in_full(audit, shift, before=[*facts["remarks"], facts["assumed"]], after=after)
 
 
@@ -283,24 +277,27 @@ def _in_full(
     return audit._replace(shift=shift, text="\n".join(filter(None, lines)))
 
 
-def _alone(signals: Signals, setting: Setting) -> tuple[ModelAudit, list[str]]:
+def _alone(signals: Signals, options: AuditOptions) -> tuple[ModelAudit, list[str]]:
     """The audit by attacks that need no other model, and notes to read after its numbers."""
     loss = score(ALONE["loss"], signals)
     # attack_p is calibrated on non-members, so its scores would change when membership is permuted:
     # it is shown and decides nothing
-    ranked = ranked_among_others(loss, setting.units.labels, setting.seed)
-    audit = _judged(signals, ALONE, setting, shown_too={"attack_p": ranked})
+    ranked = ranked_among_others(loss, options.units.labels, options.seed)
+    audit = _judged(signals, ALONE, options, shown_too={"attack_p": ranked})
     one_minus_p, member = scored(ranked, 0)
     threshold = threshold_words(1 - one_minus_p <= RATE, member)
     return audit, [threshold, TWINS]
 
 
 def _compared(
-    arrays: dict, others: Iterable[tuple], setting: Setting, twins: int = 0
+    arrays: dict, others: Iterable[tuple], options: AuditOptions, twins: int = 0
 ) -> tuple[ModelAudit, list[str]]:
     """The audit with other models as references, of which `twins` are retrained, and notes to read
     after its numbers.
     """
+    others = list(others)
+    if not others:
+        raise ValueError("references=[]: wanted (model, mask) of one or more, or None")
     masks, logits = zip(*others, strict=True)
     arrays = arrays | {
         "member": np.stack([*arrays["member"], *masks]),
@@ -315,30 +312,33 @@ def _compared(
             " trained with and some without each sample (mia-nb plan draws such masks)"
         )
     signals = outputs_from(arrays, "finished", "").signals
-    audit = _judged(signals, suite(k), setting, targets=[0])
+    audit = _judged(signals, suite(k), options, targets=[0])
     size = f"{np.sum(masks, axis=1).mean():,.0f}"
-    drawn = "" if twins else "chance drew these, and that "
-    after = [
+    compared = (
         f"Compared with {count} models trained on {size} samples each of train and test ({k} with"
         f" and {k} without the typical sample; the finished model was trained on"
-        f" {arrays['member'][0].sum():,}). That {drawn}they were trained like the finished one is"
-        " assumed: check it."
-    ]
+        f" {arrays['member'][0].sum():,})."
+    )
     if not twins:
-        return audit, after
+        assumed = (
+            "That chance drew these, and that they were trained like the finished one is assumed:"
+            " check it."
+        )
+        return audit, [f"{compared} {assumed}"]
+    assumed = "That they were trained like the finished one is assumed: check it."
     # their members were drawn sample by sample, so samples are the units, whatever the groups
-    dealt = setting._replace(units=None, doubt="")
+    by_intervals = options._replace(units=None, doubt="")
     halves = signals.select(models=slice(1, None))
     attacks = suite(twins // 2 - 1)
-    again = _judged(halves, attacks, dealt, who=f"Of {twins} retrained models each")
-    after.append(f"{again.text} No difference between train and test can explain this number.")
-    return audit._replace(twins=again), after
+    again = _judged(halves, attacks, by_intervals, who=f"Of {twins} retrained models each")
+    explained = f"{again.text} No difference between train and test can explain this number."
+    return audit._replace(twins=again), [f"{compared} {assumed}", explained]
 
 
 def _judged(
     signals: Signals,
     attacks: dict,
-    setting: Setting,
+    options: AuditOptions,
     *,
     targets: list[int] | None = None,
     who: str = "The finished model",
@@ -348,16 +348,19 @@ def _judged(
 
     shown_too: scores that are in the table and decide nothing.
     """
-    control = self_test(signals, attacks, n_resamples=REDRAWS, seed=setting.seed)
-    doubt = setting.doubt
+    control = self_test(signals, attacks, n_resamples=REDRAWS, seed=options.seed)
+    doubt = options.doubt
+    units = None
+    if options.units is not None:
+        doubt = doubt or options.units.doubt
+        units = options.units.labels
     if not (control.passed or doubt):
         doubt = FAILED
-    units = None if setting.units is None else setting.units.labels
-    resampling = {"n_resamples": setting.n_resamples, "seed": setting.seed, "groups": units}
+    resampling = {"n_resamples": options.n_resamples, "seed": options.seed, "groups": units}
 
     tried = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
     scores = tried | (shown_too or {})
-    if setting.units is None:
+    if options.units is None:
         verdict = judge(limits(["auc>0.5"]), tried, doubt=doubt, **resampling)[0]
         finding = finding_words(verdict, bool(doubt))
         details = []
@@ -367,25 +370,25 @@ def _judged(
             signals,
             units=units,
             doubt=doubt,
-            n_resamples=setting.n_resamples,
-            seed=setting.seed,
+            n_resamples=options.n_resamples,
+            seed=options.seed,
         )
-        details = [decided, setting.units.text]
+        details = [decided, options.units.text]
     table = summary(scores, self_test=control, **resampling)
     first = next(iter(tried))
     details.append(rate_words(tried[first], table, first))
     headline = " ".join(filter(None, [doubt, f"{who} {finding}."]))
 
     audited = ~signals.population
-    split = partial(by_group, tried[first], n_resamples=setting.n_resamples, seed=setting.seed)
-    by_class = split(signals.labels[audited], among=range(len(setting.names)))
-    groups = setting.groups
+    split = partial(by_group, tried[first], n_resamples=options.n_resamples, seed=options.seed)
+    by_class = split(signals.labels[audited], among=range(len(options.names)))
+    groups = options.groups
     return ModelAudit(
         headline=headline,
         text=" ".join(filter(None, [headline, *details])),
         table=table,
         scores=scores,
-        by_class=by_class.rename(index=dict(enumerate(setting.names))),
+        by_class=by_class.rename(index=dict(enumerate(options.names))),
         by_group=None if groups is None else split(groups[audited], among=np.unique(groups)),
         verdict=verdict,
         self_test=control,
@@ -393,6 +396,6 @@ def _judged(
         decided_by=tuple(tried),
         doubt=doubt,
         units=units,
-        n_resamples=setting.n_resamples,
-        seed=setting.seed,
+        n_resamples=options.n_resamples,
+        seed=options.seed,
     )

@@ -15,9 +15,11 @@ import pandas as pd
 
 import mia_nb
 from mia_nb import escape
+from mia_nb.attacks import in_words
 from mia_nb.auditing.design import MEASURED, design
 from mia_nb.auditing.gate import judge
-from mia_nb.auditing.limits import limits, refuse_unmeasurable
+from mia_nb.auditing.limits import limits as parsed_limits
+from mia_nb.auditing.limits import refuse_unmeasurable
 from mia_nb.auditing.result import Record, result
 from mia_nb.auditing.shift import ShiftGuard
 from mia_nb.auditing.verdicts import LimitVerdict
@@ -33,32 +35,27 @@ QUESTION = "Does this finished model give away which samples it was trained on?"
 
 
 class ModelAudit(NamedTuple):
-    """The result of `mia_nb.audit`: in a sentence or two (`headline`), in full (`text`), and as the
-    `table` of `metrics.summary`.
+    """The result of `mia_nb.audit`."""
 
-    by_class, by_group: `metrics.by_group` for the first attack of the table, which is fixed
-    beforehand. verdict: that of the permutation test, with its p; its metric is the part that
-    decided: auc, loss (the mean loss) or tail (the largest scores). decided_by: the attacks, in
-    `scores`, that were tried for the verdict. doubt: why nothing can be concluded; "" if something
-    can. units: (N,) labels of samples that were permuted together; None: single samples. twins: the
-    audit of the retrained models, each a target in turn, by the interval of the AUC; or None.
-    """
-
-    headline: str
-    text: str
-    table: pd.DataFrame
+    headline: str  # the result in a sentence or two
+    text: str  # the result in full
+    table: pd.DataFrame  # of `metrics.summary`
     scores: dict[str, Scores]
+    # `metrics.by_group` for the first attack of the table, which is fixed beforehand
     by_class: pd.DataFrame
     by_group: pd.DataFrame | None
+    # that of the permutation test, with its p; its metric is the part that decided: auc, loss (the
+    # mean loss) or tail (the largest scores)
     verdict: LimitVerdict
     self_test: SelfTest
     signals: Signals
-    decided_by: tuple[str, ...]
-    doubt: str = ""
-    units: np.ndarray | None = None
+    decided_by: tuple[str, ...]  # the attacks, in `scores`, that were tried for the verdict
+    doubt: str = ""  # why nothing can be concluded; "" if something can
+    units: np.ndarray | None = None  # (N,) of samples permuted together; None: single samples
     n_resamples: int = RESAMPLES
     seed: int = 0
     shift: ShiftGuard | None = None
+    # the audit of the retrained models, each a target in turn, by the interval of the AUC
     twins: ModelAudit | None = None
 
     def limits(self, fail_if: Sequence[str]) -> list[LimitVerdict]:
@@ -68,7 +65,7 @@ class ModelAudit(NamedTuple):
         the attacks that decided. Raises ValueError for a text that is no limit, and for limits that
         so few samples, or one model, cannot measure.
         """
-        stated = limits(fail_if)
+        stated = parsed_limits(fail_if)
         tried = {name: self.scores[name] for name in self.decided_by}
         facts = self._design()
         measured = {name: facts[name] for name in MEASURED}
@@ -160,14 +157,12 @@ class ModelAudit(NamedTuple):
 
     def views(self) -> dict[str, pd.DataFrame]:
         """The tables below the text, by title."""
-        attacks = readable(self.table[self.table["attack"] != "max"])
-        views = {"attacks": attacks}
-        split = {"classes": self.by_class, "groups": self.by_group}
-        return views | {
-            f"{title}, by {attacks.index[0]}": readable_groups(table)
-            for title, table in split.items()
-            if table is not None
-        }
+        views = {"attacks": readable(self.table[self.table["attack"] != "max"])}
+        attack = in_words(self.decided_by[0])
+        views[f"classes, by {attack}"] = readable_groups(self.by_class)
+        if self.by_group is not None:
+            views[f"groups, by {attack}"] = readable_groups(self.by_group)
+        return views
 
     def __repr__(self) -> str:
         views = self.views().items()
