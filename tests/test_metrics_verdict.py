@@ -13,7 +13,7 @@ from test_examples import make
 from mia_nb import metrics
 from mia_nb.attacks import ATTACKS, NAMES, in_words, score
 from mia_nb.metrics.groups import largest_contribution
-from mia_nb.metrics.sentences import _percents, verdict
+from mia_nb.metrics.sentences import _percent, _percents, verdict
 from mia_nb.metrics.training_changes import UNKNOWN_TRAINING
 from mia_nb.types import Recipe
 
@@ -220,3 +220,28 @@ def test_a_narrow_interval_is_printed_with_digits_that_show_it():
     assert _percents(row) == ("52.1 %", "51.9 % to 52.2 %")
     row = pd.Series({"value": 0.592, "low": 0.56, "high": 0.62})
     assert _percents(row) == ("59 %", "56 % to 62 %")
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0 %"),
+        (0.00004, "less than 0.01 %"),
+        (0.00006, "0.01 %"),
+        (0.998, "99.8 %"),
+        (0.9994, "99.9 %"),
+        (0.9999, "more than 99.9 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_a_share_is_none_or_all_only_where_it_is(share, text):
+    assert _percent(share) == text
+
+
+def test_an_interval_that_ends_at_all_shows_how_near_the_other_end_is():
+    row = pd.Series({"value": 1.0, "low": 0.9996, "high": 1.0})
+    assert _percents(row) == ("100 %", "99.96 % to 100 %")
+    row = pd.Series({"value": 0.99998, "low": 0.99997, "high": 1.0})
+    assert _percents(row) == ("more than 99.99 %", "more than 99.99 % to 100 %")
+    row = pd.Series({"value": 0.000004, "low": 0.0, "high": 0.00004})
+    assert _percents(row) == ("less than 0.001 %", "0 % to 0.004 %")

@@ -73,14 +73,14 @@ def verdict(
         n_resamples: bootstrap resamples behind the intervals.
         seed: of the resamples.
 
-    Raises:
-        ValueError: for a table of other attacks or rates, and attacks on different samples.
-
     Returns:
         A `Verdict`. The strongest attack is chosen with hindsight, by its true positive rate at the
         lowest measurable false positive rate; with several attacks the text says so. Where
         something leaks, `next` names the most effective changes in this project's own studies of
         models trained like these (`advice`).
+
+    Raises:
+        ValueError: for a table of other attacks or rates, and attacks on different samples.
 
     Example:
         >>> import mia_nb as mia
@@ -123,7 +123,15 @@ def verdict(
     sentences.append(_control(self_test))
     sentences += _unmeasured(auc["n0"], measurable)
     sentences.append(_design(auc))
-    steps = _next(gap, auc["targets"], leaks, failed, self_test, measurable, recipe)
+    steps = _next(
+        gap=gap,
+        targets=auc["targets"],
+        leaks=leaks,
+        failed=failed,
+        self_test=self_test,
+        measurable=measurable,
+        recipe=recipe,
+    )
     title = f"{about}: {title}" if about else title
     return Verdict(title, tuple(sentences), tuple(steps), split)
 
@@ -148,14 +156,13 @@ def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> 
         who = f"the {name}"
     else:
         who = name  # the key of an attack of your own, or a name with a capital
-    subject = "It" if measurable else who[0].upper() + who[1:]
     share, ends = _percents(auc)
     of_pairs = (
-        f"{subject} scores a random member above a random non-member {share} of the time, 95 %"
-        f" interval {ends}; guessing gives 50 %."
+        f"scores a random member above a random non-member {share} of the time, 95 % interval"
+        f" {ends}; guessing gives 50 %."
     )
     if not measurable:
-        return [of_pairs]
+        return [f"{who[0].upper()}{who[1:]} {of_pairs}"]
     x = measurable[0]
     tpr = by_attack(rows, "tpr", x).iloc[0]
     above_chance = tpr["low"] > x
@@ -164,7 +171,7 @@ def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> 
     lines = [
         f"At {_percent(x)} false positives {who} finds {share} of the members, 95 %"
         f" interval {ends}: {times}.",
-        of_pairs,
+        f"It {of_pairs}",
     ]
     if above_chance:
         share, least = (float(ppv(rate, x, PRIOR)) for rate in (tpr["value"], tpr["low"]))
@@ -203,6 +210,7 @@ def _unmeasured(n0: int, measurable: Sequence[float]) -> list[str]:
 
 
 def _next(
+    *,
     gap: float,
     targets: int,
     leaks: bool,
@@ -240,8 +248,20 @@ def _next(
 
 
 def _percent(share: float, more: int = 0) -> str:
-    """24 %, 2.4 %, 0.24 %: two digits, three near 100 %, and `more` digits."""
+    """A share in percent; "less than 0.01 %" and "more than 99.9 %" of one that would be rounded to
+    none or all.
+    """
     value = 100 * share
+    number = _number(value, more)
+    if number == "0" and value > 0:
+        return f"less than 0.{more * '0'}01 %"
+    if number == "100" and value < 100:
+        return f"more than 99.9{more * '9'} %"
+    return f"{number} %"
+
+
+def _number(value: float, more: int = 0) -> str:
+    """24, 2.4, 0.24: two digits, three near 100, and `more` digits."""
     if 10 <= value < 99 or value == 100:
         digits = more
     elif value >= 1:
@@ -249,13 +269,11 @@ def _percent(share: float, more: int = 0) -> str:
     else:
         digits = more + 2
     text = f"{value:.{digits}f}"
-    if digits:
-        text = text.rstrip("0").rstrip(".")
-    return f"{text} %"
+    return text.rstrip("0").rstrip(".") if digits else text
 
 
 def _percents(row: pd.Series) -> tuple[str, str]:
     """A value and its ends, with one more digit where both ends would print the same."""
     value, low, high = row[["value", "low", "high"]]
-    more = int(_percent(low) == _percent(high))
+    more = int(_number(100 * low) == _number(100 * high))
     return _percent(value, more), f"{_percent(low, more)} to {_percent(high, more)}"
