@@ -83,15 +83,20 @@ def matched(
         confidence: of the ends, in (0, 1).
 
     Returns:
-        columns level, family, value, low, high (mean over the pairs left and its ends; NaN below
-        two), difference, difference_low, difference_high (family minus `baseline`, paired, over the
-        pairs that both have; NaN for the baseline itself and without one), pairs, difference_pairs,
-        attack (at the checkpoints next to the level), queries (fewest at these checkpoints; NaN
-        where not known), last_test_acc (of the last checkpoint, to be reported beside any
-        difference), over_samples, by, metric, baseline. Where families share no range the table is
-        empty and `table.attrs["reason"]` says why. Ends are those of `interval`: the resamples of
-        `frontier`, the same for all families, are interpolated like the value; over_samples=False
-        means that there were none.
+        A row per level and family, with the columns
+            level, family, by, metric, baseline.
+            value, low, high: mean over the pairs left and its ends; NaN below two.
+            difference, difference_low, difference_high: family minus `baseline`, paired, over the
+                pairs that both have; NaN for the baseline itself and without one.
+            pairs, difference_pairs: numbers of pairs behind value and difference.
+            attack: at the checkpoints next to the level.
+            queries: fewest at these checkpoints; NaN where not known.
+            last_test_acc: of the last checkpoint, to be reported beside any difference.
+            over_samples: whether there were resamples of samples.
+
+        Where families share no range the table is empty and `table.attrs["reason"]` says why. Ends
+        are those of `interval`: the resamples of `frontier`, the same for all families, are
+        interpolated like the value.
 
     Raises:
         ValueError: for unknown words, a missing attack or baseline, targets that differ between
@@ -141,7 +146,8 @@ def _common_levels(curves: dict[str, Curve], by: str) -> tuple[Sequence[float], 
     covered = {}  # from the first checkpoint to the best
     for family, curve in curves.items():
         mean = curve.utility.mean(1)
-        covered[family] = sorted((mean[0], sign * (sign * mean).max()))
+        best = sign * (sign * mean).max()  # max, or min of a falling utility
+        covered[family] = sorted((mean[0], best))
     low = max(start for start, _ in covered.values())
     high = min(end for _, end in covered.values())
     if low < high:
@@ -160,17 +166,17 @@ def _check_matched(
     one_of("metric", metric, measured_columns(table))
     families = list(table["family"].unique())
     attacks = sorted(table["attack"].unique())
-    held = {
+    targets_at = {
         key: sorted(zip(rows["target"], rows["pair"], strict=True))
         for key, rows in table.groupby(list(KEYS), sort=False)
     }
-    first = next(iter(held))
+    first = next(iter(targets_at))
     if baseline is not None and baseline not in families:
         raise ValueError(f"baseline={baseline!r} is not one of the families {families}")
     if attack not in ("max", *attacks):
         raise ValueError(f"attack={attack!r} is not in the table: it holds {attacks}, or say max")
-    for key, targets in held.items():
-        if targets != held[first]:
+    for key, targets in targets_at.items():
+        if targets != targets_at[first]:
             raise ValueError(
                 f"{checkpoint_name(key)} and {checkpoint_name(first)} have other targets or pairs:"
                 " score the same in all"
@@ -240,13 +246,19 @@ def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.n
     checkpoints = set()
     for pair, utility in enumerate(curve.utility.T):
         reached = sign * utility >= sign * level
-        after = int(reached.argmax())  # the first checkpoint at or beyond the level
-        if not reached.any() or (after == 0 and utility[0] != level):
+        if not reached.any():
             continue
-        before = max(after - 1, 0)
-        share = (level - utility[before]) / (utility[after] - utility[before]) if after else 1.0
+        after = int(reached.argmax())  # the first checkpoint at or beyond the level
+        if after == 0:
+            if utility[0] == level:
+                values[pair] = curve.leakage[0, pair]
+                checkpoints.add(0)
+            continue
+        before = after - 1
+        share = (level - utility[before]) / (utility[after] - utility[before])
         start = curve.leakage[before, pair]
         end = curve.leakage[after, pair]
+        # at a checkpoint itself the one before does not count, even if it is NaN
         values[pair] = end if share == 1 else (1 - share) * start + share * end
         checkpoints |= {before, after}
     return values, sorted(checkpoints)

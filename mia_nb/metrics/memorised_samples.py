@@ -42,17 +42,17 @@ def memorisation(signals: Signals, attack: str | None = None) -> np.ndarray:
     Source: Feldman and Zhang, NeurIPS 2020, with the margin, which does not saturate, in place of
     correctness.
     """
-    plain = score("loss" if attack is None else attack, signals)
-    value = signals.margin.mean(1)[:, ~signals.population] if attack is None else plain.value
-    pairs = rows_of_pairs(plain.pair)
+    scores = score("loss" if attack is None else attack, signals)
+    value = signals.margin.mean(1)[:, ~signals.population] if attack is None else scores.value
+    pairs = rows_of_pairs(scores.pair)
     if any(
-        len(rows) != 2 or (plain.member[rows[0]] == plain.member[rows[1]]).any() for rows in pairs
+        len(rows) != 2 or (scores.member[rows[0]] == scores.member[rows[1]]).any() for rows in pairs
     ):
         raise ValueError(
             "these models are not complementary pairs: memorisation compares a model and its"
             " complementary model; train split=pairs"
         )
-    gain = np.where(plain.member, value, -value)
+    gain = np.where(scores.member, value, -value)
     return np.stack([gain[rows].sum(0) for rows in pairs])
 
 
@@ -72,14 +72,19 @@ def agreement(
         splits: number of random cuts of the pairs into halves, the same for all pools.
 
     Returns:
-        columns first, second; correlation: Spearman's, between the samples' mean `memorisation` in
-        one half of the first pool's pairs and in the *other* half of the second's, so that no
-        training noise is shared; first_reliability, second_reliability: the same between the halves
-        of one pool; ceiling = sqrt(product of the two reliabilities), what equal pools would show;
-        ratio = correlation / ceiling, 1 where the pools differ only by noise (all of these are
-        means over cuts); low, high: Student's 95 % interval of the ratio, by jackknife over pairs
-        of models and over 20 blocks of samples, the variances added; samples, pairs, covers:
-        "samples" alone where leaving out a pair leaves too few references in a half.
+        A row per two pools, with the columns
+            first, second: their names.
+            correlation: Spearman's, between the samples' mean `memorisation` in one half of the
+                first pool's pairs and in the *other* half of the second's, so that no training
+                noise is shared; a mean over cuts, as the reliabilities are.
+            first_reliability, second_reliability: the same between the halves of one pool.
+            ceiling: sqrt(product of the two reliabilities), what equal pools would show.
+            ratio: correlation / ceiling, 1 where the pools differ only by noise.
+            low, high: Student's 95 % interval of the ratio, by jackknife over pairs of models and
+                over 20 blocks of samples, the variances added.
+            samples, pairs: their numbers.
+            covers: "samples and pairs"; "samples" alone where leaving out a pair leaves too few
+                references in a half.
 
     Raises:
         ValueError: for pools of different masks, for fewer than 2 pairs (with `attack`: 4), and for
@@ -121,6 +126,7 @@ def agreement(
     for (i, one), (j, other) in combinations(enumerate(pools), 2):
         ratio, ceiling = _ratio(point, i, j)
         errors = [_spread(_ratio(estimates, i, j)[0]) for estimates in jackknives]
+        # the square of hypot is the sum of the variances
         half = half_width(np.hypot.reduce(errors) ** 2, units)
         rows.append(
             {
@@ -201,7 +207,8 @@ def _cuts(units: list[int], splits: int) -> list[tuple[tuple[int, ...], tuple[in
     else random ones.
     """
     size = len(units) // 2
-    if comb(len(units), size) * comb(len(units) - size, size) // 2 <= splits:
+    unordered_cuts = comb(len(units), size) * comb(len(units) - size, size) // 2
+    if unordered_cuts <= splits:
         every = []
         for half in combinations(units, size):
             rest = [unit for unit in units if unit not in half]

@@ -187,15 +187,15 @@ def query_curve(
     """
     split = variance_split(signals)
     pools = [signals] if references is None else [signals, references]
-    counts = _counts(queries, pools)
     function = find(attack)[1]
-    if getattr(function, "keywords", {}).get("combine") == "mean_sd":
-        counts = [count for count in counts if count > 1]
     if getattr(function, "func", function) is shokri:
         raise ValueError(
             "shokri reads probabilities averaged over all queries, not the first R: query anew with"
             " each R"
         )
+    counts = _counts(queries, pools)
+    if getattr(function, "keywords", {}).get("combine") == "mean_sd":
+        counts = [count for count in counts if count > 1]
     if not counts:
         raise ValueError("combine='mean_sd' needs several queries: take some R of 2 or more")
     tables = []
@@ -214,14 +214,14 @@ def query_curve(
     table = pd.concat([*tables, limit], ignore_index=True)
     table["spread"] = [split.spread(count) for count in table["R"]]
     with np.errstate(divide="ignore", invalid="ignore"):
-        delta = ndtri(auc["value"]) * split.spread(counts[-1])  # the docstring's delta / sqrt 2
-        fitted = ndtr(delta / table["spread"].to_numpy())
+        scaled_delta = ndtri(auc["value"]) * split.spread(counts[-1])  # delta / sqrt 2
+        fitted = ndtr(scaled_delta / table["spread"].to_numpy())
     known = averaged & (table["spread"] > 0) & (table["metric"] == "auc")
     table["predicted"] = np.where(known, fitted, np.nan)
     return table[["R", *(column for column in table if column != "R")]]
 
 
-def _counts(queries: Sequence[int] | None, pools: list[Signals]) -> list[int]:
+def _counts(queries: Sequence[int], pools: list[Signals]) -> list[int]:
     """The wanted numbers of queries that all pools hold, ascending."""
     wanted = np.unique(np.atleast_1d(queries))
     most = min(pool.margin.shape[1] for pool in pools)

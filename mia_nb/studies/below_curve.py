@@ -43,19 +43,20 @@ def curve_rows(
     # errors are controlled jointly over comparisons that decide, and jointly over the others
     for needed in (True, False):
         group = [contrast for contrast in with_curve if contrast.needed == needed]
-        levels = (level, 1 - (1 - level) / max(number_of_tests(group, settings), 1))
+        tests = max(number_of_tests(group, settings), 1)
+        simultaneous = 1 - (1 - level) / tests
         for contrast in group:
             scores = settings[contrast.first]
             for x in tested_rates(scores):
-                rows.append(_least_room_row(contrast, scores, x, curve, levels))
+                rows.append(_least_room_row(contrast, scores, x, curve, (level, simultaneous)))
     return rows
 
 
 def _least_room_row(
-    contrast: Contrast, scores: Scores, x: float, curve: Callable, levels: tuple
+    contrast: Contrast, scores: Scores, x: float, curve: Callable, levels: tuple[float, float]
 ) -> dict:
     """The row of one contrast and rate: the numbers of the target with the least room below the
-    curve, and the outcome over all targets.
+    curve, and the outcome over all targets. levels: (pointwise, simultaneous).
     """
     rooms = np.array(
         [room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))]
@@ -85,11 +86,13 @@ def room_below(
     """[curve - TPR, then its low and high end for each level] of one target at the largest FPR that
     is at most x.
 
-    curve(fpr) is the largest TPR that the curve allows. Ends are those of `studies.comparisons`: a
-    target whose high end is below 0 lies above the curve.
+    curve(fpr) is the largest TPR that the curve allows. levels: of confidence, such as (pointwise,
+    simultaneous). Ends are those of `studies.comparisons`: a target whose high end is below 0 lies
+    above the curve.
     """
     tp, fp, _ = counts(score, member)
-    # the lowest threshold with at most this FPR, which only non-members set
+    # the lowest threshold with at most this FPR, which only non-members set; that of `vertex_at`,
+    # which has the fewest false positives among equal TPRs, depends on members too
     last = np.searchsorted(fp, allowed(x, fp[-1]), side="right") - 1
     room = [float(curve(fp[last] / fp[-1])) - tp[last] / tp[-1]]
     for level in levels:
