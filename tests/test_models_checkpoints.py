@@ -81,6 +81,14 @@ REFUSED = {
     "nothing": (dict, "holds no weights; it has nothing"),
     "no weights": (lambda: {"epoch": 3}, "holds no weights; it has epoch"),
     "an escape": (lambda: {"\x1b[31mred": 1}, "holds no weights"),
+    "a number for a name": (
+        lambda: {0: torch.zeros(2)},
+        r"9 of 9 weights are missing .*; 1 are not the network's \(0\)",
+    ),
+    "a number beside names": (
+        lambda: {"model": {**state_of(network(), "module."), 0: torch.zeros(2)}},
+        r"9 of 9 weights are missing .*; 10 are not the network's",
+    ),
 }
 
 

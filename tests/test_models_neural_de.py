@@ -20,13 +20,13 @@ from torch.nn.functional import cross_entropy
 
 from mia_nb.models import build, snn, solvers
 from mia_nb.models.cnn import ResNet14, TinyCNN
+from mia_nb.models.lipschitz import conv_norm
 from mia_nb.models.neural_de import (
     ConcatConv2d,
     Drift,
     FlowBlock,
     FlowNet,
     blown_up,
-    conv_norm,
     describe,
     flow_blocks,
     is_noisy,
@@ -212,7 +212,7 @@ def twin(block: FlowBlock, h, steps):
         return state
 
     h = F.pad(h, (0, 0, 0, 0, 0, block.augment))
-    v = block.start(h) if block.order == 2 and hasattr(block, "start") else torch.zeros_like(h)
+    v = block.start(h) if block.start is not None else torch.zeros_like(h)
     t, dt = block.solver["t0"], block.solver["T"] / steps
     for _ in range(steps):
         if block.order == 1:
@@ -922,7 +922,7 @@ def test_blown_up_names_the_first_block_whose_state_is_not_finite():
     assert (
         blown_up(net, x)
         == "the state of groups.1.0 blew up (euler, 3 steps, T=1, k=0.5): take more steps, a"
-        " smaller learning rate, or lipschitz="
+        " smaller learning rate, or bound the drift with lipschitz=L"
     )
     assert torch.equal(torch.get_rng_state(), state) and not any(
         part._forward_hooks for part in net.modules()

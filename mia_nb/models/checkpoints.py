@@ -39,9 +39,9 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    content = read_checkpoint(path)
+    content = _read_checkpoint(path)
     wanted = module.state_dict()
-    states = list(candidates(content))
+    states = list(_candidates(content))
     if not states:
         names = ", ".join(escape.terminal(name) for name in list(content)[:SHOWN])
         raise ValueError(
@@ -49,16 +49,16 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
         )
     for state in states:
         if state.keys() == wanted.keys():
-            misfit = other_shapes(state, wanted)
+            misfit = _other_shapes(state, wanted)
             if misfit:
                 raise ValueError(f"{path}: {misfit}")
             module.load_state_dict(state)
             return module
     closest = max(states, key=lambda state: len(state.keys() & wanted.keys()))
-    raise ValueError(f"{path}: {other_names(closest, wanted)}")
+    raise ValueError(f"{path}: {_other_names(closest, wanted)}")
 
 
-def read_checkpoint(path: Path) -> Mapping:
+def _read_checkpoint(path: Path) -> Mapping:
     """What a file holds, read without executing anything in it."""
     try:
         if path.suffix == ".safetensors":
@@ -79,7 +79,7 @@ def read_checkpoint(path: Path) -> Mapping:
     return content
 
 
-def candidates(content: Mapping) -> Iterator[dict[str, Tensor]]:
+def _candidates(content: Mapping) -> Iterator[dict[str, Tensor]]:
     """State dictionaries that a checkpoint may hold, with and without the prefixes of names."""
     places = [content]
     places += [content[name] for name in HOLDERS if isinstance(content.get(name), Mapping)]
@@ -89,14 +89,22 @@ def candidates(content: Mapping) -> Iterator[dict[str, Tensor]]:
             continue
         yield state
         for _ in range(len(PREFIXES)):  # compiled networks in DataParallel have two prefixes
-            prefix = next((p for p in PREFIXES if all(k.startswith(p) for k in state)), None)
-            if prefix is None:
+            prefix = _prefix(state)
+            if not prefix:
                 break
             state = {name.removeprefix(prefix): value for name, value in state.items()}
             yield state
 
 
-def other_shapes(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
+def _prefix(state: dict[str, Tensor]) -> str:
+    """The prefix that all names have; "" if they share none of `PREFIXES`."""
+    for prefix in PREFIXES:
+        if all(str(name).startswith(prefix) for name in state):  # a foreign name may be a number
+            return prefix
+    return ""
+
+
+def _other_shapes(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
     """A message about weights of other shapes than wanted; "" if there are none."""
     differing = [name for name in wanted if state[name].shape != wanted[name].shape]
     if not differing:
@@ -109,18 +117,18 @@ def other_shapes(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
     )
 
 
-def other_names(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
+def _other_names(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
     """A message about weights of other names than wanted."""
     missing = [name for name in wanted if name not in state]
     unknown = [name for name in state if name not in wanted]
     parts = []
     if missing:
-        parts.append(f"{len(missing)} of {len(wanted)} weights are missing ({listed(missing)})")
+        parts.append(f"{len(missing)} of {len(wanted)} weights are missing ({_listed(missing)})")
     if unknown:
-        parts.append(f"{len(unknown)} are not the network's ({listed(unknown)})")
+        parts.append(f"{len(unknown)} are not the network's ({_listed(unknown)})")
     return "; ".join(parts) + ": is it the network that was trained?"
 
 
-def listed(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     """The first few names, as text."""
     return ", ".join(map(escape.terminal, names[:SHOWN])) + ", ..." * (len(names) > SHOWN)

@@ -60,7 +60,8 @@ LINEAR_LAYERS = (
     nn.Unfold,
     nn.Fold,
 )
-# layers that are not linear but act on each time step alone: max pooling and norms
+# layers that are not linear but act on each time step alone: max pooling and norms. Batch norms are
+# also in LINEAR_LAYERS: which one holds depends on running statistics; `linearity` decides.
 SINGLE_STEP_LAYERS = (
     nn.MaxPool1d,
     nn.MaxPool2d,
@@ -72,7 +73,7 @@ SINGLE_STEP_LAYERS = (
     nn.FractionalMaxPool3d,
     nn.LPPool1d,
     nn.LPPool2d,
-    nn.BatchNorm1d,  # without running statistics
+    nn.BatchNorm1d,
     nn.BatchNorm2d,
     nn.BatchNorm3d,
     nn.GroupNorm,
@@ -221,7 +222,7 @@ CONSTANTS = {
     "new_full",
     "new_empty",
 }
-# functions and methods that do what those layers do
+# functions and methods that do what SINGLE_STEP_LAYERS do
 SINGLE_STEP = {
     "max_pool1d",
     "max_pool2d",

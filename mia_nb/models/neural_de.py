@@ -30,7 +30,6 @@ __all__ = [
     "FlowNet",
     "blown_up",
     "check_noise",
-    "conv_norm",
     "describe",
     "flow_blocks",
     "integrate",
@@ -206,6 +205,7 @@ class FlowBlock(nn.Module):
         self.drift = Drift(2 * wide if order == 2 and not damped else wide, wide, lipschitz)
         if damped:
             self.damping = Damping()
+        self.start = None  # the net that gives v(t0), or None for zeros
         if order == 2 and start == "conv":
             conv = [nn.Conv2d(wide, wide, 3, padding=1) for _ in range(2)]
             self.start = nn.Sequential(conv[0], nn.ReLU(), conv[1])
@@ -224,10 +224,9 @@ class FlowBlock(nn.Module):
 
         return noise_sd(k=self.k, steps=self.solver["steps"])
 
-    @property
-    def noise_on(self) -> bool:
-        """Whether the next forward adds noise: `set_noise` decides, else the option for this
-        mode.
+    def adds_noise(self) -> bool:
+        """Whether the next forward adds noise: `set_noise` decides, else the option for this mode.
+        ValueError in training without the noise that the block was built with.
         """
         if self.training:
             self.check_noise()
@@ -261,14 +260,14 @@ class FlowBlock(nn.Module):
         self._check_gradients(h)
         h = self.entering(h)
         if self.order == 2:
-            h = torch.cat([h, self.start(h) if hasattr(self, "start") else torch.zeros_like(h)], 1)
+            v = torch.zeros_like(h) if self.start is None else self.start(h)
+            h = torch.cat([h, v], 1)
         field = self.field
         # the scales are computed once a solution, not once a step
         if self.drift.lipschitz is not None and not self.solver["adjoint"]:
             field = partial(self.field, scales=self.drift.scales(h.shape[-2:]))
-        h = integrate(
-            field, h, **self.solver, k=self.k if self.noise_on else 0.0, generator=generator
-        )
+        k = self.k if self.adds_noise() else 0.0
+        h = integrate(field, h, **self.solver, k=k, generator=generator)
         return h.chunk(2, 1)[0] if self.order == 2 else h
 
     def entering(self, h: Tensor) -> Tensor:
@@ -399,17 +398,23 @@ class FlowNet(nn.Module):
         if blocks < 1 or width < 1:
             raise ValueError(f"blocks={blocks}, width={width}: wanted both from 1 up")
         self.layout = layout
+        self.flow_at_each_width = layout == "16-32-64"
         self.blocks = blocks
         self.norm = norm
-        first = width if layout == "16-32-64" else 2 * width
+        if self.flow_at_each_width:
+            first = width
+            widths_after = (2 * width, 4 * width)
+        else:
+            first = 2 * width
+            widths_after = (first, first)
         self.stem = nn.Sequential(
             nn.Conv2d(in_channels, first, 3, 2, 1, bias=False), _norm(norm, first), nn.ReLU()
         )
         self.groups = nn.ModuleList()
         downs = []
         channels = first
-        for after in (2 * width, 4 * width) if layout == "16-32-64" else (first, first):
-            if layout == "16-32-64":
+        for after in widths_after:
+            if self.flow_at_each_width:
                 self.groups.append(_flows(channels, blocks, augment, flow))
                 channels = self.groups[-1][-1].out_channels
             downs.append(_down(norm, channels, after))
@@ -422,7 +427,7 @@ class FlowNet(nn.Module):
         """Logits (B, num_classes); noise from the generator, else from torch's global one."""
         h = self.stem(x)
         for place, down in enumerate(self.downs):
-            if self.layout == "16-32-64":
+            if self.flow_at_each_width:
                 h = _through(self.groups[place], h, generator)
             h = down(h)
         return self.head(_through(self.groups[-1], h, generator).mean((-2, -1)))
@@ -518,4 +523,7 @@ def blown_up(module: nn.Module, x: Tensor) -> str | None:
         module(x)
     if not reasons:
         return None
-    return f"{reasons[0]}: take more steps, a smaller learning rate, or lipschitz="
+    return (
+        f"{reasons[0]}: take more steps, a smaller learning rate, or bound the drift with"
+        " lipschitz=L"
+    )

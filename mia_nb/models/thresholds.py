@@ -29,6 +29,7 @@ class Histogram(NamedTuple):
 
     @classmethod
     def empty(cls, groups: int, bins: int) -> Histogram:
+        """A histogram that has counted nothing; ValueError for an odd number of bins, or none."""
         if bins < 2 or bins % 2:
             raise ValueError(f"bins={bins}: wanted an even number, as bins merge by twos")
         return cls(
@@ -54,7 +55,7 @@ class Histogram(NamedTuple):
             merged = counts[grow].unflatten(1, (bins // 2, 2)).sum(2)
             counts[grow] = torch.cat([merged, torch.zeros_like(merged)], 1)
             width[grow] *= 2
-        # scale is a power of two times the number of bins: the product rounds as z does
+        # scale is a power of two times the number of bins, so z * scale is rounded no more than z
         scale = (bins / width).to(z.device, z.dtype)[:, None]
         index = (z * scale).long()
         index += torch.arange(len(z), device=z.device)[:, None] * bins
@@ -94,7 +95,8 @@ def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
     theta = np.empty(len(counts))
     for start in np.unique(coarse):
         rows = coarse == start
-        theta[rows] = best(start + np.linspace(-1, 1, FINE)[int(start <= 1 / GRID) :] / GRID, rows)
+        fine = start + np.linspace(-1, 1, FINE) / GRID
+        theta[rows] = best(fine[fine > 0], rows)
     return np.where(counts.any(1), theta * width, DEAD)
 
 
