@@ -37,7 +37,8 @@ PRINTED_ATTACKS = {  # a printed name may cover several attacks; the first names
     "lira": ("lira_global", "lira_per_sample"),
 }
 EQ_8 = "logmeanp"  # the study's Eq. 8: queries with input dropout are combined by mean probability
-# The attacks of Guan et al. 2025. Their Attack-R counts references; Eq. 8 holds for all three.
+# The attacks of Guan et al. 2025. Their Attack-R counts references. Eq. 8 holds for all three:
+# attack_p and rmia combine so by default.
 SPIKING_ATTACKS = {
     "attack_p": ATTACKS["attack_p"],
     "attack_r_lattice": partial(ATTACKS["attack_r_lattice"], combine=EQ_8),
@@ -53,7 +54,7 @@ PRINTED_DEFENSES = {  # (defense in training, defense of the output)
 }
 # {printed: the k that was rounded to it}
 PRINTED_K = {0.71: math.sqrt(0.5), 0.35: math.sqrt(0.125), 0.18: math.sqrt(0.03125), 0.13: 0.125}
-OF_DEFENSES = "XI"  # a table that prints model, defense and sigma alone
+TABLE_OF_DEFENSES = "XI"  # a table that prints model, defense and sigma alone
 NEAR = 0.055  # printed sigmas have one decimal
 
 
@@ -117,10 +118,12 @@ def _printed_flow(record: dict, attack: str) -> Setting:
     if "s" in printed:
         k = PRINTED_K.get(printed["k"], printed["k"])
     else:
-        sigma = printed.get("sigma", 2.0 if model == "replaced" else 0.0)
+        # tables VI and VII print no sigma: the study's is 2 (k = .5, 16 steps, T = 1)
+        default = 2.0 if model == "replaced" else 0.0
+        sigma = printed.get("sigma", default)
         k = sigma * math.sqrt(T / steps)
     scheme = "euler"
-    if model in NOISY and record["table"] != OF_DEFENSES:
+    if model in NOISY and record["table"] != TABLE_OF_DEFENSES:
         scheme = "stoch_rk4"
     return Setting(
         model,
@@ -161,7 +164,7 @@ def selection_of(printed: Setting, record: dict) -> dict:
     fields = ["model", "defense", "output", "training", "timesteps", "input_dropout"]
     if printed.attack:
         fields.append("references")
-    if is_flow and record["table"] != OF_DEFENSES:
+    if is_flow and record["table"] != TABLE_OF_DEFENSES:
         fields += ["blocks", "augment", "T", "steps" if printed.model in NOISY else "method"]
     selection = {name: getattr(printed, name) for name in fields}
     if printed.attack:
@@ -188,20 +191,32 @@ def printed_alone(study: str, settings: dict[Setting, Scores]) -> dict[Setting, 
         settings: those that were run, in normal form, with their scores
     """
     as_printed: dict[Setting, Scores] = {}
-    with_fewest_queries = set()
+    seen = set()
     for setting, scores in sorted(settings.items(), key=lambda item: item[0].queries):
         if setting.input_dropout and scores.info.get("combine", EQ_8) != EQ_8:
             continue
-        if study == "snn" and setting.attack == "attack_r":
+        printed = _under_printed_name(setting, study)
+        if printed is None:
             continue
-        if study == "snn" and setting.attack == "attack_r_lattice":
-            setting = setting._replace(attack="attack_r")
-        network = setting._replace(queries=1)
-        in_a_table = any(matches(setting, selection) for selection in _selections(study))
-        if in_a_table and network not in with_fewest_queries:
-            with_fewest_queries.add(network)
-            as_printed[setting] = scores
+        whatever_queries = printed._replace(queries=1)
+        in_a_table = any(matches(printed, selection) for selection in _selections(study))
+        if in_a_table and whatever_queries not in seen:
+            seen.add(whatever_queries)
+            as_printed[printed] = scores
     return as_printed
+
+
+def _under_printed_name(setting: Setting, study: str) -> Setting | None:
+    """The setting with its attack named as in print; None for an attack that the study does not
+    print: the Attack-R of the spiking study is our attack_r_lattice.
+    """
+    if study != "snn":
+        return setting
+    if setting.attack == "attack_r":
+        return None
+    if setting.attack == "attack_r_lattice":
+        return setting._replace(attack="attack_r")
+    return setting
 
 
 @cache
@@ -210,5 +225,6 @@ def _selections(study: str) -> list[dict]:
     selections = {}
     for printed, record in printed_records(study):
         if printed.attack:
+            # the same setting selects other fields in the table of defenses
             selections[printed, record["table"]] = selection_of(printed, record)
     return list(selections.values())

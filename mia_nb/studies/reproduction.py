@@ -20,8 +20,8 @@ from mia_nb.studies.figure4 import figure4_beside
 from mia_nb.studies.joins import matches
 from mia_nb.studies.paper_numbers import (
     NEAR,
-    OF_DEFENSES,
     PRINTED_ATTACKS,
+    TABLE_OF_DEFENSES,
     printed_records,
     selection_of,
 )
@@ -198,7 +198,7 @@ def _departures(setting: Setting, printed: Setting, table: str) -> tuple[bool, .
     """Whether our setting departs from the printed one, for each property that `selection_of`
     leaves open in this table.
     """
-    if table == OF_DEFENSES:
+    if table == TABLE_OF_DEFENSES:
         # its label says more than a name and sigma
         return (", " in setting._replace(defense="", output="").label,)
     return setting.blocks != printed.blocks, setting.steps != printed.steps
@@ -215,13 +215,13 @@ def _differences(setting: Setting, printed: Setting, record: dict, scores: Score
         notes.append(f"ours is {setting.label}")
     if abs(setting.noise_sd - printed.noise_sd) >= NEAR:
         notes.append(f"noise_sd {setting.noise_sd:g}")
-    if printed.model in NOISY and record["table"] != OF_DEFENSES:
+    if printed.model in NOISY and record["table"] != TABLE_OF_DEFENSES:
         notes.append(f"print: {PRINTED_SCHEME}, ours: {setting.method}")
     if setting.k:
         notes.append(f"queries per model not printed, ours: {setting.queries}")
     if record["attack"] == "lira":
         notes.append(f"form of LiRA not printed, ours: {setting.attack}")
-    if record["table"] == OF_DEFENSES and record["metric"].startswith("tpr@"):
+    if record["table"] == TABLE_OF_DEFENSES and record["metric"].startswith("tpr@"):
         floor = tied_floor(scores)
         single = 1 / smallest(scores)[1] + 1e-12
         if floor > max(rate_of(record["metric"]), single):

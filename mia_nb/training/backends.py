@@ -64,16 +64,15 @@ def started(backend: str, workers: int | None, builder: str, device: str | None)
         else:
             # if one of these values changes, joblib starts fresh processes, since the running ones
             # have imported the earlier modules
-            arguments = (
-                os.getpid(),
-                tuple(sys.path),
-                os.environ.get(models.ALLOWED, ""),
-                builder,
-            )
-            options = {"initializer": end_with_parent, "initargs": arguments}
+            what_workers_imported = (tuple(sys.path), os.environ.get(models.ALLOWED, ""), builder)
+            options = {
+                "initializer": end_with_parent,
+                "initargs": (os.getpid(), *what_workers_imported),
+            }
             if torch.cuda.is_available():
                 stack.callback(_free_gpus)
         stack.enter_context(parallel_config(backend=backend, **options))
+        # joblib's -1 is all that the cluster has
         yield effective_n_jobs(-1 if workers is None or backend == "dask" else workers)
 
 
@@ -136,7 +135,7 @@ def _ray(workers: int | None, device: str | None) -> dict:
             raise ValueError(
                 "backend=ray: no cluster answers at RAY_ADDRESS; start one with: ray start --head"
             ) from error
-        except Exception:  # on a busy machine a node may not be up in Ray's thirty seconds
+        except Exception:  # try once more: a busy machine may need more than Ray's thirty seconds
             ray.shutdown()
             start()
     resources = ray.cluster_resources()
