@@ -54,12 +54,12 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
         (1, 50000)
     """
     dataset, _, pool = name.removeprefix(PREFIX).partition("/")
-    place = _place(dataset)
-    record = _record(place)
+    folder = _folder(dataset)
+    record = _record(folder)
     if pool not in record["pools"]:
         known = [f"{dataset}/{one}" for one in record["pools"]]
         raise ValueError(f"no example {name!r}{hint(name, known)}; there are {', '.join(known)}")
-    design, arrays = (read_arrays(place, record, file) for file in ("design.npz", f"{pool}.npz"))
+    design, arrays = (read_arrays(folder, record, file) for file in ("design.npz", f"{pool}.npz"))
     models = len(arrays["correct"])
     samples = len(design["labels"])
     cubes = {name: np.full((models, 1, samples), np.nan) for name in LOGARITHMS}
@@ -87,67 +87,71 @@ def examples(dataset: str = "cifar10") -> dict[str, dict]:
         >>> "cifar10/resnet14" in examples()
         True
     """
-    pools = _record(_place(dataset))["pools"]
+    pools = _record(_folder(dataset))["pools"]
 
-    def place(name: str) -> tuple:
+    def rank(name: str) -> tuple:
         recipe = pools[name]["info"].get("recipe", {})
         return bool(recipe.get("defense")), -recipe.get("num_models", 0), name != PICTURED, name
 
-    return {f"{dataset}/{name}": pools[name] for name in sorted(pools, key=place)}
+    return {f"{dataset}/{name}": pools[name] for name in sorted(pools, key=rank)}
 
 
 def thumbnails(dataset: str = "cifar10") -> dict[int, np.ndarray]:
     """The shipped images by sample number, (3, H, W) uint8: the most exposed, and random ones."""
     from PIL import Image
 
-    place = _place(dataset)
-    record = _record(place)
-    sheet = np.asarray(Image.open(io.BytesIO(_bytes(place, record, "images.png"))))
+    folder = _folder(dataset)
+    record = _record(folder)
+    sheet = np.asarray(Image.open(io.BytesIO(_bytes(folder, record, "images.png"))))
     side = sheet.shape[1] // TILES
     rows = sheet.reshape(-1, side, TILES, side, 3).transpose(0, 2, 4, 1, 3)
-    return dict(zip(record["images"], rows.reshape(-1, 3, side, side), strict=False))
+    tiles = rows.reshape(-1, 3, side, side)
+    return dict(zip(record["images"], tiles, strict=False))  # the last row may be padded
 
 
-def _place(dataset: str) -> Path:
-    manifests = [path for place in PLACES for path in sorted(place.glob("*/manifest.json"))]
-    for path in manifests:
-        if path.parent.name == dataset:
-            return path.parent
-    if not manifests:
+def _folder(dataset: str) -> Path:
+    """The folder of a shipped data set; ValueError if there is none."""
+    folders = [path.parent for place in PLACES for path in sorted(place.glob("*/manifest.json"))]
+    for folder in folders:
+        if folder.name == dataset:
+            return folder
+    if not folders:
         raise ValueError(
             f"the folder of the example data set, {PLACES[-1] / dataset}, is missing;"
             " install mia_nb again, or run from a checkout"
         )
-    known = sorted({path.parent.name for path in manifests})
-    raise ValueError(f"no example data set {dataset!r}; there are {', '.join(known)}")
+    known = sorted({folder.name for folder in folders})
+    raise ValueError(
+        f"no example data set {dataset!r}{hint(dataset, known)}; there are {', '.join(known)}"
+    )
 
 
-def _record(place: Path) -> dict:
-    record = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+def _record(folder: Path) -> dict:
+    record = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     if record["format"] != FORMAT:
-        raise ValueError(f"{place} has format {record['format']}, this version reads {FORMAT}")
+        raise ValueError(f"{folder} has format {record['format']}, this version reads {FORMAT}")
     return record
 
 
-def _bytes(place: Path, record: dict, name: str) -> bytes:
-    content = (place / name).read_bytes()
+def _bytes(folder: Path, record: dict, name: str) -> bytes:
+    content = (folder / name).read_bytes()
     if hashlib.sha256(content).hexdigest() != record["sha256"].get(name):
-        raise ValueError(f"{place / name} was altered (checksum differs); install mia_nb again")
+        raise ValueError(f"{folder / name} was altered (checksum differs); install mia_nb again")
     return content
 
 
-def read_arrays(place: Path, record: dict, name: str) -> dict[str, np.ndarray]:
-    """The arrays of a file in an example's folder.
+def read_arrays(folder: Path, record: dict, name: str) -> dict[str, np.ndarray]:
+    """The arrays of a file of an example.
 
     Parameters:
-        place: the folder.
+        folder: of the example.
         record: its manifest.
         name: of the file.
 
     Raises:
         ValueError: for a file that was altered.
     """
-    with np.load(io.BytesIO(_bytes(place, record, name)), allow_pickle=False) as arrays:
+    with np.load(io.BytesIO(_bytes(folder, record, name)), allow_pickle=False) as arrays:
         return dict(arrays)
 
 

@@ -111,6 +111,8 @@ def test_an_unknown_name_says_what_there_is(written):
         examples.load_example("cifar10/onee")
     with pytest.raises(ValueError, match=r"data set 'mnist'; there are cifar10$"):
         examples.load_example("mnist/one")
+    with pytest.raises(ValueError, match=r"'cifar1'; did you mean 'cifar10'\?; there are cifar10$"):
+        examples.load_example("cifar1/one")
 
 
 def test_an_installation_that_lost_the_signals_says_what_to_do(tmp_path, monkeypatch):

@@ -54,10 +54,10 @@ def from_arrays(
     """
     x = np.asarray(x)
     frames = 1
-    if x.ndim == 5:
+    if x.ndim == 5:  # frames are images until they are measured
         x = check_event_counts(x, name)
         frames = x.shape[1]
-        x = x.reshape(-1, *x.shape[2:])  # each frame as an image
+        x = x.reshape(-1, *x.shape[2:])
     if x.ndim != 4 or not 1 <= x.shape[1] <= 4 or not x.size:
         raise ValueError(
             f"{name}: images have shape {x.shape}; wanted (N, C, H, W) with 1 to 4 channels, or"
@@ -92,7 +92,6 @@ def check_images(images: Images) -> Images:
     """
     x = images.x
     y = images.y
-    channels = images.x.shape[1] if images.x.ndim == 4 else 0
     name = shown(images.name)
     if x.ndim != 4 or x.dtype != torch.uint8:
         raise ValueError(
@@ -107,6 +106,7 @@ def check_images(images: Images) -> Images:
             f"{name}: labels run from {int(y.min())} to {int(y.max())}; wanted 0 to"
             f" {len(images.classes) - 1}, a number of each of {len(images.classes)} classes"
         )
+    channels = x.shape[1]
     try:
         frames_of(images.frames, channels)
     except ValueError as error:
@@ -133,7 +133,7 @@ def check_event_counts(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def _warn(text: str) -> None:
-    """A UserWarning at the line outside this folder that called it."""
+    """A UserWarning at the line outside data/ and checks.py that called it."""
     own_files = (os.path.join(os.path.dirname(__file__), ""), checks.__file__)
     frames = enumerate(inspect.stack(0), 1)
     level = next(i for i, at in frames if not at.filename.startswith(own_files))

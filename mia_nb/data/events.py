@@ -60,7 +60,8 @@ def events_from_images(
     if not 0 < threshold < math.inf:
         raise ValueError(f"threshold={threshold}: wanted a finite number above 0")
     samples, _, height, width = images.x.shape
-    size = samples * height * width * (2 * frames + 8 * 8)  # counts, and eight arrays of doubles
+    # counts, and about eight arrays of doubles
+    size = samples * height * width * (2 * frames + 8 * 8)
     check_budget(f"events of {samples:,} images in {frames} frames", size)
     scene = images.x.cpu().double().mean(1).numpy() / 255
     rows, columns = _positions(path, frames * MOMENTS + 1)

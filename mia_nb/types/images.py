@@ -13,6 +13,8 @@ from mia_nb import digests, escape
 if TYPE_CHECKING:
     from torch import Tensor
 
+SHOWN = 10  # names of classes in a text
+
 
 class Images(NamedTuple):
     """Labelled images as one uint8 tensor, with their normalisation.
@@ -36,33 +38,36 @@ class Images(NamedTuple):
         return self.x.shape[1] // self.frames
 
     def __repr__(self) -> str:
-        count, _, height, width = self.x.shape
-        size = f"{self.channels}x{height}x{width}"
-        if self.frames > 1:
-            size = f"{self.frames} frames of {size}"
-        names = escape.terminal(", ".join(map(str, self.classes[:10])))
-        more = ", ..." if len(self.classes) > 10 else ""
         return (
-            f"Images {escape.terminal(self.name)}: {count:,} of {size} pixels,"
-            f" {len(self.classes)} classes ({names}{more})"
+            f"Images {escape.terminal(self.name)}: {len(self.x):,} of {self._shape_text('x')}"
+            f" pixels, {len(self.classes)} classes ({escape.terminal(self._classes_text())})"
         )
 
     def _repr_html_(self) -> str:
-        count, _, height, width = self.x.shape
-        shape = f"{self.channels} x {height} x {width}"
-        if self.frames > 1:
-            shape = f"{self.frames} frames of {shape}"
         facts = {
             "data set": self.name,
-            "images": f"{count:,}",
-            "shape": shape,
-            "classes": f"{len(self.classes)}: {', '.join(map(str, self.classes[:10]))}",
+            "images": f"{len(self.x):,}",
+            "shape": self._shape_text(" x "),
+            "classes": f"{len(self.classes)}: {self._classes_text()}",
         }
-        if len(self.classes) > 10:
-            facts["classes"] += ", ..."
         if self.canary is not None:
             facts["canaries"] = f"{int(np.sum(self.canary)):,}"
         return escape.html_facts(facts)
+
+    def _shape_text(self, times: str) -> str:
+        """The size of an image, or the number of frames and their size."""
+        height, width = self.x.shape[2:]
+        size = times.join(map(str, (self.channels, height, width)))
+        if self.frames > 1:
+            return f"{self.frames} frames of {size}"
+        return size
+
+    def _classes_text(self) -> str:
+        """The names of the first classes."""
+        names = ", ".join(map(str, self.classes[:SHOWN]))
+        if len(self.classes) > SHOWN:
+            names += ", ..."
+        return names
 
     @property
     def digest(self) -> str:
