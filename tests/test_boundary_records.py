@@ -146,6 +146,7 @@ CALLS = {
     "one value": lambda s: metrics.interval(np.float64(3), np.zeros(1, int)),
     "no members": lambda s: plans.sampling(mia.Recipe(), 0),
     "fewer than no members": lambda s: plans.sampling(mia.Recipe(), -5),
+    "fewer members than a batch": lambda s: plans.sampling(mia.Recipe(batch=50), 10),
     "a std of 0": lambda s: data.normalise(torch.zeros(1, 1, 2, 2), (0.0,), (0.0,)),
     "wide digits": lambda s: mia.load("synthetic:n=２０"),
     "an option twice": lambda s: mia.load("synthetic:n=20,n=30"),

@@ -493,6 +493,17 @@ def test_recipes_that_cannot_be_trained_are_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("members", "count"), [(1, "1 training sample;"), (0, "0 training samples;")]
+)
+def test_a_model_with_fewer_than_two_members_is_refused_whatever_the_batch(images, members, count):
+    member = np.zeros((1, len(images.y)), bool)
+    member[:, :members] = True
+    plan = plans.plan_of(SMALL.replace(batch=1, split="given"), images, member, ~member[0])
+    with pytest.raises(ValueError, match=f"a model has {count} wanted 2 or more"):
+        trials.check(plan, 0)
+
+
 @pytest.mark.parametrize("strategy", ["plain", "stacked"])
 def test_of_a_record_in_training_mode_the_logits_are_trained_on_as_if_they_came_alone(
     images, tmp_path, strategy

@@ -117,6 +117,9 @@ def sampling(recipe: Recipe, members: Whole) -> dict:
     Returns:
         {"sample_rate": batch / members, "steps": optimiser steps}.
 
+    Raises:
+        ValueError: for no members, and for fewer than a batch.
+
     Caveat: only under dp_sgd are batches Poisson draws at that rate; of any other training these
     numbers are nominal.
 
@@ -127,10 +130,20 @@ def sampling(recipe: Recipe, members: Whole) -> dict:
     """
     if members < 1:
         raise ValueError(f"members={members}: wanted a number of images from 1 up")
+    check_batch(recipe, members)
     return {
         "sample_rate": recipe.batch / members,
         "steps": recipe.epochs * (members // recipe.batch),
     }
+
+
+def check_batch(recipe: Recipe, members: int) -> None:
+    """ValueError if a batch is more than the images that a model trains on."""
+    if recipe.batch > members:
+        raise ValueError(
+            f"batch={recipe.batch} is more than a model's {members} training samples; take a"
+            " smaller batch or more data"
+        )
 
 
 def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None) -> nn.Module:
@@ -145,6 +158,7 @@ def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None
                 state = module.adopt(state)
             module.load_state_dict(state)
         except RuntimeError as error:
+            # torch lists misfits as tab-indented lines; take the first
             details = " ".join(str(error).split("\n\t")[1:2])[:160].strip()
             reason = details or str(error).splitlines()[0]
             raise ValueError(

@@ -16,7 +16,7 @@ from mia_nb.training.clipped import ClippedGroup
 from mia_nb.training.compiled import CompiledGroup, forget, reason
 from mia_nb.training.loop import OPTIMIZERS, Group
 from mia_nb.training.losses import PER_STEP
-from mia_nb.training.plans import DTYPES, Parent, Plan, begin, expected_members
+from mia_nb.training.plans import DTYPES, Parent, Plan, begin, check_batch, expected_members
 from mia_nb.training.seeds import random_state_kept
 from mia_nb.training.stacking import RANDOM, keeps_gradients
 from mia_nb.types import Images, Recipe
@@ -57,14 +57,7 @@ def check(plan: Plan, set_aside: int, parent: Parent | None = None) -> None:
         )
     if recipe.augment != "none":
         data.augment_draws(recipe.augment, 1, *images.x.shape[2:], torch.Generator())
-    try:
-        OPTIMIZERS[recipe.optimizer][0](
-            [torch.zeros(1, requires_grad=True)], lr=recipe.lr, **recipe.optimizer_args
-        )
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}"
-        ) from error
+    _try_optimizer(recipe)
     module = models.check_width(begin(recipe, images, 0, plan.start), images)
     models.check_training(module, images)
     neural_de.check_noise(module)
@@ -130,23 +123,32 @@ def _check_spiking(recipe: Recipe, parent: Parent | None) -> None:
     if differing:
         raise ValueError(
             f"model_args differ from the parent's in {', '.join(differing)}: its thresholds would"
-            " serve other neurons; start from {**parent.recipe.model_args, ...} and change "
-            + ", ".join(MAY_CHANGE)
-            + " at most"
+            " serve other neurons; start from {**parent.recipe.model_args, ...} and change"
+            f" {', '.join(MAY_CHANGE)} at most"
         )
 
 
 def _check_batch(plan: Plan) -> None:
     """ValueError if a model has fewer training samples than a batch, or fewer than 2."""
     smallest = int(plan.member.sum(1).min())
-    samples = expected_members(plan.recipe, plan.member)
     if smallest < 2:
-        samples = smallest
-    if smallest < 2 or samples < plan.recipe.batch:
         raise ValueError(
-            f"batch={plan.recipe.batch} is more than a model's {samples} training samples; take a"
-            " smaller batch or more data"
+            f"a model has {smallest} training sample{'' if smallest == 1 else 's'}; wanted 2 or"
+            " more: take more data"
         )
+    check_batch(plan.recipe, expected_members(plan.recipe, plan.member))
+
+
+def _try_optimizer(recipe: Recipe) -> None:
+    """ValueError for arguments that the recipe's optimiser does not take."""
+    optimizer = OPTIMIZERS[recipe.optimizer][0]
+    weights = [torch.zeros(1, requires_grad=True)]
+    try:
+        optimizer(weights, lr=recipe.lr, **recipe.optimizer_args)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"optimizer_args={recipe.optimizer_args} do not fit {recipe.optimizer}: {error}"
+        ) from error
 
 
 def _try_clipping(plan: Plan) -> None:
@@ -173,8 +175,7 @@ def _try_clipping(plan: Plan) -> None:
         if mixed:
             raise ValueError(
                 f"{plan.recipe.model} has no gradients per sample at {mixed}: samples mix in a"
-                " batch, or its layer does not use it alone; DP-SGD would clip what is"
-                " none"
+                " batch, or its layer does not use it alone, so DP-SGD would clip something else"
             )
         if changed:
             raise ValueError(
@@ -291,7 +292,7 @@ def _difference(fast: Group, plain: list[Group], steps: int, batch: int, kind: s
         parts = zip(plain, index.split(sizes), strict=True)
         expected = torch.cat([losses_of(group, part) for group, part in parts])
         if not _equal(losses_of(fast, index), expected):
-            return f"the losses of its {kind} step {step + 1} are others than those of a plain one"
+            return f"the losses of its {kind} step {step + 1} differ from those of a plain one"
     weights = [group.weights(slot) for group in plain for slot in range(len(group.ids))]
     for slot, expected in enumerate(weights):
         for name, tensor in fast.weights(slot).items():
