@@ -499,7 +499,7 @@ def sixteen(run: Run) -> None:
     models, recipe = len(pool.member), pool.recipe
     rate = pool.member.sum() * recipe.epochs / (60 * minutes)
     _, found = accuracies(pool, run)
-    way = str(execution.recorded_strategy(pool.folder.read_json("execution.json")))
+    way = str(execution.recorded_strategy(execution.read_execution(pool.folder)))
     run.row(models=models, strategy=way, minutes=minutes, **{"images/s": float(rate)}, **found)
 
 

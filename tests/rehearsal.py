@@ -53,7 +53,7 @@ def plan_of(images, options, strategy="plain"):
     member = np.zeros((2, 160), bool)
     member[:, :96] = True
     device = torch.device("cuda")
-    way = execution.parsed(strategy)
+    way = execution.parse_strategy(strategy)
     plan = way.of(plans.Plan(recipe, there, member, device, False, False))
     return clipped.group_of(plan, list(range(way.group)))
 

@@ -183,7 +183,7 @@ def test_a_step_waits_for_nothing(images, strategy):
 
     there = images._replace(x=images.x.cuda(), y=images.y.cuda())
     plan = plans.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, False)
-    plan = execution.parsed(strategy).of(plan)
+    plan = execution.parse_strategy(strategy).of(plan)
     group = loop.Group(plan, [0, 1, 2, 3] if plan.stacked else [0])
     x = torch.randn(len(group.ids), 16, 3, 16, 16, dtype=torch.float64, device="cuda")
     y = torch.zeros(len(group.ids), 16, dtype=torch.int64, device="cuda")
@@ -203,7 +203,7 @@ def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy)
 
     there, way, waits = (
         images._replace(x=images.x.cuda(), y=images.y.cuda()),
-        execution.parsed(strategy),
+        execution.parse_strategy(strategy),
         [],
     )
     for samples in (64, 320):  # 4 steps and 20

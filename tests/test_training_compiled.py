@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from mia_nb import data, training
+from mia_nb import data, store, training
 from mia_nb.training import clipped, compiled, execution, loop, machine, plans, trials
 from mia_nb.types import Recipe
 
@@ -41,7 +41,7 @@ def plan_of(recipe, images, strategy="plain"):
         False,
         False,
     )
-    return execution.parsed(strategy).of(plan)
+    return execution.parse_strategy(strategy).of(plan)
 
 
 def train(recipe, images, root, **options):
@@ -110,13 +110,13 @@ class Spiking(Sniffing):
 )
 def test_a_strategy_that_there_is_not_is_refused_in_one_line(word):
     with pytest.raises(ValueError, match=r"strategy=.*wanted auto, plain, stacked") as caught:
-        execution.parsed(word)
+        execution.parse_strategy(word)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("word", ["plain", "plain+compiled", "stacked:3", "stacked:3+compiled"])
 def test_a_strategy_is_read_as_it_is_written(word, images):
-    way = execution.parsed(word)
+    way = execution.parse_strategy(word)
     assert str(way) == word
     plan = plan_of(MLP, images, word)
     how = {
@@ -125,14 +125,18 @@ def test_a_strategy_is_read_as_it_is_written(word, images):
         "compiled": plan.compiled,
     }
     assert execution.recorded_strategy(how) == way
-    assert str(execution.parsed("stacked")) == "stacked:16"
+    assert str(execution.parse_strategy("stacked")) == "stacked:16"
 
 
-def test_by_rule_nothing_is_compiled_and_old_records_do_not_say(images):
+def test_by_rule_nothing_is_compiled_and_old_records_do_not_say(images, tmp_path):
     for recipe in (MLP, TINY):
-        how = execution.choose(plan_of(recipe, images), "cpu", "auto", 1)
+        how = execution.chosen_record(plan_of(recipe, images), "cpu", "auto", 1)
         assert not how["compiled"]
-    assert str(execution.recorded_strategy({"stacked": True, "group": 8})) == "stacked:8"
+    del how["compiled"]
+    folder = store.Folder(tmp_path)
+    folder.write_json(execution.EXECUTION, how | {"stacked": True, "group": 8})
+    record = execution.read_execution(folder)
+    assert str(execution.recorded_strategy(record)) == "stacked:8"
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from mia_nb.attacks import score
 from mia_nb.defenses import change_output, dp_sgd
 from mia_nb.training import batches, loop, placing, plans, progress, seeds
 from mia_nb.training.clipped import ClippedGroup
-from mia_nb.training.execution import choose, recorded_strategy
+from mia_nb.training.execution import chosen_record, recorded_strategy
 from mia_nb.types import Recipe, Signals
 
 MLP = Recipe(model="toys:mlp", num_models=4, population=30, epochs=3, batch=16, lr=0.1)
@@ -352,7 +352,7 @@ def group(images, *, recipe=CNN, **args):
     )
     member, population = placing.membership(recipe, images, None)
     plan = plans.plan_of(recipe, images, member, population)
-    how = choose(plan, "cpu", "auto", 1)
+    how = chosen_record(plan, "cpu", "auto", 1)
     return ClippedGroup(recorded_strategy(how).of(plan), [0])
 
 

@@ -172,7 +172,7 @@ def test_what_a_worker_complains_of_is_said_here_in_one_line(backend, images, tm
         backends.started(backend, 2, pool.record["builder"], "cpu"),
         pytest.raises(ValueError, match=r"labels\.npy"),
     ):
-        workers.train_units(pool, [[0], [1]], backend, 2, 0, lambda *_: None)
+        workers._train_units(pool, [[0], [1]], backend, 2, 0, lambda *_: None)
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_a_training_of_seconds_starts_no_process_unless_it_is_asked_to(
     def no_workers(*_):
         raise AssertionError("workers were started")
 
-    monkeypatch.setattr(workers, "train_units", no_workers)
+    monkeypatch.setattr(workers, "_train_units", no_workers)
     train(SMALL, images, tmp_path / "few")
     with pytest.raises(AssertionError, match="workers were started"):
         train(SMALL, images, tmp_path / "asked", workers=2, strategy="plain")
@@ -324,7 +324,7 @@ def test_a_report_that_nobody_waits_for_stops_the_worker(tmp_path):
         reports([0], 1, 0.5)
     (tmp_path / "reports").mkdir()
     seen = []
-    with workers.passed_on(tmp_path / "reports", lambda *event: seen.append(event)):
+    with workers._passed_on(tmp_path / "reports", lambda *event: seen.append(event)):
         reports([0, 1], 1, 0.5)
         reports([2], 3, 0.25)
     assert seen[-2:] == [([0, 1], 1, 0.5), ([2], 3, 0.25)]
@@ -332,17 +332,17 @@ def test_a_report_that_nobody_waits_for_stops_the_worker(tmp_path):
 
 def test_a_worker_with_other_code_or_another_file_system_is_told_so(images, tmp_path, monkeypatch):
     pool = train(SMALL, images, tmp_path, workers=1)
-    order = workers._order(pool.folder, tmp_path, 0.0)
-    assert workers.pool_there(order).folder.path == pool.folder.path
+    order = workers._order(pool.folder)
+    assert workers._pool_there(order).folder.path == pool.folder.path
     with monkeypatch.context() as elsewhere, pytest.raises(ValueError, match="has other code"):
         elsewhere.setattr(workers.models, "source", lambda *_: "another")
-        workers.pool_there(order)  # looks again, although it has seen this order
+        workers._pool_there(order)  # looks again, although it has seen this order
     with pytest.raises(ValueError, match=r"mia_nb is .* install the same version"):
-        workers.pool_there(order._replace(version="0"))
+        workers._pool_there(order._replace(version="0"))
     with pytest.raises(ValueError, match=r"torch is .* where it is called"):
-        workers.pool_there(order._replace(torch="0"))
+        workers._pool_there(order._replace(torch="0"))
     with pytest.raises(ValueError, match="file system that all workers share"):
-        workers.pool_there(order._replace(folder=str(tmp_path / "elsewhere")))
+        workers._pool_there(order._replace(folder=str(tmp_path / "elsewhere")))
 
 
 def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(

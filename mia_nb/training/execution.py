@@ -84,7 +84,7 @@ def worth_processes(plan: Plan) -> bool:
     """Whether a training on the CPU is long enough for further processes, by a rule of thumb."""
     recipe = plan.recipe
     steps = int(plan.member.sum()) // recipe.batch * recipe.epochs
-    if steps * STEP > WORTH_A_PROCESS:
+    if steps * STEP > WORTH_A_PROCESS:  # tested first, as saved_bytes costs a forward pass
         return True
     return steps * (STEP + PER_BYTE * saved_bytes(plan)) > WORTH_A_PROCESS
 
@@ -104,19 +104,20 @@ def read_execution(folder: store.Folder) -> dict:
     threads = recorded["threads"]
     if group < 1 or threads < 1:
         raise folder.corrupt(EXECUTION, f"group={group}, threads={threads}")
+    recorded.setdefault("compiled", False)  # older records lack it
     return recorded
 
 
-def executed(plan: Plan, recorded: dict) -> Plan:
+def with_record(plan: Plan, recorded: dict) -> Plan:
     """The plan with the device and strategy of a recorded execution."""
     return plan.on(torch.device(recorded["device"]))._replace(
         stacked=recorded["stacked"],
         channels_last=recorded["channels_last"],
-        compiled=recorded.get("compiled", False),  # older records lack it
+        compiled=recorded["compiled"],
     )
 
 
-def execution(
+def read_or_choose(
     folder: store.Folder, device: str | None, strategy: str, choose: Callable[[], dict]
 ) -> dict:
     """The execution of this pool, read from its folder, or else chosen and recorded there.
@@ -125,7 +126,7 @@ def execution(
     """
     with folder.lock():
         if folder.intact(EXECUTION):
-            return resumed(folder, device, strategy)
+            return checked_record(folder, device, strategy)
         if any(name.startswith(("model_", "part_")) for name in folder.files()):
             raise ValueError(
                 f"{folder.path / EXECUTION} is missing or altered, so nobody knows how this"
@@ -135,7 +136,9 @@ def execution(
     return read_execution(folder)
 
 
-def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bool = True) -> dict:
+def checked_record(
+    folder: store.Folder, device: str | None, strategy: str, *, here: bool = True
+) -> dict:
     """The recorded execution; ValueError if continuing would mix two kinds of arithmetic in a pool
     or, with `here`, needs a GPU that this machine does not have.
     """
@@ -143,7 +146,7 @@ def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bo
     begun_on = torch.device(recorded["device"]).type
     wanted_device = device_of(device, here=False).type if device else begun_on
     pairs = [("device", begun_on, wanted_device), ("torch", recorded.get("torch"), TORCH)]
-    wanted = parsed(strategy)
+    wanted = parse_strategy(strategy)
     # the same request may have been impossible then, and be recorded as another strategy
     if isinstance(wanted, Strategy) and strategy != recorded.get("asked"):
         pairs.append(("strategy", recorded_strategy(recorded).family, wanted.family))
@@ -162,12 +165,12 @@ def resumed(folder: store.Folder, device: str | None, strategy: str, *, here: bo
     return recorded
 
 
-def choose(
+def chosen_record(
     plan: Plan, device: str | torch.device | None, strategy: str, workers: int | None
 ) -> dict:
-    """Choose the execution of a training that begins on this machine. The optimiser is always
-    fused, and convolutions are channels last unless stacked. Only the recipe can ask for bfloat16,
-    which gives other models.
+    """The record of an execution, chosen for a training that begins on this machine. The optimiser
+    is always fused, and convolutions are channels last unless stacked. Only the recipe can ask for
+    bfloat16, which gives other models.
 
     Parameters:
         plan: of the training, on the CPU.
@@ -188,12 +191,13 @@ def choose(
             file=sys.stderr,
         )
     num_models = len(plan.member)
-    way = parsed(strategy)
+    way = parse_strategy(strategy)
     if isinstance(way, Strategy):
-        way = settled(plan, way._replace(group=min(way.group, num_models)))
+        way = without_impossible(plan, way._replace(group=min(way.group, num_models)))
     else:
         way = _by_rule(plan)
-    if way.kind == "stacked" and ":" not in strategy:  # so that every worker has a group
+    way_names_its_group = ":" in strategy
+    if way.kind == "stacked" and not way_names_its_group:  # so that every worker has a group
         count = processes(plan.recipe, str(plan.device), workers)
         way = way._replace(group=min(way.group, math.ceil(num_models / count)))
     threads = torch.get_num_threads()
@@ -219,7 +223,7 @@ def emulated(dtype: str, device: torch.device) -> bool:
     return old and dtype == "bfloat16" and device.type == "cpu"
 
 
-def parsed(strategy: str) -> Strategy | str:
+def parse_strategy(strategy: str) -> Strategy | str:
     """The `Strategy` that is named, or "auto"; ValueError for anything else."""
     if not isinstance(strategy, str) or not STRATEGIES.fullmatch(strategy):
         raise ValueError(
@@ -236,7 +240,7 @@ def parsed(strategy: str) -> Strategy | str:
     return Strategy(kind, group, bool(compiled_too))
 
 
-def settled(plan: Plan, way: Strategy) -> Strategy:
+def without_impossible(plan: Plan, way: Strategy) -> Strategy:
     """The strategy without what is impossible for this plan; one line gives the reason for each
     omission.
     """
@@ -252,9 +256,9 @@ def settled(plan: Plan, way: Strategy) -> Strategy:
 
 
 def recorded_strategy(recorded: dict) -> Strategy:
-    """The strategy recorded in an execution.json; older ones do not mention compilation."""
+    """The strategy of a record, as `read_execution` gives it."""
     kind = "stacked" if recorded["stacked"] else "plain"
-    return Strategy(kind, recorded["group"], recorded.get("compiled", False))
+    return Strategy(kind, recorded["group"], recorded["compiled"])
 
 
 def _by_rule(plan: Plan) -> Strategy:

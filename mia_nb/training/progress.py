@@ -26,7 +26,7 @@ def training_bar(
         title: what is trained.
         rows: the models' numbers.
         epochs: of each model.
-        how: the execution, as `execution.choose` gives it.
+        how: the execution, as `execution.chosen_record` gives it.
         workers: units that are trained at a time.
         progress: False shows nothing.
 

@@ -19,7 +19,7 @@ from mia_nb import data, models
 from mia_nb.arguments import Flag, Positive, Real, Whole
 from mia_nb.checks import checked
 from mia_nb.models import snn
-from mia_nb.training.execution import execution
+from mia_nb.training.execution import read_or_choose
 from mia_nb.training.machine import device_of, threads, useful_threads
 from mia_nb.training.making import finish, is_complete, reopened, rows_to_make
 from mia_nb.training.placing import place
@@ -113,7 +113,7 @@ def convert_pool(
     snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
     begun = time.perf_counter()
     rows = rows_to_make(converted, images, force)
-    how = execution(converted.folder, device, "plain", lambda: _one_by_one(device, images))
+    how = read_or_choose(converted.folder, device, "plain", lambda: _one_by_one(device, images))
     convert = partial(_convert, pool, placed, images, torch.device(how["device"]))
     with threads(how["threads"]):
         make_each(converted, rows, convert, "converting", progress)

@@ -11,7 +11,7 @@ from mia_nb import data, defenses, models
 from mia_nb.arguments import Array, Flag, PathLike, Positive, Real
 from mia_nb.checks import checked, positive
 from mia_nb.training.backends import check_backend
-from mia_nb.training.execution import parsed
+from mia_nb.training.execution import parse_strategy
 from mia_nb.training.machine import device_of
 from mia_nb.training.making import finish, is_begun, is_complete, reopened, rows_to_make
 from mia_nb.training.placing import SPLIT, complete, membership, place
@@ -88,7 +88,7 @@ def train_pool(
     check_backend(backend, models.architecture(recipe.model, recipe.model_args))
     # these three are called for their errors alone
     device_of(device, here=False)
-    parsed(strategy)
+    parse_strategy(strategy)
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)
     placed = place(recipe, images, *membership(recipe, images, member, parent), root, parent)

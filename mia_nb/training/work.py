@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Folder
 from mia_nb.training.clipped import group_of
-from mia_nb.training.execution import executed
+from mia_nb.training.execution import with_record
 from mia_nb.training.machine import short_of_memory, threads
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, weights_name, write_weights
@@ -53,13 +53,13 @@ def work(
     Parameters:
         pool: stores the models.
         plan: the pool's, on the CPU.
-        how: the execution, as `execution.choose` gives it.
+        how: the execution, as `execution.chosen_record` gives it.
         todo: rows of each unit.
         checkpoint: seconds between part files.
         progress: called after each epoch of a unit.
         wait: whether to wait for units that others have locked, and to finish those units.
     """
-    plan = executed(plan, how)
+    plan = with_record(plan, how)
 
     def make(rows: list[int]) -> None:
         train_unit(pool, plan, rows, checkpoint, progress)

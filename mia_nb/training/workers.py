@@ -3,13 +3,12 @@
 A unit is one model, or one group of stacked models. A worker reads everything from the pool's
 folder and writes its results there, so that only row numbers are sent to it. It holds the unit's
 lock while it trains: no unit is trained twice at the same time, and one whose worker died is
-resumed from its part file.
+resumed from its part file. A function whose name ends in _there runs in a worker.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import platform
@@ -18,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,11 +32,11 @@ from mia_nb.training.backends import error_of_lost_worker, started
 from mia_nb.training.execution import (
     EXECUTION,
     TORCH,
-    choose,
-    execution,
+    checked_record,
+    chosen_record,
     processes,
     read_execution,
-    resumed,
+    read_or_choose,
     worth_processes,
 )
 from mia_nb.training.machine import device_of, give_freed_memory_back
@@ -95,13 +94,13 @@ def workers_for(
     Raises:
         ValueError: as `started`.
     """
-    count = workers
+    wanted = workers
     if backend == "loky":
-        count = processes(plan.recipe, device, workers)
+        wanted = processes(plan.recipe, device, workers)
         on_cpu = device_of(device).type == "cpu"
         if workers is None and on_cpu and not worth_processes(plan):
-            count = 1
-    with started(backend, count, pool.record.get("builder", ""), device) as count:
+            wanted = 1
+    with started(backend, wanted, pool.record.get("builder", ""), device) as count:
         yield Workers(device, workers, backend, count)
 
 
@@ -110,8 +109,8 @@ def check_workers(pool: Pool, team: Workers) -> None:
     asked.
     """
     if team.backend != "loky":
-        order = _order(pool.folder, pool.folder.path, 0.0)
-        Parallel(n_jobs=team.count)([delayed(check_there)(order, team.device)])
+        order = _order(pool.folder)
+        Parallel(n_jobs=team.count)([delayed(_check_there)(order, team.device)])
 
 
 def train_rows(
@@ -134,17 +133,17 @@ def train_rows(
         strategy, checkpoint, progress: as for `train_pool`.
 
     Raises:
-        ValueError, RuntimeError: as `execution` and `train_units`.
+        ValueError, RuntimeError: as `read_or_choose` and `_train_units`.
     """
     local = team.backend == "loky"
     if local:
 
         def begin() -> dict:
-            return choose(plan, team.device, strategy, team.workers)
+            return chosen_record(plan, team.device, strategy, team.workers)
 
-        how = execution(pool.folder, team.device, strategy, begin)
+        how = read_or_choose(pool.folder, team.device, strategy, begin)
     else:
-        how = execution_there(pool.folder, team.device, strategy, team.count)
+        how = _ask_for_execution(pool.folder, team.device, strategy, team.count)
     all_units = units(list(range(len(pool.member))), how["group"])
     todo = [unit for unit in all_units if set(unit) & set(rows)]
     count = min(team.count, len(todo))
@@ -154,18 +153,18 @@ def train_rows(
         if local and count == 1:
             work(pool, plan, how, todo, checkpoint=checkpoint, progress=report)
         else:
-            train_units(pool, todo, team.backend, count, checkpoint, report)
+            _train_units(pool, todo, team.backend, count, checkpoint, report)
 
 
-def execution_there(folder: Folder, device: str | None, strategy: str, workers: int) -> dict:
-    """As `execution`, but chosen by one of the workers, on a machine that trains."""
+def _ask_for_execution(folder: Folder, device: str | None, strategy: str, workers: int) -> dict:
+    """As `read_or_choose`, but chosen by one of the workers, on a machine that trains."""
     if not folder.intact(EXECUTION):
-        order = _order(folder, folder.path, 0.0)
-        Parallel(n_jobs=workers)([delayed(begin_there)(order, device, strategy, workers)])
-    return resumed(folder, device, strategy, here=False)
+        order = _order(folder)
+        Parallel(n_jobs=workers)([delayed(_begin_there)(order, device, strategy, workers)])
+    return checked_record(folder, device, strategy, here=False)
 
 
-def train_units(
+def _train_units(
     pool: Pool,
     todo: list[list[int]],
     backend: str,
@@ -195,13 +194,13 @@ def train_units(
         prefix=REPORTS, dir=folder.path, ignore_cleanup_errors=True
     ) as reports:
         order = _order(folder, reports, checkpoint)
-        with passed_on(Path(reports), progress):
+        with _passed_on(Path(reports), progress):
             for number in range(ROUNDS):
                 missing = [rows for rows in todo if pool.unfinished(rows)]
                 if not missing:
                     break
                 # only later rounds wait for units that another run is training
-                train = delayed(partial(train_there, wait=number > 0))
+                train = delayed(partial(_train_there, wait=number > 0))
                 try:
                     Parallel(n_jobs=workers, batch_size=1)(train(order, rows) for rows in missing)
                 except worker_lost as error:
@@ -218,7 +217,7 @@ def train_units(
 
 
 @contextlib.contextmanager
-def passed_on(reports: Path, progress: Progress) -> Iterator[None]:
+def _passed_on(reports: Path, progress: Progress) -> Iterator[None]:
     """Pass the reports of workers on while the block runs."""
     ended = threading.Event()
 
@@ -243,10 +242,11 @@ def passed_on(reports: Path, progress: Progress) -> Iterator[None]:
         read()
 
 
-def _order(folder: Folder, reports: str | Path, checkpoint: float) -> Order:
+def _order(folder: Folder, reports: str | Path | None = None, checkpoint: float = 0.0) -> Order:
+    """The order for workers of this pool; those that train want a folder for reports."""
     return Order(
         folder=str(folder.path.absolute()),
-        reports=str(Path(reports).absolute()),
+        reports=str(Path(reports or folder.path).absolute()),
         checkpoint=checkpoint,
         version=__version__,
         torch=TORCH,
@@ -255,7 +255,7 @@ def _order(folder: Folder, reports: str | Path, checkpoint: float) -> Order:
     )
 
 
-def pool_there(order: Order) -> Pool:
+def _pool_there(order: Order) -> Pool:
     """The pool as a worker sees it; ValueError if it sees none, or has different code or torch."""
     worker = f"the worker on {platform.node()}"
     folder = Folder(Path(order.folder))
@@ -285,28 +285,28 @@ def pool_there(order: Order) -> Pool:
     return pool
 
 
-def check_there(order: Order, device: str | None) -> None:
+def _check_there(order: Order, device: str | None) -> None:
     """A worker's part of `check_workers`."""
     with ONE_AT_A_TIME:
-        pool_there(order)
+        _pool_there(order)
         device_of(device)
 
 
-def begin_there(order: Order, device: str | None, strategy: str, workers: int) -> None:
-    """A worker's part of `execution_there`: choose how to train on its machine."""
+def _begin_there(order: Order, device: str | None, strategy: str, workers: int) -> None:
+    """A worker's part of `_ask_for_execution`: choose how to train on its machine."""
     with ONE_AT_A_TIME:
-        pool = pool_there(order)
-        plan = pool.plan(images_of(order.folder), pool.parent)
+        pool = _pool_there(order)
+        plan = pool.plan(_images_of(order.folder), pool.parent)
 
         def begin() -> dict:
             # the other cores of the machine have workers of their own
-            return choose(plan, device, strategy, workers) | {"threads": 1}
+            return chosen_record(plan, device, strategy, workers) | {"threads": 1}
 
-        execution(pool.folder, device, strategy, begin)
+        read_or_choose(pool.folder, device, strategy, begin)
 
 
-def train_there(order: Order, rows: list[int], wait: bool) -> None:
-    """A worker's part of `train_units`: train one unit.
+def _train_there(order: Order, rows: list[int], wait: bool) -> None:
+    """A worker's part of `_train_units`: train one unit.
 
     Parameters:
         order: names the pool.
@@ -314,7 +314,7 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
         wait: whether to wait for a unit that another process is training.
     """
     with ONE_AT_A_TIME, contextlib.suppress(Unwanted):
-        pool = pool_there(order)
+        pool = _pool_there(order)
         begun = read_execution(pool.folder)
         if begun.get("torch") != TORCH:
             raise ValueError(
@@ -326,10 +326,10 @@ def train_there(order: Order, rows: list[int], wait: bool) -> None:
                 f"the worker on {platform.node()} has no GPU, and the pool was begun on one"
             )
         try:
-            with gpu_of_its_own(pool.folder, begun["device"]):
+            with _gpu_of_its_own(pool.folder, begun["device"]):
                 work(
                     pool,
-                    pool.plan(images_of(order.folder), pool.parent),
+                    pool.plan(_images_of(order.folder), pool.parent),
                     begun,
                     [rows],
                     checkpoint=order.checkpoint,
@@ -361,8 +361,8 @@ class Reports:
         self.written = time.monotonic()
 
 
-@functools.lru_cache(maxsize=1)
-def images_of(folder: str) -> Images:
+@lru_cache(maxsize=1)
+def _images_of(folder: str) -> Images:
     """A pool's images, read once for all units that a process trains. They never change: the
     folder's name holds their key.
     """
@@ -370,7 +370,7 @@ def images_of(folder: str) -> Images:
 
 
 @contextlib.contextmanager
-def gpu_of_its_own(folder: Folder, device: str) -> Iterator[None]:
+def _gpu_of_its_own(folder: Folder, device: str) -> Iterator[None]:
     """Compute on a GPU of this machine that no other worker of the pool uses, if there is one.
 
     Parameters:
