@@ -96,11 +96,13 @@ def examples(dataset: str = "cifar10") -> dict[str, dict]:
     return {f"{dataset}/{name}": pools[name] for name in sorted(pools, key=rank)}
 
 
-def thumbnails(dataset: str = "cifar10") -> dict[int, np.ndarray]:
-    """The shipped images by sample number, (3, H, W) uint8: the most exposed, and random ones."""
+def thumbnails() -> dict[int, np.ndarray]:
+    """The shipped CIFAR-10 images by sample number, (3, H, W) uint8: the most exposed, and random
+    ones.
+    """
     from PIL import Image
 
-    folder = _folder(dataset)
+    folder = _folder("cifar10")
     record = _record(folder)
     sheet = np.asarray(Image.open(io.BytesIO(_bytes(folder, record, "images.png"))))
     side = sheet.shape[1] // TILES

@@ -81,6 +81,14 @@ def test_a_moved_control_redraws_sentence_picture_and_table():
     assert isinstance(widget, W.VBox)
 
 
+def test_a_view_without_a_table_leaves_nothing_for_the_keyboard_to_stop_at():
+    def draw(x):
+        return View(f"x is {x:g}", {"line": line(x)})
+
+    explorer = Explorer("Small", {"x": slider("x", -10, 10, 1, 0.1)}, draw, rows=[["line"]])
+    assert "tabindex" not in explorer.page.numbers.value
+
+
 def test_a_refused_value_is_said_in_place_and_the_picture_stays():
     explorer = small()
     _ = explorer.widget

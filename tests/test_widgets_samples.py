@@ -639,8 +639,8 @@ def test_separation_is_the_mean_gap_of_standardised_scores_over_pairs():
     z = (scores.value - scores.value.mean(1, keepdims=True)) / scores.value.std(1, keepdims=True)
     sign = np.where(scores.member, 1, -1)
     gaps = np.array([sign[a] * (z[a] - z[a + 1]) for a in (0, 2, 4)])
-    value, half, units = separations(scores)
-    assert np.allclose(value, gaps.mean(0)) and units == "3 pairs of targets"
+    value, half, based_on = separations(scores)
+    assert np.allclose(value, gaps.mean(0)) and based_on == "3 pairs of targets"
     assert np.allclose(half, student.ppf(0.9875, 2) * gaps.std(0, ddof=1) / np.sqrt(3))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from mia_nb.checks import checked
 from mia_nb.data.arrays import from_arrays
 from mia_nb.types import Images
 
-# the path of the camera, a triangle whose corners are rows and columns in pixels
+# the corners that the camera visits, rows and columns in pixels: a triangle, as for N-MNIST
 SACCADES = ((0, 0), (2, 1), (0, 2), (0, 0))
 MOMENTS = 4  # moments in each frame at which pixels are compared with their last event
 FLOOR = 0.05  # added to intensities within 0..1 before the logarithm
@@ -25,9 +24,9 @@ def events_from_images(
     *,
     frames: Positive = 12,
     threshold: Real = 0.2,
-    path: Sequence[Sequence[float]] = SACCADES,
 ) -> Images:
-    """The recording of an event camera that moves in front of still images; nothing is random.
+    """The recording of an event camera that moves in front of still images, in three saccades as in
+    the recording of N-MNIST; nothing is random.
 
     A pixel fires as often as the logarithm of its intensity has changed by `threshold` since its
     last event: ON where it grew brighter, OFF where it grew darker.
@@ -36,17 +35,14 @@ def events_from_images(
         images: still images; the camera sees the mean of their channels.
         frames: T, the number of frames into which the recording is cut.
         threshold: change of log(x / 255 + 0.05) per event, above 0.
-        path: (P, 2) rows and columns in pixels of the corners that the camera visits; each leg
-            takes the same time. The default is a triangle: three saccades, as in the recording of
-            N-MNIST.
 
     Returns:
         `Images` of T frames with two channels, the counts of ON and of OFF events, in the order of
         `images` and with their labels, classes and canaries; the name ends with "-events".
 
     Raises:
-        ValueError: for images that are frames already, a threshold not above 0, a path of fewer
-            than two corners, and if a pixel fires more than 255 times in a frame.
+        ValueError: for images that are frames already, a threshold not above 0, and if a pixel
+            fires more than 255 times in a frame.
 
     Source: Orchard et al., Converting static image datasets to spiking neuromorphic datasets using
         saccades, Frontiers in Neuroscience 9, 2015.
@@ -64,7 +60,7 @@ def events_from_images(
     size = samples * height * width * (2 * frames + 8 * 8)
     check_budget(f"events of {samples:,} images in {frames} frames", size)
     scene = images.x.cpu().double().mean(1).numpy() / 255
-    rows, columns = _positions(path, frames * MOMENTS + 1)
+    rows, columns = _positions(frames * MOMENTS + 1)
     last_event = _log_intensity(scene, rows[0], columns[0])
     counts = np.zeros((len(scene), frames, 2, *scene.shape[1:]), np.uint8)
     for frame in range(frames):
@@ -94,18 +90,11 @@ def events_from_images(
     )
 
 
-def _positions(path: Sequence[Sequence[float]], moments: int) -> np.ndarray:
-    """(2, moments) rows and columns of a camera that visits the corners of a path, in the same time
-    for each leg.
+def _positions(moments: int) -> np.ndarray:
+    """(2, moments) rows and columns of the camera, which takes the same time for each leg of its
+    path.
     """
-    corners = np.asarray(path, float)
-    if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 2:
-        raise ValueError(
-            f"path has shape {corners.shape}; wanted (P, 2), rows and columns of two corners"
-            " or more"
-        )
-    if not np.isfinite(corners).all():
-        raise ValueError("path holds NaN or infinite positions; wanted pixels")
+    corners = np.asarray(SACCADES, float)
     times = np.linspace(0, len(corners) - 1, moments)
     return np.stack([np.interp(times, np.arange(len(corners)), at) for at in corners.T])
 

@@ -56,9 +56,9 @@ def need(
         raise ValueError(f"{who}: {values} comes more than once: wanted one row per {once[-1]}")
 
 
-def metric_name(metric: str, fpr: float = np.nan) -> str:
+def metric_name(metric: str, fpr: float | None = None) -> str:
     """The name in words of a metric of the tables: "auc", "tpr@0.01", or "tpr" with its rate."""
-    if metric == "tpr" and np.isfinite(fpr):
+    if metric == "tpr" and fpr is not None and np.isfinite(fpr):
         metric = f"tpr@{fpr:g}"
     if metric.startswith("tpr@"):
         return f"TPR at {100 * float(metric.removeprefix('tpr@')):g} % FPR"

@@ -8,7 +8,7 @@ import pandas as pd
 from mia_nb.widgets.contrast import (
     all_but,
     contrast_of,
-    numbers,
+    numbers_table,
     offered_attacks,
     offered_targets,
     pictures_of,
@@ -62,7 +62,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
         contrast = contrast_of(shown, attack, target)
         settings = differing_settings(shown)
         long = pd.concat(contrast.tables.values(), ignore_index=True)
-        texts = by_column(numbers(long, shown[0]).merge(settings, on="family"))
+        texts = by_column(numbers_table(long, shown[0]).merge(settings, on="family"))
         # leave out what a summary has already, such as the number of queries
         new = [name for name in settings if name == "family" or name not in long]
         long = long.merge(settings[new], on="family")

@@ -97,7 +97,7 @@ class Contrast(NamedTuple):
             notes.append(
                 f"{100 * tied:.0f} % of scores equal another's: few outputs hide without protecting"
             )
-        if tried > 2:
+        if tried > 2:  # choosing between two is hardly a search
             notes.append(
                 f"one of {tried} settings tried on the same targets: to pick the best by this"
                 " picture flatters the attacker; metrics.choose picks on other models"
@@ -218,7 +218,7 @@ def change_in_words(change: pd.Series | None) -> str:
     return f"AUC {with_interval(*change, '+.3f')}, paired{nothing}"
 
 
-def numbers(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
+def numbers_table(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
     """The long table for a reader: a row for each family, an arrow at the chosen one."""
     view = metrics.readable(table.assign(attack=table["family"]), full=True)
     view = view.drop(columns=["train / test accuracy", "gap", "flags"])

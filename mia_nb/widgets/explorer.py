@@ -19,7 +19,7 @@ from IPython import get_ipython
 from IPython.display import HTML, display
 
 from mia_nb.widgets.controls import SLIDERS
-from mia_nb.widgets.page import Page, html_table
+from mia_nb.widgets.page import Page, plain_table
 
 # least seconds between two drawings, as a dragged slider sends more values than can be drawn
 PAUSE = 0.05
@@ -154,7 +154,7 @@ class Explorer:
         if self.error:
             refused = ValueError(self.error)
             # back to the values and the error from before
-            self.guarded(lambda: self._assign(before), error)
+            self.guarded(lambda: self._assign(before), message=error)
             raise refused
         return self.view
 
@@ -187,7 +187,7 @@ class Explorer:
                 display(figure)
         if self.view is None:
             return
-        below = html_table(view.table)
+        below = "" if view.table is None else plain_table(view.table)
         for text in (view.note, self.settings):
             if text:
                 below += f"<p><small>{html.escape(text)}</small></p>"
@@ -279,7 +279,7 @@ class Explorer:
                     _set_trait(self.controls[name], trait, rule(**needed), name)
                     self._last_arguments[name, trait] = causes
 
-    def guarded(self, action: Callable, message: str = "") -> None:
+    def guarded(self, action: Callable, *, message: str = "") -> None:
         """Run an action and show its error in place; in a callback it would only reach a log.
 
         `message`: what to show in the error's place if the action succeeds.

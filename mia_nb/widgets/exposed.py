@@ -208,8 +208,8 @@ def sentence(
     start = (
         f"By {attacks.in_words(attack)}, sample {source.numbers[top]} (labelled"
         f" {source.class_of(source.audited[top])}) leads {len(rows):,} sample{several}: its score"
-        f" is higher by {ranked.value[top]:.2f} sd where it is a member (mean over {ranked.units};"
-        " no interval, as it was chosen for being high)"
+        f" is higher by {ranked.value[top]:.2f} sd where it is a member (mean over"
+        f" {ranked.based_on}; no interval, as it was chosen for being high)"
     )
     if outcome is None:
         return f"{start}; ranking only; significance not tested"
@@ -236,7 +236,7 @@ def number_cells(source: Source, ranked: Ranking, index: int) -> dict:
         "label": source.class_of(column),
         "rank": rank,
         "separation (sd)": with_interval(value, value - half, value + half, ".2f"),
-        "over": ranked.units,
+        "over": ranked.based_on,
         "OUT models right": f"{number_text(out_accuracy(source)[index], '.0%')} of {out}",
     }
     if source.canaries is not None:

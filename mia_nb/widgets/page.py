@@ -89,7 +89,8 @@ class Page:
         left.append(W.HBox(self._export_buttons() if explorer.rows else []))
         for row in explorer.rows:
             right.append(W.HBox([self.figures[name] for name in row], layout=ROW_OF_FIGURES))
-        # a single row is a list of pairs; a view without a table may get one of many rows
+        # a table of one row is shown as pairs, on the left; a table that is not there yet may have
+        # many rows, on the right
         view = explorer.view
         if view is None or (view.table is not None and len(view.table) == 1):
             left.append(self.numbers)
@@ -121,7 +122,7 @@ class Page:
         button = W.Button(
             description=label, tooltip=f"download {contents}", layout={"width": "70px"}
         )
-        button.on_click(lambda _: self.explorer.guarded(action, self.explorer.error))
+        button.on_click(lambda _: self.explorer.guarded(action, message=self.explorer.error))
         return button
 
     def _save_table(self) -> None:
@@ -171,17 +172,19 @@ class Page:
         return with_layout(figure, uirevision=json.dumps(fixed), height=height)
 
 
-def html_table(table: pd.DataFrame | None) -> str:
-    """The table as HTML, empty for None."""
-    if table is None:
-        return ""
+def plain_table(table: pd.DataFrame) -> str:
+    """The table as HTML, without rules and row numbers."""
     return table.to_html(index=False, border=0, na_rep="n/m", float_format="{:.4g}".format)
 
 
 def _numbers(table: pd.DataFrame | None) -> str:
-    """The table as HTML: a single row as labels beside values, more rows in a scrolling table."""
-    if table is None or len(table) != 1:
-        return f"{SCROLLED}{html_table(table)}</div>"
+    """The table as HTML: a single row as labels beside values, more rows in a scrolling table; ""
+    for None.
+    """
+    if table is None:
+        return ""
+    if len(table) != 1:
+        return f"{SCROLLED}{plain_table(table)}</div>"
     pairs = ""
     for name, value in table.iloc[0].items():
         pairs += PAIR.format(html.escape(str(name)), html.escape(str(value)))

@@ -28,7 +28,7 @@ class Ranking(NamedTuple):
 
     value: np.ndarray  # (N,) standard deviations of the scores; NaN where a side is missing
     half: np.ndarray  # (N,) half the width of the 95 % interval, NaN where it is unknown
-    units: str  # the units of the mean, in words, such as "8 pairs of targets"
+    based_on: str  # what the mean is over, in words, such as "8 pairs of targets"
     order: np.ndarray  # indices of samples, most exposed first, NaN left out
     # of two halves of the targets: rank correlation, number of samples on the first page of both
     agreement: tuple[float, int]
@@ -46,13 +46,13 @@ class Tested(NamedTuple):
 def ranking(source: Source, attack: str) -> Ranking:
     """Separation of every sample over all targets, and the agreement of two halves of targets."""
     scores = source.scores(attack)
-    value, half, units = separations(scores)
+    value, half, based_on = separations(scores)
     order = np.argsort(-value, kind="stable")
     ranked = order[~np.isnan(value[order])]
-    return Ranking(value, half, units, ranked, agreement(scores))
+    return Ranking(value, half, based_on, ranked, halves_agreement(scores))
 
 
-def agreement(scores: Scores) -> tuple[float, int]:
+def halves_agreement(scores: Scores) -> tuple[float, int]:
     """(rank correlation of the separations in two halves of the targets, number of samples on the
     first page of both); (NaN, 0) for a single pair of targets.
     """
@@ -81,7 +81,8 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     of the targets with the sample less mean of those without it, Student's t with one variance.
 
     Returns:
-        (mean separation (N,), half the width of its 95 % interval (N,), their units in words).
+        (mean separation (N,), half the width of its 95 % interval (N,), what the mean is over, in
+        words).
     """
     mean = np.nanmean(scores.value, axis=1)
     spread = np.nanstd(scores.value, axis=1)
@@ -126,7 +127,9 @@ def tested(source: Source, attack: str, n_resamples: int) -> Tested:
     null: list[np.ndarray] = []
 
     def null_scores() -> Iterator[Scores]:
-        """Scores under redrawn masks, NaN for samples that are left out."""
+        """Scores under redrawn masks, NaN for samples that are left out. `null` gets their
+        separations on the way, as each is scored and read only once.
+        """
         for redrawn in auditing.null_scores(attack, signals, n_resamples=n_resamples):
             null.append(separations(redrawn)[0].astype(np.float32))
             value = np.full((len(redrawn.value), count_audited), np.nan)

@@ -14,7 +14,7 @@ from mia_nb.plots.tables import metric_name
 from mia_nb.widgets.contrast import (
     ENERGY_WORDS,
     contrast_of,
-    numbers,
+    numbers_table,
     offered_attacks,
     offered_targets,
     pictures_of,
@@ -157,7 +157,7 @@ def middle(family: Family) -> tuple:
 def most_queries(family: Family) -> tuple:
     """The first value of the first setting, with the largest number of queries."""
     first, _ = next(iter(family.outputs))
-    return first, END
+    return first, END  # `nearest` in `offered_settings` lowers END to the largest value there is
 
 
 def settings_explorer(
@@ -184,6 +184,10 @@ def settings_explorer(
         against: settings for the horizontal axis, the default first, and perhaps "energy", which is
             offered where it is known for all outputs
         without_reference: a remark beside outputs that have no reference
+
+    A setting has one name everywhere: it names its slider, so the functions below get its value
+    under this name; and it names its column in the long table. The keys of a family's outputs hold
+    the values in the order of `settings`.
     """
     if not families:
         return message(title, if_none)
@@ -197,8 +201,8 @@ def settings_explorer(
     def family_table(pool: str, attack: str, target: int | str) -> pd.DataFrame:
         """The long table of a family, with a column for each setting and for the energy."""
         tables = []
-        for place, outputs in families[pool].outputs.items():
-            columns = dict(zip(settings, place, strict=True))
+        for key, outputs in families[pool].outputs.items():
+            columns = dict(zip(settings, key, strict=True))
             table = table_of(outputs, attack, target)
             tables.append(table.assign(**columns, energy=outputs.energy))
         return pd.concat(tables, ignore_index=True)
@@ -209,18 +213,20 @@ def settings_explorer(
         target: int | str,
         show: tuple[str, float | None],
         along: str,
-        **place: object,
+        **values: object,
     ) -> View:
-        """The outputs at this place beside their reference, and a metric along one setting."""
+        """The outputs with these values of the settings beside their reference, and a metric along
+        one setting.
+        """
         family = families[pool]
-        shown = shown_of(pool, **place)
+        shown = shown_of(pool, **values)
         chosen, *others = shown
         contrast = contrast_of(shown, attack, target)
         table = family_table(pool, attack, target)
         references = [contrast.tables[other].assign(energy=other.energy) for other in others]
 
         lines = curve(table, references, settings, along, show, attack)
-        here = place.get(along, chosen.energy)
+        here = values.get(along, chosen.energy)
         if is_number(here):
             lines = with_line(lines, here)
         figures = pictures_of(shown, attack, target)
@@ -228,7 +234,7 @@ def settings_explorer(
         figures = figures | {"histogram": histogram, "curve": lines}
 
         long = pd.concat([table, *references], ignore_index=True)
-        texts = numbers(on_one_line(long, place, along), chosen)
+        texts = numbers_table(on_one_line(long, values, along), chosen)
         notes = contrast.notes(caption=family.caption, tried=len(family.outputs))
         if not references:
             notes.append(without_reference)
@@ -236,8 +242,8 @@ def settings_explorer(
 
     def clicked(number: int, values: dict) -> dict:
         """The settings of a point of the curve."""
-        place = tuple(families[values["pool"]].outputs)[number]
-        return dict(zip(settings, place, strict=True))
+        key = tuple(families[values["pool"]].outputs)[number]
+        return dict(zip(settings, key, strict=True))
 
     controls = {"pool": chooser("pool", families)}
     follow = {}
@@ -277,8 +283,8 @@ def offered_settings(families: dict[str, Family], settings: tuple[str, ...], num
     def options(pool: str, **values: object) -> list:
         """The values of this setting among the pool's outputs with the chosen earlier settings."""
         before = tuple(values[name] for name in settings[:number])
-        places = [place for place in families[pool].outputs if place[:number] == before]
-        offered = dict.fromkeys(place[number] for place in places)
+        keys = [key for key in families[pool].outputs if key[:number] == before]
+        offered = dict.fromkeys(key[number] for key in keys)
         return [(setting_text(value), value) for value in offered]
 
     def nearest(**values: object) -> object:
@@ -308,8 +314,13 @@ def offered_axes(
     offered = []
     for name in against:
         if name != ENERGY or family.has_energies:
-            offered.append((settings.get(name, ENERGY_WORDS), name))
+            offered.append((axis_label(name, settings), name))
     return offered
+
+
+def axis_label(along: str, settings: dict[str, str]) -> str:
+    """The label of a setting, or of the energy, on the horizontal axis."""
+    return ENERGY_WORDS if along == ENERGY else settings[along]
 
 
 def curve(
@@ -333,8 +344,8 @@ def curve(
     if along == ENERGY:
         drawn = pd.concat([rows, levels])
         levels = None
-    x_title = settings.get(along, ENERGY_WORDS)
-    metric = metric_name(*show) if show[1] else metric_name(show[0])
+    x_title = axis_label(along, settings)
+    metric = metric_name(*show)
     sizes = f"{rows['targets'].iloc[0]} targets, n0 = {rows['n0'].min():,}"
     figure = plots.lines(
         drawn,
@@ -392,15 +403,16 @@ def label_points(figure: go.Figure, rows: pd.DataFrame, setting: str) -> None:
         trace.update(mode="lines+markers+text", textposition="middle right")
 
 
-def on_one_line(table: pd.DataFrame, place: dict, along: str) -> pd.DataFrame:
-    """The rows that share all settings but `along` with this place, and the references' rows; all
-    rows if `along` is no setting.
+def on_one_line(table: pd.DataFrame, values: dict, along: str) -> pd.DataFrame:
+    """The rows with these values of all settings but `along`, and the references' rows; all rows if
+    `along` is no setting.
     """
-    if along not in place:
+    if along not in values:
         return table
-    for name, value in place.items():
+    for name, value in values.items():
         if name != along:
-            table = table[table[along].isna() | (table[name] == value)]
+            is_reference = table[along].isna()  # references have no settings
+            table = table[is_reference | (table[name] == value)]
     return table
 
 
