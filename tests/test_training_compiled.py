@@ -304,7 +304,7 @@ def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_nois
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"model": f"{HERE}:Sniffing"}, "losses of its compiled step 1 are others"),
+        ({"model": f"{HERE}:Sniffing"}, "losses of its compiled step 1 differ"),
         ({"model": "toys:branching"}, "branching"),
         ({"defense": "relaxloss", "defense_args": {"target": 0.5}}, "relaxloss"),
     ],

@@ -32,7 +32,7 @@ def test_seconds_are_said_as_one_would_say_them(seconds, said):
     assert duration(seconds) == said
 
 
-CPU = {"device": "cpu", "stacked": True, "group": 2, "threads": 1}
+CPU = {"device": "cpu", "stacked": True, "group": 2, "threads": 1, "compiled": False}
 
 
 @pytest.fixture
