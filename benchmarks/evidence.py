@@ -63,8 +63,6 @@ SMALL = FAST | {
 }
 FAMILY = SMALL | {"num_models": 8}  # of one skeleton, to be compared at equal accuracy
 FLOW = {"base": "fast", "base_args": {"width": 32}, "steps": 4}  # its last group as an equation
-
-
 MORE = {  # further networks of other members, as references; their signals do not travel
     f"fast-small-{seed}": SMALL | {"snapshots": [], "seed": seed} for seed in (1, 2, 3)
 }
@@ -148,8 +146,9 @@ KNOWN = [*POOLS, *DERIVED]
 
 def made(name: str, images, root: str, device: str | None, strategy: str):
     """The pool of this name, trained or made from another, or found where it was."""
-    if name in POOLS | MORE:
-        recipe = Recipe(**(POOLS | MORE)[name])
+    recipes = POOLS | MORE
+    if name in recipes:
+        recipe = Recipe(**recipes[name])
         return train_pool(recipe, images, root=root, device=device, strategy=strategy)
     base, derive = DERIVED[name]
     return derive(made(base, images, root, device, strategy), images)
