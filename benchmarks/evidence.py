@@ -76,6 +76,8 @@ def spiking(timesteps: int) -> dict:
 
 POOLS = {  # name: recipe of a pool that is trained from nothing
     "fast-wide": FAST,
+    # as the network was published; it does not convert to spikes
+    "fast-gelu": FAST | {"model_args": {"width": 64, "activation": "gelu", "pooling": "max"}},
     "fast-small": SMALL,
     "fast-eight": FAMILY,  # its first eight models, as the parent of spiking networks
     # whole trainings, as fair rivals of less accurate families

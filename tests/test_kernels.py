@@ -113,6 +113,16 @@ def test_the_second_notebook_imports_in_less_than_half_a_second(tmp_path, monkey
     assert float(run(tmp_path, timed)) < 0.5
 
 
+def test_what_a_cell_left_is_on_the_disk_while_the_next_one_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    look = "import nbformat\nsaved = nbformat.read('out.ipynb', 4)\n"
+    look += "print([len(cell.outputs) for cell in saved.cells], saved.cells[0].outputs[0].text)"
+    assert run(tmp_path, "print('ends')", look) == "ends\n[1, 0] ends\n\n"
+    text = (tmp_path / "out.ipynb").read_text()
+    nbformat.validate(nbformat.reads(text, 4))
+    assert text == nbformat.writes(nbformat.reads(text, 4))  # the last save is indented as usual
+
+
 def test_a_kernel_that_dies_is_told_and_the_next_one_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Killed, match="the kernel died in cell 1 of 1"):

@@ -353,14 +353,17 @@ def assert_runs(preset: str, steps: list[notebooks.Step], root: Path) -> None:
     assert folder.intact("report.html")
 
 
+# run without their figures; that no cell of any notebook needs what a figure's cell computed is
+# asked of its source in test_notebooks_form.py
+BROKEN = ("03_attack", "10_recipes")
+
+
 def test_where_every_figure_fails_no_table_is_missing(results, tmp_path):
     """The functions that draw raise, in copies of the notebooks; all else is as it is."""
     steps = {}  # of each notebook one
-    for preset in OTHERS:
-        for step in shortened(preset):
+    for step in [*toys("recipes-digits"), *toys("tour")]:
+        if step.notebook.stem in BROKEN:
             steps.setdefault(step.notebook.stem, step)
-    for step in toys("tour"):
-        steps.setdefault(step.notebook.stem, step)
     broken = []
     for step in steps.values():
         broken.append(
@@ -370,15 +373,15 @@ def test_where_every_figure_fails_no_table_is_missing(results, tmp_path):
         )
     folder = run("broken", broken, results)
     record = read_status(folder)
-    assert [one["status"] for one in record] == ["done"] * len(steps)
+    assert [one["status"] for one in record] == ["done"] * len(BROKEN)
     lost = {line.partition(": ")[0] for line in lost_figures(folder)}
+    assert len(lost) == len(BROKEN)
     report = folder.read_bytes("report.html").decode()
     for one in record:
         cells = code_cells(folder.path / one["file"])
         assert not any(failed(cell) for cell in cells if not is_figure(cell)), one["file"]
         assert all(cell["outputs"] for cell in cells if told(cell)), one["file"]
-        assert any(map(failed, cells)) == (one["file"] in lost), one["file"]
-    assert len(lost) >= len(steps) - 1  # explorers stay
+        assert any(map(failed, cells)), one["file"]
     assert report.count("RuntimeError: cannot be drawn</pre>") >= len(lost)
 
 

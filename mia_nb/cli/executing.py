@@ -91,6 +91,7 @@ def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress
     import nbformat
     import papermill
 
+    from mia_nb.cli.engine import ENGINE
     from mia_nb.cli.kernels import BatchKernels
 
     # papermill warns that parameters typed `str | None` are unknown
@@ -103,6 +104,7 @@ def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress
                 template,
                 template,
                 parameters,
+                engine_name=ENGINE,
                 kernel_name=SPEC["name"],
                 kernel_manager_class=BatchKernels,
                 progress_bar=False,
