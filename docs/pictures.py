@@ -94,6 +94,7 @@ FAMILIES = {  # family: {epochs, or time steps: the shipped pool}
         16: "fast-long",
     },
     "twice as wide": {10: "fast-wide"},
+    "that, GELU, max pooling": {10: "fast-gelu"},
     "label smoothing": {8: "fast-smoothing"},
     "RelaxLoss": {8: "fast-relaxloss"},
     "last group an ODE": {8: "fast-ode"},

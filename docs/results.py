@@ -67,6 +67,7 @@ CHANGES = {  # of a training, beside the network that was trained without
         "fast-short": "half as many epochs",
         "fast-long": "twice as many epochs",
         "fast-wide": "twice as wide, 10 epochs",
+        "fast-gelu": "that, with GELU and max pooling",
     },
 }
 IN_THE_MIDDLE = "at the point of its training where"

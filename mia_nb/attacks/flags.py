@@ -18,6 +18,7 @@ PLAN_ENTRIES = (
     "noise",
     "temperature",
 )
+LEAST_SHARE = 1e-4  # that is printed as a number
 PLAN_DEFAULTS = {"mask_scope": "query", "per_step": False}  # where info has no entry
 
 
@@ -92,7 +93,9 @@ def flag_of_unscored(
             seen_by = pool.member[models][:, audited][:, missing_of_target].sum(0)
             if ((seen_by > 0) & (seen_by < len(models))).any():
                 reason = "the attack gave NaN"
-    return f"{missing.mean():.2%} of the samples unscored: {reason}"
+    share = max(missing.mean(), LEAST_SHARE)  # or a few in a million would print as none
+    words = "at most " if missing.mean() < LEAST_SHARE else ""
+    return f"{words}{share:.2%} of the samples unscored: {reason}"
 
 
 def texts_of(raised: list[warnings.WarningMessage]) -> list[str]:

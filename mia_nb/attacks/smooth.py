@@ -65,8 +65,9 @@ def lira_smooth(
     Raises:
         ValueError: for missing sides, and where no sample has two references on either side.
 
-    Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: it is for few
-    references, and was tested with 3 and 7 a side only; with many, a sample's own gap is known.
+    Source: our own; the likelihood ratio is that of Carlini et al. 2022.
+    Caveat: it is for few references. On 64 networks its AUC was above that of `lira` with 2 to 31
+    references a side, by less the more there were.
     """
     _check_degree(degree)
     side = sides("lira_smooth", target, references, ("in", "out"), missing, summary)
@@ -134,8 +135,9 @@ def releases(
     Raises:
         ValueError: for missing sides, and where no sample has two references on either side.
 
-    Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: it needs an
-    attacker who kept the earlier releases and trains references through all of them.
+    Source: our own; the likelihood ratio is that of Carlini et al. 2022.
+    Caveat: it needs an attacker who kept the earlier releases and trains references through all of
+    them.
     """
     _check_degree(degree)
     if target.shape[1] == 1:

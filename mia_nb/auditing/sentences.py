@@ -200,7 +200,11 @@ def next_steps(
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    """A share in percent with three digits; only what is all is called 100 %."""
+    text = f"{100 * share:.3g}"
+    if text == "100" and share < 1:
+        return "more than 99.9 %"
+    return f"{text} %"
 
 
 def p_words(p: float) -> str:
