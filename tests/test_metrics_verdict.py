@@ -119,6 +119,7 @@ def test_a_planted_class_that_leaks_is_named_alone_and_its_table_travels_with_th
         assert table.loc["dog", "above"] == pytest.approx(auc["dog"] - others, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("leak", "models"), [(0.0, 8), (0.6, 8), (0.6, 2)])
 def test_where_all_groups_leak_alike_one_is_named_in_at_most_the_stated_share_of_worlds(
     leak, models

@@ -259,6 +259,7 @@ def test_the_way_out_of_max_pooling_works():
     snn.check_convertible(net, pool="avg")
 
 
+@pytest.mark.slow
 def test_the_way_out_of_the_max_pooling_of_torchvisions_resnet18_works(tmp_path):
     images = data.load("synthetic:n=8,size=16,classes=2", data_root=tmp_path)
     recipe = Recipe(model="torchvision.models:resnet18", num_models=2, epochs=1, batch=4)

@@ -680,6 +680,7 @@ def test_what_an_elective_lacks_is_said_in_one_line(tmp_path):
         workshop.open_cube(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_course_runs_on_what_is_shipped_and_imports_no_torch():
     """Every course part's notebook code, its question, demonstration, solution and check, which
     also meets a wrong answer.
