@@ -213,7 +213,9 @@ def test_no_answer_is_no_failure_and_odd_input_never_raises(capsys, part, crowde
 def test_fifteen_of_twenty_is_the_smallest_number_that_luck_rarely_reaches(capsys, cube):
     assert binom.sf(14, 20, 0.5) < 0.05 < binom.sf(13, 20, 0.5)
     assert said(capsys, 1, 15, cube)[0] and said(capsys, 1, np.int64(15), cube)[0]
-    assert f"{100 * binom.sf(13, 20, 0.5):.2g} % of all" in said(capsys, 1, 14, cube)[1]
+    assert f"{binom.sf(13, 20, 0.5):.2%} of games" in said(capsys, 1, 14, cube)[1]
+    assert "in nearly all games" in said(capsys, 1, 3, cube)[1]
+    assert "in fewer than 0.01 % of games" in said(capsys, 1, 20, cube)[1]
     assert (
         "is it the smallest" in said(capsys, 1, 18, cube)[1]
         and "whole number" in said(capsys, 1, 15.5, cube)[1]
@@ -255,7 +257,7 @@ def test_the_check_of_the_budget_names_how_far_behind_and_never_the_answer(capsy
     for other in best.index.difference([enough]):
         right, words = said(capsys, 4, other, cube)
         assert not right and ("behind" in words) == (other < enough)
-    assert "One of the budgets" in said(capsys, 4, 3, cube)[1]
+    assert "One of these numbers" in said(capsys, 4, 3, cube)[1]
 
 
 def test_a_p_value_of_zero_is_nearly_right(capsys, cube):
