@@ -46,7 +46,7 @@ OUTPUTS = {
     "dict": {"loss": 0.3, "logits": Z},
     "record": SimpleNamespace(logits=torch.tensor(Z), hidden_states=None),
     "named tuple": Pair(Z, Z[:, :1]),
-    "(logits, features)": (Z, Z[:, :1]),
+    "(logits, feature maps)": (Z, Z[:, :, None, None]),
     "(loss, logits)": (np.float64(1.5), torch.tensor(Z)),
     "(logits, None)": (Z, None),
     "an axis of one": Z[:, :, None],
@@ -65,10 +65,11 @@ def test_one_logit_is_that_of_the_second_of_two_classes(z):
 
 
 REFUSED = {
-    "probabilities": (1 / (1 + np.exp(-Z[:, 0])), "a probability p"),
     "dict without logits": ({"scores": Z, "loss": 1.0}, "dict with scores, loss"),
     "empty dict": ({}, "dict with nothing"),
     "two candidates": ((Z, Z), "2 can be logits"),
+    "one logit and features": ((Z[:, :1], Z), "2 can be logits"),
+    "features and one logit": ((Z, Z[:, 0]), "2 can be logits"),
     "no candidate": ((Z[:, 0], Z[:2]), "0 can be logits"),
     "too few rows": (Z[:4], "wanted (batch, classes) logits"),
     "four axes": (Z[None, None], "wanted (batch, classes) logits"),
@@ -99,6 +100,32 @@ def test_the_advice_on_one_probability_works():
         return np.log(p / (1 - p))
 
     assert audit(mended).signals.shape == (1, 1, 200)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 199, 512])
+def test_logits_of_one_batch_that_lie_between_0_and_1_by_chance_are_no_probabilities(batch):
+    shuffled = np.random.default_rng(0).permutation(200)  # the order in which samples are queried
+    z = np.full(200, -3.0)
+    z[shuffled[-1]] = 0.5  # alone in the last of 199 and 1
+    z[:2] = 0.5  # the second query has the first samples
+    numbers = np.arange(200.0)[:, None]
+    audited = audit(lambda x: z[x[:, 0].astype(int)], x=numbers, batch=batch)
+    np.testing.assert_array_equal(np.abs(audited.signals.margin[0, 0]), np.abs(z))
+
+
+def test_as_many_events_as_time_steps_are_no_probabilities_where_one_logit_lies_between_0_and_1():
+    class Spiking(torch.nn.Module):
+        timesteps = 2
+
+        def forward(self, x):
+            return x.flatten(1)[:, :1]
+
+    events = np.full((2, 2, 1, 1, 1), 0.5, np.float32)
+    events[1] = -3
+    logits = outputs(Spiking(), events)
+    np.testing.assert_allclose(logits, [[0, 0.5], [0, -3]])
+    with pytest.raises(ValueError, match="a probability p"):
+        outputs(Spiking(), np.abs(events) / 6)
 
 
 def test_a_binary_network_of_one_output_is_audited_as_it_is():

@@ -20,7 +20,12 @@ from mia_nb.auditing.dependence import Units, resampling_units
 from mia_nb.auditing.gate import judge
 from mia_nb.auditing.limits import limits
 from mia_nb.auditing.model_audit import ModelAudit
-from mia_nb.auditing.model_outputs import named_classes, outputs, wants_columns
+from mia_nb.auditing.model_outputs import (
+    named_classes,
+    outputs,
+    outputs_of_few,
+    wants_columns,
+)
 from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
 from mia_nb.auditing.raw_inputs import raw_inputs_guard, samples_on_both_sides
 from mia_nb.auditing.samples import both_sides, numpy_of, rows_of
@@ -153,7 +158,8 @@ def audit_model(
     x = numpy_of(table)
     groups = _labels_of_groups(groups, y.shape)
     shift = raw_inputs_guard(table, y, member, seed)
-    query = partial(outputs, x=table, batch=batch, device=device, known=known)
+    way = {"batch": batch, "device": device, "known": known}
+    query = partial(outputs, x=table, **way)
     arrays = {"logits": query(model)[None], "labels": y, "member": member[None]}
     classes = known if classes is None else classes
     if classes is not None:
@@ -167,7 +173,7 @@ def audit_model(
         remarks.append(on_both_sides)
     # a second query, among other samples, must give the same outputs
     few = slice(max(min(batch, len(x)) // 2, 1))
-    again = query(model, x=rows_of(table, few))
+    again = outputs_of_few(model, rows_of(table, few), **way)
     if not np.isclose(again, arrays["logits"][0, few], rtol=0.01, atol=0.01).all():
         remarks.append(VARIES)
     untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL

@@ -31,7 +31,30 @@ def outputs(
 
     Samples are queried in random order, so that batches are unrelated to membership. An estimator
     that was fitted on a table gets a table, every other model arrays; `known` are the classes by
-    which labels are numbered. Raises ValueError where the model fails or gives other shapes.
+    which labels are numbered. Raises ValueError where the model fails, gives other shapes, or gives
+    one probability for each sample.
+    """
+    logits = outputs_of_few(model, x, batch=batch, device=device, known=known)
+    # judged on all samples: a few logits can lie in [0, 1] by chance
+    of_one_number = logits.shape[1] == 2 and not logits[:, 0].any()
+    if of_one_number and ((logits >= 0) & (logits <= 1)).all():
+        raise ValueError(
+            "the model gives one number in [0, 1] a sample, a probability p, it seems; return"
+            " np.log(p / (1 - p)) with p = p.clip(1e-6, 1 - 1e-6)"
+        )
+    return logits
+
+
+def outputs_of_few(
+    model: object,
+    x: np.ndarray | pd.DataFrame,
+    *,
+    batch: int = 512,
+    device: str | None = None,
+    known: list | None = None,
+) -> np.ndarray:
+    """Logits (N, K) as of `outputs`, for so few samples that they cannot show whether numbers are
+    probabilities.
     """
     x = x if wants_columns(model) else numpy_of(x)
     order = np.random.default_rng(0).permutation(len(x))
@@ -95,14 +118,14 @@ def logits_of(output: object, samples: int) -> np.ndarray:
     Parameters:
         output: an array or tensor (samples, classes); (samples,) or (samples, 1), one logit of a
             binary network; a mapping or record with an entry `logits`; or a tuple of which one
-            entry has the shape of logits.
+            entry is (samples, classes), and no other is one number a sample.
         samples: number of samples in the batch.
 
     Returns:
         (samples, classes) array; one logit z becomes the columns 0 and z.
 
     Raises:
-        ValueError: for anything else, and for one probability for each sample.
+        ValueError: for anything else.
     """
     if isinstance(output, Mapping):
         if "logits" not in output:
@@ -130,13 +153,23 @@ def logits_of(output: object, samples: int) -> np.ndarray:
 
 
 def _entry_of(output: tuple, samples: int) -> object:
-    """The one entry of a tuple that can be logits."""
+    """The one entry of a tuple that can be logits.
+
+    One number a sample beside a wide entry can be a binary network's logit, and the wide entry its
+    features. Without a wide entry it may as well be a loss, and is not taken for a logit.
+    """
     shapes = [tuple(getattr(entry, "shape", ())) for entry in output]
-    fitting = [
+    wide = [
         entry
         for entry, shape in zip(output, shapes, strict=True)
         if len(shape) == 2 and shape[0] == samples and shape[1] > 1
     ]
+    narrow = [
+        entry
+        for entry, shape in zip(output, shapes, strict=True)
+        if shape in ((samples,), (samples, 1))
+    ]
+    fitting = wide + narrow if wide else []
     if len(fitting) != 1:
         raise ValueError(
             f"the model gives a tuple of shapes {shapes}, of which {len(fitting)} can be logits"
@@ -149,11 +182,6 @@ def _binary(logit: np.ndarray) -> np.ndarray:
     """The logits of two classes from one."""
     if logit.dtype.kind not in "fiub":
         raise ValueError(f"the model gives {logit.dtype}; wanted numbers")
-    if ((logit >= 0) & (logit <= 1)).all():
-        raise ValueError(
-            "the model gives one number in [0, 1] a sample, a probability p, it seems; return"
-            " np.log(p / (1 - p)) with p = p.clip(1e-6, 1 - 1e-6)"
-        )
     return np.stack([np.zeros_like(logit), logit], axis=1)
 
 
