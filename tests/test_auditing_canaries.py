@@ -313,8 +313,8 @@ def test_two_models_of_coins_are_strangers_although_they_disagree_on_half_of_the
         (lambda x, y: canary_arrays(x, y, 10, share=0.7), "makes 700 canaries"),
         (lambda x, y: canary_arrays(x, y[:5], 10), "a label each"),
         (
-            lambda x, y: canary_rates(world(np.random.default_rng(0))[0], n_resamples=0),
-            "n_resamples=0: wanted a whole number from 1 up",
+            lambda x, y: canary_rates(world(np.random.default_rng(0))[0], n_resamples=1),
+            "n_resamples=1: wanted a whole number from 2 up",
         ),
         (lambda x, y: canary_arrays(x, 0 * y, 1), "classes=1: wrong labels need 2"),
         (

@@ -3,6 +3,7 @@ and what was wanted.
 """
 
 import dataclasses
+import inspect
 import json
 import pickle
 import subprocess
@@ -13,7 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mia_nb import attacks, auditing, data, metrics, query, querying, store, training  # noqa: F401
+from mia_nb import (  # noqa: F401
+    attacks,
+    auditing,
+    data,
+    metrics,
+    query,
+    querying,
+    store,
+    studies,
+    training,
+)
 from mia_nb.auditing import bounds, one_run
 from mia_nb.auditing.coins import check_bernoulli  # noqa: F401
 from mia_nb.checks import plain
@@ -336,7 +347,9 @@ METRICS = [
     ("metrics.summary(scores, (2,))", "fpr=(2,): wanted fractions in [0, 1]"),
     ("metrics.summary(scores, ('a',))", "fpr=('a',): wanted numbers"),
     ("metrics.summary(scores, 'low')", "fpr='low': wanted numbers"),
-    ("metrics.summary(scores, n_resamples=0)", "n_resamples=0: wanted a whole number from 1 up"),
+    ("metrics.summary(scores, n_resamples=0)", "n_resamples=0: wanted a whole number from 2 up"),
+    ("metrics.verdict(scores, n_resamples=1)", "n_resamples=1: wanted a whole number from 2 up"),
+    ("metrics.frontier({'a': {1: {'loss': scores}}}, n_resamples=1)", "n_resamples=1: wanted"),
     ("metrics.summary(scores, n_resamples=1.5)", "n_resamples=1.5: wanted"),
     ("metrics.summary(scores, n_resamples='many')", "n_resamples='many': wanted"),
     ("metrics.summary(scores, seed='a')", "seed='a': wanted a whole number from 0 up"),
@@ -453,6 +466,30 @@ def test_parameters_that_no_recipe_takes_are_refused_before_a_kernel_starts(
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1 and time.perf_counter() - begun < 30
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["n_resamples", "control_resamples"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_notebook_refuses_so_few_resamples_that_no_variance_is_known(
+    tmp_path, monkeypatch, capsys, name, number
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "attack", "-p", f"{name}={number}"]) == 2
+    err = capsys.readouterr().err
+    assert f"{name}={number}: wanted a number of re" in err and "from 2 up" in err
+    assert err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_every_function_that_resamples_for_intervals_wants_two_resamples():
+    """But `frontier`, of which 0 means no intervals; `null_scores` are those of single masks."""
+    wants = {
+        name: inspect.signature(function).parameters["n_resamples"].annotation
+        for room in (auditing, metrics, studies)
+        for name, function in vars(room).items()
+        if inspect.isfunction(function) and "n_resamples" in inspect.signature(function).parameters
+    }
+    assert {name for name in wants if wants[name] != "Several"} == {"frontier", "null_scores"}
+    assert len(wants) > 10
 
 
 def test_names_that_a_notebook_uses_for_something_else_are_not_taken_for_a_recipes(

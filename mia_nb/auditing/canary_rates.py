@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Count, Fraction, Positive, Rates
+from mia_nb.arguments import Count, Fraction, Rates, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import (
     MIN_FALSE_POSITIVES,
@@ -30,7 +30,7 @@ def canary_rates(
     fpr: Rates = (0.001, 0.01, 0.1),
     share: Fraction | None = None,
     kind: str = "unnamed",
-    n_resamples: Positive = 1000,
+    n_resamples: Several = 1000,
     seed: Count = 0,
 ) -> pd.DataFrame:
     """TPR at each FPR over the pooled canaries of all targets, with one threshold: a row per FPR.
@@ -40,7 +40,7 @@ def canary_rates(
         fpr: false positive rates in [0, 1].
         share: the share of canaries in a model's training set; None: not known.
         kind: of the canaries, for the table.
-        n_resamples: resamples of the bootstrap, 1 or more.
+        n_resamples: resamples of the bootstrap, 2 or more.
         seed: of the bootstrap.
 
     Returns:
@@ -60,7 +60,7 @@ def canary_rates(
             flag: too few non-member trials, too large a share; "" if neither.
 
     Raises:
-        ValueError: for an FPR outside [0, 1] and n_resamples < 1.
+        ValueError: for an FPR outside [0, 1] and n_resamples < 2.
 
     Caveat: targets are pooled on one scale, which suits calibrated attacks (likelihood ratios,
     RMIA). Targets share references, which no interval resamples. One pair of targets is not

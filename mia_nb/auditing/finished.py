@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
+from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Several, Whole
 from mia_nb.attacks import score, suite
 from mia_nb.auditing.alone import ALONE, ranked_among_others
 from mia_nb.auditing.decision import decided_by_permutation
@@ -81,7 +81,7 @@ def audit_model(
     seed: Count = 0,
     classes: Array | None = None,
     groups: Array | None = None,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
 ) -> ModelAudit:
     """Does this finished model give away which samples it was trained on?
 
@@ -220,7 +220,7 @@ def audit_outputs(
     given: Anything,
     *,
     groups: Array | None = None,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
 ) -> ModelAudit:
     """The audit of one finished model from its outputs alone.

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Array, Count, Delta
+from mia_nb.arguments import Array, Count, Delta, Several
 from mia_nb.attacks import in_words
 from mia_nb.auditing.limits import Limit
 from mia_nb.auditing.one_run import audit
@@ -39,7 +39,7 @@ def judge(
     scores: dict[str, Scores],
     *,
     delta: Delta = 1e-5,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
     split_scores: dict[str, Scores] | None = None,
     doubt: str = "",

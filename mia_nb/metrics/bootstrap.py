@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.arguments import Array, Count, Positive, Rates
+from mia_nb.arguments import Array, Count, Rates, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import allowed, counts, rates
 from mia_nb.metrics.targets import FPR, metrics_of_counts, names
@@ -30,7 +30,7 @@ def bootstrap(
     scores: Scores,
     fpr: Rates = FPR,
     *,
-    n_resamples: Positive = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
     groups: Array | None = None,
 ) -> dict[str, np.ndarray]:

@@ -31,8 +31,8 @@ def frontier(
     Parameters:
         runs: {family: {epoch: {attack: Scores}}}, the same masks everywhere.
         fpr: false positive rates in [0, 1] at which the TPR is read.
-        n_resamples: resamples of the samples' bootstrap; with 0 there are no such columns, and
-            intervals made from the table cover only the training of models.
+        n_resamples: resamples of the samples' bootstrap, 2 or more; with 0 there are no such
+            columns, and intervals made from the table cover only the training of models.
         seed: of the bootstrap.
 
     Returns:
@@ -43,8 +43,8 @@ def frontier(
         every row, so that differences between families are paired.
 
     Raises:
-        ValueError: for no runs, for n_resamples below 0, and when any two scores differ in their
-            masks or pairs: families are compared target by target, each trained on the same
+        ValueError: for no runs, for n_resamples of 1 or below 0, and when any two scores differ in
+            their masks or pairs: families are compared target by target, each trained on the same
             samples.
     """
     fpr = rates(fpr)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import escape
-from mia_nb.arguments import Array, Count
+from mia_nb.arguments import Array, Count, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
@@ -33,7 +33,7 @@ def by_group(
     groups: Array,
     *,
     among: Array | None = None,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
 ) -> pd.DataFrame:
     """One attack within each class, or any groups of samples: a row per group, none left out.

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from mia_nb.arguments import Array, Count, Named, Rates
+from mia_nb.arguments import Array, Count, Named, Rates, Several
 from mia_nb.attacks import find
 from mia_nb.attacks import score as run_attack
 from mia_nb.attacks.learned import shokri
@@ -152,7 +152,7 @@ def query_curve(
     *,
     queries: Array = (1, 4, 16, 64),
     fpr: Rates = FPR,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
 ) -> pd.DataFrame:
     """Risk of stochastic models as a function of the number R of queries that an attacker averages,

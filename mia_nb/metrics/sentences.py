@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from mia_nb import escape
-from mia_nb.arguments import Array, Count
+from mia_nb.arguments import Array, Count, Several
 from mia_nb.attacks import NAMES, in_words
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES
@@ -57,7 +57,7 @@ def verdict(
     about: str = "",
     groups: Array | None = None,
     recipe: Recipe | None = None,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
 ) -> Verdict:
     """What the attacks found, what it means, what could not be measured, and what to do next.

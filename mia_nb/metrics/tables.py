@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Array, Count, Fraction, Rates
+from mia_nb.arguments import Array, Count, Fraction, Rates, Several
 from mia_nb.attacks import in_words
 from mia_nb.checks import checked, shown
 from mia_nb.metrics.accuracy import accuracies
@@ -34,7 +34,7 @@ def summary(
     scores: Scores | dict[str, Scores],
     fpr: Rates = FPR,
     *,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
     self_test: SelfTest | None = None,
     groups: Array | None = None,

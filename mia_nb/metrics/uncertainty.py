@@ -34,7 +34,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
-from mia_nb.arguments import Array, Count, Level, Rates, Whole
+from mia_nb.arguments import Array, Count, Level, Rates, Several, Whole
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import clopper_pearson
@@ -270,7 +270,7 @@ def difference(
     b: Scores,
     fpr: Rates = FPR,
     *,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
     confidence: Level = 0.95,
 ) -> pd.DataFrame:
@@ -307,7 +307,7 @@ def intervals(
     scores: Scores,
     fpr: Rates = FPR,
     *,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
     confidence: Level = 0.95,
     groups: Array | None = None,

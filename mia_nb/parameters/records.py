@@ -61,9 +61,13 @@ class Run(Record):
 class Analysis(Record):
     """How results are computed from scores, and how they are shown."""
 
-    n_resamples: Whole = Field(400, ge=0, description="a number of resamples behind the intervals")
+    n_resamples: Whole = Field(
+        400, ge=2, description="a number of resamples behind the intervals, from 2 up"
+    )
     control_resamples: Whole = Field(
-        200, ge=0, description="a number of redrawn memberships behind the negative control"
+        200,
+        ge=2,
+        description="a number of redrawn memberships behind the negative control, from 2 up",
     )
     delta: float = Field(
         1e-5, ge=0, lt=1, description="a fraction in [0, 1): the delta of epsilons"

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Anything, Count
+from mia_nb.arguments import Anything, Count, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.accuracy import accuracies
 from mia_nb.metrics.bootstrap import RESAMPLES
@@ -104,7 +104,7 @@ def tables_beside(
     stands_for: str | tuple[str, str] | None = "",
     ours: str = "",
     tables: Anything | None = None,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     seed: Count = 0,
 ) -> pd.DataFrame:
     """Printed tables with ours beside them, see `against_papers`."""

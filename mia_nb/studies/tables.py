@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from mia_nb.arguments import Count
+from mia_nb.arguments import Count, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.tables import summary
@@ -71,7 +71,7 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
 
 @checked
 def varied_settings(
-    settings: dict[Setting, Scores], *, n_resamples: Count = RESAMPLES, seed: Count = 0
+    settings: dict[Setting, Scores], *, n_resamples: Several = RESAMPLES, seed: Count = 0
 ) -> dict[str, pd.DataFrame]:
     """Tables for `plots.lines`: one for every setting that networks differ in.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mia_nb.arguments import Count, Delta, Level, PathLike
+from mia_nb.arguments import Count, Delta, Level, PathLike, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.targets import FPR
@@ -31,7 +31,7 @@ def comparisons(
     *,
     frontier: pd.DataFrame | None = None,
     delta: Delta = 1e-5,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     level: Level = 0.95,
     seed: Count = 0,
 ) -> pd.DataFrame:
@@ -107,7 +107,7 @@ def claims(
     ladders: pd.DataFrame | dict[str, pd.DataFrame] | None = None,
     ranks: pd.DataFrame | None = None,
     delta: Delta = 1e-5,
-    n_resamples: Count = RESAMPLES,
+    n_resamples: Several = RESAMPLES,
     level: Level = 0.95,
     seed: Count = 0,
 ) -> pd.DataFrame:
