@@ -5,10 +5,14 @@ finds one.
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
+from mia_nb.auditing.decision import loss_gap
+from mia_nb.auditing.sentences import loss_words, tail_words
 from mia_nb.metrics.permutation import SHARES, membership_test, pure_units
 
 
@@ -47,6 +51,36 @@ def test_a_few_wholly_exposed_members_decide_by_their_tail():
     evidence = membership_test({"loss": score}, np.arange(1000) < 500, means={"loss": -score})
     assert evidence.p <= 0.005 and evidence.part == "tail"
     assert evidence.top_members >= evidence.top - 1 > 5
+
+
+@pytest.mark.parametrize("unscored_side", [True, False])
+def test_members_among_the_largest_scores_are_counted_where_some_samples_are_not_scored(
+    unscored_side,
+):
+    rng = np.random.default_rng(4)
+    member = np.arange(1000) < 500
+    score = rng.normal(size=1000)
+    score[:9] += 40
+    score[(rng.random(1000) < 0.6) & (member == unscored_side) & (np.arange(1000) > 20)] = np.nan
+    evidence = membership_test({"a": score}, member)
+    largest = np.argsort(-np.nan_to_num(score, nan=-np.inf))[: evidence.top]
+    share = member[~np.isnan(score)].mean()
+    assert evidence.top_members == member[largest].sum() <= evidence.top
+    assert evidence.member_share == share != 0.5
+    top = int(re.search(r"of (\d+)$", words := tail_words(evidence, score, member))[1])
+    assert words.endswith(f"where chance would give {top * share:.1f} of {top}")
+
+
+def test_the_difference_of_mean_losses_has_students_interval_over_units_or_none():
+    log_p = -np.array([1.0, 1, 2, 2, 3, 3, 7, 7, 9, 9])
+    member = np.arange(10) < 6
+    value, low, high = loss_gap(log_p, member, np.arange(10) // 2)
+    error = np.sqrt(np.var([1, 2, 3], ddof=1) / 3 + np.var([7, 9], ddof=1) / 2)
+    assert (value, high - value) == pytest.approx((6, student.ppf(0.975, 1) * error))
+    assert value - low == pytest.approx(high - value)
+    alone = loss_gap(log_p, member, np.where(member, np.arange(10), -1))
+    assert alone[0] == value and np.isnan(alone[1:]).all()
+    assert loss_words("loss", log_p, member, alone).endswith("a difference of 6")
 
 
 def test_the_mean_that_decides_is_named_and_what_says_nothing_is_not():

@@ -208,6 +208,72 @@ def test_the_two_way_interval_covers_the_true_auc():
     assert inside / 150 >= 0.92  # resampling both ways errs on the wide side
 
 
+def one_model(value, member):
+    facts = np.ones((1, 2))
+    return Scores(value[None], member[None], np.arange(1), np.arange(1), facts, facts, {})
+
+
+def test_one_group_on_a_side_says_nothing_of_other_samples():
+    member = np.arange(200) < 100
+    value = np.random.default_rng(0).normal(size=200) + 1.2 * member
+    for groups in (~member, np.where(member, np.arange(200), -1)):  # 1 and 1, 100 and 1
+        table = metrics.intervals(one_model(value, member), n_resamples=50, groups=groups)
+        assert (table[["low", "high"]] == [0, 1]).all(axis=None)
+    # nor where the samples of all groups but one were not scored
+    unscored = one_model(np.where(np.arange(200) < 150, value, np.nan), member)
+    table = metrics.intervals(unscored, n_resamples=50, groups=np.arange(200) // 50)
+    assert (table[["low", "high"]] == [0, 1]).all(axis=None)
+    verdict, *_ = auditing.judge(
+        auditing.limits(["auc>0.6"]), {"a": one_model(value, member)}, groups=~member
+    )
+    assert (verdict.outcome, verdict.low, verdict.high) == ("not established", 0, 1)
+
+
+def test_exact_intervals_count_groups_in_place_of_samples_and_t_those_of_the_smaller_side():
+    member = np.arange(200) < 100
+    noise = np.random.default_rng(0).normal(size=200)
+    groups = np.where(member, np.arange(200) // 20, np.arange(200) // 10)  # 5 of members, 10 others
+    perfect = metrics.intervals(
+        one_model(noise + 20 * member, member), FPR, n_resamples=50, groups=groups
+    )
+    assert perfect.loc["auc", "low"] == pytest.approx(0.025 ** (1 / 5))
+    assert perfect.loc["tpr@0.1", "low"] == pytest.approx(0.025 ** (1 / 5))
+    scores = one_model(noise + 0.7 * member, member)
+    sd = bootstrap(scores, FPR, n_resamples=50, groups=groups)["advantage"].std(ddof=1)
+    found = metrics.intervals(scores, FPR, n_resamples=50, groups=groups).loc["advantage"]
+    assert found["high"] - found["value"] == pytest.approx(student.ppf(0.975, 4) * sd)
+
+
+def test_few_groups_take_students_t_with_several_pairs_too():
+    scores = pool(8, 300)
+    groups = np.arange(300) // 60
+    shared = bootstrap(scores, FPR, n_resamples=100, groups=groups)
+    table = metrics.intervals(scores, FPR, n_resamples=100, groups=groups)
+    half = table.loc["auc", "value"] - table.loc["auc", "low"]
+    assert half >= student.ppf(0.975, 4) * shared["auc"].mean(1).std(ddof=1)
+
+
+def test_samples_that_are_groups_of_one_have_almost_the_interval_of_ungrouped_samples():
+    scores = pool(2, 3000)
+    alone = metrics.intervals(scores, FPR, n_resamples=50)
+    grouped = metrics.intervals(scores, FPR, n_resamples=50, groups=np.arange(3000))
+    np.testing.assert_allclose(grouped, alone, atol=1e-4)
+
+
+def test_a_perfect_or_powerless_advantage_has_an_interval():
+    q = 1 - 0.0125 ** (1 / 15)  # a share that all of 15 samples miss at 1.25 %
+    perfect = metrics.intervals(pool(8, 30, shift=50.0), FPR, n_resamples=20).loc["advantage"]
+    assert perfect.to_list() == pytest.approx([1, 1 - 2 * q, 1])
+    inverted = metrics.intervals(pool(8, 30, shift=-50.0), FPR, n_resamples=20).loc["advantage"]
+    assert inverted.to_list() == pytest.approx([0, 0, q])
+    member = np.arange(50) < 10
+    unequal = metrics.summary({"a": one_model(member.astype(float), member)}, n_resamples=20)
+    low = 1 - (1 - 0.0125 ** (1 / 10)) - (1 - 0.0125 ** (1 / 40))
+    assert metrics.by_attack(unequal, "advantage").loc["a", "low"] == pytest.approx(low)
+    balanced = metrics.by_attack(unequal, "balanced_accuracy").loc["a"]
+    assert balanced[["low", "high"]].to_list() == pytest.approx([(1 + low) / 2, 1])
+
+
 def test_a_perfect_attack_on_few_samples_is_not_stated_without_an_interval():
     few = metrics.intervals(pool(8, 30, shift=50.0), FPR, n_resamples=100).loc["auc"]
     assert few["value"] == few["high"] == 1

@@ -5,6 +5,7 @@ loss and the largest scores.
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import stdtrit
 
 from mia_nb.attacks.margins import log_p as log_p_of
 from mia_nb.auditing.gate import auc_against_guessing
@@ -74,7 +75,7 @@ def decided_by_permutation(
     if leaks and evidence.part == "tail":
         low, high = clopper_pearson(evidence.top_members, evidence.top)
         share = np.array([evidence.top_members / evidence.top, low, high])
-        verdict = _of_part(verdict, "tail", float(member.mean()), share, evidence.tail_attack)
+        verdict = _of_part(verdict, "tail", evidence.member_share, share, evidence.tail_attack)
         numbers = f"{verdict.tail}. Over all samples {numbers}"
     finding = f"{found}: {numbers}"
     decided = decision_words(evidence)
@@ -114,9 +115,12 @@ def compared_means(signals: Signals) -> dict[str, np.ndarray]:
 
 
 def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) -> np.ndarray:
-    """Mean loss of non-members minus that of members, with a normal 95 % interval over units."""
+    """Mean loss of non-members minus that of members, with a 95 % interval over units: normal, or
+    where samples were grouped Student's, with one degree of freedom fewer than units on the smaller
+    side. The ends are NaN where a side is a single unit.
+    """
     number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
-    variance, means = 0.0, []
+    variance, means, sizes = 0.0, [], []
     for side in (member, ~member):
         loss = -log_p[side]
         _, unit = np.unique(number[side], return_inverse=True)
@@ -124,6 +128,12 @@ def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) ->
         small_sample = len(residual) / max(len(residual) - 1, 1)
         variance += small_sample * float(residual @ residual) / len(loss) ** 2
         means.append(loss.mean())
+        sizes.append(len(residual))
     gap = means[1] - means[0]
-    half = 1.96 * np.sqrt(variance)
+    quantile = 1.96
+    if min(sizes) < 2:
+        quantile = np.nan
+    elif units is not None:
+        quantile = stdtrit(min(sizes) - 1, 0.975)
+    half = quantile * np.sqrt(variance)
     return np.array([gap, gap - half, gap + half])

@@ -240,15 +240,14 @@ def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> st
     """
     top = evidence.top
     inside = evidence.top_members
-    share = float(np.mean(member))
     if inside >= top:
         top = inside = max(top, leading_members(scores, member))
         finding = f"the {top:,} largest scores all belong to members"
     else:
         finding = f"{inside:,} of the {top:,} largest scores belong to members"
     return (
-        f"{finding} ({in_words(evidence.tail_attack)}), where chance would give {top * share:.1f}"
-        f" of {top:,}"
+        f"{finding} ({in_words(evidence.tail_attack)}), where chance would give"
+        f" {top * evidence.member_share:.1f} of {top:,}"
     )
 
 
@@ -265,7 +264,9 @@ def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray
     """
     inside = -log_p[member].mean()
     outside = -log_p[~member].mean()
-    difference = f"a difference of {gap[0]:.3g} [{gap[1]:.3g}, {gap[2]:.3g}]"
+    difference = f"a difference of {gap[0]:.3g}"
+    if not np.isnan(gap[1]):
+        difference += f" [{gap[1]:.3g}, {gap[2]:.3g}]"
     if name == "loss":
         return f"their mean loss is {inside:.3g}, that of others {outside:.3g}, {difference}"
     return (

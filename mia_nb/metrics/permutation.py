@@ -42,8 +42,10 @@ class Evidence(NamedTuple):
     p: of all parts together. part: the one with the strongest evidence, "area", "loss" or "tail".
     parts: {part: its own p}. attack: the one whose area, or tail, is the most extreme in that part.
     mean: the name of the most extreme of `means`, "" without any. top, top_members: how many of the
-    largest scores of `tail_attack` were counted, and how many of them belong to members. units: the
-    number of units whose sides were permuted; smallest: the smallest p that these units can give.
+    largest scores of `tail_attack` were counted, and how many of them belong to members.
+    member_share: of the samples that this attack scored, which chance would give among the largest
+    too. units: the number of units whose sides were permuted; smallest: the smallest p that these
+    units can give.
     """
 
     p: float
@@ -54,6 +56,7 @@ class Evidence(NamedTuple):
     tail_attack: str
     top: int
     top_members: int
+    member_share: float
     units: int
     smallest: float
 
@@ -146,6 +149,8 @@ def membership_test(
 
     decisive = min(weighted, key=lambda name: weighted[name][0])
     tail = best["tail"]
+    known = ~np.isnan(scores[tail.name])
+    member_share = float(member[known].mean())
     return Evidence(
         p=float((smallest <= smallest[0] + 1e-12).mean()),
         part=decisive,
@@ -154,7 +159,8 @@ def membership_test(
         mean=best["loss"].name if means else "",
         tail_attack=tail.name,
         top=tail.top,
-        top_members=int(tail.weight[member].sum() + tail.top * member.mean() + 0.5),
+        top_members=int(tail.weight[member].sum() + tail.top * member_share + 0.5),
+        member_share=member_share,
         units=len(size),
         smallest=1 / math.comb(len(size), int(inside.sum())) if len(size) < 60 else 0.0,
     )

@@ -22,7 +22,7 @@ from mia_nb.metrics.curve import (
 from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.targets import FPR, per_target, scores_by_attack
-from mia_nb.metrics.uncertainty import intervals_of_rows
+from mia_nb.metrics.uncertainty import groups_per_side, intervals_of_rows
 from mia_nb.types import Scores
 
 SUMMARY = ("attack", "metric", "fpr", "value", "low", "high", "measurable", "n0", "flags")
@@ -170,7 +170,8 @@ def _attack_rows(
     """The rows of one attack, in the order of `summary`, without its name."""
     targets = per_target(scores, fpr)
     drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
-    ends = intervals_of_rows(targets, drawn, groups=groups)
+    sides = None if groups is None else groups_per_side(scores, groups)
+    ends = intervals_of_rows(targets, drawn, groups=sides)
     null = targets["advantage_null"].mean()
     rows = [_mean("auc", targets["auc"], *ends.loc["auc", ["low", "high"]], chance=0.5)]
     for x in fpr:

@@ -55,6 +55,7 @@ def half_width(
     least: np.ndarray | float = 0.0,
     *,
     confidence: float = 0.95,
+    free: int | None = None,
 ):
     """Half of the interval of a mean: sqrt(t^2 over_pairs + z^2 shared), and at least
     z sqrt(least).
@@ -65,14 +66,15 @@ def half_width(
         shared: variance that these units have in common.
         least: lower bound of the variance of the mean.
         confidence: in (0, 1).
+        free: degrees of freedom of `shared` and `least`, for Student's t in place of z; None: many.
 
     Returns:
-        a number or an array; all but `confidence` broadcast.
+        a number or an array; all but `confidence` and `free` broadcast.
     """
     tail = (1 - confidence) / 2
     degrees_of_freedom = np.where(pairs > 1, pairs - 1, np.nan)
     t = -stdtrit(degrees_of_freedom, np.where(pairs == STRICTER_PAIRS, tail / 2, tail))
-    z = -ndtri(tail)
+    z = -ndtri(tail) if free is None else -stdtrit(free, tail)
     square = t**2 * over_pairs + z**2 * np.maximum(shared, 0)
     return np.sqrt(np.maximum(square, z**2 * least))
 
@@ -122,8 +124,8 @@ def interval(
         sampled: (n_resamples, targets, ...) the same on samples drawn with replacement
             (`metrics.bootstrap.bootstrap`), to cover the choice of samples too.
         confidence: in (0, 1).
-        free: degrees of freedom of the samples' variance, for Student's t where one pair was
-            audited on few groups of samples; None: many.
+        free: degrees of freedom of the samples' variance, for Student's t where few groups of
+            samples were audited; None: many.
 
     Returns:
         two numbers, or arrays (...). With one pair the interval is that of the samples alone, and
@@ -140,11 +142,10 @@ def interval(
     variance = variances(values, pair, sampled)
     upper = (1 + confidence) / 2
     if variance.pairs > 1 or sampled is None:
-        half = half_width(*variance, confidence=confidence)
-    elif free is None:
-        half = ndtri(upper) * np.sqrt(variance.by_samples)
+        half = half_width(*variance, confidence=confidence, free=free)
     else:
-        half = stdtrit(max(free, 1), upper) * np.sqrt(variance.by_samples)
+        quantile = ndtri(upper) if free is None else stdtrit(free, upper)
+        half = quantile * np.sqrt(variance.by_samples)
     mean = values.mean(0)
     return mean - half, mean + half
 
@@ -155,7 +156,7 @@ def metric_interval(
     sampled: np.ndarray | None = None,
     *,
     confidence: float = 0.95,
-    free: int | None = None,
+    groups: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """(low, high) of the mean of one metric over targets, inside [0, 1]: `interval`, made wider
     where that is too narrow.
@@ -164,8 +165,17 @@ def metric_interval(
         name: of the metric.
         rows: those of its targets in `metrics.per_target`.
         sampled: (n_resamples, targets) the metric on samples drawn with replacement, or None.
-        confidence, free: as for `interval`.
+        confidence: in (0, 1).
+        groups: (targets, 2) numbers of independent groups of members and of non-members
+            (`groups_per_side`); None: each sample is a group.
+
+    With fewer than two groups on a side nothing is known of other samples: the ends are 0 and 1.
     """
+    free = None
+    if groups is not None:
+        free = int(groups.min()) - 1
+        if free < 1:
+            return 0.0, 1.0
     ends = interval(
         rows[name].to_numpy(float),
         rows["pair"].to_numpy(),
@@ -174,53 +184,89 @@ def metric_interval(
         free=free,
     )
     if name.startswith("tpr"):
-        ends = _ends_of_tpr(name, rows, ends, confidence)
+        ends = _ends_of_tpr(name, rows, ends, confidence, groups)
     elif name == "auc":
-        ends = _ends_of_auc(rows, ends, confidence)
+        ends = _ends_of_auc(rows, ends, confidence, groups)
+    elif name == "advantage":
+        ends = _ends_of_advantage(rows, ends, confidence, groups)
     low, high = np.clip(ends, 0, 1)
     return float(low), float(high)
 
 
+def _sides(rows: pd.DataFrame, groups: np.ndarray | None) -> np.ndarray:
+    """(targets, 2) numbers of independent members and non-members: groups, or samples."""
+    return rows[["n1", "n0"]].to_numpy() if groups is None else groups
+
+
 def _ends_of_tpr(
-    name: str, rows: pd.DataFrame, ends: tuple, confidence: float
+    name: str, rows: pd.DataFrame, ends: tuple, confidence: float, groups: np.ndarray | None
 ) -> tuple[float, float]:
     """The ends of `interval` made wider.
 
     A TPR counts the members above the first non-member that is one too many, so the threshold's
     expected FPR lies up to 1 / (n0 + 1) above the stated one: the lower end is moved down by what
     one false positive fewer would cost. With one pair, and where fewer than 10 members were found
-    or missed in all, the ends also cover Clopper-Pearson's interval of a single target.
+    or missed in all, the ends also cover Clopper-Pearson's interval of a single target. Its trials
+    are groups of members; hits in groups are rounded outwards (Korn and Graubard 1998 take them
+    as they are).
     """
     low, high = ends
     low -= (rows[name] - rows[f"{name}_fewer"]).mean()
-    hits = rows[f"{name}_tp"].to_numpy()
-    n1 = rows["n1"].to_numpy()
-    few = min(hits.sum(), (n1 - hits).sum()) < FEW_HITS
+    trials = _sides(rows, groups)[:, 0]
+    hits = rows[f"{name}_tp"].to_numpy() * trials / rows["n1"].to_numpy()
+    few = min(hits.sum(), (trials - hits).sum()) < FEW_HITS
     if rows["pair"].nunique() > 1 and not few:
         return low, high
-    exact_low, exact_high = np.mean(clopper_pearson(hits, n1, confidence=confidence), axis=1)
-    return np.fmin(low, exact_low), np.fmax(high, exact_high)
+    exact_low, _ = clopper_pearson(np.floor(hits), trials, confidence=confidence)
+    _, exact_high = clopper_pearson(np.ceil(hits), trials, confidence=confidence)
+    return np.fmin(low, exact_low.mean()), np.fmax(high, exact_high.mean())
 
 
-def _ends_of_auc(rows: pd.DataFrame, ends: tuple, confidence: float) -> tuple[float, float]:
+def _ends_of_advantage(
+    rows: pd.DataFrame, ends: tuple, confidence: float, groups: np.ndarray | None
+) -> tuple[float, float]:
+    """The ends of `interval`, or others where every target's advantage is 0 or 1, which leaves the
+    bootstrap without variance.
+
+    Of n groups that all lie on one side of a threshold that the other sample sets, a share of at
+    most 1 - q^(1/n) lies on its other side, with error q (Clopper-Pearson). Half of the error goes
+    to members, half to non-members. An advantage of 1 is thus at least 1 minus both shares, one of
+    0 at most the larger share. (Twice an AUC less 1 is no bound: it may be larger or smaller.)
+    """
+    values = rows["advantage"].to_numpy(float)
+    perfect = (values == 1).all()
+    if not perfect and values.any():
+        return ends
+    each_side = (1 + confidence) / 2  # a confidence with half the error
+    shares = clopper_pearson(0, _sides(rows, groups).min(0), confidence=each_side)[1]
+    if perfect:
+        return 1 - shares.sum(), 1.0
+    return ends[0], np.fmax(ends[1], shares.max())
+
+
+def _ends_of_auc(
+    rows: pd.DataFrame, ends: tuple, confidence: float, groups: np.ndarray | None
+) -> tuple[float, float]:
     """The ends of `interval`, or others where samples are too few for its variance.
 
     An AUC of exactly 0 or 1 has Clopper-Pearson's interval for min(n1, n0) disjoint pairs of a
-    member and a non-member. With one pair of models and fewer than 50 members or non-members, the
-    ends also cover Newcombe's, since the bootstrap's are too narrow there.
+    member and a non-member, or of groups. With one pair of models and fewer than 50 members or
+    non-members, or groups of them, the ends also cover Newcombe's, since the bootstrap's are too
+    narrow there.
     """
     values = rows["auc"].to_numpy(float)
     perfect = (values == 0).all() or (values == 1).all()
     if not perfect and rows["pair"].nunique() > 1:
         return ends
-    fewest = rows[["n1", "n0"]].to_numpy().min()
+    sides = _sides(rows, groups)
+    fewest = sides.min()
     if perfect:
         return clopper_pearson(fewest * values[0], fewest, confidence=confidence)
     if fewest >= FEW_SAMPLES:
         return ends
     of_targets = [
         newcombe(value, n1, n0, confidence=confidence)
-        for value, n1, n0 in rows[["auc", "n1", "n0"]].itertuples(index=False)
+        for value, (n1, n0) in zip(values, sides, strict=True)
     ]
     low, high = np.mean(of_targets, axis=0)
     return np.fmin(ends[0], low), np.fmax(ends[1], high)
@@ -328,7 +374,20 @@ def intervals(
     Caveat: targets share their references, which nothing here resamples.
     """
     drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
-    return intervals_of_rows(per_target(scores, fpr), drawn, confidence, groups)
+    sides = None if groups is None else groups_per_side(scores, groups)
+    return intervals_of_rows(per_target(scores, fpr), drawn, confidence, sides)
+
+
+def groups_per_side(scores: Scores, groups: np.ndarray) -> np.ndarray:
+    """(targets, 2) how many groups the scored members of each target are from, and the scored
+    non-members.
+    """
+    number = np.unique(groups, return_inverse=True)[1].ravel()
+    known = ~np.isnan(scores.value)
+    sides = []
+    for scored, member in zip(known, scores.member, strict=True):
+        sides.append([len(np.unique(number[scored & side])) for side in (member, ~member)])
+    return np.array(sides)
 
 
 def intervals_of_rows(
@@ -337,12 +396,10 @@ def intervals_of_rows(
     confidence: float = 0.95,
     groups: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """`intervals` from the rows of `per_target` and resamples."""
-    # one degree of freedom is lost to the members' mean and one to the non-members'
-    free = None if groups is None else len(np.unique(groups)) - 2
+    """`intervals` from the rows of `per_target`, resamples, and the result of `groups_per_side`."""
     ends = {}
     for name, drawn in sampled.items():
-        low, high = metric_interval(name, rows, drawn, confidence=confidence, free=free)
+        low, high = metric_interval(name, rows, drawn, confidence=confidence, groups=groups)
         ends[name] = (rows[name].mean(), low, high)
     table = pd.DataFrame.from_dict(ends, orient="index", columns=["value", "low", "high"])
     return table.rename_axis("metric")
