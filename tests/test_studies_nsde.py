@@ -16,7 +16,7 @@ from scipy.stats import norm
 from mia_nb import metrics, studies
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.studies import Setting
-from mia_nb.studies.compare import ratio_interval
+from mia_nb.studies.compare import _relative, ratio_interval
 from mia_nb.studies.contrasts import STOCHASTIC_ONLY, contrasts, strongest
 from mia_nb.studies.paper_numbers import PRINTED_ATTACKS, paper_results, printed_setting
 from mia_nb.studies.settings import usable
@@ -709,6 +709,23 @@ def test_the_interval_of_a_ratio_is_the_set_that_students_t_does_not_reject():
     # one pair alone is above 0
     low, high = ratio_interval(np.abs(rng.normal(0, 0.2, 12)) * (pair == 0), b, pair)
     assert low == 0 and 0 < high < 1
+
+
+@pytest.mark.parametrize("mean_a", [-0.2, -0.02, 0.0, 0.02, 0.2])
+@pytest.mark.parametrize("mean_b", [-0.2, -0.01, 0.01, 0.2])
+def test_the_ratio_of_leaks_that_count_as_none_below_zero_lies_in_its_interval(mean_a, mean_b):
+    rng, pair = np.random.default_rng(0), np.arange(12) // 2
+    a, b = (mean + rng.normal(0, 0.02, 12) for mean in (mean_a, mean_b))
+    low, high = ratio_interval(a, b, pair)
+    assert 0 <= low <= high
+    if b.mean() > 0:
+        share = _relative([(a, None), (b, None)], pair, 0.95)
+        assert share["relative_low"] <= share["relative"] <= share["relative_high"]
+        assert share["relative"] == pytest.approx(max(a.mean(), 0) / b.mean() - 1)
+    if mean_b == -0.2:
+        assert (low, high) == (0, np.inf)
+    if (mean_a, mean_b) == (-0.2, 0.2):
+        assert (low, high) == (0, 0)
 
 
 def test_an_auc_below_one_half_is_a_failed_design_and_no_absence_of_risk():

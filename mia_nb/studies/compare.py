@@ -186,9 +186,8 @@ def _ratio(
     """(value, interval for each level) of the ratio of the first side to the second."""
     (a, draws_a), (b, draws_b) = sides
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = np.divide(a.mean(), b.mean())
-    if contrast.metric == "leak":
-        value = np.maximum(value, 0.0)  # an AUC below 1/2 counts as 1/2
+        # an AUC below 1/2 counts as 1/2
+        value = np.divide(np.maximum(a.mean(), 0.0), np.maximum(b.mean(), 0.0))
     ends = [ratio_interval(a, b, pair, draws_a, draws_b, confidence=level) for level in levels]
     return value, *ends
 
@@ -205,13 +204,14 @@ def ratio_interval(
     """(low, high) of mean(a) / mean(b): all r >= 0 for which mean(a - r b) may be 0.
 
     Parameters:
-        a, b: (targets,) paired values, not negative.
+        a, b: (targets,) paired values, of which a mean below 0 counts as 0.
         pair: (targets,) number of each target's pair of models.
         draws_a, draws_b: (n_resamples, targets) the same on samples drawn with replacement.
         confidence: in (0, 1).
 
     r belongs to the interval if that of a - r b contains 0 (Fieller 1954, with the variances of
-    `metrics.interval`). The upper end is inf where the interval of b contains 0. NaN with one pair.
+    `metrics.interval`). The upper end is inf where the interval of b contains 0 or lies below it,
+    and 0 where that of a lies below 0 alone. NaN with one pair.
     Caveat: the covariance is (var(a + b) - var(a) - var(b)) / 2, which is approximate where
     one of these variances is at its lower bound.
     """
@@ -234,18 +234,22 @@ def ratio_interval(
     linear = mean_a * mean_b - covariance
     constant = mean_a**2 - square_a
     root = np.sqrt(max(linear**2 - quadratic * constant, 0.0))
-    # The lower one is (linear - root) / quadratic, in a form that also holds where quadratic <= 0.
-    low = constant / (linear + root) if linear + root > 0 else 0.0
     resolved = quadratic > 1e-12 * mean_b**2
-    return max(low, 0.0), (linear + root) / quadratic if resolved else np.inf
+    if resolved and mean_b < 0:
+        return 0.0, np.inf
+    # The lower one is (linear - root) / quadratic, in a form that also holds where quadratic <= 0.
+    low = constant / (linear + root) if mean_a > 0 and linear + root > 0 else 0.0
+    high = (linear + root) / quadratic if resolved else np.inf
+    return max(low, 0.0), max(high, 0.0)
 
 
 def _relative(leaks: list[tuple], pair: np.ndarray, level: float) -> dict[str, float]:
-    """A difference of AUC as a share of the second side's AUC - 1/2, with its interval.
+    """A difference of AUC as a share of the second side's AUC - 1/2, with its interval. A first
+    side's AUC below 1/2 counts as 1/2, as for the interval.
 
     With a leak of only 0.02 almost any two networks are within a margin of 0.01.
     """
     (a, draws_a), (b, draws_b) = leaks
     low, high = ratio_interval(a, b, pair, draws_a, draws_b, confidence=level)
-    share = a.mean() / b.mean() - 1 if b.mean() > 0 else np.nan
+    share = max(a.mean(), 0.0) / b.mean() - 1 if b.mean() > 0 else np.nan
     return {"relative": float(share), "relative_low": low - 1, "relative_high": high - 1}
