@@ -342,6 +342,10 @@ def test_an_audited_epsilon_is_exceeded_or_open_and_never_not_exceeded():
         for name in found
     )
     assert "95 %, 2 runs together" in together.sentence and "one run" in over.sentence
+    nothing = replace(found["loss"], value=np.full_like(found["loss"].value, np.nan))
+    for split_scores in ({}, {"loss": nothing}):
+        with pytest.raises(ValueError, match="cannot be measured: no attack scored a member"):
+            auditing.judge(ONE(["epsilon>0.1"]), found, split_scores=split_scores)
 
 
 def test_attacks_that_scored_too_few_non_members_say_nothing_on_a_rate():

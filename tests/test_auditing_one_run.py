@@ -18,7 +18,7 @@ from scipy.special import expit
 from scipy.stats import binom
 
 from mia_nb.attacks import score
-from mia_nb.auditing.coins import check_bernoulli
+from mia_nb.auditing.coins import check_bernoulli, coin_fault
 from mia_nb.auditing.one_run import (
     GRID,
     audit,
@@ -292,6 +292,29 @@ def test_two_rows_of_a_pool_of_pairs_are_refused_by_the_word_of_their_design():
                 audit(scores, delta=1e-5)
         else:
             assert audit(scores, delta=1e-5).runs == 1
+
+
+def test_few_fair_coins_are_refused_no_more_often_than_stated():
+    # 2 models, 5 samples: each of the 1,024 masks in turn
+    for bits in product([False, True], repeat=10):
+        check_bernoulli(np.reshape(bits, (2, 5)))
+    refused = 0
+    for seed in range(3000):
+        rng = np.random.default_rng(seed)
+        models, samples = rng.integers(2, 9), rng.integers(2, 25)
+        refused += bool(coin_fault(rng.random((models, samples)) < 0.5))
+    assert refused <= 2
+    # the lower tail still counts where halves of all samples are a miracle
+    for models, samples in ((2, 21), (4, 15), (5, 31)):
+        balanced = np.arange(models)[:, None] < models // 2
+        with pytest.raises(ValueError, match="varies"):
+            check_bernoulli(shuffled_columns(balanced, samples))
+
+
+def shuffled_columns(column: np.ndarray, samples: int) -> np.ndarray:
+    """(M, samples): a column (M, 1), in another order for each sample."""
+    rng = np.random.default_rng(0)
+    return rng.permuted(np.repeat(column, samples, axis=1), axis=0)
 
 
 def test_fair_coins_are_accepted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -259,6 +260,33 @@ def test_expected_oracle_advantage_of_chance_is_what_chance_reaches():
     for n1, n0 in ((450, 450), (20, 20), (100, 500)):
         member = np.arange(n1 + n0) < n1
         found = np.mean([best_gap(rng.random(n1 + n0), member) for _ in range(2000)])
+        assert null_advantage(n1, n0) == pytest.approx(found, rel=0.03)
+
+
+def mean_gap_of_all_orders(n1: int, n0: int) -> float:
+    """The mean largest TPR - FPR over all orders of members and non-members, each in turn."""
+    gaps = []
+    for members in itertools.combinations(range(n1 + n0), n1):
+        inside = np.isin(np.arange(n1 + n0), members)
+        gaps.append(max(0, (inside.cumsum() / n1 - (~inside).cumsum() / n0).max()))
+    return float(np.mean(gaps))
+
+
+def test_expected_oracle_advantage_of_chance_holds_for_unequal_and_small_sides():
+    for n1, n0 in ((1, 9), (2, 8), (3, 4), (5, 6), (4, 7), (7, 3)):
+        assert null_advantage(n1, n0) == pytest.approx(mean_gap_of_all_orders(n1, n0), rel=0.015)
+    # a single member exceeds half of the others on average
+    assert null_advantage(1, 10_000) == pytest.approx(0.5, rel=0.03)
+    assert null_advantage(4, 4) == pytest.approx(mean_gap_of_all_orders(4, 4), rel=1e-12)
+    # of many, first order on both ends: 1 / (6 n1) with as many others as may be, 1 / (2 n) equal
+    for n1, n0, correction in ((10**4, 10**9, 1 / 6e4), (10**4, 10**4 + 1, 1 / 2e4)):
+        limit = np.sqrt(np.pi / 8 * (1 / n1 + 1 / n0))
+        assert limit - null_advantage(n1, n0) == pytest.approx(correction, rel=0.01)
+        assert null_advantage(n0, n1) == null_advantage(n1, n0)
+    rng = np.random.default_rng(1)
+    for n1, n0 in ((2, 100), (10, 1000)):
+        member = np.arange(n1 + n0) < n1
+        found = np.mean([best_gap(rng.random(n1 + n0), member) for _ in range(4000)])
         assert null_advantage(n1, n0) == pytest.approx(found, rel=0.03)
 
 

@@ -104,6 +104,15 @@ def test_whole_groups_change_sides_where_they_are_units():
     assert accused["samples"] > 15 and accused["groups"] <= 5  # 1.5 expected of groups
 
 
+def test_no_attack_and_one_without_scores_are_refused_in_a_line():
+    member = np.arange(8) < 4
+    for means in (None, {"loss": np.arange(8.0)}):
+        with pytest.raises(ValueError, match="scores is empty: wanted"):
+            membership_test({}, member, means=means)
+    with pytest.raises(ValueError, match="none scored no sample: all its scores are NaN"):
+        membership_test({"loss": np.arange(8.0), "none": np.full(8, np.nan)}, member)
+
+
 def test_the_shares_of_the_level_add_up_to_all_of_it():
     assert sum(SHARES.values()) == 1
 

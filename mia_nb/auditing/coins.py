@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import bdtr, bdtrc, chdtr, chdtrc
+from scipy.special import bdtr, bdtrc, chdtr, chdtrc, gammaln
 
 from mia_nb.arguments import Mask
 from mia_nb.checks import checked
@@ -63,8 +63,20 @@ def coin_fault(member: np.ndarray) -> str:
 
     # with coins, the number of models that saw a sample has the variance models / 4
     spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
-    unusual = min(chdtr(samples, spread), chdtrc(samples, spread)) < CHANCE / 2
+    unusual = chdtrc(samples, spread) < CHANCE / 2
+    # few samples are often as near to one half as they can be, where chi-square has probability 0
+    if samples * _log_share_of_halves(models) < math.log(CHANCE):
+        unusual |= chdtr(samples, spread) < CHANCE / 2
     if models > 1 and unusual:
         varies = f"varies {spread / samples:.2f} times as much as with coins"
         return f"the number of models that saw a sample {varies}: {advice}"
     return ""
+
+
+def _log_share_of_halves(models: int) -> float:
+    """Logarithm of the probability that coins give a sample to half of the models; of an odd
+    number, to one half model more or fewer.
+    """
+    half = models // 2
+    ways = gammaln(models + 1) - gammaln(half + 1) - gammaln(models - half + 1)
+    return float(ways) + (models % 2 - models) * math.log(2)

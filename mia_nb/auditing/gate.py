@@ -104,7 +104,7 @@ def judge(
     for limit in stated:
         fit = _fit(limit, able)
         if limit.metric == "epsilon":
-            verdict = _epsilon(limit, split_scores or scores, delta)
+            verdict = _epsilon(limit, scores if split_scores is None else split_scores, delta)
         elif limit.metric == "advantage":
             verdict = _compare(limit, _advantages(limit, fit, resampling), scores)
         else:
@@ -266,8 +266,8 @@ def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> LimitVerdic
 
 def _epsilon(limit: Limit, scores: dict[str, Scores], delta: float) -> LimitVerdict:
     """The verdict on the largest audited bound."""
-    able = _able(scores)
-    audits = {name: audit(able[name], delta=delta, attempts=len(scores)) for name in able}
+    fit = _fit(limit, _able(scores))
+    audits = {name: audit(fit[name], delta=delta, attempts=len(scores)) for name in fit}
     strongest = max(audits, key=lambda name: audits[name].epsilon)
     low = float(audits[strongest].epsilon)
     runs = audits[strongest].runs

@@ -9,11 +9,12 @@ In names, tp and fp are counts of true and false positives, n1 and n0 of members
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv, gammaln
+from scipy.special import betaincinv, erfcx, gammaln
 
 from mia_nb.arguments import Array, Fraction, Level, Mask, Numbers, Rates, Whole
 from mia_nb.checks import checked, counted, fraction, mask, reals, shown, whole
@@ -278,8 +279,15 @@ def null_advantage(n1: Whole, n0: Whole) -> float:
         n0: non-members.
 
     For equal numbers n it is exact: (4^n / C(2n, n) - 1) / (2n), by reflection of the random walk.
-    Otherwise it is the limit sqrt(pi/8 (1/n1 + 1/n0)), the mean of the one-sided Kolmogorov-Smirnov
-    statistic, with the same first-order correction.
+    Otherwise it is the mean of the one-sided Kolmogorov-Smirnov statistic D by Hodges'
+    approximation, with n <= m the numbers in order and S = 1/n + 1/m:
+
+        P(D > d) = exp(-2 z^2 - 2 c z),    z = d / sqrt(S),    c = (m + 2n) / (3 sqrt(mn (m + n)))
+        E D = sqrt(pi/8 S) e^(c^2 / 2) erfc(c / sqrt(2)) = sqrt(pi/8 S) - (1/n + 2/m) / 6 + ...
+
+    It is exact to 1.5 %, to 2.5 % for 1 and 3, and to 4.5 % for 1 and 2.
+
+    Source: Hodges 1958, The significance probability of the Smirnov two-sample test.
 
     Example:
         >>> round(null_advantage(1000, 1000), 4)
@@ -290,8 +298,10 @@ def null_advantage(n1: Whole, n0: Whole) -> float:
     if n1 == n0:
         log_power_over_binomial = 2 * n1 * np.log(2) + 2 * gammaln(n1 + 1) - gammaln(2 * n1 + 1)
         return float((np.exp(log_power_over_binomial) - 1) / (2 * n1))
+    fewer, more = sorted((n1, n0))
     spread = 1 / n1 + 1 / n0
-    return float(np.sqrt(np.pi / 8 * spread) - spread / 4)
+    c = (more + 2 * fewer) / (3 * math.sqrt(more * fewer * (more + fewer)))
+    return float(np.sqrt(np.pi / 8 * spread) * erfcx(c / math.sqrt(2)))
 
 
 @checked

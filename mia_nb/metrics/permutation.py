@@ -102,7 +102,8 @@ def membership_test(
         and the smallest is compared with the smallest of every other deal.
 
     Raises:
-        ValueError: for arrays of different lengths, a unit on both sides, and a side without units.
+        ValueError: without an attack, for one that scored no sample, for arrays of different
+            lengths, a unit on both sides, and a side without units.
 
     Source: Westfall and Young 1993.
 
@@ -117,6 +118,11 @@ def membership_test(
                 f"{name} has shape {np.shape(values)} and member {member.shape}: wanted one entry"
                 " of each per sample"
             )
+    if not scores:
+        raise ValueError("scores is empty: wanted {attack: scores (N,)} with one attack or more")
+    for name, values in scores.items():
+        if np.isnan(values).all():
+            raise ValueError(f"{name} scored no sample: all its scores are NaN; leave it out")
     number, size, inside = _sides(member, units)
     compared = []
     for name, values in scores.items():
