@@ -187,6 +187,35 @@ def test_another_class_mix_is_no_leak_but_one_that_images_vouch_for_is(
     assert result["design"]["doubt"] == ""
 
 
+def leaks_by_its_entropy(path) -> None:
+    """A model that is surer of its members, whatever it takes them for."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 10, 2000)
+    member = rng.random(2000) < 0.5
+    named = np.where(rng.random(2000) < 0.4, rng.integers(0, 10, 2000), labels)
+    logits = rng.normal(size=(2000, 10))
+    logits[np.arange(2000), named] += 3 + 1.2 * member
+    np.savez(path, logits=logits[None], labels=labels, member=member[None], split="bernoulli")
+
+
+def test_limits_on_one_model_are_judged_by_the_attacks_of_its_headline_as_in_python(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    leaks_by_its_entropy("one.npz")
+    limits = ["auc>0.65", "auc>0.8", "tpr@0.1>0.2", "tpr@0.02>0.9", "epsilon>0.3", "epsilon>4"]
+    words = [word for limit in limits for word in ("--fail-if", limit)]
+    status, _, result, _ = audited(capsys, "--logits", "one.npz", *SMALL, *words)
+    alone = auditing.audit_outputs("one.npz", n_resamples=100, redraws=20)
+    verdicts = alone.limits(limits)
+    assert [one["sentence"] for one in result["verdicts"]] == [one.sentence for one in verdicts]
+    assert [one.outcome == "exceeded" for one in verdicts] == [True, False] * 3
+    assert status == 3 and "(the largest of 4 attacks, entropy" in verdicts[0].sentence
+    assert result["headline"].startswith(alone.headline) and "(entropy)" in alone.headline
+    told = {row["attack"] for row in result["attacks"]} - {"max"}
+    assert told == {*alone.scores} and result["audited_bound"]["epsilon"] == verdicts[4].low
+
+
 def test_limits_that_these_outputs_cannot_measure_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     outputs("small.npz", 0.0)

@@ -2,6 +2,7 @@
 samples, canaries. NumPy only.
 """
 
+from mia_nb.auditing.alone import attacks_on
 from mia_nb.auditing.canaries import canary_arrays, canary_member
 from mia_nb.auditing.canary_rates import canary_rates
 from mia_nb.auditing.design import design
@@ -11,7 +12,7 @@ from mia_nb.auditing.gate import judge
 from mia_nb.auditing.ladder import ladder
 from mia_nb.auditing.limits import limits, refuse_unmeasurable
 from mia_nb.auditing.one_run import audit, score_split
-from mia_nb.auditing.outputs import read_outputs
+from mia_nb.auditing.outputs import Outputs, read_outputs
 from mia_nb.auditing.result import result
 from mia_nb.auditing.sentences import headline, next_steps
 from mia_nb.auditing.shift import comparable, shift_guard
@@ -21,6 +22,8 @@ from mia_nb.auditing.vulnerable import null_scores, vulnerability
 
 __all__ = [
     "LimitsTable",
+    "Outputs",
+    "attacks_on",
     "audit",
     "audit_model",
     "audit_outputs",

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from mia_nb.attacks import ATTACKS
+from mia_nb.attacks import ATTACKS, suite
+from mia_nb.attacks.registry import Attack
 from mia_nb.types import Scores, Signals
 
 
@@ -26,6 +27,17 @@ ALONE = {
     "entropy": entropy,
     "modified entropy": modified_entropy,
 }
+
+
+def attacks_on(design: dict) -> dict[str, Attack]:
+    """The attacks that an audit tries unless others are named: {name: attack}.
+
+    design: facts of `auditing.design`. On one model alone those that decide in `mia_nb.audit`, else
+    the `suite` for the number of references.
+    """
+    if design["models"] == 1:
+        return ALONE
+    return suite(design["references"])
 
 
 def ranked_among_others(loss: Scores, units: np.ndarray | None, seed: int) -> Scores:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Several, Whole
+from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Rates, Several, Whole
 from mia_nb.attacks import score, suite
 from mia_nb.auditing.alone import ALONE, ranked_among_others
 from mia_nb.auditing.decision import decided_by_permutation
@@ -46,7 +46,7 @@ from mia_nb.checks import checked, shown
 from mia_nb.metrics import by_group, self_test, summary
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.groups import largest_contribution
-from mia_nb.metrics.targets import scored
+from mia_nb.metrics.targets import FPR, scored
 from mia_nb.metrics.training_changes import UNKNOWN_TRAINING
 from mia_nb.types import Scores, Signals
 
@@ -63,6 +63,8 @@ class AuditOptions(NamedTuple):
     doubt: str  # why nothing is concluded, besides the doubt of `units`; "" if something can be
     n_resamples: int
     seed: int
+    fpr: tuple[float, ...] = ()  # further rates at which the table gives the TPR
+    redraws: int = REDRAWS
 
 
 @checked
@@ -220,7 +222,9 @@ def audit_outputs(
     given: Anything,
     *,
     groups: Array | None = None,
+    fpr: Rates = (),
     n_resamples: Several = RESAMPLES,
+    redraws: Several = REDRAWS,
     seed: Count = 0,
 ) -> ModelAudit:
     """The audit of one finished model from its outputs alone.
@@ -228,7 +232,9 @@ def audit_outputs(
     Parameters:
         given: result of `read_outputs` for one model, or the path of a file for it.
         groups: (N,) labels of the audited samples, as for `audit_model`.
+        fpr: further false positive rates at which the table gives the TPR.
         n_resamples: resamples of the bootstrap.
+        redraws: masks redrawn for the negative control.
         seed: of every draw.
 
     Returns:
@@ -254,7 +260,16 @@ def audit_outputs(
     shift = None if images is None else raw_inputs_guard(images, signals.labels, member, seed)
     facts = comparable(signals, shift=shift)
     units = resampling_units(signals, groups=groups, x=images, seed=seed)
-    options = AuditOptions(held.classes, groups, units, facts["doubt"], n_resamples, seed)
+    options = AuditOptions(
+        names=held.classes,
+        groups=groups,
+        units=units,
+        doubt=facts["doubt"],
+        n_resamples=n_resamples,
+        seed=seed,
+        fpr=tuple(np.atleast_1d(fpr)),
+        redraws=redraws,
+    )
     audit, after = _alone(signals, options)
     return _in_full(audit, shift, before=[*facts["remarks"], facts["assumed"]], after=after)
 
@@ -354,7 +369,7 @@ def _judged(
 
     shown_too: scores that are in the table and decide nothing.
     """
-    control = self_test(signals, attacks, n_resamples=REDRAWS, seed=options.seed)
+    control = self_test(signals, attacks, n_resamples=options.redraws, seed=options.seed)
     doubt = options.doubt
     units = None
     if options.units is not None:
@@ -380,7 +395,7 @@ def _judged(
             seed=options.seed,
         )
         details = [decided, options.units.text]
-    table = summary(scores, self_test=control, **resampling)
+    table = summary(scores, sorted({*FPR, *options.fpr}), self_test=control, **resampling)
     first = next(iter(tried))
     details.append(rate_words(tried[first], table, first))
     headline = " ".join(filter(None, [doubt, f"{who} {finding}."]))

@@ -15,6 +15,7 @@ import pandas as pd
 
 import mia_nb
 from mia_nb import escape
+from mia_nb.arguments import Delta
 from mia_nb.attacks import in_words
 from mia_nb.auditing.design import MEASURED, design
 from mia_nb.auditing.gate import judge
@@ -58,23 +59,26 @@ class ModelAudit(NamedTuple):
     # the audit of the retrained models, each a target in turn, by the interval of the AUC
     twins: ModelAudit | None = None
 
-    def limits(self, fail_if: Sequence[str]) -> list[LimitVerdict]:
+    def limits(self, fail_if: Sequence[str], *, delta: Delta = 1e-5) -> list[LimitVerdict]:
         """What the audit says about limits such as "auc>0.6" or "tpr@0.1>0.2".
 
-        fail_if: METRIC>LIMIT as for `auditing.limits`. Returns the verdicts of `auditing.judge` on
-        the attacks that decided. Raises ValueError for a text that is no limit, and for limits that
-        so few samples, or one model, cannot measure.
+        fail_if: METRIC>LIMIT as for `auditing.limits`. delta: of an audited epsilon. Returns the
+        verdicts of `auditing.judge` on the attacks that decided. Raises ValueError for a text that
+        is no limit, and for limits that so few samples, or one model, cannot measure.
         """
         stated = parsed_limits(fail_if)
         tried = {name: self.scores[name] for name in self.decided_by}
         facts = self._design()
         measured = {name: facts[name] for name in MEASURED}
-        refuse_unmeasurable(stated, split=facts["kind"], attacks=len(tried), **measured)
+        refuse_unmeasurable(
+            stated, split=facts["kind"], delta=delta, attacks=len(tried), **measured
+        )
         if not stated:
             return []
         return judge(
             stated,
             tried,
+            delta=delta,
             doubt=self.doubt,
             groups=self.units,
             n_resamples=self.n_resamples,

@@ -16,7 +16,6 @@ import numpy as np
 from mia_nb import auditing, escape, store
 from mia_nb._files import parse_json
 from mia_nb._yaml import read_yaml
-from mia_nb.attacks import suite
 from mia_nb.auditing.design import MEASURED
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, TWINS
@@ -155,7 +154,7 @@ def refuse_limits(values: dict, results: str | Path) -> None:
     attacks = len(values["attacks"]) or USUAL_ATTACKS
     if values["logits"]:
         facts = auditing.design(auditing.read_outputs(values["logits"]).signals)
-        attacks = len(values["attacks"]) or len(suite(facts["references"]))
+        attacks = len(values["attacks"]) or len(auditing.attacks_on(facts))
         split = facts["kind"]
         sizes = {name: facts[name] for name in MEASURED}
     elif values["pool"]:
