@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t as student
 
 from mia_nb import auditing, metrics
 from mia_nb.metrics import null
+from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.metrics.null import SelfTest
 from mia_nb.types import Scores, Signals
 
@@ -72,6 +74,22 @@ def test_accuracies_have_the_intervals_of_the_models():
         row = metrics.by_attack(table, metric).loc["loss"]
         wanted = metrics.accuracies(scores).loc[side]
         assert row[["value", "low", "high"]].tolist() == pytest.approx(wanted.tolist())
+
+
+def test_accuracies_of_pairs_of_one_target_and_of_two_are_means_over_targets():
+    accuracy = np.array([[0.95, 0.8], [0.95, 0.8], [0.95, 0.797]])
+    fields = vars(pool(0.7, targets=4)) | {"accuracy": accuracy}
+    scores = Scores(*(array[:3] for array in list(fields.values())[:-1]), {"attack": "loss"})
+    train, test, gap = metrics.accuracies(scores).to_numpy()
+    # the two pairs' means are .8 and .797: their mean has the standard error .0015
+    half = student.ppf(0.975, 1) * 0.0015
+    np.testing.assert_allclose(test, [0.799, 0.799 - half, 0.799 + half])
+    table = frontier_means(metrics.frontier({"cnn": {1: {"loss": scores}}}, (), n_resamples=0))
+    for column, wanted in zip(("train_acc", "test_acc", "gap"), (train, test, gap), strict=True):
+        ends = table.loc[0, [column, f"{column}_low", f"{column}_high"]].tolist()
+        assert ends == pytest.approx(wanted.tolist())
+        value = metrics.by_attack(metrics.summary(scores, (), n_resamples=2), column)["value"]
+        assert value.iloc[0] == pytest.approx(wanted[0])
 
 
 def test_a_table_that_went_through_a_file_is_the_same(tmp_path):

@@ -204,6 +204,9 @@ def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
     )
     few = query(pool, images, limit=40, progress=False)
     free = query(train(MLP, images, tmp_path), images, limit=40, progress=False)
+    assert few.population.sum() == 10  # of the 40 wanted, all that are not held out
+    fewer = query(pool, images, limit=5, progress=False)
+    assert fewer.population.sum() == (~fewer.population).sum() == 5
     # the same candidates as without
     assert np.array_equal(few.member[:, ~few.population], free.member[:, ~free.population])
 

@@ -13,7 +13,7 @@ from mia_nb.types import Scores, Signals
 
 @checked
 def accuracies(scores: Scores) -> pd.DataFrame:
-    """Mean accuracy on members (train), on non-members (test), and their gap.
+    """Mean accuracy over targets on members (train), on non-members (test), and their gap.
 
     Parameters:
         scores: of any attack on the models that are measured.
@@ -23,11 +23,11 @@ def accuracies(scores: Scores) -> pd.DataFrame:
         one model of a pair is trained on what the other is not; NaN ends with one pair.
     """
     values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
-    means = [values[scores.pair == pair].mean(0) for pair in np.unique(scores.pair)]
+    pairs, targets = np.unique(scores.pair, return_counts=True)
+    of_pairs = [values[scores.pair == pair].mean(0) for pair in pairs]
+    mean = np.average(of_pairs, axis=0, weights=targets)  # over targets, as the interval's middle
     low, high = (np.clip(end, [0, 0, -1], 1) for end in interval(values, scores.pair))
-    return pd.DataFrame(
-        {"value": np.mean(means, axis=0), "low": low, "high": high}, index=["train", "test", "gap"]
-    )
+    return pd.DataFrame({"value": mean, "low": low, "high": high}, index=["train", "test", "gap"])
 
 
 @checked

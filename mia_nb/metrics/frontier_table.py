@@ -169,7 +169,11 @@ def _mean_of_column(
     says nothing about training.
     """
     if column in FACTS:
-        mean, *ends = mean_and_ends(of_pairs(rows, column))
+        pairs = of_pairs(rows, column)
+        mean_of_pairs, *ends = mean_and_ends(pairs)
+        mean = float(np.average(pairs[:, 0], weights=rows.groupby("pair").size()))
+        # about the mean over targets, as those of metrics
+        ends = np.add(ends, mean - mean_of_pairs)
         return mean, *np.clip(ends, *value_range(column))
     mean = float(rows[column].mean())
     if rows["pair"].nunique() < 2:

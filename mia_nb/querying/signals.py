@@ -23,6 +23,7 @@ from tqdm.auto import tqdm
 from mia_nb import data, store
 from mia_nb.arguments import Flag, Positive, Rows
 from mia_nb.checks import checked, row_numbers
+from mia_nb.digests import digest
 from mia_nb.models import BASES, architecture, neural_de, recording, timesteps
 from mia_nb.models.solvers import BlownUp
 from mia_nb.querying.network import BLOCK, activity_names, layer_activity, outputs
@@ -110,7 +111,12 @@ def query(
     key_settings = {"pool": pool.key, **settings}
     files = pool.folder.files()
     weights = [files.get(pool.weights_name(m), "") for m in rows]
-    key = store.content_key(key_settings, images.digest, *weights)
+    parts = [images.digest, *weights]
+    limit = settings.get("limit")
+    if limit is not None and pool.is_about(images) and pool.held_out.any():
+        # of pools that hold images out, earlier versions chose fewer of the population
+        parts.append(digest(_chosen_samples(pool, images, limit)))
+    key = store.content_key(key_settings, *parts)
     folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
     batch_size = _batch_size(pool, images, settings["noise"], batch, chosen_device)
 
@@ -382,23 +388,32 @@ def _queried_images(pool: Pool, images: Images, limit: int | None) -> QueriedIma
     if about_pool:
         member = pool.member
         population = pool.population
-        held_out = pool.held_out
     else:
         population = np.zeros(len(images.y), bool)
-        held_out = population
         member = np.tile(population, (len(pool.member), 1))
-    samples = None
-    if limit is not None or held_out.any():
-        rng = np.random.default_rng(0)
-        parts = [rng.permutation(np.flatnonzero(p))[:limit] for p in (~population, population)]
-        samples = np.sort(np.concatenate(parts))
-        samples = samples[~held_out[samples]]
+    samples = _chosen_samples(pool, images, limit)
+    if samples is not None:
         images = images._replace(x=images.x[samples], y=images.y[samples])
         member = member[:, samples]
         population = population[samples]
     if not about_pool:
         samples = np.zeros(0, int)  # these images have no numbers in the pool's data
     return QueriedImages(images, member, population, samples)
+
+
+def _chosen_samples(pool: Pool, images: Images, limit: int | None) -> np.ndarray | None:
+    """The numbers of the images that are queried, rising; None for all."""
+    population = np.zeros(len(images.y), bool)
+    held_out = population
+    if pool.is_about(images):
+        population = pool.population
+        held_out = pool.held_out
+    if limit is None and not held_out.any():
+        return None
+    rng = np.random.default_rng(0)
+    kinds = (~population & ~held_out, population & ~held_out)
+    parts = [rng.permutation(np.flatnonzero(kind))[:limit] for kind in kinds]
+    return np.sort(np.concatenate(parts))
 
 
 def _describe_network(pool: Pool, module: nn.Module) -> dict:
