@@ -23,13 +23,14 @@ from worlds import bernoulli, pairs, world
 import mia_nb as mia
 from mia_nb import auditing, metrics, store
 from mia_nb.attacks import score
-from mia_nb.auditing.gate import at_others
+from mia_nb.auditing.gate import at_others, ties_broken
 from mia_nb.auditing.limits import fewest
 from mia_nb.auditing.result import MAKING, QUERYING, provenance, strict
 from mia_nb.auditing.shift import class_mix, copies
 from mia_nb.auditing.verdicts import LimitVerdict
 from mia_nb.cli import audit as command
 from mia_nb.cli import main, notebooks, run_key
+from mia_nb.metrics import tpr_at
 from mia_nb.parameters import Source, read_parameters
 from mia_nb.report import markup
 from mia_nb.types import Query, Recipe, Scores, Signals
@@ -275,6 +276,28 @@ def test_a_limit_at_the_truth_is_seldom_called_exceeded_though_the_strongest_att
         wrong += at_truth.outcome == "exceeded"
         assert below.outcome == "exceeded"
     assert wrong <= binom.isf(1e-4, worlds, 0.05)
+
+
+@pytest.mark.parametrize("above", [0, 40])  # members and non-members above those that tie
+def test_a_rate_within_a_tie_is_kept_only_if_accusing_at_random_within_it_keeps_it(above):
+    member = np.arange(2000) < 1000
+    rank = np.arange(2000) % 1000
+    tied = np.where(member, 800, 200) + above
+    value = np.where(rank < above, 2000.0 - rank, np.where(rank < tied, 1.0, 0.0))
+    stated = ["tpr@0.1>0.3", "tpr@0.1>0.6"]  # at random within the tie 0.4 or 0.28
+    low, high = auditing.judge(auditing.limits(stated), {"loss": scores(value, member)})
+    assert (low.outcome, high.outcome) == ("not established", "not exceeded")
+    assert "at random among those that tie finds" in low.sentence and low.high < 0.3
+    found = tpr_at(ties_broken(scores(value, member), 0).value[0], member, 0.1).tpr
+    share = (100 - above) / 200
+    assert found == pytest.approx((above + share * 800) / 1000, abs=0.08)
+
+
+def test_a_coarse_attack_that_finds_nothing_leaves_a_rate_kept():
+    member = np.arange(4000) < 2000
+    value = (np.arange(4000) % 10 < 9).astype(float)  # such as a correctness without a gap
+    (verdict,) = auditing.judge(auditing.limits(["tpr@0.1>0.2"]), {"loss": scores(value, member)})
+    assert verdict.outcome == "not exceeded"
 
 
 def test_without_an_attack_there_is_nothing_to_judge():
@@ -896,6 +919,9 @@ def test_a_second_pair_of_another_class_mix_is_told():
     assert "class mix differs" in auditing.comparable(replace(signals, member=member))["doubt"]
 
 
+COARSENED = ("margin", "entropy", "modified_entropy")  # arrays of outputs
+
+
 def test_copies_on_both_sides_are_counted_and_said():
     signals = unmemorised(leak=2.0, models=2, samples=400)
     assert copies(signals) == 0
@@ -909,6 +935,10 @@ def test_copies_on_both_sides_are_counted_and_said():
     assert copies(replace(copied, member=one_side)) == 0
     (remark,) = auditing.comparable(copied)["remarks"]
     assert remark.startswith("80 of 400 samples have the label and outputs of a sample on the")
+    assert remark.endswith("keep one of each.")
+    coarse = replace(signals, **{name: np.sign(getattr(signals, name)) for name in COARSENED})
+    (remark,) = auditing.comparable(coarse)["remarks"]
+    assert "the outputs are coarse" in remark and "keep one" not in remark
     assert auditing.comparable(signals)["remarks"] == []
 
 

@@ -17,10 +17,10 @@ from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, p_words, percent, t
 from mia_nb.auditing.verdicts import LimitVerdict
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES
-from mia_nb.metrics.curve import counts, measurable
+from mia_nb.metrics.curve import allowed, counts, measurable
 from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.permutation import LEVEL, membership_test, pure_units
-from mia_nb.metrics.targets import FPR, smallest
+from mia_nb.metrics.targets import FPR, scored, smallest
 from mia_nb.metrics.uncertainty import intervals
 from mia_nb.types import Scores
 
@@ -76,6 +76,10 @@ def judge(
         not exceeded      high <= limit
         not established   the interval contains the limit, or there is a `doubt`
 
+    Where so many scores tie that no threshold lies near the rate of a tpr@x, the attacker may still
+    accuse some of those that tie, at random. If the TPR of that has an interval that does not lie
+    below the limit, a limit that would be "not exceeded" is "not established".
+
     advantage: TPR - FPR of each target at the threshold that is best on the pooled samples of the
     targets of other pairs, not the optimistic maximum with hindsight. epsilon: the lower bound of
     `audit` with all attacks as attempts, at 95 % confidence (one-sided). Nothing bounds epsilon
@@ -110,6 +114,8 @@ def judge(
         else:
             ends = {name: shared[name].loc[limit.metric, ENDS] for name in fit}
             verdict = _compare(limit, ends, scores)
+            if limit.fpr is not None and verdict.outcome == BELOW:
+                verdict = _open_where_ties_hide(verdict, limit, fit, resampling)
         if doubt:
             alone = verdict.sentence.removeprefix(f"{limit}: ")
             sentence = f"{limit}: {OPEN}. {doubt} By the numbers alone: {alone}"
@@ -262,6 +268,55 @@ def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> LimitVerdic
     if 2 <= pairs <= LOOSE:
         sentence += f"; with {pairs} pairs the interval may miss up to 14 % of the time, not 5 %"
     return _verdict(limit, outcome, (value, low, high), strongest, scores, sentence)
+
+
+def _open_where_ties_hide(
+    verdict: LimitVerdict, limit: Limit, fit: dict[str, Scores], resampling: dict
+) -> LimitVerdict:
+    """The verdict "not exceeded" on a TPR; "not established" where ties may hide that it is."""
+    ends = {}
+    for name, attacked in fit.items():
+        if _ties_reach_beyond(attacked, limit.fpr):
+            broken = ties_broken(attacked, resampling["seed"])
+            ends[name] = intervals(broken, (limit.fpr,), **resampling).loc[limit.metric, ENDS]
+    if not ends:
+        return verdict
+    strongest = max(ends, key=lambda name: ends[name]["high"])
+    value, low, high = ends[strongest]
+    if not high > limit.value:
+        return verdict
+    ties = (
+        f"scores tie, so that {in_words(strongest)} has no threshold near {percent(limit.fpr)}"
+        f" false positives; accusing at random among those that tie finds {percent(value)}"
+        f" [{percent(low)}, {percent(high)}] of the members"
+    )
+    sentence = verdict.sentence.replace(f"{limit}: {BELOW}", f"{limit}: {OPEN}", 1)
+    sentence = sentence.replace(BECAUSE[BELOW], ties)
+    return verdict._replace(outcome=OPEN, sentence=sentence)
+
+
+def _ties_reach_beyond(scores: Scores, fpr: float) -> bool:
+    """Whether, for some target, the scores that tie at an FPR belong to more non-members than the
+    FPR allows in all.
+    """
+    for row in range(len(scores.value)):
+        _, fp, _ = counts(*scored(scores, row))
+        most = allowed(fpr, fp[-1])
+        above = np.searchsorted(fp, most, side="right")
+        if above < len(fp) and fp[above] - fp[above - 1] > most:
+            return True
+    return False
+
+
+def ties_broken(scores: Scores, seed: int) -> Scores:
+    """The scores as ranks, those that tie in random order."""
+    rng = np.random.default_rng(seed)
+    ranks = np.full(scores.value.shape, np.nan)
+    for row, value in enumerate(scores.value):
+        known = np.flatnonzero(~np.isnan(value))
+        rising = np.lexsort((rng.random(len(known)), value[known]))
+        ranks[row, known[rising]] = np.arange(len(known))
+    return replace(scores, value=ranks)
 
 
 def _epsilon(limit: Limit, scores: dict[str, Scores], delta: float) -> LimitVerdict:

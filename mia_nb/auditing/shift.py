@@ -20,6 +20,7 @@ MOST_SAMPLES = 10_000  # so many samples of larger sets are tested
 ERRORS, LEVEL = 3.0, 0.001  # standard errors of the AUC from 1/2; p of the class histogram
 CONFOUNDED = "confounded, not membership"
 MIX, COPIES = 0.01, 0.01  # class mixes differ below this p; from this share on, copies are reported
+COARSE = 5  # more samples than this that share an answer, on average, are no copies
 ALIKE = 0.9  # masks of a larger correlation are one split
 DOUBT = "What tells members from non-members here may be their distribution, not memorisation"
 
@@ -204,6 +205,11 @@ def copies(signals: Signals) -> int:
     apart; both hide a leak. Caveat: copies whose outputs differ by numerical or fresh noise are not
     found.
     """
+    return int(_shared_answers(signals).sum())
+
+
+def _shared_answers(signals: Signals) -> np.ndarray:
+    """How many samples share each answer that samples on both sides of some model have."""
     audited = ~signals.population
     # some shipped signals hold no entropies
     outputs = (
@@ -213,7 +219,24 @@ def copies(signals: Signals) -> int:
     group, size = np.unique(rows[:, audited].T, axis=0, return_inverse=True, return_counts=True)[1:]
     members = signals.member[:, audited]
     inside = np.array([np.bincount(group.ravel(), mask, len(size)) for mask in members])
-    return int(size[((inside > 0) & (inside < size)).any(0)].sum())
+    return size[((inside > 0) & (inside < size)).any(0)]
+
+
+def _copies_words(sizes: np.ndarray, samples: int) -> str:
+    """A sentence on samples that are answered as one on the other side.
+
+    sizes: how many samples share each of their answers.
+    """
+    start = (
+        f"{sizes.sum():,} of {samples:,} samples have the label and outputs of a sample on the"
+        " other side"
+    )
+    if sizes.mean() > COARSE:
+        return (
+            f"{start}: the outputs are coarse, {len(sizes):,} different ones for all of these"
+            " samples, and hide a leak."
+        )
+    return f"{start}: copies, or coarse outputs, hide a leak; keep one of each."
 
 
 @checked
@@ -239,13 +262,11 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
     """
     audited = ~signals.population
     declared = signals.info.get("split", "given") != "given"
-    facts = {"doubt": "", "assumed": "", "copies": copies(signals)}
+    shared = _shared_answers(signals)
+    facts = {"doubt": "", "assumed": "", "copies": int(shared.sum())}
     facts["remarks"] = list(signals.info.get("remarks", ()))
     if facts["copies"] >= COPIES * audited.sum():
-        facts["remarks"].append(
-            f"{facts['copies']:,} of {audited.sum():,} samples have the label and outputs of a"
-            " sample on the other side: copies, or coarse outputs, hide a leak; keep one of each."
-        )
+        facts["remarks"].append(_copies_words(shared, int(audited.sum())))
     if split in ("pairs", "bernoulli"):
         return facts
     member = signals.member[:, audited]
