@@ -142,6 +142,18 @@ def test_a_group_whose_name_is_a_number_is_named_with_a_word(what, name):
     assert sentence.startswith(f"Largest contribution: {name} (AUC 0.")
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_samples_whose_label_is_nan_are_one_group(named):
+    scores, classes = grouped(0, planted=2.5)
+    numbers = np.unique(classes, return_inverse=True)[1].astype(float)
+    missing = np.where(numbers == numbers.max(), np.nan, numbers)
+    among = np.unique(missing) if named else None
+    table = metrics.by_group(scores, missing, among=among, n_resamples=50)
+    whole = metrics.by_group(scores, numbers, n_resamples=50)
+    pd.testing.assert_frame_equal(table.reset_index(drop=True), whole.reset_index(drop=True))
+    assert np.isnan(table.index[-1]) and table["n1"].iloc[-1] > 0
+
+
 def test_small_groups_are_marked_and_never_named():
     scores, _ = grouped(planted=0)
     groups = np.array(["many"] * 700 + ["more"] * 460 + ["few"] * 34 + ["hardly"] * 6)

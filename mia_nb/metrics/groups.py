@@ -40,7 +40,8 @@ def by_group(
 
     Parameters:
         scores: of one attack, (targets, N).
-        groups: (N,) label of each audited sample, such as the name of its class.
+        groups: (N,) label of each audited sample, such as the name of its class. Samples whose
+            label is NaN are one group.
         among: the groups, in the order of the rows; None: those that occur, sorted.
         n_resamples: resamples of the bootstrap.
         seed: of the bootstrap.
@@ -68,7 +69,8 @@ def by_group(
     rows = {}
     compared = {}
     for number, group in enumerate(np.unique(groups) if among is None else among):
-        inside = groups == group
+        # NaN, which equals nothing, is a group too, as for the bootstrap
+        inside = pd.isna(groups) if pd.isna(group) else groups == group
         part = replace(scores, value=scores.value[:, inside], member=scores.member[:, inside])
         n1, n0 = smallest(part)
         row = dict.fromkeys(UNKNOWN, math.nan)
