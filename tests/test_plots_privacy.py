@@ -226,8 +226,8 @@ def test_the_ladder_writes_every_row_as_the_table_has_it():
     assert title(figure) == "Claimed 6.6 (nominal) - proved: none - audited: at least 3.25"
     assert (
         note(figure)
-        == "delta 1e-05; add/remove one record in rows 1, 4 and 5; none is an upper or lower bound"
-        " of another"
+        == "delta 1e-05; add/remove one record in rows 1, 4 and 5; rows 1 to 4 do not bound"
+        " each other"
     )
     marks = {t.y[0]: t for t in figure.data if t.text}
     for row in (1, 2, 3, 5):
@@ -265,7 +265,7 @@ def test_rows_about_replaced_records_are_named_as_such():
         flow=FLOW | {"clip": 0.5, "lipschitz": 1.0}, stored={"releases": 1, "label_epsilon": 1.0}
     )
     both = "add/remove one record in rows 1 and 5, replace one record in row 4"
-    unordered = "none is an upper or lower bound of another"
+    unordered = "rows 1 to 4 do not bound each other"
     assert note(plots.ladder(kept)) == f"delta 1e-05; {both}; {unordered}"
     several = note(plots.ladder({"A": sde_ladder(), "B": kept, "C": sde_ladder()}))
     assert (

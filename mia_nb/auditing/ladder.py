@@ -73,8 +73,9 @@ def ladder(
     accountant: str = "prv",
     sampling: str = "poisson",
 ) -> pd.DataFrame:
-    """Five different epsilons at one delta, a row each. They are about different things, so none is
-    an upper or lower bound of another.
+    """Five different epsilons at one delta, a row each. The first four are about different things
+    and do not bound each other; the fifth is a lower bound, and refutes row 1, 2 or 4 where it
+    exceeds it.
 
     Rows:
         1 nominal (paper's accounting): `accounting.epsilon` with noise_multiplier = sigma = k

@@ -30,9 +30,9 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
 
     A bar | marks a stated number, |=> a lower bound (row 5, and row 2 at a local L), => "none
     (infinite)". Rows that do not apply, and an epsilon of 0, stand in words at the left edge. Each
-    row shows its label and its note, and its method and remarks on hover. The rows are about
-    different things: none is an upper or lower bound of another, and only row 5 can refute rows 1,
-    2 and 4.
+    row shows its label and its note, and its method and remarks on hover. The first four are about
+    different things and do not bound each other; the fifth is a lower bound, and refutes row 1, 2
+    or 4 where it exceeds it.
 
     Parameters:
         tables: a ladder, or {name: ladder} of several networks
@@ -80,7 +80,7 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
         clauses(
             f"delta {listed(f'{delta:g}' for delta in all_rows['delta'].unique())}",
             _relations(tables),
-            "none is an upper or lower bound of another",
+            "rows 1 to 4 do not bound each other",
         ),
         legend=BELOW,
         height=250 + 170 * len(tables),
