@@ -14,6 +14,7 @@ from mia_nb import auditing, metrics
 from mia_nb.metrics import null
 from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.metrics.null import SelfTest
+from mia_nb.metrics.table_text import in_digits
 from mia_nb.types import Scores, Signals
 
 
@@ -90,6 +91,23 @@ def test_accuracies_of_pairs_of_one_target_and_of_two_are_means_over_targets():
         assert ends == pytest.approx(wanted.tolist())
         value = metrics.by_attack(metrics.summary(scores, (), n_resamples=2), column)["value"]
         assert value.iloc[0] == pytest.approx(wanted[0])
+
+
+@pytest.mark.parametrize(
+    ("number", "form", "text"),
+    [
+        (-110.4, ".2g", "-110"),
+        (-22.9, ".2g", "-23"),
+        (99.9, ".2g", "100"),
+        (12345, ".3g", "12,300"),
+        (0.617, ".3f", "0.617"),
+        (1.5e-5, ".2g", "1.5e-05"),
+        (np.inf, ".2g", "inf"),
+        (np.nan, ".2g", "nan"),
+    ],
+)
+def test_large_numbers_of_few_digits_end_in_zeros(number, form, text):
+    assert in_digits(number, form) == text
 
 
 def test_a_table_that_went_through_a_file_is_the_same(tmp_path):

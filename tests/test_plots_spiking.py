@@ -203,6 +203,11 @@ def test_the_raster_holds_every_spike_with_the_busiest_neuron_on_top():
     )
 
 
+def test_a_raster_of_one_time_step_counts_one():
+    spk, mem = layer()
+    assert f"{spk[:1].mean():.1%} of 1 time step; " in title(plots.raster(spk[:1], mem[:1], 1.0))
+
+
 def test_the_traces_are_membranes_before_reset_with_filled_markers_where_they_reach_the_threshold():
     theta = np.random.default_rng(1).uniform(0.5, 2, 300)
     spk, mem = layer(neurons=300, theta=theta)

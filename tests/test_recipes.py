@@ -459,3 +459,11 @@ def test_the_picture_of_rankings_shows_correlation_beside_ceiling_and_names_what
         "Least alike: fast, 16 epochs and 80 epochs, correlation 0.10"
     )
     assert "0.25 [0.10, 0.40]" in {a["text"] for a in figure.layout.annotations}
+
+    unknown = table.assign(correlation=0.06, ceiling=np.nan, ratio=np.nan, low=np.nan, high=np.nan)
+    figure = plots.rank_agreement(unknown)
+    text = figure.layout.title.text.replace("<br>", " ")
+    assert "correlation 0.06: too few pairs to know what noise allows" in text
+    assert "nan" not in text and "n/m" in {a["text"] for a in figure.layout.annotations}
+    figure = plots.rank_agreement(table.assign(low=np.nan, high=np.nan))
+    assert "0.25 [n/m]" in {a["text"] for a in figure.layout.annotations}

@@ -22,9 +22,10 @@ from worlds import bernoulli, world
 from mia_nb import attacks, auditing, store, widgets
 from mia_nb.attacks.fits import Fit, lira_fit, nig_fit
 from mia_nb.plots.style import GREY
-from mia_nb.widgets.evidence import intervals_of_fit
+from mia_nb.widgets.evidence import SampleEvidence, intervals_of_fit
 from mia_nb.widgets.losses import losses_of, losses_picture
 from mia_nb.widgets.ranking import separations
+from mia_nb.widgets.sample import number_cells, result_words
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(0, 256, (220, 1, 8, 8), dtype=np.uint8)
@@ -109,6 +110,28 @@ def test_with_all_references_the_ratios_shown_are_the_scores_of_lira_and_nig(
     for column, name in (("log LR", attack), ("log LR (Student-t LiRA)", "nig")):
         wanted = attacks.score(name, signals, targets=target).value[0, 11]
         assert float(cell(view, column).split(" ")[0]) == pytest.approx(wanted, rel=6e-3)
+
+
+def test_large_ratios_stand_without_powers_of_ten():
+    about = SampleEvidence(
+        target_margin=-9.0,
+        n_in=3,
+        n_out=3,
+        gap=114.0,
+        gap_low=96.0,
+        gap_high=1234.0,
+        log_ratio=-112.0,
+        ratio_low=-284.0,
+        ratio_high=-23.0,
+        is_gaussian=True,
+        student_log_ratio=-1234.0,
+    )
+    sentence = result_words(about, 3)
+    assert "differ by 110 nats [96, 1,200]" in sentence
+    assert "log likelihood ratio is -110 [-280, -23]: looks like a non-member" in sentence
+    cells = number_cells(about)
+    assert cells["m IN - m OUT"] == "114 [96, 1,230]"
+    assert cells["log LR (Student-t LiRA)"] == "-1,230"
 
 
 def test_the_curves_drawn_are_the_fit_at_the_drawn_margins(explorer, signals):

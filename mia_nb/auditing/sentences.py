@@ -13,7 +13,7 @@ from mia_nb.attacks import in_words
 from mia_nb.checks import checked
 from mia_nb.metrics import clopper_pearson, tpr_at
 from mia_nb.metrics.permutation import LEVEL, Evidence
-from mia_nb.metrics.table_text import percent_interval
+from mia_nb.metrics.table_text import in_digits, percent_interval
 from mia_nb.metrics.tables import by_attack
 from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
 from mia_nb.metrics.training_changes import measured_advice
@@ -262,16 +262,17 @@ def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray
 
     log_p (N,): the values compared, whose negative is the loss. gap: from `loss_gap`.
     """
-    inside = -log_p[member].mean()
-    outside = -log_p[~member].mean()
-    difference = f"a difference of {gap[0]:.3g}"
+    inside = in_digits(-log_p[member].mean(), ".3g")
+    outside = in_digits(-log_p[~member].mean(), ".3g")
+    value, low, high = (in_digits(number, ".3g") for number in gap)
+    difference = f"a difference of {value}"
     if not np.isnan(gap[1]):
-        difference += f" [{gap[1]:.3g}, {gap[2]:.3g}]"
+        difference += f" [{low}, {high}]"
     if name == "loss":
-        return f"their mean loss is {inside:.3g}, that of others {outside:.3g}, {difference}"
+        return f"their mean loss is {inside}, that of others {outside}, {difference}"
     return (
         "the mean loss, less the loss that the model itself expects (its entropy), is"
-        f" {inside:.3g} for them and {outside:.3g} for others, {difference}"
+        f" {inside} for them and {outside} for others, {difference}"
     )
 
 

@@ -85,6 +85,12 @@ def _why_no_rate(row: pd.Series) -> str:
     return ""
 
 
+def in_digits(number: float, form: str = ".2g") -> str:
+    """A number in a format of few digits, and zeros in place of a power of ten: "-110", "1,200"."""
+    text = format(number, form)
+    return f"{float(text):,.0f}" if "e+" in text else text
+
+
 def share_interval(value: float, low: float, high: float) -> str:
     """A share and its ends with three decimals, "0.626 [0.611, 0.640]"."""
     return f"{value:.3f} [{low:.3f}, {high:.3f}]"

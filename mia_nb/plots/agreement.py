@@ -66,12 +66,14 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
         )
     figure.add_annotation(y=1, yref="paper", yanchor="bottom", text="ratio", **beside)
     least = table.loc[table["ratio"].fillna(np.inf).idxmin()]
+    noise = f" where noise allows {least['ceiling']:.2f}: {_ratio(least)} of it"
+    if np.isnan(least["ceiling"]):
+        noise = ": too few pairs to know what noise allows"
     room = 36 * len(table) + 24
     return finish(
         figure,
         f"Least alike: {short[least['first']]} and {short[least['second']]}, correlation"
-        f" {least['correlation']:.2f} where noise allows {least['ceiling']:.2f}:"
-        f" {_ratio(least)} of it",
+        f" {least['correlation']:.2f}{noise}",
         f"{least['samples']:,} samples, {least['pairs']} pairs of models; intervals of the ratio,"
         f" 95 %, over {least['covers']}",
         height=170 + room,
@@ -85,4 +87,9 @@ def rank_agreement(table: pd.DataFrame, of: str = "margin") -> go.Figure:
 
 
 def _ratio(row: pd.Series) -> str:
+    """The ratio and its interval; n/m for what could not be estimated."""
+    if np.isnan(row["ratio"]):
+        return "n/m"
+    if np.isnan(row["low"]):
+        return f"{row['ratio']:.2f} [n/m]"
     return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"

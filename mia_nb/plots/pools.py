@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import plotly.graph_objects as go
 
+from mia_nb.metrics.table_text import in_digits
 from mia_nb.plots import marks
 from mia_nb.plots.style import MEMBER, MEMBERS, NON_MEMBERS, THIN, finish
 from mia_nb.types import Scores
@@ -89,8 +90,8 @@ def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
     first, last = np.median(loss[:, 0], axis=0)[[0, -1]]
     return finish(
         figure,
-        f"the median training sample's loss goes from {first:.2g} to {last:.2g} in {len(epochs)}"
-        " epochs",
+        f"the median training sample's loss goes from {in_digits(first)} to {in_digits(last)} in"
+        f" {len(epochs)} epoch{'s' * (len(epochs) > 1)}",
         f"lines: median of {len(rows)} models; bands: their interquartile range",
         height=400,
         xaxis_title="epoch",

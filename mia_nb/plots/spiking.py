@@ -243,9 +243,10 @@ def raster(
         "dtick": 1 if len(steps) <= 20 else None,
         "domain": [0, 1 if image is None else BESIDE - 0.03],
     }
+    duration = f"{len(steps)} time step{'s' * (len(steps) > 1)}"
     return finish(
         figure,
-        f"{name}: {len(rate):,} neurons fire in {spk.mean():.1%} of {len(steps)} time steps;"
+        f"{name}: {len(rate):,} neurons fire in {spk.mean():.1%} of {duration};"
         f" {int((rate == 0).sum()):,} of them never",
         clauses(
             "marks on the right: neurons traced below",

@@ -12,6 +12,7 @@ from plotly.subplots import make_subplots
 
 from mia_nb import attacks
 from mia_nb.metrics.frontier_table import frontier_means
+from mia_nb.metrics.table_text import in_digits
 from mia_nb.metrics.tables import rows_of
 from mia_nb.plots.marks import bars
 from mia_nb.plots.overfitting import add_overfitting
@@ -330,10 +331,12 @@ def costs(table: pd.DataFrame) -> go.Figure:
     labels = [f"{row.family}<br>{row.parameters:,.0f} parameters" for row in table.itertuples()]
     figure.update_yaxes(tickvals=names, ticktext=labels)
     whose = " and" if slow.family == large.family else f", {large.family}"
+    longer = in_digits(slow.seconds / first.seconds)
+    larger = in_digits(large.memory_mib / first.memory_mib)
     return finish(
         figure,
-        f"{slow.family} takes {slow.seconds / first.seconds:.2g} times the time of {first.family}"
-        f" per epoch{whose} {large.memory_mib / first.memory_mib:.2g} times its memory",
+        f"{slow.family} takes {longer} times the time of {first.family} per epoch{whose}"
+        f" {larger} times its memory",
         f"in brackets: ratio to {first.family}",
         height=170 + 52 * len(table),
     )
@@ -352,7 +355,7 @@ def _add_costs(
     words = []
     for value in values:
         number = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-        words.append(f" {number} ({value / first:.2g}×)")
+        words.append(f" {number} ({in_digits(value / first)}×)")
     figure.add_bar(
         x=values,
         y=names,

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from mia_nb.metrics.table_text import in_digits
 from mia_nb.plots import samples
 from mia_nb.widgets.stored import Source
 
@@ -48,10 +49,11 @@ def losses_picture(
     last_losses = lines[:, -1][~np.isnan(lines[:, -1])]
     sample_text = "no reference trained on it"
     if len(last_losses):
-        sample_text = f"{np.median(last_losses):.2g} here"
+        sample_text = f"{in_digits(np.median(last_losses))} here"
+    median = in_digits(quartiles[1, -1])
     return samples.sample_traces(
         lines,
         quartiles,
-        f"loss in the last epoch: {sample_text}, {quartiles[1, -1]:.2g} for the median member",
+        f"loss in the last epoch: {sample_text}, {median} for the median member",
         own=target_line,
     )

@@ -13,6 +13,7 @@ from scipy.special import expit
 
 from mia_nb import attacks, metrics
 from mia_nb.attacks.margins import over_queries
+from mia_nb.metrics.table_text import in_digits
 from mia_nb.plots import samples
 from mia_nb.plots.scores import row_of
 from mia_nb.plots.style import LINES
@@ -331,12 +332,12 @@ def result_words(about: SampleEvidence, k: int) -> str:
     subject = "only Student-t LiRA gives a ratio,"
     if about.is_gaussian:
         subject = "the log likelihood ratio is"
-    gap = f"IN and OUT models differ by {about.gap:.2g} nats"
-    ratio = f"from {used} {subject} {about.log_ratio:.2g}"
+    gap = f"IN and OUT models differ by {in_digits(about.gap)} nats"
+    ratio = f"from {used} {subject} {in_digits(about.log_ratio)}"
     if np.isnan(about.ratio_low):
         return f"{gap}; {ratio}, no interval: one reference on a side"
-    gap += f" [{about.gap_low:.2g}, {about.gap_high:.2g}]"
-    ratio += f" [{about.ratio_low:.2g}, {about.ratio_high:.2g}]"
+    gap += f" [{in_digits(about.gap_low)}, {in_digits(about.gap_high)}]"
+    ratio += f" [{in_digits(about.ratio_low)}, {in_digits(about.ratio_high)}]"
     looks = "undecided"
     if about.ratio_low > 0 or about.ratio_high < 0:
         looks = "looks like a member" if about.log_ratio > 0 else "looks like a non-member"

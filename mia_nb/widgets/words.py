@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from mia_nb.metrics.table_text import in_digits
+
 NO_IMAGES = "no images are stored with these signals"
 ORACLE = "thresholds set with hindsight (oracle)"
 NOT_MEASURABLE = "n/m"
@@ -90,13 +92,13 @@ def with_interval(value: float, low: float, high: float, form: str = ".3f") -> s
         return NOT_MEASURABLE
     interval = NOT_MEASURABLE
     if np.isfinite([low, high]).all():
-        interval = f"{low:{form}}, {high:{form}}"
-    return f"{value:{form}} [{interval}]"
+        interval = f"{in_digits(low, form)}, {in_digits(high, form)}"
+    return f"{in_digits(value, form)} [{interval}]"
 
 
 def number_text(number: float, form: str = ".3g") -> str:
     """A number in a format; n/m for NaN."""
-    return NOT_MEASURABLE if np.isnan(number) else format(number, form)
+    return NOT_MEASURABLE if np.isnan(number) else in_digits(number, form)
 
 
 def remarks(texts: Iterable[str]) -> str:
