@@ -422,6 +422,28 @@ def test_a_table_of_one_models_outputs_is_the_npz_of_the_same_arrays(tmp_path, h
         np.testing.assert_array_equal(getattr(read.signals, field), getattr(same.signals, field))
 
 
+@pytest.mark.parametrize("classes", [range(12), range(7, 10), (30, 4)])
+def test_labels_that_are_numbers_of_named_columns_are_names_in_whatever_order_columns_stand(
+    tmp_path, classes
+):
+    rng = np.random.default_rng(1)
+    label = rng.integers(0, len(classes), 90)
+    z = rng.normal(size=(90, len(classes))) + 20 * np.eye(len(classes))[label]
+    z = pd.DataFrame(z, columns=[*map(str, classes)])
+    table = z[sorted(z.columns)]  # as text: 0, 1, 10, 11, 2
+    table = table.assign(label=np.array(classes)[label], member=np.arange(90) % 2)
+    table.to_csv(tmp_path / "x.csv", index=False)
+    read = read_outputs(tmp_path / "x.csv")
+    assert (read.signals.margin > 0).all()  # every sample's largest logit is that of its label
+    assert [read.classes[number] for number in read.signals.labels] == [*map(str, table.label)]
+
+
+def test_labels_beside_other_numbers_of_columns_are_their_places(tmp_path):
+    table = outputs_table().rename(columns={"cat": "1", "dog": "2", "eel": "3"})
+    table.to_csv(tmp_path / "x.csv", index=False)
+    np.testing.assert_array_equal(read_outputs(tmp_path / "x.csv").signals.labels, table.label)
+
+
 ODD = {  # a table, options, what is said
     "row numbers": (lambda t: t, {"index": True}, "column 1 has no name: are these row numbers?"),
     "named numbers": (lambda t: t.assign(n=range(5, 125)), {}, "n numbers the rows"),

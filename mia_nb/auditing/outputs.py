@@ -56,7 +56,7 @@ def read_outputs(path: PathLike) -> Outputs:
     Parameters:
         path: of an .npz with the arrays below, or of a table with a row per sample: columns label
             and member (true or false, 1 or 0), population if there is one, and for each class a
-            column of logits that has its name.
+            column of logits that has its name. Labels are such names, or class numbers.
 
     Arrays:
         logits: (M, N, K) or (M, Q, N, K), before softmax (log-probabilities are accepted): M models

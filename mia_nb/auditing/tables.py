@@ -31,8 +31,9 @@ def table_in(path: str | Path) -> dict[str, np.ndarray]:
 
     Returns:
         logits (N, K): all columns but those called label, member and population, in their order;
-        labels, member and population (N,) where there are such columns, labels as numbers or as
-        names of columns of logits; classes (K,), the names of the columns, where they have any.
+        labels, member and population (N,) where there are such columns, labels as the names of
+        columns of logits (also where these are whole numbers) or as their places from 0; classes
+        (K,), the names of the columns, where they have any.
 
     Raises:
         ValueError: for columns of text or of anything but logits, by name; for empty cells, by row
@@ -110,11 +111,22 @@ def _read(path: Path, separator: str) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _number_labels(table: pd.DataFrame, names: list[str]) -> None:
-    """Replaces labels that are names of columns of logits by the numbers of these columns."""
+    """Replaces labels that are names of columns of logits by the numbers of these columns.
+
+    Names may be numbers, in any order: where each label is one, it is no place among the columns.
+    """
     classes = [name for name in names if name.lower() not in COLUMNS]
+    numbers = [int(name) for name in classes if name.isdecimal()]
+    if len(set(numbers)) < len(classes):
+        numbers = []
     for place, name in enumerate(names):
-        if COLUMNS.get(name.lower()) == "labels" and table[place].isin(classes).all():
-            table[place] = table[place].map(classes.index)
+        if COLUMNS.get(name.lower()) != "labels":
+            continue
+        labels = table[place]
+        if labels.isin(classes).all():
+            table[place] = labels.map(classes.index)
+        elif labels.isin(numbers).all():
+            table[place] = labels.map(numbers.index)
 
 
 def _is_number(text: str) -> bool:
