@@ -783,6 +783,25 @@ def test_nothing_is_said_of_outputs_without_a_fault(tmp_path):
     assert headline_of(saved(tmp_path, **MANY)).startswith("The strongest of")
 
 
+def test_honest_groups_of_one_model_are_audited_though_members_happen_to_be_harder(tmp_path):
+    rng = np.random.default_rng(8)
+    group = np.repeat(np.arange(10), 40)
+    easy = rng.normal(size=10)[group]
+    labels = rng.integers(0, 3, 400)
+    logits = rng.normal(size=(400, 3)) * 0.5
+    logits[np.arange(400), labels] += 1.5 + easy
+    given = {"logits": logits[None], "labels": labels, "member": group[None] < 5, "split": "random"}
+    np.savez(tmp_path / "groups.npz", **given)
+    found = auditing.audit_outputs(tmp_path / "groups.npz", groups=group, n_resamples=30)
+    assert found.verdict.outcome == "not established"
+    assert found.text.startswith("Look at the outputs first: the model is surer of non-members")
+    # two models on one split may both be so, but not one on the others' complement
+    given["logits"] = np.stack([logits, logits + 0.1 * rng.normal(size=logits.shape)])
+    np.savez(tmp_path / "twice.npz", **given | {"member": np.tile(group < 5, (2, 1))})
+    (remark,) = auditing.read_outputs(tmp_path / "twice.npz").signals.info["remarks"]
+    assert remark.startswith("Look at the outputs first: every model is surer of non-members")
+
+
 @pytest.mark.parametrize("fault", AT_CHANCE)
 def test_models_at_chance_on_their_members_stand_before_the_verdict(tmp_path, fault):
     said = headline_of(saved(tmp_path, **MANY | AT_CHANCE[fault]))

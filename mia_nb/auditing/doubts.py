@@ -91,9 +91,13 @@ def _above_chance(named: np.ndarray, labels: np.ndarray) -> float:
     return float((np.mean(named == labels) - chance) / max(error, 1e-12))
 
 
-def refuse_other_masks(signals: Signals) -> None:
+def refuse_other_masks(signals: Signals) -> str:
     """ValueError where members' margins lie far below non-members' in every model, or where another
     order of `member`'s rows fits the margins, less their mean, far better.
+
+    Of models on one and the same training set the first is only a suspicion, which is returned as a
+    sentence ("" if there is none): a few groups of samples that depend on each other (a patient's
+    images), each wholly on one side, may do the same by chance.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -105,9 +109,19 @@ def refuse_other_masks(signals: Signals) -> None:
     spread = auc_null_error(n1, n0)
     values = np.array([auc(phi, inside) for phi, inside in zip(margin, member, strict=True)])
     if ((values - 0.5) / spread).max() < -INVERTED:
+        who = "every model" if len(values) > 1 else "the model"
+        surer = (
+            f"{who} is surer of non-members than of members (AUC of the margin {values.mean():.3f})"
+        )
+        if (member == member[0]).all():
+            return (
+                f"{LOOK} {surer}. Either member is inverted (1 marks samples of the"
+                " training set), or samples depend on each other, or the two sides are not from one"
+                " source."
+            )
         raise ValueError(
-            "every model is surer of non-members than of members (AUC of the margin"
-            f" {values.mean():.3f}): is member inverted? pass ~member"
+            f"{surer}: is member inverted? 1 marks samples of the training set; if"
+            " it marks the others here, pass ~member"
         )
     # AUC of each model's margins, minus each sample's mean, by each row of member
     ranks = pd.DataFrame(margin - margin.mean(0)).rank(axis=1).to_numpy()
@@ -122,3 +136,4 @@ def refuse_other_masks(signals: Signals) -> None:
             f"model {worst} is surer of the members of row {rows[worst]} than of its own: are the"
             f" rows of member in another order? pass member[{rows.tolist()}]"
         )
+    return ""

@@ -76,15 +76,17 @@ def read_outputs(path: PathLike) -> Outputs:
 
     Returns:
         An `Outputs` of signals, images (N, C, H, W) or None, names of classes, and the file's
-        sha256. A mere suspicion, members' classes predicted no better than by chance, is in
-        `signals.info["remarks"]`, and `comparable` puts it on top of the verdict.
+        sha256. Mere suspicions are in `signals.info["remarks"]`, and `comparable` puts them on top
+        of the verdict: members' classes predicted no better than by chance, and one model that is
+        far surer of non-members.
 
     Raises:
         ValueError: for missing or pickled arrays, swapped axes, NaN, labels out of range, a model
             without members or without non-members, two models with the same outputs, masks that are
             visibly not what `split` declares; for probabilities or sigmoids of any model; and,
-            beyond 6 standard errors, for an inverted mask and rows of `member` in another order
-            than the models, where a model predicts its members' classes better than by chance.
+            beyond 6 standard errors, for inverted masks of several models and rows of `member` in
+            another order than the models, where a model predicts its members' classes better than
+            by chance.
 
     Caveat: if the samples of masks and outputs are in different orders, models look as if they did
     not leak. One split shows too little of how it was drawn: an audited epsilon of one model needs
@@ -154,8 +156,8 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
         logits, labels, member, population=population, query_kind=query_kind, info=info
     )
     # of models that are all at chance, what they are surer of says nothing of the masks
-    if len(at_chance) < len(logits):
-        refuse_other_masks(signals)
+    if len(at_chance) < len(logits) and (suspicion := refuse_other_masks(signals)):
+        signals.info["remarks"].append(suspicion)
     images, frames = _images(arrays.get("images"), len(labels))
     return Outputs(signals, images, names, digest, frames)
 
