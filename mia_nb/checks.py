@@ -43,6 +43,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
+def quantity(count: int, singular: str, plural: str = "") -> str:
+    """A count and its noun: "1 query", "4 queries". plural: "" for the singular with an s."""
+    return f"{count} {singular if count == 1 else plural or singular + 's'}"
+
+
 def duration(seconds: float) -> str:
     """Seconds in a readable form: 0.4 s, 45 s, 12 min, 2 h 10 min, 3 d 4 h."""
     if seconds < 90:

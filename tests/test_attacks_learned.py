@@ -55,7 +55,7 @@ def test_a_thin_class_takes_the_global_threshold_and_says_so():
     world = gaussian(4, 200)
     labels = np.where(np.arange(200) < 5, 7, world.labels)
     target, references = (replace(s, labels=labels) for s in world.hold_out(0))
-    with pytest.warns(UserWarning, match="1 classes with under 20"):
+    with pytest.warns(UserWarning, match="1 class with under 20"):
         score = attacks.learned.song_mittal(target, references)
     everywhere = attacks.learned.song_mittal(target, references, per_class=False)
     assert np.array_equal(score[:5], everywhere[:5])

@@ -399,6 +399,10 @@ def test_the_interval_is_never_narrower_than_students_over_pairs(many):
     assert (f"with {many} pairs the interval may miss up to 14 %" in verdict.sentence) == (
         many <= 4
     )
+    coins = replace(found, pair=np.arange(2 * many))
+    (verdict,) = auditing.judge(ONE(["auc>0.9"]), {"a": coins}, n_resamples=9)
+    assert (f"with {2 * many} training sets the interval may" in verdict.sentence) == (many == 2)
+    (verdict,) = auditing.judge(ONE(["auc>0.9"]), {"a": found}, n_resamples=100)
     assert verdict.high - verdict.low >= min(high, 1) - max(low, 0) - 1e-12
 
 

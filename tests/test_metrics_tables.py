@@ -14,7 +14,7 @@ from mia_nb import auditing, metrics
 from mia_nb.metrics import null
 from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.metrics.null import SelfTest
-from mia_nb.metrics.table_text import in_digits
+from mia_nb.metrics.table_text import in_digits, percent_interval
 from mia_nb.types import Scores, Signals
 
 
@@ -225,6 +225,32 @@ def test_flags_name_one_target_inversion_few_pairs_and_what_the_attack_said():
     assert "inverted or leaking design" in flags(pool(-0.5))
     assert "inverted" not in flags(pool(0.0))
     assert "few pairs (4)" in flags(pool(0.5))
+    halves = np.random.default_rng(0).random((3, single.value.shape[1])) < 0.5
+    coins = Scores(
+        single.value.repeat(3, 0),
+        halves,
+        np.arange(3),
+        np.arange(3),
+        single.accuracy.repeat(3, 0),
+        single.loss.repeat(3, 0),
+        {},
+    )
+    assert "few training sets (3): wide intervals, Student's t over training sets" in flags(coins)
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        ((0.9966, 0.97, 0.9996), "99.7 % [97.0, 100.0]"),
+        ((0.9999, 0.999, 1), "99.99 % [99.90, 100.00]"),
+        ((0.99999, 0.9, 1), "99.999 % [90.000, 100.000]"),
+        ((1, 0.97, 1), "100 % [97, 100]"),
+        ((0.994, 0.97, 0.9996), "99 % [97, 100]"),
+        ((0.0058, 0.005, 0.0064), "0.58 % [0.50, 0.64]"),
+    ],
+)
+def test_a_rate_below_all_is_not_written_as_all_of_it(ends, text):
+    assert percent_interval(*ends) == text
 
 
 def test_samples_without_a_score_are_counted_and_left_out():
@@ -274,6 +300,19 @@ def test_the_correctness_attack_has_exactly_half_the_gap_above_one_half():
     correct = np.where(member, rng.random(1000) < 0.95, rng.random(1000) < 0.7)
     gap = correct[member].mean() - correct[~member].mean()
     assert metrics.auc(correct, member) - 0.5 == pytest.approx(gap / 2, abs=1e-15)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_class_without_members_or_non_members_has_no_gap_and_no_warning():
+    logits = np.random.default_rng(0).normal(size=(2, 40, 3))
+    labels = (np.arange(40) >= 10).astype(int)
+    first_half = np.arange(40) % 2 == 0
+    halves = np.stack([first_half, ~first_half])
+    table = metrics.class_gaps(Signals.from_logits(logits, labels, halves | (labels == 0)))
+    assert table.notna().loc[0].tolist() == [True, True, False, False]
+    assert table.notna().loc[1].all()
+    table = metrics.class_gaps(Signals.from_logits(logits, labels, halves & (labels == 1)))
+    assert table.notna().loc[0].tolist() == [True, False, True, False]
 
 
 def test_class_gaps_are_the_accuracies_of_each_class_apart():

@@ -17,6 +17,7 @@ from mia_nb.metrics.curve import advantage, auc_null_error
 from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.metrics.targets import per_target_metrics
 from mia_nb.studies.compare import ratio_interval
+from mia_nb.studies.contrasts import Contrast
 from mia_nb.types import Scores
 
 FPR = (0.01, 0.1)
@@ -336,6 +337,34 @@ def test_the_interval_of_a_ratio_is_fiellers():
         ratio_interval(a, np.zeros(12), pair)[1] == np.inf
         and np.isnan(ratio_interval(a[:1], b[:1], pair[:1])).all()
     )
+
+
+def test_no_difference_leaves_the_range_of_what_it_is_about():
+    wild, tame = pool(4, 60, shift=1.5, spread=3.0), pool(4, 60)
+    tame = replace(tame, member=wild.member)
+    table = metrics.difference(wild, tame, FPR, n_resamples=20)  # t with one degree of freedom
+    assert (table["low"] == -1).any() and (table["high"] == 1).any()
+    assert table[["low", "high"]].abs().to_numpy().max() == 1
+    groups = metrics.by_group(wild, np.arange(60) // 30, n_resamples=20)
+    ends = groups[["above_low", "above_high"]].to_numpy()
+    assert (np.abs(ends[~np.isnan(ends)]) <= 1).all()
+    value, pair = np.array([0.1, 0.9]), np.arange(2)
+    unbound = metrics.interval(value, pair)
+    assert unbound[0] < -1 and unbound[1] > 1
+    assert metrics.interval(value, pair, within=(0, 1)) == (0, 1)
+    assert metrics.interval(value, pair, within=(-9, 9)) == unbound
+
+
+def test_a_sum_of_weighted_metrics_has_the_range_of_its_terms():
+    contrast = Contrast("part", "compared", ((1, ()), (-1, ())))
+    assert contrast.possible == (-1, 1)
+    assert contrast._replace(metric="gap").possible == (-2, 2)
+    assert contrast._replace(metric="leak").possible == (-1, 1)
+    alone = contrast._replace(terms=((1, ()),))
+    assert alone._replace(minus="chance").possible == (-0.5, 0.5)
+    assert alone._replace(metric="tpr@0.01", minus="chance").possible == (-0.01, 0.99)
+    of_differences = contrast._replace(terms=((1, ()), (-1, ()), (-1, ()), (1, ())))
+    assert of_differences.possible == (-2, 2)
 
 
 def test_a_difference_is_paired_and_therefore_narrow():

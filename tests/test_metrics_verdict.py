@@ -83,6 +83,28 @@ def test_few_non_members_leave_the_auc_alone():
     )
 
 
+@pytest.mark.parametrize("non_members", [60, 400, 5000])
+def test_rates_that_cannot_be_measured_are_a_list_with_one_and(non_members):
+    needs = ["0.1 % (needs 10,000)", "1 % (needs 1,000)", "10 % (needs 100)"]
+    wanted = {
+        60: f"{needs[0]}, {needs[1]} and {needs[2]}",
+        400: f"{needs[0]} and {needs[1]}",
+        5000: needs[0],
+    }[non_members]
+    text = str(said(2, 2 * non_members, leak=1, names=("loss",))[0])
+    assert f"{non_members:,} non-members: false positive rates of {wanted}." in text
+
+
+def test_the_models_and_all_images_that_were_scored_are_counted():
+    even = said(2, 202, names=("loss",))[1]["loss"]
+    odd = dataclasses.replace(even, value=even.value[:, :201], member=even.member[:, :201])
+    assert "2 models attacked in turn, 201 images each" in str(verdict(odd, n_resamples=5))
+    some = dataclasses.replace(odd, value=np.where(np.arange(201) < 9, np.nan, odd.value))
+    assert "2 models attacked in turn, 192 images each" in str(verdict(some, n_resamples=5))
+    alone = score("loss", make(2, 202), targets=[0])
+    assert "\n1 model attacked on 202 images" in str(verdict(alone, n_resamples=5))
+
+
 def test_a_failed_negative_control_stands_in_the_title():
     signals = make()
     control = metrics.self_test(signals, ["loss"], n_resamples=5)

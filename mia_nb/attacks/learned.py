@@ -11,7 +11,7 @@ import numpy as np
 from mia_nb.arguments import Count, Flag, Whole
 from mia_nb.attacks.inputs import check
 from mia_nb.attacks.margins import combine_queries, log_p, over_queries
-from mia_nb.checks import checked, one_of
+from mia_nb.checks import checked, one_of, quantity
 from mia_nb.types import Signals
 
 METRICS = {
@@ -86,10 +86,10 @@ def song_mittal(
     if thin.any():
         tau[thin] = _threshold(values, member)
         if per_class:
-            thin_count = len(np.unique(target.labels[thin]))
+            few = quantity(len(np.unique(target.labels[thin])), "class", "classes")
             warnings.warn(
-                f"song_mittal: {thin_count} classes with under {fewest} reference rows take the"
-                " global threshold",
+                f"song_mittal: the global threshold serves {few} with under {fewest} reference"
+                " rows",
                 stacklevel=2,
             )
     return value - tau

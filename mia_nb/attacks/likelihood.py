@@ -18,7 +18,7 @@ from mia_nb.arguments import Anything, Count, Flag
 from mia_nb.attacks.inputs import Sides, combination, compared_margins, sides
 from mia_nb.attacks.reading import JOINT, combined, medians_of, vector_blocks
 from mia_nb.attacks.summaries import World, scatter_matrix, worlds_of
-from mia_nb.checks import checked, one_of
+from mia_nb.checks import checked, one_of, quantity
 from mia_nb.types import Signals
 
 MANY_REFERENCES = 32  # with so many on each side, lira uses each sample's own variance
@@ -99,7 +99,8 @@ def lira(
         variance = "per_sample" if fewest >= MANY_REFERENCES else "shrunk"
     if fewest < 4:
         warnings.warn(
-            f"LiRA has {fewest} references on a side: RMIA and Student-t LiRA are steadier below 4",
+            f"LiRA has {quantity(fewest, 'reference')} on a side: RMIA and Student-t LiRA are"
+            " steadier below 4",
             stacklevel=2,
         )
     margins = compared_margins(target, combine)

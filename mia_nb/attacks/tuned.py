@@ -47,11 +47,12 @@ def rmia_tuned(
     RMIA compares probabilities, so differences of margins hardly count for samples whose
     probability is nearly 1 in every model. A temperature above 1 makes them count; how much of them
     is signal depends on the networks. To choose it, at most 8 references play the target in turn,
-    on at most 25,000 samples, with their complements held out. The best temperature is that of the
-    largest mean logarithm of the true positive rate over false positive rates from 0.1 % (or where
-    10 non-members are accused) to 50 %, equally spaced on a logarithmic axis. It replaces the first
-    temperature only if its lead, averaged over the pseudo-targets, is above its standard error both
-    in that measure and in the AUC.
+    on at most 25,000 samples, with their complements held out. Temperatures are compared with the
+    first one by two measures: the AUC, and the mean logarithm of the true positive rate over false
+    positive rates from 0.1 % (or where 10 non-members are accused) to 50 %, equally spaced on a
+    logarithmic axis. Of those whose lead, averaged over the pseudo-targets, is above its standard
+    error in both measures, the one with the largest mean logarithm is taken; if there is none, the
+    first.
 
     Parameters:
         target: signals of one model.
@@ -63,7 +64,7 @@ def rmia_tuned(
         summary: `Tuned` of the references, where it is known; None: chosen here.
 
     Returns:
-        (N,) scores of `rmia` at the temperature chosen; at the first one, if that one is the best
+        (N,) scores of `rmia` at the temperature chosen; at the first one, if none is clearly better
         or there are too few references or non-members to choose.
 
     Raises:

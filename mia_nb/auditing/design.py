@@ -6,9 +6,8 @@ import numpy as np
 
 from mia_nb.auditing.coins import coin_fault
 from mia_nb.auditing.sentences import design_words
-from mia_nb.auditing.vulnerable import in_pairs
 from mia_nb.checks import checked
-from mia_nb.metrics.pairs import units
+from mia_nb.metrics.pairs import in_pairs, units
 from mia_nb.types import Signals
 
 # the facts of a design that `refuse_unmeasurable` takes

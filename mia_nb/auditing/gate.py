@@ -15,10 +15,10 @@ from mia_nb.auditing.limits import Limit
 from mia_nb.auditing.one_run import audit
 from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, p_words, percent, tail_words
 from mia_nb.auditing.verdicts import LimitVerdict
-from mia_nb.checks import checked
+from mia_nb.checks import checked, quantity
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.curve import allowed, counts, measurable
-from mia_nb.metrics.pairs import refuse_unequal_samples
+from mia_nb.metrics.pairs import refuse_unequal_samples, unit_word
 from mia_nb.metrics.permutation import LEVEL, membership_test, pure_units
 from mia_nb.metrics.targets import FPR, scored, smallest
 from mia_nb.metrics.uncertainty import intervals
@@ -266,7 +266,8 @@ def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> LimitVerdic
     sentence = f"{limit.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({who}): {BECAUSE[outcome]}"
     pairs = len(np.unique(scores[strongest].pair))
     if 2 <= pairs <= LOOSE:
-        sentence += f"; with {pairs} pairs the interval may miss up to 14 % of the time, not 5 %"
+        units = quantity(pairs, unit_word(scores[strongest]))
+        sentence += f"; with {units} the interval may miss up to 14 % of the time, not 5 %"
     return _verdict(limit, outcome, (value, low, high), strongest, scores, sentence)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mia_nb.arguments import Array, Delta, Whole
 from mia_nb.auditing.one_run import FEWEST_SPLIT, numbers_tried, perfect_epsilon
-from mia_nb.checks import checked, shown
+from mia_nb.checks import checked, quantity, shown
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, clopper_pearson, measurable
 
 WANTED = (
@@ -175,12 +175,13 @@ def _too_few_units(limit: Limit, models: int, units: int) -> str:
     if units != 2 and (limit.metric != "advantage" or units >= PAIRS):
         return ""
     paired = models >= 2 * units
-    have = f"{units} {'pair' if paired else 'training set'}{'s' if units != 1 else ''}"
+    have = quantity(units, "pair" if paired else "training set")
     needed = f"{2 * PAIRS} models ({PAIRS} pairs)" if paired else f"{PAIRS} models"
     why = "its threshold is set on other targets"
     if units >= 2:
         why = "its interval over so few is too wide to decide"
-    return f" cannot be measured on {models} models ({have}): {why}; train {needed} or more"
+    trained = quantity(models, "model")
+    return f" cannot be measured on {trained} ({have}): {why}; train {needed} or more"
 
 
 def _too_large_epsilon(limit: Limit, models: int, audited: int, delta: float, attacks: int) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mia_nb.arguments import Flag
 from mia_nb.attacks import in_words
-from mia_nb.checks import checked
+from mia_nb.checks import checked, quantity
 from mia_nb.metrics import clopper_pearson, tpr_at
 from mia_nb.metrics.permutation import LEVEL, Evidence
 from mia_nb.metrics.table_text import in_digits, percent_interval
@@ -48,10 +48,10 @@ TWINS = (
 
 VAGUE = 0.05  # an AUC's interval of a larger half width says nothing by containing 1/2
 WORDS = {
-    "pairs": "{units} pair{plural} of models on complementary halves",
-    "coins": "{models} model{s}, a fair coin for every sample and model",
+    "pairs": "{pairs} of models on complementary halves",
+    "coins": "{models}, a fair coin for every sample and model",
     "mask": "1 model, one mask",
-    "masks": "{models} models on {units} training set{plural}, given",
+    "masks": "{models} on {training_sets}, given",
 }
 SEES = (
     "The attacker sees the outputs for all classes and the true labels, knows how the target was"
@@ -115,14 +115,14 @@ def headline(
         )
     else:
         says = "finds members no better than a coin, as far as these numbers resolve"
-    targets = f"{top['targets']:.0f} target{'s' if top['targets'] > 1 else ''}"
+    targets = quantity(int(top["targets"]), "target")
     if facts.get("models", 1) > 1:
         unit = "pair" if facts["kind"] == "pairs" else "training set"
-        targets += f" ({facts['units']} {unit}{'s' if facts['units'] > 1 else ''})"
+        targets += f" ({quantity(facts['units'], unit)})"
     sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
     test = "passed" if self_test_passed else "FAILED: do not quote these numbers"
     strongest = (
-        f"The strongest of {len(auc) - 1} attacks, {in_words(top.name)}, {says}: AUC"
+        f"The strongest of {quantity(len(auc) - 1, 'attack')}, {in_words(top.name)}, {says}: AUC"
         f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}."
     )
     doubt = facts.get("doubt", "")
@@ -141,7 +141,9 @@ def design_words(facts: dict) -> str:
     """A design in sentences; facts: those of `auditing.design`."""
     units, models = facts["units"], facts["models"]
     start = WORDS[facts["kind"]].format(
-        **facts, plural="s" if units > 1 else "", s="s" if models > 1 else ""
+        pairs=quantity(units, "pair"),
+        models=quantity(models, "model"),
+        training_sets=quantity(units, "training set"),
     )
     start += f": of {facts['audited']:,} audited samples"
     n1, n0, k = (facts[name] for name in ("members", "non_members", "references"))
@@ -157,7 +159,7 @@ def design_words(facts: dict) -> str:
         )
     knows = "no model to compare with"
     if k:
-        knows = f"{k} model{'s' if k > 1 else ''} with and {k} without each sample to compare with"
+        knows = f"{quantity(k, 'model')} with and {k} without each sample to compare with"
     return f"{start} {sizes} {SEES} {knows}; weights and gradients stay hidden."
 
 
@@ -312,8 +314,9 @@ def strongest_words(verdict: LimitVerdict) -> str:
     """The AUC of the strongest attack."""
     # the table has each attack's own interval, which is narrower
     corrected = f" (corrected for {verdict.attacks} attacks)" if verdict.attacks > 1 else ""
+    attacks = quantity(verdict.attacks, "attack")
     return (
-        f"the strongest of {verdict.attacks} attacks ({in_words(verdict.attack)}) ranks a random"
+        f"the strongest of {attacks} ({in_words(verdict.attack)}) ranks a random"
         f" member above a random non-member with probability {verdict.value:.3f}"
         f" [{verdict.low:.3f}, {verdict.high:.3f}]{corrected}, where guessing gives 0.5"
         f" ({verdict.n1:,} members, {verdict.n0:,} non-members)"

@@ -14,8 +14,8 @@ from scipy.special import comb
 
 from mia_nb.arguments import Count, Positive, Rate
 from mia_nb.attacks import score as run_attack
-from mia_nb.checks import checked
-from mia_nb.metrics.pairs import redraw, rows_of_pairs
+from mia_nb.checks import checked, quantity
+from mia_nb.metrics.pairs import in_pairs, redraw, rows_of_pairs
 from mia_nb.types import Scores, Signals
 
 BUDGET = 3e8  # additions an exact null distribution may take before random permutations replace it
@@ -112,9 +112,9 @@ def vulnerability(
             "null_auc": null_auc,
         }
     )
-    design = f"{len(value)} targets"
+    design = quantity(len(value), "target")
     if paired:
-        design += f" in {len(np.unique(scores.pair))} pairs"
+        design += f" in {quantity(len(np.unique(scores.pair)), 'pair')}"
     table.attrs |= {
         "method": test.method,
         "rate": rate,
@@ -216,16 +216,6 @@ def _mean_redrawn(drawn: np.ndarray) -> np.ndarray:
     """(N,) mean redrawn AUC, NaN where no mask gave a sample both sides."""
     seen = (~np.isnan(drawn)).sum(0)
     return np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
-
-
-def in_pairs(member: np.ndarray, numbers: np.ndarray) -> bool:
-    """Whether the rows of `member` (M, N) that share a number are two, each the other's complement.
-
-    Samples in all rows (all but the canaries, where there are any) are ignored.
-    """
-    some = member[:, ~member.all(0)]
-    pairs = [some[rows] for rows in rows_of_pairs(numbers)]
-    return all(len(pair) == 2 and (pair[0] != pair[1]).all() for pair in pairs)
 
 
 def _paired(scores: Scores) -> bool:

@@ -26,7 +26,7 @@ def accuracies(scores: Scores) -> pd.DataFrame:
     pairs, targets = np.unique(scores.pair, return_counts=True)
     of_pairs = [values[scores.pair == pair].mean(0) for pair in pairs]
     mean = np.average(of_pairs, axis=0, weights=targets)  # over targets, as the interval's middle
-    low, high = (np.clip(end, [0, 0, -1], 1) for end in interval(values, scores.pair))
+    low, high = interval(values, scores.pair, within=([0, 0, -1], 1))
     return pd.DataFrame({"value": mean, "low": low, "high": high}, index=["train", "test", "gap"])
 
 
@@ -38,7 +38,8 @@ def class_gaps(signals: Signals) -> pd.DataFrame:
         signals: with membership; only audited samples count.
 
     Returns:
-        index class; columns samples, train_acc, test_acc, gap.
+        index class; columns samples, train_acc, test_acc, gap; NaN for a class of which no model
+        has a member (train_acc and gap) or a non-member (test_acc and gap).
 
     Raises:
         ValueError: for hidden membership.
@@ -52,8 +53,8 @@ def class_gaps(signals: Signals) -> pd.DataFrame:
         alike = signals.labels[audited] == label
         right = correct[:, alike]
         inside = member[:, alike]
-        train_acc = right[inside].mean()
-        test_acc = right[~inside].mean()
+        train_acc = right[inside].mean() if inside.any() else np.nan
+        test_acc = right[~inside].mean() if not inside.all() else np.nan
         rows[int(label)] = (right.shape[1], train_acc, test_acc, train_acc - test_acc)
     columns = ["samples", "train_acc", "test_acc", "gap"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("class")

@@ -216,9 +216,14 @@ def _at_level(
         if baseline not in (None, family):
             base = at_level[baseline][0]
         both = np.array([values[pair] - base[pair] for pair in values if pair in base])
-        mean, *ends = mean_and_ends(np.array([*values.values()]), confidence)
-        low, high = np.clip(ends, *value_range(metric))
-        difference, difference_low, difference_high = mean_and_ends(both, confidence)
+        smallest, largest = value_range(metric)
+        mean, low, high = mean_and_ends(
+            np.array([*values.values()]), confidence=confidence, within=(smallest, largest)
+        )
+        span = largest - smallest
+        difference, difference_low, difference_high = mean_and_ends(
+            both, confidence=confidence, within=(-span, span)
+        )
         curve = curves[family]
         rows.append(
             {

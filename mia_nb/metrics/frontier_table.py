@@ -182,14 +182,18 @@ def _mean_of_column(
     return mean, *metric_interval(column, rows, resampled)
 
 
-def mean_and_ends(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
+def mean_and_ends(
+    values: np.ndarray, *, confidence: float = 0.95, within: tuple[float, float] | None = None
+) -> tuple[float, float, float]:
     """(mean, low, high) by `interval` of values (pairs, 1 + n_resamples); NaN ends below two pairs,
-    all NaN without any.
+    all NaN without any. within: as there.
     """
     if len(values) < 2:
         return float(values[0, 0]) if len(values) else np.nan, np.nan, np.nan
     resampled = values[:, 1:].T if values.shape[1] > 1 else None
-    low, high = interval(values[:, 0], np.arange(len(values)), resampled, confidence=confidence)
+    low, high = interval(
+        values[:, 0], np.arange(len(values)), resampled, confidence=confidence, within=within
+    )
     return float(values[:, 0].mean()), float(low), float(high)
 
 

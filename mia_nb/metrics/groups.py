@@ -16,7 +16,7 @@ from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
 from mia_nb.metrics.table_text import percent_interval, share_interval
 from mia_nb.metrics.targets import per_target, per_target_metrics, smallest
-from mia_nb.metrics.uncertainty import interval, intervals_of_rows, with_ends
+from mia_nb.metrics.uncertainty import DIFFERENCE, interval, intervals_of_rows, with_ends
 from mia_nb.types import Scores
 
 # with fewer members or non-members a group has no metrics; with fewer than FEW no comparison
@@ -113,7 +113,8 @@ def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
     drawn = (drawn - drawn.mean(0)) * count / (count - 1)
     rows = {}
     for i, group in enumerate(compared):
-        low, high = interval(value[i], pair, drawn[i], confidence=1 - 0.05 / count)
+        level = 1 - 0.05 / count
+        low, high = interval(value[i], pair, drawn[i], confidence=level, within=DIFFERENCE)
         rows[group] = with_ends("above", value[i].mean(), low, high)
     return rows
 

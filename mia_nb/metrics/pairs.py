@@ -37,6 +37,21 @@ def rows_of_pairs(pair: np.ndarray) -> list[np.ndarray]:
     return [np.flatnonzero(pair == number) for number in np.unique(pair)]
 
 
+def in_pairs(member: np.ndarray, numbers: np.ndarray) -> bool:
+    """Whether the rows of `member` (M, N) that share a number are two, each the other's complement.
+
+    Samples in all rows (all but the canaries, where there are any) are ignored.
+    """
+    some = member[:, ~member.all(0)]
+    pairs = [some[rows] for rows in rows_of_pairs(numbers)]
+    return all(len(pair) == 2 and (pair[0] != pair[1]).all() for pair in pairs)
+
+
+def unit_word(scores: Scores) -> str:
+    """What `scores.pair` counts: "pair" of complementary targets, or "training set"."""
+    return "pair" if in_pairs(scores.member, scores.pair) else "training set"
+
+
 def same_or_complement(masks: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """(M,) whether each row of masks (M, N) is the mask (N,) or its exact complement."""
     return (masks == mask).all(1) | (masks != mask).all(1)

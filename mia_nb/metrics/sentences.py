@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from mia_nb import escape
@@ -122,7 +123,8 @@ def verdict(
             sentences.append(contribution)
     sentences.append(_control(self_test))
     sentences += _unmeasured(auc["n0"], measurable)
-    sentences.append(_design(auc))
+    scored = (~np.isnan(scores[name].value)).sum(1).min()
+    sentences.append(_design(auc, int(scored)))
     steps = _next(
         gap=gap,
         targets=auc["targets"],
@@ -189,13 +191,17 @@ def _control(self_test: SelfTest | None) -> str:
     return f"The negative control {'passed' if self_test.passed else 'FAILED'} {checks}."
 
 
-def _design(auc: pd.Series) -> str:
-    """How many models were attacked on how many images, and with how many references."""
+def _design(auc: pd.Series, images: int) -> str:
+    """How many models were attacked on how many images, and with how many references.
+
+    images: that were scored, of the target with fewest.
+    """
     references = auc["references"]
     with_references = (
         "" if pd.isna(references) else f", reference models on each side: {references:g}"
     )
-    images = auc["n1"] + auc["n0"]
+    if auc["targets"] == 1:
+        return f"1 model attacked on {images:,} images{with_references}."
     return f"{auc['targets']} models attacked in turn, {images:,} images each{with_references}."
 
 
@@ -203,9 +209,8 @@ def _unmeasured(n0: int, measurable: Sequence[float]) -> list[str]:
     missing = [x for x in FPR if x not in measurable]
     if not missing:
         return []
-    rates = " and ".join(
-        f"{_percent(x)} (needs {math.ceil(MIN_FALSE_POSITIVES / x):,})" for x in missing
-    )
+    needs = [f"{_percent(x)} (needs {math.ceil(MIN_FALSE_POSITIVES / x):,})" for x in missing]
+    rates = " and ".join([", ".join(needs[:-1]), needs[-1]] if needs[1:] else needs)
     return [f"Not measurable with {n0:,} non-members: false positive rates of {rates}."]
 
 

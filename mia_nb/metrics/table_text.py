@@ -98,7 +98,7 @@ def share_interval(value: float, low: float, high: float) -> str:
 
 def percent_interval(value: float, low: float, high: float) -> str:
     """A rate and its ends in percent with two figures, "0.58 % [0.50, 0.64]"; with one more where
-    both ends would look the same.
+    both ends would look the same, and with as many as a value below 100 % needs to look like that.
     """
     value, low, high = (100 * float(end) for end in (value, low, high))
     size = value or high
@@ -106,5 +106,7 @@ def percent_interval(value: float, low: float, high: float) -> str:
     if size > 0:
         digits = max(0, 1 - math.floor(math.log10(size)))
     if f"{low:.{digits}f}" == f"{high:.{digits}f}":
+        digits += 1
+    while value < 100 and float(f"{value:.{digits}f}") == 100:
         digits += 1
     return f"{value:.{digits}f} % [{low:.{digits}f}, {high:.{digits}f}]"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mia_nb.arguments import Array, Count, Fraction, Rates, Several
 from mia_nb.attacks import in_words
-from mia_nb.checks import checked, shown
+from mia_nb.checks import checked, quantity, shown
 from mia_nb.metrics.accuracy import accuracies
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import (
@@ -20,7 +20,7 @@ from mia_nb.metrics.curve import (
     rates,
 )
 from mia_nb.metrics.null import SelfTest
-from mia_nb.metrics.pairs import refuse_unequal_samples
+from mia_nb.metrics.pairs import refuse_unequal_samples, unit_word
 from mia_nb.metrics.targets import FPR, per_target, scores_by_attack
 from mia_nb.metrics.uncertainty import groups_per_side, intervals_of_rows
 from mia_nb.types import Scores
@@ -283,20 +283,22 @@ def _flags(scores: Scores, rows: pd.DataFrame, fpr: Sequence[float]) -> str:
     """Everything that a reader must know before quoting the attack's rows."""
     reported = scores.info.get("flags") or []
     pairs = rows["pair"].nunique()
-    who = "one target" if len(rows) == 1 else f"{len(rows)} targets"
+    targets = quantity(len(rows), "target")
+    who = "one target" if len(rows) == 1 else targets
     # as in the self-test
     error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))
     flags = [reported] if isinstance(reported, str) else list(map(str, reported))
     if pairs < 2:
         flags.append(f"{who}: training randomness not covered")
     elif pairs < FEW:
-        flags.append(f"few pairs ({pairs}): wide intervals, Student's t over pairs")
+        unit = f"{unit_word(scores)}s"
+        flags.append(f"few {unit} ({pairs}): wide intervals, Student's t over {unit}")
     if rows.groupby("pair")["auc"].mean().mean() < 0.5 - 3 * error:
         flags.append("inverted or leaking design: AUC below 0.5 by more than 3 s.e.")
     for x in fpr:
         tied = int(((rows["fpr_floor"] > x) & rows[f"tpr@{x:g}_measurable"]).sum())
         if tied:
-            flags.append(f"tpr@{x:g} is 0 by ties in {tied} of {len(rows)} targets")
+            flags.append(f"tpr@{x:g} is 0 by ties in {tied} of {targets}")
     return "; ".join(flags)
 
 

@@ -46,6 +46,7 @@ STRICTER_PAIRS = 3  # with so many pairs Student's t is taken at half the error
 FEW_SAMPLES = 50  # with fewer members or non-members an AUC's interval also covers Newcombe's
 # with fewer members found or missed, in all targets, a TPR's interval also covers Clopper-Pearson's
 FEW_HITS = 10
+DIFFERENCE = (-1, 1)  # within which two numbers from 0 to 1 differ
 
 
 def half_width(
@@ -115,6 +116,7 @@ def interval(
     *,
     confidence: Level = 0.95,
     free: Whole | None = None,
+    within: tuple | None = None,
 ) -> tuple:
     """(low, high) of the mean over targets, by the rule on top of this module.
 
@@ -126,6 +128,8 @@ def interval(
         confidence: in (0, 1).
         free: degrees of freedom of the samples' variance, for Student's t where few groups of
             samples were audited; None: many.
+        within: (smallest, largest) possible mean, such as (-1, 1) of a difference of AUCs, which
+            Student's t over few pairs would leave; the ends are clipped to it. None: any number.
 
     Returns:
         two numbers, or arrays (...). With one pair the interval is that of the samples alone, and
@@ -147,7 +151,8 @@ def interval(
         quantile = ndtri(upper) if free is None else stdtrit(free, upper)
         half = quantile * np.sqrt(variance.by_samples)
     mean = values.mean(0)
-    return mean - half, mean + half
+    low, high = mean - half, mean + half
+    return (low, high) if within is None else (np.clip(low, *within), np.clip(high, *within))
 
 
 def metric_interval(
@@ -320,7 +325,8 @@ def difference(
     seed: Count = 0,
     confidence: Level = 0.95,
 ) -> pd.DataFrame:
-    """a - b in every metric: a paired interval, the same samples and pairs on both sides.
+    """a - b in every metric: a paired interval, the same samples and pairs on both sides. Each side
+    leaves out what its own attack did not score (NaN).
 
     Parameters:
         a: scores of one attack, or of one family.
@@ -343,7 +349,7 @@ def difference(
     drawn_a = bootstrap(a, fpr, n_resamples=n_resamples, seed=seed)
     drawn_b = bootstrap(b, fpr, n_resamples=n_resamples, seed=seed)
     drawn = np.stack([drawn_a[name] - drawn_b[name] for name in drawn_a], 2)
-    low, high = interval(value, a.pair, drawn, confidence=confidence)
+    low, high = interval(value, a.pair, drawn, confidence=confidence, within=DIFFERENCE)
     table = {"value": value.mean(0), "low": low, "high": high}
     return pd.DataFrame(table, index=pd.Index(names(fpr), name="metric"))
 

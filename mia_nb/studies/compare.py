@@ -176,7 +176,8 @@ def _difference(
     points, draws = zip(*sides, strict=True)
     values = contrast.weighted(points)
     drawn = None if draws[0] is None else contrast.weighted(draws)
-    ends = [interval(values, pair, drawn, confidence=level) for level in levels]
+    within = contrast.possible
+    ends = [interval(values, pair, drawn, confidence=level, within=within) for level in levels]
     return values.mean(), *ends
 
 

@@ -20,6 +20,9 @@ STOCHASTIC_ONLY = ("lira_joint",)  # attacks that use how the outputs of several
 OF_MODELS = ("test_accuracy", "gap")
 
 
+RANGES = {"leak": (-0.5, 0.5), "gap": (-1.0, 1.0)}  # of metrics that are no rates
+
+
 class Contrast(NamedTuple):
     """A weighted sum over sides; a side is one setting, or the strongest of several attacks.
 
@@ -55,6 +58,15 @@ class Contrast(NamedTuple):
             chance = 0.5 if self.metric == "auc" else rate_of(self.metric)
         weights = [weight for weight, _ in self.terms]
         return sum(weight * value for weight, value in zip(weights, values, strict=True)) - chance
+
+    @property
+    def possible(self) -> tuple[float, float]:
+        """The smallest and the largest weighted sum that there can be."""
+        low, high = RANGES.get(self.metric, (0.0, 1.0))
+        positive = [weight > 0 for weight, _ in self.terms]
+        smallest = self.weighted([low if side else high for side in positive])
+        largest = self.weighted([high if side else low for side in positive])
+        return smallest, largest
 
     def outcome(self, ends: tuple[float, float], simultaneous: tuple[float, float]) -> str:
         """ "for" or "against" the claim, or "open".

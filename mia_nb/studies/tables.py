@@ -53,7 +53,8 @@ def recipe_facts(scores: dict[str, Scores]) -> pd.DataFrame:
                 scores_of_recipe.loss,
             ]
         )
-        low, high = interval(values, scores_of_recipe.pair)
+        within = ([0, 0, -1, 0, 0], [1, 1, 1, np.inf, np.inf])
+        low, high = interval(values, scores_of_recipe.pair, within=within)
         columns = {
             "fact": FACTS,
             "value": values.mean(0),

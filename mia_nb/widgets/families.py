@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb import attacks, store
+from mia_nb.checks import quantity
 from mia_nb.types import Scores
 from mia_nb.widgets.matching import (
     architecture_key,
@@ -197,7 +198,7 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
         outputs = {}
         for p, source in sorted(group.items()):
             for count in doublings(query_count(source)):
-                name = f"p = {p:g}, {_counted(count, 'query', 'queries')}"
+                name = f"p = {p:g}, {quantity(count, 'query', 'queries')}"
                 queries = tuple(range(count))
                 outputs[p, count] = Outputs(name, source, queries, reference)
         caption = "queries of one p share their masks: the first Q of those made"
@@ -228,7 +229,7 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
             reference_source = noise_off(source, sources)
             reference = None if reference_source is None else Outputs("noise off", reference_source)
             for count in doublings(query_count(source)):
-                name = f"{strength_text(source)}, {_counted(count, 'output', 'outputs')}"
+                name = f"{strength_text(source)}, {quantity(count, 'output')}"
                 queries = tuple(range(count))
                 outputs[sigma, count] = Outputs(name, source, queries, reference)
         caption = (
@@ -269,8 +270,3 @@ def noisy_name(source: Source, levels: int) -> str:
 def doublings(most: int) -> list[int]:
     """The powers of two up to `most`, and `most`."""
     return sorted({2**n for n in range(most.bit_length())} | {most})
-
-
-def _counted(count: int, singular: str, plural: str) -> str:
-    """A count and its noun: "1 query", "4 queries"."""
-    return f"{count} {singular if count == 1 else plural}"
