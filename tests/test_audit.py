@@ -293,6 +293,19 @@ def test_a_rate_within_a_tie_is_kept_only_if_accusing_at_random_within_it_keeps_
     assert found == pytest.approx((above + share * 800) / 1000, abs=0.08)
 
 
+def test_what_most_samples_tie_for_is_no_tail_but_another_attacks_may_be():
+    member = np.arange(400) < 200
+    correct = np.arange(400) % 200 < np.where(member, 199, 150)
+    tried = {"correctness": scores(correct, member)}
+    (verdict,) = auditing.judge(auditing.limits(["auc>0.65"]), tried)
+    assert verdict.outcome == "not established" and verdict.tail == ""
+    value = np.random.default_rng(0).normal(size=400)
+    value[:12] += 20
+    tried["loss"] = scores(value, member)
+    (verdict,) = auditing.judge(auditing.limits(["auc>0.7"]), tried)
+    assert verdict.tail.startswith("the 12 largest scores all belong to members (loss threshold)")
+
+
 def test_a_coarse_attack_that_finds_nothing_leaves_a_rate_kept():
     member = np.arange(4000) < 2000
     value = (np.arange(4000) % 10 < 9).astype(float)  # such as a correctness without a gap

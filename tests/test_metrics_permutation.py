@@ -71,6 +71,20 @@ def test_members_among_the_largest_scores_are_counted_where_some_samples_are_not
     assert words.endswith(f"where chance would give {top * share:.1f} of {top}")
 
 
+def test_scores_that_tie_at_the_edge_of_the_tail_are_all_counted():
+    member = np.arange(400) < 200
+    tied = np.arange(400) % 200 < np.where(member, 127, 84)
+    evidence = membership_test({"a": tied.astype(float)}, member)
+    assert (evidence.top, evidence.top_members) == (211, 127)
+    words = tail_words(evidence, tied.astype(float), member)
+    assert words.startswith("127 of the 211 samples that tie for the largest score are members")
+    assert words.endswith("where chance would give 105.5 of 211")
+    above = np.where(np.arange(400) % 200 < 2, 2.0, tied)  # two of each side stand above the tie
+    evidence = membership_test({"a": above}, member)
+    assert (evidence.top, evidence.top_members) == (211, 127)
+    assert tail_words(evidence, above, member).startswith("127 of the 211 largest scores belong to")
+
+
 def test_the_difference_of_mean_losses_has_students_interval_over_units_or_none():
     log_p = -np.array([1.0, 1, 2, 2, 3, 3, 7, 7, 9, 9])
     member = np.arange(10) < 6

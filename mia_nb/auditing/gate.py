@@ -211,11 +211,15 @@ def _tail(
         member = first.member[0]
         values = {name: attacked.value[0] for name, attacked in scores.items()}
         units = None if groups is None else pure_units(groups, member)
-        test = membership_test(values, member, units=units, seed=seed)
-        if test.parts["tail"] > LEVEL:
-            return ""
-        words = tail_words(test, values[test.tail_attack], member)
-        return f"{words} ({p_words(test.parts['tail'])}, permutation test)"
+        while values:
+            test = membership_test(values, member, units=units, seed=seed)
+            if test.parts["tail"] > LEVEL:
+                return ""
+            largest = values.pop(test.tail_attack)
+            if test.top <= len(member) / 2:  # what most samples tie for is no tail
+                words = tail_words(test, largest, member)
+                return f"{words} ({p_words(test.parts['tail'])}, permutation test)"
+        return ""
     if rate is None:
         return ""
     ends = {name: shared[name].loc[f"tpr@{rate:g}", ENDS] for name in scores}

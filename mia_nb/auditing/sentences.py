@@ -245,6 +245,8 @@ def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> st
     if inside >= top:
         top = inside = max(top, leading_members(scores, member))
         finding = f"the {top:,} largest scores all belong to members"
+    elif (scores == np.nanmax(scores)).sum() == top:
+        finding = f"{inside:,} of the {top:,} samples that tie for the largest score are members"
     else:
         finding = f"{inside:,} of the {top:,} largest scores belong to members"
     return (

@@ -42,7 +42,8 @@ class Evidence(NamedTuple):
     p: of all parts together. part: the one with the strongest evidence, "area", "loss" or "tail".
     parts: {part: its own p}. attack: the one whose area, or tail, is the most extreme in that part.
     mean: the name of the most extreme of `means`, "" without any. top, top_members: how many of the
-    largest scores of `tail_attack` were counted, and how many of them belong to members.
+    largest scores of `tail_attack` were counted, with all that tie for the last place among them
+    (of which the test itself counts a share), and how many of them belong to members.
     member_share: of the samples that this attack scored, which chance would give among the largest
     too. units: the number of units whose sides were permuted; smallest: the smallest p that these
     units can give.
@@ -156,7 +157,9 @@ def membership_test(
     decisive = min(weighted, key=lambda name: weighted[name][0])
     tail = best["tail"]
     known = ~np.isnan(scores[tail.name])
-    member_share = float(member[known].mean())
+    inside_known = member[known]
+    values = np.asarray(scores[tail.name], float)[known]
+    largest = values >= np.sort(values)[-tail.top]
     return Evidence(
         p=float((smallest <= smallest[0] + 1e-12).mean()),
         part=decisive,
@@ -164,9 +167,9 @@ def membership_test(
         attack=best["area" if decisive == "loss" else decisive].name,
         mean=best["loss"].name if means else "",
         tail_attack=tail.name,
-        top=tail.top,
-        top_members=int(tail.weight[member].sum() + tail.top * member_share + 0.5),
-        member_share=member_share,
+        top=int(largest.sum()),
+        top_members=int(inside_known[largest].sum()),
+        member_share=float(inside_known.mean()),
         units=len(size),
         smallest=1 / math.comb(len(size), int(inside.sum())) if len(size) < 60 else 0.0,
     )
