@@ -104,7 +104,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         "outputs": dropdown("outputs", [ALL, RIGHT, WRONG], ALL),
         "page": count("page"),
         "sample": number("sample", 0),
-        "test": tick("test (redraws masks, seconds)"),
+        "test": tick("test (redraws masks, up to a minute)"),
     }
     follow = {
         "attack": {"options": lambda pool: attack_options(pools[pool].attacks())},
