@@ -240,6 +240,11 @@ def test_a_preset_takes_the_steps_of_another_one_with_parameters_over_their_own(
         ("show abc", "no result in results"),
         ("report", "no run in results yet"),
         ("clean abc", "0 results in results"),
+        ("clean --older-than -3 --yes", "-3: wanted a number of days from 0"),
+        ("clean --older-than nan", "nan: wanted a number of days from 0"),
+        ("clean --older-than inf", "inf: wanted a number of days from 0"),
+        ("clean --older-than soon", "soon: wanted a number of days from 0"),
+        ("plan --samples 10 --models -4", "complementary pairs need an even number; take 2"),
         ("runn all", "invalid choice"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
@@ -69,6 +70,17 @@ def _port(text: str) -> int:
             f"{text}: wanted a whole number from 0 (any free port) to {LAST_PORT}"
         )
     return int(text)
+
+
+def _days(text: str) -> float:
+    """A finite number of days from 0."""
+    try:
+        days = float(text)
+    except ValueError:
+        days = math.nan
+    if not 0 <= days < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: wanted a number of days from 0")
+    return days
 
 
 def _option(*flags: str, **settings: Any) -> tuple:
@@ -242,7 +254,7 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
             _option("--all", action="store_true", help="remove every result"),
             _option(
                 "--older-than",
-                type=float,
+                type=_days,
                 metavar="DAYS",
                 help="remove results not written to for so long",
             ),

@@ -43,7 +43,7 @@ def paired_membership(
     if num_models < 2 or num_models % 2:
         raise ValueError(
             f"num_models={num_models}: complementary pairs need an even number; take"
-            f" {num_models + num_models % 2 or 2}"
+            f" {max(num_models + num_models % 2, 2)}"
         )
     labels, audited = _labels_and_audited(num_samples, labels, num_population, seed)
     member = np.zeros((num_models, num_samples), bool)
