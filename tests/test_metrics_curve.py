@@ -11,7 +11,7 @@ from scipy.stats import mannwhitneyu, norm
 
 from mia_nb import metrics
 from mia_nb.metrics.curve import advantage as best_gap
-from mia_nb.metrics.curve import null_advantage, thin, tie_mass
+from mia_nb.metrics.curve import clopper_pearson_of_groups, null_advantage, thin, tie_mass
 
 # One set of 500 members and 500 non-members, scored continuously, on 17 levels, on 5 and on one,
 # with the numbers that Privacy Meter (pm), LeakPro, lira-pytorch (lirapt) and jax_privacy (jaxp)
@@ -245,6 +245,14 @@ def test_counts_that_arithmetic_rounded_are_the_whole_numbers_that_were_meant():
     for nearly, count in ((0.07 * 100, 7), (np.float64(3), 3), (1e-12, 0), (10 - 1e-12, 10)):
         exact = metrics.clopper_pearson(count, 10 if count != 7 else 100)
         assert metrics.clopper_pearson(nearly, 10 if count != 7 else 100) == exact
+
+
+def test_clopper_pearson_of_groups_lies_around_that_of_whole_groups_and_is_it_where_all_are_whole():
+    exact = metrics.clopper_pearson(3, 10)
+    assert clopper_pearson_of_groups(3, 10, 10) == exact
+    assert clopper_pearson_of_groups(30, 100, 10) == exact
+    low, high = clopper_pearson_of_groups(35, 100, 10)
+    assert (low, high) == (exact[0], metrics.clopper_pearson(4, 10)[1])
 
 
 def test_clopper_pearson_covers_at_least_as_often_as_it_says():

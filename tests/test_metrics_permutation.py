@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from mia_nb.auditing.decision import loss_gap
-from mia_nb.auditing.sentences import loss_words, tail_words
+from mia_nb.auditing.decision import groups_among_largest, loss_gap
+from mia_nb.auditing.sentences import loss_words, tail_words, threshold_words
+from mia_nb.metrics.curve import clopper_pearson
 from mia_nb.metrics.permutation import SHARES, membership_test, pure_units
 
 
@@ -95,6 +96,20 @@ def test_the_difference_of_mean_losses_has_students_interval_over_units_or_none(
     alone = loss_gap(log_p, member, np.where(member, np.arange(10), -1))
     assert alone[0] == value and np.isnan(alone[1:]).all()
     assert loss_words("loss", log_p, member, alone).endswith("a difference of 6")
+
+
+def test_exact_intervals_of_an_audit_count_units_in_place_of_samples():
+    scores = np.array([9.0, 8, 8, 7, np.nan, 1])
+    units = np.array([0, 0, 1, 2, 3, 4])
+    assert groups_among_largest(scores, None, 3) == 3
+    assert [groups_among_largest(scores, units, top) for top in (1, 3, 4)] == [1, 2, 3]
+    member = np.arange(200) < 100
+    called = np.arange(200) % 2 == 0
+    alone = threshold_words(called, member)
+    assert threshold_words(called, member, np.arange(200)) == alone
+    low, high = (100 * end for end in clopper_pearson(5, 10))
+    grouped = threshold_words(called, member, np.arange(200) // 10)
+    assert f"accuses 50 % [{low:.0f}, {high:.0f}] of members" in grouped
 
 
 def test_the_mean_that_decides_is_named_and_what_says_nothing_is_not():

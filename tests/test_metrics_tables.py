@@ -206,6 +206,18 @@ def test_ppv_uses_the_realised_fpr_and_its_upper_end():
     assert row["low"] < row["value"]
 
 
+def test_the_lower_end_of_a_ppv_counts_groups_of_non_members():
+    scores = pool(2.0, targets=2)
+    groups = np.arange(400) // 20  # each has members and non-members
+    table = metrics.summary({"a": scores}, (0.1,), n_resamples=20, groups=groups)
+    found = table[(table["metric"] == "ppv") & (table["prior"] == 0.1) & (table["attack"] == "a")]
+    rows = metrics.per_target(scores, (0.1,))
+    in_groups = np.ceil(rows["tpr@0.1_fp"] * 20 / rows["n0"])
+    upper = metrics.clopper_pearson(in_groups, np.full(2, 20))[1].mean()
+    low = metrics.ppv(rows["tpr@0.1"].mean(), upper, 0.1)
+    assert found["low"].item() == pytest.approx(low)
+
+
 def test_flags_name_one_target_inversion_few_pairs_and_what_the_attack_said():
     single = pool(0.5, targets=2, flags=["global variance: one reference a side"])
     single = Scores(

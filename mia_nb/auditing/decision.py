@@ -20,7 +20,7 @@ from mia_nb.auditing.sentences import (
     tail_words,
 )
 from mia_nb.auditing.verdicts import LimitVerdict
-from mia_nb.metrics.curve import clopper_pearson
+from mia_nb.metrics.curve import clopper_pearson_of_groups
 from mia_nb.metrics.permutation import LEVEL, membership_test
 from mia_nb.types import Scores, Signals
 
@@ -73,7 +73,8 @@ def decided_by_permutation(
         verdict = _of_part(verdict, "loss", 0.0, gap, evidence.mean)
         numbers = f"{loss_words(evidence.mean, losses, member, gap)}; {numbers}"
     if leaks and evidence.part == "tail":
-        low, high = clopper_pearson(evidence.top_members, evidence.top)
+        groups = groups_among_largest(values[evidence.tail_attack], units, evidence.top)
+        low, high = clopper_pearson_of_groups(evidence.top_members, evidence.top, groups)
         share = np.array([evidence.top_members / evidence.top, low, high])
         verdict = _of_part(verdict, "tail", evidence.member_share, share, evidence.tail_attack)
         numbers = f"{verdict.tail}. Over all samples {numbers}"
@@ -81,6 +82,15 @@ def decided_by_permutation(
     decided = decision_words(evidence)
     sentence = f"{verdict.limit}: {verdict.outcome}; {finding}. {decided}"
     return verdict._replace(sentence=sentence), finding, decided
+
+
+def groups_among_largest(scores: np.ndarray, units: np.ndarray | None, top: int) -> int:
+    """How many units the `top` largest scores (N,) are from; those that tie at the edge count."""
+    if units is None:
+        return top
+    known = ~np.isnan(scores)
+    edge = np.sort(scores[known])[-top]
+    return min(top, len(np.unique(units[known & (scores >= edge)])))
 
 
 def _of_part(

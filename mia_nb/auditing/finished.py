@@ -46,7 +46,7 @@ from mia_nb.checks import checked, shown
 from mia_nb.metrics import by_group, self_test, summary
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.groups import largest_contribution
-from mia_nb.metrics.targets import FPR, scored
+from mia_nb.metrics.targets import FPR
 from mia_nb.metrics.training_changes import UNKNOWN_TRAINING
 from mia_nb.types import Scores, Signals
 
@@ -305,8 +305,8 @@ def _alone(signals: Signals, options: AuditOptions) -> tuple[ModelAudit, list[st
     # it is shown and decides nothing
     ranked = ranked_among_others(loss, options.units.labels, options.seed)
     audit = _judged(signals, ALONE, options, shown_too={"attack_p": ranked})
-    one_minus_p, member = scored(ranked, 0)
-    threshold = threshold_words(1 - one_minus_p <= RATE, member)
+    called = 1 - ranked.value[0] <= RATE
+    threshold = threshold_words(called, ranked.member[0], options.units.labels)
     return audit, [threshold, TWINS]
 
 

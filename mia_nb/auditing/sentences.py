@@ -11,7 +11,8 @@ import pandas as pd
 from mia_nb.arguments import Flag
 from mia_nb.attacks import in_words
 from mia_nb.checks import checked, quantity
-from mia_nb.metrics import clopper_pearson, tpr_at
+from mia_nb.metrics import tpr_at
+from mia_nb.metrics.curve import clopper_pearson_of_groups
 from mia_nb.metrics.permutation import LEVEL, Evidence
 from mia_nb.metrics.table_text import in_digits, percent_interval
 from mia_nb.metrics.tables import by_attack
@@ -280,8 +281,11 @@ def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray
     )
 
 
-def threshold_words(called: np.ndarray, member: np.ndarray) -> str:
-    """Whom a threshold accuses that was set by the test samples of the other half."""
+def threshold_words(called: np.ndarray, member: np.ndarray, units: np.ndarray | None = None) -> str:
+    """Whom a threshold accuses that was set by the test samples of the other half.
+
+    units (N,): labels of samples that belong together; None: each sample is a unit.
+    """
     half = (~member).sum() // 2
     if not called.any():
         return (
@@ -291,7 +295,9 @@ def threshold_words(called: np.ndarray, member: np.ndarray) -> str:
         )
     rates = []
     for side in (member, ~member):
-        low, high = clopper_pearson(called[side].sum(), side.sum())
+        samples = side.sum()
+        groups = samples if units is None else len(np.unique(units[side]))
+        low, high = clopper_pearson_of_groups(called[side].sum(), samples, groups)
         rates.append(percent_interval(called[side].mean(), low, high))
     return (
         f"With a threshold that {half:,} other test samples set for {percent(RATE)} false"

@@ -253,6 +253,24 @@ def clopper_pearson(successes: Array, trials: Array, *, confidence: Level = 0.95
     return low, high
 
 
+def clopper_pearson_of_groups(
+    successes: np.ndarray | int,
+    trials: np.ndarray | int,
+    groups: np.ndarray | int,
+    *,
+    confidence: float = 0.95,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`clopper_pearson` of a rate whose trials come from so many independent groups, or fewer.
+
+    Successes in groups, successes * groups / trials, are rounded outwards.
+    Source: Korn and Graubard 1998, who take them as they are.
+    """
+    in_groups = np.asarray(successes) * groups / trials
+    low, _ = clopper_pearson(np.floor(in_groups), groups, confidence=confidence)
+    _, high = clopper_pearson(np.ceil(in_groups), groups, confidence=confidence)
+    return low, high
+
+
 def largest_gap(tp: np.ndarray, fp: np.ndarray) -> float:
     """`advantage` from the counts of `counts`."""
     return float((tp / tp[-1] - fp / fp[-1]).max())

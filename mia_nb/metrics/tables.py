@@ -15,7 +15,7 @@ from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import (
     PRIORS,
     auc_null_error,
-    clopper_pearson,
+    clopper_pearson_of_groups,
     ppv,
     rates,
 )
@@ -190,7 +190,7 @@ def _attack_rows(
             chance=(1 + null) / 2,
         )
     )
-    rows += _ppv_rows(targets, fpr)
+    rows += _ppv_rows(targets, fpr, sides)
     right = accuracies(scores)
     for metric, side in (("train_acc", "train"), ("test_acc", "test"), ("gap", "gap")):
         rows.append(_mean(metric, targets[metric], *right.loc[side, ["low", "high"]]))
@@ -256,13 +256,18 @@ def _mean(
     )
 
 
-def _ppv_rows(targets: pd.DataFrame, fpr: Sequence[float]) -> list[dict]:
-    """PPV at each prior, at the smallest measurable FPR (the largest FPR when none is)."""
+def _ppv_rows(targets: pd.DataFrame, fpr: Sequence[float], sides: np.ndarray | None) -> list[dict]:
+    """PPV at each prior, at the smallest measurable FPR (the largest FPR when none is).
+
+    sides: of `groups_per_side`, or None.
+    """
     if not fpr:
         return []
     measurable = [x for x in fpr if targets[f"tpr@{x:g}_measurable"].all()]
     x = min(measurable, default=max(fpr))
-    upper = clopper_pearson(targets[f"tpr@{x:g}_fp"], targets["n0"])[1].mean()
+    n0 = targets["n0"].to_numpy()
+    false = targets[f"tpr@{x:g}_fp"].to_numpy()
+    upper = clopper_pearson_of_groups(false, n0, n0 if sides is None else sides[:, 1])[1].mean()
     tpr = targets[f"tpr@{x:g}"].mean()
     realised = targets[f"tpr@{x:g}_realised"].mean()
     return [

@@ -37,7 +37,7 @@ from scipy.special import ndtri, stdtrit
 from mia_nb.arguments import Array, Count, Level, Rates, Several, Whole
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
-from mia_nb.metrics.curve import clopper_pearson
+from mia_nb.metrics.curve import clopper_pearson, clopper_pearson_of_groups
 from mia_nb.metrics.pairs import numbered, same_masks
 from mia_nb.metrics.targets import FPR, names, per_target, per_target_metrics
 from mia_nb.types import Scores
@@ -211,19 +211,18 @@ def _ends_of_tpr(
     A TPR counts the members above the first non-member that is one too many, so the threshold's
     expected FPR lies up to 1 / (n0 + 1) above the stated one: the lower end is moved down by what
     one false positive fewer would cost. With one pair, and where fewer than 10 members were found
-    or missed in all, the ends also cover Clopper-Pearson's interval of a single target. Its trials
-    are groups of members; hits in groups are rounded outwards (Korn and Graubard 1998 take them
-    as they are).
+    or missed in all, the ends also cover Clopper-Pearson's interval of a single target, over
+    groups of members where there are groups.
     """
     low, high = ends
     low -= (rows[name] - rows[f"{name}_fewer"]).mean()
+    hits = rows[f"{name}_tp"].to_numpy()
+    n1 = rows["n1"].to_numpy()
     trials = _sides(rows, groups)[:, 0]
-    hits = rows[f"{name}_tp"].to_numpy() * trials / rows["n1"].to_numpy()
-    few = min(hits.sum(), (trials - hits).sum()) < FEW_HITS
+    few = min((hits * trials / n1).sum(), ((n1 - hits) * trials / n1).sum()) < FEW_HITS
     if rows["pair"].nunique() > 1 and not few:
         return low, high
-    exact_low, _ = clopper_pearson(np.floor(hits), trials, confidence=confidence)
-    _, exact_high = clopper_pearson(np.ceil(hits), trials, confidence=confidence)
+    exact_low, exact_high = clopper_pearson_of_groups(hits, n1, trials, confidence=confidence)
     return np.fmin(low, exact_low.mean()), np.fmax(high, exact_high.mean())
 
 
