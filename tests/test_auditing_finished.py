@@ -313,6 +313,19 @@ def test_a_torch_module_is_queried_in_evaluation_mode_and_left_as_it_was():
     assert np.allclose(outputs(net.double(), x.numpy(), batch=7), wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda", "cuda:x", 7])
+def test_a_device_that_is_not_there_is_refused_in_a_line(device):
+    if device in ("cuda", 7) and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    train, test = [(np.zeros((30, 6), np.float32), np.arange(30) % 3) for _ in range(2)]
+    train[0][:] += np.arange(30)[:, None]
+    with pytest.raises(
+        ValueError, match=f"device='?{device}'?: the model cannot be moved"
+    ) as error:
+        mia_nb.audit(Net(), train, test, device=device)
+    assert "\n" not in str(error.value)
+
+
 def test_doubles_halves_records_with_logits_and_whole_numbers_reach_a_module():
     class Embedded(torch.nn.Module):
         def __init__(self):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mia_nb import data, query, training
+from mia_nb import data, defenses, query, training
 from mia_nb.attacks import score
 from mia_nb.defenses import change_output, dp_sgd
 from mia_nb.training import batches, loop, placing, plans, progress, seeds
@@ -32,6 +32,23 @@ STACKABLE = {
     "mmd_mixup": {"held_out": 20, "weight": 1.0},
     "early_stopping": {"held_out": 20},
 }
+
+
+@pytest.mark.parametrize("strategy", ["plain", "stacked"])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda step: step.criterion(step.forward(step.x), step.y).mean(),
+        lambda step: (step.criterion(step.forward(step.x), step.y),) * 2,
+        lambda step: None,
+    ],
+)
+def test_a_defense_that_gives_something_else_than_losses_and_a_number_is_refused_in_a_line(
+    images, tmp_path, monkeypatch, strategy, objective
+):
+    monkeypatch.setitem(defenses.DEFENSES, "mine", defenses.Defense({}, objective))
+    with pytest.raises(ValueError, match=r"objective of defense 'mine' gave .*; wanted a tuple"):
+        train(MLP.replace(defense="mine"), images, tmp_path, strategy=strategy)
 
 
 class Centred(nn.Module):

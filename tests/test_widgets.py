@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import plotly.io as pio
 import pytest
 
 from mia_nb import load_example, widgets, workshop
+from mia_nb.types import Signals
 from mia_nb.widgets import Source
 
 
@@ -15,6 +17,24 @@ from mia_nb.widgets import Source
 def _as_found(monkeypatch):
     monkeypatch.setenv("MIA_NB_MODE", "live")
     monkeypatch.setattr(pio.renderers, "default", pio.renderers.default)
+
+
+def test_images_of_other_samples_than_the_signals_are_refused():
+    signals = load_example("cifar10/resnet14")
+    few = np.zeros((10, 3, 8, 8), np.uint8)
+    with pytest.raises(ValueError, match=r"images have shape \(10, 3, 8, 8\) and the signals"):
+        Source("mine", signals, images=few)
+    with pytest.raises(ValueError, match=r"images have shape \(10, 64\)"):
+        Source("mine", signals.select(samples=range(10)), images=few[:, 0].reshape(10, -1))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_signals_without_members_or_others_have_no_threshold_and_a_line_says_so(inside):
+    rng = np.random.default_rng(0)
+    member = np.full((2, 90), inside)
+    signals = Signals.from_logits(rng.normal(size=(2, 90, 3)), np.arange(90) % 3, member)
+    said = str(widgets.scores([Source("mine", signals)], attacks=["loss"]))
+    assert "loss threshold scored no member or no non-member of a model of mine" in said
 
 
 def namespace(annotations: dict, **values) -> dict:

@@ -87,7 +87,14 @@ def _queried(model: object, device: str | None, known: list | None = None) -> It
         yield query
         return
     modes = {part: part.training for part in model.modules()}
-    weight = next(model.to(device).parameters(), torch.zeros(()))
+    try:
+        model.to(device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"device={shown(device)}: the model cannot be moved there ({in_one_line(error, 120)});"
+            " take cpu, cuda where PyTorch can use a GPU, or None, which leaves it where it is"
+        ) from error
+    weight = next(model.parameters(), torch.zeros(()))
     counts = [getattr(part, "timesteps", None) for part in model.modules()]
     steps = [count for count in counts if isinstance(count, int) and count > 1]
 

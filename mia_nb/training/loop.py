@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from mia_nb import defenses, models
+from mia_nb.checks import shown
 from mia_nb.models import fast
 from mia_nb.training.batches import (
     alternate,
@@ -405,7 +406,20 @@ def model_losses(
     forward = partial(logits_of, plan, call)
     learning = {name: params[name] for name in trained}
     criterion = LOSSES[plan.recipe.loss]
-    return objective(defenses.objectives.Step(forward, criterion, x, y, epoch, learning, draws))
+    step = defenses.objectives.Step(forward, criterion, x, y, epoch, learning, draws)
+    result = objective(step)
+    if isinstance(result, tuple) and len(result) == 2:
+        losses, minimised = result
+        if losses.ndim == 1 and minimised.ndim == 0:
+            return losses, minimised
+    came = getattr(result, "shape", None)
+    if isinstance(result, tuple):
+        came = [tuple(getattr(part, "shape", ())) for part in result]
+    raise ValueError(
+        f"the objective of defense {plan.recipe.defense!r} gave"
+        f" {type(result).__name__} {came if came is None else shown(came)}; wanted a tuple of the"
+        f" samples' losses {tuple(y.shape)} and one number, which is minimised"
+    )
 
 
 def logits_of(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

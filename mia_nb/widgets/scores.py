@@ -13,6 +13,7 @@ from mia_nb import metrics, plots
 from mia_nb.attacks import in_words
 from mia_nb.checks import fraction
 from mia_nb.metrics.curve import tie_mass
+from mia_nb.metrics.targets import smallest
 from mia_nb.plots.curves import band
 from mia_nb.plots.style import GREY
 from mia_nb.plots.views import rank_among
@@ -212,7 +213,13 @@ class Rates:
 @lru_cache(16)
 def rates_of(source: Source, attack: str, target: int | str) -> Rates:
     """The rates of one attack on one target, or on all."""
-    return Rates(only(source.scores(attack), target))
+    drawn = only(source.scores(attack), target)
+    if min(smallest(drawn)) == 0:
+        raise ValueError(
+            f"{in_words(attack)} scored no member or no non-member of a model of {source.label}: a"
+            " threshold wants some of each"
+        )
+    return Rates(drawn)
 
 
 @lru_cache(16)

@@ -68,6 +68,13 @@ class Source:
         pool: store.Folder | None = None,
         info: dict | None = None,
     ):
+        if signals is not None and isinstance(images, np.ndarray):
+            samples = len(signals.labels)
+            if images.ndim != 4 or len(images) != samples:
+                raise ValueError(
+                    f"images have shape {images.shape} and the signals {samples:,} samples: wanted"
+                    f" images ({samples}, C, H, W), one of each sample, or None"
+                )
         self.label = label
         self.folder = folder
         self.pool = pool
