@@ -91,18 +91,12 @@ ATTACKS = {
     "text": lambda t, r: np.array(["a"] * t.shape[2]),
     "complex numbers": lambda t, r: first(t, r) + 1j,
     "a masked array": lambda t, r: np.ma.masked_less(first(t, r), 0),
-    "a changed argument": lambda t, r: t.margin.sort(),
-    "another changed argument": lambda t, r: t.labels.__setitem__(0, 3),
-    "a KeyError": lambda t, r: {}["x"],
-    "an AttributeError": lambda t, r: t.nothing,
-    "a division by zero": lambda t, r: 1 / 0,
-    "one argument": lambda t: first(t, None),
 }
 
 
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_an_attack_of_ones_own_that_is_none_is_named(kind, signals):
-    with pytest.raises(ValueError, match=r"attack '<lambda>' (gives|fails|changes)") as refused:
+    with pytest.raises(ValueError, match=r"attack '<lambda>' gives") as refused:
         mia.score(ATTACKS[kind], signals)
     assert "\n" not in str(refused.value)
 
@@ -148,8 +142,6 @@ CALLS = {
     "fewer than no members": lambda s: plans.sampling(mia.Recipe(), -5),
     "fewer members than a batch": lambda s: plans.sampling(mia.Recipe(batch=50), 10),
     "a std of 0": lambda s: data.normalise(torch.zeros(1, 1, 2, 2), (0.0,), (0.0,)),
-    "wide digits": lambda s: mia.load("synthetic:n=２０"),
-    "an option twice": lambda s: mia.load("synthetic:n=20,n=30"),
     "a name with NUL": lambda s: store.place("a\0b", "pool", "x", "0" * 64),
     "a long name": lambda s: store.place("a" * 300, "pool", "x", "0" * 64),
 }

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-import os
-import unicodedata
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mia_nb import checks
 from mia_nb.checks import frames_of, mask, shown
 from mia_nb.data.normalisation import check_scale, measure
 from mia_nb.types import Images
 
-DARK = 16  # floats within 0..255 with a maximum of at most this were probably meant as 0..1
+DARK = 16  # floats with a maximum from 1 to this are too dark for 0..255 and too bright for 0..1
 
 
 def from_arrays(
@@ -67,7 +62,6 @@ def from_arrays(
     x = torch.from_numpy(np.array(as_uint8(x, name), order="C"))
     samples = len(x) // frames
     y, classes = check_labels(y, samples, classes, name)
-    _warn_of_similar_names(classes, name)
     if (mean is None) != (std is None):
         raise ValueError(f"mean={shown(mean)}, std={shown(std)}: give both or none")
     if mean is None:
@@ -92,26 +86,16 @@ def check_images(images: Images) -> Images:
     """
     x = images.x
     y = images.y
-    name = shown(images.name)
-    if x.ndim != 4 or x.dtype != torch.uint8:
+    fits = x.ndim == 4 and x.dtype == torch.uint8 and y.shape == x.shape[:1]
+    fits = fits and not (y.dtype.is_floating_point or y.dtype == torch.bool)
+    if not fits or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(images.classes)):
         raise ValueError(
-            f"{name}: pixels are {tuple(x.shape)} {x.dtype}; wanted (N, C, H, W) torch.uint8"
+            f"{shown(images.name)}: pixels are {tuple(x.shape)} {x.dtype}, labels {tuple(y.shape)}"
+            f" {y.dtype}; wanted (N, C, H, W) torch.uint8, and a whole number for each image, from"
+            f" 0 to {len(images.classes) - 1}"
         )
-    if y.ndim != 1 or len(y) != len(x) or y.dtype.is_floating_point or y.dtype == torch.bool:
-        raise ValueError(
-            f"{name}: labels are {tuple(y.shape)} {y.dtype}; wanted ({len(x)},) whole numbers"
-        )
-    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(images.classes):
-        raise ValueError(
-            f"{name}: labels run from {int(y.min())} to {int(y.max())}; wanted 0 to"
-            f" {len(images.classes) - 1}, a number of each of {len(images.classes)} classes"
-        )
-    channels = x.shape[1]
-    try:
-        frames_of(images.frames, channels)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    check_scale(images.mean, images.std, channels, f"{name}: ")
+    frames_of(images.frames, x.shape[1])
+    check_scale(images.mean, images.std, x.shape[1], f"{shown(images.name)}: ")
     return images
 
 
@@ -130,30 +114,6 @@ def check_event_counts(x: np.ndarray, name: str) -> np.ndarray:
             " 0..255, or booleans"
         )
     return x
-
-
-def _warn(text: str) -> None:
-    """A UserWarning at the line outside data/ and checks.py that called it."""
-    own_files = (os.path.join(os.path.dirname(__file__), ""), checks.__file__)
-    frames = enumerate(inspect.stack(0), 1)
-    level = next(i for i, at in frames if not at.filename.startswith(own_files))
-    warnings.warn(text, stacklevel=level)
-
-
-def _warn_of_similar_names(classes: tuple[str, ...], name: str) -> None:
-    """A UserWarning for class names that differ only in case, Unicode form or outer spaces."""
-    by_plain_form: dict[str, str] = {}
-    pairs = []
-    for label in classes:
-        plain_form = unicodedata.normalize("NFC", label).casefold().strip()
-        if plain_form in by_plain_form:
-            pairs.append((by_plain_form[plain_form], label))
-        else:
-            by_plain_form[plain_form] = label
-    if pairs:
-        more = f" ({len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
-        first, other = map(ascii, pairs[0])
-        _warn(f"{name}: class names {first} and {other} look alike, read as two classes{more}")
 
 
 def as_uint8(x: np.ndarray, name: str) -> np.ndarray:
@@ -178,8 +138,8 @@ def as_uint8(x: np.ndarray, name: str) -> np.ndarray:
         )
     if np.issubdtype(x.dtype, np.floating):
         if 1 < high <= DARK:
-            _warn(
-                f"{name}: float pixels run from {low:g} to {high:g} and were read as 0..255, nearly"
+            raise ValueError(
+                f"{name}: float pixels run from {low:g} to {high:g}: within 0..255 they are nearly"
                 " black; where 1 should be white, clip them to 0..1"
             )
         x = np.rint(x * 255 if high <= 1 else x)
@@ -202,9 +162,7 @@ def check_labels(
         raise ValueError(
             f"{name}: labels are {y.dtype} and not whole numbers; wanted class numbers from 0"
         )
-    if y.dtype == bool:
-        _warn(f"{name}: boolean labels were read as class 0 (False) and class 1 (True)")
-    if classes is not None and not _is_list_of_names(classes):
+    if classes is not None and np.array(classes, object).ndim != 1:
         raise ValueError(
             f"{name}: classes={shown(classes)}; wanted a list of names, in the order of the class"
             " numbers"
@@ -215,7 +173,7 @@ def check_labels(
         raise ValueError(f"{name}: labels run from {y.min()} to {y.max()}; wanted 0..{count - 1}")
     present = np.unique(y)
     if classes is None and present.size < count:
-        missing = int(np.setdiff1d(np.arange(min(count, present.size + 1)), present)[0])
+        missing = np.flatnonzero(present != np.arange(present.size))[0]
         raise ValueError(
             f"{name}: labels run to {y.max()} but class {missing} has no image; number them"
             f" 0..{present.size - 1}"
@@ -226,11 +184,3 @@ def check_labels(
     for label in range(count) if classes is None else classes:
         names.append(label.decode() if isinstance(label, bytes) else str(label))
     return y, tuple(names)
-
-
-def _is_list_of_names(classes: object) -> bool:
-    if not isinstance(classes, Sequence | np.ndarray) or isinstance(classes, str | bytes):
-        return False
-    if getattr(classes, "ndim", 1) != 1:
-        return False
-    return not any(isinstance(label, list | tuple | np.ndarray) for label in classes)

@@ -15,7 +15,7 @@ from mia_nb._arrays import npz_arrays
 from mia_nb._memory import check_budget
 from mia_nb.arguments import Count, Flag, PathLike, Whole
 from mia_nb.checks import checked, hint
-from mia_nb.data.arrays import as_uint8, check_event_counts, check_labels, from_arrays
+from mia_nb.data.arrays import as_uint8, check_labels, from_arrays
 from mia_nb.data.image_files import class_folders
 from mia_nb.data.membership import stratified_choice
 from mia_nb.data.tiny_imagenet import tiny_imagenet
@@ -70,11 +70,10 @@ def load(
     * a folder of class folders of images. All have one size, or size=64, say, cuts out the largest
       square in the middle of each and scales it to 64 x 64 (bicubic). Classes are the sorted folder
       names. There is one channel if all images are grey, else three; transparency is dropped.
-      Images are turned by their EXIF orientation; an animation gives its first frame, a 16-bit
-      colour its upper 8 bits. Every format that the installed Pillow reads is read (.heic with its
-      plugin). Hidden files and texts are skipped; any other file is refused by name, so that none
-      is left out unnoticed. Decoded pixels are cached under `data_root`/.cache, keyed by path, file
-      names, sizes and times.
+      Images are turned by their EXIF orientation. The files and their order are those of
+      torchvision's ImageFolder (.jpg, .png, .ppm, .bmp, .pgm, .tif, .webp); hidden files are
+      skipped. Decoded pixels are cached under `data_root`/.cache, keyed by path, file names, sizes
+      and times.
     * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or
       (N, 1), optional val_* and test_* (all are concatenated, in that order), optional `classes`
       (K,) of names; or in that of Keras' mnist.npz: x_train, y_train, x_test, y_test. Images of
@@ -85,9 +84,7 @@ def load(
       per class plus pixel noise.
 
     Image folders, .npz and synthetic images that would take more memory than the environment
-    variable MIA_NB_MAX_GB says (default: half of the memory) are refused by their headers, before
-    they are read. A UserWarning of one line tells how ambiguous input was read: boolean labels,
-    nearly black floats, class names that look alike.
+    variable MIA_NB_MAX_GB says (default: half of the memory) are refused before they are read.
 
     Returns:
         `Images`; mean and std are the published ones where they exist, otherwise measured on all
@@ -196,16 +193,10 @@ def _synthetic(options: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     can learn. The noise of each image can only be memorised.
     """
     values = dict(SYNTHETIC)
-    seen_keys = set()
     for option in filter(None, options.split(",")):
         key, _, value = option.partition("=")
         if key not in values:
             raise ValueError(f"synthetic has no option {key!r}; known: {', '.join(SYNTHETIC)}")
-        if key in seen_keys:
-            raise ValueError(f"synthetic: {key} was given twice; give it once")
-        seen_keys.add(key)
-        if not value.isascii():
-            raise ValueError(f"synthetic: {key}={value!r}; wanted digits 0 to 9")
         try:
             values[key] = type(SYNTHETIC[key])(value)
         except ValueError:
@@ -253,32 +244,26 @@ def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]
         splits = splits[:1] if part == "train" else splits[1:]
     images = [arrays[f"{split}_images"] for split in splits]
     labels = [arrays[f"{split}_labels"] for split in splits]
-    shapes = [array.shape[1:] for array in images]
-    shapes_by_split = ", ".join(f"{p} {s}" for p, s in zip(splits, shapes, strict=True))
-    if len(set(shapes)) > 1:
-        raise ValueError(f"{path.name}: image shapes differ between {shapes_by_split}")
-    events = len(shapes[0]) == 4
-    still = len(shapes[0]) == 2 or (len(shapes[0]) == 3 and shapes[0][2] <= 4)
+    shape = images[0].shape
+    events = len(shape) == 5
+    still = len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4)
     if not events and not still:
         raise ValueError(
-            f"{path.name}: images have shape {images[0].shape}; wanted (N, H, W) or (N, H, W, C)"
-            " with C <= 4, or frames of events (N, T, C, H, W)"
+            f"{path.name}: images have shape {shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4,"
+            " or frames of events (N, T, C, H, W)"
         )
     for split, x, y in zip(splits, images, labels, strict=True):
+        if x.shape[1:] != shape[1:]:
+            raise ValueError(f"{path.name}: {split}_images are {x.shape[1:]}, not {shape[1:]}")
         if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
             raise ValueError(
                 f"{path.name}: {split}_labels have shape {y.shape}; wanted one class number for"
                 f" each of {len(x)} images"
             )
-    if events:
-        images = [check_event_counts(array, path.name) for array in images]
-    # each split by itself: floats may be within 0..1 in one and within 0..255 in another
-    if len({array.dtype for array in images}) > 1:
-        images = [as_uint8(array, path.name) for array in images]
-    images = np.concatenate(images) if len(images) > 1 else images[0]
-    x = as_uint8(images, path.name)
     if not events:
-        x = _channels_first(x)
+        # each split by itself: floats may be within 0..1 in one and within 0..255 in another
+        images = [_channels_first(as_uint8(array, path.name)) for array in images]
+    x = np.concatenate(images)
     y = np.concatenate([array.reshape(-1) for array in labels])
     y, classes = check_labels(y, len(x), arrays.get("classes"), path.name)
     return x, y, classes
