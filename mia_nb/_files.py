@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import gc
 import json
 import os
 import secrets
@@ -12,42 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-PLAIN_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-
-
-@contextlib.contextmanager
-def without_collection() -> Iterator[None]:
-    """A context without garbage collection, for code that recurses as deeply as a foreign text is
-    nested: near the end of the stack the finalizer of any collected object would fail.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
 
 def parse_json(text: str | bytes) -> Any:
     """Parse an untrusted text as JSON; ValueError if it is not JSON or nested too deeply."""
     try:
-        with without_collection():
-            return json.loads(text)
+        return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deep") from None
-
-
-def is_file(path: Path) -> bool:
-    """Whether a regular file is there, no link, pipe, socket, device or folder."""
-    return path.is_file() and not path.is_symlink()
-
-
-def no_link(path: str, flags: int) -> int:
-    """An opener for `open` that neither follows a link nor waits for a pipe, which a file may have
-    become since it was checked.
-    """
-    return os.open(path, flags | PLAIN_OPEN, 0o666)
 
 
 def scratch_name(name: str) -> str:
@@ -85,10 +54,3 @@ def discard(temporary: Path) -> None:
     """
     with contextlib.suppress(OSError):
         temporary.unlink()
-
-
-def open_file(path: Path) -> BinaryIO:
-    """Open a regular file for reading; FileNotFoundError for anything else."""
-    if not is_file(path):
-        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
-    return open(path, "rb", opener=no_link)

@@ -30,10 +30,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mia_nb._code_origin import file_digest, installed, version
-from mia_nb._files import without_collection
 
 if TYPE_CHECKING:
-    import pandas
     import torch
 
 # kinds of array elements whose bytes are their values, unlike objects and texts of any length
@@ -69,10 +67,10 @@ def digest(*contents: object) -> str:
 
     Parameters:
         contents: numbers, text, bytes, None, paths, dates; arrays of every dtype, those of objects
-            by value; lists, tuples, sets, mappings of these, ragged ones too; tables and columns
-            with their names, index and dtypes; tensors and modules of torch, sparse matrices,
-            estimators; records; enumerations; instances of your own classes, with the code of the
-            classes; functions, see `digest_of_function`.
+            by value; lists, tuples, sets, mappings of these, ragged ones too; tensors; functions,
+            see `digest_of_function`; and whatever pickle can store, such as tables, modules of
+            torch, estimators, records and instances of your own classes, with the code of the
+            classes.
 
     Returns:
         64 hexadecimal digits, the same in every process.
@@ -158,9 +156,8 @@ class _Writer:
         """Write these contents; returns the sha256 of everything written."""
         try:
             self.put("contents", len(contents))
-            with without_collection():
-                for content in contents:
-                    self.write(content)
+            for content in contents:
+                self.write(content)
         except RecursionError:
             raise ValueError(f"{self.where()} is nested too deeply to be compared") from None
         return self.sha.hexdigest()
@@ -229,8 +226,10 @@ class _Writer:
             self.write_array(value)
         elif isinstance(value, types.ModuleType):
             self.write_module(value, ())
-        elif (library_writer := _library_writer(value)) is not None:
-            library_writer(self, value)
+        elif isinstance(value, PurePath):
+            self.put("path", kind.__name__, str(value))
+        elif _is_tensor(value):
+            self.write_tensor(value)
         elif isinstance(value, types.FunctionType):
             self.write_function(value)
         elif isinstance(value, functools._lru_cache_wrapper):
@@ -288,6 +287,18 @@ class _Writer:
                 self.write(entry)
         elif array.size and array.dtype.itemsize:
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self.put("values", memoryview(raw).cast("B"))
+
+    def write_tensor(self, tensor: torch.Tensor) -> None:
+        import torch
+
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+            self.write_object(tensor)
+            return
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        self.put("tensor", str(plain.dtype), *plain.shape)
+        if plain.numel():
+            raw = plain.reshape(-1).view(torch.uint8).numpy()
             self.put("values", memoryview(raw).cast("B"))
 
     def write_dtype(self, dtype: np.dtype) -> None:
@@ -503,76 +514,10 @@ CONTAINERS: dict[type, Callable] = {
 }
 
 
-# --------------------------------------------------------------------------------------------------
-# objects of libraries; there are none of a library that was not imported
-
-
-def _library_writer(value: object) -> Callable | None:
-    """The function that writes a path or an object of torch or pandas; None for any other value."""
-    if isinstance(value, PurePath):
-        return lambda writer, path: writer.put("path", type(path).__name__, str(path))
+def _is_tensor(value: object) -> bool:
+    """Whether this is a tensor of torch; there is none where torch was not imported."""
     torch = sys.modules.get("torch")
-    pandas = sys.modules.get("pandas")
-    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
-        return _write_tensor
-    if pandas is not None and hasattr(pandas, "DataFrame"):
-        if isinstance(value, pandas.DataFrame):
-            return _write_table
-        if isinstance(value, pandas.Series):
-            return _write_column
-        if isinstance(value, pandas.Index):
-            return _write_index
-        if isinstance(value, pandas.api.extensions.ExtensionArray):
-            return _write_extension
-    return None
-
-
-def _write_tensor(writer: _Writer, tensor: torch.Tensor) -> None:
-    import torch
-
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
-        writer.write_object(tensor)
-        return
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    writer.put("tensor", str(plain.dtype), *plain.shape)
-    if plain.numel():
-        raw = plain.reshape(-1).view(torch.uint8).numpy()
-        writer.put("values", memoryview(raw).cast("B"))
-
-
-def _write_table(writer: _Writer, table: pandas.DataFrame) -> None:
-    writer.put("table", *table.shape)
-    writer.write_named("columns", table.columns)
-    writer.write_named("index", table.index)
-    for place in range(table.shape[1]):  # by place: names may repeat
-        writer.write_named(str(table.columns[place]), table.iloc[:, place].array)
-    writer.write_named("attrs", table.attrs)
-
-
-def _write_column(writer: _Writer, column: pandas.Series) -> None:
-    writer.put("column", len(column))
-    writer.write_named("name", column.name)
-    writer.write_named("index", column.index)
-    writer.write_named("values", column.array)
-    writer.write_named("attrs", column.attrs)
-
-
-def _write_index(writer: _Writer, index: pandas.Index) -> None:
-    writer.put("index", index.nlevels, len(index))
-    for level in range(index.nlevels):
-        writer.write_named("name", index.names[level])
-        writer.write_named("values", index.get_level_values(level).array)
-
-
-def _write_extension(writer: _Writer, values: pandas.api.extensions.ExtensionArray) -> None:
-    """Write the values of a column: as an array if NumPy holds them, else one by one."""
-    if isinstance(values.dtype, np.dtype) or type(values.dtype).__name__ == "NumpyEADtype":
-        writer.put("values of numpy")
-        writer.write(np.asarray(values))
-    else:
-        writer.put("extension")
-        writer.write_named("dtype", values.dtype)
-        writer.write(list(values))
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
 # --------------------------------------------------------------------------------------------------

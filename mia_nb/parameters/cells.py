@@ -9,7 +9,7 @@ import tokenize
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mia_nb._files import parse_json, without_collection
+from mia_nb._files import parse_json
 
 LONGEST_CELL = 20_000  # characters of a parameters cell
 # exceptions that reading a file may raise if it is no notebook
@@ -63,8 +63,7 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
             f"{path}: the parameters cell has {len(source):,} characters; wanted fewer"
         )
     try:
-        with without_collection():
-            nodes = ast.parse(source).body
+        nodes = ast.parse(source).body
     except SyntaxError as error:
         raise ValueError(f"{path}: the parameters cell is not Python: {error}") from error
     except (ValueError, RecursionError, MemoryError) as error:  # NUL; nested absurdly
@@ -76,8 +75,7 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
     for node in nodes:
         try:
             name = _assigned_name(node)
-            with without_collection():
-                default = ast.literal_eval(node.value)
+            default = ast.literal_eval(node.value)
         except (TypeError, ValueError, RecursionError, MemoryError) as error:
             line = (ast.get_source_segment(source, node) or "")[:120]
             raise ValueError(

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mia_nb._files import without_collection
 from mia_nb.report.markup import PICTURES, PLOTLY, html_of
 
 FIGURE = "raises-exception"  # tag of cells that draw: Jupyter goes on after an error in them
@@ -217,8 +216,7 @@ def _cells(path: Path, content: bytes) -> list[dict]:
     import nbformat
 
     try:
-        with without_collection():
-            notebook = nbformat.reads(content.decode(), as_version=4)
+        notebook = nbformat.reads(content.decode(), as_version=4)
         nbformat.validate(notebook)
     except Exception as error:  # libraries raise many kinds for a file of any content
         reason = str(error).strip().partition("\n")[0][:160]
