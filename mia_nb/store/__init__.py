@@ -10,18 +10,12 @@ Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JS
 .npy per field, mapped into memory: fields that are not read stay on the disk, and the system may
 drop those that were read.
 
-A folder may come from anywhere, so nothing in it is trusted:
-
-* Names are plain (`is_plain`). A line of the manifest that names anything else, or is no record, is
-  reported and skipped.
-* Only regular files are read (`open_file`): a link, a pipe, a device or a folder in a file's place
-  counts as no file.
-* Nothing outside the folder is written or removed: of a link only the link is removed, and a result
-  that is a link can only be read.
+A folder may come from anywhere: names are plain (`is_plain`), and a line of the manifest that names
+anything else, or is no record, is reported and skipped; nothing is written through a link.
 
 What is checked when (docs/store.md):
-    every read                          the file's checksum, then its form: JSON entries, array
-                                        header, type, shape
+    every read                          the file's checksum, then its form: JSON entries, type and
+                                        shape of an array
     train_pool, query, mia-nb run       results that they would reuse; damaged files are made again
     mia-nb list, widgets.sources        recipe.json, info.json and status.json; arrays are not read
     mia-nb show, clean, doctor          every listed file, read or not

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import io
 import json
-import mmap
 import os
 import shutil
 import time
@@ -18,21 +17,11 @@ from typing import Any
 
 import filelock
 import numpy as np
+from numpy.lib.format import open_memmap, read_array
 
-from mia_nb._arrays import array_in, arrays_in
-from mia_nb._files import (
-    discard,
-    is_file,
-    open_file,
-    parse_json,
-    scratch_name,
-)
+from mia_nb._arrays import arrays_in
+from mia_nb._files import discard, parse_json, scratch_name
 from mia_nb.store.manifest import MANIFEST, append, is_plain, listed
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 # bytes below which a file is read, not mapped: mapped files stay open, and few may be open at once
 SMALL = 1 << 24
@@ -125,7 +114,7 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Whether this file is recorded and exists."""
-        return name in self.files() and is_file(self.path / name)
+        return name in self.files() and (self.path / name).is_file()
 
     def intact(self, name: str) -> bool:
         """Whether this file is recorded, exists, and agrees with its checksum."""
@@ -142,25 +131,12 @@ class Folder:
 
     def _sha256(self, name: str) -> str | None:
         """Checksum of the present file of this name; None if there is none."""
-        with contextlib.suppress(FileNotFoundError), open_file(self.path / name) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        return None
+        path = self.path / name
+        return sha256_of(path) if path.is_file() else None
 
     def temporary(self, name: str) -> Path:
         """The path where a file of this name is written until it is whole."""
-        self._check_own()
         return self.path / scratch_name(name)
-
-    def _check_own(self) -> None:
-        """ValueError if the result or its manifest is a link, through which something else would be
-        written or removed, or if the manifest is no file.
-        """
-        path = self.path if self.path.is_symlink() else self.path / MANIFEST
-        if path.is_symlink() or (path.exists() and not is_file(path)):
-            raise ValueError(
-                f"{path} is a link or no file: nothing is written or removed through it; move it"
-                " away"
-            )
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[Callable[[bytes | memoryview], None]]:
@@ -266,9 +242,8 @@ class Folder:
 
     def read_bytes(self, name: str) -> bytes:
         """The verified content of the file of this name."""
-        data = b""
-        with contextlib.suppress(FileNotFoundError), open_file(self.path / name) as file:
-            data = file.read()
+        path = self.path / name
+        data = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(data).hexdigest() != self.files().get(name):
             raise self.corrupt(name)
         return data
@@ -310,7 +285,8 @@ class Folder:
         """A stored array; Corrupt if its dtype has none of these kinds, or its shape differs from
         `shape`, in which None stands for any size.
         """
-        return self._array(name, self.read_bytes(name), kinds, shape).copy()
+        file = io.BytesIO(self.read_bytes(name))
+        return self._array(name, lambda: read_array(file, allow_pickle=False), kinds, shape)
 
     def map_array(self, name: str, kinds: str = "", shape: tuple | None = None) -> np.ndarray:
         """A stored array, read-only, verified and then mapped, so that memory holds only the parts
@@ -320,18 +296,18 @@ class Folder:
         """
         path = self.path / name
         if name not in self.files() or (path.exists() and path.stat().st_size < SMALL):
-            return self._array(name, self.read_bytes(name), kinds, shape)
+            array = self.read_array(name, kinds, shape)
+            array.flags.writeable = False
+            return array
         if not self.intact(name):
             raise self.corrupt(name)
-        with open_file(path) as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._array(name, mapped, kinds, shape)
+        return self._array(name, lambda: open_memmap(path, mode="r"), kinds, shape)
 
     def _array(
-        self, name: str, data: bytes | mmap.mmap, kinds: str, shape: tuple | None
+        self, name: str, read: Callable[[], np.ndarray], kinds: str, shape: tuple | None
     ) -> np.ndarray:
         try:
-            array = array_in(data)
+            array = np.asarray(read())
         # a header is a Python literal, and anything may be wrong with that
         except Exception as error:
             raise self.corrupt(name, error) from error
@@ -345,9 +321,9 @@ class Folder:
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of a stored .npz, by name."""
-        data = self.read_bytes(name)
+        file = io.BytesIO(self.read_bytes(name))
         try:
-            return arrays_in(data)
+            return arrays_in(file)[0]
         except Exception as error:  # as in `_array`, and damaged archives
             raise self.corrupt(name, error) from error
 
@@ -374,40 +350,25 @@ class Folder:
             lock.release()
 
     def locked(self, name: str = "folder") -> bool:
-        """Whether somebody holds this lock now; the question writes nothing."""
-        if fcntl is None:
-            return self._locked_by_trying(name)
-        try:
-            with open_file(self.path / f".lock-{name}") as file:
-                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False  # closing the file releases the lock
-        except FileNotFoundError:
-            return False
-        except OSError:  # held, or unknown
-            return True
-
-    def _locked_by_trying(self, name: str) -> bool:
-        """As `locked`, on systems with other locks."""
-        if not is_file(self.path / f".lock-{name}"):
+        """Whether somebody holds this lock now; no file is made by the question."""
+        if not (self.path / f".lock-{name}").is_file():
             return False
         try:
             with self.lock(name, timeout=0):
                 return False
         except filelock.Timeout:
             return True
-        except ReadOnly:
+        except (ReadOnly, OSError):  # whoever held it could write
             return False
 
     def sweep(self, pattern: str = ".tmp-*", older_than: float = 3600.0) -> list[str]:
         """Remove files of a pattern that have not changed for so many seconds, by default temporary
         files of dead writers. Returns their names.
         """
-        self._check_own()
         stale = [
             path
             for path in sorted(self.path.glob(pattern))
-            if (path.is_symlink() or not path.is_dir())
-            and time.time() - path.lstat().st_mtime >= older_than
+            if not path.is_dir() and time.time() - path.lstat().st_mtime >= older_than
         ]
         for path in stale:
             path.unlink(missing_ok=True)
@@ -417,7 +378,6 @@ class Folder:
         """Append to the manifest, one writer at a time, since appends from several machines are not
         atomic on every file system.
         """
-        self._check_own()
         with self.lock("manifest"):
             append(self.path / MANIFEST, entries)
 

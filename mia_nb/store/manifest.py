@@ -7,31 +7,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
-import time
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
-from mia_nb._files import is_file, no_link, open_file, parse_json, replacing
+from mia_nb._files import parse_json
 
 MANIFEST = "manifest.jsonl"
 SHA256 = re.compile("[0-9a-f]{64}")
-# nanoseconds; two states of a file that are closer together may have the same time stamp
-RECENT = 2 * 10**9
-
-
-class _Manifest(NamedTuple):
-    """A manifest as it was last read."""
-
-    stamp: tuple[int, int, int] | None  # of the file; None if a later state may have the same stamp
-    data: bytes  # the complete lines
-    files: dict[str, str]
-    message: str  # the last message printed about it
-
-
-UNREAD = _Manifest(None, b"", {}, "")
-_READ: dict[Path, _Manifest] = {}
 
 
 def is_plain(name: object) -> bool:
@@ -66,41 +49,20 @@ def _entry(line: bytes) -> tuple[str, str | None] | None:
 def listed(path: Path) -> dict[str, str]:
     """{file name: sha256} of a manifest, not to be changed; the last line about a name counts.
 
-    Lines that are no records are skipped with one message. Only lines that were appended since the
-    last call are parsed.
+    Lines that are no records are skipped with one message.
     """
-    last = _READ.get(path, UNREAD)
-    try:
-        with open_file(path) as file:
-            stat = os.fstat(file.fileno())
-            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            if stamp == last.stamp:
-                return last.files
-            data = file.read()
-    except FileNotFoundError:
+    if not path.is_file():
         return {}
-    before = last.data if data.startswith(last.data) else b""
-    files = dict(last.files) if before else {}
-    bad = _read_lines(data[len(before) :], before.count(b"\n") + 1, files)
-    message = last.message
-    if bad:
-        message = _skipped(path, bad)
-        if message != last.message:
-            print(message, file=sys.stderr)
-    if len(_READ) > 100:
-        _READ.clear()
-    settled = time.time_ns() - stat.st_mtime_ns > RECENT
-    whole_lines = data if data.endswith(b"\n") else b""
-    _READ[path] = _Manifest(stamp if settled else None, whole_lines, files, message)
-    return files
+    stat = path.stat()
+    return _parsed(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
-def _read_lines(data: bytes, first: int, files: dict[str, str]) -> list[int]:
-    """Update `files` by lines of a manifest, numbered from `first`. Returns the numbers of lines
-    that are no records.
-    """
+@lru_cache(maxsize=100)
+def _parsed(path: Path, *stamp: int) -> dict[str, str]:
+    """`listed` of the state of a manifest that has this stamp."""
+    files = {}
     bad = []
-    for number, line in enumerate(data.split(b"\n"), first):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         entry = _entry(line)
         if entry is None:
             if line:
@@ -111,7 +73,14 @@ def _read_lines(data: bytes, first: int, files: dict[str, str]) -> list[int]:
             files[name] = sha
         else:
             files.pop(name, None)
-    return bad
+    if bad:
+        _say_once(_skipped(path, bad))
+    return files
+
+
+@cache
+def _say_once(message: str) -> None:
+    print(message, file=sys.stderr)
 
 
 def _skipped(path: Path, bad: list[int]) -> str:
@@ -125,25 +94,15 @@ def _skipped(path: Path, bad: list[int]) -> str:
 
 def append(path: Path, entries: dict[str, str | None]) -> None:
     """Append entries (file, sha256) to a manifest in one write, on new lines even after a torn
-    one.
+    one; ValueError if the manifest is a link, which may lead anywhere.
     """
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link: nothing is written through it; move it away")
     lines = "".join(
         json.dumps({"file": name, "sha256": sha}) + "\n" for name, sha in entries.items()
     )
-    _give_copy_of_its_own(path)
-    with open(path, "a+b", buffering=0, opener=no_link) as file:
+    with open(path, "a+b", buffering=0) as file:
         file.seek(max(file.tell() - 1, 0))
         torn = file.read(1) not in (b"", b"\n")
         file.write((b"\n" if torn else b"") + lines.encode())
         os.fsync(file.fileno())
-
-
-def _give_copy_of_its_own(path: Path) -> None:
-    """Replace a manifest that has other hard links (`cp -al` makes them) by a copy, so that these
-    keep the old content.
-    """
-    if is_file(path) and path.stat().st_nlink > 1:
-        with open_file(path) as file, replacing(path) as copy:
-            shutil.copyfileobj(file, copy)
-            copy.flush()
-            os.fsync(copy.fileno())

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from pathlib import Path
 
 import numpy as np
 
 from mia_nb._arrays import arrays_in
-from mia_nb._files import open_file
 from mia_nb.store.folder import Corrupt, Folder, all_or_nothing
 from mia_nb.types import CUBES, Signals
 
 OUTPUTS = (*CUBES, "top_log_p")  # arrays with a row for each model
-OPTIONAL = ("member", "samples", "activity")
 DESIGN = ("labels", "member", "population")
+FIELDS = (*OUTPUTS, *DESIGN, "activity", "samples")
 FINISHED = "margin.npy"  # the file of signals that is written last
-# the kinds of dtype and the axes of each field: M models, Q queries, N samples, T largest classes,
-# F columns of activity, C chosen images
-FORMS = dict.fromkeys(CUBES, ("f", "MQN")) | {
-    "top_log_p": ("f", "MNT"),
-    "activity": ("f", "MNF"),
-    "correct": ("b", "MQN"),
-    "labels": ("iu", "N"),
-    "member": ("b", "MN"),
-    "population": ("b", "N"),
-    "samples": ("iu", "C"),
-}
 
 
 def read_info(folder: Folder) -> tuple[dict, list[str]]:
@@ -37,9 +24,8 @@ def read_info(folder: Folder) -> tuple[dict, list[str]]:
     """
     info = folder.read_json("info.json", draws=str, fields=list)
     fields = info.pop("fields")
-    strange = [name for name in fields if not isinstance(name, str) or name not in FORMS]
-    if strange:
-        raise folder.corrupt("info.json", f"fields={strange}: wanted some of {', '.join(FORMS)}")
+    if not {*OUTPUTS, "labels", "population"} <= {*map(str, fields)} <= {*FIELDS}:
+        raise folder.corrupt("info.json", f"fields={fields}: wanted those of signals")
     return info, [f"{name}.npy" for name in fields]
 
 
@@ -54,53 +40,14 @@ def has_signals(folder: Folder) -> bool:
 def load_signals(folder: Folder) -> Signals:
     """Stored signals; their arrays are read-only and stay on the disk until they are used.
 
-    Raises Corrupt if a file is gone or altered, OSError if too many files are open.
+    Raises Corrupt if a file is gone or altered.
     """
-    try:
-        info, files = read_info(folder)
-        arrays = {name.removesuffix(".npy"): folder.map_array(name) for name in files}
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise
-        way = "keep fewer signals at a time, or raise the limit with: ulimit -n 4096"
-        raise OSError(
-            error.errno, f"{error.strerror} while reading {folder.path}: {way}"
-        ) from error
-    arrays = dict.fromkeys(FORMS) | arrays
-    _check_forms(folder, arrays)
-    _check_activity(folder, info, arrays["activity"])
-    del arrays["samples"]
+    info, files = read_info(folder)
+    arrays = {"member": None}
+    for name in files:
+        arrays[name.removesuffix(".npy")] = folder.map_array(name)
+    arrays.pop("samples", None)
     return Signals(**arrays, query_kind=info.pop("draws"), info=info)
-
-
-def _check_forms(folder: Folder, arrays: dict[str, np.ndarray | None]) -> None:
-    """Corrupt unless every array has the dtype and axes of its field, and sizes of axes agree."""
-    sizes: dict[str, int] = {}  # the size of each axis in the first array that has it
-    for name, (kinds, axes) in FORMS.items():
-        array = arrays[name]
-        if array is None:
-            if name not in OPTIONAL:
-                raise folder.corrupt("info.json", f"{name} is not among its fields")
-            continue
-        fits = array.ndim == len(axes) and array.dtype.kind in kinds
-        if fits:
-            for axis, size in zip(axes, array.shape, strict=True):
-                fits = fits and sizes.setdefault(axis, size) == size
-        if not fits:
-            text = f"it holds {array.shape} {array.dtype}, which does not fit the others"
-            raise folder.corrupt(f"{name}.npy", text)
-
-
-def _check_activity(folder: Folder, info: dict, activity: np.ndarray | None) -> None:
-    """Corrupt unless every column of the activity has a name."""
-    names = info.get("activity")
-    if activity is None and names is None:
-        return
-    if activity is None:
-        raise folder.corrupt("info.json", "it names an activity that is not there")
-    words = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not words or len(names) != activity.shape[2]:
-        raise folder.corrupt("info.json", "activity: wanted a name for each column")
 
 
 def load_samples(folder: Folder) -> np.ndarray | None:
@@ -109,10 +56,7 @@ def load_samples(folder: Folder) -> np.ndarray | None:
     """
     if "samples.npy" not in read_info(folder)[1]:
         return None
-    samples = folder.read_array("samples.npy", "iu", (None,))
-    if len(samples) and samples.min() < 0:
-        raise folder.corrupt("samples.npy", "it has negative numbers")
-    return samples
+    return folder.read_array("samples.npy", "iu", (None,))
 
 
 def _partial_file(folder: Folder, model: int) -> Path:
@@ -146,13 +90,14 @@ def read_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
         folder: of the signals.
         model: its row in the pool.
     """
+    path = _partial_file(folder, model)
+    if not path.is_file():
+        return None
     try:
-        with open_file(_partial_file(folder, model)) as file:
-            arrays = arrays_in(file.read())  # this checks the archive's checksums
-            names = (*OUTPUTS, "activity") if "activity" in arrays else OUTPUTS
-            return {name: arrays[name] for name in names}
+        arrays, names = arrays_in(path)  # this checks the archive's checksums
     except Exception:  # whatever is wrong, the model is queried again
         return None
+    return arrays if {*OUTPUTS} <= {*names} else None
 
 
 def drop_partial(folder: Folder) -> list[str]:
@@ -173,9 +118,6 @@ def join_partial(
         info: record of the query; becomes info.json.
         samples: numbers of the queried images, see `load_samples`.
     """
-    for name in FORMS:
-        if (folder.path / f"{name}.npy").is_dir():
-            raise folder.corrupt(f"{name}.npy", "a folder stands in its place")
     per_pool = {"samples": samples, **design}
     present = {name: value for name, value in per_pool.items() if value is not None}
     absent = [f"{name}.npy" for name in per_pool if name not in present]
