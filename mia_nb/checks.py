@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import itertools
 import math
 import os
-import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
 from types import UnionType
 from typing import (
@@ -27,9 +25,8 @@ from typing import (
 
 import numpy as np
 
-# limits of a parameter's nesting, its number of entries and its whole numbers
+# limits of a parameter's nesting and of its whole numbers
 DEEP = 12
-MANY = 100_000
 LARGE = 2**63
 SHORT = reprlib.Repr()
 SHORT.maxlevel = 3
@@ -196,26 +193,23 @@ def row_numbers(name: str, value: Any, count: int) -> np.ndarray:
     return rows.astype(int)
 
 
-def plain(value: Any, depth: int = DEEP, seen: Iterator[int] | None = None) -> Any:
+def plain(value: Any, depth: int = DEEP) -> Any:
     """The value in types of JSON: tuples and arrays as lists, NumPy's numbers as Python's, paths as
     text.
 
     ValueError for anything else: NaN and infinity, whole numbers beyond 64 bits, names that are not
     text, values that contain themselves or are nested too deeply.
     """
-    seen = seen or itertools.count()
-    if depth == 0 or next(seen) > MANY:
-        raise ValueError(
-            f"it contains itself, is nested more than {DEEP} deep or has more than {MANY} entries"
-        )
+    if depth == 0:
+        raise ValueError(f"it contains itself or is nested more than {DEEP} deep")
     if hasattr(value, "tolist") and not isinstance(value, type):
         value = value.tolist()
     if isinstance(value, dict):
         if bad := [name for name in value if not isinstance(name, str)]:
             raise ValueError(f"{shown(bad[0])} is a name in a mapping, and names are text")
-        return {name: plain(item, depth - 1, seen) for name, item in value.items()}
+        return {name: plain(item, depth - 1) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item, depth - 1, seen) for item in value]
+        return [plain(item, depth - 1) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     infinite = isinstance(value, float) and not math.isfinite(value)
@@ -273,7 +267,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         try:
             values = signature.bind(*args, **options).arguments
         except TypeError as error:
-            raise TypeError(f"{function.__name__}: {error}{_meaning(function, error)}") from None
+            raise TypeError(f"{function.__name__}: {error}") from None
         try:
             args, options = validator()(*args, **options)
         except ValueError as error:
@@ -283,19 +277,6 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **options)
 
     return call
-
-
-def _meaning(function: Callable, error: TypeError) -> str:
-    """The docstring's text on a missing argument: " (references a side)"."""
-    name = re.search(r"missing a required argument: '(\w+)'", str(error))
-    if name is None:
-        return ""
-    entry = rf"^( +){name[1]}: (.+(?:\n\1 +.+)*)"
-    entry_text = re.search(entry, function.__doc__ or "", re.MULTILINE)
-    if entry_text is None:
-        return ""
-    words = " ".join(entry_text[2].split()).partition(". ")[0].removesuffix(".")
-    return f" ({words})"
 
 
 def _by_instance(hint: Any) -> Any:
@@ -318,38 +299,17 @@ def _by_instance(hint: Any) -> Any:
 def _refusal(errors: list[dict], values: dict[str, Any], signature: inspect.Signature) -> str:
     """One line for pydantic's errors in the first argument that has any."""
     names = list(signature.parameters)
-    name = _argument(errors[0], names)
+
+    def argument(error: dict) -> str:
+        place = error["loc"][0]
+        return place if isinstance(place, str) else names[place]
+
+    name = argument(errors[0])
     of_argument = [
-        (_steps(error["loc"][1:], values[name]), error)
-        for error in errors
-        if _argument(error, names) == name and error["type"] != "none_required"
+        error for error in errors if argument(error) == name and error["type"] != "none_required"
     ]
-    deepest = max(len(steps) for steps, _ in of_argument)
-    at_depth = [(steps, error) for steps, error in of_argument if len(steps) == deepest]
-    steps, error = at_depth[0]
+    # one error for each type of a union: the annotation names them all
+    if len(of_argument) == 1 and of_argument[0]["type"] == "value_error":
+        return str(of_argument[0]["ctx"]["error"])
     wanted = str(signature.parameters[name].annotation).removesuffix(" | None")
-    if len(at_depth) > 1 or error["type"] != "value_error":
-        # one error for each type of a union: the annotation names them all
-        where = name if len(at_depth) > 1 else name + "".join(f"[{step!r}]" for step in steps)
-        came = values[name] if len(at_depth) > 1 else error["input"]
-        return f"{where}={shown(came)}: wanted {wanted}"
-    message = str(error["ctx"]["error"])
-    where = name + "".join(f"[{step!r}]" for step in steps)
-    return where + message.removeprefix(name) if message.startswith(name) else message
-
-
-def _argument(error: dict, names: list[str]) -> str:
-    place = error["loc"][0]
-    return place if isinstance(place, str) else names[place]
-
-
-def _steps(places: tuple, value: Any) -> list:
-    """The keys and indices in pydantic's path into an argument, without the types in it."""
-    steps = []
-    for place in places:
-        inside = isinstance(value, dict) and place in value
-        inside |= isinstance(value, list | tuple) and isinstance(place, int) and place < len(value)
-        if inside:
-            steps.append(place)
-            value = value[place]
-    return steps
+    return f"{name}={shown(values[name])}: wanted {wanted}"
