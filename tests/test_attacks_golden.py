@@ -222,12 +222,15 @@ def song_mittal(request):
 @pytest.mark.parametrize(
     ("metric", "key"), [("confidence", "conf"), ("entropy", "entr"), ("modified", "mentr")]
 )
-def test_thresholds_and_accuracy_are_those_of_song_and_mittal(song_mittal, metric, key):
+def test_thresholds_and_accuracy_are_those_of_song_and_mittal(
+    song_mittal, metric, key, monkeypatch
+):
+    monkeypatch.setattr(attacks.learned, "FEWEST_ROWS", 1)
     target, references, g = song_mittal
     value = {"confidence": "log_p", "entropy": "entropy", "modified": "modified_entropy"}[metric]
     sign = 1 if metric == "confidence" else -1
     known, seen = (sign * getattr(s, value)[0, 0] for s in (target, references))
-    score = attacks.learned.song_mittal(target, references, metric=metric, fewest=1)
+    score = attacks.learned.song_mittal(target, references, metric=metric)
     for y, theirs in enumerate(
         np.log(g["thr_conf"]) if metric == "confidence" else g[f"thr_{key}"]
     ):

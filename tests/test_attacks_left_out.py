@@ -12,7 +12,7 @@ import pytest
 from attack_worlds import gaussian
 
 from mia_nb import attacks
-from mia_nb.attacks.reference import base, rmia, watson
+from mia_nb.attacks.reference import base, rmia
 from mia_nb.attacks.summaries import left_out
 from mia_nb.types import Signals
 
@@ -32,8 +32,6 @@ SHARED = (
     "base",
     partial(base, offline=True, alpha=0.7),
     "attack_r",
-    "watson",
-    partial(watson, signal="confidence"),
     "lira",
     "lira_global",
     "lira_per_sample",

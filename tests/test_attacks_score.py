@@ -32,24 +32,6 @@ def test_an_attack_that_gives_nan_is_not_said_to_lack_references():
     assert "10.00% of the samples unscored: the attack gave NaN" in scores.info["flags"]
 
 
-@pytest.mark.parametrize(
-    ("unscored", "words"),
-    [
-        (1, "at most 0.01%"),
-        (4, "0.02%"),
-        (19_990, "99.95%"),
-        (19_999, "at least 99.99%"),
-        (20_000, "100.00%"),
-    ],
-)
-def test_neither_a_few_unscored_samples_nor_a_few_scored_ones_are_rounded_away(unscored, words):
-    missing = np.arange(20_000)[None] < unscored
-    pool = gaussian(4, 20_000)
-    audited = np.ones(20_000, bool)
-    flag = attacks.flags.flag_of_unscored(missing, pool, [np.arange(1, 4)], audited)
-    assert flag.startswith(f"{words} of the samples unscored: ")
-
-
 def test_the_order_of_targets_does_not_matter():
     world = gaussian(10, 50)
     whole, some = attacks.score("nig", world), attacks.score("nig", world, targets=[7, 0, 4, 0])

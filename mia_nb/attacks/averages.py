@@ -83,7 +83,8 @@ def _log_pbar_of_margins(
     mean_p, mean_q = log_mean_p_q(phi, weight)
     # pbar = blend mean_p + 1 - blend, and 1 - pbar = blend mean_q
     blend = np.where(out_alone, (1 + a) / 2, 1.0)
-    with np.errstate(divide="ignore"):  # log 0 = -inf is meant: where blend is 1 nothing is added
+    # log 0 = -inf is meant: where blend is 1 nothing is added; NaN where a side has no reference
+    with np.errstate(divide="ignore", invalid="ignore"):
         log_average = np.logaddexp(np.log(blend) + mean_p, np.log1p(-blend))
     return log_p(log_average - np.log(blend) - mean_q)
 
@@ -100,32 +101,19 @@ def _trimmed(phi: np.ndarray, used: np.ndarray, trim: float) -> tuple[np.ndarray
     return np.where(keep, rising, 0), keep / np.maximum(count - 2 * cut, 1)
 
 
-def log_mean_p(
-    references: Signals, combine: str, summary: Confidences | None, *, offline: bool
-) -> np.ndarray:
-    """(R, N) logarithm of the average confidence of `base`: the mean of p over all references, or
-    over the OUT ones offline; NaN without any. Parameters as in `log_pbar`.
+def log_mean_p(references: Signals, combine: str, summary: Confidences | None) -> np.ndarray:
+    """(R, N) logarithm of the mean of p over all references, for `base`. Parameters as in
+    `log_pbar`.
     """
     queries, samples = references.shape[1:]
     log_average = np.empty((numbers_of_sample(queries, combine), samples))
     if summary is None:
-        for part, query, phi, member in margin_blocks(references, combine):
-            log_average[query, part] = _log_mean_of_margins(phi, member, offline)
-    else:
-        rows = [1] if offline else [0, 1]
-        for query in range(len(log_average)):
-            p = summary.p[rows, query].sum(0)
-            q = summary.q[rows, query].sum(0)
-            with np.errstate(invalid="ignore"):
-                log_average[query] = -np.log1p(q / p)
+        for part, query, phi, _ in margin_blocks(references, combine):
+            mean_p, mean_q = log_mean_p_q(phi, np.full(phi.shape, 1 / len(phi)))
+            log_average[query, part] = log_p(mean_p - mean_q)
+        return log_average
+    for query in range(len(log_average)):
+        p = summary.p[:, query].sum(0)
+        q = summary.q[:, query].sum(0)
+        log_average[query] = -np.log1p(q / p)
     return log_average
-
-
-def _log_mean_of_margins(phi: np.ndarray, member: np.ndarray, offline: bool) -> np.ndarray:
-    """(N,) from margins phi (M, N) and membership (M, N) of the references."""
-    used = ~member if offline else np.ones(phi.shape, bool)
-    count = np.count_nonzero(used, axis=0)
-    weight = used / np.maximum(count, 1)
-    weight[:, count == 0] = np.nan
-    mean_p, mean_q = log_mean_p_q(phi, weight)
-    return log_p(mean_p - mean_q)

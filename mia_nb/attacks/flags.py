@@ -18,7 +18,6 @@ PLAN_ENTRIES = (
     "noise",
     "temperature",
 )
-LEAST_SHARE = 1e-4  # of missing or of scored samples, that is printed as a number
 PLAN_DEFAULTS = {"mask_scope": "query", "per_step": False}  # where info has no entry
 
 
@@ -93,13 +92,7 @@ def flag_of_unscored(
             seen_by = pool.member[models][:, audited][:, missing_of_target].sum(0)
             if ((seen_by > 0) & (seen_by < len(models))).any():
                 reason = "the attack gave NaN"
-    share = missing.mean()
-    words = ""
-    if share < LEAST_SHARE:  # or a few in a million would print as none
-        share, words = LEAST_SHARE, "at most "
-    elif 1 - LEAST_SHARE < share < 1:  # and all but a few as all
-        share, words = 1 - LEAST_SHARE, "at least "
-    return f"{words}{share:.2%} of the samples unscored: {reason}"
+    return f"{missing.mean():.2%} of the samples unscored: {reason}"
 
 
 def texts_of(raised: list[warnings.WarningMessage]) -> list[str]:

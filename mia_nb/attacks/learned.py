@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 
-from mia_nb.arguments import Count, Flag, Whole
+from mia_nb.arguments import Count, Flag
 from mia_nb.attacks.inputs import check
 from mia_nb.attacks.margins import combine_queries, log_p, over_queries
 from mia_nb.checks import checked, one_of, quantity
@@ -19,6 +19,7 @@ METRICS = {
     "entropy": ("entropy", -1.0),
     "modified": ("modified_entropy", -1.0),
 }
+FEWEST_ROWS = 20  # of either kind in a class with a threshold of its own
 MOST_ROWS = 200_000  # the most rows that shokri learns from
 FLOOR = -50.0  # the smallest log-probability; margins are clipped to +-50
 
@@ -39,7 +40,6 @@ def song_mittal(
     *,
     metric: str = "modified",
     per_class: Flag = True,
-    fewest: Whole = 20,
 ) -> np.ndarray:
     """Metric with a threshold per class learned on the references: s = v - tau_y, decision s >= 0.
 
@@ -48,9 +48,8 @@ def song_mittal(
         references: signals of other models, membership included; their samples may be others.
         metric: v: correctness 1[argmax = y] (no threshold; AUC = 1/2 + gap/2); confidence log p_y;
             entropy sum p log p; modified (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c).
-        per_class: False takes the global tau for all classes.
-        fewest: classes with fewer reference rows of either kind take the global tau, with a
-            warning.
+        per_class: False takes the global tau for all classes. True: so do classes with fewer than
+            20 reference rows of either kind, with a warning.
 
     tau_y maximises (tpr + tnr) / 2 of v >= tau over the reference rows of class y; the smallest of
     equals is taken. Queries are averaged; of time steps, the last is taken. Source: Song & Mittal
@@ -80,7 +79,7 @@ def song_mittal(
     classes = np.unique(target.labels) if per_class else ()
     for y in classes:
         rows = labels == y
-        if min(member[:, rows].sum(), (~member[:, rows]).sum()) >= fewest:
+        if min(member[:, rows].sum(), (~member[:, rows]).sum()) >= FEWEST_ROWS:
             tau[target.labels == y] = _threshold(values[:, rows], member[:, rows])
     thin = np.isnan(tau)
     if thin.any():
@@ -88,8 +87,8 @@ def song_mittal(
         if per_class:
             few = quantity(len(np.unique(target.labels[thin])), "class", "classes")
             warnings.warn(
-                f"song_mittal: the global threshold serves {few} with under {fewest} reference"
-                " rows",
+                f"song_mittal: the global threshold serves {few} with under {FEWEST_ROWS}"
+                " reference rows",
                 stacklevel=2,
             )
     return value - tau

@@ -18,9 +18,9 @@ import numpy as np
 from mia_nb.arguments import Anything, Flag, Real
 from mia_nb.attacks.averages import log_mean_p, log_pbar
 from mia_nb.attacks.inputs import combination, compared_margins, one_margin, sides
-from mia_nb.attacks.margins import COMBINE, blocks, log_p, median
-from mia_nb.attacks.reading import counts, margin_blocks
-from mia_nb.attacks.summaries import World, Worlds, worlds, worlds_of
+from mia_nb.attacks.margins import blocks, log_p, median
+from mia_nb.attacks.reading import margin_blocks
+from mia_nb.attacks.summaries import worlds_of
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
@@ -157,8 +157,10 @@ def base(
     sides("base", target, references, need, missing, summary)
     combine = combination("base", target.query_kind, combine)
     log_p_t = log_p(compared_margins(target, combine))
-    power = alpha if offline else 1
-    u = log_p_t - power * log_mean_p(references, combine, summary, offline=offline)
+    if offline:  # with a = 1 the average of rmia is that of OUT alone
+        u = log_p_t - alpha * log_pbar(references, combine, summary, offline=True, a=1, trim=0)
+    else:
+        u = log_p_t - log_mean_p(references, combine, summary)
     return (u / len(u)).sum(0)
 
 
@@ -203,7 +205,8 @@ def attack_r(
     if form == "shift":
         if summary is None:
             summary = worlds_of(references, combine)
-        return phi_t - _mean_or_nan(summary.together(0))
+        world = summary.together(0)
+        return phi_t - np.where(world.n > 0, world.mean, np.nan)
     score = np.empty(len(phi_t))
     for part, _, phi, member in margin_blocks(references, combine):
         if form == "lattice":
@@ -211,11 +214,6 @@ def attack_r(
         else:
             score[part] = 1 - _interpolated(-log_p(phi_t[part]), -log_p(phi), ~member)
     return score
-
-
-def _mean_or_nan(world: World) -> np.ndarray:
-    """(N,) means, NaN where there is no reference."""
-    return np.where(world.n > 0, world.mean, np.nan)
 
 
 def _interpolated(loss_t: np.ndarray, losses: np.ndarray, keep: np.ndarray) -> np.ndarray:
@@ -251,7 +249,6 @@ def watson(
     centre: str = "mean",
     combine: str | None = None,
     missing: str = "raise",
-    summary: Anything = None,
 ) -> np.ndarray:
     """Difficulty calibration: the target's signal minus its mean over the references that were not
     trained on the sample, s = g_t - mean_{k in OUT} g_k.
@@ -263,25 +260,23 @@ def watson(
         centre: "mean" or "median" of the references.
         combine: how queries are combined, a name of `combine_queries`.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
-        summary: `watson_worlds` of the references, where they are known; None: computed here.
 
     Source: Watson, Guo, Cormode, Sablayrolles 2022. Raises ValueError for samples without OUT
     reference. Warns when the calibration had no effect: the ranking equals the loss attack's.
     """
     signal_of = SIGNALS[one_of("signal", signal, SIGNALS)]
     one_of("centre", centre, ("mean", "median"))
-    side = sides("watson", target, references, ("out",), missing, summary)
+    side = sides("watson", target, references, ("out",), missing)
     combine = combination("watson", target.query_kind, combine)
     phi_t = one_margin(target, combine)
-    if centre == "median":
-        average = np.empty(len(phi_t))
-        for part, _, phi, member in margin_blocks(references, combine):
-            average[part] = median(signal_of(phi), ~member)
-    else:
-        if summary is None:
-            summary = watson_worlds(references, combine, signal)
-        _, world_out = summary.of(0)
-        average = _mean_or_nan(world_out)
+    average = np.empty(len(phi_t))
+    for part, _, phi, member in margin_blocks(references, combine):
+        values = signal_of(phi)
+        if centre == "median":
+            average[part] = median(values, ~member)
+        else:
+            total = np.einsum("mn,mn->n", values, (~member).astype(np.float64))
+            average[part] = total / np.where(side.n_out[part] > 0, side.n_out[part], np.nan)
     score = signal_of(phi_t) - average
     by_falling_loss = score[side.audited][np.argsort(phi_t[side.audited])]
     if len(by_falling_loss) > 2 and (np.diff(by_falling_loss) > 0).all():
@@ -290,12 +285,3 @@ def watson(
             stacklevel=2,
         )
     return score
-
-
-def watson_worlds(references: Signals, combine: str, signal: str) -> Worlds:
-    """The worlds of the references' signal that `watson` compares."""
-    one_of("combine", combine, COMBINE)
-    signal_of = SIGNALS[one_of("signal", signal, SIGNALS)]
-    margins = margin_blocks(references, combine)
-    values = ((part, number, signal_of(phi), member) for part, number, phi, member in margins)
-    return worlds(values, counts(references), 1)

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from mia_nb.arguments import Anything, Count, Whole
+from mia_nb.arguments import Anything, Count, Positive, Whole
 from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.reference import attack_r, base, rmia, watson
@@ -15,7 +15,7 @@ from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.attacks.smooth import lira_smooth, releases
 from mia_nb.attacks.spikes import spikes
 from mia_nb.attacks.tuned import rmia_tuned
-from mia_nb.checks import checked, hint, instance, one_of, whole
+from mia_nb.checks import checked, hint, instance, one_of
 from mia_nb.types import QUERY_KINDS
 
 Attack = Callable[..., np.ndarray]
@@ -108,13 +108,12 @@ def suite(k: Count) -> dict[str, Attack]:
     Example:
         scores = {name: score(attack, signals) for name, attack in suite(7).items()}
     """
-    k = whole("k", k, 0)
     names = next(names for fewest, names in SUITES if k >= fewest)
     return {name: ATTACKS[name] for name in (*names, "loss", "correctness")}
 
 
 @checked
-def literature(k: Count, query_kind: str = "plain", queries: Whole = 1) -> dict[str, Attack]:
+def literature(k: Count, query_kind: str = "plain", queries: Positive = 1) -> dict[str, Attack]:
     """The suite first, then one form of every other attack that k references a side can support.
 
     Parameters:
@@ -131,8 +130,6 @@ def literature(k: Count, query_kind: str = "plain", queries: Whole = 1) -> dict[
     Example:
         names = list(literature(7, "noise", 16))
     """
-    k = whole("k", k, 0)
-    queries = whole("queries", queries)
     one_of("query_kind", query_kind, QUERY_KINDS)
     others = []
     if k > 0:

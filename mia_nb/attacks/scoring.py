@@ -16,7 +16,7 @@ from mia_nb.attacks.learned import shokri, song_mittal
 from mia_nb.attacks.likelihood import lira, nig
 from mia_nb.attacks.margins import log_p, over_queries
 from mia_nb.attacks.reading import JOINT, select_lazily
-from mia_nb.attacks.reference import attack_r, base, rmia, watson, watson_worlds
+from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.registry import Attack, find, function_and_options
 from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.attacks.smooth import lira_smooth, releases
@@ -89,9 +89,9 @@ def score(
     are on different scales or were queried differently. References are read block by block, so that
     memory beyond them hardly grows with their number; shokri, song_mittal and functions of your own
     get a copy, rmia_tuned a copy of the samples it chooses on. rmia, rmia_tuned, base, attack_r,
-    watson, lira, lira_smooth and nig read the models once for all targets (`summaries.left_out`),
-    so that M models as targets of each other take about M log M readings in place of M^2; trims,
-    medians and joint forms do not. Example:
+    lira, lira_smooth and nig read the models once for all targets (`summaries.left_out`), so that
+    M models as targets of each other take about M log M readings in place of M^2; trims, medians
+    and joint forms do not. Example:
         scores = score("rmia", signals)
     """
     name, function = find(attack)
@@ -177,22 +177,10 @@ def _values(
 def _scores_of_target(
     function: Callable, name: str, target: Signals, references: Signals | None, options: dict
 ) -> np.ndarray:
-    """(N,) scores of one target; a ValueError names the attack if it fails or does not give a real
-    number for each sample.
+    """(N,) scores of one target; ValueError for an attack that gives no real number for each
+    sample.
     """
-    try:
-        scores = function(target, references, **options)
-    except ValueError as error:
-        if "read-only" not in str(error):
-            raise
-        raise ValueError(
-            f"attack {shown(name)} changes its arguments, which belong to other attacks too: work"
-            " on copies"
-        ) from error
-    except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError) as error:
-        raise ValueError(
-            f"attack {shown(name)} fails: {type(error).__name__}: {str(error)[:160]}"
-        ) from error
+    scores = function(target, references, **options)
     if isinstance(scores, np.ma.MaskedArray):
         raise ValueError(f"attack {shown(name)} gives a masked array; wanted plain numbers")
     values = np.asarray(scores)
@@ -227,8 +215,6 @@ def _summaries(
         read = partial(worlds_of, combine=combine)
     elif plain in READS_CONFIDENCES and _reads_sums_alone(options) and sums_will_do(pool):
         read = partial(confidences_of, combine=combine)
-    elif plain is watson:
-        read = partial(watson_worlds, combine=combine, signal=options.get("signal", "loss"))
     else:
         return iter([(number, None) for number in sorted(held_out)])
 
