@@ -315,7 +315,7 @@ def forgeries(path: Path, rng) -> Iterator[tuple[str, bytes]]:
 
 def oddities(w: World, folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     """Things in a store that are no results of ours."""
-    manifest, moved = folder / store.MANIFEST, w.place / "outside" / folder.name
+    manifest = folder / store.MANIFEST
 
     def append(line: bytes) -> None:
         with open(manifest, "ab") as file:
@@ -328,7 +328,6 @@ def oddities(w: World, folder: Path) -> Iterator[tuple[str, Callable[[], object]
     for line in LINES:
         yield f"manifest line {line[:40]!r}", partial(append, line)
         yield f"manifest is {line[:40]!r}", partial(manifest.write_bytes, line)
-    yield "the folder is a link", lambda: (os.replace(folder, moved), folder.symlink_to(moved))
     yield "model_link", lambda: (folder / "model_link").symlink_to(w.place / "outside")
     for name in (
         ".lock-manifest",

@@ -22,11 +22,9 @@ QUESTIONS = {
     "training": ["--quick"],
     "querying": ["--quick"],
     "scoring": ["--quick"],
-    "startup": ["--quick"],
     "gpu": ["--quick", "--device", "cpu"],
     "coverage": ["--quick"],
     "audits": ["--quick"],
-    "explorers": ["--quick"],
     "private_sde": ["--quick"],
 }
 
