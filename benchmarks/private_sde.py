@@ -158,8 +158,10 @@ def judged(logits: np.ndarray, images: Images, member: np.ndarray) -> list[str]:
     return [mean_interval(accuracy), *cells, audit]
 
 
-def compare(recipe: Recipe, public: Images, private: Images, root: Path) -> None:
-    """The three ways at each epsilon, and the head without any noise."""
+def compare(
+    recipe: Recipe, public: Images, private: Images, root: Path, epsilons: tuple[int, ...]
+) -> None:
+    """The three ways at each epsilon, and at last the head without any noise."""
     network = private_sde._backbone(recipe, public, root, progress=False).model(0)
     states = passed(network, private)
     if private.classes == public.classes:
@@ -168,15 +170,24 @@ def compare(recipe: Recipe, public: Images, private: Images, root: Path) -> None
         print(f"the public head on private images: {100 * right.double().mean():.2f} %\n")
     head(["epsilon", "way", "accuracy", "AUC, RMIA", "AUC, LiRA", "audited by coins"])
     claims = []
-    for epsilon in EPSILONS:
-        claims.append(print_rows(epsilon, recipe, public, private, root, states))
+    for epsilon in epsilons:
+        last = epsilon == epsilons[-1]
+        claims.append(print_rows(epsilon, last, recipe, public, private, root, states))
     print("\n" + "\n".join(claims) + "\n", flush=True)
 
 
 def print_rows(
-    epsilon: float, recipe: Recipe, public: Images, private: Images, root: Path, states: tuple
+    epsilon: float,
+    last: bool,
+    recipe: Recipe,
+    public: Images,
+    private: Images,
+    root: Path,
+    states: tuple,
 ) -> str:
-    """A row a way; a line about the claims of the first."""
+    """A row a way, after the last epsilon one without noise; a line about the claims of the
+    first.
+    """
     pool = training.train_private(
         recipe, private, public, epsilon=epsilon, root=root, progress=False
     )
@@ -196,7 +207,7 @@ def print_rows(
         members = (before[inside], y[inside], classes)
         gaussian.append(on_gaussian(*members, proof.slots, proof.mu, proof.keep, m))
         sums.append(by_noisy_sums(*members, proof.slots, whole, m))
-        if epsilon == EPSILONS[-1]:
+        if last:
             plain.append(private_sde.fitted_head(before[inside].numpy()[None], y[inside], classes))
     theorem = accounting.theorem_epsilon(
         noise_sd=network.flow.noise_sd / network.flow.clip,
@@ -262,7 +273,14 @@ def audited(pool: training.pool.Pool, canary: torch.Tensor) -> tuple[str, float]
     return f"{text} guesses right, {found.canaries} coins)", found.epsilon
 
 
-def canaries(recipe: Recipe, public: Images, private: Images, root: Path, models: int) -> None:
+def canaries(
+    recipe: Recipe,
+    public: Images,
+    private: Images,
+    root: Path,
+    models: int,
+    epsilons: tuple[int, ...],
+) -> None:
     """One record that all models have and one canary, in by a coin: the audits of what is stored,
     and two planted errors at epsilon 2.
     """
@@ -286,7 +304,7 @@ def canaries(recipe: Recipe, public: Images, private: Images, root: Path, models
         progress=False,
     )
     head(["claimed", "planted error", "proved", "audited by a canary in the stored states"])
-    for epsilon in EPSILONS:
+    for epsilon in epsilons:
         pool = train(recipe, epsilon=epsilon)
         proof = training.proved(pool, delta=DELTA)
         row([epsilon, "none", f"{proof.epsilon:.4g}", audited(pool, canary)[0]])
@@ -372,15 +390,16 @@ def main() -> None:
         if args.quick:
             recipe = recipe.replace(epochs=2)  # eight models, fewer leave no spread to an attack
             models = 20
+        epsilons = (2,) if args.quick else EPSILONS
         print(f"{public!r}; {private!r}\n")
         if args.sweep:
             sweep(recipe, public, root)
             return
         if args.only != "canaries":
-            compare(recipe, public, private, root)
+            compare(recipe, public, private, root, epsilons)
         if args.only != "heads":
             few = recipe if args.images == "digits" else recipe.replace(epochs=CANARY_EPOCHS)
-            canaries(few, public, private, root, models)
+            canaries(few, public, private, root, models, epsilons)
 
 
 if __name__ == "__main__":

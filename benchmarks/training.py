@@ -413,12 +413,16 @@ def growth(args) -> None:
 FAMILIES = ("fast-small", "fast-ode", "fast-direct-T1", "fast-direct-T4")
 
 
-def step_seconds(name: str, keep: bool, steps: int) -> None:
-    """Print the processor seconds of one training step of a shipped family on random images."""
+def step_seconds(name: str, keep: bool, steps: int, quick: bool) -> None:
+    """Print the processor seconds of one training step of a shipped family on random images; of
+    a few images where it need only be shown that it runs.
+    """
     torch.set_num_threads(1)
     if keep:
         machine.keep_freed_memory()
     recipe = Recipe(**SHIPPED[name])
+    if quick:
+        recipe = recipe.replace(batch=20)
     pixels = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8)
     images = data.from_arrays(pixels.numpy(), torch.arange(2000).numpy() % 10)
     member = torch.arange(2000).numpy()[None] % 2 == 0
@@ -440,7 +444,7 @@ def memory(args) -> None:
         seconds = {False: [], True: []}
         for _ in range(args.rounds):
             for keep, times in seconds.items():
-                words = json.dumps([name, keep, 1 if args.quick else 3])
+                words = json.dumps([name, keep, 1 if args.quick else 3, args.quick])
                 command = [sys.executable, __file__, "--step", words]
                 ran = subprocess.run(command, capture_output=True, text=True, check=True)
                 times.append(float(ran.stdout))

@@ -205,9 +205,9 @@ def convolved_delta(noise, rate, steps, epsilon, cells=1 << 20, reach=40.0):
 @pytest.mark.parametrize("noise, rate", [(0.3, 1e-5), (0.5, 1e-4)])
 def test_prv_stays_above_the_converged_value_at_a_million_steps(noise, rate):
     ours = spent(noise, rate, 10**6)
-    tight = brentq(lambda x: convolved_delta(noise, rate, 10**6, x) - DELTA, ours - 1, ours + 1)
-    print(f"noise {noise}, rate {rate:g}: {ours:.4f}, converged {tight:.4f}")
-    assert tight <= ours <= tight + 0.02
+    # delta falls in epsilon, so the converged epsilon lies between ours - 0.02 and ours
+    at_ours, below = (convolved_delta(noise, rate, 10**6, x) for x in (ours, ours - 0.02))
+    assert at_ours <= DELTA <= below
 
 
 @pytest.mark.parametrize("noise, rate, steps", [(100, 0.001, 10), (1000, 0.01, 1000), (50, 1, 1)])

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -35,7 +34,6 @@ from mia_nb.report.markup import PLOTLY
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TESTS = Path(__file__).resolve().parent
 NOTEBOOKS = TESTS.parent / "notebooks"
-LIGHT_AND_DARK = pytest.mark.parametrize("dark", [False, True])
 SENTENCES = "[...document.querySelectorAll('[role=status]')].map(e => e.innerText)"
 
 
@@ -87,29 +85,6 @@ def small_run(folder: Path, preset: str, small: list[str]) -> store.Folder:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory) -> store.Folder:
-    """The demo preset, made small."""
-    small = [
-        "num_models=6",
-        "models=6",
-        "limit=360",
-        "population=60",
-        "epochs=4",
-        "snapshots=[1]",
-        "n_resamples=20",
-    ]
-    small += [
-        "control_resamples=2",
-        "attacks=[rmia, loss]",
-        "quality=[1, 2]",
-        "quality_models=1",
-        "marks=[1]",
-    ]
-    small += ["flow={width: 4, steps: 2}", "clipped={batch: 64, epochs: 2}", "workers=1"]
-    return small_run(tmp_path_factory.mktemp("demo"), "demo", small)
-
-
-@pytest.fixture(scope="module")
 def tour(tmp_path_factory) -> store.Folder:
     """The tour, made small."""
     small = [
@@ -148,7 +123,7 @@ def copy_with_environment(notebook: Path, to: Path, **variables: str) -> None:
 
 UNFOLD = "document.querySelectorAll('details').forEach(fold => { fold.open = true; })"
 LARGEST_REPORT = 5_000_000  # bytes
-VISIBLE_WORDS = 2500  # that a reader of the demo's report meets before anything is unfolded
+VISIBLE_WORDS = 2500  # that a reader of a report meets before anything is unfolded
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -207,35 +182,13 @@ def report_of(folder: store.Folder, browser):
         assert (external, errors) == ([], [])
 
 
-def test_the_report_of_the_demo_draws_every_figure_of_its_notebooks(demo, browser):
-    assert (demo.path / "report.html").stat().st_size < LARGEST_REPORT
-    with report_of(demo, browser) as page:
-        assert 300 < len(page.inner_text("body").split()) <= VISIBLE_WORDS
-        assert page.evaluate("document.querySelector('#verdict').offsetHeight") < 900
-
-
-def test_the_report_of_the_tour_draws_every_figure_of_its_notebooks(tour, browser):
+def test_the_report_of_a_run_draws_every_figure_of_its_notebooks(tour, browser):
     notebooks = [step.notebook.name for step in plan("all", "tour", [], [NOTEBOOKS])]
     assert all(stored_figures(tour.path / name) for name in notebooks)
-    with report_of(tour, browser):
-        pass
-
-
-@pytest.mark.parametrize("name", ["quickstart.ipynb", "03_attack.ipynb"])
-def test_a_notebook_of_the_demo_shows_its_figures_in_jupyterlab(demo, name, server, browser):
-    shows(demo.path / name, server, browser)
-
-
-def shows(notebook: Path, server: lab.Server, browser) -> None:
-    """A stored notebook is drawn."""
-    stored = stored_figures(notebook)
-    assert stored > 0
-    (server.root / "shown").mkdir(exist_ok=True)
-    shutil.copy(notebook, server.root / "shown")
-    with lab.fresh_page(browser) as (page, external, errors):
-        lab.open_notebook(page, server, f"shown/{notebook.name}")
-        lab.wait_for_figures(page, stored)
-        assert (external, errors) == ([], [])
+    assert (tour.path / "report.html").stat().st_size < LARGEST_REPORT
+    with report_of(tour, browser) as page:
+        assert 300 < len(page.inner_text("body").split()) <= VISIBLE_WORDS
+        assert page.evaluate("document.querySelector('#verdict').offsetHeight") < 900
 
 
 def shows_and_reruns(notebook: Path, server: lab.Server, browser) -> None:
@@ -255,9 +208,9 @@ def shows_and_reruns(notebook: Path, server: lab.Server, browser) -> None:
         assert (external, errors) == ([], [])
 
 
-# that a kernel of JupyterLab does what papermill's did is seen on a notebook that trains, one that
-# reads what is stored, and the explorers; that the figures of all others can be drawn, in the report
-@pytest.mark.parametrize("name", ["01_train.ipynb", "03_attack.ipynb", "08_explore.ipynb"])
+# that a kernel of JupyterLab does what papermill's did is seen on a notebook that trains and on the
+# explorers; that the figures of all others can be drawn, in the report
+@pytest.mark.parametrize("name", ["01_train.ipynb", "08_explore.ipynb"])
 def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(
     tour, name, server, browser
 ):
@@ -284,10 +237,10 @@ WORDS = (
 )
 
 
-def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(demo, server, browser):
+def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(tour, server, browser):
     name = "explore/08_explore.ipynb"
     copy_with_environment(
-        NOTEBOOKS / "08_explore.ipynb", server.root / name, MIA_NB_HOME=str(demo.path.parents[1])
+        NOTEBOOKS / "08_explore.ipynb", server.root / name, MIA_NB_HOME=str(tour.path.parents[1])
     )
     with lab.fresh_page(browser) as (page, external, errors):
         lab.open_notebook(page, server, name)
@@ -368,12 +321,11 @@ def moves_and_saves(page, notebook: Path, within: float) -> None:
     assert 1_500_000 < notebook.stat().st_size < 6_000_000
 
 
-@pytest.mark.parametrize("dark", [False, True])
 def test_the_threshold_moves_by_keyboard_and_paints_in_time_at_fifty_thousand_samples(
-    server, browser, dark
+    server, browser
 ):
     cells = [SOURCE.format(samples=50_000), "widgets.scores(found)"]
-    with lab.live_notebook(server, browser, f"big-{dark}", cells, dark=dark) as (
+    with lab.live_notebook(server, browser, "big", cells, dark=True) as (
         page,
         external,
         errors,
@@ -451,10 +403,9 @@ GAME = [
 SENTENCE = f"{SENTENCES}.join(' | ')"
 
 
-@LIGHT_AND_DARK
-def test_the_game_is_played_in_jupyterlab(server, browser, dark):
+def test_the_game_is_played_in_jupyterlab(server, browser):
     """A participant at a laptop: predicts with the keyboard, accuses by a click, is scored."""
-    with lab.live_notebook(server, browser, f"game-{dark}", GAME, dark=dark) as (
+    with lab.live_notebook(server, browser, "game", GAME) as (
         page,
         external,
         errors,
@@ -510,7 +461,7 @@ def dashboard(results: Path, log: Path):
 
 
 def test_the_dashboard_shows_explorers_without_code_and_asks_nothing_of_the_network(
-    demo, browser, tmp_path, monkeypatch
+    tour, browser, tmp_path, monkeypatch
 ):
     monkeypatch.delenv("MIA_NB_MODE", raising=False)
     monkeypatch.setenv(
@@ -518,7 +469,7 @@ def test_the_dashboard_shows_explorers_without_code_and_asks_nothing_of_the_netw
         os.pathsep.join(filter(None, [str(TESTS.parent), os.environ.get("PYTHONPATH")])),
     )
     with (
-        dashboard(demo.path.parent, tmp_path / "voila.log") as address,
+        dashboard(tour.path.parent, tmp_path / "voila.log") as address,
         lab.fresh_page(browser) as (page, external, errors),
     ):
         page.goto(address, timeout=120_000)

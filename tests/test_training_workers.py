@@ -212,13 +212,8 @@ if __name__ == "__main__":
 """
 
 
-# of each backend an end that Python hears of and one that it does not; loky's workers after SIGKILL:
-# test_training.py
-ENDS = [
-    ("loky", signal.SIGINT),
-    ("dask", signal.SIGINT),
-    ("dask", signal.SIGTERM),
-]
+# an end that Python hears of and one that it does not; loky's workers after SIGKILL: test_training.py
+ENDS = [("loky", signal.SIGINT), ("dask", signal.SIGTERM)]
 
 
 @pytest.mark.slow
