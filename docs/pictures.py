@@ -117,11 +117,15 @@ def families() -> None:
         for epochs, pool in pools.items():
             signals = examples.load_example(f"cifar10/{pool}").select(models=slice(0, 8))
             runs[family][epochs] = {"rmia": attacks.score("rmia", signals)}
-    figure = plots.frontier_lines(metrics.frontier(runs, n_resamples=0))
-    figure.update_layout(
-        title_text="The longer a network is trained, the more each point of accuracy leaks",
-        title_subtitle_text="8 models each, RMIA, bars 95 %; numbers: epochs, time steps of spiking"
-        " networks; right and down is better",
+    figure = plots.against(
+        metrics.frontier_means(metrics.frontier(runs, n_resamples=0)),
+        "test_acc",
+        "auc",
+        line="family",
+        label="epoch",
+        title="The longer a network is trained, the more each point of accuracy leaks",
+        caption="8 models each, RMIA, bars 95 %; numbers: epochs, time steps of spiking networks;"
+        " right and down is better",
     )
     screenshot([figure], HERE / "results-families.png", [1000], 520)
 
@@ -327,12 +331,16 @@ def equations(images, root: str) -> None:
         title="What further queries find, and the same networks with their noise off (dashed)",
         caption="bars and band 95 %; open, at ∞: extrapolated to infinitely many queries",
     )
-    screenshot(
-        [plots.frontier_lines(metrics.frontier(runs)), curve],
-        HERE / "equations.png",
-        [850, 750],
-        460,
+    along = plots.against(
+        metrics.frontier_means(metrics.frontier(runs)),
+        "test_acc",
+        "auc",
+        line="family",
+        label="epoch",
+        title="AUC against test accuracy along training",
+        caption="numbers: epochs; large: the last; bars 95 %; down and right is good",
     )
+    screenshot([along, curve], HERE / "equations.png", [850, 750], 460)
 
 
 def privacy(images, root: str) -> None:
@@ -380,13 +388,20 @@ def privacy(images, root: str) -> None:
     left = []
     for network, found in networks.items():
         table = metrics.summary(found)
-        strongest = metrics.by_attack(table, "auc")["value"].drop("max").idxmax()
-        rows = table[table["attack"] == "max"]
-        left.append(rows.assign(name=network.label, attack=strongest, output=network.output))
-    figure = plots.defenses(
-        pd.concat(left), undefended=list(ladders)[1]
-    )  # an SDENet has none either
-    screenshot([figure], HERE / "defenses.png", [1100], 480)
+        row = {"line": network.label}
+        for metric in ("auc", "test_acc", "gap"):
+            strongest = metrics.by_attack(table, metric).loc["max"]
+            row |= {metric: strongest["value"]}
+            row |= {f"{metric}_{end}": strongest[end] for end in ("low", "high")}
+        left.append(row)
+    note = "strongest attack on each; bars 95 %"
+    figures = [
+        plots.against(
+            pd.DataFrame(left), x, "auc", title=f"What defenses leave, against {name}", caption=note
+        )
+        for x, name in (("test_acc", "accuracy"), ("gap", "the gap"))
+    ]
+    screenshot(figures, HERE / "defenses.png", [600, 600], 480)
 
 
 if __name__ == "__main__":

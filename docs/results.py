@@ -508,6 +508,19 @@ def at_equal_accuracy(frontier: pd.DataFrame) -> list[str]:
     return lines
 
 
+def along_training(frontier: pd.DataFrame) -> go.Figure:
+    """What was found against accuracy, along the training of each family."""
+    return plots.against(
+        metrics.frontier_means(frontier),
+        "test_acc",
+        "auc",
+        line="family",
+        label="epoch",
+        title="AUC against test accuracy along training",
+        caption="numbers: epochs; large: the last; bars 95 %; down and right is good",
+    )
+
+
 def trained_for_less() -> pd.DataFrame:
     """What was found on other families at their end, beside the line between the ends of whole
     trainings of the fast network, from the shortest to the longest that ship.
@@ -815,7 +828,7 @@ def main() -> None:
         if {*kept}.issuperset(EQUATIONS):
             frontier = found
             page = replace(page, "equal accuracy", at_equal_accuracy(frontier))
-            drawn(plots.frontier_lines(frontier), "results-equations.png")
+            drawn(along_training(frontier), "results-equations.png")
         if {*kept}.issuperset(MASKED):
             answers = masked_signals(given.store, images)
             page = replace(page, "masked images", [*masked(answers), *masked_claims(answers)])

@@ -166,12 +166,14 @@ def test_every_picture_is_there_light_and_titled_as_the_stored_pools_say(
     truth = plots.roc_pair({name: strongest[name] for name in picked})
     assert title(drawn["roc"]) == truth.layout.title.text.replace("<br>", " ")
     table = metrics.frontier({name: run for name, run in runs.items() if name in picked}, **DRAWS)
-    assert title(drawn["frontier"]) == plots.frontier_lines(table).layout.title.text.replace(
-        "<br>", " "
-    )
-    assert title(drawn["defenses"]).startswith(
-        f"tinycnn undefended: AUC {mean_auc(strongest['no defense']):.3f} at "
-    )
+    means = metrics.frontier_means(table)
+    truth = plots.against(means, "test_acc", "auc", line="family", label="epoch")
+    points = drawn["frontier"]["data"]
+    assert [point["name"] for point in points] == [trace.name for trace in truth.data]
+    for point, trace in zip(points, truth.data, strict=True):
+        assert point["x"] == pytest.approx(list(trace.x))
+        assert point["y"] == pytest.approx(list(trace.y))
+        assert point["error_y"]["array"] == pytest.approx(list(trace.error_y.array))
 
 
 def test_every_network_is_named_by_its_defense_with_its_pool(compared, pools, answers):
@@ -273,16 +275,14 @@ def test_the_strongest_attack_is_named_and_a_rate_that_is_0_by_ties_is_no_number
 
 
 def test_figure_3_shows_the_strongest_attack_against_accuracy_and_gap(compared, scores, best):
-    (figure,) = pictures(compared, "defenses")
+    figures = pictures(compared, "defenses")
     for name, word in best.items():
-        one, label = scores[name][word], "tinycnn (undefended)" if name == "no defense" else name
         right = metrics.accuracies(scores[name]["correctness"])["value"]
-        points = [trace for trace in figure["data"] if trace["name"] == label]
-        assert [trace["x"] for trace in points] == [
-            pytest.approx([right["test"]]),
-            pytest.approx([right["gap"]]),
-        ]
-        assert all(trace["y"] == pytest.approx([mean_auc(one)]) for trace in points)
+        for figure, what in zip(figures, ("test", "gap"), strict=True):
+            (point,) = (trace for trace in figure["data"] if trace["name"] == name)
+            assert point["x"] == pytest.approx([right[what]])
+            assert point["y"] == pytest.approx([mean_auc(scores[name][word])])
+            assert max(point["error_y"]["array"]) > 0
 
 
 def test_at_equal_accuracy_every_defense_has_one_line_and_a_verdict_for_all_lines_together(

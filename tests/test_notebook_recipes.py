@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from test_notebook_dropout import table
-from test_notebook_neural_de import mean_auc, picture, title
+from test_notebook_neural_de import mean_auc, picture
 from test_notebooks import Run
 
 from mia_nb import metrics, query, studies, training
@@ -130,10 +130,11 @@ def test_differences_are_paired_and_between_recipes_that_differ_in_epochs_alone(
 def test_rankings_are_compared_under_their_ceiling(run, answers):
     for cell, word in (("ranks", None), ("score-ranks", "rmia")):
         truth = metrics.agreement(answers, word, splits=2)
-        seen, most = (trace for trace in picture(run, cell)["data"] if trace["name"])
-        assert seen["x"] == pytest.approx(truth["correlation"].tolist())
-        assert most["x"] == pytest.approx(truth["ceiling"].tolist(), nan_ok=True)
-        assert title(picture(run, cell)).startswith("Least alike: ")
+        drawn = {trace["name"]: trace for trace in picture(run, cell)["data"]}
+        for line in ("correlation", "ceiling", "ratio"):
+            assert drawn[line]["y"] == pytest.approx(truth[line].tolist(), nan_ok=True)
+        ends = (truth["high"] - truth["ratio"]).tolist()
+        assert drawn["ratio"]["error_y"]["array"] == pytest.approx(ends, nan_ok=True)
 
 
 def test_verdicts_are_those_of_the_same_cells_and_every_claim_has_its_evidence(run, cells, answers):

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
 from mia_nb import metrics, plots
-from mia_nb.metrics.frontier_table import frontier_means
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.types import Scores
 
@@ -55,15 +55,6 @@ def checkpoints(fpr=(0.1,)) -> pd.DataFrame:
     return metrics.frontier(runs, fpr)
 
 
-def cost_table() -> pd.DataFrame:
-    rows = [
-        ("ResNet-14", 10.0, 1000.0, 871402),
-        ("ODENet", 40.0, 1500.0, 486122),
-        ("SDENet", 150.0, 5800.0, 486122),
-    ]
-    return pd.DataFrame(rows, columns=["family", "seconds", "memory_mib", "parameters"])
-
-
 def trace(figure, name):
     (found,) = (t for t in figure.data if t.name == name and t.showlegend is not False)
     return found
@@ -84,108 +75,77 @@ def assert_ends(drawn, low, high, axis="y"):
 
 
 def test_every_target_of_every_family_stands_at_its_gap_and_risk():
-    figure = plots.families_gap(families())
+    figure = plots.gap_against_risk(families())
     for name, one in families().items():
-        (drawn,) = (t for t in figure.data if t.name.startswith(f"{name}: "))
+        drawn = trace(figure, name)
         np.testing.assert_allclose(drawn.x, one.accuracy[:, 0] - one.accuracy[:, 1])
         np.testing.assert_allclose(
             drawn.y, [metrics.auc(v, m) for v, m in zip(one.value, one.member, strict=True)]
         )
-        ends = metrics.accuracies(one).loc["gap", "value"]
-        assert (
-            f"gap {ends:.1%}, AUC {np.mean(drawn.y):.3f} [" in drawn.name
-            and "200 members" in drawn.hovertemplate
-        )
     assert len({(t.marker.color, t.marker.symbol) for t in figure.data[1:]}) == 3
     line = figure.data[0]
     np.testing.assert_allclose(line.y, 0.5 + np.asarray(line.x) / 2)
-    assert title(figure).startswith("ResNet-14: AUC") and "SDENet: 0.5" in title(figure)
 
 
-def test_frontiers_hold_the_means_of_every_checkpoint_in_order():
-    table = checkpoints()
-    means = frontier_means(table)
-    for given in (table.sample(frac=1, random_state=0), means):
-        figure = plots.frontier_lines(given)
-        for name, rows in means.groupby("family"):
-            drawn = trace(figure, name)
-            np.testing.assert_allclose(drawn.x, rows["test_acc"])
-            np.testing.assert_allclose(drawn.y, rows["auc"])
-            assert_ends(drawn, rows["auc_low"], rows["auc_high"])
-            assert_ends(drawn, rows["test_acc_low"], rows["test_acc_high"], "x")
-            assert (
-                list(drawn.text) == ["1", "4", "16"]
-                and drawn.marker.size[2] > drawn.marker.size[1] == drawn.marker.size[0]
-            )
-    last = means[(means["family"] == "ODENet") & (means["epoch"] == 16)].iloc[0]
-    assert (
-        f"ODENet ends at AUC {last['auc']:.3f} with test accuracy {last['test_acc']:.1%}"
-        in title(figure)
+def along_training() -> go.Figure:
+    return plots.against(
+        metrics.frontier_means(checkpoints()),
+        "test_acc",
+        "auc",
+        line="family",
+        label="epoch",
+        title="AUC against test accuracy along training",
+        caption="bars 95 %",
     )
-    assert "3 pairs" in note(figure) and "up and left is bad" in note(figure)
-    copies = [table.assign(family=table["family"] + f" {i}") for i in (1, 2, 3)]
-    several = plots.frontier_lines(pd.concat(copies))
-    assert title(several).count(" ends at ") == 2 and "others lie between" in title(several)
 
 
-def test_notes_say_whether_intervals_cover_the_choice_of_samples():
-    table = checkpoints()
-    blind = table.drop(columns="auc_draws")
-    for drawn, words in ((table, "over 3 pairs and samples"), (blind, "over 3 pairs")):
-        assert f"bars 95 % ({words});" in note(plots.frontier_lines(drawn))
-    assert "[95 %, over 3 pairs and samples]" in note(plots.families_gap(families()))
-    for first, last in ((6, 4), (4, 6)):  # families may have different numbers of models
-        unequal = {"ODENet": scores(targets=first), "SDENet": scores(targets=last)}
-        assert "over 2 to 3 pairs and samples" in note(plots.families_gap(unequal))
+def test_points_along_training_are_the_means_of_every_checkpoint_with_their_ends_in_order():
+    figure = along_training()
+    for name, rows in metrics.frontier_means(checkpoints()).groupby("family"):
+        drawn = trace(figure, name)
+        np.testing.assert_allclose(drawn.x, rows["test_acc"])
+        np.testing.assert_allclose(drawn.y, rows["auc"])
+        assert_ends(drawn, rows["auc_low"], rows["auc_high"])
+        assert_ends(drawn, rows["test_acc_low"], rows["test_acc_high"], "x")
+        assert drawn.mode == "lines+markers+text" and list(drawn.text) == ["1", "4", "16"]
+        assert drawn.marker.size[2] > drawn.marker.size[1] == drawn.marker.size[0]
+        assert drawn.hovertext[0] == "3 pairs · 200 members · 200 non-members"
+    assert figure.layout.xaxis.title.text == "test accuracy" and figure.layout.xaxis.tickformat
+    assert figure.layout.yaxis.title.text == "AUC" and not figure.layout.yaxis.tickformat
 
 
-def test_costs_are_bars_of_the_tables_values_with_ratios_to_the_first_family():
-    table = cost_table()
-    figure = plots.costs(table)
-    seconds, memory = (t for t in figure.data if t.type == "bar")
-    assert dict(zip(seconds.y, seconds.x, strict=True)) == dict(
-        zip(table["family"], table["seconds"], strict=True)
-    )
-    assert dict(zip(memory.y, memory.x, strict=True)) == dict(
-        zip(table["family"], table["memory_mib"], strict=True)
-    )
-    words = [t.text for t in figure.data if t.type == "scatter"]
-    assert words[0][0].strip() == "150 (15×)" and words[1][0].strip() == "5,800 (5.8×)"
-    assert (
-        title(figure)
-        == "SDENet takes 15 times the time of ResNet-14 per epoch and 5.8 times its memory"
-    )
-    assert "871,402 parameters" in figure.layout.yaxis.ticktext[2]
+def test_points_without_labels_are_not_joined_and_without_ends_have_no_bars():
+    table = pd.DataFrame({"line": ["a", "b"], "gap": [0.1, 0.2], "auc": [0.6, 0.7]})
+    table = table.assign(auc_low=[0.55, np.nan], auc_high=[0.65, np.nan])
+    figure = plots.against(table, "gap", "auc")
+    assert [t.mode for t in figure.data] == ["markers"] * 2
+    assert [list(t.x) + list(t.y) for t in figure.data] == [[0.1, 0.6], [0.2, 0.7]]
+    assert_ends(figure.data[0], [0.55], [0.65])
+    assert all(t.error_x.array is None for t in figure.data)
+    assert np.isnan(figure.data[1].error_y.array).all()
+    assert len({t.marker.color for t in figure.data}) == 2
 
 
 @pytest.mark.parametrize(
-    ("draw", "message"),
+    ("changes", "message"),
     [
-        (lambda: plots.families_gap({}), "no family"),
-        (
-            lambda: plots.frontier_lines(frontier_means(checkpoints()).drop(columns="auc_low")),
-            "auc_low missing",
-        ),
-        (
-            lambda: plots.costs(cost_table().assign(family="ODENet")),
-            "family = ODENet comes more than once",
-        ),
-        (lambda: plots.costs(cost_table().assign(seconds=[0, 1, 2])), "not positive"),
-        (lambda: plots.costs(cost_table().assign(memory_mib=np.nan)), "memory_mib is nan"),
+        ({"auc": np.nan}, "against: auc is nan"),
+        ({"test_acc": np.inf}, "against: test_acc is inf"),
+        (None, "a table without rows"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_in_one_line(draw, message):
+def test_what_cannot_be_drawn_is_refused_in_one_line(changes, message):
+    table = metrics.frontier_means(checkpoints())
+    table = table.iloc[:0] if changes is None else table.assign(**changes)
     with pytest.raises(ValueError, match=message) as raised:
-        draw()
+        plots.against(table, "test_acc", "auc", line="family")
     assert "\n" not in str(raised.value)
+    with pytest.raises(ValueError, match="family missing"):
+        plots.against(table.drop(columns="family"), "test_acc", "auc", line="family")
 
 
 def test_figures_share_the_template_fit_their_page_say_a_sentence_and_stay_light():
-    figures = {
-        "families_gap": plots.families_gap(families()),
-        "frontier_lines": plots.frontier_lines(checkpoints()),
-        "costs": plots.costs(cost_table()),
-    }
+    figures = {"gap": plots.gap_against_risk(families()), "against": along_training()}
     for name, figure in figures.items():
         assert (
             figure.layout.width is None

@@ -1,4 +1,4 @@
-"""Figures of accounting, ladders, bounds and defenses hold what they were given, say true sentences
+"""Figures of ladders and bounds hold what they were given, say true sentences
 and claim no more.
 """
 
@@ -13,11 +13,10 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from mia_nb import accounting, auditing, metrics, plots
+from mia_nb import accounting, auditing, plots
 from mia_nb.accounting import tradeoff
 from mia_nb.auditing.ladder import LABELS
 from mia_nb.auditing.one_run import one_run
-from mia_nb.plots import privacy
 from mia_nb.plots.style import TEMPLATE
 from mia_nb.studies.below_curve import room_below
 from mia_nb.types import Scores
@@ -61,19 +60,6 @@ def scores(shift=0.0, *, targets=4, samples=2000, seed=0, attack="rmia", pairs=T
     )
 
 
-def spent(epochs=(10, 100, 300), delta=1e-5, batch=512, **options) -> pd.DataFrame:
-    table = accounting.over_epochs(
-        **STUDY,
-        batch=batch,
-        epochs=epochs,
-        delta=delta,
-        accountants=("rdp", "gdp"),
-        sampling="uniform",
-        **options,
-    )
-    return table.assign(batch=batch)
-
-
 def title(figure) -> str:
     return figure.layout.title.text.replace("<br>", " ")
 
@@ -104,103 +90,6 @@ def sde_ladder(**changes) -> pd.DataFrame:
     }
     given |= {"flow": FLOW | {"clip": 0.5}, "lipschitz": {"certified": 1.0}} | changes
     return auditing.ladder(**given)
-
-
-def utility(models=4) -> pd.DataFrame:
-    table = spent(range(1, 61))
-    seen = [(e, m, 0.85 - 0.5 / e - 0.01 * m) for e in range(1, 61) for m in range(models)]
-    return table.merge(pd.DataFrame(seen, columns=["epoch", "model", "test_acc"]), on="epoch")
-
-
-def test_accuracy_against_epsilon_is_shown_to_be_accuracy_against_epochs():
-    table = utility()
-    figure = plots.privacy_utility(table)
-    by_epoch, gdp = (
-        trace(figure, "mean of models"),
-        trace(figure, "GDP (CLT approximation), uniform batches"),
-    )
-    assert list(by_epoch.x) == list(gdp.customdata) == list(range(1, 61))
-    np.testing.assert_allclose(by_epoch.y, gdp.y)
-    np.testing.assert_allclose(gdp.y, 0.835 - 0.5 / np.arange(1, 61))
-    np.testing.assert_allclose(
-        gdp.x, table[table["accountant"] == "gdp"].groupby("epoch")["epsilon"].first()
-    )
-    assert f"{0.835 - 0.5 / 31:.1%} (GDP (CLT approximation), uniform batches: epoch 31)" in title(
-        figure
-    )
-    assert (by_epoch.xaxis, gdp.xaxis) == (
-        "x",
-        "x2",
-    ) and figure.layout.xaxis2.title.text == privacy.NOMINAL
-    thin = [t for t in figure.data if t.showlegend is False]
-    # 4 models: by epoch and under two accountants
-    assert len(thin) == 4 * 3 and all(t.line.width == 1 for t in thin)
-    assert "left by epoch, right relabelled" in note(figure) and "not a guarantee" in note(figure)
-    assert "delta 1e-05" in note(figure) and "add/remove one record" in note(figure)
-
-
-def test_curves_by_delta_and_an_epsilon_that_is_never_reached():
-    table = pd.concat(
-        [
-            utility().assign(delta=d, epsilon=lambda t, d=d: t["epsilon"] * 10 * d)
-            for d in (0.1, 10.0)
-        ]
-    )
-    figure = plots.privacy_utility(table[table["accountant"] == "rdp"])
-    # lines name their delta
-    assert "(RDP, delta 0.1: epoch " in title(figure) and "delta" not in note(figure)
-    first = table.loc[(table["accountant"] == "rdp") & (table["delta"] == 10), "epsilon"].min()
-    assert title(figure).endswith(
-        f"; RDP, delta 10 begins at nominal epsilon {first:.4g} (epoch 1), above 2"
-    )
-    broken = utility()
-    broken.loc[broken["accountant"] == "rdp", "test_acc"] += 0.1
-    with pytest.raises(ValueError, match="differs between accountants or deltas"):
-        plots.privacy_utility(broken)
-
-
-def measured(*epochs) -> pd.DataFrame:
-    """Epsilon a tenth of the epoch, test accuracy 50 % and a point per epoch."""
-    rows = [{"epoch": e, "epsilon": 0.1 * e, "test_acc": 0.5 + 0.01 * e} for e in epochs]
-    return pd.DataFrame(rows).assign(accountant="prv", sampling="poisson", delta=1e-5, model=0)
-
-
-def test_accuracy_is_read_where_it_was_measured():
-    assert (
-        title(plots.privacy_utility(measured(1, 6, 11)))
-        == "PRV ends at nominal epsilon 1.1 (epoch 11), below 2, with a mean test accuracy of 61.0%"
-    )
-    wide = title(plots.privacy_utility(measured(1, 10, 30)))
-    assert wide == "At nominal epsilon 2 the mean test accuracy is 60.0% (PRV: epoch 10, at 1)"
-    near = title(plots.privacy_utility(measured(1, 19, 20, 21)))
-    assert near == "At nominal epsilon 2 the mean test accuracy is 70.0% (PRV: epoch 20)"
-
-
-def test_both_forms_of_batches_are_lines_of_their_own():
-    both = [
-        measured(1, 10, 30).assign(accountant="gdp", sampling=form)
-        for form in ("poisson", "uniform")
-    ]
-    both[1]["epsilon"] *= 2
-    figure = plots.privacy_utility(pd.concat(both))
-    name = "GDP (CLT approximation), {} batches".format
-    assert list(trace(figure, name("poisson")).x) == [0.1, 1, 3] and list(
-        trace(figure, name("uniform")).x
-    ) == [0.2, 2, 6]
-    assert "60.0% (GDP (CLT approximation), uniform batches: epoch 10)" in title(figure)
-
-
-@pytest.mark.parametrize("without", [{"noise_multiplier": 0.0}, {"delta": 0.0}])
-def test_an_infinite_epsilon_is_said_to_be_one_of_no_noise_or_no_delta(without):
-    table = accounting.over_epochs(
-        **({**STUDY, "batch": 512, "epochs": [1, 2], "delta": 1e-5, "accountants": "rdp"} | without)
-    )
-    with pytest.raises(
-        ValueError,
-        match=r"epsilon is infinite, as it is for a sigma \(noise multiplier\) or a delta of 0",
-    ) as why:
-        plots.privacy_utility(table.assign(model=0, test_acc=0.5))
-    assert "\n" not in str(why.value)
 
 
 def words(figure) -> dict[float, str]:
@@ -378,126 +267,9 @@ def test_every_target_is_drawn_beside_the_mean():
     )
 
 
-def defended() -> pd.DataFrame:
-    rows = [
-        ("ResNet-14", "", "", 0.86, 0.12, 0.68),
-        ("ResNet-14, L1", "l1", "", 0.865, 0.11, 0.64),
-        ("ResNet-14, DP-SGD", "dp_sgd", "", 0.744, -0.01, 0.516),
-        ("ResNet-14, MemGuard", "", "memguard", 0.86, 0.12, 0.58),
-    ]
-    long = []
-    for name, defense, output, test_acc, gap, auc in rows:
-        about = {"name": name, "defense": defense, "output": output, "attack": "lira_global"}
-        measurable = defense != "dp_sgd"
-        for metric, fpr, value, low, high, known in (
-            ("auc", np.nan, auc, auc - 0.01, auc + 0.02, True),
-            ("tpr", 0.1, 0.2, 0.1, 0.3, measurable),
-            ("test_acc", np.nan, test_acc, np.nan, np.nan, True),
-            ("gap", np.nan, gap, np.nan, np.nan, True),
-        ):
-            ends = {"value": value, "low": low, "high": high, "measurable": known}
-            long.append({**about, "metric": metric, "fpr": fpr, **ends})
-    return pd.DataFrame(long)
-
-
-def of_metric(metric: str) -> pd.DataFrame:
-    table = defended()
-    return table[table["metric"] == metric].set_index("name")
-
-
-def test_defenses_stand_at_their_accuracy_and_risk_with_intervals():
-    figure = plots.defenses(defended())
-    accuracy, gap, auc = (of_metric(metric)["value"] for metric in ("test_acc", "gap", "auc"))
-    for name in auc.index:
-        mine = [
-            t
-            for t in figure.data
-            if t.mode == "markers" and t.name.startswith(name) and t.legendgroup == name
-        ]
-        assert [(t.x[0], t.y[0]) for t in mine] == [
-            (accuracy[name], auc[name]),
-            (gap[name], auc[name]),
-        ]
-        assert mine[0].error_y.array[0] == pytest.approx(0.02) and mine[0].error_y.arrayminus[
-            0
-        ] == pytest.approx(0.01)
-    trades = [t for t in figure.data if t.mode == "lines" and t.showlegend is False]
-    assert len(trades) == 6 and {(t.x[0], t.y[0]) for t in trades} == {(0.86, 0.68), (0.12, 0.68)}
-    assert len({t.marker.symbol for t in figure.data if t.mode == "markers"}) == 4
-    chance = trace(figure, "1/2 + gap/2 (correctness)")
-    np.testing.assert_allclose(chance.y, 0.5 + np.array(chance.x) / 2)
-    assert (
-        title(figure)
-        == "ResNet-14 undefended: AUC 0.680 at 86.0%; DP-SGD leaks least: 0.516, 11.6 points less"
-        " accurate; at most a point less accurate: L1, 0.640; answers masked by MemGuard: 0.580 by"
-        " these attacks"  # not "leaks least": others may read more from labels
-    )
-    assert figure.layout.shapes[-1].x0 == 0.85
-
-
-def test_the_sentence_about_defenses_follows_the_table():
-    table = defended()
-    costly = table[table["name"].isin(["ResNet-14", "ResNet-14, DP-SGD"])]
-    assert title(plots.defenses(costly)).endswith(
-        "every defense in training costs more than a point of accuracy"
-    )
-    free = table[table["name"].isin(["ResNet-14", "ResNet-14, L1"])]
-    assert title(plots.defenses(free)).endswith("L1 leaks least: 0.640, 0.5 points more accurate")
-    unnamed = defended().drop(columns=["defense", "output"])
-    assert (
-        title(plots.defenses(unnamed))
-        == "ResNet-14, DP-SGD leaks least: AUC 0.516 at test accuracy 74.4%"
-    )
-    assert title(plots.defenses(unnamed, undefended="ResNet-14")) == title(
-        # without a word on outputs nobody knows that answers were masked
-        plots.defenses(defended().assign(output=""))
-    )
-
-
-@pytest.mark.parametrize(
-    ("call", "wanted"),
-    [
-        (
-            lambda: plots.defenses(pd.concat([defended()] * 2)),
-            "name = ResNet-14 comes more than once",
-        ),
-        (lambda: plots.defenses(defended(), undefended="VGG"), "'VGG' is not in the table"),
-        (lambda: plots.defenses(defended().drop(columns="low")), "low missing"),
-    ],
-)
-def test_tables_that_cannot_be_drawn_are_refused_in_one_line(call, wanted):
-    with pytest.raises(ValueError, match=wanted) as error:
-        call()
-    assert "\n" not in str(error.value)
-
-
-def test_summaries_of_measured_defenses_can_be_drawn():
-    found = {"ResNet-14": scores(1.0), "ResNet-14, DP-SGD": scores(0.1, seed=1)}
-    tables = []
-    for name, one in found.items():
-        table = metrics.summary({"loss": one}, (0.1,), n_resamples=50)
-        tables.append(table[table["attack"] == "max"].assign(name=name))
-    assert "DP-SGD leaks least" in title(plots.defenses(pd.concat(tables)))
-
-
-def test_a_title_leaves_out_options_of_a_defense_where_its_name_alone_tells_it_from_the_others():
-    options = ", max grad norm 1, noise multiplier 1.116"
-    named = {"ResNet-14, DP-SGD": f"ResNet-14, DP-SGD{options}"}
-    table = defended().replace({"name": named})
-    assert title(plots.defenses(table)) == title(plots.defenses(defended()))
-    other = table[table["name"].isin(named.values())].assign(name=f"ResNet-14, DP-SGD{options}5")
-    both = title(plots.defenses(pd.concat([table, other])))
-    assert f"DP-SGD{options} leaks least" in both
-
-
 def test_figures_are_transparent_and_no_word_claims_more_than_was_shown():
-    figures = [
-        plots.privacy_utility(utility()),
-        plots.ladder(sde_ladder()),
-        plots.roc_bounds(scores(1.0)),
-        plots.defenses(defended()),
-    ]
-    drawn_by = map(inspect.getmodule, (plots.ladder, plots.roc_bounds, plots.defenses))
+    figures = [plots.ladder(sde_ladder()), plots.roc_bounds(scores(1.0))]
+    drawn_by = map(inspect.getmodule, (plots.ladder, plots.roc_bounds))
     texts = [*map(inspect.getsource, drawn_by), *(figure.to_json() for figure in figures)]
     assert all(
         figure.layout.template == TEMPLATE and figure.layout.width is None for figure in figures

@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from mia_nb import metrics, plots
+from mia_nb import plots
 from mia_nb.plots.style import TEMPLATE
-from mia_nb.types import Signals
 
 
 def trace(figure, name):
@@ -87,61 +86,6 @@ def test_reports_with_missing_or_doubled_sites_are_refused():
         plots.sites(report.assign(firing_rate=np.nan))
     with pytest.raises(ValueError, match="u0 missing"):
         plots.sites(report.drop(columns="u0"))
-
-
-def answers(members: np.ndarray, others: np.ndarray) -> Signals:
-    """Signals of one model and one query with these confidences."""
-    p = np.concatenate([members, others])
-    margin = np.where(p == 1, 40.0, np.log(p) - np.log1p(-np.minimum(p, 1 - 2.0**-53)))
-    logits = np.stack([margin, np.zeros(len(p))], axis=1)[None]
-    member = np.arange(len(p)) < len(members)
-    return Signals.from_logits(logits, np.zeros(len(p), int), member[None])
-
-
-def test_confidences_count_every_sample_once_and_draw_empty_bins_on_the_floor():
-    rng = np.random.default_rng(0)
-    members, others = rng.beta(5, 1, 700), rng.beta(1, 1, 300) * 0.5
-    figure = plots.confidences({"T = 1": answers(members, others), "ANN": answers(others, members)})
-    for drawn, values in zip(figure.data, (others, members, members, others), strict=True):
-        counts = np.histogram(values, 50, (0, 1))[0]
-        np.testing.assert_array_equal(drawn.customdata[:-1], counts)
-        assert counts.sum() == len(values) == np.sum(drawn.customdata[:-1])
-        np.testing.assert_allclose(drawn.y[:-1], np.maximum(counts / len(values), 0.5 / 700))
-        assert (np.log10(drawn.y) >= figure.layout.yaxis.range[0]).all()
-    both = np.concatenate([members, others]), np.arange(1000) < 700
-    auc = metrics.auc(*both)
-    assert f"AUC {auc:.3f} (T = 1) and {1 - auc:.3f} (ANN)" in title(figure)
-    assert "empty bins lie on the floor" in figure.layout.title.subtitle.text
-
-
-def test_confidences_count_what_float32_rounds_to_one_and_what_ties():
-    # the largest float32 below 1, and a number that becomes 1
-    below, one = 1 - 2.0**-24, 1 - 2.0**-26
-    figure = plots.confidences(
-        {"T = 1": answers(np.array([one, one, below, 0.3]), np.array([1.0, 0.1, 0.2, 0.3 + 1e-12]))}
-    )
-    text = figure.layout.annotations[0].text
-    assert "in float32 37.5% are 1, 62.5% tie" in text
-
-
-def test_confidences_of_signals_are_those_of_one_target_without_its_population():
-    rng = np.random.default_rng(0)
-    member = np.array([[True, True, False, False, False], [False, False, True, True, False]])
-    population = np.array([False, False, False, False, True])
-    signals = Signals.from_logits(
-        rng.normal(size=(2, 5, 3)), [0, 1, 2, 0, 1], member, population=population
-    )
-    p = np.exp(signals.log_p[0, 0])
-    others, members = plots.confidences({"ANN": signals}).data
-    for drawn, values in ((members, p[:2]), (others, p[2:4])):
-        np.testing.assert_array_equal(drawn.customdata[:-1], np.histogram(values, 50, (0, 1))[0])
-    twice = Signals.from_logits(
-        rng.normal(size=(2, 2, 5, 3)), [0, 1, 2, 0, 1], member, population=population
-    )
-    with pytest.raises(ValueError, match="signals of 2 queries"):
-        plots.confidences({"ANN": twice})
-    with pytest.raises(ValueError, match="no signals"):
-        plots.confidences({})
 
 
 def test_the_heatmap_stars_and_outlines_the_chosen_cell_and_leaves_untried_ones_empty():
@@ -264,13 +208,9 @@ def test_the_raster_refuses_membranes_after_the_reset_and_wrong_shapes():
 
 
 def every_figure() -> dict:
-    rng = np.random.default_rng(0)
     spk, mem = layer(64, 5000)
     return {
         "sites": plots.sites(conversion_report(16, tuple(f"spike{i}" for i in range(17)))),
-        "confidences": plots.confidences(
-            {f"T = {t}": answers(rng.random(25_000), rng.random(25_000)) for t in (1, 2, 3, 4, 8)}
-        ),
         "heatmap": plots.heatmap(grid(), chosen=(0.01, 30)),
         "raster": plots.raster(spk, mem, 1.0, image=np.zeros((1, 28, 28), np.uint8)),
     }

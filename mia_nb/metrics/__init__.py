@@ -4,7 +4,7 @@ from mia_nb.metrics.accuracy import accuracies, class_gaps
 from mia_nb.metrics.choice import choose
 from mia_nb.metrics.curve import auc, clopper_pearson, ppv, roc, tpr_at
 from mia_nb.metrics.equal_utility import matched
-from mia_nb.metrics.frontier_table import frontier
+from mia_nb.metrics.frontier_table import frontier, frontier_means
 from mia_nb.metrics.groups import by_group, readable_groups
 from mia_nb.metrics.memorised_samples import agreement
 from mia_nb.metrics.null import self_test
@@ -29,6 +29,7 @@ __all__ = [
     "clopper_pearson",
     "difference",
     "frontier",
+    "frontier_means",
     "interval",
     "intervals",
     "matched",

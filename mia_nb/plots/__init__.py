@@ -1,34 +1,29 @@
 """Plotly figures of results: pure functions, one template, no torch. Each returns a
-`plotly.graph_objects.Figure` whose title is a sentence computed from the data.
+`plotly.graph_objects.Figure` whose title is a sentence computed from the data; `lines` and
+`against`, which draw any table, take the sentence from the caller.
 
 Members are vermillion, solid and round; non-members blue, dashed and diamond-shaped: colour is
 never the only cue. The background is transparent and text mid-grey, so that a figure reads on light
 and on dark pages. No figure has a fixed width.
 """
 
-from mia_nb.plots.agreement import rank_agreement
+from mia_nb.plots.against import against
 from mia_nb.plots.bounds import roc_bounds
 from mia_nb.plots.curves import roc_pair, shipped_roc, verdict
 from mia_nb.plots.ladder import ladder
 from mia_nb.plots.lines import lines
-from mia_nb.plots.overfitting import families_gap, gap_against_risk
+from mia_nb.plots.overfitting import gap_against_risk
 from mia_nb.plots.pools import accuracy, loss_traces
-from mia_nb.plots.privacy import privacy_utility
 from mia_nb.plots.samples import images
 from mia_nb.plots.settings import heatmap
-from mia_nb.plots.spiking import confidences, raster, sites
+from mia_nb.plots.spiking import raster, sites
 from mia_nb.plots.teaching import found_again
-from mia_nb.plots.utility import costs, defenses, frontier_lines
 from mia_nb.plots.views import histogram, scatter, summary
 
 __all__ = [
     "accuracy",
-    "confidences",
-    "costs",
-    "defenses",
-    "families_gap",
+    "against",
     "found_again",
-    "frontier_lines",
     "gap_against_risk",
     "heatmap",
     "histogram",
@@ -36,8 +31,6 @@ __all__ = [
     "ladder",
     "lines",
     "loss_traces",
-    "privacy_utility",
-    "rank_agreement",
     "raster",
     "roc_bounds",
     "roc_pair",

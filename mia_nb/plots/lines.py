@@ -232,7 +232,7 @@ def _add_series(
                 y=part["value"],
                 error_y=bars(part["value"], part["low"], part["high"]),
                 customdata=_settings(part[x]),
-                hovertext=_facts(part),
+                hovertext=facts(part),
                 mode="lines+markers" if joined else "markers",
                 name=name,
                 legendgroup=name,
@@ -255,7 +255,7 @@ def _settings(settings: pd.Series) -> list:
     return ["∞" if setting == np.inf else setting for setting in settings.tolist()]
 
 
-def _facts(rows: pd.DataFrame) -> list[str]:
+def facts(rows: pd.DataFrame) -> list[str]:
     """Sample sizes of each row, for its hover."""
     facts = []
     for _, row in rows.iterrows():

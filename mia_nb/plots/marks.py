@@ -1,4 +1,4 @@
-"""Parts of many figures: bands, levels, error bars, step histograms."""
+"""Parts of many figures: bands, levels, error bars, bins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from mia_nb.checks import whole
-from mia_nb.plots.style import Group, translucent
+from mia_nb.plots.style import translucent
 
 MOST_BINS = 10_000  # bins of a histogram, more than a screen has pixels
 
@@ -101,34 +101,3 @@ def step_counts(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Values per bin, the last bin twice: a step line needs a level at each edge."""
     counts = np.histogram(values, edges)[0]
     return np.append(counts, counts[-1])
-
-
-def add_shares(
-    figure: go.Figure,
-    values: np.ndarray,
-    edges: np.ndarray,
-    group: Group,
-    *,
-    floor: float = 0.0,
-    **trace: Any,
-) -> None:
-    """A hatched step line with the share of the values in each bin, in the look of a group.
-
-    Parameters:
-        edges: (bins + 1,)
-        floor: the level of empty bins
-        trace: arguments of the line (name, hovertemplate, showlegend, row, col)
-    """
-    counts = step_counts(values, edges)
-    colour = group.colour
-    figure.add_scatter(
-        x=edges,
-        y=np.maximum(counts / len(values), floor),
-        customdata=counts,
-        mode="lines",
-        line={"shape": "hv", "color": colour, "dash": group.dash, "width": 1.5},
-        fill="tozeroy",
-        fillcolor=translucent(colour, 0.15),
-        fillpattern={"shape": group.pattern, "fgcolor": colour, "fgopacity": 0.35, "size": 6},
-        **trace,
-    )

@@ -1,4 +1,4 @@
-"""Figures of spiking networks: the sites of a conversion, confidences, spikes and membranes."""
+"""Figures of spiking networks: the sites of a conversion, spikes and membranes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,19 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from mia_nb import metrics
-from mia_nb.metrics.curve import tie_mass
-from mia_nb.plots.marks import add_shares, bars, level
+from mia_nb.plots.marks import bars, level
 from mia_nb.plots.pictures import enlarged, png, rgb
 from mia_nb.plots.style import (
     BELOW,
     GREY,
     LINES,
     MARKERS,
-    MEMBERS,
-    NON_MEMBERS,
     clauses,
     finish,
     listed,
 )
 from mia_nb.plots.tables import need
-from mia_nb.types import Signals
 
-BINS = 50
 BESIDE = 0.82  # where a picture beside a raster begins
 
 
@@ -99,103 +93,6 @@ def sites(report: pd.DataFrame) -> go.Figure:
         ),
         height=560,
     )
-
-
-def confidences(signals_by_name: dict[str, Signals]) -> go.Figure:
-    """Confidences p_y of the first target's members and non-members, a panel per T (and for the
-    ANN): Figure 3 of Guan et al. 2025.
-
-    Each panel gives the AUC of the confidence (the loss attack, in float64), and the shares of
-    confidences that are exactly 1, or tie with another sample, once rounded to float32: p >= 1 -
-    2^-25, a margin of 17.3 nats, rounds to 1, which ends the ranking. Shares stand on a logarithmic
-    axis, because confident networks put nearly all samples in the last of 50 bins; empty bins lie
-    on its floor, at half a sample.
-
-    Parameters:
-        signals_by_name: {name: Signals of one query}; its population is left out
-
-    Raises:
-        ValueError: for no signals, and for signals of several queries or without membership.
-    """
-    if not signals_by_name:
-        raise ValueError("confidences got no signals: pass {name: Signals}")
-    groups = {name: _confidence(name, signals) for name, signals in signals_by_name.items()}
-    columns = 2 if len(groups) in (2, 4) else min(len(groups), 3)
-    rows = -(-len(groups) // columns)
-    edges = np.linspace(0, 1, BINS + 1)
-    floor = 0.5 / max(len(values) for pair in groups.values() for values in pair)
-    aucs = {name: _auc(*pair) for name, pair in groups.items()}
-    titles = []
-    for name, pair in groups.items():
-        titles.append(f"{name}: AUC {aucs[name]:.3f}<br>{_rounding(*pair)}")
-    figure = make_subplots(
-        rows,
-        columns,
-        subplot_titles=titles,
-        shared_yaxes="all",
-        shared_xaxes="all",
-        vertical_spacing=0.2 if rows == 2 else 0.3 / rows,
-        horizontal_spacing=0.04,
-    )
-    figure.update_annotations(font={"size": 12, "color": GREY})
-    for i, (members, others) in enumerate(groups.values()):
-        for values, group in ((others, NON_MEMBERS), (members, MEMBERS)):
-            add_shares(
-                figure,
-                values,
-                edges,
-                group,
-                floor=floor,
-                name=group.name,
-                legendgroup=group.name,
-                showlegend=i == 0,
-                hovertemplate=f"from %{{x:.2f}}: %{{customdata}} of {len(values):,}",
-                row=i // columns + 1,
-                col=i % columns + 1,
-            )
-    figure.update_yaxes(tickformat="~%", type="log", dtick=1, range=[np.log10(floor), 0.1])
-    figure.update_yaxes(title_text="share of group", col=1)
-    figure.update_xaxes(range=[-0.01, 1.01], showticklabels=True)
-    figure.update_xaxes(title_text="confidence", row=rows)
-    first_and_last = dict.fromkeys([next(iter(aucs)), next(reversed(aucs))])  # once if the same
-    ends = " and ".join(f"{aucs[name]:.3f} ({name})" for name in first_and_last)
-    return finish(
-        figure,
-        f"confidence alone tells members from non-members with AUC {ends}",
-        "share of each group per bin; empty bins lie on the floor, at half a sample",
-        headroom=34,
-        height=130 + 240 * rows,
-        legend=BELOW,
-    )
-
-
-def _confidence(name: str, signals: Signals) -> tuple[np.ndarray, np.ndarray]:
-    """Confidences of the first target's members, and of its non-members."""
-    queries = signals.margin.shape[1]
-    if signals.member is None or queries != 1:
-        known = "hidden" if signals.member is None else "known"
-        raise ValueError(
-            f"{name}: signals of {queries} queries, membership {known}; "
-            "wanted signals of one query with membership: signals.select(queries=[0])"
-        )
-    value = np.exp(signals.log_p[0, 0])
-    audited = ~signals.population
-    member = signals.member[0, audited]
-    if member.all() or not member.any():
-        raise ValueError(f"{name}: {member.sum()} members among {len(member)} samples: wanted both")
-    return value[audited][member], value[audited][~member]
-
-
-def _auc(members: np.ndarray, others: np.ndarray) -> float:
-    """AUC of the confidence."""
-    both = np.concatenate([members, others])
-    return metrics.auc(both, np.arange(len(both)) < len(members))
-
-
-def _rounding(members: np.ndarray, others: np.ndarray) -> str:
-    """The shares of confidences that are 1, or tie, in float32, in words."""
-    rounded = np.concatenate([members, others]).astype(np.float32)
-    return f"in float32 {np.mean(rounded == 1):.1%} are 1, {tie_mass(rounded):.1%} tie"
 
 
 def raster(

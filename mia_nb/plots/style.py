@@ -123,20 +123,17 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return styles
 
 
-def finish(
-    figure: go.Figure, sentence: str, note: str = "", *, headroom: int = 0, **layout: Any
-) -> go.Figure:
+def finish(figure: go.Figure, sentence: str, note: str = "", **layout: Any) -> go.Figure:
     """The figure with the template, the sentence as title and the note, smaller, as subtitle.
 
     Parameters:
         sentence: the result of the figure; a long one is wrapped
         note: sample sizes, intervals and the like
-        headroom: pixels between note and picture, for headings of panels
         layout: the figure's layout. Its height is for a title of one line; further lines are added
     """
     lines = textwrap.wrap(sentence, 96)
     title = {"text": "<br>".join(lines), "subtitle": {"text": note}}
-    if more := headroom + LINE_HEIGHT * max(len(lines) - 1, 0):
+    if more := LINE_HEIGHT * max(len(lines) - 1, 0):
         title |= {"pad": {"b": TITLE["pad"]["b"] + more}}
         layout |= {"margin": {"t": TEMPLATE.layout.margin.t + more}}
         layout["height"] += more
@@ -151,13 +148,6 @@ def clauses(*parts: str | bool) -> str:
 def listed(values: Iterable) -> str:
     """The values, each once, joined by commas."""
     return ", ".join(dict.fromkeys(map(str, values)))
-
-
-def span(values: Iterable[float]) -> str:
-    """The range of some counts in words: "4", or "4 to 8"."""
-    low = int(min(values))
-    high = int(max(values))
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def translucent(colour: str, opacity: float) -> str:

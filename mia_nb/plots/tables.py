@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from mia_nb.plots.style import span
-
 METRIC_NAMES = {
     "train_acc": "train accuracy",
     "test_acc": "test accuracy",
@@ -70,9 +68,3 @@ def text(value: str | float) -> str:
     if isinstance(value, str):
         return value
     return "∞" if value == np.inf else f"{value:g}"
-
-
-def covered(table: pd.DataFrame) -> str:
-    """The sources of variation in the intervals of a frontier's means, in words."""
-    pairs = f"over {span(table['pairs'])} pairs"
-    return f"{pairs} and samples" if table["over_samples"].all() else pairs

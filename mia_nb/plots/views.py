@@ -23,6 +23,7 @@ from mia_nb.plots.style import (
     NON_MEMBERS,
     THIN,
     finish,
+    translucent,
 )
 from mia_nb.types import Scores
 
@@ -70,13 +71,23 @@ def histogram(
     pooled = f" of {len(pairs)} targets" if len(pairs) > 1 else ""
     figure = go.Figure()
     for group, mask in ((NON_MEMBERS, ~member), (MEMBERS, member)):
-        marks.add_shares(
-            figure,
-            np.clip(value[mask], edges[0], edges[-1]),
-            edges,
-            group,
+        counts = marks.step_counts(np.clip(value[mask], edges[0], edges[-1]), edges)
+        figure.add_scatter(
+            x=edges,
+            y=counts / mask.sum(),
+            customdata=counts,
+            mode="lines",
             name=f"{group.name} ({mask.sum():,}{pooled})",
             hovertemplate="%{customdata} samples, %{y:.2%}",
+            line={"shape": "hv", "color": group.colour, "dash": group.dash, "width": 1.5},
+            fill="tozeroy",
+            fillcolor=translucent(group.colour, 0.15),
+            fillpattern={  # hatched
+                "shape": group.pattern,
+                "fgcolor": group.colour,
+                "fgopacity": 0.35,
+                "size": 6,
+            },
         )
     above = np.mean([metrics.auc(*pair) for pair in pairs])
     who = f"target {target}" if target is not None else f"{len(pairs)} targets pooled"

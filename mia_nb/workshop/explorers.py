@@ -259,10 +259,17 @@ def fight(sources: Sequence[Source]) -> Explorer:
 
     @cache  # one figure for all positions of the line
     def picture(shown: tuple[str, ...]) -> dict:
-        figure = plots.frontier_lines(means[means["family"].isin(shown)])
+        figure = plots.against(
+            means[means["family"].isin(shown)],
+            "test_acc",
+            "auc",
+            line="family",
+            label="epoch",
+            title="AUC of the strongest attack against test accuracy, along training",
+            caption="numbers: epochs; large: the last; bars 95 %; down and right is good",
+        )
         _add_epsilons(figure, means, shown, sources)
-        title = "AUC of the strongest attack against test accuracy, along training"
-        return plain(figure.update_layout(title_text=title))
+        return plain(figure)
 
     def draw(shown: tuple[str, ...], accuracy: float) -> View:
         """The curves of the families, read at this accuracy."""
