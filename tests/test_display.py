@@ -20,7 +20,6 @@ from test_readme import CODE, readers_own
 import mia_nb as mia
 from mia_nb import widgets
 from mia_nb.auditing import shift_guard
-from mia_nb.metrics import advice
 
 ROOT = Path(__file__).parent.parent
 LONGEST = 1500  # characters of text/plain that a reader scrolls past without harm
@@ -79,7 +78,6 @@ def made(tmp_path_factory):
         "audit": audit,
         "shift": shift_guard(x, y, np.arange(200) < 100),
         "ladder": mia.ladder(delta=1e-5),
-        "advice": advice(),
         "roc": mia.roc(scores),
         "histogram": mia.histogram(scores["rmia"], target=0),
         "source": widgets.sources(root)[0],
@@ -104,7 +102,6 @@ NAMES = [
     "audit",
     "shift",
     "ladder",
-    "advice",
     "roc",
     "histogram",
     "source",
@@ -128,7 +125,7 @@ def test_every_public_result_is_displayed_in_every_form_that_it_has(
 @pytest.mark.parametrize("name", NAMES)
 def test_the_plain_text_of_a_result_is_short_and_has_no_memory_address(name, made):
     text = repr(made[name])
-    if name in ("roc", "histogram", "table", "readable", "ladder", "advice", "audit"):
+    if name in ("roc", "histogram", "table", "readable", "ladder", "audit"):
         return  # tables and figures of other libraries; an audit is its text
     assert len(text) < LONGEST, text[:300]
     assert not re.search(r" at 0x[0-9a-f]+>", text), text

@@ -46,8 +46,8 @@ from mia_nb.checks import checked, shown
 from mia_nb.metrics import by_group, self_test, summary
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.groups import largest_contribution
+from mia_nb.metrics.sentences import WHAT_LOWERS
 from mia_nb.metrics.targets import FPR
-from mia_nb.metrics.training_changes import UNKNOWN_TRAINING
 from mia_nb.types import Scores, Signals
 
 REDRAWS = 50  # masks redrawn for the negative control
@@ -294,7 +294,7 @@ def _in_full(
     if audit.by_group is not None:
         lines.append(largest_contribution(audit.by_group, "groups"))
     if audit.verdict.outcome == EXCEEDED:
-        lines.append(UNKNOWN_TRAINING)
+        lines.append(WHAT_LOWERS)
     return audit._replace(shift=shift, text="\n".join(filter(None, lines)))
 
 

@@ -18,8 +18,8 @@ from mia_nb.arguments import Anything
 from mia_nb.auditing.sentences import headline
 from mia_nb.checks import checked
 from mia_nb.metrics.groups import largest_contribution
+from mia_nb.metrics.sentences import WHAT_LOWERS
 from mia_nb.metrics.tables import by_attack
-from mia_nb.metrics.training_changes import measured_advice
 from mia_nb.parameters import Source
 from mia_nb.types import Query, Recipe
 
@@ -146,7 +146,7 @@ def result(
         "models": models.to_dict("index"),
         "attacks": table.to_dict("records"),
         "groups": split.reset_index().to_dict("records"),
-        "advice": measured_advice(_trained_by(origin)) if leaks else [],
+        "advice": [WHAT_LOWERS] if leaks else [],
         "self_test": {
             "self_test_passed": bool(self_test.passed),
             "inverted": [name for name, words in flags.items() if INVERTED in words],
@@ -158,12 +158,6 @@ def result(
         "provenance": provenance(parameters) | (origin or {}),
     }
     return Record(strict(record))
-
-
-def _trained_by(origin: dict | None) -> Recipe | None:
-    """The recipe that an audit's origin names; None if it names none."""
-    record = (origin or {}).get("recipe")
-    return None if record is None else Recipe.from_json(record)
 
 
 def strict(value):

@@ -14,11 +14,11 @@ from mia_nb.checks import checked, quantity
 from mia_nb.metrics import tpr_at
 from mia_nb.metrics.curve import clopper_pearson_of_groups
 from mia_nb.metrics.permutation import LEVEL, Evidence
+from mia_nb.metrics.sentences import WHAT_LOWERS
 from mia_nb.metrics.table_text import in_digits, percent_interval
 from mia_nb.metrics.tables import by_attack
 from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
-from mia_nb.metrics.training_changes import measured_advice
-from mia_nb.types import Recipe, Scores
+from mia_nb.types import Scores
 
 if TYPE_CHECKING:
     from mia_nb.auditing.verdicts import LimitVerdict
@@ -171,7 +171,6 @@ def next_steps(
     passed: bool = True,
     retrained: bool = False,
     verdicts: Sequence[LimitVerdict] = (),
-    recipe: Recipe | None = None,
 ) -> list[str]:
     """What to do after an audit, the most pressing first.
 
@@ -181,7 +180,6 @@ def next_steps(
         passed: whether the negative control passed.
         retrained: whether there were models on random halves of the same samples.
         verdicts: on the stated limits.
-        recipe: the models' training, where known; the advice then fits it.
     """
     if not passed:
         return [NO_CONTROL]
@@ -194,7 +192,7 @@ def next_steps(
     if undecided:
         steps.append(f"Audit more samples: {', '.join(undecided)} could not be decided.")
     if outcome == EXCEEDED:
-        steps += [WEIGH, *measured_advice(recipe)]
+        steps += [WEIGH, WHAT_LOWERS]
     if not retrained:
         steps.append(RETRAIN)
     elif outcome == OPEN:

@@ -14,12 +14,10 @@ from mia_nb.metrics.sentences import verdict
 from mia_nb.metrics.table_text import readable
 from mia_nb.metrics.tables import by_attack, summary
 from mia_nb.metrics.targets import per_target
-from mia_nb.metrics.training_changes import advice
 from mia_nb.metrics.uncertainty import difference, interval, intervals
 
 __all__ = [
     "accuracies",
-    "advice",
     "agreement",
     "auc",
     "by_attack",

@@ -44,13 +44,14 @@ def _pseudo_targets(pool: Signals, masks: np.ndarray, attack) -> Scores:
 
 
 @checked
-def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str = "auc") -> Choice:
+def choose(
+    candidates: dict[str, Signals], attack: Anything, *, exclude: Array, objective: str = "auc"
+) -> Choice:
     """The first candidate within one standard error of the best, judged on pseudo-targets only.
 
     Parameters:
-        candidates: {name: Signals} or {name: (Signals, attack)}, all of one pool, the simplest
-            first, such as "p=0", so that a refinement is chosen only if it is clearly better; a
-            candidate's own attack (options bound with functools.partial) replaces `attack`.
+        candidates: {name: Signals}, all of one pool, the simplest first, such as "p=0", so that a
+            refinement is chosen only if it is clearly better.
         attack: a name of `attacks.ATTACKS`, or a function like those.
         exclude: row or rows of the targets whose attack will be reported; they and their
             complementary models are dropped before anything is scored.
@@ -68,11 +69,7 @@ def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str
     fpr, column = _objective_column(objective)
     rows = {}
     first = None
-    for name, candidate in candidates.items():
-        signals = candidate
-        attack_of_candidate = attack
-        if isinstance(candidate, tuple):
-            signals, attack_of_candidate = candidate
+    for name, signals in candidates.items():
         need_membership(signals, "pseudo-targets need it")
         if first is None:
             first = signals
@@ -82,7 +79,7 @@ def choose(candidates: dict, attack: Anything, *, exclude: Array, objective: str
                 " one pool"
             )
         excluded = signals.member[np.atleast_1d(exclude)][:, ~signals.population]
-        scores = _pseudo_targets(signals, excluded, attack_of_candidate)
+        scores = _pseudo_targets(signals, excluded, attack)
         values = pd.Series(per_target_metrics(scores, fpr)[:, column], index=scores.pair)
         pairs = values.groupby(level=0).mean()
         rows[name] = {

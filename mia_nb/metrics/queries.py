@@ -44,12 +44,6 @@ class VarianceSplit(NamedTuple):
     between_models_low: float
     between_models_high: float
 
-    def spread(self, queries: float) -> float:
-        """Standard deviation sqrt(sigma^2 + s^2 / R) between models of the mean of R margins; R may
-        be infinite.
-        """
-        return float(np.sqrt(self.between_models + self.between_queries / queries))
-
 
 @checked
 def variance_split(signals: Signals) -> VarianceSplit:
@@ -171,12 +165,11 @@ def query_curve(
     Returns:
         the long table, a row per R (the last inf) and metric (auc; tpr, a row per fpr): columns R,
         attack, combine, metric, fpr, value, low, high (95 %, of `intervals`), chance, measurable,
-        extrapolated, targets, pairs, n1, n0, spread = sqrt(sigma^2 + s^2 / R) from
-        `variance_split`, and for the AUC predicted = Phi(delta / (sqrt 2 spread)), with delta
-        fitted at the largest R. The AUC at inf is Phi(Phi^-1(AUC_R) spread_R / sigma) with the
-        largest R; its ends are the extremes over the ends of AUC_R, s^2 and sigma^2 (of AUC_R alone
-        below 3 pairs); NaN where sigma^2 is not above 0. TPRs are not extrapolated, nor are joint,
-        mean_sd and last, which average nothing.
+        targets, pairs, n1, n0. The AUC at inf is extrapolated, Phi(Phi^-1(AUC_R) sqrt(sigma^2 +
+        s^2 / R) / sigma) with the largest R and the variances of `variance_split`; its ends are the
+        extremes over the ends of AUC_R, s^2 and sigma^2 (of AUC_R alone below 3 pairs); NaN where
+        sigma^2 is not above 0. TPRs are not extrapolated, nor are joint, mean_sd and last, which
+        average nothing.
 
     Raises:
         ValueError: as `variance_split` does, where no R is at most Q, and for attacks that cannot
@@ -202,22 +195,16 @@ def query_curve(
     for count in counts:
         first = [pool.select(queries=slice(0, count)) for pool in pools]
         measured = _measured(run_attack(attack, *first), fpr, n_resamples, seed)
-        tables.append(measured.assign(R=float(count), extrapolated=False))
+        tables.append(measured.assign(R=float(count)))
     last = tables[-1]
     averaged = last["combine"].iloc[0] not in UNAVERAGED
     auc = last.loc[last["metric"] == "auc", ENDS].iloc[0]
-    limit = last.assign(R=np.inf, extrapolated=True)
+    limit = last.assign(R=np.inf)
     is_auc = limit["metric"] == "auc"
     limit.loc[is_auc, ENDS] = _limit(auc, counts[-1], split, averaged)
     limit.loc[~is_auc, ENDS] = np.nan
     limit.loc[~is_auc, "measurable"] = False
     table = pd.concat([*tables, limit], ignore_index=True)
-    table["spread"] = [split.spread(count) for count in table["R"]]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scaled_delta = ndtri(auc["value"]) * split.spread(counts[-1])  # delta / sqrt 2
-        fitted = ndtr(scaled_delta / table["spread"].to_numpy())
-    known = averaged & (table["spread"] > 0) & (table["metric"] == "auc")
-    table["predicted"] = np.where(known, fitted, np.nan)
     return table[["R", *(column for column in table if column != "R")]]
 
 

@@ -20,10 +20,14 @@ from mia_nb.metrics.null import SelfTest
 from mia_nb.metrics.pairs import refuse_unequal_samples
 from mia_nb.metrics.tables import by_attack, rates_of, summary
 from mia_nb.metrics.targets import FPR
-from mia_nb.metrics.training_changes import measured_advice
-from mia_nb.types import Recipe, Scores
+from mia_nb.types import Scores
 
 PRIOR = 0.01  # one image in a hundred is a member
+WHAT_LOWERS = (
+    "What lowers a leak at equal accuracy depends on how the model was trained: the page Results of"
+    " the documentation lists what changes of the training bought in this project's own studies of"
+    " images, which promise nothing for yours."
+)
 
 
 class Verdict(NamedTuple):
@@ -57,7 +61,6 @@ def verdict(
     self_test: SelfTest | None = None,
     about: str = "",
     groups: Array | None = None,
-    recipe: Recipe | None = None,
     n_resamples: Several = RESAMPLES,
     seed: Count = 0,
 ) -> Verdict:
@@ -70,15 +73,12 @@ def verdict(
         about: which models and data, for the title.
         groups: (N,) label of each audited sample, such as its class. Groups are named if an
             interval adjusted for their number lies above the others (`metrics.by_group`).
-        recipe: the models' training, where known; the advice then fits it.
         n_resamples: bootstrap resamples behind the intervals.
         seed: of the resamples.
 
     Returns:
         A `Verdict`. The strongest attack is chosen with hindsight, by its true positive rate at the
-        lowest measurable false positive rate; with several attacks the text says so. Where
-        something leaks, `next` names the most effective changes in this project's own studies of
-        models trained like these (`advice`).
+        lowest measurable false positive rate; with several attacks the text says so.
 
     Raises:
         ValueError: for a table of other attacks or rates, and attacks on different samples.
@@ -132,7 +132,6 @@ def verdict(
         failed=failed,
         self_test=self_test,
         measurable=measurable,
-        recipe=recipe,
     )
     title = f"{about}: {title}" if about else title
     return Verdict(title, tuple(sentences), tuple(steps), split)
@@ -222,7 +221,6 @@ def _next(
     failed: bool,
     self_test: SelfTest | None,
     measurable: Sequence[float],
-    recipe: Recipe | None,
 ) -> list[str]:
     """What would make the result more reliable or the leak smaller, the most pressing first.
 
@@ -236,8 +234,7 @@ def _next(
         if gap > 0.05:
             fit = f"The models fit their training images better by {100 * gap:.0f} points."
             compare = f"{fit} {compare}"
-        steps.append(compare)
-        steps += measured_advice(recipe)
+        steps += [compare, WHAT_LOWERS]
     else:
         steps.append(
             "This is no guarantee: more reference models, queries or images may find what these"
