@@ -290,7 +290,6 @@ def spiking(images, root: str) -> None:
         panel="panel",
         levels=table[table["timesteps"] == 0],
         log=True,
-        shares=["test accuracy"],
         x_title="time steps T",
         title="Test accuracy against time steps, beside the risk it comes with",
         caption="bars and bands 95 %; dashed: the ordinary network",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -31,7 +29,7 @@ def lines(
     panel: str | None = None,
     levels: pd.DataFrame | None = None,
     log: bool = False,
-    shares: bool | Collection[str] = False,
+    shares: bool = False,
     x_title: str = "",
     y_title: str = "",
     title: str = "",
@@ -51,11 +49,12 @@ def lines(
         x: column of the setting
         line: column that colour and marker tell apart
         variant: column that the dash tells apart
-        panel: column whose values each get a panel; metrics are named in words
+        panel: column whose values each get a panel, with percentages for accuracies and TPRs;
+            metrics are named in words
         levels: rows without a setting, drawn as dashed levels: columns line, value, low, high and
             panel
         log: whether the axis is logarithmic
-        shares: whether values are shares, written as percentages; or the panels of shares
+        shares: whether values are shares, written as percentages, where there are no panels
         x_title: title of the x axis; the column's name where empty
         y_title: title of the y axis where there are no panels
         title: a sentence above the figure
@@ -85,9 +84,7 @@ def lines(
     figure = make_subplots(1, len(panels), horizontal_spacing=0.28 / (len(panels) + 1))
     for column, name in enumerate(panels, start=1):
         in_panel = table if panel is None else table[table[panel] == name]
-        share = shares if isinstance(shares, bool) else name in shares
-        if panel == "metric":
-            share = str(name).startswith(SHARES)
+        share = shares if panel is None else str(name).startswith(SHARES)
         place = {"row": 1, "col": column}
         if levels is not None:
             in_levels = levels if panel is None else levels[levels[panel] == name]

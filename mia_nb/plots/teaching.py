@@ -1,5 +1,5 @@
-"""Figures for teaching: a guesser in the ROC plane, attacks against their number of references,
-AUCs under redrawn membership, tied scores, and members that repeated trainings expose.
+"""Figures for teaching: a guesser in the ROC plane, AUCs under redrawn membership, tied scores, and
+members that repeated trainings expose.
 """
 
 from __future__ import annotations
@@ -7,13 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb import attacks, metrics
+from mia_nb import metrics
 from mia_nb.metrics.curve import thin
 from mia_nb.plots.curves import AXES
-from mia_nb.plots.marks import band, step_counts
+from mia_nb.plots.marks import step_counts
 from mia_nb.plots.style import (
     BELOW,
     DOTTED,
@@ -124,53 +123,6 @@ def _add_box(figure: go.Figure, tpr: tuple, fpr: tuple) -> None:
         line={"color": MEMBER, "dash": "dash", "width": 1},
         fillcolor=translucent(MEMBER, 0.12),
         layer="below",
-    )
-
-
-def budget_race(table: pd.DataFrame, *, metric: str, chance: float) -> go.Figure:
-    """Attacks against the number of reference models.
-
-    Parameters:
-        table: columns attack, references, value, low, high; bands reach from low to high; NaN
-            values (an attack that cannot run with so few references) leave a gap
-        metric: name of the value
-        chance: value of random guessing, drawn as a dotted line
-    """
-    figure = go.Figure()
-    budgets = sorted(table["references"].unique())
-    style_of = looks(table["attack"].unique())
-    for name, rows in table.groupby("attack", sort=False):
-        rows = rows.dropna(subset="value").sort_values("references")
-        x = [budgets.index(budget) for budget in rows["references"]]
-        colour, dash, symbol = style_of[name]
-        band(figure, x, rows["low"], rows["high"], colour, legendgroup=name)
-        figure.add_scatter(
-            x=x,
-            y=rows["value"],
-            customdata=rows["references"],
-            mode="lines+markers",
-            marker={"size": 9, "symbol": symbol},
-            line={"color": colour, "dash": dash, "width": 2},
-            name=attacks.in_words(name),
-            legendgroup=name,
-            hovertemplate="%{y:.3f} with %{customdata} references",
-        )
-    figure.add_hline(y=chance, line=DOTTED)
-    table = table.dropna(subset="value")
-    best = table.loc[table.groupby("references")["value"].idxmax()]
-    winners = zip(best["attack"].map(attacks.in_words), best["references"], strict=True)
-    return finish(
-        figure,
-        f"Highest: {', '.join(f'{name} with {budget}' for name, budget in winners)}",
-        "bands: 95 % intervals; a curve starts where the attack can run",
-        height=460,
-        xaxis={
-            "tickvals": list(range(len(budgets))),
-            "ticktext": list(map(str, budgets)),
-            "title": "reference models trained",
-        },
-        yaxis_title=metric,
-        legend=BELOW,
     )
 
 
