@@ -126,6 +126,12 @@ def test_points_without_labels_are_not_joined_and_without_ends_have_no_bars():
     assert len({t.marker.color for t in figure.data}) == 2
 
 
+def test_words_are_rows_of_the_figure():
+    table = pd.DataFrame({"line": ["a", "a"], "value": [0.1, 0.2], "recipes": ["x / y", "x / z"]})
+    (drawn,) = plots.against(table, "value", "recipes").data
+    assert list(drawn.y) == ["x / y", "x / z"] and list(drawn.x) == [0.1, 0.2]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb.plots.lines import SHARES, facts
+from mia_nb.plots.lines import SHARES, facts, is_number
 from mia_nb.plots.marks import bars
 from mia_nb.plots.style import BELOW, Look, finish, looks, translucent
 from mia_nb.plots.tables import metric_name, need
@@ -35,7 +35,7 @@ def against(
         table: columns x, y and line, and optionally the ends {x}_low, {x}_high, {y}_low, {y}_high,
             where NaN draws no bar; for hovers pairs, n1, n0
         x: column of the values to the right
-        y: column of the values upwards
+        y: column of the values upwards; where these are words, each is a row of the figure
         line: column that colour and marker tell apart
         label: column written beside the points, such as the epoch. The points of a line are then
             joined in the order of the rows, and the last one is large
@@ -54,7 +54,8 @@ def against(
         [0.7, 0.75, 0.77]
     """
     columns = (x, y, line) if label is None else (x, y, line, label)
-    need(table, columns, "against", finite=(x, y))
+    numbers = tuple(name for name in (x, y) if name in table and is_number(table[name]))
+    need(table, columns, "against", finite=numbers)
     style_of = looks(table[line].unique())
     before = "" if label is None else f"{label} %{{text}}: "
     figure = go.Figure()
