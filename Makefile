@@ -31,7 +31,7 @@ tour: setup  ## all notebooks at larger sizes, defenses and differential equatio
 test: setup  ## what a change can break
 	$(RUN)/python -m pytest -m "not gpu and not slow" -n $(JOBS) $(SPREAD)
 
-test-slow: setup  ## the rest: long simulations, compilation, clusters, benchmarks, whatever needs a browser
+test-slow: setup  ## the rest: long simulations, compilation, clusters, benchmarks, kernels, the largest notebooks, whatever needs a browser
 	$(RUN)/python -m pytest -m "not gpu and slow" -n $(JOBS) $(SPREAD)
 
 test-all: setup  ## both in one go, what CI runs: tests are collected once, and a file's quick and slow ones share its pools and servers

@@ -23,6 +23,7 @@ from jupyter_client import BlockingKernelClient
 
 from mia_nb.cli import main
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -198,7 +199,7 @@ def keep_busy(connection: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("when", ["shown", pytest.param("being made", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("when", ["shown", "being made"])
 def test_the_page_shows_with_the_token_and_a_signal_ends_server_and_kernels(tmp_path, number, when):
     with dashboard(tmp_path, "--port", "0") as served:
         page = urllib.request.urlopen(served.address, timeout=60)
@@ -250,7 +251,6 @@ CUT = """[...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.o
 
 
 # its kernel stays: the tests that want none of this server stand above
-@pytest.mark.slow
 @pytest.mark.browser
 def test_pictures_and_first_numbers_of_explorers_fit_a_small_screen_and_no_box_scrolls(served):
     lab.skip_without_browser()
@@ -301,7 +301,6 @@ def test_a_port_that_is_none_is_refused_in_a_line(port, capsys):
     assert "wanted a whole number from 0 (any free port) to 65535" in said
 
 
-@pytest.mark.slow
 def test_a_configuration_in_the_folder_is_not_followed_and_a_killed_server_leaves_no_kernel(
     tmp_path,
 ):

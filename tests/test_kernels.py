@@ -16,7 +16,7 @@ from mia_nb.cli.executing import Killed, execute
 from mia_nb.cli.kernels import MODULES
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="kernels are forked on Linux alone")
-pytestmark = [pytest.mark.notebook, linux]
+pytestmark = [pytest.mark.notebook, pytest.mark.slow, linux]
 
 LEAVE = """
 import os, random, sys, threading, time, warnings
@@ -177,7 +177,6 @@ def test_a_kernel_that_ends_while_it_flushes_says_nothing(tmp_path, monkeypatch,
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.slow
 def test_a_killed_run_leaves_no_process_behind(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from test_kernels import run; from pathlib"
@@ -211,7 +210,6 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("seconds", [0.5, 2.5])

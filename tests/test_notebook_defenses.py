@@ -17,7 +17,7 @@ from mia_nb import accounting, auditing, metrics, plots, query, studies, trainin
 from mia_nb.attacks import in_words, score
 from mia_nb.studies import setting
 
-pytestmark = pytest.mark.notebook
+pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 DP = {
     "defense": "dp_sgd",
     "epsilon": 8.0,
@@ -413,7 +413,6 @@ def test_a_bad_parameter_stops_it_in_one_line_before_anything_is_trained(tmp_pat
     assert "\n" not in str(caught.value) and not list((tmp_path / "results").glob("pool-*"))
 
 
-@pytest.mark.slow
 def test_one_family_without_output_defenses_and_votes_is_attacked_all_the_same(
     folder, compared, scores
 ):

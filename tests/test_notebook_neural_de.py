@@ -17,7 +17,7 @@ from mia_nb import metrics, query, studies, training
 from mia_nb.attacks import in_words, score
 from mia_nb.studies import Setting
 
-pytestmark = pytest.mark.notebook
+pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 K, SD = {"k": 0.5}, "sigma=0.707"
 SIZE = {
     "limit": 240,
@@ -470,7 +470,6 @@ def test_a_bad_family_fails_in_one_clear_line_and_nothing_is_lost(folder, compar
     assert written(folder / "results") == before and len(before) == 6 * 8
 
 
-@pytest.mark.slow
 def test_one_question_to_a_stochastic_family_draws_no_curve(folder, compared, pools):
     size = SIZE | {"queries": 1, "along": 1, "families": SIZE["families"][:4:3]}
     run = Run("09_neural_de", folder / "results", folder / "once.ipynb", **size)
