@@ -277,7 +277,7 @@ def spiking(signals: dict[str, Signals]) -> dict[Setting, Scores]:
 
 def equations(signals: dict[str, Signals]) -> dict[Setting, Scores]:
     return {
-        setting(one.info, attack, study="nsde"): score(attack, one)
+        setting(one.info, attack): score(attack, one)
         for one in signals.values()
         for attack in ATTACKS
     }
@@ -480,7 +480,7 @@ def along(store: str, images, names) -> pd.DataFrame:
     runs = {}
     for name, one in there(names).items():
         pool = trained(name, store)
-        family = LABELS.get(name) or setting(one.info, "rmia", study="nsde").label
+        family = LABELS.get(name) or setting(one.info, "rmia").label
         runs[family] = {}
         for epoch in (*pool.recipe.snapshots, pool.recipe.epochs):
             signals = querying.query(pool.at(epoch), images, models=range(8), progress=False)

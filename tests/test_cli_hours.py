@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mia_nb.cli import hours, main, notebooks
 from mia_nb.models import neural_de
 from mia_nb.studies import reproduction, setting
-from mia_nb.studies.paper_numbers import PRINTED_ATTACKS, paper_results, printed_setting
+from mia_nb.studies.paper_numbers import paper_results, printed_setting
 from mia_nb.training.plans import build
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +33,7 @@ def steps(preset, given=()):
 # TF32: a sixteenth of its peak of 495e12. Nothing of this has been measured.
 H100 = 30e12
 KNOWN = {}
+PRINTED_ATTACKS = {record["ours"].get("attack", "") for record in paper_results("nsde2025")}
 
 
 def seconds_on_h100(recipe, images, samples):
@@ -128,8 +129,8 @@ def networks(notebook: str) -> dict[str, dict]:
             info = {"model": recipe.model, "flow": flow, "defense": recipe.defense}
             outputs = step.parameters.get("outputs", []) if not recipe.defense else []
             for output in ["", *outputs]:
-                for words in PRINTED_ATTACKS.values():
-                    network = setting({**info, "output": output}, words[0])
+                for attack in PRINTED_ATTACKS:
+                    network = setting({**info, "output": output}, attack)
                     trained.setdefault(network, (recipe.model_dump_json(), taken))
     return of_data
 

@@ -375,22 +375,6 @@ def test_the_verdict_on_rankings_follows_the_ends_of_their_ratios(rising, ends, 
 # ---- tables and pictures ----
 
 
-def test_facts_are_means_over_targets_with_student_over_pairs(rising):
-    scores = {"5": next(iter(rising.values()))}
-    facts = studies.recipe_facts(scores).set_index("fact")
-    one = scores["5"]
-    assert facts.loc["train accuracy", "value"] == pytest.approx(one.accuracy[:, 0].mean())
-    assert facts.loc["gap", "value"] == pytest.approx(
-        (one.accuracy[:, 0] - one.accuracy[:, 1]).mean()
-    )
-    assert facts.loc["non-member loss", "value"] == pytest.approx(one.loss[:, 1].mean())
-    same = metrics.accuracies(one)
-    assert facts.loc["test accuracy", ["low", "high"]].tolist() == pytest.approx(
-        same.loc["test", ["low", "high"]].tolist()
-    )
-    assert facts["pairs"].eq(8).all() and facts["n1"].eq(500).all() and facts["n0"].eq(500).all()
-
-
 def test_a_rate_that_cannot_be_measured_is_marked_in_the_table_and_drawn_open(rising):
     tables = []
     for cell, found in rising.items():

@@ -187,11 +187,10 @@ def test_fixed_k_is_asked_as_printed_and_fixed_sigma_of_the_extended_verdict():
     of_one_sigma = [cell._replace(queries=1) for cell in SWEEP]
     cells = flow_study(lambda cell: 1.0, settings=[*of_one_k, *of_one_sigma])
     for verdict, shared in (("as printed", "k"), ("extended", "sigma")):
-        rules = load("nsde")._replace(verdict=verdict)
-        compared = contrasts(rules, rules.claims["D13"], cells)
+        compared = contrasts(load("nsde", verdict).claims["D13"], cells)
         assert {contrast.part for contrast in compared} == {"T", "steps"}
         for contrast in compared:
-            values = [getattr(side[0], shared) for _, side in contrast.terms]
+            values = [getattr(side[0], shared) for side in contrast.sides]
             assert values[0] == pytest.approx(values[1])
 
 
@@ -219,7 +218,7 @@ def test_every_quote_stands_in_the_paper(name):
     texts = [(PAPERS / f"{paper}.txt").read_text() for paper in TEXTS[name]]
     text = plain(" ".join(texts))
     for claim_name, claim in load(name).claims.items():
-        assert bool(claim.quote) != claim.ours, claim_name
+        assert bool(claim.quote) != (claim_name == "D15"), claim_name
         end = 0
         for part in claim.quote.split("…"):
             found = text.find(plain(part), end)

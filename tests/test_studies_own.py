@@ -90,47 +90,27 @@ def test_what_a_study_does_not_have_is_refused_in_one_line(own, settings):
         studies.claims("nope", settings)
 
 
-def test_an_entry_that_no_claim_has_is_refused_in_one_line(tmp_path):
-    path = tmp_path / "typo.yaml"
-    path.write_text(textwrap.dedent(OWN).replace("part: queries", "part: queries, need: false"))
-    with pytest.raises(
-        ValueError, match=r"typo.yaml is no study: claim X1 has unknown entries \['need'\]"
-    ):
-        studies.claims(path, {})
-    path.write_text(textwrap.dedent(OWN).replace("along: queries", "along: lr"))
-    with pytest.raises(
-        ValueError, match=r"claim X1 has unknown entries \['lr'\]; fields of a setting are model"
-    ):
-        studies.claims(path, {})
-    path.write_text(textwrap.dedent(OWN).replace("needs: one network", "need: one network"))
-    with pytest.raises(
-        ValueError, match=r"typo.yaml is no study: .* unexpected keyword argument 'need'"
-    ):
-        studies.claims(path, {})
-    path.write_text(textwrap.dedent(OWN).replace("a: {model: sdenet}", "a: {modle: sdenet}"))
-    with pytest.raises(ValueError, match="a setting has no modle: wanted model, blocks"):
-        studies.claims(
-            path, {nsde.SDENET: nsde.study(lambda one: 0.0, settings=[nsde.SDENET])[nsde.SDENET]}
-        )
-
-
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ("claims:", "verdict: as printed\nclaims:", r"unknown entries \['verdict'\]"),
-        ("which: ends", "which: ends, instead_of: {k: sigma2}", r"\['sigma2'\]"),
-        ("part: queries", "part: queries, beyond: {atack: rmia}", r"\['atack'\]"),
-        (None, "claims:", "it has no claims"),
+        ("claims:", "verdict: as printed\nclaims:", "unexpected keyword argument 'verdict'"),
+        ("needs: one network", "need: one network", "unexpected keyword argument 'need'"),
+        ("which: ends", "steps: ends", "unexpected keyword argument 'steps'"),
+        ("part: queries", "part: queries, need: false", "unexpected keyword argument 'need'"),
+        ("along: queries", "along: lr", "a setting has no lr: wanted model, blocks"),
+        ("a: {model: sdenet}", "a: {modle: sdenet}", "a setting has no modle: wanted model"),
+        ("which: ends", "which: ends, instead_of: {k: sigma2}", "a setting has no sigma2"),
+        ("part: queries", "part: queries, beyond: {atack: rmia}", "a setting has no atack"),
     ],
 )
-def test_what_no_study_can_mean_is_refused_when_the_file_is_read(tmp_path, before, after, words):
-    path = tmp_path / "strange.yaml"
+def test_an_entry_that_no_study_has_is_refused_in_one_line(tmp_path, before, after, words):
+    path = tmp_path / "typo.yaml"
     text = textwrap.dedent(OWN)
-    changed = after if before is None else text.replace(before, after, 1)
-    assert changed != text
-    path.write_text(changed)
-    with pytest.raises(ValueError, match=rf"strange\.yaml is no study: .*{words}"):
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+    with pytest.raises(ValueError, match=rf"typo\.yaml is no study: .*{words}") as refused:
         studies.claims(path, {})
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("selections", ["", "{c: &c {part: p, attack: rmia}}", "{d: [rmia, lira]}"])
@@ -140,32 +120,10 @@ def test_selections_hold_whatever_the_rest_of_a_file_refers_to(tmp_path, setting
     assert list(studies.claims(path, settings, n_resamples=50).index) == ["X1", "X2"]
 
 
-def test_a_claim_that_matches_nothing_says_what_each_side_found(tmp_path, settings):
-    path = tmp_path / "own.yaml"
-    path.write_text(
-        "claims: {X: {sentence: Wider leaks more., needs: two widths, joins:"
-        " [{a: {model: resnet14}, b: {model: wide}, compare: [{part: wide, attack: rmia}]}]}}"
-    )
-    networks = {one._replace(attack="") for one in settings}
-    evidence = studies.claims(path, settings, n_resamples=50).loc["X", "evidence"]
-    assert evidence == (
-        f"not run: needs two widths; join 1: of {len(networks)} settings a matches 1,"
-        " b matches 0, they give 0 pairs"
-    )
-
-
-@pytest.mark.parametrize(
-    ("comparison", "named"),
-    [
-        ("attacks: rmia", "attacks: rmia"),
-        ("attack: rmia, minus: chance, beyond: {queries: 1}", "minus beside beyond"),
-    ],
-)
-def test_a_comparison_that_has_no_meaning_is_refused(tmp_path, comparison, named):
-    path = tmp_path / "own.yaml"
-    path.write_text(
-        "claims: {X: {sentence: Any., needs: any, joins:"
-        f" [{{a: {{}}, compare: [{{part: all, {comparison}}}]}}]}}}}"
-    )
-    with pytest.raises(ValueError, match=f"unknown entries \\['{named}'\\]"):
-        studies.claims(path, {}, n_resamples=50)
+def test_one_attack_may_stand_for_a_list_of_one(tmp_path, settings):
+    rows = []
+    for attacks in ("lira_global", "[lira_global]", "[[lira_global, lira_global]]"):
+        path = tmp_path / "own.yaml"
+        path.write_text(textwrap.dedent(OWN).replace("attacks: each", f"attacks: {attacks}"))
+        rows.append(studies.comparisons(path, settings, n_resamples=50).query("claim == 'X2'"))
+    assert len(rows[0]) and all(one.equals(rows[0]) for one in rows)

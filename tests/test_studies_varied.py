@@ -118,7 +118,7 @@ def test_a_family_that_differs_in_something_else_too_is_in_no_table():
     assert list(found) == ["blocks"] and list(found["blocks"]["blocks"]) == [1, 3]
 
 
-def test_an_odenet_is_the_noiseless_end_of_the_noises_of_sdenets_and_sigma_and_sd_are_the_same_axis_in_other_units():
+def test_an_odenet_is_the_noiseless_end_of_the_noises_of_sdenets():
     found = varied(ODENET, SDENET, SDENET._replace(k=0.6))
     assert list(found) == ["k"] and groups(found["k"], "k") == {"": [0.0, 0.3, 0.6]}
 
@@ -131,16 +131,6 @@ def test_networks_queried_without_their_noise_or_trained_without_it_are_not_poin
         "noise_train True, noise True": [0.3, 0.6],
         "noise_train True, noise False": [0.3, 0.6],
     }
-
-
-def test_noise_has_its_tables_in_every_unit_where_time_or_steps_differ_too():
-    found = varied(*(SDENET._replace(k=k, T=T) for T in (1.0, 0.25) for k in (0.3, 0.6)))
-    assert list(found) == ["k", "T", "T at equal sigma", "sigma", "noise_sd"]
-    assert groups(found["T"], "T") == {"k 0.3": [1.0, 0.25], "k 0.6": [1.0, 0.25]}
-    low, high, highest = (pytest.approx(k * sqrt(8), rel=1e-3) for k in (0.3, 0.6, 1.2))
-    assert groups(found["sigma"], "sigma") == {"T 1": [low, high], "T 0.25": [high, highest]}
-    # coincide, so apart by T
-    assert groups(found["noise_sd"], "noise_sd") == {"T 1": [low, high], "T 0.25": [low, high]}
 
 
 def test_time_and_steps_are_compared_at_equal_sigma_where_k_makes_up_for_them():
@@ -157,14 +147,6 @@ def test_time_and_steps_are_compared_at_equal_sigma_where_k_makes_up_for_them():
     assert groups(found["steps at equal sigma"], "steps at equal sigma") == {"T 1": [8, 16]}
     for what in ("T at equal sigma", "steps at equal sigma"):
         assert found[what]["sigma"].nunique() == 1 and (found[what]["model"] == "sdenet").all()
-
-
-def test_networks_that_differ_in_noise_time_and_steps_at_once_share_the_axis_of_the_noise_that_they_add_up_to():
-    found = varied(SDENET, SDENET._replace(steps=16), SDENET._replace(k=0.7, steps=32, T=0.5))
-    assert list(found) == ["steps", "noise_sd"]
-    assert groups(found["noise_sd"], "noise_sd") == {
-        "": [pytest.approx(sd, rel=1e-3) for sd in (0.8485, 1.2, 3.960)]
-    }
 
 
 def test_families_that_coincide_in_a_setting_leave_it_out():
@@ -213,7 +195,7 @@ def test_every_table_can_be_drawn_with_a_line_for_each_group():
     adaptive = Setting("odenet", method="dopri5")
     families = scored(ODENET, adaptive, *cells, Setting("odenet64"), Setting("sonode"))
     tables = studies.varied_settings(families, n_resamples=DRAWS)
-    assert set(tables) >= {"method", "k", "T", "sigma", "equation"}
+    assert set(tables) >= {"method", "k", "T", "equation"}
     for what, table in tables.items():
         figure = plots.lines(table, what, line="group", panel="metric")
         aucs = [trace for trace in figure.data if trace.xaxis == "x"]

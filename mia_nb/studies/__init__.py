@@ -6,7 +6,7 @@ from mia_nb.studies.paper_numbers import SPIKING_ATTACKS
 from mia_nb.studies.paper_verdicts import claims_on_print
 from mia_nb.studies.reproduction import against_papers, against_papers_readable
 from mia_nb.studies.settings import Setting, setting
-from mia_nb.studies.tables import recipe_facts, varied_settings
+from mia_nb.studies.tables import varied_settings
 from mia_nb.studies.verdicts import claims, comparisons
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "claims",
     "claims_on_print",
     "comparisons",
-    "recipe_facts",
     "setting",
     "varied_settings",
 ]

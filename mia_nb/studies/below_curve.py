@@ -10,8 +10,9 @@ import numpy as np
 from mia_nb.accounting import tradeoff
 from mia_nb.metrics.curve import allowed, clopper_pearson, counts
 from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
-from mia_nb.studies.contrasts import Contrast, one_pair
+from mia_nb.studies.contrasts import one_pair
 from mia_nb.studies.settings import Setting
+from mia_nb.studies.study import Contrast
 from mia_nb.types import Scores
 
 EPSILON = 1.0  # of the curve that Figure 5 of Hong, Wu, Gruber and Lee draws
@@ -40,15 +41,13 @@ def curve_rows(
     rows = []
     curve = partial(tradeoff, epsilon=EPSILON, delta=delta)
     with_curve = [contrast for contrast in compared if contrast.minus == "curve"]
-    # errors are controlled jointly over comparisons that decide, and jointly over the others
-    for needed in (True, False):
-        group = [contrast for contrast in with_curve if contrast.needed == needed]
-        tests = max(number_of_tests(group, settings), 1)
-        simultaneous = 1 - (1 - level) / tests
-        for contrast in group:
-            scores = settings[contrast.first]
-            for x in tested_rates(scores):
-                rows.append(_least_room_row(contrast, scores, x, curve, (level, simultaneous)))
+    for contrast in with_curve:
+        # errors are controlled jointly over comparisons that decide, and jointly over the others
+        jointly = [other for other in with_curve if other.needed == contrast.needed]
+        simultaneous = 1 - (1 - level) / max(number_of_tests(jointly, settings), 1)
+        scores = settings[contrast.first]
+        for x in tested_rates(scores):
+            rows.append(_least_room_row(contrast, scores, x, curve, (level, simultaneous)))
     return rows
 
 

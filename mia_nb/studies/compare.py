@@ -17,10 +17,10 @@ from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.targets import FPR, names, per_target_metrics, smallest
 from mia_nb.metrics.uncertainty import half_width, interval, variances
 from mia_nb.studies.below_curve import curve_rows
-from mia_nb.studies.contrasts import TPR, Contrast, contrasts, one_pair, rate_of
+from mia_nb.studies.contrasts import contrasts, one_pair
 from mia_nb.studies.equal_accuracy import equal_accuracy_rows
 from mia_nb.studies.settings import Setting
-from mia_nb.studies.study import Study
+from mia_nb.studies.study import Claim, Contrast, rate_of
 from mia_nb.types import Scores
 
 COLUMNS = [
@@ -53,7 +53,6 @@ def measuring(n_resamples: int, seed: int) -> Callable[[Scores], dict]:
         drawn = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
         points = dict(zip(names(FPR), per_target_metrics(scores, FPR).T, strict=True))
         results = {name: (values, drawn[name]) for name, values in points.items()}
-        results["leak"] = (points["auc"] - 0.5, drawn["auc"] - 0.5)
         results["test_accuracy"] = (scores.accuracy[:, 1], None)
         results["gap"] = (scores.accuracy[:, 0] - scores.accuracy[:, 1], None)
         return results
@@ -62,7 +61,7 @@ def measuring(n_resamples: int, seed: int) -> Callable[[Scores], dict]:
 
 
 def compare(
-    study: Study,
+    claims: dict[str, Claim],
     settings: dict[Setting, Scores],
     measured: Callable[[Scores], dict],
     *,
@@ -81,8 +80,8 @@ def compare(
     tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
     rows = []
     fewer = {}
-    for name, claim in study.claims.items():
-        compared = contrasts(study, claim, settings)
+    for name, claim in claims.items():
+        compared = contrasts(claim, settings)
         claim_rows = _difference_rows(list(_with_tpr(compared, tpr)), settings, measured, level)
         claim_rows += curve_rows(compared, settings, delta, level)
         if frontier is not None and claim.matched:
@@ -116,7 +115,7 @@ def _with_tpr(compared: list[Contrast], tpr: str | None) -> Iterator[Contrast]:
     for contrast in compared:
         if contrast.minus == "curve":
             continue
-        if contrast.metric == TPR:
+        if contrast.metric == "tpr":
             if tpr:
                 yield contrast._replace(metric=tpr)
             continue
@@ -137,29 +136,27 @@ def _difference_rows(
     pairs alone.
     """
 
-    def sides(contrast: Contrast, metric: str) -> list[tuple]:
+    def strongest(contrast: Contrast) -> list[tuple]:
         """(values, resampled values) of each side, by its attack with the largest mean."""
-        strongest = []
-        for _, attacks in contrast.terms:
-            candidates = [measured(settings[setting])[metric] for setting in attacks]
-            strongest.append(max(candidates, key=lambda candidate: candidate[0].mean()))
-        return strongest
+        chosen = []
+        for side in contrast.sides:
+            candidates = [measured(settings[setting])[contrast.metric] for setting in side]
+            chosen.append(max(candidates, key=lambda candidate: candidate[0].mean()))
+        return chosen
 
     joint = Counter(map(_joint_group, compared))
     rows = []
     for contrast in compared:
         levels = (level, 1 - (1 - level) / joint[_joint_group(contrast)])
         scores = settings[contrast.first]
+        sides = strongest(contrast)
         estimate = _ratio if contrast.ratio else _difference
-        value, ends, simultaneous = estimate(
-            contrast, sides(contrast, contrast.metric), scores.pair, levels
-        )
-        row = contrast.row(value, ends, simultaneous)
+        row = contrast.row(*estimate(contrast, sides, scores.pair, levels))
         if one_pair(scores):  # the intervals then cover samples only
             row["outcome"] = "open"
-        two_sides = len(contrast.terms) == 2 and not contrast.ratio
-        if contrast.margin and contrast.metric == "auc" and two_sides:
-            row |= _relative(sides(contrast, "leak"), scores.pair, level)
+        if contrast.margin and contrast.metric == "auc" and len(sides) == 2:
+            leaks = [(values - 0.5, drawn - 0.5) for values, drawn in sides]
+            row |= _relative(leaks, scores.pair, level)
         rows.append(row)
     return rows
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pandas as pd
 
 from mia_nb.metrics.equal_utility import matched
-from mia_nb.studies.contrasts import Contrast
-from mia_nb.studies.settings import Setting
+from mia_nb.studies.study import Contrast
 
 SAME = 0.01  # a difference of AUC or of accuracy up to this counts as none
 AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}
@@ -27,26 +24,28 @@ def equal_accuracy_rows(
     metric = "gap" if by == "gap" else "auc"
     reached = []
     for contrast in compared:
-        if not contrast.needed or contrast.metric != metric:
-            continue
-        labels = [side[0].label for _, side in contrast.terms]
-        curves = frontier[frontier["family"].isin(labels)]
-        if curves["family"].nunique() != 2:
-            continue
-        top = _highest_level(curves, *labels, by)
-        if top is not None:
-            reached.append((contrast, curves, top))
+        if contrast.needed and contrast.metric == metric:
+            labels = [side[0].label for side in contrast.sides]
+            curves = frontier[frontier["family"].isin(labels)]
+            top = _highest_level(curves, *labels, by)
+            if top is not None:
+                reached.append(
+                    (contrast, curves, {"by": by, "baseline": labels[1], "levels": [top]})
+                )
     joint_level = 1 - (1 - level) / max(len(reached), 1)
     rows = []
     fewer = []
-    for contrast, curves, top in reached:
-        sides = [side[0] for _, side in contrast.terms]
-        at_top = partial(matched, curves, by=by, baseline=sides[1].label, levels=[top])
-        at_level = at_top(confidence=level).set_index("family")
-        simultaneous = at_top(confidence=joint_level).set_index("family")
-        queried, queried_less = _queries(sides, at_level["queries"])
-        rows.append(_row(contrast, by, at_level, simultaneous, queried))
-        fewer += queried_less
+    for contrast, curves, at in reached:
+        at_level = matched(curves, **at, confidence=level).set_index("family")
+        simultaneous = matched(curves, **at, confidence=joint_level).set_index("family")
+        queried = {}
+        for side in contrast.sides:
+            if side[0].stochastic:
+                count = at_level.loc[side[0].label, "queries"]
+                words = f"R = {count:g}" if pd.notna(count) else "R not known"
+                queried[words] = queried.get(words, True) and count >= side[0].queries
+        rows.append(_row(contrast, by, at_level, simultaneous, " against ".join(queried)))
+        fewer += [words for words, enough in queried.items() if not enough]
     return rows, ", ".join(dict.fromkeys(fewer))
 
 
@@ -54,47 +53,28 @@ def _highest_level(curves: pd.DataFrame, a: str, b: str, by: str) -> float | Non
     """The highest default level of `metrics.matched` that two pairs of both families reach; None
     without one.
     """
+    if curves["family"].nunique() != 2:
+        return None
     curves = curves.drop(columns="auc_draws", errors="ignore")  # no interval is needed
     both = matched(curves, by=by, baseline=b)
     reached = both.loc[(both["family"] == a) & (both["difference_pairs"] >= 2), "level"]
     return float(reached.max()) if len(reached) else None
 
 
-def _queries(sides: list[Setting], along: pd.Series) -> tuple[list[str], list[str]]:
-    """How often the stochastic sides were queried along training, in words; and the words of those
-    sides that were queried less often than in the comparison that decides.
-    """
-    queried = []
-    fewer = []
-    for side in sides:
-        if not side.stochastic:
-            continue
-        count = along[side.label]
-        words = f"R = {count:g}" if pd.notna(count) else "R not known"
-        queried.append(words)
-        if not count >= side.queries:
-            fewer.append(words)
-    return queried, fewer
-
-
 def _row(
-    contrast: Contrast,
-    by: str,
-    at_level: pd.DataFrame,
-    simultaneous: pd.DataFrame,
-    queried: list[str],
+    contrast: Contrast, by: str, at_level: pd.DataFrame, simultaneous: pd.DataFrame, queried: str
 ) -> dict[str, object]:
     """The row of a contrast at a level that both families reach.
 
     at_level, simultaneous: `metrics.matched` by family, with intervals at the given level and at
-    the joint level.
+    the joint level; queried: how often stochastic sides were queried along training.
     """
-    a, b = (side[0].label for _, side in contrast.terms)
+    a, b = (side[0].label for side in contrast.sides)
     at = at_level.loc[a]
     words = [
         f"{a} - {b} at {LEVEL_OF[by]} {at['level']:.3f} ({at['difference_pairs']} pairs)",
         " against ".join(dict.fromkeys(at_level.loc[[a, b], "attack"])),
-        " against ".join(dict.fromkeys(queried)),
+        queried,
         "" if at["over_samples"] else "samples not drawn: decides nothing",
     ]
     at_equal = contrast._replace(

@@ -17,16 +17,19 @@ import pandas as pd
 from mia_nb.attacks import in_words
 from mia_nb.metrics.targets import FPR, measurable_rates, per_target_metrics, tied_floor
 from mia_nb.studies.below_curve import number_of_tests
-from mia_nb.studies.contrasts import Contrast, one_pair, rate_of
+from mia_nb.studies.contrasts import one_pair
 from mia_nb.studies.equal_accuracy import AT_EQUAL
-from mia_nb.studies.joins import networks_of, noiseless, pairs, select
-from mia_nb.studies.settings import NOISE_IN, Setting
-from mia_nb.studies.study import Claim, Study
+from mia_nb.studies.settings import Setting
+from mia_nb.studies.study import Claim, Contrast, rate_of
 from mia_nb.types import Scores
 
 HUNDREDFOLD = 100.0
 ALIKE = 0.9  # share of the ceiling from which a rank correlation counts as that of one ranking
 ATTACK_KEYS = r"\b(?:rmia|lira|nig|attack)\w*"  # which the evidence writes in words
+RANKS = (
+    "{first} and {second}: {correlation:.3f} of at most {ceiling:.3f}, ratio {ratio:.2f}"
+    " [{low:.2f}, {high:.2f}], {samples:,} samples, {pairs} pairs"
+)
 COUNTEREXAMPLES = (
     "with drift 0 the theorem allows every sigma above 0, as h(0) is missing in its proof",
     (
@@ -42,15 +45,13 @@ class Case(NamedTuple):
     """What a verdict on one claim is based on.
 
     Parameters:
-        study: with the comparisons that the verdict needs
-        claim: of the study
+        claim: with the comparisons that the verdict asks for
         settings: those that decide, with their scores
         contrasts: of the claim
         rows: of `compare`, for this claim
         frontier, delta, level, ladders, ranks: as given to `claims`
     """
 
-    study: Study
     claim: Claim
     settings: dict[Setting, Scores]
     contrasts: list[Contrast]
@@ -80,24 +81,10 @@ class Case(NamedTuple):
 
 def evidence(case: Case, check_failed: bool) -> str:
     """All phrases on a claim's verdict, joined by "; "."""
-    phrases = _phrases(case, check_failed) if len(case.rows) else _not_run(case)
+    phrases = [f"not run: needs {case.claim.needs}"]
+    if len(case.rows):
+        phrases = _phrases(case, check_failed)
     return re.sub(ATTACK_KEYS, lambda key: in_words(key[0]), "; ".join(phrases))
-
-
-def _not_run(case: Case) -> Iterator[str]:
-    """What must be run; and for the author of a study how many settings each join matches."""
-    yield f"not run: needs {case.claim.needs}"
-    if case.study.shipped:
-        return
-    selections = case.study.selections
-    networks = networks_of(case.settings)
-    for number, join in enumerate(case.claim.joins, 1):
-        counts = []
-        for side in ("a", "b"):
-            if side in join:
-                counts.append(f"{side} matches {len(select(join[side], networks, selections))}")
-        counts.append(f"they give {len(pairs(join, networks, selections))} pairs")
-        yield f"join {number}: of {len(networks)} settings {', '.join(counts)}"
 
 
 def _phrases(case: Case, check_failed: bool) -> Iterator[str]:
@@ -241,17 +228,11 @@ def _ratio_out_of_reach(case: Case) -> Iterator[str]:
 
 
 def _noise_not_run(case: Case) -> Iterator[str]:
-    """The places of noise in which no network was run. A network of sigma 0 that is otherwise like
-    those of sigma 2 counts as one with its noise off.
-    """
-    networks = networks_of(case.settings)
-    selections = case.study.selections
-    built = select(selections["sdenets"], networks, selections)
-    run = {setting.noise_in for setting in built}
-    solvers = {(setting.method, setting.steps) for setting in noiseless(networks, selections)}
-    if not built or any((setting.method, setting.steps) in solvers for setting in built):
-        run.add("neither")
-    if missing := [where for where in NOISE_IN.values() if where not in run]:
+    """The places of noise in which no network of sigma 2 was run."""
+    parts = set(case.rows["part"])
+    places = ("both", "training alone", "queries alone")
+    missing = [where for where in places if f"gain of noise in {where}" not in parts]
+    if missing:
         yield f"not run at sigma 2: noise in {', '.join(missing)}"
 
 
@@ -267,18 +248,18 @@ def _by_dp_sgd(ladder: pd.DataFrame) -> bool:
 
 def _accounted(case: Case) -> Iterator[str]:
     """The accounted epsilon of DP-SGD, and whether that covers its tuning."""
-    tuned = False
-    proved = {name: ladder for name, ladder in case.ladders.items() if _by_dp_sgd(ladder)}
-    for name, ladder in proved.items():
-        row = _row_of_ladder(ladder, 4)
-        tuned |= "trainings" in row["method"]
+    proved = {}
+    for name, ladder in case.ladders.items():
+        if _by_dp_sgd(ladder):
+            proved[name] = _row_of_ladder(ladder, 4)
+    for name, row in proved.items():
         yield (
             f"DP-SGD accounted: {name} epsilon {row['shown']} at delta {row['delta']:g},"
             f" {row['method']}"
         )
     if not proved:
         yield "what DP-SGD was accounted at is not given (ladders)"
-    if not tuned:
+    if not any("trainings" in row["method"] for row in proved.values()):
         yield "an untuned DP-SGD is less accurate than it could be"
 
 
@@ -300,21 +281,18 @@ def _tests_together(case: Case) -> Iterator[str]:
 
 def _ties(case: Case) -> Iterator[str]:
     """Which attacks have a TPR of 0 behind MemGuard by ties, and which find members."""
-    behind = {
-        setting: scores for setting, scores in case.settings.items() if setting.output == "memguard"
-    }
-    rates = [x for x in FPR if all(x in measurable_rates(scores) for scores in behind.values())]
+    behind = [one for one in case.settings.items() if one[0].output == "memguard"]
+    rates = [x for x in FPR if all(x in measurable_rates(scores) for _, scores in behind)]
     if not rates:
         return
     x = rates[0]
     phrases = []
-    for setting, scores in behind.items():
+    for setting, scores in behind:
         tpr = per_target_metrics(scores, (x,))[:, 2].mean()
         floor = tied_floor(scores)
-        why = ""
+        phrases.append(f"{setting.attack} {tpr:.3f}")
         if tpr == 0 and floor > x:
-            why = f" by ties (no FPR below {floor:.2f}): the printed 0, and no measure"
-        phrases.append(f"{setting.attack} {tpr:.3f}{why}")
+            phrases[-1] += f" by ties (no FPR below {floor:.2f}): the printed 0, and no measure"
     yield f"TPR at {100 * x:g} % FPR: {', '.join(phrases)}"
 
 
@@ -331,33 +309,18 @@ def _same_samples(case: Case) -> dict[str, str]:
         verdict = "does not hold"
     elif (ranks["low"] > ALIKE).all():
         verdict = "holds"
-    compared = []
-    evidence = []
-    for row in ranks.to_dict("records"):
-        pools = f"{row['first']} and {row['second']}"
-        compared.append(pools)
-        evidence.append(
-            f"{pools}: {row['correlation']:.3f} of at most {row['ceiling']:.3f}, ratio"
-            f" {row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}], {row['samples']:,}"
-            f" samples, {row['pairs']} pairs"
-        )
-    return {
-        "verdict": verdict,
-        "evidence": "; ".join(evidence),
-        "compared": "; ".join(compared),
-    }
+    phrases = [RANKS.format(**row) for row in ranks.to_dict("records")]
+    return {"verdict": verdict, "evidence": "; ".join(phrases)}
 
 
 def _established(case: Case) -> dict[str, str]:
     """What is proved, what is claimed, and whether an audit exceeds it."""
     evidence = []
-    claimed = 0
     verdict = "not established"
     for name, ladder in case.ladders.items():
         nominal = _row_of_ladder(ladder, 1)
         if not np.isfinite(nominal["epsilon"]) or _by_dp_sgd(ladder):
             continue
-        claimed += 1
         proved = _row_of_ladder(ladder, 4)
         audited = _row_of_ladder(ladder, 5)
         # evidence is split at "; "
@@ -370,9 +333,7 @@ def _established(case: Case) -> dict[str, str]:
             evidence.append(f"nominal value of {name}: {nominal['verdict']}")
         if str(nominal["verdict"]).startswith("refuted at"):
             verdict = "does not hold"
-    if claimed > 1:
-        evidence.append("each network's audit at its own confidence")
-    if not claimed:
+    if not evidence:
         evidence.append(
             "training guarantee none (infinite); nominal value and audit not given (ladders)"
         )

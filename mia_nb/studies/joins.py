@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import combinations, pairwise, product
 
 from mia_nb.studies.settings import Setting
-from mia_nb.studies.study import NOISELESS
+from mia_nb.studies.study import Join, Selection
 
 ROUNDING = 1e-3  # of sigma, where k was not given in full
 LIKENESS = ("blocks", "method", "steps", "T")
@@ -18,14 +18,10 @@ def networks_of(settings: Iterable[Setting]) -> list[Setting]:
     return list(dict.fromkeys(setting._replace(attack="") for setting in settings))
 
 
-def select(
-    selection: dict | list | str, networks: list[Setting], selections: dict
-) -> list[Setting]:
+def select(selection: Selection, networks: list[Setting]) -> list[Setting]:
     """The settings that match {field: value}; for a list of such records, those that match the
-    first record with any match; for "noiseless", those of `noiseless`.
+    first record with any match.
     """
-    if selection == NOISELESS:
-        return noiseless(networks, selections)
     for fields in selection if isinstance(selection, list) else [selection]:
         if chosen := [setting for setting in networks if matches(setting, fields)]:
             return chosen
@@ -71,45 +67,41 @@ def equal_in(setting: Setting, other: Setting, names: Iterable[str]) -> bool:
     return True
 
 
-def pairs(join: dict, networks: list[Setting], selections: dict) -> list[tuple[Setting, Setting]]:
+def pairs(join: Join, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
     """The pairs of settings, with blank attack, that a join compares, its first side first.
 
     A join of one side pairs every setting with itself.
     """
-    a = select(join["a"], networks, selections)
-    if "along" in join:
+    a = select(join.a, networks)
+    if join.along:
         joined = _along(join, a)
-    elif "b" not in join:
+    elif join.b is None:
         joined = [(setting, setting) for setting in a]
     else:
-        b = select(join["b"], networks, selections)
-        b = select(join.get("only_b", {}), b, selections)
-        differ = join.get("differ", Setting._fields)
-        shared = [name for name in Setting._fields if name not in differ]
-        candidates = combinations(a, 2) if join["a"] == join["b"] else product(a, b)
+        shared = [name for name in Setting._fields if name not in (*join.differ, "recipe")]
+        candidates = (
+            combinations(a, 2) if join.a == join.b else product(a, select(join.b, networks))
+        )
         joined = [pair for pair in candidates if equal_in(*pair, shared)]
-    if join.get("most_alike"):
-        joined = _most_alike(joined)
-    if "queries" in join:
-        most = _largest(joined, _but_for_queries, _queries)
-        fewer = [pair for pair in joined if pair not in most]
-        joined = most if join["queries"] == "most" else fewer
+    if join.most_alike:
+        joined = _largest(joined, lambda pair: pair[1], _likeness)
+    if join.queries:
+        most = _largest(joined, _but_for_queries, lambda pair: pair[1].queries)
+        joined = [pair for pair in joined if (pair in most) == (join.queries == "most")]
     return joined
 
 
-def _along(join: dict, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
-    """(more, less): settings that differ in one field and in those that the join leaves free."""
-    field = join["along"]
-    instead = join.get("instead_of", {})
-    free = {field, *join.get("but", ()), *instead}
-    shared = [name for name in Setting._fields if name not in free] + [*instead.values()]
+def _along(join: Join, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
+    """(more, less): settings that differ in one field, and in the name of the recipe."""
+    free = {join.along, "recipe", *join.instead_of}
+    shared = [name for name in Setting._fields if name not in free] + [*join.instead_of.values()]
     joined = []
     for more in networks:
         group = [setting for setting in networks if equal_in(setting, more, shared)]
-        values = sorted({getattr(setting, field) for setting in group})
-        steps = _steps(values, join.get("which", "all"))
+        values = sorted({getattr(setting, join.along) for setting in group})
+        steps = _steps(values, join.which)
         for less in group:
-            if (getattr(less, field), getattr(more, field)) in steps:
+            if (getattr(less, join.along), getattr(more, join.along)) in steps:
                 joined.append((more, less))
     return joined
 
@@ -126,24 +118,13 @@ def _steps(values: list, which: str) -> list[tuple]:
     return {"all": neighbours + ends, "ends": ends, "between": neighbours}[which]
 
 
-def _most_alike(joined: list[tuple]) -> list[tuple]:
-    """Among pairs with the same second side, those whose first side shares most of blocks, solver,
-    steps and T with it.
-    """
-
-    def likeness(pair: tuple) -> int:
-        first, second = pair
-        return sum(getattr(first, name) == getattr(second, name) for name in LIKENESS)
-
-    return _largest(joined, lambda pair: pair[1], likeness)
+def _likeness(pair: tuple) -> int:
+    """How many of blocks, solver, steps and T the two settings share."""
+    return sum(getattr(pair[0], name) == getattr(pair[1], name) for name in LIKENESS)
 
 
 def _but_for_queries(pair: tuple) -> tuple:
     return tuple(setting._replace(queries=1) for setting in pair)
-
-
-def _queries(pair: tuple) -> int:
-    return pair[1].queries
 
 
 def _largest(joined: list[tuple], group: Callable, size: Callable) -> list[tuple]:
@@ -152,18 +133,3 @@ def _largest(joined: list[tuple], group: Callable, size: Callable) -> list[tuple
     for pair in joined:
         largest[group(pair)] = max(largest.get(group(pair), 0), size(pair))
     return [pair for pair in joined if size(pair) == largest[group(pair)]]
-
-
-def noiseless(networks: list[Setting], selections: dict) -> list[Setting]:
-    """Networks of sigma 0 that are most like the SDENets of sigma 2, and these SDENets with the
-    noise off in training and when queried.
-    """
-    built = select(selections["sdenets"], networks, selections)
-    zero = select({"model": "sdenet", "k": 0, "blocks": 1}, networks, selections)
-    candidates = zero or select(selections["odenets"], networks, selections)
-    if built and candidates:
-        nearest = [a for a, _ in _most_alike(list(product(candidates, built)))]
-    else:
-        nearest = zero or select(selections["studied"], networks, selections)
-    quiet = [setting for setting in built if setting.noise_in == "neither"]
-    return list(dict.fromkeys([*nearest, *quiet]))

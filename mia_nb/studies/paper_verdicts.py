@@ -10,13 +10,13 @@ from typing import Literal
 import pandas as pd
 
 from mia_nb.checks import checked
-from mia_nb.studies.contrasts import TPR, Contrast, contrasts
+from mia_nb.studies.contrasts import contrasts
 from mia_nb.studies.joins import matches
-from mia_nb.studies.paper_numbers import printed_records
-from mia_nb.studies.settings import Setting, normal
-from mia_nb.studies.study import load
+from mia_nb.studies.paper_numbers import EQ_8, printed_records, selection_of
+from mia_nb.studies.settings import Setting
+from mia_nb.studies.study import Claim, Contrast, load
+from mia_nb.types import Scores
 
-PUBLISHED = ("snn", "nsde", "privacy")  # the studies that have printed tables
 LOWEST = "tpr@0.001"  # the smallest rate that the papers print
 ROUNDING = 1e-9  # of sums of printed decimals
 Printed = dict[Setting, dict[str, float]]
@@ -89,7 +89,7 @@ def printed_comparisons(study: str) -> dict[str, list[tuple[str, Contrast, float
     """{claim: comparisons that decide it and are in the paper's tables}, each as (block, contrast,
     value). It is read once and shared: do not change it.
     """
-    rules = load(study)._replace(verdict="as printed")
+    rules = load(study, "as printed")
     compared = {name: [] for name in rules.claims}
     for block, printed in printed_blocks(study).items():
         values = {
@@ -98,7 +98,7 @@ def printed_comparisons(study: str) -> dict[str, list[tuple[str, Contrast, float
             if setting.attack and matches(setting, rules.decide)
         }
         for name, claim in rules.claims.items():
-            for contrast in contrasts(rules, claim, values):
+            for contrast in contrasts(claim, values):
                 value = _printed_value(contrast, values)
                 if value is not None:
                     compared[name].append((block, contrast, value))
@@ -115,7 +115,7 @@ def printed_blocks(study: str) -> dict[str, Printed]:
         architecture = record["model"].partition("-")[2] if study == "snn" else ""
         block = f"{record['dataset']} {architecture}".strip()
         metric = "gap" if record["metric"] == "generalization_gap" else record["metric"]
-        cells[block, normal(setting), metric].append(record["value"])
+        cells[block, setting, metric].append(record["value"])
     blocks: dict[str, Printed] = {}
     for (block, setting, metric), values in cells.items():
         blocks.setdefault(block, {}).setdefault(setting, {})[metric] = median_low(values)
@@ -132,10 +132,10 @@ def _printed_value(contrast: Contrast, values: Printed) -> float | None:
     """
     if not contrast.needed or contrast.minus == "curve":
         return None
-    if contrast.metric == TPR:
+    if contrast.metric == "tpr":
         contrast = contrast._replace(metric=LOWEST)
     sides = []
-    for _, side in contrast.terms:
+    for side in contrast.sides:
         rows = [values[setting] for setting in side]
         printed = [row[contrast.metric] for row in rows if contrast.metric in row]
         if not printed:
@@ -144,3 +144,44 @@ def _printed_value(contrast: Contrast, values: Printed) -> float | None:
     if contrast.ratio:
         return sides[0] / sides[1] if sides[1] else None
     return contrast.weighted(sides)
+
+
+def claims_as_printed(study: str) -> dict[str, Claim]:
+    """The claims with the comparisons that their paper made, and no part that it did not print."""
+    compared = printed_comparisons(study)
+    claims = {}
+    for name, claim in load(study, "as printed").claims.items():
+        printed = {contrast.part for _, contrast, _ in compared[name]}
+        claims[name] = claim._replace(parts=[part for part in claim.parts if part in printed])
+    return claims
+
+
+def printed_alone(study: str, settings: dict[Setting, Scores]) -> dict[Setting, Scores]:
+    """The settings that are in the study's tables, under the printed name of the attack.
+
+    The papers do not print how often a stochastic network was queried, so the fewest queries that
+    were run are taken. Attack-R has the spiking study's own form, our attack_r_lattice, and with
+    input dropout its Eq. 8.
+    """
+    fewest: dict[Setting, tuple[Setting, Scores]] = {}
+    for setting, scores in sorted(settings.items(), key=lambda item: item[0].queries):
+        if setting.input_dropout and scores.info.get("combine", EQ_8) != EQ_8:
+            continue
+        if study == "snn" and setting.attack == "attack_r":
+            continue
+        if study == "snn" and setting.attack == "attack_r_lattice":
+            setting = setting._replace(attack="attack_r")
+        if any(matches(setting, selection) for selection in _selections(study)):
+            fewest.setdefault(setting._replace(queries=1), (setting, scores))
+    return dict(fewest.values())
+
+
+@cache
+def _selections(study: str) -> list[dict]:
+    """The fields of our settings that correspond to those with attacks in the study's tables."""
+    selections = {}
+    for printed, record in printed_records(study):
+        if printed.attack:
+            # the same setting selects other fields in the table of defenses
+            selections[printed, record["table"]] = selection_of(printed, record)
+    return list(selections.values())

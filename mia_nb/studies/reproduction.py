@@ -14,24 +14,21 @@ from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.targets import smallest, tied_floor
 from mia_nb.metrics.uncertainty import intervals
-from mia_nb.studies.contrasts import one_pair, rate_of
+from mia_nb.studies.contrasts import one_pair
 from mia_nb.studies.costs import costs_beside
-from mia_nb.studies.figure4 import figure4_beside
 from mia_nb.studies.joins import matches
 from mia_nb.studies.paper_numbers import (
+    FORMS,
     NEAR,
-    PRINTED_ATTACKS,
     TABLE_OF_DEFENSES,
     printed_records,
     selection_of,
 )
 from mia_nb.studies.settings import ALIGNED, NOISY, Setting, usable
-from mia_nb.studies.study import load
+from mia_nb.studies.study import load, rate_of
 from mia_nb.types import Scores
 
 FPR = (0.001, 0.01)  # the only two that the papers print
-# our attack that stands beside a printed one, the first of these that was run
-LIKE_WITH_LIKE = PRINTED_ATTACKS | {"attack-r": ("attack_r_lattice", "attack_r")}
 PRINTED_SCHEME = "stochastic RK4"
 OF_PRINTED_SCHEME = ("stoch_rk4", "rk4")  # without noise these are one
 EQUATION = ("model", "blocks", "method", "augment", "k", "steps", "T", "sigma", "noise_sd")
@@ -44,17 +41,15 @@ NOT_RUN = {"ours": np.nan, "low": np.nan, "high": np.nan, "measurable": False, "
 TITLES = {"auc": "AUC", "accuracy": "attack accuracy"}
 
 
-def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
+def against_papers(study: str, settings, **options) -> pd.DataFrame:
     """One row per number, or statement, that a paper printed, with ours and its interval beside it.
 
     Parameters:
         study: "snn" (Guan et al. 2025, tables 2 to 6, on demand F.1 to F.4), "nsde" (Hong, Wu,
             Gruber and Lee, arXiv 2501.06686, all tables but VI and XI) or "privacy" (their Table
-            XI, defenses), "costs" (their Table VI, as ratios), "figure4" (what the text beside
-            their Figure 4 states of accounting).
+            XI, defenses), "costs" (their Table VI, as ratios).
         settings: the scores of each `Setting`. For "costs" a table, a row per network, with columns
-            family (resnet14, odenet, sdenet, replaced), seconds (of an epoch) and memory_mib. For
-            "figure4" none.
+            family (resnet14, odenet, sdenet, replaced), seconds (of an epoch) and memory_mib.
         stands_for: the printed data set, in the spiking study with its model, beside whose rows
             ours is placed; "" is the study's own, CIFAR-10 (and ResNet18); None: nowhere.
         ours: the data and model that ours really are, such as "digits, tinycnn", for the note; ""
@@ -62,8 +57,6 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
         tables: some of the study's tables; None: all but those on demand.
         n_resamples: resamples behind an interval.
         seed: of the resamples.
-        sigma, samples, batch, epochs, delta, deltas: for "figure4", as in `accounting.over_epochs`;
-            by default 2.0, 25,000, 512, 300, 1e-5, (1e-2, 1e-3, 1e-4, 1e-5, 1e-6).
 
     Returns:
         columns paper, table, dataset, what the print calls the setting (spiking: model, training,
@@ -71,12 +64,11 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
         published, ours, low, high (as in `intervals`; accuracies and generalization gap: Student's
         t over pairs), measurable, n0, note, and of neural ODEs and SDEs the printed equation.
         "accuracy" is the attack's, at its best threshold. Of "costs" columns model, printed
-        (label), metric, published, unit, ours, note, published_ratio and ratio (to ResNet-14). Of
-        "figure4" columns statement, printed, ours, agrees, note.
+        (label), metric, published, unit, ours, note, published_ratio and ratio (to ResNet-14).
 
     Raises:
-        ValueError: for an unknown table, impossible settings, one without a target; for costs that
-            lack columns or ResNet-14 or name a family twice; and as `accounting.over_epochs` does.
+        ValueError: for impossible settings, one without a target, and costs that lack ResNet-14 or
+            name a family twice.
 
     Caveat: the notes say how ours differs from the printed setting. Ours is placed by model,
     blocks, channels, solver, and for stochastic models sigma, steps and T (Table XI: model, defense
@@ -87,12 +79,9 @@ def against_papers(study: str, settings=None, **options) -> pd.DataFrame:
     levels), hence its zeros at low FPR; our "attack_r_lattice", which counts them too, is placed
     beside it if it was run, else "attack_r". MemGuard's TPR of 0 is an effect of ties. Seconds and
     megabytes are of one machine, batch size and implementation; only ratios can be compared.
-    Epsilons of Figure 4 are nominal (paper's accounting: sigma as DP-SGD's noise multiplier, for
-    one record added or removed), and its batch size, samples and sampling of GDP are not printed.
     """
-    others = {"costs": costs_beside, "figure4": figure4_beside}
-    if study in others:
-        return others[study](settings, **options)
+    if study == "costs":
+        return costs_beside(settings)
     return tables_beside(study, settings, **options)
 
 
@@ -110,13 +99,6 @@ def tables_beside(
     """Printed tables with ours beside them, see `against_papers`."""
     rules = load(study)
     print_rules = rules.printed
-    known = [*print_rules["tables"], *print_rules.get("on_demand", ())]
-    if tables is None:
-        tables = print_rules["tables"]
-    if strange := sorted(set(tables) - set(known)):
-        raise ValueError(
-            f"table {', '.join(strange)} has no place here: wanted some of {', '.join(known)}"
-        )
     if stands_for == "":
         stands_for = print_rules["stands_for"]
     # the printed data set, in the spiking study with its model; none has the name "nothing"
@@ -134,18 +116,18 @@ def tables_beside(
 
     rows = []
     for printed, record in printed_records(study):
-        if record["table"] not in tables:
+        if record["table"] not in (tables or print_rules["tables"]):
             continue
         record_block = [record["dataset"], record["model"].split("-")[-1]][: len(block)]
-        in_block = record_block == block
-        setting = closest_setting(settings, printed, record) if in_block else None
+        setting = closest_setting(settings, printed, record) if record_block == block else None
         notes = [f"print: {note}" for note in record.get("notes", ())]
+        numbers = NOT_RUN
         if setting is None:
-            numbers = NOT_RUN
-            notes.append("not run" if in_block else f"not run; {data_note}")
+            notes.append("not run")
         else:
             numbers = measured(setting)[record["metric"]]
             notes += _differences(setting, printed, record, settings[setting])
+        if setting is not None or record_block != block:
             notes.append(data_note)
         row = {name: record[name] for name in ("paper", "table", "dataset")}
         row |= _setting_columns(record, printed, print_rules.get("columns"))
@@ -176,7 +158,7 @@ def closest_setting(settings: dict, printed: Setting, record: dict) -> Setting |
 
     It may have any attack if the number is not about an attack.
     """
-    attacks = LIKE_WITH_LIKE.get(record["attack"], ())
+    forms = FORMS.get(printed.attack, [])
     selection = selection_of(printed, record)
     candidates = [setting for setting in settings if matches(setting, selection)]
 
@@ -188,7 +170,7 @@ def closest_setting(settings: dict, printed: Setting, record: dict) -> Setting |
             *_departures(setting, printed, record["table"]),
             other_scheme,
             setting.queries,
-            attacks.index(setting.attack) if attacks else 0,
+            forms.index(setting.attack) if forms else 0,
         )
 
     return min(candidates, key=distance, default=None)

@@ -29,7 +29,7 @@ SHAPES = {  # layout, order, damped, with extra channels
     ("64", 2, True, False): "hbnode",
 }
 RESNET_BLOCKS = 3
-TRAINED = {"ann": ("",), "snn": ("convert", "hybrid", "direct")}  # of the spiking study
+TRAINED = ("convert", "hybrid", "direct")  # how spiking networks are
 ALIGNED = "ann, aligned"
 REFERENCES = {"own": "", "ann": ", ANN references", ALIGNED: ", aligned ANN references"}
 DEFENSES = {
@@ -214,7 +214,7 @@ class Setting(NamedTuple):
 
 
 @checked
-def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: str = "") -> Setting:
+def setting(info: dict | Recipe, attack: str = "", *, label: str = "") -> Setting:
     """The setting of signals, or of a recipe, with the attack that was run on it.
 
     Parameters:
@@ -222,7 +222,6 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
             they change no model.
         attack: a name of attacks.ATTACKS, "" for none.
         label: the name of a recipe (`training.labels`).
-        study: "nsde" refuses models that the study of neural ODEs and SDEs does not have.
 
     Returns:
         A `Setting`. The model is named by its equation, so that an "odenet" built with noise is an
@@ -231,8 +230,7 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
         norm than "bn", and a replaced network made of another one than ResNet-14 into `variant`.
 
     Raises:
-        ValueError: when signals name no model, or one that is not in the study, or do not say how
-            their flow was integrated.
+        ValueError: when signals name no model, or a flow network that the study does not have.
 
     Caveat: signals do not say epochs and schedules, so one network trained for 8 and for 16 epochs
     gives one setting: pass the recipe to distinguish them.
@@ -242,20 +240,7 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "", study: st
     model = info.get("model")
     flow = info.get("flow")
     if not model:
-        raise ValueError(
-            f"signals name no model (info has {', '.join(sorted(info)) or 'nothing'}): make them"
-            " with query(pool)"
-        )
-    if study == "nsde" and model not in NAMES:
-        raise ValueError(
-            f"signals of model {model!r} have no place in this study: wanted one of"
-            f" {', '.join(NAMES)}"
-        )
-    if model in NAMES and model != "resnet14" and flow is None:
-        raise ValueError(
-            f"signals of {model} do not say how it was integrated (info['flow']): query the models"
-            " again"
-        )
+        raise ValueError("signals name no model: make them with query(pool)")
     defenses = {kind: info.get(kind) or "" for kind in ("defense", "output")}
     options = [_options(name, info.get(f"{kind}_args")) for kind, name in defenses.items()]
     facts = {**defenses, "options": ", ".join(filter(None, options)), "attack": attack}
@@ -332,27 +317,22 @@ def normal(setting: Setting) -> Setting:
 
     Raises ValueError for an impossible setting.
     """
-    spiking = setting.model == "snn"
-    if setting.model in TRAINED:
-        trained = setting.training in TRAINED[setting.model] and (setting.timesteps > 0) == spiking
-        if not trained or not (spiking or setting.references == "own"):
-            raise ValueError(
-                f"{setting} is no setting: an ann has training '', 0 timesteps and its own"
-                f" references, a snn {', '.join(TRAINED['snn'])} and at least 1 timestep"
-            )
-    if setting.references not in REFERENCES:
+    ordinary = (setting.training, setting.timesteps, setting.references) == ("", 0, "own")
+    possible = (
+        setting.model != "ann" or ordinary,
+        setting.model != "snn" or (setting.training in TRAINED and setting.timesteps > 0),
+        setting.references in REFERENCES,
+        not setting.k or setting.model in NOISY,
+        not setting.augment or setting.model == "anode",
+        setting.k >= 0 and setting.T > 0,
+        min(setting.blocks, setting.steps, setting.queries) >= 1,
+    )
+    if not all(possible):
         raise ValueError(
-            f"{setting} has unknown references {setting.references!r}: wanted one of"
-            f" {tuple(REFERENCES)}"
-        )
-    if (setting.k and setting.model not in NOISY) or (setting.augment and setting.model != "anode"):
-        raise ValueError(
-            f"{setting} cannot be: noise (k) is for {' and '.join(NOISY)} alone, augment for anode"
-            " alone"
-        )
-    if setting.k < 0 or setting.T <= 0 or min(setting.blocks, setting.steps, setting.queries) < 1:
-        raise ValueError(
-            f"{setting} cannot be: wanted k >= 0, T > 0, and at least 1 block, step and query"
+            f"{setting} cannot be: an ann has no training, timesteps or references of another"
+            f" family, a snn is trained by {', '.join(TRAINED)} for at least 1 timestep;"
+            f" references are one of {tuple(REFERENCES)}; noise (k) is for {' and '.join(NOISY)}"
+            " alone, augment for anode alone; k >= 0, T > 0, and at least 1 block, step and query"
         )
     if setting.model == "resnet14":
         setting = setting._replace(method="euler", steps=16, T=1.0)
@@ -360,7 +340,7 @@ def normal(setting: Setting) -> Setting:
         setting = setting._replace(steps=16)
     if not setting.k:
         setting = setting._replace(noise_train=True, noise=True)
-    if not setting.stochastic and setting.model not in TRAINED:
+    if not setting.stochastic and setting.model not in ("ann", "snn"):
         setting = setting._replace(queries=1)
     return setting
 
@@ -374,11 +354,11 @@ def usable(settings: dict, models=()) -> dict[Setting, Scores]:
     """
     by_setting: dict[Setting, Scores] = {}
     for key, scores in settings.items():
-        setting = Setting(*key)
-        known = ", ".join(models)
+        setting = normal(key)
         if models and setting.model not in models:
+            known = ", ".join(models)
             raise ValueError(f"{setting.model!r} is no model of this study: wanted one of {known}")
         if not len(scores.value):
             raise ValueError(f"{setting} has no target: score at least one")
-        by_setting.setdefault(normal(setting), scores)
+        by_setting.setdefault(setting, scores)
     return by_setting

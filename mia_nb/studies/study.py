@@ -1,97 +1,192 @@
 """The file format of a study, and reading it.
 
-A study is a YAML file. Its `claims` hold, by name,
+A study is a YAML file. Its `claims` hold, by name, the entries of a `Claim`. The `joins` of a claim
+say which settings are set against each other (`Join`), and the entries of `compare` how
+(`Contrast`). `models` are those that the study has (any without it), and `decide` selects the
+settings that decide; what `selections` holds is for the rest of the file to refer to.
 
-    sentence, needs     what is claimed, and what must be run to decide it
-    quote, place        the paper's own words ("…" where words are left out), and where they stand
-    extends             what the extended verdict asks for beyond the paper's comparisons
-    ours                a remark of this package, no claim of the paper
-    proved              for what the paper proves rather than measures: under which condition
-    parts               without one of these the claim cannot hold
-    equal               it compares risks of different models, which says less at unequal accuracy
-    matched             compared again at equal "test_acc" or "gap", where checkpoints are
-    design_check        an AUC less 1/2 that lies below this jointly is a failed design
-    remarks             functions of `evidence.py` that add to the evidence
-    decided_by          a function of `evidence.py`, for a claim that no join decides
-    joins               which settings are set against each other, and how they are compared
+A selection {field: value} asks for fields or properties of a `Setting`; a value may be a list of
+values, or {not: x}, {from: least}, {near: x, within: distance}. In a list of selections the first
+that matches any setting counts.
 
-A join takes the settings `a`, and either those of `b` that share all fields but those in `differ`
-(without `differ` they share nothing), or compares those of `a` `along` a field, `but` the fields
-that follow from it, with those in `instead_of` replaced by a property; `which` of the steps (see
-`joins`). With `a` alone attacks of one setting are compared; `differ` never names the attack.
-`only_b` narrows `b`; `most_alike`: of the first sides those most like the second; `queries`: the
-"most" that were run, or "fewer". Each entry of `compare` is one comparison of every pair:
-
-    part, compared      its group in the evidence, and its words: templates of a, b, attack and
-                        attacks, as in "{attacks}, {a.label}"
-    attack              one attack on both sides, or one for each; absent: the strongest of all that
-                        both sides have
-    attacks             a list, or "each" (of several) that both sides have, one by one; "in order
-                        under b": two attacks on a, the first surely stronger than the other on b
-    metric              auc, leak (auc less 1/2), tpr (at the smallest FPR that all settings can
-                        measure), test_accuracy, gap (train minus test accuracy)
-    needed              false: reported, decides nothing
-    above, margin       wanted above `above` (0), or within +-margin
-    ratio, swap         a over b; b minus a
-    minus               "chance", or "curve" (`below_curve.py`), in place of b
-    beyond              the same difference with these fields replaced, subtracted
-    tpr                 false: no TPR beside an AUC that decides
-    verdict             "as printed" or "extended": only that verdict asks for it; absent: both do
-
-Every claim has two verdicts (`as_printed`): on exactly the settings and attacks of the paper's
-tables, and on all that was run.
+The claims of a published study have two verdicts: on exactly the settings and attacks of the
+paper's tables, and on all that was run ("extended").
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mia_nb._yaml import read_yaml_file
 from mia_nb.studies.settings import Setting
 
 FOLDER = Path(__file__).parent
-JOIN = (
-    "a",
-    "b",
-    "differ",
-    "only_b",
-    "along",
-    "but",
-    "instead_of",
-    "which",
-    "most_alike",
-    "queries",
-    "compare",
-)
-COMPARISON = (
-    "part",
-    "compared",
-    "attack",
-    "attacks",
-    "metric",
-    "needed",
-    "above",
-    "margin",
-    "ratio",
-    "swap",
-    "minus",
-    "beyond",
-    "tpr",
-    "verdict",
-)
-ENTRIES = ("claims", "models", "decide", "selections", "printed", "name")  # of a file
-EVERY = ("each", "each of several", "in order under b")  # words in place of a list of attacks
-NOISELESS = "noiseless"  # stands for a selection: `joins.noiseless`
+WEIGHTS = (1, -1, -1, 1)  # of the sides of a contrast
+Selection = dict | list
+
+
+class Contrast(NamedTuple):
+    """A comparison of two settings: an entry of `compare`, and with `sides` what it asks of a pair.
+
+    Parameters:
+        part: its group in the evidence
+        compared: its words; both may have {a}, {b}, {attack} and {attacks}, as in
+            "{attacks}, {a.label}"
+        attacks: one, or a list, of attacks on both sides, or of pairs, the first on a and the
+            second on b; "each" (of several) that both sides have, one by one; "in order under b":
+            two attacks on a, the first surely stronger than the other on b; absent: the strongest
+            of all that both have
+        metric: auc, tpr (at the smallest FPR that all settings can measure), test_accuracy, gap
+            (train minus test accuracy)
+        needed: false: it is reported and decides nothing
+        above, margin: the value is wanted above `above`, or within +-margin
+        ratio, swap: a over b; b minus a
+        minus: "chance", or "curve" (`below_curve.py`), in place of b
+        beyond: the same difference with these fields replaced is subtracted (not beside `minus`)
+        tpr: false: no TPR beside an AUC that decides
+        verdict: "as printed" or "extended": only that verdict asks for it; absent: both do
+        sides: each is one setting, or the strongest of several attacks on a network
+    """
+
+    part: str
+    compared: str = ""
+    attacks: list | str = ""
+    metric: str = "auc"
+    needed: bool = True
+    above: float = 0.0
+    margin: float = 0.0
+    ratio: bool = False
+    swap: bool = False
+    minus: str = ""
+    beyond: dict = {}  # noqa: RUF012 - never changed
+    tpr: bool = True
+    verdict: str = ""
+    sides: tuple[tuple[Setting, ...], ...] = ()
+
+    @property
+    def first(self) -> Setting:
+        return self.sides[0][0]
+
+    @property
+    def settings(self) -> set[Setting]:
+        """Every setting on a side."""
+        return {setting for side in self.sides for setting in side}
+
+    def weighted(self, values: list[Any]) -> Any:
+        """The weighted sum of the sides' values, numbers or arrays, minus the value at chance where
+        the contrast is with chance.
+        """
+        chance = 0.0
+        if self.minus == "chance":
+            chance = 0.5 if self.metric == "auc" else rate_of(self.metric)
+        return sum(weight * value for weight, value in zip(WEIGHTS, values, strict=False)) - chance
+
+    @property
+    def possible(self) -> tuple[float, float]:
+        """The smallest and the largest weighted sum that there can be."""
+        low, high = (-1.0, 1.0) if self.metric == "gap" else (0.0, 1.0)
+        positive = [weight > 0 for weight in WEIGHTS[: len(self.sides)]]
+        smallest = self.weighted([low if side else high for side in positive])
+        largest = self.weighted([high if side else low for side in positive])
+        return smallest, largest
+
+    def outcome(self, ends: tuple[float, float], simultaneous: tuple[float, float]) -> str:
+        """ "for" or "against" the claim, or "open".
+
+        Parameters:
+            ends: (low, high) of the interval at the level asked for, which decides "for"
+            simultaneous: (low, high) of the interval that holds for all comparisons jointly, which
+                decides "against"; NaN decides nothing
+        """
+        low, high = ends
+        simultaneous_low, simultaneous_high = simultaneous
+        if self.margin:
+            holds = -self.margin < low and high < self.margin
+            fails = simultaneous_low > self.margin or simultaneous_high < -self.margin
+        else:
+            holds = low > self.above
+            fails = simultaneous_high < self.above
+        if holds:
+            return "for"
+        # A model at chance has TPR = FPR, and no TPR exceeds 1: a claimed ratio above 1 / FPR
+        # cannot be reached, so a smaller one is not evidence against the claim.
+        out_of_reach = self.ratio and self.above * rate_of(self.metric) > 1 - 1e-9
+        return "against" if fails and not out_of_reach else "open"
+
+    def row(
+        self, value: float, ends: tuple[float, float], simultaneous: tuple[float, float]
+    ) -> dict[str, object]:
+        """One row of `compare.compare`, without the claim: a value of the contrast with its
+        intervals, as in `outcome`.
+        """
+        return {
+            "part": self.part,
+            "compared": self.compared,
+            "metric": f"ratio of {self.metric}" if self.ratio else self.metric,
+            "needed": self.needed,
+            "value": float(value),
+            "low": ends[0],
+            "high": ends[1],
+            "simultaneous_low": simultaneous[0],
+            "simultaneous_high": simultaneous[1],
+            "margin": self.margin,
+            "outcome": self.outcome(ends, simultaneous),
+        }
+
+
+class Join(NamedTuple):
+    """Which settings are set against each other.
+
+    Parameters:
+        compare: how, each entry for every pair
+        a: a selection; alone, attacks of one setting are compared
+        b: a selection, of which those are paired with a that share all fields with it but those in
+            `differ`, the name of the recipe and the attack
+        differ: fields in which a and b may differ; absent: in all
+        along: a field, along which the settings of a are compared that share all others
+        instead_of: {field: property} of which the property is shared along the way, and not the
+            field
+        which: of the steps along the way: "all" (neighbours and the two ends), "ends", "between"
+            (all but the ends) or "longest" (all and the last)
+        most_alike: only those first sides that are most like the second
+        queries: the "most" that were run, or "fewer"
+    """
+
+    compare: list[Contrast]
+    a: Selection
+    b: Selection | None = None
+    differ: list[str] = list(Setting._fields)  # noqa: RUF012 - never changed
+    along: str = ""
+    instead_of: dict[str, str] = {}  # noqa: RUF012 - never changed
+    which: str = "all"
+    most_alike: bool = False
+    queries: str = ""
 
 
 class Claim(NamedTuple):
-    """An entry of `claims`, see the top of this module."""
+    """A claim.
+
+    Parameters:
+        sentence, needs: what is claimed, and what must be run to decide it
+        joins: what is compared
+        parts: without one of these the claim cannot hold
+        equal: it compares risks of different models, which says less at unequal accuracy
+        matched: compared again at equal "test_acc" or "gap", where checkpoints are
+        design_check: an AUC less 1/2 that lies below this jointly is a failed design
+        remarks: functions of `evidence.py` that add to the evidence
+        decided_by: a function of `evidence.py`, for a claim that no join decides
+        quote, place: the paper's own words ("…" where words are left out), and where they stand; a
+            remark of this package on a published study has none
+        extends: what the extended verdict asks for beyond the paper's comparisons
+        proved: for what the paper proves rather than measures: under which condition
+    """
 
     sentence: str
     needs: str
-    joins: list[dict] = []  # noqa: RUF012 - never changed
+    joins: list[Join] = []  # noqa: RUF012 - never changed
     parts: tuple[str, ...] = ()
     equal: bool = False
     matched: str = ""
@@ -101,88 +196,76 @@ class Claim(NamedTuple):
     quote: str = ""
     place: str = ""
     extends: str = ""
-    ours: bool = False
     proved: str = ""
 
 
 class Study(NamedTuple):
-    """A study's file: its models (empty for any), the settings that decide, claims and selections;
-    and the verdict whose comparisons are wanted.
-    """
+    """A study's file."""
 
     claims: dict[str, Claim]
     models: tuple[str, ...] = ()
     decide: dict = {}  # noqa: RUF012 - never changed
-    selections: dict = {}  # noqa: RUF012
+    selections: Any = None
     printed: dict = {}  # noqa: RUF012
-    name: str = ""
-    shipped: bool = False
-    verdict: str = "extended"
 
 
-def load(study: str | Path) -> Study:
+def rate_of(metric: str) -> float:
+    """The FPR in a metric's name; 0 where there is none."""
+    return float(metric.partition("tpr@")[2] or 0)
+
+
+def load(study: str | Path, verdict: str = "extended") -> Study:
     """The study of this name, which is read once, or of the YAML file at this path, which is read
-    each time, since it may be edited.
+    each time, since it may be edited; with the comparisons that this verdict asks for.
     """
-    is_file = str(study).endswith(".yaml")
-    path = Path(study) if is_file else FOLDER / f"{study}.yaml"
+    if str(study).endswith(".yaml"):
+        return _read(Path(study), verdict)
+    path = FOLDER / f"{study}.yaml"
     if not path.is_file():
         known = sorted(file.stem for file in FOLDER.glob("*.yaml"))
         raise ValueError(f"no study {str(study)!r}: wanted a YAML file or one of {known}")
-    return _read(path) if is_file else _shipped(path)._replace(shipped=True)
+    return _shipped(path, verdict)
 
 
-def _read(path: Path) -> Study:
+def _read(path: Path, verdict: str) -> Study:
     """The study of a YAML file; ValueError of one line where it is none."""
-    entries = read_yaml_file(path)
     try:
-        if strange := [entry for entry in entries if entry not in ENTRIES]:
-            raise ValueError(f"unknown entries {strange}; wanted some of {', '.join(ENTRIES)}")
-        if not isinstance(entries.get("claims"), dict):
-            raise ValueError("it has no claims: wanted some, by name")
-        claims = {name: Claim(**claim) for name, claim in entries["claims"].items()}
-        study = Study(**entries | {"claims": claims, "name": path.stem})
-        for name, claim in claims.items():
-            if unknown := [entry for join in claim.joins for entry in _unknown_entries(join)]:
-                known = f"fields of a setting are {', '.join(Setting._fields)}"
-                raise ValueError(f"claim {name} has unknown entries {unknown}; {known}")
+        study = Study(**read_yaml_file(path))
+        claims = {name: _claim(entries, verdict) for name, entries in study.claims.items()}
+        fields = {*study.decide}
+        for claim in claims.values():
             for join in claim.joins:
-                _check_selections(join["a"], join.get("b", {}), join.get("only_b", {}))
-        # `selections` may hold anything that the rest of the file refers to
-        _check_selections(study.decide)
-    except (AttributeError, KeyError, TypeError, ValueError) as reason:
+                fields.update(_fields(join))
+        if strange := sorted(fields - {*dir(Setting)}):
+            known = ", ".join(Setting._fields)
+            raise ValueError(f"a setting has no {', '.join(strange)}: wanted {known}")
+    except (AttributeError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
-    return study
+    return study._replace(claims=claims)
 
 
 _shipped = cache(_read)  # a third of a second each, and nothing changes what was read
 
 
-def _unknown_entries(join: dict) -> list[str]:
-    """The entries of a join or its comparisons that no join, comparison or setting has."""
-    unknown = [entry for entry in join if entry not in JOIN]
-    for comparison in join["compare"]:
-        unknown += [entry for entry in comparison if entry not in COMPARISON]
-        attacks = comparison.get("attacks")
-        if isinstance(attacks, str) and attacks not in EVERY:
-            unknown.append(f"attacks: {attacks}")
-        if comparison.get("minus") and "beyond" in comparison:  # chance or curve would cancel
-            unknown.append("minus beside beyond")
-    replaced = join.get("instead_of", {})
-    fields = [*join.get("but", ()), *join.get("differ", ()), *replaced, *replaced.values()]
-    for comparison in join["compare"]:
-        fields += comparison.get("beyond", ())
-    if "along" in join:
-        fields.insert(0, join["along"])
-    return unknown + [field for field in fields if field not in dir(Setting)]
+def _claim(entries: dict, verdict: str) -> Claim:
+    """A claim from its entries; TypeError for one that no claim, join or comparison has."""
+    claim = Claim(**entries)
+    joins = []
+    for entry in claim.joins:
+        join = Join(**entry)
+        compared = [Contrast(**comparison) for comparison in join.compare]
+        wanted = [contrast for contrast in compared if contrast.verdict in ("", verdict)]
+        joins.append(join._replace(compare=wanted))
+    return claim._replace(joins=joins)
 
 
-def _check_selections(*selections: dict | list | str) -> None:
-    """ValueError unless these selections ask for fields, or properties, of a setting."""
-    for selection in selections:
-        if selection == NOISELESS:
-            continue
+def _fields(join: Join) -> Iterator[str]:
+    """The fields and properties of settings that a join names."""
+    for selection in (join.a, join.b or {}):
         for fields in selection if isinstance(selection, list) else [selection]:
-            if strange := [name for name in fields if name not in dir(Setting)]:
-                known = ", ".join(Setting._fields)
-                raise ValueError(f"a setting has no {', '.join(strange)}: wanted {known}")
+            yield from fields
+    if join.along:
+        yield join.along
+    yield from (*join.differ, *join.instead_of, *join.instead_of.values())
+    for contrast in join.compare:
+        yield from contrast.beyond

@@ -11,17 +11,14 @@ from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.targets import FPR
 from mia_nb.studies.compare import compare, measuring
-from mia_nb.studies.contrasts import contrasts, rate_of
+from mia_nb.studies.contrasts import contrasts
 from mia_nb.studies.equal_accuracy import AT_EQUAL, SAME
 from mia_nb.studies.evidence import DECIDED_BY, Case, accuracy_apart, evidence
 from mia_nb.studies.joins import matches
-from mia_nb.studies.paper_numbers import printed_alone
-from mia_nb.studies.paper_verdicts import PUBLISHED, printed_comparisons
+from mia_nb.studies.paper_verdicts import claims_as_printed, printed_alone, printed_comparisons
 from mia_nb.studies.settings import Setting, usable
-from mia_nb.studies.study import Study, load
+from mia_nb.studies.study import Claim, Study, load, rate_of
 from mia_nb.types import Scores
-
-LADDER = ("row", "shown", "epsilon", "delta", "method", "verdict")
 
 
 @checked
@@ -92,9 +89,9 @@ def comparisons(
     mechanism.
     """
     rules = load(study)
-    measured = measuring(n_resamples, seed)
     settings = _deciding(rules, settings)
-    return compare(rules, settings, measured, frontier=frontier, delta=delta, level=level)
+    measured = measuring(n_resamples, seed)
+    return compare(rules.claims, settings, measured, frontier=frontier, delta=delta, level=level)
 
 
 @checked
@@ -148,7 +145,7 @@ def claims(
         the nominal value.
 
     Raises:
-        ValueError: as `comparisons` does, and for ladders that are not from `auditing.ladder`.
+        ValueError: as `comparisons` does.
 
     Caveat: comparisons are at the accuracies that the evidence states, which are rarely equal.
     Claims are not corrected for each other, nor for the choice of data. Verdicts are about the
@@ -157,32 +154,28 @@ def claims(
     """
     rules = load(study)
     settings = _deciding(rules, settings)
-    ladders = {"this network": ladders} if isinstance(ladders, pd.DataFrame) else ladders or {}
-    for name, ladder in ladders.items():
-        if lacks := [column for column in LADDER if column not in ladder]:
-            raise ValueError(
-                f"the ladder of {name} lacks {', '.join(lacks)}: pass auditing.ladder(...)"
-            )
+    if isinstance(ladders, pd.DataFrame):
+        ladders = {"this network": ladders}
     measured = measuring(n_resamples, seed)
     options = {"delta": delta, "level": level}
-    given = {"ladders": ladders, "ranks": ranks, **options}
+    given = {"ladders": ladders or {}, "ranks": ranks, **options}
     if comparisons is None:
-        comparisons = compare(rules, settings, measured, frontier=frontier, **options)
-    table = _verdict_table(rules, settings, comparisons, frontier=frontier, **given)
-    if rules.name not in PUBLISHED:
+        comparisons = compare(rules.claims, settings, measured, frontier=frontier, **options)
+    table = _verdict_table(rules.claims, settings, comparisons, frontier=frontier, **given)
+    if not rules.printed:
         return table
-    on_print = printed_comparisons(rules.name)
-    printed_rules = _as_printed(rules, on_print)
-    printed_settings = printed_alone(rules.name, settings)
-    rows = compare(printed_rules, printed_settings, measured, frontier=None, **options)
-    printed = _verdict_table(printed_rules, printed_settings, rows, frontier=None, **given)
+    printed_claims = claims_as_printed(study)
+    printed_settings = printed_alone(study, settings)
+    rows = compare(printed_claims, printed_settings, measured, frontier=None, **options)
+    printed = _verdict_table(printed_claims, printed_settings, rows, frontier=None, **given)
+    on_print = printed_comparisons(study)
     for name, claim in rules.claims.items():
-        if not on_print[name]:
-            printed.loc[name, "verdict"] = "not printed"
-        if claim.proved:
-            printed.loc[name, "verdict"] = claim.proved
-        if claim.ours:
+        if not claim.quote:
             printed.loc[name, "verdict"] = "ours"
+        elif claim.proved:
+            printed.loc[name, "verdict"] = claim.proved
+        elif not on_print[name]:
+            printed.loc[name, "verdict"] = "not printed"
     table.insert(1, "as_printed", printed["verdict"])
     table["as_printed_evidence"] = printed["evidence"]
     return table
@@ -190,38 +183,26 @@ def claims(
 
 def _deciding(study: Study, settings: dict) -> dict[Setting, Scores]:
     """The settings in normal form that decide the study's claims; ValueError as in `usable`."""
-    deciding = {}
-    for setting, scores in usable(settings, study.models).items():
-        if matches(setting, study.decide):
-            deciding[setting] = scores
-    return deciding
-
-
-def _as_printed(study: Study, on_print: dict[str, list]) -> Study:
-    """The study with the comparisons that its paper made, and no part that it did not print."""
-    claims = {}
-    for name, claim in study.claims.items():
-        printed = {contrast.part for _, contrast, _ in on_print[name]}
-        claims[name] = claim._replace(parts=tuple(part for part in claim.parts if part in printed))
-    return study._replace(claims=claims, verdict="as printed")
+    normal = usable(settings, study.models)
+    return {one: scores for one, scores in normal.items() if matches(one, study.decide)}
 
 
 def _verdict_table(
-    study: Study, settings: dict[Setting, Scores], rows: pd.DataFrame, **given: Any
+    claims: dict[str, Claim], settings: dict[Setting, Scores], rows: pd.DataFrame, **given: Any
 ) -> pd.DataFrame:
     """A row per claim, with columns claim, verdict, evidence, compared and accuracy_apart.
 
     Parameters:
-        study: whose claims are judged
+        claims: that are judged
         settings: those that decide
         rows: of `compare`, for all claims
         given: the other entries of a `Case`
     """
     fewer = rows.attrs.get("fewer", {})
     verdicts = {}
-    for name, claim in study.claims.items():
-        compared = contrasts(study, claim, settings)
-        case = Case(study, claim, settings, compared, rows[rows["claim"] == name], **given)
+    for name, claim in claims.items():
+        compared = contrasts(claim, settings)
+        case = Case(claim, settings, compared, rows[rows["claim"] == name], **given)
         verdicts[name] = _judged(case, fewer.get(name))
     return pd.DataFrame.from_dict(verdicts, orient="index").rename_axis("id")
 
