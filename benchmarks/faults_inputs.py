@@ -341,11 +341,6 @@ def signatures(w: World) -> list[tuple]:
             {"seed": ""},
         ),
         (
-            auditing.stability,
-            {"values": {"a": z[0].T[:, :50]}, "member": v["member"]},
-            {"fpr": "inside"},
-        ),
-        (
             auditing.vulnerability,
             {"scores": replace(w.scores, info={"disjoint": True}), "permutations": 20},
             {"rate": "inside", "seed": ""},

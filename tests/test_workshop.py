@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from mia_nb import attacks, metrics, plots, workshop
+from mia_nb import attacks, metrics, workshop
 from mia_nb.cli import notebooks
 from mia_nb.metrics.pairs import units
 from mia_nb.plots import teaching
@@ -753,14 +753,6 @@ def test_a_group_is_found_by_its_name_and_a_missing_one_is_named(cube):
     assert cube.group("small") == (cube["small"],)
     with pytest.raises(ValueError, match="canary is an elective's"):
         cube.group("canary")
-
-
-def test_found_again_counts_repetitions_and_draws_what_chance_would_give():
-    hits = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
-    figure = plots.found_again({"all": hits}, name="x")
-    np.testing.assert_allclose(figure.data[0].y, [0.5, 0.25, 0.25])
-    # rates 1/2 and 1/4, independent
-    np.testing.assert_allclose(figure.data[1].y, [0.375, 0.5, 0.125])
 
 
 def test_a_null_band_names_the_mean_of_its_worlds():

@@ -16,7 +16,6 @@ from mia_nb.auditing.outputs import Outputs, read_outputs
 from mia_nb.auditing.result import result
 from mia_nb.auditing.sentences import headline, next_steps
 from mia_nb.auditing.shift import comparable, shift_guard
-from mia_nb.auditing.stability import stability
 from mia_nb.auditing.verdicts import LimitsTable
 from mia_nb.auditing.vulnerable import null_scores, vulnerability
 
@@ -45,6 +44,5 @@ __all__ = [
     "result",
     "score_split",
     "shift_guard",
-    "stability",
     "vulnerability",
 ]

@@ -17,13 +17,11 @@ from mia_nb.plots.pools import accuracy, loss_traces
 from mia_nb.plots.samples import images
 from mia_nb.plots.settings import heatmap
 from mia_nb.plots.spiking import raster, sites
-from mia_nb.plots.teaching import found_again
 from mia_nb.plots.views import histogram, scatter, summary
 
 __all__ = [
     "accuracy",
     "against",
-    "found_again",
     "gap_against_risk",
     "heatmap",
     "histogram",

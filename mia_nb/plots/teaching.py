@@ -1,10 +1,6 @@
-"""Figures for teaching: a guesser in the ROC plane, AUCs under redrawn membership, tied scores, and
-members that repeated trainings expose.
-"""
+"""Figures for teaching: a guesser in the ROC plane, AUCs under redrawn membership, and tied scores."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -17,7 +13,6 @@ from mia_nb.plots.style import (
     BELOW,
     DOTTED,
     GREY,
-    LINES,
     MARKERS,
     MEMBER,
     MEMBERS,
@@ -30,7 +25,6 @@ from mia_nb.plots.style import (
 
 MOST_VALUES = 80  # number of values of a tied score that are shown
 RATE = {"tickformat": "~%", "range": [-0.02, 1.02]}
-HATCHES = ((LINES[1], "/"), (LINES[0], "\\"))  # alternate over the groups of found members
 YOU = "you"
 OWN_STAR = {
     "size": 22,
@@ -176,15 +170,6 @@ def null_band(real: float, drawn: np.ndarray, *, name: str, design: str) -> go.F
     )
 
 
-def _hatched(colour: str, shape: str, **style: Any) -> dict:
-    """A marker of bars with a pattern, so that colour is not the only cue."""
-    return {
-        "color": colour,
-        "pattern": {"shape": shape, "fgcolor": "white", "fgopacity": 0.6, "fillmode": "overlay"},
-        **style,
-    }
-
-
 def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
     """Shares of members and of non-members at each value of a tied score, or at its 80 highest
     values.
@@ -200,11 +185,18 @@ def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
     figure = go.Figure()
     values = different[:MOST_VALUES]
     for group, mask in ((MEMBERS, member), (NON_MEMBERS, ~member)):
+        # a pattern, so that colour is not the only cue
+        pattern = {
+            "shape": group.pattern,
+            "fgcolor": "white",
+            "fgopacity": 0.6,
+            "fillmode": "overlay",
+        }
         figure.add_bar(
             x=values,
             y=[(score[mask] == value).mean() for value in values],
             name=group.name,
-            marker=_hatched(group.colour, group.pattern, opacity=0.75),
+            marker={"color": group.colour, "opacity": 0.75, "pattern": pattern},
             hovertemplate="%{y:.1%} of " + group.name + " at %{x:.3g}<extra></extra>",
         )
     shared = (score[~member] == values[0]).mean()
@@ -218,52 +210,4 @@ def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
         xaxis={"title": "score"},
         yaxis={"title": "share of group", "tickformat": "~%"},
         legend=BELOW,
-    )
-
-
-def found_again(hits: dict[str, np.ndarray], *, name: str) -> go.Figure:
-    """The number of repetitions of a training in which an attack finds the same member.
-
-    Bars are shares of the trials that 0, 1, ..., S repetitions find. Grey marks are the shares for
-    independent lists of found members of the same sizes.
-
-    Parameters:
-        hits: {group: (S, trials) bool}; a trial is a member of a target
-        name: name of the attack and its threshold
-    """
-    figure = go.Figure()
-    most = max((len(flags) for flags in hits.values()), default=0)
-    for i, (group, flags) in enumerate(hits.items()):
-        seeds, trials = flags.shape
-        x = np.arange(seeds + 1)
-        chance = np.ones(1)  # distribution of a sum of independent Bernoulli variables
-        for p in flags.mean(1):
-            chance = np.convolve(chance, [1 - p, p])
-        figure.add_bar(
-            x=x,
-            y=np.bincount(flags.sum(0), minlength=seeds + 1) / max(trials, 1),
-            offsetgroup=str(i),
-            name=f"{group} ({trials:,} trials)",
-            marker=_hatched(*HATCHES[i % 2]),
-            hovertemplate=f"found by %{{x}} of {seeds}: %{{y:.1%}} of {group}<extra></extra>",
-        )
-        figure.add_scatter(
-            x=x + (-0.2 if i == 0 else 0.2) * (len(hits) > 1),
-            y=chance,
-            mode="markers",
-            marker={"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": GREY}},
-            showlegend=i == 0,
-            name="independent lists",
-            hovertemplate=f"{group}, by chance: %{{y:.1%}}<extra></extra>",
-        )
-    shares = ", ".join(f"{flags.all(0).mean():.1%} of {group}" for group, flags in hits.items())
-    return finish(
-        figure,
-        f"{name}: every repetition finds {shares}",
-        "grey marks: by chance",
-        height=420,
-        xaxis={"tickvals": list(range(most + 1)), "title": "repetitions that find the member"},
-        yaxis={"title": "share of members", "tickformat": "~%"},
-        legend=BELOW,
-        barmode="group",
     )
