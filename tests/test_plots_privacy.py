@@ -151,7 +151,8 @@ def test_a_ladder_without_noise_states_no_number_for_it():
 
 def test_rows_about_replaced_records_are_named_as_such():
     kept = sde_ladder(
-        flow=FLOW | {"clip": 0.5, "lipschitz": 1.0}, stored={"releases": 1, "label_epsilon": 1.0}
+        flow=FLOW | {"clip": 0.5, "lipschitz": 1.0},
+        stored={"releases": 1, "keep": 0.5, "classes": 10, "relation": "replace"},
     )
     both = "add/remove one record in rows 1 and 5, replace one record in row 4"
     unordered = "rows 1 to 4 do not bound each other"

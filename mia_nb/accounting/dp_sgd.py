@@ -195,7 +195,7 @@ def over_epochs(
         batch: records a step, at most `samples`; sample_rate = batch / samples.
         epochs: one number or several; steps = epoch * ceil(samples / batch).
         delta: one number or several.
-        accountants: one name or several, of prv, rdp, gdp.
+        accountants: of prv, rdp, gdp.
         sampling: of gdp; rows of prv and rdp are always "poisson", and say so.
 
     Returns:
@@ -214,8 +214,6 @@ def over_epochs(
         raise ValueError(
             f"batch={batch} is more than samples={samples}: wanted at most all records"
         )
-    if isinstance(accountants, str):
-        accountants = [accountants]
     rows = []
     for epoch in np.ravel(epochs):
         steps = int(epoch) * math.ceil(samples / batch)

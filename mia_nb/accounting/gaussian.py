@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,13 +13,13 @@ from mia_nb.accounting.ranges import check
 HALVINGS = 100
 
 
-def gaussian_delta(mu: float | np.ndarray, epsilon: float | np.ndarray) -> float | np.ndarray:
+def gaussian_delta(mu: float, epsilon: float) -> float:
     """delta of a mu-GDP mechanism at epsilon: Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 -
     epsilon/mu), from log-cdfs.
 
     Parameters:
-        mu: distance of two unit Gaussians, from 0; a number or an array.
-        epsilon: from 0; a number or an array, broadcast.
+        mu: distance of two unit Gaussians, from 0.
+        epsilon: from 0.
 
     Raises:
         ValueError: for a negative one.
@@ -26,21 +27,23 @@ def gaussian_delta(mu: float | np.ndarray, epsilon: float | np.ndarray) -> float
     Source: Balle and Wang, arXiv 1805.06530; Dong, Roth and Su, corollary 1: exact for every
     epsilon.
     """
-    check(several=("mu", "epsilon"), mu=mu, epsilon=epsilon)
-    mu, epsilon = np.broadcast_arrays(np.asarray(mu, float), np.asarray(epsilon, float))
+    check(mu=mu, epsilon=epsilon)
+    if mu == 0 or math.isinf(epsilon):
+        return 0.0
+    if math.isinf(mu):
+        return 1.0
     with np.errstate(all="ignore"):
-        delta = np.where(np.isinf(mu), 1.0, np.exp(log_delta(mu, epsilon)))
-    return plain(np.where((mu == 0) | np.isinf(epsilon), 0.0, delta))
+        return float(np.exp(log_delta(mu, epsilon)))
 
 
-def gaussian_epsilon(mu: float | np.ndarray, delta: float | np.ndarray) -> float | np.ndarray:
+def gaussian_epsilon(mu: float, delta: float) -> float:
     """epsilon of a mu-GDP mechanism at delta, exact for all mu: `gaussian_delta` inverted by
     bisection, never below the root.
 
     Parameters:
         mu: sensitivity / standard deviation for one Gaussian release, sqrt(sum of squares) for
-            several; a number or an array.
-        delta: from 0 to below 1; a number or an array, broadcast.
+            several.
+        delta: from 0 to below 1.
 
     Returns:
         0 for mu 0; infinite for mu infinite or delta 0.
@@ -51,24 +54,30 @@ def gaussian_epsilon(mu: float | np.ndarray, delta: float | np.ndarray) -> float
     Caveat: the classical sqrt(2 ln(1.25 / delta)) mu is proved below 1 only: its true delta is
     2.3e-5 at epsilon 10 for 1e-5.
     """
-    check(several=("mu", "delta"), mu=mu, delta=delta)
-    mu, delta = np.broadcast_arrays(np.asarray(mu, float), np.asarray(delta, float))
+    check(mu=mu, delta=delta)
+    if mu == 0:
+        return 0.0
+    if math.isinf(mu) or delta == 0:
+        return math.inf
+    target = math.log(delta)
+
+    def is_reached(epsilon: float) -> bool:
+        return log_delta(mu, epsilon) <= target
+
     with np.errstate(all="ignore"):
-        target = np.log(delta)
-        high = np.where(
-            log_delta(mu, 0.0) <= target, 0.0, np.maximum(mu * (mu / 2 - ndtri(delta)), 0)
-        )
-        _, high = bisect(lambda middle: log_delta(mu, middle) <= target, np.zeros(mu.shape), high)
-    return plain(np.where(mu == 0, 0.0, np.where(np.isinf(mu) | (delta == 0), np.inf, high)))
+        if is_reached(0.0):
+            return 0.0
+        _, high = bisect(is_reached, 0.0, max(mu * (mu / 2 - float(ndtri(delta))), 0.0))
+    return high
 
 
-def gaussian_mu(epsilon: float | np.ndarray, delta: float | np.ndarray) -> float | np.ndarray:
+def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu whose Gaussian trade-off implies (epsilon, delta): the inverse of
     `gaussian_epsilon` in mu.
 
     Parameters:
-        epsilon: from 0; a number or an array.
-        delta: from 0 to below 1; a number or an array, broadcast.
+        epsilon: from 0.
+        delta: from 0 to below 1.
 
     Returns:
         mu, for the curve of `tradeoff(mu=...)` of equal (epsilon, delta): 1.666 for (8, 1e-5). 0
@@ -77,20 +86,18 @@ def gaussian_mu(epsilon: float | np.ndarray, delta: float | np.ndarray) -> float
     Raises:
         ValueError: for epsilon < 0 or delta outside [0, 1).
     """
-    check(several=("epsilon", "delta"), epsilon=epsilon, delta=delta)
-    epsilon, delta = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
+    check(epsilon=epsilon, delta=delta)
+    if math.isinf(epsilon):
+        return math.inf
+    if delta == 0:
+        return 0.0
+    target = math.log(delta)
     with np.errstate(all="ignore"):
-        finite = np.where(np.isinf(epsilon), 0.0, epsilon)
-        target = np.log(delta)
-        high = np.ones(epsilon.shape)
-        too_small = log_delta(high, finite) < target
-        while np.any(too_small):
-            high = np.where(too_small, 2 * high, high)
-            too_small = log_delta(high, finite) < target
-        low, _ = bisect(
-            lambda middle: log_delta(middle, finite) > target, np.zeros(epsilon.shape), high
-        )
-    return plain(np.where(np.isinf(epsilon), np.inf, np.where(delta == 0, 0.0, low)))
+        high = 1.0
+        while log_delta(high, epsilon) < target:
+            high = 2 * high
+        low, _ = bisect(lambda middle: log_delta(middle, epsilon) > target, 0.0, high)
+    return low
 
 
 def tradeoff(
@@ -133,12 +140,12 @@ def tradeoff(
                 f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or"
                 " pass epsilon"
             )
-        return plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
+        return _plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
     epsilon = float(epsilon)
     if np.isinf(epsilon):
-        return plain(np.ones_like(fpr))
+        return _plain(np.ones_like(fpr))
     steep = np.exp(min(epsilon, 700.0)) * fpr + delta
-    return plain(np.minimum(np.minimum(steep, 1 - np.exp(-epsilon) * (1 - delta - fpr)), 1.0))
+    return _plain(np.minimum(np.minimum(steep, 1 - np.exp(-epsilon) * (1 - delta - fpr)), 1.0))
 
 
 def log_delta(mu: float | np.ndarray, epsilon: float | np.ndarray) -> float | np.ndarray:
@@ -150,20 +157,17 @@ def log_delta(mu: float | np.ndarray, epsilon: float | np.ndarray) -> float | np
     return first + np.log(-np.expm1(np.minimum(second - first, 0)))
 
 
-def bisect(
-    in_upper_part: Callable[[np.ndarray], np.ndarray | bool],
-    low: float | np.ndarray,
-    high: float | np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """For each entry, the numbers just below and just above the start of the upper part."""
+def bisect(in_upper_part: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """The numbers just below and just above the start of the upper part."""
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        upper = in_upper_part(middle)
-        low = np.where(upper, low, middle)
-        high = np.where(upper, middle, high)
+        if in_upper_part(middle):
+            high = middle
+        else:
+            low = middle
     return low, high
 
 
-def plain(values: float | np.ndarray) -> float | np.ndarray:
+def _plain(values: float | np.ndarray) -> float | np.ndarray:
     """A Python number for a single value, else the array."""
     return values.item() if np.ndim(values) == 0 else values

@@ -88,8 +88,8 @@ def stored_epsilon(
 
     if is_reached(0.0):
         return 0.0
-    _, high = bisect(is_reached, 0.0, float(gaussian_epsilon(mu, delta)) + label_epsilon)
-    return float(high)
+    _, high = bisect(is_reached, 0.0, gaussian_epsilon(mu, delta) + label_epsilon)
+    return high
 
 
 def stored_mu(
@@ -117,12 +117,12 @@ def stored_mu(
     fixed = {"keep": keep, "classes": classes, "delta": delta, "relation": relation}
 
     def exceeds_target(mu: float) -> bool:
-        return stored_epsilon(mu=float(mu), **fixed) > epsilon
+        return stored_epsilon(mu=mu, **fixed) > epsilon
 
     if exceeds_target(0.0):
         return 0.0
-    low, _ = bisect(exceeds_target, 0.0, float(gaussian_mu(epsilon, delta)))
-    return float(low)
+    low, _ = bisect(exceeds_target, 0.0, gaussian_mu(epsilon, delta))
+    return low
 
 
 def _label_losses(keep: float, classes: int, relation: str) -> list[tuple[np.ndarray, np.ndarray]]:
