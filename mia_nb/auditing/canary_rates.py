@@ -47,13 +47,11 @@ def canary_rates(
         A row per FPR, with the columns
             kind, fpr, share: as given.
             tpr, fpr_realised, tp, n1, fp, n0: as in `metrics.tpr_at`.
-            exact_low, exact_high: 95 % Clopper-Pearson on pooled trials.
-            canary_low, canary_high: the same with C trials and C tpr hits, rounded outwards, for
-                the C canaries that are members of some target.
-            cluster_low, cluster_high: bootstrap over canaries, with all trials of one, and over
-                pairs of targets where there are two.
-            low, high: the widest of these three: trials of one canary are dependent, which no
-                bootstrap sees where all of them are hits.
+            low, high: the widest of three 95 % intervals, as trials of one canary are dependent,
+                which no bootstrap sees where all of them are hits: Clopper-Pearson's on pooled
+                trials; the same with C trials and C tpr hits, rounded outwards, for the C canaries
+                that are members of some target; the bootstrap over canaries, with all trials of
+                one, and over pairs of targets where there are two.
             measurable: whether 10 false positives or more are allowed, which takes canaries / 2 *
                 targets >= 10 / fpr.
             canaries, targets: numbers of canaries with a score, and of targets.
@@ -90,12 +88,6 @@ def canary_rates(
                 "tpr": at.tpr,
                 "low": float(low),
                 "high": float(high),
-                "exact_low": float(exact[0]),
-                "exact_high": float(exact[1]),
-                "canary_low": float(by_canary[0]),
-                "canary_high": float(by_canary[1]),
-                "cluster_low": float(clustered[0]),
-                "cluster_high": float(clustered[1]),
                 "tp": at.tp,
                 "n1": at.n1,
                 "fp": at.fp,

@@ -130,7 +130,9 @@ def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) ->
     side. The ends are NaN where a side is a single unit.
     """
     number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
-    variance, means, sizes = 0.0, [], []
+    variance = 0.0
+    means = []
+    sizes = []
     for side in (member, ~member):
         loss = -log_p[side]
         _, unit = np.unique(number[side], return_inverse=True)

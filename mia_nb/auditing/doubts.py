@@ -1,13 +1,11 @@
-"""Checks of outputs from elsewhere: probabilities in place of logits, one model twice, accuracy at
-chance, and masks that fit other models.
+"""Checks of outputs from elsewhere: probabilities in place of logits, accuracy at chance, and an
+inverted mask.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
-from mia_nb import digests
 from mia_nb.auditing.sentences import LOOK
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import Signals
@@ -45,17 +43,6 @@ def _probabilities(outputs: np.ndarray) -> str:
     return "lie in [0, 1]" if outputs.max() <= 1 else ""
 
 
-def refuse_copies(logits: np.ndarray) -> None:
-    """ValueError where two models have the same outputs: one would be a reference of itself."""
-    first: dict[str, int] = {}
-    for model, outputs in enumerate(logits):
-        other = first.setdefault(digests.digest(outputs), model)
-        if other != model:
-            raise ValueError(
-                f"models {other} and {model} gave the same outputs: is one file in there twice?"
-            )
-
-
 def models_at_chance(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[int]:
     """The models that are at chance on their own members."""
     at_chance = []
@@ -91,49 +78,29 @@ def _above_chance(named: np.ndarray, labels: np.ndarray) -> float:
     return float((np.mean(named == labels) - chance) / max(error, 1e-12))
 
 
-def refuse_other_masks(signals: Signals) -> str:
-    """ValueError where members' margins lie far below non-members' in every model, or where another
-    order of `member`'s rows fits the margins, less their mean, far better.
+def inverted_mask(signals: Signals) -> str:
+    """ValueError where members' margins lie far below non-members' in every model.
 
-    Of models on one and the same training set the first is only a suspicion, which is returned as a
+    Of models on one and the same training set that is only a suspicion, which is returned as a
     sentence ("" if there is none): a few groups of samples that depend on each other (a patient's
     images), each wholly on one side, may do the same by chance.
     """
-    from scipy.optimize import linear_sum_assignment
-
     audited = ~signals.population
     margin = signals.margin.mean(1)[:, audited]
     member = signals.member[:, audited]
-    n1 = member.sum(1)
-    n0 = (~member).sum(1)
-    spread = auc_null_error(n1, n0)
+    spread = auc_null_error(member.sum(1), (~member).sum(1))
     values = np.array([auc(phi, inside) for phi, inside in zip(margin, member, strict=True)])
-    if ((values - 0.5) / spread).max() < -INVERTED:
-        who = "every model" if len(values) > 1 else "the model"
-        surer = (
-            f"{who} is surer of non-members than of members (AUC of the margin {values.mean():.3f})"
+    if ((values - 0.5) / spread).max() >= -INVERTED:
+        return ""
+    who = "every model" if len(values) > 1 else "the model"
+    surer = f"{who} is surer of non-members than of members (AUC of the margin {values.mean():.3f})"
+    if (member == member[0]).all():
+        return (
+            f"{LOOK} {surer}. Either member is inverted (1 marks samples of the"
+            " training set), or samples depend on each other, or the two sides are not from one"
+            " source."
         )
-        if (member == member[0]).all():
-            return (
-                f"{LOOK} {surer}. Either member is inverted (1 marks samples of the"
-                " training set), or samples depend on each other, or the two sides are not from one"
-                " source."
-            )
-        raise ValueError(
-            f"{surer}: is member inverted? 1 marks samples of the training set; if"
-            " it marks the others here, pass ~member"
-        )
-    # AUC of each model's margins, minus each sample's mean, by each row of member
-    ranks = pd.DataFrame(margin - margin.mean(0)).rank(axis=1).to_numpy()
-    crossed = ((ranks @ member.T) - n1 * (n1 + 1) / 2) / (n1 * n0)
-    errors = (crossed - 0.5) / spread
-    rows = linear_sum_assignment(errors, maximize=True)[1]
-    by_own_row = errors.diagonal()
-    by_best_row = errors[np.arange(len(rows)), rows]
-    if ((by_best_row > INVERTED) & (by_own_row < LOST)).any():
-        worst = np.argmax(by_best_row - by_own_row)
-        raise ValueError(
-            f"model {worst} is surer of the members of row {rows[worst]} than of its own: are the"
-            f" rows of member in another order? pass member[{rows.tolist()}]"
-        )
-    return ""
+    raise ValueError(
+        f"{surer}: is member inverted? 1 marks samples of the training set; if"
+        " it marks the others here, pass ~member"
+    )

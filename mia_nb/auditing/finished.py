@@ -20,12 +20,7 @@ from mia_nb.auditing.dependence import Units, resampling_units
 from mia_nb.auditing.gate import judge
 from mia_nb.auditing.limits import limits
 from mia_nb.auditing.model_audit import ModelAudit
-from mia_nb.auditing.model_outputs import (
-    named_classes,
-    outputs,
-    outputs_of_few,
-    wants_columns,
-)
+from mia_nb.auditing.model_outputs import named_classes, outputs, wants_columns
 from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
 from mia_nb.auditing.raw_inputs import raw_inputs_guard, samples_on_both_sides
 from mia_nb.auditing.samples import both_sides, numpy_of, rows_of
@@ -51,6 +46,11 @@ from mia_nb.metrics.targets import FPR
 from mia_nb.types import Scores, Signals
 
 REDRAWS = 50  # masks redrawn for the negative control
+DRAWN = (
+    "That chance drew these, and that they were trained like the finished one is assumed: check it."
+)
+TRAINED_ALIKE = "That they were trained like the finished one is assumed: check it."
+NO_DIFFERENCE = "No difference between train and test can explain this number."
 
 
 class AuditOptions(NamedTuple):
@@ -160,9 +160,9 @@ def audit_model(
     x = numpy_of(table)
     groups = _labels_of_groups(groups, y.shape)
     shift = raw_inputs_guard(table, y, member, seed)
-    way = {"batch": batch, "device": device, "known": known}
-    query = partial(outputs, x=table, **way)
-    arrays = {"logits": query(model)[None], "labels": y, "member": member[None]}
+    query = partial(outputs, batch=batch, device=device, known=known)
+    logits = query(model, table)
+    arrays = {"logits": logits[None], "labels": y, "member": member[None]}
     classes = known if classes is None else classes
     if classes is not None:
         arrays["classes"] = np.asarray(classes, str)
@@ -175,8 +175,8 @@ def audit_model(
         remarks.append(on_both_sides)
     # a second query, among other samples, must give the same outputs
     few = slice(max(min(batch, len(x)) // 2, 1))
-    again = outputs_of_few(model, rows_of(table, few), **way)
-    if not np.isclose(again, arrays["logits"][0, few], rtol=0.01, atol=0.01).all():
+    again = query(model, rows_of(table, few))
+    if not np.isclose(again, logits[few], rtol=0.01, atol=0.01).all():
         remarks.append(VARIES)
     untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
     doubt = ""
@@ -187,13 +187,18 @@ def audit_model(
 
     units = resampling_units(signals, groups=groups, x=x, seed=seed)
     options = AuditOptions(finished.classes, groups, units, doubt, n_resamples, seed)
+    query_all = partial(query, x=table)
     if references is not None:
-        others = given_references(references, len(y), query)
-        audit, after = _compared(arrays, others, options)
+        others = given_references(references, len(y), query_all)
+        audit, _, after = _compared(arrays, others, options)
+        after = [f"{after} {DRAWN}"]
     elif retrain is not None:
         inputs = table if wants_columns(model) else x
-        twins = retrained_models(retrain, inputs, y, models, Path(root), seed, query, key)
-        audit, after = _compared(arrays, twins, options, models)
+        others = retrained_models(retrain, inputs, y, models, Path(root), seed, query_all, key)
+        audit, signals, after = _compared(arrays, others, options)
+        twins = _each_in_turn(signals.select(models=slice(1, None)), options)
+        audit = audit._replace(twins=twins)
+        after = [f"{after} {TRAINED_ALIKE}", f"{twins.text} {NO_DIFFERENCE}"]
     else:
         audit, after = _alone(signals, options)
     return _in_full(audit, shift, before=remarks, after=after)
@@ -311,10 +316,10 @@ def _alone(signals: Signals, options: AuditOptions) -> tuple[ModelAudit, list[st
 
 
 def _compared(
-    arrays: dict, others: Iterable[tuple], options: AuditOptions, twins: int = 0
-) -> tuple[ModelAudit, list[str]]:
-    """The audit with other models as references, of which `twins` are retrained, and notes to read
-    after its numbers.
+    arrays: dict, others: Iterable[tuple], options: AuditOptions
+) -> tuple[ModelAudit, Signals, str]:
+    """The audit with other models, (mask, logits) of each, as references; the signals of all
+    models, the audited one first; and a sentence on what it was compared with.
     """
     others = list(others)
     if not others:
@@ -340,20 +345,16 @@ def _compared(
         f" and {k} without the typical sample; the finished model was trained on"
         f" {arrays['member'][0].sum():,})."
     )
-    if not twins:
-        assumed = (
-            "That chance drew these, and that they were trained like the finished one is assumed:"
-            " check it."
-        )
-        return audit, [f"{compared} {assumed}"]
-    assumed = "That they were trained like the finished one is assumed: check it."
+    return audit, signals, compared
+
+
+def _each_in_turn(halves: Signals, options: AuditOptions) -> ModelAudit:
+    """The audit of models retrained on complementary halves, each a target in turn."""
+    models = len(halves.member)
     # their members were drawn sample by sample, so samples are the units, whatever the groups
     by_intervals = options._replace(units=None, doubt="")
-    halves = signals.select(models=slice(1, None))
-    attacks = suite(twins // 2 - 1)
-    again = _judged(halves, attacks, by_intervals, who=f"Of {twins} retrained models each")
-    explained = f"{again.text} No difference between train and test can explain this number."
-    return audit._replace(twins=again), [f"{compared} {assumed}", explained]
+    who = f"Of {models} retrained models each"
+    return _judged(halves, suite(models // 2 - 1), by_intervals, who=who)
 
 
 def _judged(

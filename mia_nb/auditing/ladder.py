@@ -99,14 +99,12 @@ def ladder(
         release: {"queries"} on one input; None: 1. The clip is that of `flow`.
         dp_sgd: {"noise_multiplier", "sample_rate", "steps", "trials"}; row 4 is the sum over that
             many equal trainings, and an audit is compared with one of them.
-        stored: {"releases", "label_epsilon"}: stem and drift frozen and trained on public data
-            alone; the noisy state of every record drawn `releases` times and kept, its label by
-            randomised response (`accounting.response_epsilon`; inf: as it is), and only that
-            trained on: gaussian_epsilon(mu of row 3 for so many releases, delta) + label_epsilon,
-            for one record *replaced* (basic composition; Dwork and Roth 2014). With fresh noise in
-            every epoch the epochs are releases. With "keep" and "classes" of the labels the two are
-            composed exactly (`accounting.stored_epsilon`), and "relation" may be "add/remove" where
-            empty slots hide how many records there are; `training.proved(pool).stored` gives all.
+        stored: {"releases", "keep", "classes", "relation"}, as `training.proved(pool).stored` gives
+            them: stem and drift frozen and trained on public data alone; the noisy state of every
+            record drawn `releases` times and kept, its label by randomised response, and only that
+            trained on. State and label are composed exactly (`accounting.stored_epsilon`). With
+            fresh noise in every epoch the epochs are releases. relation is "replace", or
+            "add/remove" where empty slots hide how many records there are.
         audited: the record of `audit` or `one_run`.
         accountant: prv, rdp or gdp.
         sampling: of row 1's batches, poisson or uniform.
@@ -131,7 +129,7 @@ def ladder(
         ("dp_sgd", dp_sgd, ("noise_multiplier", "sample_rate", "steps"), ("trials",)),
         ("lipschitz", lipschitz, (), ("certified", "local", "distance")),
         ("release", release, ("queries",), ()),
-        ("stored", stored, ("releases", "label_epsilon"), ("keep", "classes", "relation")),
+        ("stored", stored, ("releases", "keep", "classes", "relation"), ()),
     ):
         if arguments is not None:
             _complete(name, arguments, wanted, optional)
@@ -394,36 +392,23 @@ def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) 
     """
     clip = (flow or {}).get("clip")
     releases = stored["releases"]
-    labels = stored["label_epsilon"]
+    relation = one_of("relation", stored["relation"], accounting.RELATIONS)
+    label = {"keep": stored["keep"], "classes": stored["classes"]}
     lacks = {
         "noise in the network": flow is None or flow["k"] == 0,
         "clipped h0 (clip=C)": clip is None,
         "a certified L": bounds["certified"] is None,
         "euler or rk4 of order 1": flow is not None and not _covered(flow),
-        "privatised labels": math.isinf(labels),
+        "privatised labels": stored["keep"] == 1,
     }
     missing = [condition for condition, is_missing in lacks.items() if is_missing]
     if missing:
         method = f"stored features, without {', '.join(missing)}"
         return Row(INFINITE, REPLACED, epsilon=math.inf, claim=math.inf, method=method)
-    relation = stored.get("relation", "replace")
-    one_of("relation", relation, accounting.RELATIONS)
     added = relation == "add/remove"
-    keep = stored.get("keep")
-    classes = stored.get("classes")
-    labels_known = keep is not None and classes is not None
-    if added and not labels_known:
-        raise ValueError("stored relation='add/remove' wants keep and classes of the labels")
     # a record is at most clip away from an empty slot, and 2 clip from another record
     mu, constants = _mu(flow, bounds, clip / 2 if added else clip, releases)
-    if labels_known:
-        epsilon = accounting.stored_epsilon(
-            mu=mu, keep=keep, classes=classes, delta=delta, relation=relation
-        )
-        composition = ", composed exactly"
-    else:
-        epsilon = accounting.gaussian_epsilon(mu, delta) + labels
-        composition = ""
+    epsilon = accounting.stored_epsilon(mu=mu, delta=delta, relation=relation, **label)
     remarks = [
         "assumes stem and drift frozen and trained on public data alone, noise drawn once a"
         " release and kept secret, no batch norm in train mode, nothing else that reads the"
@@ -439,7 +424,8 @@ def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) 
         untested="" if added else OF_REPLACING,
         method=(
             f"stored features, exact Gaussian formula, mu = {mu:.4g}, {constants}, {releases:,}"
-            f" releases, labels by randomised response of epsilon {labels:.4g}{composition}"
+            f" releases, labels by randomised response of epsilon"
+            f" {accounting.response_epsilon(**label):.4g}, composed exactly"
         ),
         remarks=remarks,
     )

@@ -31,30 +31,7 @@ def outputs(
 
     Samples are queried in random order, so that batches are unrelated to membership. An estimator
     that was fitted on a table gets a table, every other model arrays; `known` are the classes by
-    which labels are numbered. Raises ValueError where the model fails, gives other shapes, or gives
-    one probability for each sample.
-    """
-    logits = outputs_of_few(model, x, batch=batch, device=device, known=known)
-    # judged on all samples: a few logits can lie in [0, 1] by chance
-    of_one_number = logits.shape[1] == 2 and not logits[:, 0].any()
-    if of_one_number and ((logits >= 0) & (logits <= 1)).all():
-        raise ValueError(
-            "the model gives one number in [0, 1] a sample, a probability p, it seems; return"
-            " np.log(p / (1 - p)) with p = p.clip(1e-6, 1 - 1e-6)"
-        )
-    return logits
-
-
-def outputs_of_few(
-    model: object,
-    x: np.ndarray | pd.DataFrame,
-    *,
-    batch: int = 512,
-    device: str | None = None,
-    known: list | None = None,
-) -> np.ndarray:
-    """Logits (N, K) as of `outputs`, for so few samples that they cannot show whether numbers are
-    probabilities.
+    which labels are numbered. Raises ValueError where the model fails or gives other shapes.
     """
     x = x if wants_columns(model) else numpy_of(x)
     order = np.random.default_rng(0).permutation(len(x))
@@ -136,10 +113,9 @@ def logits_of(output: object, samples: int) -> np.ndarray:
     """
     if isinstance(output, Mapping):
         if "logits" not in output:
-            names = ", ".join(map(str, list(output)[:10]))
             raise ValueError(
-                f"the model gives a dict with {names or 'nothing'}; wanted an entry logits, of"
-                " shape (batch, classes)"
+                f"the model gives a dict with {shown([*output])}; wanted an entry logits, of shape"
+                " (batch, classes)"
             )
         output = output["logits"]
     elif not hasattr(output, "shape") and hasattr(output, "logits"):
@@ -147,10 +123,9 @@ def logits_of(output: object, samples: int) -> np.ndarray:
     elif isinstance(output, tuple):
         output = _entry_of(output, samples)
     logits = numpy_of(output)
-    if logits.ndim == 3 and logits.shape[2] == 1:
-        logits = logits[:, :, 0]
     if logits.shape in ((samples,), (samples, 1)):
-        return _binary(logits.reshape(-1))
+        logit = logits.reshape(-1)
+        return np.stack([np.zeros_like(logit), logit], axis=1)
     if logits.ndim != 2 or len(logits) != samples:
         raise ValueError(
             f"the model gives {logits.shape} for {samples} samples; wanted (batch, classes) logits,"
@@ -183,13 +158,6 @@ def _entry_of(output: tuple, samples: int) -> object:
             " (batch, classes); return these alone: lambda x: model(x)[0]"
         )
     return fitting[0]
-
-
-def _binary(logit: np.ndarray) -> np.ndarray:
-    """The logits of two classes from one."""
-    if logit.dtype.kind not in "fiub":
-        raise ValueError(f"the model gives {logit.dtype}; wanted numbers")
-    return np.stack([np.zeros_like(logit), logit], axis=1)
 
 
 def named_classes(model: object) -> list | None:

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from scipy.special import betaincc, betainccinv, expit
 
 from mia_nb.arguments import Anything, Count, Delta, Level, Mask, Numbers, Positive
@@ -49,9 +48,6 @@ class Audit(NamedTuple):
     attack: str | None  # the name in the scores' info
     attempts: int
     tried: tuple[int, ...]  # numbers of guesses
-    # a row per target with canaries and left_out; one by one also epsilon, guesses, correct, alpha
-    targets: pd.DataFrame | None
-    left_out: int  # canaries without a score
 
     @property
     def at_most(self) -> float:
@@ -148,7 +144,7 @@ def one_run(
     """Audit of one training run: `one_run_epsilon` of the canaries guessed IN and OUT by score.
 
     Parameters:
-        score: (m,) of the canaries, larger = more likely a member; NaN is left out and counted.
+        score: (m,) of the canaries, larger = more likely a member; NaN is left out.
         member: (m,) bool, the fair coins that included them.
         delta: in [0, 1).
         guesses: r, from 1 to the number of scored canaries: the ceil(r/2) highest are guessed
@@ -207,8 +203,6 @@ def one_run(
         attack=None,
         attempts=1,
         tried=tried,
-        targets=None,
-        left_out=len(score) - m,
     )
 
 
@@ -316,20 +310,12 @@ def audit(
     confidence_of_test = 1 - (1 - confidence) / (len(tests) * attempts)
     setting = {"delta": delta, "confidence": confidence_of_test, "seed": seed}
     runs = [one_run(scored, coins, **setting) for scored, coins in tests]
-    if together:
-        lost = np.isnan(value).sum(1)
-        table = pd.DataFrame({"canaries": value.shape[1] - lost, "left_out": lost})
-    else:
-        shown = ["epsilon", "canaries", "guesses", "correct", "alpha", "left_out"]
-        table = pd.DataFrame(runs)[shown]
-    table.insert(0, "target", targets)
     best = int(np.argmax([run.epsilon for run in runs]))
     bound = runs[best]._replace(
         target=int(targets[best]),
         confidence=confidence,
         attack=str(scores.info.get("attack", "unnamed")),
         attempts=attempts,
-        targets=table,
     )
     if not together:
         return bound

@@ -18,7 +18,6 @@ from mia_nb.arguments import Anything
 from mia_nb.auditing.sentences import headline
 from mia_nb.checks import checked
 from mia_nb.metrics.groups import largest_contribution
-from mia_nb.metrics.sentences import WHAT_LOWERS
 from mia_nb.metrics.tables import by_attack
 from mia_nb.parameters import Source
 from mia_nb.types import Query, Recipe
@@ -42,7 +41,6 @@ IDLE = {
     "pool": ("logits", *MAKING),
     "logits": ("pool", *MAKING, *QUERYING),
 }
-UNSHOWN = ("targets", "left_out")  # of an audit's record
 INVERTED = "inverted or leaking design"
 
 
@@ -130,12 +128,9 @@ def result(
     """
     auc = by_attack(table, "auc")
     flags = auc["flags"].drop("max")
-    bound = None
-    if audited is not None:
-        bound = {name: value for name, value in audited._asdict().items() if name not in UNSHOWN}
+    bound = None if audited is None else audited._asdict()
     split = pd.DataFrame() if groups is None else groups
     contribution = largest_contribution(split, "classes") if len(split) else ""
-    leaks = auc.loc["max", "low"] > 0.5 and self_test.passed and not design.get("doubt")
     first = headline(table, self_test.passed, design, finding=finding)
     record = {
         "schema": SCHEMA,
@@ -146,7 +141,6 @@ def result(
         "models": models.to_dict("index"),
         "attacks": table.to_dict("records"),
         "groups": split.reset_index().to_dict("records"),
-        "advice": [WHAT_LOWERS] if leaks else [],
         "self_test": {
             "self_test_passed": bool(self_test.passed),
             "inverted": [name for name, words in flags.items() if INVERTED in words],

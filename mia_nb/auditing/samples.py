@@ -1,20 +1,13 @@
-"""Reading the samples of an audit from arrays, tensors, tables, data sets and loaders."""
+"""Reading the samples of an audit from arrays, tensors, tables and data sets."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
 from mia_nb.checks import shown
 
-INPUTS = ("image", "img", "x", "pixel_values", "input", "inputs", "input_ids", "features", "data")
-LABELS = ("label", "labels", "y", "target", "targets", "fine_label")
-DATA = (
-    "wanted (x, y) of arrays or tensors, or a data set whose [i] is (x, y) or has an image and a"
-    " label, or a DataLoader of such a data set"
-)
+DATA = "wanted (x, y) of arrays, tensors or tables, or a data set whose [i] is (x, y)"
 
 
 def both_sides(
@@ -31,10 +24,9 @@ def both_sides(
     if isinstance(x1, pd.DataFrame) and isinstance(x0, pd.DataFrame):
         names = [*x1.columns]
         others = [*x0.columns]
-        if len(names) != len(others) or {*names} != {*others} or len({*names}) < len(names):
+        if sorted(map(str, names)) != sorted(map(str, others)):
             raise ValueError(
                 f"columns of train are {shown(names)}, of test {shown(others)}; wanted the same"
-                " ones, each once"
             )
         # columns by their names, whatever their order
         return pd.concat([x1, x0[names]], ignore_index=True), y, member
@@ -55,17 +47,15 @@ def _samples(
         if isinstance(data, tuple | list) and len(data) == 2:
             x, y = data
         else:
-            if not hasattr(data, "__getitem__") and hasattr(data, "dataset"):
-                data = data.dataset  # of a DataLoader, in the order of the data set
             x, y = zip(*(sample_of(data[i]) for i in range(len(data))), strict=True)
         x = x if isinstance(x, pd.DataFrame) else numpy_of(x)
         y = numpy_of(y)
     except Exception as error:
         raise ValueError(f"{name} cannot be read ({in_one_line(error, 120)}): {DATA}") from error
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
     if known is not None and y.ndim == 1:
         y = class_numbers(name, y, known)
+    if y.dtype.kind == "f" and (y == np.rint(y)).all():
+        y = y.astype(np.int64)
     if y.dtype.kind not in "biuf":
         raise ValueError(
             f"{name} has labels {shown(y[:3].tolist())} ...; wanted class numbers from 0:"
@@ -91,20 +81,12 @@ def in_one_line(error: BaseException, most: int) -> str:
 
 
 def numpy_of(values: object) -> np.ndarray:
-    """Arrays, tensors or lists of these as one array, of objects where samples differ in shape.
-
-    Raises ValueError for masked arrays and complex numbers, whose meaning is not known here.
-    """
+    """Arrays, tensors or lists of these as one array, of objects where samples differ in shape."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         return (values.float() if "bfloat16" in str(values.dtype) else values).numpy()
-    if isinstance(values, np.ma.MaskedArray):
-        raise ValueError("a masked array came; wanted plain numbers, for instance x.filled(0)")
     if not isinstance(values, tuple | list):
-        array = np.asarray(values)
-        if array.dtype.kind == "c":
-            raise ValueError("complex numbers came; wanted real ones, for instance abs(x)")
-        return array
+        return np.asarray(values)
     parts = [numpy_of(part) for part in values]
     if len({part.shape for part in parts}) == 1:
         return np.stack(parts)
@@ -114,19 +96,7 @@ def numpy_of(values: object) -> np.ndarray:
 
 
 def sample_of(item: object) -> tuple[object, object]:
-    """The input and the label of a data set's item: the first two entries of a tuple, or those of a
-    mapping under their usual names.
-    """
-    if isinstance(item, Mapping):
-        inputs = [name for name in INPUTS if name in item]
-        labels = [name for name in LABELS if name in item]
-        if len(inputs) != 1 or len(labels) != 1:
-            names = ", ".join(map(str, list(item)[:10]))
-            raise ValueError(
-                f"items are dicts with {names}: wanted one entry of {', '.join(INPUTS)} and one of"
-                f" {', '.join(LABELS)}"
-            )
-        return item[inputs[0]], item[labels[0]]
+    """The input and the label of a data set's item, its first two entries."""
     if not isinstance(item, tuple | list) or len(item) < 2:
         raise ValueError(f"an item is a {type(item).__name__}; wanted (x, y)")
     return item[0], item[1]
@@ -135,8 +105,8 @@ def sample_of(item: object) -> tuple[object, object]:
 def class_numbers(name: str, labels: np.ndarray, known: list) -> np.ndarray:
     """The index of each label among an estimator's classes; ValueError for labels that it lacks."""
     place = {label: number for number, label in enumerate(known)}
-    words = np.asarray(labels).reshape(-1).tolist()
-    strange = [label for label in words if _missing(label) or label not in place]
+    words = labels.tolist()
+    strange = [label for label in words if label not in place]
     if strange:
         raise ValueError(
             f"the estimator's classes are {shown(known)}, and {name} has labels"
@@ -144,10 +114,3 @@ def class_numbers(name: str, labels: np.ndarray, known: list) -> np.ndarray:
             " np.unique(y, return_inverse=True)[1] and pass these"
         )
     return np.array([place[label] for label in words], np.int64)
-
-
-def _missing(label: object) -> bool:
-    try:
-        return bool(label != label) or label.__hash__ is None
-    except (TypeError, ValueError):  # pd.NA has no truth value
-        return True

@@ -19,8 +19,7 @@ COMPONENTS, FOLDS = 32, 5  # of the PCA; of the cross-validation
 MOST_SAMPLES = 10_000  # so many samples of larger sets are tested
 ERRORS, LEVEL = 3.0, 0.001  # standard errors of the AUC from 1/2; p of the class histogram
 CONFOUNDED = "confounded, not membership"
-MIX, COPIES = 0.01, 0.01  # class mixes differ below this p; from this share on, copies are reported
-COARSE = 5  # more samples than this that share an answer, on average, are no copies
+MIX = 0.01  # class mixes differ below this p
 ALIKE = 0.9  # masks of a larger correlation are one split
 DOUBT = "What tells members from non-members here may be their distribution, not memorisation"
 
@@ -45,7 +44,7 @@ class ShiftGuard(NamedTuple):
 
 @checked
 def shift_guard(
-    x: Array,
+    x: Array | None,
     labels: Array,
     member: Mask,
     *,
@@ -54,7 +53,8 @@ def shift_guard(
     """Two-sample classifier test of members against non-members on raw inputs, before any attack.
 
     Parameters:
-        x: (N, C, H, W) uint8 or (N, D).
+        x: (N, C, H, W) uint8 or (N, D); None: inputs that are no numbers, of which nothing but
+            their classes can be tested.
         labels: (N,).
         member: (N,) bool.
         seed: of folds, PCA and the choice of 10,000 samples of a larger set.
@@ -81,10 +81,9 @@ def shift_guard(
     Caveat: a pass rules out only shifts that a linear classifier sees in the leading components; it
     does not replace membership drawn at random.
     """
-    x = np.asarray(x)
+    equal = "raw inputs are no numbers" if x is None else "all raw inputs are equal"
     labels = np.asarray(labels)
-    if x.dtype.kind == "c" or labels.dtype.kind == "c":
-        raise ValueError("complex numbers came as x or labels; wanted real ones")
+    x = np.zeros((len(labels), 1)) if x is None else np.asarray(x)
     if member.ndim != 1 or not x.shape[:1] == labels.shape == member.shape:
         raise ValueError(
             f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each"
@@ -116,7 +115,7 @@ def shift_guard(
     if (pixels != pixels[0]).any():
         value = _classified(pixels, member, seed)
         error = float(auc_null_error(n1, n0))
-    note = _note(value, error, classes_p)
+    note = _note(value, error, classes_p, equal)
     passed = bool(value - 0.5 <= ERRORS * error and classes_p >= LEVEL)
     return ShiftGuard(passed, value, error, classes_p, f"{note}; {n1} members, {n0} non-members")
 
@@ -140,7 +139,7 @@ def _classified(pixels: np.ndarray, member: np.ndarray, seed: int) -> float:
     return float(np.mean(values))
 
 
-def _note(value: float, error: float, classes_p: float) -> str:
+def _note(value: float, error: float, classes_p: float, equal: str) -> str:
     seen = (
         f"AUC {value:.3f} on raw inputs, {(value - 0.5) / error:+.1f} standard errors of"
         f" {error:.3f} from 1/2"
@@ -154,7 +153,7 @@ def _note(value: float, error: float, classes_p: float) -> str:
         return f"{CONFOUNDED}: {'; '.join(shifts)}"
     finding = f"no shift found: {seen}"
     if math.isnan(value):
-        finding = "nothing could be tested: all raw inputs are equal"
+        finding = f"nothing could be tested: {equal}"
     return f"{finding}; classes p = {classes_p:.2g}"
 
 
@@ -197,49 +196,6 @@ def _chi_square(inside: np.ndarray, total: np.ndarray, share: float):
 
 
 @checked
-def copies(signals: Signals) -> int:
-    """The number of samples that no attack can tell from one of the other side.
-
-    Such a sample has the label and, in all models, the outputs of another one, and some model was
-    trained on only one of the two. They are copies, or outputs are too coarse to tell samples
-    apart; both hide a leak. Caveat: copies whose outputs differ by numerical or fresh noise are not
-    found.
-    """
-    return int(_shared_answers(signals).sum())
-
-
-def _shared_answers(signals: Signals) -> np.ndarray:
-    """How many samples share each answer that samples on both sides of some model have."""
-    audited = ~signals.population
-    # some shipped signals hold no entropies
-    outputs = (
-        np.nan_to_num(entropies[:, 0]) for entropies in (signals.entropy, signals.modified_entropy)
-    )
-    rows = np.vstack([signals.labels[None], signals.margin[:, 0], *outputs])
-    group, size = np.unique(rows[:, audited].T, axis=0, return_inverse=True, return_counts=True)[1:]
-    members = signals.member[:, audited]
-    inside = np.array([np.bincount(group.ravel(), mask, len(size)) for mask in members])
-    return size[((inside > 0) & (inside < size)).any(0)]
-
-
-def _copies_words(sizes: np.ndarray, samples: int) -> str:
-    """A sentence on samples that are answered as one on the other side.
-
-    sizes: how many samples share each of their answers.
-    """
-    start = (
-        f"{sizes.sum():,} of {samples:,} samples have the label and outputs of a sample on the"
-        " other side"
-    )
-    if sizes.mean() > COARSE:
-        return (
-            f"{start}: the outputs are coarse, {len(sizes):,} different ones for all of these"
-            " samples, and hide a leak."
-        )
-    return f"{start}: copies, or coarse outputs, hide a leak; keep one of each."
-
-
-@checked
 def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | None = None) -> dict:
     """Whether a difference in distribution, not memorisation, may tell members from non-members.
 
@@ -257,16 +213,11 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
                 the same samples are members more often than chance explains (p < .01).
             assumed: a sentence where only a declaration rules out the last of these reasons, else
                 "".
-            copies: the number of `copies`.
-            remarks: suspicions of `read_outputs`, and copies from 1 % of the samples on.
+            remarks: suspicions of `read_outputs`.
     """
     audited = ~signals.population
     declared = signals.info.get("split", "given") != "given"
-    shared = _shared_answers(signals)
-    facts = {"doubt": "", "assumed": "", "copies": int(shared.sum())}
-    facts["remarks"] = list(signals.info.get("remarks", ()))
-    if facts["copies"] >= COPIES * audited.sum():
-        facts["remarks"].append(_copies_words(shared, int(audited.sum())))
+    facts = {"doubt": "", "assumed": "", "remarks": list(signals.info.get("remarks", ()))}
     if split in ("pairs", "bernoulli"):
         return facts
     member = signals.member[:, audited]

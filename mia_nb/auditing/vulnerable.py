@@ -4,7 +4,7 @@ and its resolution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,44 +12,31 @@ import numpy as np
 import pandas as pd
 from scipy.special import comb
 
-from mia_nb.arguments import Count, Positive, Rate
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked, quantity
 from mia_nb.metrics.pairs import in_pairs, redraw, rows_of_pairs
 from mia_nb.types import Scores, Signals
 
-BUDGET = 3e8  # additions an exact null distribution may take before random permutations replace it
+RATE = 0.1  # of false discoveries
 CHUNK = 1 << 21  # table entries held at once
 
 
 @checked
-def vulnerability(
-    scores: Scores,
-    *,
-    rate: Rate = 0.1,
-    permutations: Positive = 2000,
-    seed: Count = 0,
-    null: Iterable[Scores] | None = None,
-) -> pd.DataFrame:
+def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd.DataFrame:
     """Which samples are exposed: for each sample the AUC of its scores, targets that contain it
     against those that do not, with a permutation test.
 
     Parameters:
         scores: of T targets, (T, N).
-        rate: of false discoveries, in (0, 1).
-        permutations: number of random ones, where the exact distribution is too costly.
-        seed: of the permutations.
         null: scores of redrawn masks (`null_scores`), needed unless targets and references come
-            from disjoint pools. `attacks.score` notes that in the scores' info; scores from
-            elsewhere are disjoint if the keys of the two pools are known and differ.
+            from disjoint pools, which `attacks.score` notes in the scores' info.
 
     Returns:
         A row per sample with sample, auc, t_in, t_out (targets that contain the sample, and that do
         not), resolution = 1 / (t_in t_out), p, smallest_p (that of a perfect order), q (p after
-        Benjamini and Hochberg 1995), significant = q <= `rate`, null_auc. p is one-sided, by
+        Benjamini and Hochberg 1995), significant = q <= 0.1, null_auc. p is one-sided and exact, by
         permuting which targets contain the sample: within pairs if both models of each pair are
-        targets, otherwise among all targets at given t_in. It is exact where the distribution can
-        be computed, else (1 + #{as large}) / (permutations + 1). `.attrs["resolution"]` says in a
+        targets, otherwise among all targets at given t_in. `.attrs["resolution"]` says in a
         sentence what these targets can find, `.attrs["method"]` which test was used. With 8 targets
         in pairs p is at least 1/16: no sample can be found alone.
 
@@ -74,7 +61,7 @@ def vulnerability(
     value = _both_or_none(scores) if paired else scores.value
     ranks, auc, t_in, t_out = _per_sample(value, scores.member)
     able = (t_in > 0) & (t_out > 0)
-    if null is None and not _disjoint(scores.info):
+    if null is None and not scores.info.get("disjoint"):
         raise ValueError(
             "targets and references share a pool: per-sample numbers are biased; score with"
             " references=another pool, or pass null=null_scores(attack, signals)"
@@ -91,7 +78,7 @@ def vulnerability(
     elif paired:
         test = _flips(ranks, scores, able)
     else:
-        test = _free(ranks, scores.member, ~np.isnan(value), able, permutations, seed)
+        test = _free(ranks, scores.member, ~np.isnan(value), able)
     from scipy.stats import false_discovery_control  # a second of start-up
 
     p, smallest, q = np.full((3, len(auc)), np.nan)
@@ -108,7 +95,7 @@ def vulnerability(
             "p": p,
             "smallest_p": smallest,
             "q": q,
-            "significant": q <= rate,
+            "significant": q <= RATE,
             "null_auc": null_auc,
         }
     )
@@ -117,8 +104,8 @@ def vulnerability(
         design += f" in {quantity(len(np.unique(scores.pair)), 'pair')}"
     table.attrs |= {
         "method": test.method,
-        "rate": rate,
-        "resolution": _resolution(design, test.smallest, rate, test.more),
+        "rate": RATE,
+        "resolution": _resolution(design, test.smallest, test.more),
     }
     return table
 
@@ -135,12 +122,7 @@ class Tested(NamedTuple):
 
 
 def null_scores(
-    attack: str | Callable,
-    signals: Signals,
-    *,
-    n_resamples: int = 200,
-    seed: int = 0,
-    targets: Sequence[int] | None = None,
+    attack: str | Callable, signals: Signals, *, n_resamples: int = 200
 ) -> Iterator[Scores]:
     """Scores of an attack on the real signals under masks redrawn from their design, which show the
     effect of chance and of the design.
@@ -149,25 +131,13 @@ def null_scores(
         attack: a name of `attacks.ATTACKS`, or a function like those.
         signals: of the pool.
         n_resamples: how many masks are redrawn.
-        seed: of the masks.
-        targets: rows of the targets, those of the scores that are tested; None: all.
 
     Returns:
         `Scores`, one after the other. If membership changes no signal, the real mask is
         exchangeable with the redrawn ones.
     """
-    for mask in redraw(signals, n_resamples, np.random.default_rng(seed)):
-        yield run_attack(attack, replace(signals, member=mask), targets=targets)
-
-
-def _disjoint(info: dict) -> bool:
-    """Whether this info of scores says that targets and references come from disjoint pools."""
-    if "disjoint" in info:
-        return info["disjoint"]
-    keys = info.get("keys") or {}
-    target = keys.get("target")
-    references = keys.get("references")
-    return None not in (target, references) and target != references
+    for mask in redraw(signals, n_resamples, np.random.default_rng(0)):
+        yield run_attack(attack, replace(signals, member=mask))
 
 
 def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
@@ -283,12 +253,8 @@ def _free(
     member: np.ndarray,
     known: np.ndarray,
     able: np.ndarray,
-    permutations: int,
-    seed: int,
 ) -> Tested:
-    """The test without pairs: all choices of t_in targets are equally likely. It is exact where the
-    distribution can be computed, else by random permutations.
-    """
+    """The test without pairs: all choices of t_in targets are equally likely."""
     ranks = ranks[:, able]
     member = (member & known)[:, able]
     known = known[:, able]
@@ -298,8 +264,6 @@ def _free(
     patterns, which = np.unique(np.sort(ranks, axis=0), axis=1, return_inverse=True)
     which = np.ravel(which)
     most = int(t_in.max())
-    if patterns.shape[1] * len(ranks) ** 3 * (most + 1) > BUDGET:
-        return _permuted(ranks, known, t_in, observed, smallest, permutations, seed)
     p = np.empty(len(t_in))
     for number, pattern in enumerate(patterns.T):
         table = np.zeros((most + 1, int(pattern.sum()) + 1))
@@ -312,31 +276,7 @@ def _free(
     return Tested(p, smallest, "exact: permutations of targets")
 
 
-def _permuted(
-    ranks: np.ndarray,
-    known: np.ndarray,
-    t_in: np.ndarray,
-    observed: np.ndarray,
-    smallest: np.ndarray,
-    permutations: int,
-    seed: int,
-) -> Tested:
-    """`_free` by random permutations of the T targets, for N samples."""
-    hits = np.zeros(len(t_in))
-    rng = np.random.default_rng(seed)
-    for _ in range(permutations):
-        order = rng.permutation(len(ranks))
-        chosen = known[order] & (known[order].cumsum(0) <= t_in)
-        hits += (ranks[order] * chosen).sum(0) >= observed
-    floor = 1 / (permutations + 1)
-    method = f"{permutations} random permutations of targets"
-    tested = Tested((1 + hits) * floor, np.maximum(smallest, floor), method)
-    if np.median(tested.smallest) > floor:
-        return tested
-    return tested._replace(more=f"take more than {permutations} permutations")
-
-
-def _resolution(design: str, smallest: np.ndarray, rate: float, more: str) -> str:
+def _resolution(design: str, smallest: np.ndarray, more: str) -> str:
     """A sentence on what the targets of this design can find after the correction; `more` is what
     would lower the smallest p.
     """
@@ -344,14 +284,14 @@ def _resolution(design: str, smallest: np.ndarray, rate: float, more: str) -> st
     samples = len(smallest)
     ranks = np.arange(1, samples + 1)
     # were all at their floors
-    enough = ranks[np.sort(smallest) <= ranks * rate / samples * (1 + 1e-9)]
+    enough = ranks[np.sort(smallest) <= ranks * RATE / samples * (1 + 1e-9)]
     start = f"{design}: p cannot fall below {floor:.3g}"
     if (middle := np.median(smallest)) > 1.5 * floor:
         start += f" ({middle:.3g} for half of the samples)"
     together = enough[0] if len(enough) else 0
     if not together:
         finding = (
-            f"nothing can be found at a rate of {rate:g}, not even all of {samples} samples"
+            f"nothing can be found at a rate of {RATE:g}, not even all of {samples} samples"
             f" together: {more}"
         )
     elif together > 1:

@@ -91,7 +91,7 @@ def _refuse_together(values: dict[str, str], given: list[tuple[str, str, str]]) 
     if way == "logits" and not Path(values["logits"]).is_file():
         raise ValueError(
             f"--logits {values['logits']}: no such file; wanted an .npz with logits, labels and"
-            " member, or a .csv or .tsv of one model"
+            " member, or a .csv of one model"
         )
 
 
@@ -125,7 +125,7 @@ def audit(args: Namespace) -> int:
     for verdict in record["verdicts"]:
         say(f"  {verdict['sentence']}")
     code, line = status(record)
-    say(line, *record.get("advice", []))
+    say(line)
     if args.weights:
         say(TWINS)
     files = [REPORT, RESULT]

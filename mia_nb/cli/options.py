@@ -158,7 +158,7 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
                 "--logits",
                 metavar="FILE",
                 help="instead: an .npz with logits, labels and member of models trained elsewhere,"
-                " or a .csv or .tsv of one model: columns label, member and one per class",
+                " or a .csv of one model: columns label, member and one per class",
             ),
             _option("--pool", metavar="KEY", help="instead: a stored pool"),
             _option(

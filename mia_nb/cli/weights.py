@@ -25,8 +25,8 @@ def with_outputs(args: Namespace) -> Namespace:
         raise ValueError("--member is for --weights FILE; leave it out")
     if lacking:
         raise ValueError(
-            f"--weights needs {lacking} too: what builds the network, the images, and a .npy or"
-            " a table with a column member that is true for those that it was trained on"
+            f"--weights needs {lacking} too: what builds the network, the images, and a .npy"
+            " that is true for those that it was trained on"
         )
     if not Path(args.weights).is_file():
         raise ValueError(f"--weights {args.weights}: no such file")
@@ -64,7 +64,7 @@ def _answers(args: Namespace) -> dict[str, np.ndarray]:
     pictures = x
     if images.frames > 1:
         pictures = x.reshape(len(x), images.frames, -1, *x.shape[2:])
-    member = array_in("member", args.member)
+    member = array_in(args.member)
     return {
         "logits": outputs(module, x)[None],
         "labels": images.y.numpy(),

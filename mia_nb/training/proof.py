@@ -71,7 +71,6 @@ class Proof(NamedTuple):
             return None
         return {
             "releases": self.releases,
-            "label_epsilon": accounting.response_epsilon(keep=self.keep, classes=self.classes),
             "keep": self.keep,
             "classes": self.classes,
             "relation": self.relation,
