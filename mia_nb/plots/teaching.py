@@ -1,4 +1,4 @@
-"""Figures for teaching: a guesser in the ROC plane, AUCs under redrawn membership, and tied scores."""
+"""Figures for teaching: a guesser in the ROC plane, redrawn membership, and tied scores."""
 
 from __future__ import annotations
 
