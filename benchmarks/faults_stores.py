@@ -258,7 +258,6 @@ def damages(w: World, path: Path, rng) -> dict[str, Callable[[], object]]:
         "a flipped bit": partial(flip, path, rng.random()),
         "another flipped bit": partial(flip, path, rng.random()),
         "a FIFO": lambda: (path.unlink(), os.mkfifo(path)),
-        "a folder": lambda: (path.unlink(), path.mkdir()),
         "a link to a canary": partial(link, path, w.place / "canary"),
         "a link to its twin": partial(twin, w, path),
         "a link to itself": partial(link, path, path),

@@ -16,11 +16,11 @@ import warnings
 import numpy as np
 
 from mia_nb.arguments import Anything, Flag, Real
-from mia_nb.attacks.averages import log_mean_p, log_pbar
+from mia_nb.attacks.averages import mean_confidences, trimmed_means
 from mia_nb.attacks.inputs import combination, compared_margins, one_margin, sides
 from mia_nb.attacks.margins import blocks, log_p, median
 from mia_nb.attacks.reading import margin_blocks
-from mia_nb.attacks.summaries import worlds_of
+from mia_nb.attacks.summaries import LARGEST_MARGIN, confidences_of, worlds_of
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
@@ -71,9 +71,10 @@ def rmia(
         (N,) scores: nats with ratio, else shares in [0, 1]; NaN for samples that lack a side.
 
     A population sample that no reference was trained on gets the offline average of all references.
-    Saturated samples keep their order. The paper's temperature belongs to `Signals.from_logits`.
-    Raises ValueError for missing sides and, in count and vote, without population. Source:
-    Zarifzadeh, Liu, Shokri 2024, Eq. 2-11; Guan et al. 2025 (ratio).
+    Saturated samples keep their order, up to margins of 700 nats, beyond which all count as 700.
+    The paper's temperature belongs to `Signals.from_logits`. Raises ValueError for missing sides
+    and, in count and vote, without population. Source: Zarifzadeh, Liu, Shokri 2024, Eq. 2-11; Guan
+    et al. 2025 (ratio).
     """
     one_of("form", form, ("ratio", "count", "vote"))
     if not (0 <= a <= 1 and 0 <= trim < 0.5 and gamma > 0):
@@ -89,8 +90,15 @@ def rmia(
             " or use form='ratio'"
         )
     combine = combination("rmia", target.query_kind, "llr" if form == "vote" else combine)
-    log_p_t = log_p(compared_margins(target, combine))
-    u = log_p_t - log_pbar(references, combine, summary, offline=offline, a=a, trim=trim)
+    if summary is None:
+        summary = confidences_of(references, combine)
+    out_alone = (side.n_in == 0) | offline
+    if trim:
+        p, q = trimmed_means(references, combine, out_alone, trim)
+    else:
+        p, q = mean_confidences(summary, np.where(out_alone, 0, 0.5))
+    slope = np.where(out_alone, (1 + a) / 2, 1)
+    u = _log_p_of_target(target, combine) - _log_mean(slope * p + (1 - slope), slope * q)
     unscored = ~(side.usable | target.population)
     u[:, unscored] = np.nan
     if form == "vote":
@@ -154,14 +162,26 @@ def base(
     Source: Lassila et al. 2025. Raises ValueError for samples without OUT reference (offline).
     """
     need = ("out",) if offline else ()
-    sides("base", target, references, need, missing, summary)
+    side = sides("base", target, references, need, missing, summary)
     combine = combination("base", target.query_kind, combine)
-    log_p_t = log_p(compared_margins(target, combine))
-    if offline:  # with a = 1 the average of rmia is that of OUT alone
-        u = log_p_t - alpha * log_pbar(references, combine, summary, offline=True, a=1, trim=0)
-    else:
-        u = log_p_t - log_mean_p(references, combine, summary)
+    if summary is None:
+        summary = confidences_of(references, combine)
+    share_in = 0 if offline else side.n_in / np.maximum(side.n_in + side.n_out, 1)
+    power = alpha if offline else 1
+    log_pbar = _log_mean(*mean_confidences(summary, share_in))
+    u = _log_p_of_target(target, combine) - power * log_pbar
     return (u / len(u)).sum(0)
+
+
+def _log_p_of_target(target: Signals, combine: str) -> np.ndarray:
+    """(R, N) log p of the target, no further from 0 than that of any reference can be."""
+    return log_p(np.clip(compared_margins(target, combine), -LARGEST_MARGIN, LARGEST_MARGIN))
+
+
+def _log_mean(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """log of a mean p, given the mean q of 1 - p too; NaN where there is none."""
+    with np.errstate(invalid="ignore"):
+        return -np.log1p(q / p)
 
 
 @checked

@@ -24,7 +24,6 @@ from mia_nb.attacks.summaries import (
     Summary,
     confidences_of,
     left_out,
-    sums_will_do,
     worlds_of,
 )
 from mia_nb.attacks.tuned import Tuned, rmia_tuned, tuned_outside
@@ -213,7 +212,9 @@ def _summaries(
         read = partial(worlds_of, combine="llr")
     elif plain in READS_WORLDS and combine not in JOINT:
         read = partial(worlds_of, combine=combine)
-    elif plain in READS_CONFIDENCES and _reads_sums_alone(options) and sums_will_do(pool):
+    elif plain in READS_CONFIDENCES:
+        if options.get("form") == "vote":
+            combine = "llr"
         read = partial(confidences_of, combine=combine)
     else:
         return iter([(number, None) for number in sorted(held_out)])
@@ -222,11 +223,6 @@ def _summaries(
         return read(select_lazily(pool, rows))
 
     return left_out(unit, held_out, summary_of)
-
-
-def _reads_sums_alone(options: dict) -> bool:
-    """Whether rmia or base with these options needs only sums of probabilities."""
-    return not options.get("trim") and options.get("form") != "vote"
 
 
 def _units(

@@ -20,7 +20,7 @@ from mia_nb.attacks.reading import (
 )
 from mia_nb.types import Signals
 
-LARGEST_MARGIN = 600.0  # float64 still holds exp(-600) to full precision
+LARGEST_MARGIN = 700.0  # float64 still holds exp(-700) to full precision
 
 
 class World(NamedTuple):
@@ -133,12 +133,12 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
     """The confidences behind the references' margins, queries `combined`.
 
     Neither p nor 1 - p is computed as a difference, so both are accurate however small. Margins
-    must not exceed LARGEST_MARGIN in size (`sums_will_do`).
+    beyond LARGEST_MARGIN count as that.
     """
     _, queries, samples = references.shape
     sum_p, sum_q = np.empty((2, 2, numbers_of_sample(queries, combine), samples))
     for part, query, phi, member in margin_blocks(references, combine):
-        small = np.exp(-np.abs(phi))
+        small = np.exp(-np.minimum(np.abs(phi), LARGEST_MARGIN))
         larger = 1 / (1 + small)
         smaller = small * larger
         likely = phi >= 0
@@ -149,12 +149,6 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
             sum_p[side, query, part] = np.einsum("mn,mn->n", p, keep)
             sum_q[side, query, part] = np.einsum("mn,mn->n", q, keep)
     return Confidences(counts(references), sum_p, sum_q)
-
-
-def sums_will_do(pool: Signals, temperature: float = 1.0) -> bool:
-    """Whether float64 can hold the probabilities of all margins divided by this temperature."""
-    largest = LARGEST_MARGIN * temperature
-    return all(np.abs(margins).max(initial=0) <= largest for margins in pool.margin)
 
 
 def left_out(

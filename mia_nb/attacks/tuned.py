@@ -12,7 +12,7 @@ from mia_nb.arguments import Anything, Array, Count
 from mia_nb.attacks.inputs import combination, sides
 from mia_nb.attacks.reading import combined, select_lazily
 from mia_nb.attacks.reference import rmia
-from mia_nb.attacks.summaries import Confidences, confidences_of, left_out, sums_will_do
+from mia_nb.attacks.summaries import Confidences, confidences_of, left_out
 from mia_nb.checks import checked
 from mia_nb.types import Signals, pair_ids
 
@@ -28,7 +28,7 @@ class Tuned(NamedTuple):
     """What `rmia_tuned` reads of the references of a target."""
 
     temperature: float
-    confidences: Confidences | None  # at this temperature; None where margins are too large to sum
+    confidences: Confidences  # at this temperature
 
 
 @checked
@@ -83,7 +83,7 @@ def rmia_tuned(
         sides("rmia_tuned", target, references, ("in", "out"), missing, summary.confidences)
     return rmia(
         replace(target, margin=target.margin / summary.temperature),
-        select_lazily(references, np.arange(references.shape[0]), summary.temperature),
+        references,
         combine=combine,
         missing=missing,
         summary=summary.confidences,
@@ -121,7 +121,6 @@ def tuned_outside(
     if not temperatures or not all(0 < temperature < np.inf for temperature in temperatures):
         raise ValueError(f"temperatures={temperatures!r}: wanted one or several numbers above 0")
     combine = combination("rmia", pool.query_kind, combine)
-    sums = sums_will_do(pool, min(temperatures))
     chosen = {}
     outside = {number: np.flatnonzero(unit != number) for number in wanted}
     for count in {len(rows) for rows in outside.values()}:
@@ -130,21 +129,19 @@ def tuned_outside(
         samples = rng.permutation(np.flatnonzero(~pool.population))[:MOST_SAMPLES]
         playing = {number: rows[places] for number, rows in outside.items() if len(rows) == count}
         known = pool.select(samples=np.sort(samples))
-        chosen |= _best_temperatures(
-            known, unit, _pairs(pool), playing, temperatures, combine, sums
-        )
-    return _at_their_temperatures(pool, unit, chosen, combine, sums)
+        chosen |= _best_temperatures(known, unit, _pairs(pool), playing, temperatures, combine)
+    return _at_their_temperatures(pool, unit, chosen, combine)
 
 
 def _at_their_temperatures(
-    pool: Signals, unit: np.ndarray, chosen: dict[int, float], combine: str, sums: bool
+    pool: Signals, unit: np.ndarray, chosen: dict[int, float], combine: str
 ) -> Iterator[tuple[int, Tuned]]:
     """The pairs of `tuned_outside`, given the temperature of each unit."""
     for temperature in sorted(set(chosen.values())):
         numbers = {number for number, best in chosen.items() if best == temperature}
         everyone = np.ones(len(unit), bool)
         outside = _confidences_outside(
-            pool, unit, numbers, everyone, combine, sums, temperature=temperature
+            pool, unit, numbers, everyone, combine, temperature=temperature
         )
         for number, confidences in outside:
             yield number, Tuned(temperature, confidences)
@@ -168,15 +165,12 @@ def _confidences_outside(
     wanted: set[int],
     kept: np.ndarray,
     combine: str,
-    sums: bool,
     *,
     temperature: float | None = None,
 ) -> Iterator[tuple[int, Confidences | None]]:
     """For every wanted unit, its number and the confidences at a temperature of the models outside
-    it that are `kept` (M,) bool; None where no model is left, or without sums.
+    it that are `kept` (M,) bool; None where no model is left.
     """
-    if not sums:
-        return iter([(number, None) for number in wanted])
 
     def read(rows: np.ndarray) -> Confidences:
         return confidences_of(select_lazily(pool, rows[kept[rows]], temperature), combine)
@@ -191,7 +185,6 @@ def _best_temperatures(
     playing: dict[int, np.ndarray],
     temperatures: Sequence[float],
     combine: str,
-    sums: bool,
 ) -> dict[int, float]:
     """For every unit, the temperature at which models outside it find each other's members best.
 
@@ -209,7 +202,7 @@ def _best_temperatures(
         for row, numbers in units_of.items():
             pseudo_target = cooled.select(models=slice(row, row + 1)).hide()
             kept = pair != pair[row]
-            outside = _confidences_outside(cooled, unit, numbers, kept, combine, sums)
+            outside = _confidences_outside(cooled, unit, numbers, kept, combine)
             for number, confidences in outside:
                 others = np.flatnonzero(kept & (unit != number))
                 if not len(others):
