@@ -9,9 +9,10 @@ import copy
 import pytest
 from real_formats import ANY_CHECKSUM
 from test_presets import FOLDER, PAPERS, assert_runs, changed, shortened, toys
+from test_presets_page import recipes_of
 
 from mia_nb import _torchvision, attacks, defenses
-from mia_nb.cli import hours, notebooks
+from mia_nb.cli import notebooks
 from mia_nb.data import load
 from mia_nb.studies.paper_numbers import paper_results
 from mia_nb.training.placing import complete, membership
@@ -57,7 +58,7 @@ def check_names(step: notebooks.Step) -> None:
     """
     named = step.parameters
     images = load(**named["source"])
-    for recipe in map(complete, hours.recipes_of(step)):
+    for recipe in map(complete, recipes_of(step)):
         member, population = membership(recipe, images, None)
         check(plan_of(recipe, images, member, population), int(population.sum()))
     for attack in named.get("attacks", []):

@@ -132,11 +132,6 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
                 help="where pools are trained: loky (this machine, the default), dask or ray",
             ),
             _option("--workers", metavar="N", help="models or groups trained at a time"),
-            _option(
-                "--estimate",
-                action="store_true",
-                help="run nothing: time single steps here, and say how long training would take",
-            ),
         ],
     ),
     "audit": (

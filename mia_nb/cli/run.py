@@ -47,10 +47,6 @@ def command(args: Namespace) -> None:
     folders = notebooks.folders(args.notebooks)
     target, preset = notebooks.resolve(args.notebook, args.preset, folders)
     steps = notebooks.plan(target, preset, parameters, folders)
-    if args.estimate:
-        from mia_nb.cli import hours  # imports torch
-
-        return hours.estimate(steps)
     name = steps[0].notebook.stem
     about = ""
     if target == "all":
