@@ -22,7 +22,7 @@ import safetensors.numpy
 from faults import Case, Started, command, contained
 
 from mia_nb import attacks, data, store, training, widgets
-from mia_nb.cli import doctor, run
+from mia_nb.cli import run
 from mia_nb.querying import query
 from mia_nb.report import page
 from mia_nb.types import Recipe
@@ -112,7 +112,6 @@ class World:
         self.rmia = attacks.score("rmia", self.signals)
         self.scores = attacks.score("loss", self.signals)
         self.run = self.make_run()
-        doctor._kernel = lambda: "not asked"  # it takes seconds and has its own tests
         run.execute = started
 
     def train(self, recipe: Recipe, **options) -> training.pool.Pool:

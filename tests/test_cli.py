@@ -455,10 +455,7 @@ def test_a_report_is_of_the_latest_run_that_finished_a_notebook(tmp_path, capsys
     assert "run-run1-cdcd" in capsys.readouterr().out
 
 
-def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys, monkeypatch):
-    from mia_nb.cli import doctor
-
-    monkeypatch.setattr(doctor, "_kernel", lambda: "left out")
+def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys):
     folder = store.open_folder(tmp_path, "signals", "x", "ab" * 32, {})
     folder.write_bytes("margin.npy", b"123")
     assert main(["doctor", "--results", str(tmp_path)]) == 0

@@ -260,5 +260,5 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
             ),
         ],
     ),
-    "doctor": ("doctor:examine", "check the installation and every stored file", []),
+    "doctor": ("doctor:examine", "versions, devices, and whether every stored file is intact", []),
 }
