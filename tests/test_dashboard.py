@@ -206,12 +206,8 @@ def test_the_page_shows_with_the_token_and_a_signal_ends_server_and_kernels(tmp_
         if when == "shown":
             text = page.read().decode()
             assert "voila" in text and "jupyter.widget-view+json" in text
-            # the explorers stand over the text, in the browser's colours
+            # the explorers stand over the text
             assert text.index("jupyter.widget-view+json") < text.index("Explore what is stored")
-            assert "@media (prefers-color-scheme: dark)" in text
-            # the browser has what draws before the kernel is done
-            assert text.index("lab/static/plotly.js") < text.index('cell-index="1"')
-            assert text.count("/voila.js") == 1
         assert len(kernels(served)) == 1
         started = [pid for pid in children(served.process.pid) if alive(pid)]
         assert len(started) == 1
@@ -257,8 +253,6 @@ def test_pictures_and_first_numbers_of_explorers_fit_a_small_screen_and_no_box_s
     with lab.chromium() as browser, lab.fresh_page(browser) as (page, _, errors):
         page.set_viewport_size({"width": 1366, "height": 768})
         page.goto(served.address, timeout=120_000)
-        # it waits for no kernel: a promise would be what the kernel's library is unpacked to
-        assert page.evaluate("typeof globalThis.__mia_nb.plotly.react") == "function"
         for title, pictures, widths in (
             ("Scores and ROC", 2, (1366, 1020)),
             ("One sample", 4, (1366, 1020)),

@@ -4,7 +4,6 @@ for this machine only and behind a token.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import logging
@@ -23,24 +22,10 @@ from mia_nb.cli import notebooks
 from mia_nb.cli.say import say
 
 if TYPE_CHECKING:
-    from jupyter_server.base.handlers import JupyterHandler
     from traitlets.config import Config
 
 NOTEBOOK = "08_explore.ipynb"
 ADDRESS = f"/voila/render/{NOTEBOOK}"
-GRACE = 5  # seconds that an unfinished page has to end
-# JupyterLab's extensions that explorers do not need; a page would wait for them
-UNUSED = ["jupyterlab-plotly", "jupyterlab_pygments", "@voila-dashboards/jupyterlab-preview"]
-# parts of Voila's page: its script, below the cells, and the place where the cells begin
-SCRIPT = "{{ voila_setup_labextensions(resources.base_url, resources.labextensions) }}"
-CELLS = "{%- for cell in cell_generator(nb, kernel_id) -%}"
-EARLY = """<script async src="{{ page_config['fullStaticUrl'] | e }}/{{ main_js }}"></script>
-<script async src="{{ resources.base_url }}voila/templates/lab/static/plotly.js"></script>"""
-# plotly.js where `widgets/figure.js` looks for it before unpacking the kernel's copy
-PLOTLY = """(globalThis.__mia_nb ??= {}).plotly = (module => {
-((module, exports, define) => {PROGRAM})(module, module.exports);
-return module.exports;
-})({exports: {}});"""
 # messages that a page may send to its kernel: to move controls, not to execute code
 MESSAGES = [
     "comm_open",
@@ -129,7 +114,6 @@ def _serve(folder: Path, port: int, open_browser: bool) -> None:
         signal.signal(number, stop)
     app.io_loop.add_callback(announce)  # once it listens
     app.start()
-    _end_tasks(app.io_loop.asyncio_loop)
 
 
 def _settings(folder: Path, port: int, open_browser: bool, token: str) -> Config:
@@ -162,61 +146,19 @@ def _settings(folder: Path, port: int, open_browser: bool, token: str) -> Config
         IdentityProvider={"token": token},
         MappingKernelManager=kernels,
         KernelSpecManager={"kernel_dirs": [str(folder / "kernels")], "ensure_native_kernel": False},
-        VoilaConfiguration={
-            "show_tracebacks": False,
-            "prelaunch_hook": _give_cookie,
-            "extension_denylist": UNUSED,
-        },
+        VoilaConfiguration={"show_tracebacks": False},
     )
 
 
-def _give_cookie(visit: JupyterHandler, **_: object) -> None:
-    """Set the cookie that a page needs to end its kernel when it is left."""
-    _ = visit.xsrf_token
-
-
-def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks of a stopped loop: an unfinished page keeps threads alive, for which Python
-    would wait.
-    """
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
-
-
 def _put_page(folder: Path) -> None:
-    """Write Voila's page into a folder with three changes: no links to a content network, which
-    load icons that are not used; dark if the browser is dark; and its scripts above the cells, so
-    that the browser reads them while the kernel works.
+    """Write Voila's page into a folder without its links to a content network, which load icons
+    that are not used.
     """
     from jupyter_core.paths import jupyter_path
 
     pages = map(Path, jupyter_path("voila", "templates", "lab", "index.html.j2"))
-    page = next(filter(Path.is_file, pages), None)
-    if page is None:
-        return  # Voila then serves its own page
+    page = next(filter(Path.is_file, pages))
     template = re.sub(r'<link[^>]*"https://[^>]*>', "", page.read_text(encoding="utf-8"))
-    themes = jupyter_path("nbconvert", "templates", "lab", "static", "theme-dark.css")
-    theme = next(filter(Path.is_file, map(Path, themes)), None)
-    if theme is not None:
-        colours = theme.read_text(encoding="utf-8")
-        style = f"<style>@media (prefers-color-scheme: dark) {{\n{colours}\n}}</style>"
-        end = "{%- endblock notebook_css -%}"
-        template = template.replace(end, f"{{% raw %}}{style}{{% endraw %}}\n{end}")
     copy = folder / "voila" / "templates" / "lab" / page.name
-    static = copy.parent / "static"
-    static.mkdir(parents=True)
-    if template.count(SCRIPT) == template.count(CELLS) == 1:  # else Voila has changed its page
-        template = template.replace(SCRIPT, "").replace(CELLS, f"{EARLY}\n{CELLS}")
-        (static / "plotly.js").write_text(PLOTLY.replace("PROGRAM", _program()), encoding="utf-8")
+    copy.parent.mkdir(parents=True)
     copy.write_text(template, encoding="utf-8")
-
-
-def _program() -> str:
-    """plotly.js with this package's addition, read without importing either package."""
-    plotly = importlib.util.find_spec("plotly")
-    library = Path(plotly.origin).parent / "package_data" / "plotly.min.js"
-    addition = Path(__file__).parents[1] / "widgets" / "dressed.js"
-    return f"{library.read_text(encoding='utf-8')};\n{addition.read_text(encoding='utf-8')}"
