@@ -22,7 +22,7 @@ from mia_nb import checks, parameters, store
 from mia_nb.cli import main, notebooks, run_key
 from mia_nb.cli import run as runner
 from mia_nb.cli.options import join_parameters, parser
-from mia_nb.cli.progress import Overall, Progress
+from mia_nb.cli.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMETERS = """epochs: int = 16  # passes over the data
@@ -509,40 +509,25 @@ def test_a_run_that_names_a_pool_by_its_first_letters_is_about_the_pool_that_thi
     assert len({nothing, first, trained, key("a")}) == 4
 
 
-def test_progress_is_the_last_line_written_and_rewritten_in_place_on_a_terminal(
-    capsys, monkeypatch
-):
+def test_progress_on_a_terminal_is_a_bar_of_cells_with_the_last_line_written(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     progress = Progress("a.ipynb", 4)
-    progress.shown -= 1
+    progress.bar.mininterval = 0
+    progress.next_cell({}, 1)
     progress.write("epoch 1\repoch 2\n\x1b[31m \n")
-    out = capsys.readouterr().out
-    assert out == "\r\x1b[K  0%  a.ipynb cell 0/4  epoch 2"
-    progress.write("epoch 3\n")
-    assert capsys.readouterr().out == ""  # ten times a second is enough
+    shown = capsys.readouterr().out.split("\r")[-1]
+    assert re.fullmatch(r"a.ipynb  50%\|.{10}\| cell 2/4, epoch 2 *", shown)
     progress.end("failed")
-    assert re.fullmatch(r"\r\x1b\[Ka.ipynb +0.0 s  failed\n", capsys.readouterr().out)
+    left = capsys.readouterr().out.split("\r")[-1]
+    assert re.fullmatch(r"a.ipynb +0.0 s  failed\n", left)
 
 
-def test_a_run_says_what_share_is_done_and_how_long_the_rest_may_take(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
-    overall = Overall({"a": 1, "b": 2, "c": 1}, todo=["b", "c"])  # a is there
-    assert overall.line(0.0) == " 25%"
-    now[0] = 20.0
-    # 20 s for a quarter of it all, and a half is left
-    assert overall.line(0.5) == " 50%, 40 s left"
-    overall.left.remove("b")
-    assert overall.line(0.0) == " 75%, 10 s left" and overall.line(1.0) == "100%, 0.0 s left"
-
-
-def test_what_a_cell_says_of_itself_counts(capsys, monkeypatch):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+def test_where_there_is_no_terminal_progress_is_one_line_at_the_end(capsys):
     progress = Progress("a.ipynb", 4)
     progress.next_cell({}, 1)
-    progress.shown -= 1
-    progress.write("training 8 networks: 40 %, loss 1, 8 s left\n")
-    assert "\x1b[K 35%" in capsys.readouterr().out  # one cell of four, and .4 of the second
+    progress.write("epoch 1\n")
+    progress.end()
+    assert re.fullmatch(r"a.ipynb +0.0 s\n", capsys.readouterr().out)
 
 
 def test_a_warning_of_a_notebook_stays_on_the_screen_as_one_line(capsys):

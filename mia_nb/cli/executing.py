@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mia_nb.cli.progress import ANSI, Overall, Progress
+from mia_nb.cli.progress import ANSI, Progress
 from mia_nb.cli.say import short
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def execute(
     parameters: dict,
     *,
     quiet: bool = False,
-    overall: Overall | None = None,
 ) -> list[str]:
     """Execute a notebook with papermill, in a kernel of this interpreter, and write it to `out`.
 
@@ -44,7 +43,6 @@ def execute(
         out: where the executed notebook is written, cell by cell
         parameters: {name: value}, injected into the notebook
         quiet: show no progress
-        overall: the progress of the run that the notebook belongs to
 
     Returns:
         A line for each figure that failed.
@@ -60,7 +58,7 @@ def execute(
     node.metadata["kernelspec"] = SPEC
     node.metadata.pop("papermill", None)
     # papermill adds a cell
-    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet, overall)
+    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet)
     try:
         _execute(node, out, parameters, progress)
     except PapermillExecutionError as error:

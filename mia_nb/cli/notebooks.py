@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mia_nb._yaml import read_yaml_file
-from mia_nb.checks import hint, positive, shown
+from mia_nb.checks import hint, shown
 from mia_nb.cli.say import print_table, say
 from mia_nb.parameters import (
     Parameter,
@@ -28,17 +28,14 @@ from mia_nb.parameters import (
 PACKAGE = Path(__file__).resolve().parents[1]
 # keys of a preset's step; a step with `preset` stands for that preset's steps, with `notebook` too
 # for those of that notebook only
-KEYS = {"notebook", "parameters", "share", "preset"}
+KEYS = {"notebook", "parameters", "preset"}
 
 
 class Step(NamedTuple):
-    """One notebook to run, a value for each of its parameters, and its share of the run's time (for
-    progress).
-    """
+    """One notebook to run, and a value for each of its parameters."""
 
     notebook: Path
     parameters: dict[str, Any]
-    share: float = 1.0
 
 
 MOST_STEPS = 1000  # steps that a preset may have
@@ -162,7 +159,6 @@ def _check_step(path: Path, step: Any) -> None:
     who = " of ".join(named)
     if not isinstance(step.get("parameters") or {}, dict):
         raise ValueError(f"{path}: the parameters of {who} must be `name: value` pairs")
-    positive(f"{path}: share of {who}", step.get("share", 1))
 
 
 def given(texts: Iterable[str]) -> list[tuple[str, str]]:
@@ -206,7 +202,7 @@ def plan(
             (name, read_text(known, name, text)) for name, text in given if _has(known, name)
         ]
         values = complete(known, [*written, *overrides], path.stem)
-        steps.append(Step(path, values, step.get("share", 1)))
+        steps.append(Step(path, values))
     return steps
 
 

@@ -17,7 +17,6 @@ from mia_nb import __version__, escape, store
 from mia_nb.cli import notebooks
 from mia_nb.cli.executing import Failed, Killed, execute
 from mia_nb.cli.notebooks import Step
-from mia_nb.cli.progress import Overall
 from mia_nb.cli.report import PROVENANCE, REPORT, machine_facts, report, verdict_lines
 from mia_nb.cli.run_key import fingerprint, run_recipe, values_in_key
 from mia_nb.cli.say import say, short
@@ -126,14 +125,12 @@ def _run_what_is_missing(
     if about:
         facts["about"] = about
     folder.write_json(PROVENANCE, facts)
-    overall = Overall({file: step.share for file, step in steps.items()}, todo)
     for number, (file, step) in enumerate(steps.items()):
         if file not in todo:
             say(f"{escape.terminal(file):<22} cached")
             continue
-        _run_step(step, file, folder, record, force, overall)
+        _run_step(step, file, folder, record, force)
         _refuse_changed(step, recipe["steps"][number], folder, file)
-        overall.left.remove(file)
         page = report(folder)
         if len(todo) > 1 and file == todo[0]:
             say(f"results so far, on a page that grows: {short(page)}")
@@ -183,9 +180,7 @@ def _refuse_unknown_network(recipe: Recipe) -> None:
         models.build(recipe.model, recipe.model_args, **size)
 
 
-def _run_step(
-    step: Step, file: str, folder: store.Folder, record: dict, force: bool, overall: Overall
-) -> None:
+def _run_step(step: Step, file: str, folder: store.Folder, record: dict, force: bool) -> None:
     """Execute one notebook, keeping `record` and status.json up to date whatever happens."""
     started = time.monotonic()
     entry = {
@@ -209,7 +204,6 @@ def _run_step(
             step.notebook,
             folder.path / file,
             _injected_parameters(step, folder.path.parent, force),
-            overall=overall,
         )
         folder.add(file)
         write("done", "; ".join(lost) or None)
