@@ -1021,6 +1021,10 @@ def test_bad_options_are_one_line_and_status_two_before_anything_runs(
         ),
         (["--pool", "4c", "-p", "delta=1e-5", "-p", "delta=1e-6"], "delta was given 2 times"),
         (["--pool", "4c", "-p", "fail_if=[auc]"], "wanted METRIC>LIMIT"),
+        (
+            ["--pool", "4c", "-p", "fail_if=[auc>0.6]", "--fail-if", "auc>0.7"],
+            "fail_if was given 2 times",
+        ),
         (["--pool", "4c", "-p", "fail_if=['auc"], "not YAML"),
     ],
 )
@@ -1031,20 +1035,6 @@ def test_a_parameter_that_would_change_nothing_or_came_twice_is_refused_in_one_l
     assert main(["audit", *words]) == 2
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1
-
-
-def test_limits_from_both_places_are_merged():
-    given = command.parameters(
-        options(
-            pool="4c",
-            parameter=["fail_if=['auc>0.55', 'auc>0.9']"],
-            fail_if=["auc>0.9", "tpr@0.1>0.2"],
-        )
-    )
-    assert json.loads(dict(given)["fail_if"]) == ["auc>0.55", "auc>0.9", "tpr@0.1>0.2"]
-    assert json.loads(
-        dict(command.parameters(options(pool="4c", parameter=["fail_if=auc>0.7"])))["fail_if"]
-    ) == ["auc>0.7"]
 
 
 def test_every_parameter_of_the_notebook_is_known_to_apply_or_not_and_only_those_that_do_are_recorded():

@@ -15,7 +15,6 @@ import numpy as np
 
 from mia_nb import auditing, escape, store
 from mia_nb._files import parse_json
-from mia_nb._yaml import read_yaml
 from mia_nb.auditing.design import MEASURED
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, TWINS
@@ -45,13 +44,11 @@ def parameters(args: Namespace) -> list[tuple[str, str]]:
         value = getattr(args, option)
         if value is not None:
             given.append((OPTIONS.get(option, option), str(value), f"--{option} "))
-    limits = []
     for name, text in notebooks.given(args.parameter):
-        if name == "fail_if":
-            limits += _listed(text)
-        else:
-            given.append((name, text, f"-p {name}="))
-    limits += args.fail_if
+        given.append((name, text, f"-p {name}="))
+    if args.fail_if:
+        limits = [str(limit) for limit in auditing.limits(args.fail_if)]
+        given.append(("fail_if", json.dumps(limits), "--fail-if "))
     values = {}
     for name, text, how in given:
         if name in values:
@@ -61,9 +58,6 @@ def parameters(args: Namespace) -> list[tuple[str, str]]:
             )
         values[name] = text
     _refuse_together(values, given)
-    stated = [str(limit) for limit in auditing.limits(limits)]
-    if stated:
-        values["fail_if"] = json.dumps(stated)
     return list(values.items())
 
 
@@ -93,14 +87,6 @@ def _refuse_together(values: dict[str, str], given: list[tuple[str, str, str]]) 
             f"--logits {values['logits']}: no such file; wanted an .npz with logits, labels and"
             " member, or a .csv of one model"
         )
-
-
-def _listed(text: str) -> list:
-    """The limits of `-p fail_if=...`: a YAML list, or one limit."""
-    value = read_yaml(text, f"fail_if={text}")
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [value]
 
 
 def plan(args: Namespace) -> None:
