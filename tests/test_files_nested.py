@@ -48,10 +48,6 @@ READERS = {  # what reads a text nested as deep: (how, what it refuses it by)
     "store": (stored, "not what it should be"),
     "notebook": (notebook, "a.ipynb"),
     "course": (course, "damaged"),
-    "cell": (
-        lambda path: parameters.parse("x = " + "[" * 19_000, path),
-        "cannot be read|is not Python",
-    ),
     "digest": (lambda path: digest(nested_list()), "nested too deeply"),
     "report": (lambda path: parts._cells(path, DEEP.encode()), "is not a notebook .*recursion"),
 }

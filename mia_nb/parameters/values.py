@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -60,15 +61,15 @@ def fit(parameter: Parameter, value: Any) -> Any:
         value = plain(value)
     except ValueError as error:
         raise ValueError(f"{parameter.name}={shown(value)}: {error}") from None
-    for kind in parameter.kinds or ("Any",):
-        try:
-            return _as(kind, value)
-        except ValidationError:
-            continue
-    wanted = " or ".join(parameter.kinds)
-    if wanted.startswith("list") and isinstance(value, str | int | float):
-        wanted += f"; write [{value}]"
-    raise ValueError(f"{parameter.name}={shown(value)} is {_english(value)}, wanted {wanted}")
+    for kind in parameter.kinds or ("any",):
+        wanted = KINDS.get(kind.partition("[")[0], Any)
+        with contextlib.suppress(ValidationError):
+            adapter = TypeAdapter(wanted, config=ConfigDict(strict=True))
+            return adapter.validate_python(value)
+    kinds = " or ".join(parameter.kinds)
+    if kinds.startswith("list") and isinstance(value, str | int | float):
+        kinds += f"; write [{value}]"
+    raise ValueError(f"{parameter.name}={shown(value)} is {_english(value)}, wanted {kinds}")
 
 
 def complete(
@@ -106,21 +107,18 @@ def no_parameter(name: str, known: Iterable[str], who: str) -> ValueError:
 
 def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
     """Text of the command line as a value for a parameter or a field. It is read as YAML; where
-    only text is wanted, what YAML would read as another type stays text, except null and ~.
+    only text is wanted, what YAML would read as another type stays text, except null.
     """
-    record = record_of(name, known)
-    if name in known or record is None:
-        kinds = known[name].kinds if name in known else ()
-    else:
-        annotation = RECORDS[record].model_fields[name].annotation
-        names = {str: "str", type(None): "None"}
-        kinds = tuple(names.get(kind, "other") for kind in get_args(annotation) or (annotation,))
+    kinds = ()
+    if name in known:
+        kinds = known[name].kinds
+    elif record := record_of(name, known):
+        kinds = _type_of(RECORDS[record].model_fields[name].annotation).split(" | ")
     if text == "None" and "None" in kinds:
         return None
     value = read_yaml(text, f"{name}={text}")
-    only_text = set(kinds) in ({"str"}, {"str", "None"})
-    stays = only_text and not isinstance(value, str) and text not in ("null", "~")
-    return text if stays else value
+    is_text = "str" in kinds and set(kinds) <= {"str", "None"}
+    return text if is_text and not isinstance(value, str) and text != "null" else value
 
 
 def changed(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,8 +142,6 @@ def described(known: Mapping[str, Parameter]) -> list[tuple[str, str, str, str]]
     rows = []
     defaults = complete(known, [])
     for name, (_, default, kinds, text) in known.items():
-        if not text and (record := record_of(name, RECORDS)):
-            text = RECORDS[record].model_fields[name].description
         rows.append((name, " | ".join(kinds) or "any", repr(default), text))
         fields = RECORDS[name].model_fields if name in RECORDS else {}
         for field, about in fields.items():
@@ -191,17 +187,6 @@ def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
             value = read_text(known, name, value)
         given.append((name, value))
     return complete(known, given)
-
-
-def _as(kind: str, value: Any) -> Any:
-    """The value converted to a kind, `list[T]` item by item, or ValidationError; unknown kinds are
-    not checked.
-    """
-    base, _, items = kind.removesuffix("]").partition("[")
-    wanted = KINDS.get(base, Any)
-    if wanted is list and items:
-        wanted = list[KINDS.get(items.partition(",")[0], Any)]
-    return TypeAdapter(wanted, config=ConfigDict(strict=True)).validate_python(value)
 
 
 def _english(value: Any) -> str:
