@@ -12,14 +12,13 @@ from mia_nb.report.markup import PICTURES, PLOTLY, html_of
 FIGURE = "raises-exception"  # tag of cells that draw: Jupyter goes on after an error in them
 MOST_OF_AN_ERROR = 200  # characters
 DRAWN_BY = re.compile(r"\b(?:plots|widgets|workshop|mia)\.\w+(?=\()")
-NEXT_STEP = "Next: "  # how a verdict's sentences on what to do begin
 PRINTED = re.compile(r'<pre class="stdout">(.*?)</pre>', re.DOTALL)
 
 
 @dataclass
 class Part:
-    """A notebook's part of the page. Anchor, title, question, failed figures and contents (those of
-    the fold, in words) are plain text; the other texts are HTML.
+    """A notebook's part of the page. Anchor, title, question and failed figures are plain text; the
+    other texts are HTML.
     """
 
     anchor: str
@@ -31,25 +30,6 @@ class Part:
     headline: str
     picture: str
     rest: str
-    contents: str
-
-    def verdict_around_picture(self) -> str:
-        """The verdict with its heading as the page's. Its first sentence and the first next step,
-        which are enough for some readers, are above the picture, all other sentences below.
-        """
-        words = re.sub(r"(?<=\d) %", "&nbsp;%", self.verdict)
-        words = re.sub("<(/?)h3>", r"<\1h2>", words)
-        heading, opening, items = words.partition("<ul>")
-        items = re.findall(r"<li>(.*?)</li>", items, re.DOTALL)
-        if not opening or not items:
-            return words + self.picture
-        steps = [item for item in items if item.startswith(NEXT_STEP)]
-        first = [items[0], *steps[:1]]
-        above = "\n".join(f"<p>{item}</p>" for item in dict.fromkeys(first))
-        below = "\n".join(f"<li>{item}</li>" for item in items if item not in first)
-        if below:
-            below = f"<ul>\n{below}\n</ul>"
-        return f"{heading}{above}\n{self.picture}{below}"
 
 
 def part_of(anchor: str, path: Path, content: bytes) -> Part:
@@ -82,7 +62,6 @@ def part_of(anchor: str, path: Path, content: bytes) -> Part:
         headline=_as_prose(html_of([v4.new_code_cell(outputs=headline)])),
         picture=html_of([v4.new_code_cell(outputs=picture)]),
         rest=rest,
-        contents=_contents(rest),
     )
 
 
@@ -152,13 +131,6 @@ def _as_prose(markup: str) -> str:
         return "\n".join(f"<p>{line}</p>" for line in lines if line.strip())
 
     return PRINTED.sub(paragraphs, markup)
-
-
-def _contents(markup: str) -> str:
-    """The contents of a fold in words: `2 tables, 1 picture and text`."""
-    counts = {"table": markup.count("<table"), "picture": markup.count('class="plot"')}
-    words = [f"{count} {noun}{'s' * (count > 1)}" for noun, count in counts.items() if count]
-    return f"{', '.join(words)} and text" if words else "text"
 
 
 def is_figure(cell: dict) -> bool:
