@@ -38,9 +38,6 @@ class Step(NamedTuple):
     parameters: dict[str, Any]
 
 
-MOST_STEPS = 1000  # steps that a preset may have
-
-
 def folders(given: str | None = None) -> list[Path]:
     """Folders to search for notebooks: the given folder only, else ./notebooks, the checkout's and
     the installed package's.
@@ -130,8 +127,6 @@ def read_preset(name: str, where: list[Path], inside: tuple[Path, ...] = ()) -> 
     if path in inside:
         raise ValueError(f"{path} names itself among its presets: wanted another one")
     written = read_yaml_file(path)
-    if isinstance(written, list) and len(written) > MOST_STEPS:
-        raise ValueError(f"{path} has {len(written):,} steps; wanted {MOST_STEPS:,} at most")
     steps = []
     for step in written if isinstance(written, list) else [None]:
         _check_step(path, step)

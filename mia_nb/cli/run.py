@@ -118,9 +118,6 @@ def _run_what_is_missing(
     for file in files:
         if not is_whole(record.get(file, {})) or not _is_intact(folder, file):
             todo.append(file)
-    if not todo and _is_finished(folder, files):  # by another process meanwhile
-        _say_cached(folder, files)
-        return
     facts = machine_facts()
     if about:
         facts["about"] = about

@@ -99,19 +99,16 @@ def _step_line(entry: dict) -> str:
 
 def clean(args: Namespace) -> None:
     """`mia-nb clean`: remove temporary and damaged files, or whole results; print what was done."""
-    lines = cleaned(
-        args.results,
-        args.key,
-        everything=args.all,
-        older_than=args.older_than,
-        yes=args.yes,
+    lines = list(
+        cleaned(
+            args.results,
+            args.key,
+            everything=args.all,
+            older_than=args.older_than,
+            yes=args.yes,
+        )
     )
-    is_clean = True
-    for line in lines:
-        is_clean = False
-        say(line)
-    if is_clean:
-        say("nothing to clean")
+    say(*(lines or ["nothing to clean"]))
 
 
 def cleaned(
@@ -139,9 +136,8 @@ def cleaned(
             except (ValueError, OSError) as error:
                 yield f"{folder.path}: left alone ({error})"
         elif yes:
-            freed = "the link alone" if folder.path.is_symlink() else _size(folder.path)
             folder.delete()
-            yield f"removed {folder.path} ({freed})"
+            yield f"removed {folder.path}"
         else:
             yield f"would remove {folder.path} ({_size(folder.path)}); add --yes"
 
