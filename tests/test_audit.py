@@ -20,7 +20,6 @@ from scipy.special import softmax
 from scipy.stats import binom, norm
 from worlds import bernoulli, pairs, world
 
-import mia_nb as mia
 from mia_nb import auditing, metrics, store
 from mia_nb.attacks import score
 from mia_nb.auditing.gate import at_others, ties_broken
@@ -1068,87 +1067,6 @@ def test_a_builders_file_is_found_without_importing_the_package_around_it(tmp_pa
         run_key.fingerprint("fragile.absent:make") is None
         and run_key.fingerprint("sys:exit") is None
     )
-
-
-# --------------------------------------------------------------------------------------------------
-# limits that cannot be measured, before a kernel starts
-
-
-def written(path, models: int, samples: int):
-    """Outputs of models in pairs."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(samples) % 2
-    member = in_pairs(models, samples)
-    right = 2 + member + rng.normal(size=member.shape)
-    logits = np.where(labels == 1, right, -right)
-    np.savez(path, logits=np.stack([0 * logits, logits], axis=2), labels=labels, member=member)
-
-
-@pytest.mark.parametrize(
-    ("samples", "limit", "says"),
-    [
-        (1998, "tpr@0.01>0.05", "n0 = 999 non-members a model: 1,000 are needed"),
-        (2000, "tpr@0.01>0.05", ""),
-        (2000, "tpr@0.001>0.05", "10,000 are needed"),
-        (40, "tpr@0.1>0.9", "n0 = 20 non-members a model: 100 are needed"),
-        (400, "epsilon>1", "cannot be measured in this design"),
-        (40, "auc>0.6", ""),
-    ],
-)
-def test_a_limit_that_outputs_cannot_measure_is_refused_with_the_size_before_a_kernel_starts(
-    samples, limit, says, tmp_path, monkeypatch, capsys
-):
-    """Begun is what comes next, so that a limit that can be measured fails there."""
-
-    def begun(*_, **__):
-        raise ValueError("a kernel would start now")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command.run, "run", begun)
-    written("outputs.npz", 8, samples)
-    assert main(["audit", "--logits", "outputs.npz", "--fail-if", limit]) == 2
-    line = capsys.readouterr().err
-    assert (says or "a kernel would start now") in line and line.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--data", "digits"], "n0 = 898 non-members a model: 1,000 are needed"),
-        (["--data", "synthetic:n=2200"], "a kernel would start now"),
-        (
-            ["--data", "synthetic:n=2200", "-p", "population=300"],
-            "n0 = 950 non-members a model: 1,000 are needed",
-        ),
-        (["--data", "synthetic:n=4000", "-p", "split=bernoulli"], "a kernel would start now"),
-        (["--data", "synthetic:n=4000", "--models", "4"], "train 6 models (3 pairs) or more"),
-    ],
-)
-def test_a_limit_that_images_cannot_measure_is_refused_before_anything_is_trained(
-    words, says, tmp_path, monkeypatch, capsys
-):
-    def begun(*_, **__):
-        raise ValueError("a kernel would start now")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command.run, "run", begun)
-    assert main(["audit", "--model", "tinycnn", *words, "--fail-if", "tpr@0.01>0.05"]) == 2
-    line = capsys.readouterr().err
-    assert says in line and line.count("\n") == 1
-
-
-def test_a_limit_that_a_stored_pool_cannot_measure_is_refused_before_a_kernel_starts(
-    tmp_path, monkeypatch, capsys
-):
-    images = mia.load("digits", limit=400)
-    recipe = mia.Recipe(num_models=6, epochs=1, population=20)
-    pool = mia.train(recipe, images, root=tmp_path / "results", progress=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command.run, "run", lambda *_, **__: 1 / 0)
-    words = ["audit", "--pool", pool.key[:12], "--results", "results"]
-    assert main([*words, "--fail-if", "tpr@0.05>0.2"]) == 2
-    line = capsys.readouterr().err
-    assert "n0 = 190 non-members a model: 200 are needed" in line and line.count("\n") == 1
 
 
 def test_a_limit_on_a_rate_that_is_kept_names_a_tail_that_gives_members_away():

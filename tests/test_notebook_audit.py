@@ -227,6 +227,10 @@ def test_limits_that_these_outputs_cannot_measure_are_refused(tmp_path, monkeypa
         "on 4 models (2 pairs): its interval over so few is too wide to decide"
         in capsys.readouterr().err
     )
+    words = ["audit", "--model", "tinycnn", "--data", "digits", "--fail-if", "tpr@0.01>0.05"]
+    assert main(words) == 2
+    assert "n0 = 898 non-members a model: 1,000 are needed" in capsys.readouterr().err
+    assert store.folders("results", "pool") == []  # before anything is trained
 
 
 def test_an_own_builder_on_a_folder_of_images_is_trained_attacked_and_reported(

@@ -11,22 +11,17 @@ import xml.etree.ElementTree as ElementTree
 from argparse import Namespace
 from pathlib import Path
 
-import numpy as np
-
 from mia_nb import auditing, escape, store
 from mia_nb._files import parse_json
-from mia_nb.auditing.design import MEASURED
 from mia_nb.auditing.result import IDLE, MIME
 from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, TWINS
 from mia_nb.cli import notebooks, run, weights
 from mia_nb.cli.report import REPORT
 from mia_nb.cli.say import say
 from mia_nb.cli.status import lost_figures
-from mia_nb.metrics.pairs import units
 
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 JUNIT = "junit.xml"
-USUAL_ATTACKS = 6  # number of attacks in a suite
 WAYS = ("model", "logits", "pool")
 BRINGS = {"logits": "outputs", "pool": "trained models"}
 OPTIONS = {"data": "dataset", "models": "num_models"}  # options whose parameter has another name
@@ -104,7 +99,6 @@ def audit(args: Namespace) -> int:
     if args.weights or args.member:
         args = weights.with_outputs(args)
     steps = notebooks.plan(NOTEBOOK, None, parameters(args), notebooks.folders(args.notebooks))
-    refuse_limits(steps[0].parameters, args.results)
     folder = run.run("audit", steps, args.results, force=args.force)
     record = read_result(folder)
     say(record["headline"])
@@ -123,52 +117,6 @@ def audit(args: Namespace) -> int:
     for lost in lost_figures(folder):  # the verdict, which the status is about, is there
         warnings.warn(lost, stacklevel=2)
     return code
-
-
-def refuse_limits(values: dict, results: str | Path) -> None:
-    """ValueError for a stated limit that these data cannot measure, before a kernel starts.
-
-    Parameters:
-        values: the notebook's parameters by name.
-        results: folder of stored pools.
-
-    The notebook checks this again when it knows which samples were queried.
-    """
-    stated = auditing.limits(values["fail_if"])
-    if not stated:
-        return
-    attacks = len(values["attacks"]) or USUAL_ATTACKS
-    if values["logits"]:
-        facts = auditing.design(auditing.read_outputs(values["logits"]).signals)
-        attacks = len(values["attacks"]) or len(auditing.attacks_on(facts))
-        split = facts["kind"]
-        sizes = {name: facts[name] for name in MEASURED}
-    elif values["pool"]:
-        from mia_nb import training  # imports torch
-
-        pool = training.load_pool(values["pool"], root=results)
-        member = pool.member[:, ~pool.population]
-        inside = member.sum(1)
-        split = pool.recipe.split
-        sizes = {
-            "models": len(member),
-            "units": len(np.unique(units(member))),
-            "audited": member.shape[1],
-            "members": int(inside.min()),
-            "non_members": int((member.shape[1] - inside).min()),
-        }
-    else:
-        from mia_nb import data  # imports torch
-
-        images = data.load(**values["source"])
-        recipe = values["recipe"]
-        split = recipe["split"]
-        sizes = {
-            "models": recipe["num_models"],
-            "audited": len(images.x) - recipe["population"],
-        }
-    delta = values["analysis"]["delta"]
-    auditing.refuse_unmeasurable(stated, split=split, delta=delta, attacks=attacks, **sizes)
 
 
 def read_result(folder: store.Folder) -> dict:
