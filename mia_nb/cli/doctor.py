@@ -7,6 +7,7 @@ import platform
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 
 from mia_nb import __version__, store
 from mia_nb.cli.say import say
@@ -65,6 +66,10 @@ def _store(results: str) -> str:
     """Read every stored file; ValueError that names the damaged and lost ones."""
     folders = store.folders(results)
     damaged = [line for folder in folders for line in folder.verify()]
+    known = {folder.path for folder in folders}
+    for manifest in Path(results).absolute().glob(f"*-*-*/{store.MANIFEST}"):
+        if manifest.parent not in known:
+            damaged.append(f"{manifest.parent}: recipe.json is gone, so nothing finds this result")
     if damaged:
         raise ValueError("; ".join(damaged) + "; remove them with: mia-nb clean")
     count = sum(len(folder.files()) for folder in folders)
