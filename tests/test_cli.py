@@ -850,8 +850,9 @@ def test_how_many_workers_train_is_no_part_of_a_runs_key_and_reaches_the_noteboo
     assert 'backend = \\"dask\\"' in done.read_text() and "workers = 2" in done.read_text()
     assert main(["run", "one.ipynb", "--workers", "3"]) == 0
     assert "cached" in capsys.readouterr().out
-    assert main(["run", "one.ipynb", "--workers", "cluster"]) == 2
-    assert "wanted a whole number" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", "one.ipynb", "--workers", "cluster"])
+    assert "invalid int value: 'cluster'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links of Unix")

@@ -131,7 +131,7 @@ COMMANDS = {  # name: (module:function, help, options besides --results)
                 choices=BACKENDS,
                 help="where pools are trained: loky (this machine, the default), dask or ray",
             ),
-            _option("--workers", metavar="N", help="models or groups trained at a time"),
+            _option("--workers", type=int, metavar="N", help="models or groups trained at a time"),
         ],
     ),
     "audit": (

@@ -29,13 +29,8 @@ MOST_LINES = 8  # printed about notebooks whose figures failed
 
 def _workers(args: Namespace) -> list[tuple[str, str]]:
     """--workers and --backend as parameters of a notebook."""
-    if args.workers is not None and not args.workers.isdigit():
-        raise ValueError(
-            f"--workers {args.workers}: wanted a whole number; where they run is said by"
-            " --backend dask or ray"
-        )
     options = {"workers": args.workers, "backend": args.backend}
-    return [(name, value) for name, value in options.items() if value]
+    return [(name, str(value)) for name, value in options.items() if value is not None]
 
 
 def command(args: Namespace) -> None:
