@@ -296,6 +296,8 @@ def test_a_results_folder_that_cannot_be_written_is_one_line_and_exit_2(desk, ca
 
 
 def test_params_fit_a_terminal_and_are_a_line_each_elsewhere(desk, capsys, monkeypatch):
+    source = f"epochs: int = 16  # {'passes over the data ' * 5}"
+    notebook(desk / "notebooks/01_train.ipynb", parameters=source)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["params", "train"]) == 0
     folded = capsys.readouterr().out
