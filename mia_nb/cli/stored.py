@@ -131,10 +131,7 @@ def cleaned(
         if _held(folder):
             yield f"{folder.path}: in use, left alone"
         elif not whole:
-            try:
-                yield from _tidy(folder)
-            except (ValueError, OSError) as error:
-                yield f"{folder.path}: left alone ({error})"
+            yield from _tidy(folder)
         elif yes:
             folder.delete()
             yield f"removed {folder.path}"
