@@ -15,12 +15,12 @@ from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.targets import smallest, tied_floor
 from mia_nb.metrics.uncertainty import intervals
 from mia_nb.studies.contrasts import one_pair
-from mia_nb.studies.costs import costs_beside
 from mia_nb.studies.joins import matches
 from mia_nb.studies.paper_numbers import (
     FORMS,
     NEAR,
     TABLE_OF_DEFENSES,
+    paper_results,
     printed_records,
     selection_of,
 )
@@ -38,11 +38,23 @@ PRINTED_ACCURACY = {
     "gap": "generalization_gap",
 }  # our name: the printed one
 NOT_RUN = {"ours": np.nan, "low": np.nan, "high": np.nan, "measurable": False, "n0": 0}
+COSTS = {"time_per_epoch": "seconds", "memory": "memory_mib"}  # printed metric: our column
+BASELINE = "resnet14"  # costs are ratios to its costs
 TITLES = {"auc": "AUC", "accuracy": "attack accuracy"}
 
 
-def against_papers(study: str, settings, **options) -> pd.DataFrame:
-    """One row per number, or statement, that a paper printed, with ours and its interval beside it.
+@checked
+def against_papers(
+    study: str,
+    settings: dict[Setting, Scores] | pd.DataFrame,
+    *,
+    stands_for: str | tuple[str, str] | None = "",
+    ours: str = "",
+    tables: Anything | None = None,
+    n_resamples: Several = RESAMPLES,
+    seed: Count = 0,
+) -> pd.DataFrame:
+    """One row per number that a paper printed, with ours and its interval beside it.
 
     Parameters:
         study: "snn" (Guan et al. 2025, tables 2 to 6, on demand F.1 to F.4), "nsde" (Hong, Wu,
@@ -81,22 +93,7 @@ def against_papers(study: str, settings, **options) -> pd.DataFrame:
     megabytes are of one machine, batch size and implementation; only ratios can be compared.
     """
     if study == "costs":
-        return costs_beside(settings)
-    return tables_beside(study, settings, **options)
-
-
-@checked
-def tables_beside(
-    study: str,
-    settings: dict[Setting, Scores],
-    *,
-    stands_for: str | tuple[str, str] | None = "",
-    ours: str = "",
-    tables: Anything | None = None,
-    n_resamples: Several = RESAMPLES,
-    seed: Count = 0,
-) -> pd.DataFrame:
-    """Printed tables with ours beside them, see `against_papers`."""
+        return _costs(settings)
     rules = load(study)
     print_rules = rules.printed
     if stands_for == "":
@@ -137,6 +134,32 @@ def tables_beside(
             row |= {name: getattr(printed, name) for name in EQUATION}
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _costs(cost: pd.DataFrame) -> pd.DataFrame:
+    """Table VI of Hong, Wu, Gruber and Lee, the costs of training, with ours beside it."""
+    families = [*cost["family"]]
+    if families.count(BASELINE) != 1 or len(set(families)) < len(families):
+        raise ValueError(
+            f"cost has {', '.join(map(str, families))}: wanted one row per network, and {BASELINE},"
+            " as ratios are to it"
+        )
+    ours = cost.set_index("family")
+    rows = []
+    for record in paper_results("nsde2025", "VI"):
+        model = record["ours"]["model"]
+        notes = [f"print: {note}" for note in record.get("notes", ())]
+        if model not in ours.index:
+            notes.append("not run")
+        row = {"model": model, "printed": record["setting"]["label"]}
+        row |= {"metric": record["metric"], "published": record["value"], "unit": record["unit"]}
+        row["ours"] = ours[COSTS[record["metric"]]].get(model, np.nan)
+        rows.append(row | {"note": "; ".join(notes)})
+    table = pd.DataFrame(rows)
+    baseline = table[table["model"] == BASELINE].set_index("metric")
+    for name, values in (("published_ratio", "published"), ("ratio", "ours")):
+        table[name] = table[values] / table["metric"].map(baseline[values])
+    return table
 
 
 def _setting_columns(record: dict, printed: Setting, columns: list[str] | None) -> dict:
