@@ -87,7 +87,7 @@ REFUSED = {
     ),
     "a number beside names": (
         lambda: {"model": {**state_of(network(), "module."), 0: torch.zeros(2)}},
-        r"9 of 9 weights are missing .*; 10 are not the network's",
+        r"model.pt: 1 are not the network's \(0\)",
     ),
 }
 

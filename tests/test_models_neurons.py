@@ -295,10 +295,6 @@ def test_surrogates_of_snntorch_keep_the_dtype_and_say_that_they_do_not_vmap():
         (lambda: surrogate("box"), "surrogate 'box' is not one of boxcar"),
         (lambda: surrogate("snntorch:box"), "snntorch.surrogate has no such function"),
         (lambda: surrogate("boxcar", wide=1), "surrogate_args={'wide': 1} do not fit boxcar"),
-        (
-            lambda: multistep(torch.zeros(1, 1), 1.0, 0.0, reset="zero"),
-            "reset='zero' is not one of soft, hard",
-        ),
     ],
 )
 def test_errors_name_the_argument_and_the_choices(call, says):

@@ -246,14 +246,6 @@ def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
             "is not finite",
         ),
         (
-            {
-                "defense": "dp_sgd",
-                "model": "odenet",
-                "model_args": {"method": "dopri5", "adjoint": True},
-            },
-            "adjoint=True gives wrong",
-        ),
-        (
             {"defense": "dp_sgd", "model": "odenet", "model_args": {"method": "dopri5"}},
             "method='dopri5' gives wrong",
         ),

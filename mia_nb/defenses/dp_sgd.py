@@ -5,7 +5,7 @@ An accountant needs the number of steps, the sampling rate and the noise multipl
 recipe and in `Pool.sampling`. Whatever would void the accountant's statement is refused or
 replaced: BatchNorm (replaced by GroupNorm before the optimiser is made), schedules that look at the
 training loss, a start from weights that saw the members, gradients per sample that are not those of
-single samples (`mismatch`: adjoint solvers, folded time steps, networks that mix a batch), and
+single samples (`mismatch`: folded time steps, networks that mix a batch), and
 buffers that a forward pass of training rewrites (`rewritten`: running statistics).
 
 Caveats. Noise and batches follow from the recipe, its seed, the images, the row and its members:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors.torch
@@ -39,23 +39,20 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    content = _read_checkpoint(path)
     wanted = module.state_dict()
-    states = list(_candidates(content))
-    if not states:
-        names = ", ".join(escape.terminal(name) for name in list(content)[:SHOWN])
-        raise ValueError(
-            f"{path} holds no weights; it has {names or 'nothing'}: save model.state_dict()"
-        )
-    for state in states:
-        if state.keys() == wanted.keys():
-            misfit = _other_shapes(state, wanted)
-            if misfit:
-                raise ValueError(f"{path}: {misfit}")
-            module.load_state_dict(state)
-            return module
-    closest = max(states, key=lambda state: len(state.keys() & wanted.keys()))
-    raise ValueError(f"{path}: {_other_names(closest, wanted)}")
+    state = {}
+    for name, value in _weights(_read_checkpoint(path), path).items():
+        name = str(name)
+        while name not in wanted and name.startswith(PREFIXES):
+            name = name.partition(".")[2]
+        state[name] = value
+    if state.keys() != wanted.keys():
+        raise ValueError(f"{path}: {_other_names(state, wanted)}")
+    misfit = _other_shapes(state, wanted)
+    if misfit:
+        raise ValueError(f"{path}: {misfit}")
+    module.load_state_dict(state)
+    return module
 
 
 def _read_checkpoint(path: Path) -> Mapping:
@@ -79,29 +76,16 @@ def _read_checkpoint(path: Path) -> Mapping:
     return content
 
 
-def _candidates(content: Mapping) -> Iterator[dict[str, Tensor]]:
-    """State dictionaries that a checkpoint may hold, with and without the prefixes of names."""
-    places = [content]
-    places += [content[name] for name in HOLDERS if isinstance(content.get(name), Mapping)]
-    for place in places:
-        state = dict(place)
-        if not state or not all(isinstance(value, Tensor) for value in state.values()):
-            continue
-        yield state
-        for _ in range(len(PREFIXES)):  # compiled networks in DataParallel have two prefixes
-            prefix = _prefix(state)
-            if not prefix:
-                break
-            state = {name.removeprefix(prefix): value for name, value in state.items()}
-            yield state
-
-
-def _prefix(state: dict[str, Tensor]) -> str:
-    """The prefix that all names have; "" if they share none of `PREFIXES`."""
-    for prefix in PREFIXES:
-        if all(str(name).startswith(prefix) for name in state):  # a foreign name may be a number
-            return prefix
-    return ""
+def _weights(content: Mapping, path: Path) -> Mapping[str, Tensor]:
+    """The state dictionary that a file holds: its content, or an entry with a usual name."""
+    for place in (content, *(content.get(name) for name in HOLDERS)):
+        values = place.values() if isinstance(place, Mapping) else ()
+        if values and all(isinstance(value, Tensor) for value in values):
+            return place
+    names = ", ".join(escape.terminal(name) for name in list(content)[:SHOWN])
+    raise ValueError(
+        f"{path} holds no weights; it has {names or 'nothing'}: save model.state_dict()"
+    )
 
 
 def _other_shapes(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:

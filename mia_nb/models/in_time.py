@@ -14,8 +14,9 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, fx, nn
 
+from mia_nb import models
 from mia_nb.checks import known_options, one_of, whole
-from mia_nb.models import neurons
+from mia_nb.models import linearity, neurons
 from mia_nb.models import sites as places
 from mia_nb.models.sites import Spike
 
@@ -169,6 +170,23 @@ class SNN(InTime):
             if isinstance(part, Spike):
                 spikes[node.target] = part
         return spikes
+
+    def check_steps(self, x: Tensor) -> None:
+        """ValueError if the network mixes time steps or samples, tried on images (B, C, H, W)."""
+        linearity.check_steps(self.net, *self._at_one_step(x))
+
+    def check_linear(self, x: Tensor) -> None:
+        """ValueError if what lies between the spikes mixes time steps or samples, or is not linear,
+        so that means over time would not tend to the values of a network without spikes.
+        """
+        linearity.check_linear(self.net, *self._at_one_step(x))
+        self.check_steps(x)
+
+    def _at_one_step(self, x: Tensor) -> tuple[Tensor, bool]:
+        """What enters at one time step, and whether it is another at each."""
+        with models.same_draws(x.device):
+            events = self.events(x)
+        return (x, False) if events is None else (events.flatten(0, 1), True)
 
     def steps(self, x: Tensor) -> Tensor:
         """(T, B, K) outputs of the last layer."""

@@ -36,7 +36,8 @@ def timesteps(module: nn.Module) -> int | None:
 
 
 def check_width(module: nn.Module, images: Images) -> nn.Module:
-    """The module itself, if two of the images give outputs of shape (2, num_classes).
+    """The module itself, if two of the images give outputs of shape (2, num_classes), and a spiking
+    network keeps its time steps apart (`SNN.check_steps`).
 
     Parameters:
         module: in any mode; it runs in eval mode without gradient, so neither BatchNorm statistics
@@ -44,7 +45,8 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
         images: they give the number of classes.
 
     Raises:
-        ValueError: of one line, where the module fails or its outputs are of another shape.
+        ValueError: of one line, where the module fails, its outputs are of another shape, or it
+            mixes time steps.
     """
     probe = _two_images(module, images)
     try:
@@ -61,6 +63,8 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
             f"the model gives {came} for two images; wanted {wanted}: one logit for each of"
             f" {wanted[1]} classes"
         )
+    if hasattr(module, "check_steps"):
+        module.check_steps(probe)
     return module
 
 

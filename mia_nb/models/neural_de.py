@@ -149,14 +149,14 @@ class FlowBlock(nn.Module):
         noise_train, noise_eval: whether noise is on in training and in evaluation mode.
         lipschitz: Lipschitz bound of the drift (order 1); None: no bound.
         clip: largest norm of h(t0), image by image; None: no limit.
-        rtol, atol, adjoint: options of adaptive solvers.
+        rtol, atol: options of adaptive solvers.
 
     Attributes: `.sigma` = k sqrt(steps / T), `.noise_sd` = k sqrt(steps).
 
     Raises:
         ValueError: for settings that make no sense; in training without the noise that the block
-            was built with; where gradients per sample are asked for and would be wrong (with
-            adjoint; under Opacus' hooks also with lipschitz or a library's solver).
+            was built with; where Opacus' hooks would make wrong gradients per sample (with
+            lipschitz or a library's solver).
     """
 
     def __init__(
@@ -178,10 +178,9 @@ class FlowBlock(nn.Module):
         clip: float | None = None,
         rtol: float = 1e-3,
         atol: float = 1e-3,
-        adjoint: bool = False,
     ) -> None:
         super().__init__()
-        solvers.check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
+        solvers.check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol)
         _check_equation(order, damped, augment, start, lipschitz, clip)
         self.solver = {
             "steps": steps,
@@ -190,7 +189,6 @@ class FlowBlock(nn.Module):
             "method": method,
             "rtol": rtol,
             "atol": atol,
-            "adjoint": adjoint,
         }
         self.k = k
         self.order = order
@@ -257,14 +255,14 @@ class FlowBlock(nn.Module):
         """h(t0 + T) (B, out_channels, H, W); noise from the generator, else from torch's global
         one.
         """
-        self._check_gradients(h)
+        self._check_gradients()
         h = self.entering(h)
         if self.order == 2:
             v = torch.zeros_like(h) if self.start is None else self.start(h)
             h = torch.cat([h, v], 1)
         field = self.field
         # the scales are computed once a solution, not once a step
-        if self.drift.lipschitz is not None and not self.solver["adjoint"]:
+        if self.drift.lipschitz is not None:
             field = partial(self.field, scales=self.drift.scales(h.shape[-2:]))
         k = self.k if self.adds_noise() else 0.0
         h = integrate(field, h, **self.solver, k=k, generator=generator)
@@ -280,24 +278,23 @@ class FlowBlock(nn.Module):
             h = torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, self.augment, -1, -1)], 1)
         return h
 
-    def _check_gradients(self, h: Tensor) -> None:
+    def _check_gradients(self) -> None:
         """Refuse gradients per sample where they would silently be wrong."""
-        hooked = any(hasattr(p, "grad_sample") for p in self.parameters())  # put there by Opacus
+        if not any(hasattr(p, "grad_sample") for p in self.parameters()):  # put there by Opacus
+            return
         method = self.solver["method"]
-        wrong = ""
-        if self.solver["adjoint"] and (hooked or solvers.is_transformed(h)):
-            wrong = "adjoint=True"
-        elif hooked and method in solvers.BACKENDS:
+        if method in solvers.BACKENDS:
             # hooks count drift calls of rejected or unused steps, which have no backward pass
             wrong = f"method={method!r}"
-        elif hooked and self.drift.lipschitz is not None:
+        elif self.drift.lipschitz is not None:
             # the scales depend on the weights, which hooks do not see
             wrong = "lipschitz"
-        if wrong:
-            raise ValueError(
-                f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block"
-                " without it"
-            )
+        else:
+            return
+        raise ValueError(
+            f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block"
+            " without it"
+        )
 
 
 def _check_equation(
@@ -352,7 +349,6 @@ class FlowOptions(TypedDict, total=False):
     clip: float | None
     rtol: float
     atol: float
-    adjoint: bool
 
 
 class FlowNet(nn.Module):
@@ -371,7 +367,7 @@ class FlowNet(nn.Module):
         norm: "bn", or "gn" (group norm uses no batch statistics, as gradients per sample need).
         augment: channels that a group's first block appends.
         **flow: steps, T, method, k, order, damped, start, noise_train, noise_eval, lipschitz, clip,
-            rtol, atol, adjoint, as for `FlowBlock`.
+            rtol, atol, as for `FlowBlock`.
 
     Named forms: odenet, odenet64, anode, sonode, hbnode, sdenet (k = .5, sigma 2). 486,122
     parameters at the defaults and 10 classes. Raises ValueError as `FlowBlock` does.

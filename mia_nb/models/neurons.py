@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mia_nb.checks import one_of
-
 # (v, theta, amplitude) -> d spk / d v, v = mem - theta
 Surrogate = Callable[[Tensor, Tensor, Tensor], Tensor]
 RESETS = ("soft", "hard")
@@ -182,7 +180,6 @@ def multistep(
     that is the wider one. Neurons of snntorch differ: they do not fire on mem = theta, and for beta
     < 1 they subtract theta after the decay, while here the residual decays.
     """
-    one_of("reset", reset, RESETS)
     theta, u0, amplitude = placed(x, theta, u0, amplitude)
     if not (return_mem or torch.is_grad_enabled() or transformed()):
         return _in_place(x, theta, u0, amplitude, beta, reset)

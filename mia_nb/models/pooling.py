@@ -5,27 +5,17 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import fx, nn
 
-from mia_nb.models.sites import where_of
-
 POOL_ARGS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 
 
 def average_pools(net: fx.GraphModule) -> fx.GraphModule:
-    """Replace every 2-d max pooling, layer or function, by average pooling; returns the network.
-
-    Raises ValueError for max pooling that average pooling cannot replace: in other dimensions,
-    dilated, or with indices returned.
+    """Replace every plain 2-d max pooling, layer or function, by average pooling; returns the
+    network.
     """
     for node in list(net.graph.nodes):
-        name = max_pooling(net, node)
-        if not name:
-            continue
         window = plain_window(net, node)
         if window is None:
-            raise ValueError(
-                f"{where_of(node)}: pool='avg' replaces plain 2-d max pooling only, not this"
-                f" {name}: change the model"
-            )
+            continue
         if node.op == "call_module":
             net.set_submodule(node.target, nn.AvgPool2d(**window))
         else:
@@ -37,25 +27,16 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
     return net
 
 
-def max_pooling(net: fx.GraphModule, node: fx.Node) -> str:
-    """The name of the layer or function if a call is a max pooling, else ""."""
-    if node.op == "call_module":
-        name = type(net.get_submodule(node.target)).__name__
-    elif node.op == "call_function":
-        name = getattr(node.target, "__name__", "")
-    else:
-        return ""
-    return name if "maxpool" in name.lower().replace("_", "") else ""
-
-
 def plain_window(net: fx.GraphModule, node: fx.Node) -> dict | None:
-    """The window of a plain 2-d max pooling as options of average pooling, else None."""
-    if max_pooling(net, node) not in ("max_pool2d", "MaxPool2d"):
-        return None
-    if node.op == "call_module":
+    """The window of a 2-d max pooling as options of average pooling; None for other calls, and for
+    max pooling that is dilated or returns indices.
+    """
+    if node.op == "call_module" and isinstance(net.get_submodule(node.target), nn.MaxPool2d):
         options = vars(net.get_submodule(node.target))
-    else:
+    elif node.op == "call_function" and getattr(node.target, "__name__", "") == "max_pool2d":
         options = dict(zip(POOL_ARGS, node.args, strict=False)) | node.kwargs
+    else:
+        return None
     if options.get("dilation", 1) not in (1, (1, 1), [1, 1]) or options.get("return_indices"):
         return None
     kept = ("kernel_size", "stride", "padding", "ceil_mode")

@@ -58,19 +58,6 @@ NO_SPIKING_FORM = {
     "tanhshrink",
     "scaled_dot_product_attention",
 }
-IN_PLACE = {  # operators that change their first operand: those that give a new tensor
-    getattr(operator, f"i{name}"): getattr(operator, name)
-    for name in (
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "floordiv",
-        "mod",
-        "pow",
-        "matmul",
-    )
-}
 # what a tensor says about itself: sizes, which the number of images changes, and types
 SIZES = {"size", "dim", "numel", "shape", "ndim", "nelement"}
 TENSOR_TYPES = {"dtype", "device", "layout", "get_device", "is_cuda"}
@@ -185,33 +172,11 @@ class Site(NamedTuple):
     kind: str
 
 
-class _Proxy(fx.Proxy):
-    """A traced value that records `h += a` as a change of h, which other names may refer to; fx
-    itself would record `h + a`.
-    """
-
-
-def _recorded_as(change: Callable) -> Callable:
-    """The method by which a `_Proxy` records an in-place operator."""
-
-    def method(self: _Proxy, other: Any) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", change, (self, other), {})
-
-    return method
-
-
-for change in IN_PLACE:
-    setattr(_Proxy, f"__{change.__name__}__", _recorded_as(change))
-
-
 class _Tracer(fx.Tracer):
     """Records a network's calls, without entering spiking layers; knows the current module."""
 
     where = ""  # path of the module that is being traced, for messages
     record_stack_traces = True  # for messages that name a line
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         return (
@@ -263,7 +228,7 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
         raise ValueError(
             f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}"
         )
-    _replace_changes(net)
+    _refuse_changes(net)
     _lay_out(net)
     left = {node.target for node in graph.nodes}  # calls whose results are unused are gone
     for site in sites:
@@ -413,11 +378,6 @@ def _kind_of_function(node: fx.Node) -> str | None:
     of_images = next((i.op == "placeholder" for i in node.all_input_nodes), False)
     if plain_name in CLAMPS and not of_images:
         raise ValueError(_refusal(node, name))
-    if name in ("dropout", "dropout2d", "alpha_dropout"):
-        raise ValueError(
-            f"{where_of(node)} calls F.{name}, which tracing freezes: use an nn.Dropout module"
-            " instead"
-        )
     return None
 
 
@@ -463,11 +423,9 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
     return inplace
 
 
-def _replace_changes(net: fx.GraphModule) -> None:
-    """Replace operators that change a tensor by operators that give a new one.
-
-    A graph knows results only, so a change is refused if its result is dropped or the old tensor is
-    read later.
+def _refuse_changes(net: fx.GraphModule) -> None:
+    """ValueError for a call that changes a tensor in place, if its result is dropped or the tensor
+    is read later: a graph knows results only.
     """
     order = {node: i for i, node in enumerate(net.graph.nodes)}
     for node in net.graph.nodes:
@@ -475,7 +433,7 @@ def _replace_changes(net: fx.GraphModule) -> None:
         if old is None:
             continue
         read_later = any(order[user] > order[node] for user in old.users)
-        if old.op in ("placeholder", "get_attr") and node.target not in IN_PLACE:
+        if old.op in ("placeholder", "get_attr"):
             raise ValueError(
                 f"{where_of(node)} changes {old.name}, which is not its own, in place: work on a"
                 " new tensor"
@@ -485,7 +443,6 @@ def _replace_changes(net: fx.GraphModule) -> None:
                 f"{where_of(node)} changes in place what another name reads, or none: use its"
                 " result, as in h = h + 1"
             )
-        node.target = IN_PLACE.get(node.target, node.target)
 
 
 def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -499,7 +456,7 @@ def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         inplace = getattr(net.get_submodule(node.target), "inplace", False)
     else:
         name = getattr(node.target, "__name__", node.target)
-        inplace = node.target in IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+        inplace = name.endswith("_") and not name.endswith("__")
     if inplace or node.kwargs.get("inplace") is True:
         return next(iter(node.all_input_nodes), None)
     return None
@@ -584,11 +541,12 @@ def _uses_numbers_behind_spikes(behaviour: dict[fx.Node, str]) -> bool:
     return False
 
 
-class _WithoutSpikes(fx.Interpreter):
+class WithoutSpikes(fx.Interpreter):
     """Runs a traced network with a function in place of its spikes."""
 
     def __init__(self, net: fx.GraphModule, at_site: Callable[[str, Tensor], Tensor]) -> None:
         super().__init__(net)
+        self.extra_traceback = False  # messages are of one line
         self.at_site = at_site
 
     def call_module(self, target: str, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -598,17 +556,13 @@ class _WithoutSpikes(fx.Interpreter):
 
 
 def run_without_spikes(
-    net: fx.GraphModule,
-    x: Tensor,
-    at_site: Callable[[str, Tensor], Tensor],
-    timesteps: int = 1,
+    net: fx.GraphModule, x: Tensor, at_site: Callable[[str, Tensor], Tensor]
 ) -> Any:
     """The output of a traced network whose sites give other values than spikes.
 
     Parameters:
         net: of `trace`.
-        x: (timesteps * B, C, H, W) normalised images.
+        x: (B, C, H, W) normalised images.
         at_site: (name of a site, its input) -> its output, of the same shape.
-        timesteps: how many time steps x holds.
     """
-    return _WithoutSpikes(net, at_site).run(x, timesteps, False)
+    return WithoutSpikes(net, at_site).run(x, 1, False)

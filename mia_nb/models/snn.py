@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from mia_nb import models
 from mia_nb.checks import one_of, whole
-from mia_nb.models import linearity, pooling
+from mia_nb.models import pooling
 from mia_nb.models import sites as places
 from mia_nb.models.in_time import SNN, cumulative, retime
 from mia_nb.models.recording import checked_batches, firing_rates, record
@@ -51,6 +51,7 @@ __all__ = [
 
 BINS = 2048  # of a histogram of activations
 REPORTED_IMAGES = 1024  # images on which a conversion measures its firing rates
+NO_BATCHES = "calibration got no batches: pass an iterable of normalised images (B, C, H, W)"
 # options of `Spike`: its own defaults, which are those of conversion
 CONVERTED = {
     "beta": 1.0,
@@ -71,9 +72,7 @@ DIRECT = {
 
 def sites(model: nn.Module) -> list[Site]:
     """The places where this model would spike, without converting it; ValueError as `spiking`."""
-    net, spike_sites = places.trace(model, Spike)
-    linearity.check_calls(net, mean_over_time=False)
-    return spike_sites
+    return places.trace(model, Spike)[1]
 
 
 def calibrate(
@@ -101,9 +100,7 @@ def calibrate(
         for x in checked_batches(batches):
             places.run_without_spikes(net, x, partial(_counted, histograms, per_channel))
     if not histograms:
-        raise ValueError(
-            "calibration got no batches: pass an iterable of normalised images (B, C, H, W)"
-        )
+        raise ValueError(NO_BATCHES)
     return list(histograms.values())
 
 
@@ -120,7 +117,7 @@ def _counted(histograms: dict[str, Histogram], per_channel: bool, site: str, x: 
 def convert(
     model: nn.Module,
     timesteps: int,
-    batches: Iterable[Tensor] = (),
+    batches: Iterable[Tensor],
     *,
     fit_T: int | None = None,
     per_channel: bool = False,
@@ -138,13 +135,14 @@ def convert(
     Parameters:
         model: trained; its ReLUs become spiking sites.
         timesteps: T of the copy.
-        batches: normalised images (B, C, H, W) of the model's own training half.
+        batches: normalised images (B, C, H, W) of the model's own training half. On the first of
+            them the network is checked: what lies between its spikes must be linear (`linearity`).
         fit_T: T that thresholds are fitted for; None: timesteps. fit_T = 1 with more time steps is
             the released conversion, meant for fine-tuning.
         per_channel: one threshold per channel, else per layer.
         p: theta minimises E |a - Q_T(a)|^p over a site's positive activations a (thresholds.py).
         pool: "keep", or "avg" to replace max-pooling, best done before the model is trained.
-        histograms: of `calibrate`, instead of batches: several T at the price of one.
+        histograms: of `calibrate`: several T at the price of one; one small batch is enough then.
         learn: whether thresholds can be trained later.
         surrogate, surrogate_args: gradient of the spikes, for later training.
         **options: as for `SNN`.
@@ -155,9 +153,9 @@ def convert(
         on up to 1,024 of the images. Dead sites get a threshold that is never reached.
 
     Raises:
-        ValueError: for a model that cannot be converted, with the place and the way out; and if the
-            traced network, with ReLU at its sites, gives other outputs on the first batch than the
-            model.
+        ValueError: for no batches; for a model that cannot be converted, with the place and the way
+            out; and if the traced network, with ReLU at its sites, gives other outputs on the first
+            batch than the model.
 
     Example:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -175,24 +173,21 @@ def convert(
     snn = SNN(net, timesteps, **options).eval()
     batches = checked_batches(batches)
     first = next(batches, None)
-    if first is not None:
-        _same_answers(net, model, first)
-        batches = chain([first], batches)
+    if first is None:
+        raise ValueError(NO_BATCHES)
+    _same_answers(net, model, first)
     _pooled(net, pool)
-    encoded = options.get("encode", "constant") != "constant"
-    linearity.check_calls(net, mean_over_time=True, encoded=encoded)
-    if first is not None:
-        linearity.check_values(net, spike_sites, first)
+    snn.check_linear(first)
     kept: list[Tensor] = []
     if histograms is None:
-        shown = _keeping(batches, kept, REPORTED_IMAGES)
+        shown = _keeping(chain([first], batches), kept, REPORTED_IMAGES)
         histograms = calibrate(net, shown, per_channel=per_channel)
     if len(histograms) != len(spike_sites):
         raise ValueError(
             f"histograms of {len(histograms)} sites came; this model has {len(spike_sites)}:"
             " calibrate it"
         )
-    like = next(model.parameters(), torch.zeros(()) if first is None else first)
+    like = next(model.parameters(), first)
     rows = []
     for site, histogram in zip(spike_sites, histograms, strict=True):
         theta = fit_histogram(histogram, fit_T, p)
@@ -220,16 +215,6 @@ def _quality(histogram: Histogram, theta: np.ndarray, timesteps: int, p: float) 
         "expected_error": (weight * error).sum(),
         "clipped_mass": (weight * clipped).sum(),
     }
-
-
-def check_convertible(model: nn.Module, *, pool: str = "keep", encode: str = "constant") -> None:
-    """ValueError, as `convert` gives it, for a network that cannot be converted.
-
-    Parameters:
-        model, pool, encode: as for `convert`.
-    """
-    net = _pooled(places.trace(model, Spike)[0], pool)
-    linearity.check_calls(net, mean_over_time=True, encoded=encode != "constant")
 
 
 def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
@@ -294,9 +279,7 @@ def spiking(
     """
     of_spike = {k: options.pop(k) for k in (*DIRECT, "surrogate_args") if k in options}
     net, _ = places.trace(model, lambda: Spike(theta, 0.0, learn=learn, **{**DIRECT, **of_spike}))
-    _pooled(net, pool)
-    linearity.check_calls(net, mean_over_time=False)
-    return SNN(net, timesteps, **options)
+    return SNN(_pooled(net, pool), timesteps, **options)
 
 
 def network(

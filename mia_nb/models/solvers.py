@@ -43,7 +43,6 @@ def integrate(
     generator: torch.Generator | None = None,
     rtol: float = 1e-3,
     atol: float = 1e-3,
-    adjoint: bool = False,
 ) -> Tensor:
     """The state at t0 + T of dh/dt = drift(t, h), started from h at t0.
 
@@ -70,8 +69,6 @@ def integrate(
         k: standard deviation of the noise of a step, from 0.
         generator: draws the noise; None: torch's global one.
         rtol, atol: tolerances by which torchdiffeq chooses its steps.
-        adjoint: torchdiffeq solves backwards in time for the gradient. That takes little memory;
-            the gradient is approximate, and wrong per sample.
 
     Returns:
         The state (B, ...) at t0 + T.
@@ -91,7 +88,7 @@ def integrate(
     adaptive solver chooses its steps for the whole batch, so that within the tolerances a state's
     solution depends on its companions.
     """
-    check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol, adjoint=adjoint)
+    check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol)
     h = widened(h)
     if method in BACKENDS:
         if is_transformed(h):
@@ -101,7 +98,7 @@ def integrate(
             )
         if method in DIAGONAL:
             return _torchsde(drift, h, t0, T, method, steps, k * math.sqrt(steps / T), generator)
-        return _torchdiffeq(drift, h, t0, T, method, rtol, atol, adjoint)
+        return _torchdiffeq(drift, h, t0, T, method, rtol, atol)
     step = STEPPERS[method]
     dt = T / steps
     for i in range(steps):
@@ -147,7 +144,6 @@ def check(
     k: float = 0.0,
     rtol: float = 1e-3,
     atol: float = 1e-3,
-    adjoint: bool = False,
 ) -> None:
     """ValueError of one line for settings that no solver can use."""
     if method not in METHODS:
@@ -166,11 +162,6 @@ def check(
         )
     if not (rtol > 0 and atol > 0):
         raise ValueError(f"rtol={rtol}, atol={atol}: tolerances must be positive")
-    if adjoint and method not in ADAPTIVE:
-        raise ValueError(
-            f"adjoint=True with method={method!r}: only {', '.join(ADAPTIVE)} have adjoint"
-            " gradients"
-        )
     if method in BACKENDS:
         _library(method)  # refuses a library that is not installed
 
@@ -234,51 +225,19 @@ def _library(method: str) -> ModuleType:
         ) from error
 
 
-class _DriftModule(nn.Module):
-    """A drift as torchdiffeq's adjoint wants it: a module that owns the drift's parameters.
-
-    `owner` is the module that holds these parameters: the drift itself, or the module whose method
-    it is; None for a plain function.
-    """
-
-    def __init__(self, drift: Drift) -> None:
-        super().__init__()
-        self.drift = drift
-        owner = getattr(drift, "__self__", drift)  # for a bound method, its object
-        self.owner = owner if isinstance(owner, nn.Module) else None
-
-    def forward(self, t: Tensor, h: Tensor) -> Tensor:
-        return self.drift(t, h)
-
-
 def _torchdiffeq(
-    drift: Drift,
-    h: Tensor,
-    t0: float,
-    T: float,
-    method: str,
-    rtol: float,
-    atol: float,
-    adjoint: bool,
+    drift: Drift, h: Tensor, t0: float, T: float, method: str, rtol: float, atol: float
 ) -> Tensor:
     """The last state of torchdiffeq's solution; BlownUp if it finds no step size."""
     library = _library(method)
-    module = _DriftModule(drift)
-    if adjoint and module.owner is None:  # its parameters would get no gradient
-        raise ValueError(
-            "adjoint=True with a drift that is no nn.Module and no method of one: its parameters"
-            " cannot be found; make it a module, or leave adjoint out"
-        )
     dtype = torch.float64 if h.dtype == torch.float64 else torch.float32
     times = torch.tensor([t0, t0 + T], dtype=dtype, device=h.device)
     # without step_t the library steps beyond the end and interpolates, outside of the tolerances
-    options = {"method": method, "rtol": rtol, "atol": atol, "options": {"step_t": times[1:]}}
-    solve = library.odeint
-    if adjoint:
-        solve = library.odeint_adjoint
-        options["adjoint_options"] = {"step_t": times[:1]}  # solving backwards ends at t0
+    options = {"step_t": times[1:]}
     try:
-        states = solve(module, h, times, **options)
+        states = library.odeint(
+            drift, h, times, method=method, rtol=rtol, atol=atol, options=options
+        )
     except AssertionError as error:  # a step size of 0, or a state that is not finite
         first_line = (str(error).splitlines() or ["no reason given"])[0]
         raise BlownUp(

@@ -124,12 +124,8 @@ def _listed_weakly(net: nn.Module) -> None:
 
 
 def _captured() -> bool:
-    """Whether values cannot be read now: under torch.func, while torch compiles, or in a CUDA
-    graph.
-    """
-    if neurons.transformed() or torch.compiler.is_compiling():
-        return True
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    """Whether values cannot be read now: under torch.func, or while torch compiles."""
+    return neurons.transformed() or torch.compiler.is_compiling()
 
 
 def _clear_snntorch(neuron: nn.Module) -> None:

@@ -29,9 +29,7 @@ class Histogram(NamedTuple):
 
     @classmethod
     def empty(cls, groups: int, bins: int) -> Histogram:
-        """A histogram that has counted nothing; ValueError for an odd number of bins, or none."""
-        if bins < 2 or bins % 2:
-            raise ValueError(f"bins={bins}: wanted an even number, as bins merge by twos")
+        """A histogram that has counted nothing, with an even number of bins."""
         return cls(
             torch.zeros(groups, bins, dtype=torch.int64),
             torch.full((groups,), 2.0**-10, dtype=torch.float64),

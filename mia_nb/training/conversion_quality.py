@@ -18,7 +18,7 @@ from mia_nb.training.machine import device_of, threads, useful_threads
 from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
 from mia_nb.training.seeds import generator
-from mia_nb.training.spiking import BATCH, check_convertible, member_batches
+from mia_nb.training.spiking import BATCH, TRIED, check_convertible, member_batches
 from mia_nb.training.train import check_parent
 from mia_nb.types import Images
 
@@ -87,12 +87,15 @@ def _rows_of_model(
     )
     y = images.y[chosen].to(device)
     right_before = int(_right(model, x, y))
+    few = list(member_batches(pool, images, m, TRIED, device))
     rows = []
     for per_channel in (False, True):
         histograms = snn.calibrate(
             model, member_batches(pool, images, m, calibration, device), per_channel=per_channel
         )
-        convert = partial(snn.convert, model, per_channel=per_channel, histograms=histograms)
+        convert = partial(
+            snn.convert, model, batches=few, per_channel=per_channel, histograms=histograms
+        )
         reused = _right_by_step(convert(max(timesteps, default=1), fit_T=1), x, y)
         for T in timesteps:
             shared = {

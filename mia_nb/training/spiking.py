@@ -31,6 +31,7 @@ from mia_nb.training.work import make_each
 from mia_nb.types import Images, Recipe
 
 BATCH = 256  # images in one forward pass of a calibration
+TRIED = 8  # images on which it is tried whether a network converts
 # options that a conversion only passes on to the spiking network
 NETWORK = ("surrogate", "surrogate_args", "learn", "fold", "encode", "encode_args")
 
@@ -108,9 +109,8 @@ def convert_pool(
         return finish(converted, "cached", progress)
     device_of(device)
     models.check_width(build(recipe, images, 0), images)
-    # every model is checked when it is converted, the first before anything is written
-    encode = given.get("encode", "constant")
-    snn.check_convertible(pool.model(0), pool=pool_layers, encode=encode)
+    # a network that cannot be converted is refused before anything is written
+    _network(pool, recipe, images, torch.device("cpu"), 0, TRIED)
     begun = time.perf_counter()
     rows = rows_to_make(converted, images, force)
     how = read_or_choose(converted.folder, device, "plain", lambda: _one_by_one(device, images))
@@ -161,14 +161,16 @@ def _one_by_one(device: str | None, images: Images) -> dict:
     }
 
 
-def _convert(pool: Pool, placed: Pool, images: Images, device: torch.device, model: int) -> None:
-    """Convert a row of `pool`; write report, trace and weights into the folder of `placed`."""
-    args = placed.recipe.model_args
+def _network(
+    pool: Pool, recipe: Recipe, images: Images, device: torch.device, model: int, count: int
+) -> snn.SNN:
+    """A network of `pool`, converted on this many images as a recipe says."""
+    args = recipe.model_args
     calibration = args["calibration"]
-    converted = snn.convert(
+    return snn.convert(
         pool.model(model).to(device),
         args["timesteps"],
-        member_batches(placed, images, model, calibration["images"], device),
+        member_batches(pool, images, model, count, device),
         fit_T=calibration["fit_T"],
         per_channel=calibration["per_channel"],
         p=calibration["p"],
@@ -178,6 +180,12 @@ def _convert(pool: Pool, placed: Pool, images: Images, device: torch.device, mod
         std=images.std,
         **{name: args[name] for name in NETWORK if name in args},
     )
+
+
+def _convert(pool: Pool, placed: Pool, images: Images, device: torch.device, model: int) -> None:
+    """Convert a row of `pool`; write report, trace and weights into the folder of `placed`."""
+    count = placed.recipe.model_args["calibration"]["images"]
+    converted = _network(pool, placed.recipe, images, device, model, count)
     state = {
         name: tensor.detach().cpu().contiguous().clone()
         for name, tensor in converted.state_dict().items()
