@@ -6,13 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb.plots.style import clauses, finish
+from mia_nb.plots.style import finish
 from mia_nb.plots.tables import need
 
 
-def heatmap(
-    table: pd.DataFrame, *, chosen: tuple[float, int] | None = None, name: str = "AUC"
-) -> go.Figure:
+def heatmap(table: pd.DataFrame, *, chosen: tuple[float, int], name: str) -> go.Figure:
     """Attack success over input-dropout rate p (rows) and number of queries Q (columns), with the
     chosen setting outlined and starred.
 
@@ -21,8 +19,9 @@ def heatmap(
     not earned its place.
 
     Parameters:
-        table: columns p, queries, value, error (standard error), as from `metrics.choose`
-        chosen: (p, Q) of the chosen setting; None: the best
+        table: columns p, queries, value, error (standard error), as from `metrics.choose`, with a
+            row of p = 0
+        chosen: (p, Q) of the chosen setting
         name: name of the value
 
     Raises:
@@ -33,7 +32,7 @@ def heatmap(
     value = table.pivot(index="p", columns="queries", values="value")
     error = table.pivot(index="p", columns="queries", values="error")
     best = table.loc[table["value"].idxmax()]
-    p, queries = chosen or (best.p, best.queries)
+    p, queries = chosen
     matching = table[np.isclose(table["p"], p) & (table["queries"] == queries)]
     if matching.empty:
         raise ValueError(
@@ -63,18 +62,12 @@ def heatmap(
     )
     _outline(figure, row, column)
     many = "query" if cell.queries == 1 else "queries"
-    untried = int(np.isnan(value.to_numpy()).sum())
-    cells_were = "cell was" if untried == 1 else "cells were"
     axis = {"type": "category", "showgrid": False}
     return finish(
         figure,
         f"p = {cell.p:g} with {cell.queries:g} {many} is chosen:"
         f" {name} {_with_error(cell.value, cell.error)}; {_against_no_dropout(table, best)}",
-        clauses(
-            "★ and outline: chosen",
-            "± one standard error",
-            untried and f"{untried} empty {cells_were} not tried",
-        ),
+        "★ and outline: chosen; ± one standard error; empty: not tried",
         height=150 + 44 * len(value),
         xaxis=axis | {"title": "queries Q"},
         yaxis=axis | {"title": "input dropout p"},
@@ -104,11 +97,8 @@ def _with_error(value: float, error: float) -> str:
 
 def _against_no_dropout(table: pd.DataFrame, best: pd.Series) -> str:
     """By how much the best setting beats the best one without dropout."""
-    plain = table[table["p"] == 0]["value"]
-    if plain.empty:
-        return "p = 0 was not tried"
     if best.p == 0:
         return "no cell beats p = 0"
-    ahead = best.value - plain.max()
+    ahead = best.value - table.loc[table["p"] == 0, "value"].max()
     weighed = "within" if ahead <= best.error else "beyond"
     return f"the best cell is {ahead:.3f} above p = 0, {weighed} one standard error"
