@@ -102,7 +102,7 @@ def privacy_worlds() -> dict:
         "alike": (alike, {"ResNet-14, DP-SGD": privacy.ladder(490, dp_sgd)}),
         "leaky": (leaky, {"SDENet sigma=2": privacy.ladder(490)}),
         "tied": (tied, None),
-        "quiet": (quiet, privacy.ladder()),
+        "quiet": (quiet, {"this network": privacy.ladder()}),
         "below": (privacy.memguarded(-0.12, "correctness"), None),
         "four targets": (
             privacy.world({privacy.SDE: 1.6, privacy.DP: 0.0}, samples=2200, targets=4),

@@ -97,10 +97,18 @@ def test_what_a_study_does_not_have_is_refused_in_one_line(own, settings):
         ("needs: one network", "need: one network", "unexpected keyword argument 'need'"),
         ("which: ends", "steps: ends", "unexpected keyword argument 'steps'"),
         ("part: queries", "part: queries, need: false", "unexpected keyword argument 'need'"),
-        ("along: queries", "along: lr", "a setting has no lr: wanted model, blocks"),
-        ("a: {model: sdenet}", "a: {modle: sdenet}", "a setting has no modle: wanted model"),
-        ("which: ends", "which: ends, instead_of: {k: sigma2}", "a setting has no sigma2"),
-        ("part: queries", "part: queries, beyond: {atack: rmia}", "a setting has no atack"),
+        ("along: queries", "along: lr", "'Setting' object has no attribute 'lr'"),
+        ("a: {model: sdenet}", "a: {modle: sdenet}", "'Setting' object has no attribute 'modle'"),
+        (
+            "which: ends",
+            "which: ends, instead_of: {k: sigma2}",
+            "'Setting' object has no attribute 'sigma2'",
+        ),
+        (
+            "part: queries",
+            "part: queries, beyond: {atack: rmia}",
+            "'Setting' object has no attribute 'atack'",
+        ),
     ],
 )
 def test_an_entry_that_no_study_has_is_refused_in_one_line(tmp_path, before, after, words):

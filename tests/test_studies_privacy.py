@@ -265,12 +265,16 @@ def test_nothing_establishes_a_guarantee_for_a_neural_sde():
     assert all(part.count("(") == part.count(")") and len(part.split()) > 4 for part in parts), (
         parts
     )
-    silent = studies.claims("privacy", {}, ladders=ladder(audited=False)).loc["D14"]
+    silent = studies.claims("privacy", {}, ladders={"this network": ladder(audited=False)}).loc[
+        "D14"
+    ]
     assert silent["verdict"] == "not established" and "audited not audited" in silent["evidence"]
 
 
 def test_an_audit_refutes_a_nominal_value_only_where_its_conditions_hold():
-    refuted = studies.claims("privacy", {}, ladders=ladder(steps=490)).loc["D14"]  # RDP: 1.03
+    refuted = studies.claims("privacy", {}, ladders={"this network": ladder(steps=490)}).loc[
+        "D14"
+    ]  # RDP: 1.03
     assert (
         refuted["verdict"] == "does not hold" and "refuted at 95 % by row 5" in refuted["evidence"]
     )
@@ -310,7 +314,7 @@ def test_the_audit_of_an_undefended_network_without_noise_says_nothing_about_the
     assert "ResNet-14" not in evidence and "SDENet sigma=2 at delta 1e-05" in evidence
     assert (
         "nominal value and audit not given"
-        in studies.claims("privacy", {}, ladders=plain).loc["D14", "evidence"]
+        in studies.claims("privacy", {}, ladders={"this network": plain}).loc["D14", "evidence"]
     )
 
 
@@ -383,7 +387,9 @@ def test_no_word_claims_more_than_was_shown():
     cells = world({DP: 0.05, SDE: 0.05, MEMGUARD: 0.3})
     texts = [
         *(file.read_text() for file in FOLDER.iterdir() if file.is_file()),
-        studies.claims("privacy", cells, ladders=ladder(), n_resamples=DRAWS).to_string(),
+        studies.claims(
+            "privacy", cells, ladders={"this network": ladder()}, n_resamples=DRAWS
+        ).to_string(),
     ]
     for text in texts:
         for phrase in FORBIDDEN:

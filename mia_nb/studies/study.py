@@ -232,13 +232,9 @@ def _read(path: Path, verdict: str) -> Study:
     try:
         study = Study(**read_yaml_file(path))
         claims = {name: _claim(entries, verdict) for name, entries in study.claims.items()}
-        fields = {*study.decide}
         for claim in claims.values():
-            for join in claim.joins:
-                fields.update(_fields(join))
-        if strange := sorted(fields - {*dir(Setting)}):
-            known = ", ".join(Setting._fields)
-            raise ValueError(f"a setting has no {', '.join(strange)}: wanted {known}")
+            for field in {*study.decide, *_fields(claim)}:
+                getattr(Setting(), field)  # AttributeError for one that no setting has
     except (AttributeError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
     return study._replace(claims=claims)
@@ -259,13 +255,14 @@ def _claim(entries: dict, verdict: str) -> Claim:
     return claim._replace(joins=joins)
 
 
-def _fields(join: Join) -> Iterator[str]:
-    """The fields and properties of settings that a join names."""
-    for selection in (join.a, join.b or {}):
-        for fields in selection if isinstance(selection, list) else [selection]:
-            yield from fields
-    if join.along:
-        yield join.along
-    yield from (*join.differ, *join.instead_of, *join.instead_of.values())
-    for contrast in join.compare:
-        yield from contrast.beyond
+def _fields(claim: Claim) -> Iterator[str]:
+    """The fields and properties of settings that a claim's joins name."""
+    for join in claim.joins:
+        for selection in (join.a, join.b or {}):
+            for fields in selection if isinstance(selection, list) else [selection]:
+                yield from fields
+        if join.along:
+            yield join.along
+        yield from (*join.differ, *join.instead_of, *join.instead_of.values())
+        for contrast in join.compare:
+            yield from contrast.beyond

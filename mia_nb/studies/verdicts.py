@@ -101,7 +101,7 @@ def claims(
     *,
     comparisons: pd.DataFrame | None = None,
     frontier: pd.DataFrame | None = None,
-    ladders: pd.DataFrame | dict[str, pd.DataFrame] | None = None,
+    ladders: dict[str, pd.DataFrame] | None = None,
     ranks: pd.DataFrame | None = None,
     delta: Delta = 1e-5,
     n_resamples: Several = RESAMPLES,
@@ -116,9 +116,8 @@ def claims(
         comparisons: result of `comparisons` on the same settings (not as printed), which then
             determines frontier, n_resamples, level and seed of the extended verdict. None: computed
             here.
-        ladders: `auditing.ladder` of a network, or {label: ladder} (`Setting.label`), for
-            "privacy": those with DP-SGD in row 4 are evidence for D8, the others with a nominal
-            value (row 1) for D14.
+        ladders: {label: `auditing.ladder`} of networks (`Setting.label`), for "privacy": those with
+            DP-SGD in row 4 are evidence for D8, the others with a nominal value (row 1) for D14.
         ranks: `metrics.agreement`, for R7 of "recipes", which holds if every ratio's lower end is
             above 0.9, and does not hold if one's upper end is below.
 
@@ -154,8 +153,6 @@ def claims(
     """
     rules = load(study)
     settings = _deciding(rules, settings)
-    if isinstance(ladders, pd.DataFrame):
-        ladders = {"this network": ladders}
     measured = measuring(n_resamples, seed)
     options = {"delta": delta, "level": level}
     given = {"ladders": ladders or {}, "ranks": ranks, **options}
