@@ -130,7 +130,7 @@ def test_the_heatmap_refuses_a_choice_that_was_not_tried_and_cells_given_twice()
 
 def test_the_raster_holds_every_spike_with_the_busiest_neuron_on_top():
     spk, mem = layer()
-    figure = plots.raster(spk, mem, 1.0, name="spike3")
+    figure = plots.raster(spk, mem, np.ones(spk.shape[1]), name="spike3")
     cells = figure.data[0]
     neurons = np.asarray(cells.customdata)[:, 0]
     np.testing.assert_array_equal(np.asarray(cells.z), spk.T[neurons])
@@ -144,7 +144,9 @@ def test_the_raster_holds_every_spike_with_the_busiest_neuron_on_top():
 
 def test_a_raster_of_one_time_step_counts_one():
     spk, mem = layer()
-    assert f"{spk[:1].mean():.1%} of 1 time step; " in title(plots.raster(spk[:1], mem[:1], 1.0))
+    assert f"{spk[:1].mean():.1%} of 1 time step; " in title(
+        plots.raster(spk[:1], mem[:1], np.ones(40))
+    )
 
 
 def test_the_traces_are_membranes_before_reset_with_filled_markers_where_they_reach_the_threshold():
@@ -175,29 +177,29 @@ def test_the_traces_are_membranes_before_reset_with_filled_markers_where_they_re
 
 def test_a_silent_layer_shows_the_neurons_that_come_closest():
     mem = np.tile([0.1, 0.9, 0.5, 0.8], (4, 1))
-    figure = plots.raster(np.zeros((4, 4), bool), mem, 1.0)
+    figure = plots.raster(np.zeros((4, 4), bool), mem, np.ones(4))
     traces = [t.name for t in figure.data if t.name and t.name.startswith("neuron")]
     assert traces == ["neuron 1, fires 0%", "neuron 3, fires 0%", "neuron 2, fires 0%"]
 
 
 def test_the_image_beside_the_raster_keeps_its_pixels():
     x = np.random.default_rng(0).integers(0, 256, (3, 8, 8), dtype=np.uint8)
-    figure = plots.raster(*layer(), 1.0, image=x)
+    figure = plots.raster(*layer(), np.ones(40), image=x)
     shown = np.asarray(
         Image.open(io.BytesIO(base64.b64decode(figure.layout.images[0].source.split(",")[1])))
     )
     np.testing.assert_array_equal(shown[::24, ::24], x.transpose(1, 2, 0))
     assert figure.layout.xaxis.domain[1] < figure.layout.images[0].x
     with pytest.raises(ValueError, match="uint8"):
-        plots.raster(*layer(), 1.0, image=x / 255)
+        plots.raster(*layer(), np.ones(40), image=x / 255)
 
 
 def test_the_raster_refuses_membranes_after_the_reset_and_wrong_shapes():
     spk, mem = layer()
     with pytest.raises(ValueError, match="before the reset"):
-        plots.raster(spk, mem - spk, 1.0)
+        plots.raster(spk, mem - spk, np.ones(40))
     with pytest.raises(ValueError, match=r"wanted \(T, neurons\)"):
-        plots.raster(spk, mem[:, :3], 1.0)
+        plots.raster(spk, mem[:, :3], np.ones(40))
     with pytest.raises(ValueError, match=r"wanted \(T, neurons\)"):
         plots.raster(spk, mem, np.ones(3))
 
@@ -207,7 +209,9 @@ def every_figure() -> dict:
     return {
         "sites": plots.sites(conversion_report(16, tuple(f"spike{i}" for i in range(17)))),
         "heatmap": plots.heatmap(grid(), chosen=(0.01, 30), name="AUC"),
-        "raster": plots.raster(spk, mem, 1.0, image=np.zeros((1, 28, 28), np.uint8)),
+        "raster": plots.raster(
+            spk, mem, np.ones(spk.shape[1]), image=np.zeros((1, 28, 28), np.uint8)
+        ),
     }
 
 

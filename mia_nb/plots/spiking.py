@@ -98,7 +98,7 @@ def sites(report: pd.DataFrame) -> go.Figure:
 def raster(
     spk: np.ndarray,
     mem: np.ndarray,
-    theta: float | np.ndarray,
+    theta: np.ndarray,
     *,
     image: np.ndarray | None = None,
     name: str = "one sample",
@@ -113,7 +113,7 @@ def raster(
         spk: (T, neurons) bool
         mem: (T, neurons) the potential after charging and before the reset, so that a neuron fires
             where mem >= theta
-        theta: a number or (neurons,)
+        theta: (neurons,)
         image: (C, H, W) uint8, shown beside the spikes
         name: name of the sample, for the title
 
@@ -123,8 +123,8 @@ def raster(
     """
     spk = np.asarray(spk, dtype=bool)
     mem = np.asarray(mem, dtype=np.float64)
+    theta = np.asarray(theta, dtype=np.float64)
     _check_layer(spk, mem, theta)
-    thresholds = np.broadcast_to(np.asarray(theta, dtype=np.float64), spk.shape[1:])
     steps = np.arange(1, len(spk) + 1)
     rate = spk.mean(0)
     order = np.argsort(rate, kind="stable")
@@ -132,7 +132,7 @@ def raster(
     drawn = _drawn(order, traced)
     figure = make_subplots(2, 1, shared_xaxes=True, row_heights=[0.55, 0.45], vertical_spacing=0.07)
     _add_spikes(figure, spk[:, drawn], drawn, traced, steps)
-    _add_membranes(figure, spk, mem, thresholds, traced, steps, shared=np.ndim(theta) == 0)
+    _add_membranes(figure, spk, mem, theta, traced, steps)
     if image is not None:
         _add_image(figure, np.asarray(image))
     ticks = {
@@ -165,13 +165,13 @@ def raster(
     )
 
 
-def _check_layer(spk: np.ndarray, mem: np.ndarray, theta: float | np.ndarray) -> None:
+def _check_layer(spk: np.ndarray, mem: np.ndarray, theta: np.ndarray) -> None:
     """ValueError for shapes that do not fit, and for spikes that mem and theta contradict."""
-    fits = mem.shape == spk.shape and np.shape(theta) in ((), spk.shape[1:])
+    fits = mem.shape == spk.shape and theta.shape == spk.shape[1:]
     if spk.ndim != 2 or not spk.size or not fits:
         raise ValueError(
-            f"spk {spk.shape}, mem {mem.shape}, theta {np.shape(theta)}: wanted (T, neurons) twice"
-            " and () or (neurons,)"
+            f"spk {spk.shape}, mem {mem.shape}, theta {theta.shape}: wanted (T, neurons) twice"
+            " and (neurons,)"
         )
     # distance of the potential on the wrong side of the threshold; rounding may break ties
     error = np.where(spk, theta - mem, mem - theta)
@@ -235,13 +235,11 @@ def _add_membranes(
     figure: go.Figure,
     spk: np.ndarray,
     mem: np.ndarray,
-    thresholds: np.ndarray,
+    theta: np.ndarray,
     traced: np.ndarray,
     steps: np.ndarray,
-    *,
-    shared: bool,
 ) -> None:
-    """Potentials of the traced neurons. shared: whether all have the same threshold."""
+    """Potentials of the traced neurons, and their thresholds."""
     ends = [0.5, len(steps) + 0.5]
     below = {"row": 2, "col": 1}
     for i, neuron in enumerate(traced):
@@ -257,13 +255,8 @@ def _add_membranes(
             hovertemplate="step %{x}: %{y:.3g}",
             **below,
         )
-        theta = thresholds[neuron]
-        name = f"threshold {theta:.3g}"
-        if not shared:
-            name = f"{name} of neuron {neuron}"
-            level(figure, ends, theta, colour=LINES[i], width=1.5, name=name, **below)
-        elif i == 0:
-            level(figure, ends, theta, colour=GREY, width=1.5, name=name, **below)
+        name = f"threshold {theta[neuron]:.3g} of neuron {neuron}"
+        level(figure, ends, theta[neuron], colour=LINES[i], width=1.5, name=name, **below)
 
 
 def _add_image(figure: go.Figure, image: np.ndarray) -> None:
