@@ -26,8 +26,8 @@ PLACE = re.compile(
 )
 DRAWS = re.compile(
     r"\bplots\.(?!verdict\b)\w+\("
-    r"|\b(widgets\.(explore|scores|sample|ladder|latency|noise|exposed)|mia\.(roc|histogram)"
-    r"|workshop\.(game|race|null|lattice|fight|leak))\("
+    r"|\b(widgets\.(explore|scores|sample|interact|latency|noise|exposed)|mia\.(roc|histogram)"
+    r"|workshop\.game)\("
 )
 
 

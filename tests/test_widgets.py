@@ -7,6 +7,7 @@ import os
 import numpy as np
 import plotly.io as pio
 import pytest
+from ipywidgets import SelectionSlider
 
 from mia_nb import load_example, widgets, workshop
 from mia_nb.types import Signals
@@ -151,3 +152,23 @@ def test_a_source_of_some_samples_of_shipped_signals_shows_those_alone():
     few = load_example("digits/ordinary-05").select(samples=range(0, 1797, 20))
     assert Source("few", few).signals is few and few.margin.shape == (16, 1, 90)
     assert workshop.open_cube("nowhere")["small"].signals.margin.shape == (16, 1, 2500)
+
+
+def test_a_figure_that_follows_controls_is_shown_once_in_batch_mode(monkeypatch, capsys):
+    shown, controls = [], {"name": ["a", "b"], "noise": SelectionSlider(options=[1, 2], value=2)}
+    monkeypatch.setattr("mia_nb.widgets.setup.display", shown.append)
+    widgets.interact(lambda name, noise: shown.append((name, noise)), **controls)
+    (panel,) = shown  # live, it is drawn when its controls are
+    panel.update()
+    assert shown[1:] == [("a", 2)]
+    monkeypatch.setenv("MIA_NB_MODE", "batch")
+    widgets.interact(lambda name, noise: shown.append((name, noise)), **controls)
+    assert shown[1:] == [("a", 2)] * 2
+
+    def refuse(noise):
+        raise ValueError("train more pairs")
+
+    monkeypatch.setenv("MIA_NB_MODE", "live")
+    widgets.interact(refuse, noise=[1])
+    shown[-1].update()
+    assert capsys.readouterr().out == "train more pairs\n"

@@ -6,8 +6,7 @@ Explorers train nothing and compute nothing that training could have kept.
 """
 
 from mia_nb.widgets.explorer import Explorer, View
-from mia_nb.widgets.ladder import ladder
-from mia_nb.widgets.setup import setup
+from mia_nb.widgets.setup import interact, setup
 from mia_nb.widgets.stored import Source, sources
 from mia_nb.widgets.tabs import (
     compare,
@@ -28,7 +27,7 @@ __all__ = [
     "dropout",
     "explore",
     "exposed",
-    "ladder",
+    "interact",
     "latency",
     "noise",
     "sample",

@@ -87,14 +87,14 @@ async function render({model, el}) {
   model.on("msg:custom", message => {
     if (message.kind === "save")
       download(message.name, new Blob([message.text], {type: message.mime}));
-    if (message.kind === "png" || message.kind === "svg") {
+    if (message.kind === "png") {
       const {data, layout, offsetWidth: width, offsetHeight: height} = place;
       const paper = dark ? "#111" : "white";
       // what a hand can do with the figure is no part of a saved picture, its pool is
       const words = (layout.title?.text ?? "").replace(`; ${layout.meta ?? ""}`, "");
       const title = {...layout.title, text: [words, message.pool].filter(Boolean).join("; ")};
       const ink = {...layout, title, paper_bgcolor: paper, plot_bgcolor: paper};
-      const format = {format: message.kind, scale: 2, width, height, filename: message.name};
+      const format = {format: "png", scale: 2, width, height, filename: message.name};
       Plotly.downloadImage({data, layout: ink}, format);
     }
   });

@@ -114,8 +114,7 @@ class Page:
     def _export_buttons(self) -> list[W.Button]:
         return [
             self._button("CSV", "the table", self._save_table),
-            self._button("PNG", "every picture", partial(self._save_pictures, "png")),
-            self._button("SVG", "every picture for print", partial(self._save_pictures, "svg")),
+            self._button("PNG", "every picture", self._save_pictures),
         ]
 
     def _button(self, label: str, contents: str, action: Callable) -> W.Button:
@@ -130,11 +129,11 @@ class Page:
         file = {"name": name, "mime": "text/csv", "text": self.explorer.csv()}
         next(iter(self.figures.values())).send({"kind": "save"} | file)
 
-    def _save_pictures(self, kind: str) -> None:
+    def _save_pictures(self) -> None:
         chooser = self.explorer.chooser
         pool = "" if chooser is None else chooser.value
         for name, figure in self.figures.items():
-            figure.send({"kind": kind, "name": f"{self.explorer.slug}-{name}", "pool": pool})
+            figure.send({"kind": "png", "name": f"{self.explorer.slug}-{name}", "pool": pool})
 
     def update(self) -> None:
         """Show the error, or the view where there is none."""

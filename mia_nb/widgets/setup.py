@@ -1,10 +1,15 @@
-"""The first call of every notebook: its parameters, and how figures are shown. Free of torch."""
+"""The first call of every notebook: its parameters, and how figures are shown; and figures that
+follow controls. Free of torch.
+"""
 
 import os
 import re
+from collections.abc import Callable
 
+import ipywidgets as W
 import pandas as pd
 import plotly.io as pio
+from IPython.display import display
 from plotly.io.base_renderers import PlotlyRenderer
 
 from mia_nb import escape, parameters
@@ -72,3 +77,27 @@ def setup(namespace: dict) -> None:
     pio.renderers.default = "mia_nb"
     pd.set_option("display.max_colwidth", None, "display.max_rows", 200)
     pd.set_option("display.html.use_mathjax", False)  # a name with two $ is no mathematics
+
+
+def interact(function: Callable, **controls: object) -> None:
+    """`ipywidgets.interact`: what a function shows follows its controls. In batch mode, where no
+    control can be moved, it is shown once, for their first values.
+
+    Parameters:
+        function: shows something; its ValueError is shown in a line
+        controls: for each of its arguments a widget, or what `ipywidgets.interact` makes one of
+
+    Example: `widgets.interact(lambda noise: display(figures[noise]), noise=[1, 2, 4])`
+    """
+
+    def show(**values: object) -> None:
+        try:
+            function(**values)
+        except ValueError as error:
+            print(error)
+
+    panel = W.interactive(show, **controls)
+    if os.environ.get("MIA_NB_MODE") != "batch":
+        display(panel)
+    else:
+        function(**{control._kwarg: control.value for control in panel.kwargs_widgets})

@@ -1,9 +1,8 @@
-"""Computations of the workshop's explorers on stored signals."""
+"""Computations of the workshop on stored signals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache, wraps
@@ -17,9 +16,8 @@ from mia_nb import attacks, metrics
 from mia_nb.metrics.pairs import redraw, units
 from mia_nb.metrics.targets import per_target_metrics
 from mia_nb.types import Scores, Signals
-from mia_nb.widgets.stored import Source
 
-DRAWS = 100  # redrawn worlds, and bootstrap samples of a frontier
+DRAWS = 100  # redrawn worlds
 BUDGETS = (1, 4, 16, 64)
 RACERS = ("loss", "rmia", "nig", "lira_per_sample", "lira_shrunk")
 # attacks that run on a single reference model
@@ -28,8 +26,6 @@ PAIRS = 8  # pairs of targets, enough for an interval and few enough to be quick
 RATE = 0.05  # a false positive rate that several hundred non-members can resolve
 METRICS = {"AUC": "auc", f"found at {RATE:.0%} false alarms": f"tpr@{RATE:g}"}
 NOT_RUN = pd.DataFrame(np.nan, list(METRICS.values()), ["value", "low", "high"])
-STRONGEST_OF = ("rmia", "lira_global", "loss")
-FAMILIES = {"dp_sgd": "DP-SGD", "relaxloss": "RelaxLoss", "": "ordinary"}
 
 
 def remembered(function: Callable) -> Callable:
@@ -67,40 +63,6 @@ def outcome(low: float, high: float) -> str:
     return "cannot say"
 
 
-def odd(signals: Signals, attacked: int) -> np.ndarray:
-    """The odd images, which most models that never saw them get wrong.
-
-    Parameters:
-        signals: signals of a pool
-        attacked: number of attacked models, the first ones; only the others are counted
-
-    Returns:
-        (N,) bool; an image that all counted models were trained on is not odd
-    """
-    unseen = ~signals.member[attacked:]
-    right = (signals.correct[attacked:, 0] & unseen).sum(axis=0)
-    return right < 0.5 * unseen.sum(axis=0)
-
-
-def facts_of_training(source: Source) -> dict:
-    """Arguments of `widgets.ladder` for a stored network: the nominal sampling of its training, its
-    equation, and the parameters of DP-SGD.
-
-    Caveat: without DP-SGD the sampling is nominal, and no accountant's number proves anything.
-    """
-    recipe = source.recipe
-    members = (len(source.signals.labels) - recipe["population"]) // 2  # on average
-    sampling = {
-        "sample_rate": recipe["batch"] / members,
-        "steps": recipe["epochs"] * (members // recipe["batch"]),
-    }
-    facts = {"nominal": sampling, "flow": source.info.get("flow")}
-    if recipe["defense"] == "dp_sgd":
-        noise_multiplier = recipe["defense_args"]["noise_multiplier"]
-        facts["dp_sgd"] = {"noise_multiplier": noise_multiplier, **sampling}
-    return facts
-
-
 def pair_ids(signals: Signals) -> np.ndarray:
     """(M,) number of the pair of complementary models that each model belongs to."""
     return units(signals.member[:, ~signals.population])
@@ -113,7 +75,7 @@ def redrawn(
     """AUC of an attack with the real members, and with membership masks drawn anew.
 
     Each AUC is the mean over the targets of the first two pairs. If membership changed no signal,
-    the real mask would be like a redrawn one; `p_value` compares them.
+    the real mask would be like a redrawn one.
 
     Parameters:
         signals: signals of complementary pairs of models
@@ -136,16 +98,6 @@ def redrawn(
         aucs.append(mean_auc(scores))
     real, *drawn = aucs
     return real, np.array(drawn)
-
-
-def p_value(real: float, drawn: np.ndarray) -> float:
-    """(1 + #{drawn >= real}) / (len(drawn) + 1): the real mask counts as one of the drawn ones.
-
-    Parameters:
-        real: a statistic with the real members
-        drawn: (draws,) the same statistic with membership masks drawn anew
-    """
-    return (1 + int((drawn >= real).sum())) / (len(drawn) + 1)
 
 
 def with_references(
@@ -225,30 +177,3 @@ def race_table(signals: Signals) -> pd.DataFrame:
             row = {"attack": name, "references": budget, "metric": title}
             rows.append(row | dict(ends.loc[metric]) | sizes)
     return pd.DataFrame(rows)
-
-
-def frontier(sources: Sequence[Source]) -> pd.DataFrame:
-    """`metrics.frontier` of families queried at several epochs.
-
-    Parameters:
-        sources: families at several epochs, such as `cube.group("fight")`
-
-    Returns:
-        A row per family, epoch, attack and target. Attacks that refuse a family's references are
-        left out.
-    """
-    return _frontier(tuple(sources))
-
-
-@remembered
-def _frontier(sources: tuple[Source, ...]) -> pd.DataFrame:
-    runs: dict[str, dict] = {}
-    for source in sources:
-        scores = {}
-        for name in STRONGEST_OF:
-            with suppress(ValueError):
-                scores[name] = source.scores(name)
-        family = FAMILIES[source.info.get("defense") or ""]
-        runs.setdefault(family, {})[source.info["epoch"]] = scores
-    in_order = {family: dict(sorted(epochs.items())) for family, epochs in runs.items()}
-    return metrics.frontier(in_order, (), n_resamples=DRAWS)
