@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -96,14 +95,6 @@ def test_stored_results_are_explored_without_an_error(stored):
         assert set(late.set(pool=name).figures) == {"curve", "histogram", "roc"}
     for name in by_dropout(found):
         assert sweep.set(pool=name).figures["curve"]
-
-
-def test_networks_of_several_ways_open_on_the_way_with_most_time_steps(tmp_path):
-    late = latency(sources(tmp_path))  # those that come with the package
-    families = by_time(sources(tmp_path))
-    counts = Counter(way for way, _ in families[late.controls["pool"].value].outputs)
-    assert counts == {"converted": 1, "direct": 2, "hybrid": 3}
-    assert (late.controls["way"].value, late.controls["t"].value) == ("hybrid", 2)
 
 
 def test_damaged_answers_leave_the_others_within_reach(stored, tmp_path):

@@ -15,13 +15,12 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from attack_worlds import save_signals
-from scipy.stats import beta, norm, spearmanr
+from scipy.stats import beta, norm
 from scipy.stats import t as student
 from worlds import bernoulli, world
 
 from mia_nb import attacks, auditing, store, widgets
 from mia_nb.attacks.fits import Fit, lira_fit, nig_fit
-from mia_nb.plots.style import GREY
 from mia_nb.widgets.evidence import SampleEvidence, intervals_of_fit
 from mia_nb.widgets.losses import losses_of, losses_picture
 from mia_nb.widgets.ranking import separations
@@ -205,7 +204,7 @@ def test_a_click_is_the_same_as_the_number_and_a_lasso_fills_the_state(explorer)
 
 def test_a_lassoed_subset_is_counted_and_shown(explorer, signals):
     columns = (150, 4, 8, 15, 16, 23, 42)
-    view = explorer.set(target=1, attack="rmia", subset=columns, truth=True, sample=3)
+    view = explorer.set(target=1, attack="rmia", subset=columns, sample=3)
     inside = int(signals.member[1, list(columns)].sum())
     sheet = view.figures["subset"]["layout"]
     assert cell(view, "lasso") == "7 samples" and sheet["title"]["text"].startswith(
@@ -213,28 +212,7 @@ def test_a_lassoed_subset_is_counted_and_shown(explorer, signals):
     )
     marked = {note["text"].split("<br>")[0] for note in sheet["annotations"]}
     assert marked == {f"{'●' if signals.member[1, n] else '◇'} {n}" for n in columns}
-    hidden = explorer.set(truth=False).figures["subset"]["layout"]
-    texts = [hidden["title"]["text"], *(note["text"] for note in hidden["annotations"])]
-    assert not any("members" in text or set("●◇") & set(text) for text in texts)
-    explorer.set(subset=(), truth=True)
-
-
-def test_with_the_truth_hidden_nothing_on_the_page_gives_the_membership_away(explorer):
-    texts = []
-    for sample in (3, 5):
-        view = explorer.set(sample=sample, truth=False, target=0, k=3)
-        texts.append(view.sentence)
-        assert (
-            "is a " not in view.sentence
-            and "non-members as high" not in view.table
-            and "members" not in view.table
-        )
-        assert {t["name"] for t in view.figures["scatter"]["data"]} == {
-            "samples",
-            f"sample {sample}",
-        }
-        assert drawn(view, "target")["line"]["color"] == GREY
-    assert "; is a " in explorer.set(truth=True).sentence
+    explorer.set(subset=())
 
 
 def test_a_sample_that_is_not_there_is_answered_in_place(explorer):
@@ -416,28 +394,11 @@ def test_clicks_and_lassos_carry_the_same_numbers(scattered):
     chosen = [int(n) for n in audited[[3, 17, 30]]]
     explorer.on_mouse("scatter", {"kind": "select", "numbers": chosen})
     assert cell(explorer.view, "lasso") == "3 samples"
-    hidden = explorer.set(truth=False).figures["subset"]
-    assert sorted(numbers(hidden["data"][1], "customdata")) == sorted(chosen)
+    sheet = explorer.view.figures["subset"]
+    assert sorted(numbers(sheet["data"][1], "customdata")) == sorted(chosen)
     ranked = widgets.exposed([found])
     ranked.on_mouse("sheet", {"kind": "click", "numbers": [chosen[0]]})
     assert cell(ranked.view, "sample") == chosen[0]
-
-
-def test_a_lasso_among_thinned_dots_says_of_how_many(monkeypatch):
-    monkeypatch.setattr(sys.modules["mia_nb.widgets.sample"], "DOTS", 60)
-    explorer = widgets.sample([source(world(8, 200, leak=1.0))])
-    dots = np.concatenate(
-        [numbers(t, "customdata") for t in explorer.view.figures["scatter"]["data"][:-1]]
-    )
-    assert len(dots) == 60
-    explorer.on_mouse("scatter", {"kind": "select", "numbers": dots.tolist()})
-    assert cell(explorer.view, "lasso") == "60 of the 60 drawn (of 200)"
-    assert (
-        "60 of the 60 drawn (of 200), "
-        in explorer.view.figures["subset"]["layout"]["title"]["text"]
-    )
-    explorer.on_mouse("scatter", {"kind": "select", "numbers": dots[:7].tolist()})
-    assert cell(explorer.view, "lasso") == "7 of the 60 drawn (of 200)"
 
 
 def test_the_interval_of_the_shrunk_variance_has_six_more_degrees_of_freedom_than_references(
@@ -460,7 +421,7 @@ def test_the_interval_of_the_shrunk_variance_has_six_more_degrees_of_freedom_tha
 def test_non_members_as_high_are_counted_among_all_scores_of_the_attack_shown(explorer, signals):
     counts = []
     for one in (7, 60, 111):
-        view = explorer.set(variance="shrunk", target=2, sample=one, k=3, truth=True)
+        view = explorer.set(variance="shrunk", target=2, sample=one, k=3)
         scores = attacks.score("lira_shrunk", signals, targets=2)
         others = scores.value[0][~scores.member[0]]
         high, n = int((others >= scores.value[0, one]).sum()), len(others)
@@ -590,22 +551,6 @@ def test_of_many_samples_those_not_redrawn_count_against_the_others(monkeypatch)
     assert q >= min(1, p * 200 / tested) - 1e-9 and "of 200 samples" in view.note
 
 
-def test_the_halves_of_the_targets_are_two_and_their_agreement_is_what_it_says():
-    signals = world(8, 200, leak=1.0)
-    scores = attacks.score("loss", signals)
-    z = (scores.value - scores.value.mean(1, keepdims=True)) / scores.value.std(1, keepdims=True)
-    gaps = np.stack([np.where(scores.member[a], 1, -1) * (z[a] - z[a + 1]) for a in (0, 2, 4, 6)])
-    halves = gaps[::2].mean(0), gaps[1::2].mean(0)
-    common = len(set(np.argsort(-halves[0])[:24]) & set(np.argsort(-halves[1])[:24]))
-    alike = spearmanr(*halves).statistic
-    assert alike < 0.9 and common < 20
-    words = (
-        f"two halves of the targets: rank correlation {alike:.2f}, {common} of the 24 on top in"
-        " common"
-    )
-    assert words in widgets.exposed([source(signals)]).set(attack="loss").note
-
-
 @pytest.mark.parametrize("test", [False, True])
 def test_a_leader_by_luck_gets_no_interval_and_the_caveat_stays(test):
     view = widgets.exposed(
@@ -642,21 +587,6 @@ def test_samples_whose_scores_lack_a_side_are_said_to_and_are_not_ranked():
     assert cell(view, "OUT models right") == "n/m of 0"
 
 
-def test_a_class_called_all_and_classes_without_a_name_are_still_filters(signals):
-    few = widgets.stored.Source("few", signals, classes=("all", "b", "b"))
-    explorer = widgets.exposed([few])
-    offered = explorer.controls["kind"].options
-    assert offered == (("all", "all"), ("all", 0), ("b", 1), ("b", 2), ("3", 3))
-    for kind in (0, 2, 3):
-        view = explorer.set(kind=kind)
-        assert (
-            signals.labels[explorer.values["sample"]] == kind
-            and "leads 50 samples" in view.sentence
-        )
-    assert cell(view, "label") == "3" and "leads 200 samples" in explorer.set(kind="all").sentence
-    assert "(labelled 3," in widgets.sample([few]).set(sample=3, subset=(2, 3)).sentence
-
-
 def test_separation_is_the_mean_gap_of_standardised_scores_over_pairs():
     scores = attacks.score("loss", world(6, 50, leak=1.0))
     z = (scores.value - scores.value.mean(1, keepdims=True)) / scores.value.std(1, keepdims=True)
@@ -685,12 +615,9 @@ def test_without_pairs_the_separation_is_students_two_sample_comparison():
 def test_filters_leave_only_what_they_name():
     signals = planted()
     explorer = widgets.exposed([source(signals)])
-    shown = numbers(explorer.set(kind=1).figures["sheet"]["data"][1], "customdata")
-    assert (signals.labels[shown] == 1).all()
     right = np.array([signals.correct[~signals.member[:, i], 0, i].mean() for i in range(200)])
     wrong = numbers(
-        explorer.set(kind="all", outputs="most OUT models wrong").figures["sheet"]["data"][1],
-        "customdata",
+        explorer.set(outputs="most OUT models wrong").figures["sheet"]["data"][1], "customdata"
     )
     assert len(wrong) == min(24, (right < 0.5).sum()) and (right[wrong] < 0.5).all()
     explorer.set(outputs="all")
@@ -734,7 +661,7 @@ def stored(tmp_path_factory):
 def test_losses_are_those_of_references_that_trained_on_the_sample_beside_all_members(stored):
     found, log, _ = stored
     member = found.signals.member
-    view = widgets.sample([found]).set(target=0, sample=4, truth=True)
+    view = widgets.sample([found]).set(target=0, sample=4)
     lines = {t.get("name", ""): numbers(t, "y") for t in view.figures["traces"]["data"]}
     rows = [m for m in range(2, 8) if member[m, 4]]
     drawn_lines = lines[f"this sample ({len(rows)})"].reshape(len(rows), 6)[:, :5]
@@ -743,8 +670,6 @@ def test_losses_are_those_of_references_that_trained_on_the_sample_beside_all_me
     assert np.allclose(lines["all members"], middle, rtol=1e-5)
     assert ("target" in lines) == bool(member[0, 4])
     assert "non-members have no training loss" in view.note
-    hidden = widgets.sample([found]).set(target=0, sample=4, truth=False)
-    assert "target" not in {t.get("name") for t in hidden.figures["traces"]["data"]}
 
 
 def test_losses_of_a_pool_are_read_once_for_all_explorers_and_of_two_pools_at_most(
@@ -810,14 +735,10 @@ def saved(explorer) -> pd.DataFrame:
 
 
 def test_what_each_model_says_of_a_sample_is_saved_a_number_per_column(explorer, signals):
-    explorer.set(target=2, sample=3, truth=True)
+    explorer.set(target=2, sample=3)
     table = saved(explorer)
     np.testing.assert_allclose(table["margin"], signals.margin[:, 0, 3], rtol=1e-6)
     assert table["member"].tolist() == signals.member[:, 3].tolist()
-    explorer.set(truth=False)
-    hidden = saved(explorer)["member"].isna()
-    assert hidden.tolist() == [model == 2 for model in range(8)]
-    explorer.set(truth=True)
 
 
 def test_the_whole_ranking_is_saved_a_number_per_column(signals):

@@ -34,11 +34,12 @@ from mia_nb.plots.style import (
     finish,
     translucent,
 )
-from mia_nb.plots.views import POINTS, thinned
+from mia_nb.plots.views import thinned
 
 LARGE = 256  # pixels of a single picture, enlarged before it is sent, as browsers would smooth it
 SMALL = 64  # pixels of a picture in a sheet
 BINS = 80  # bins of a ranking
+DOTS = 3000  # points of a scatter, which is sent again whenever another sample is chosen
 EDGE = 2  # width of a frame around an image, in pixels
 UNIT = 100  # height of the figure whose layout is kept, in pixels
 CAPTION = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}  # below an image
@@ -57,51 +58,43 @@ class Curve(NamedTuple):
     outside: np.ndarray
 
 
-def empty(text: str, *, height: int = 130) -> dict:
+def empty(text: str) -> dict:
     """A figure without axes that says in words why there is nothing to draw."""
-    return _figure([], text, height=height, wrap=WIDE, xaxis=HIDDEN, yaxis=HIDDEN)
+    return _figure([], text, height=130, wrap=WIDE, xaxis=HIDDEN, yaxis=HIDDEN)
 
 
 def score_points(
     x: np.ndarray,
     y: np.ndarray,
-    member: np.ndarray | None = None,
+    member: np.ndarray,
+    numbers: np.ndarray,
     *,
     names: tuple[str, str],
-    numbers: np.ndarray | None = None,
-    points: int = POINTS,
 ) -> dict:
-    """Every sample's score under one attack against another, for one target. The customdata of a
-    point is the sample's number.
+    """Every sample's score under one attack against another, for one target; of many samples those
+    that are evenly spaced in data order. The customdata of a point is the sample's number.
 
     Parameters:
         x: (N,) scores
         y: (N,) scores under another attack
-        member: (N,) bool; None draws all alike, as an attacker sees them
+        member: (N,) bool
+        numbers: (N,) numbers of the samples
         names: names of the two attacks
-        numbers: (N,) numbers of the samples, None their indices
-        points: largest number of drawn points, evenly spaced in data order
     """
-    x = np.asarray(x)
-    y = np.asarray(y)
-    numbers = np.arange(len(x)) if numbers is None else np.asarray(numbers)
-    shown, total = thinned(x, y, points)
+    shown, total = thinned(x, y, DOTS)
     finite = np.isfinite(x) & np.isfinite(y)
-    groups = [("samples", np.ones(len(x), bool), GREY, "circle")]
-    if member is not None:
-        groups = [
-            (NON_MEMBERS.name, ~member, NON_MEMBERS.colour, "diamond-open"),
-            (MEMBERS.name, member, MEMBERS.colour, "circle"),
-        ]
     data = []
-    for name, mask, colour, symbol in groups:
+    for group, mask, symbol in (
+        (NON_MEMBERS, ~member, "diamond-open"),
+        (MEMBERS, member, "circle"),
+    ):
         of_group = shown[mask[shown]]
         data.append(
             {
                 "type": "scattergl",
                 "mode": "markers",
-                "name": name,
-                "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.6},
+                "name": group.name,
+                "marker": {"color": group.colour, "symbol": symbol, "size": 5, "opacity": 0.6},
                 "hovertemplate": "sample %{customdata}: %{x:.3g}, %{y:.3g}",
                 "x": _packed(x[of_group]),
                 "y": _packed(y[of_group]),
@@ -143,10 +136,9 @@ def two_worlds(
     *,
     numbers: Sequence[int] | None = None,
     target: float | None = None,
-    trained: bool | None = None,
+    trained: bool = False,
     curves: Sequence[Curve] = (),
     span: tuple[float, float] | None = None,
-    height: int = 420,
 ) -> dict:
     """Margins of one sample by models with it (row IN) and without it (row OUT), and fitted
     densities on one scale.
@@ -157,10 +149,9 @@ def two_worlds(
         sentence: the title
         numbers: numbers of the models, for the hover
         target: margin of the target, drawn as a line
-        trained: whether the target was trained on it, which colours the line; None hides that
+        trained: whether the target was trained on it, which colours the line
         curves: densities
         span: ends of the axis
-        height: pixels
     """
     margin = np.asarray(margin, float)
     member = np.asarray(member, bool)
@@ -186,7 +177,7 @@ def two_worlds(
     return _figure(
         data,
         sentence,
-        height=height,
+        height=420,
         legend=IN_ORDER,
         margin={"b": 112},
         xaxis=across,
@@ -219,19 +210,16 @@ def _world(name: str, group: Group, row: int, margin: np.ndarray, numbers: np.nd
     }
 
 
-def _target(margin: float, trained: bool | None) -> dict:
-    """The line of the target, grey where its membership is hidden."""
-    side = MEMBERS if trained is None or trained else NON_MEMBERS
-    name = "target"
-    if trained is not None:
-        name = "target: a member" if trained else "target: no member"
+def _target(margin: float, trained: bool) -> dict:
+    """The line of the target."""
+    side = MEMBERS if trained else NON_MEMBERS
     return _line(
         [margin] * 2,
         [-0.25, 1.95],
-        GREY if trained is None else side.colour,
+        side.colour,
         width=2.5,
         dash=side.dash,
-        name=name,
+        name="target: a member" if trained else "target: no member",
         hovertemplate="target: %{x:.3f}<extra></extra>",
     )
 
@@ -402,16 +390,14 @@ def ranking(
     sentence: str,
     *,
     null: np.ndarray | None = None,
-    name: str = "separation",
 ) -> dict:
-    """The distribution of a ranking statistic over samples, beside its distribution under redrawn
+    """The distribution of the separations of samples, beside their distribution under redrawn
     masks, each in shares.
 
     Parameters:
-        value: (N,) values of the statistic
+        value: (N,) separations
         sentence: the title
-        null: (R,) values under redrawn masks
-        name: name of the statistic
+        null: (R,) separations under redrawn masks
     """
     value = np.asarray(value, float)
     null = np.asarray([] if null is None else null, float)
@@ -427,7 +413,7 @@ def ranking(
         height=330,
         legend=IN_ORDER,
         margin={"b": 92},
-        xaxis={"title": {"text": name}},
+        xaxis={"title": {"text": "separation (sd of scores)"}},
         yaxis={"title": {"text": "share of samples"}, "tickformat": "~%"},
     )
 

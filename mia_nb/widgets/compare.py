@@ -129,18 +129,13 @@ def flat(record: dict) -> dict:
 
 def differences(records: dict[str, dict]) -> pd.DataFrame:
     """The settings in which records {name: {setting: value}} differ, a row each; "-" where a record
-    lacks one.
-
-    None counts as absent. Settings with the same last word and the same values everywhere, such as
-    model_args.k and flow.k, are one, and the first is kept.
+    lacks one or has None.
     """
     texts = {}
     for name, record in records.items():
         texts[name] = {setting: text(value) for setting, value in record.items()}
     table = pd.DataFrame(texts).fillna(ABSENT)
-    changed = table[table.nunique(axis=1) > 1]
-    restated = changed.assign(word=[name.rsplit(".", 1)[-1] for name in changed.index])
-    return changed[~restated.duplicated()]
+    return table[table.nunique(axis=1) > 1]
 
 
 def text(value: object) -> str:

@@ -39,34 +39,12 @@ def chooser(description: str, names: Iterable[str]) -> W.Dropdown | W.Combobox:
     names = tuple(names)
     if len(names) < LONG_LIST:
         return dropdown(description, names, names[0])
-    return searched(description, names, names[0], ensure_option=True)
-
-
-def searched(
-    description: str, names: Iterable[str], value: str = "", *, ensure_option: bool = False
-) -> W.Combobox:
-    """A control that chooses one of many names; typing finds them."""
     return W.Combobox(
         description=description,
-        options=tuple(names),
-        value=value,
+        options=names,
+        value=names[0],
         placeholder="type a part of a name, or clear the field for all",
-        ensure_option=ensure_option,
-        **ROW,
-    )
-
-
-def slider(
-    description: str, low: float, high: float, value: float, step: float, *, form: str = ".3g"
-) -> W.FloatSlider:
-    """A slider of numbers, shown in the format `form`."""
-    return W.FloatSlider(
-        description=description,
-        min=low,
-        max=high,
-        value=value,
-        step=step,
-        readout_format=form,
+        ensure_option=True,
         **ROW,
     )
 
@@ -92,10 +70,8 @@ def attack_options(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 class Ticks(W.VBox):
-    """Tick boxes; `value` is the tuple of the options that are ticked.
-
-    At most `limit` can be ticked; one more unticks the earliest. In a long list only ticked options
-    have a box, and typing finds the others.
+    """Tick boxes, which scroll where there are many; `value` is the tuple of the options that are
+    ticked. At most `limit` can be ticked; one more unticks the earliest.
     """
 
     value = traitlets.Tuple()
@@ -110,10 +86,8 @@ class Ticks(W.VBox):
         limit: int = 4,
     ):
         self.limit = limit
-        self.box = W.VBox(layout=W.Layout(width="100%"))
-        self.more = searched("add", ())
-        self.more.observe(self._added, "value")
-        super().__init__([W.Label(description), self.more, self.box], layout={"width": "100%"})
+        self.box = W.VBox(layout={"width": "100%", "max_height": "260px", "overflow": "auto"})
+        super().__init__([W.Label(description), self.box], layout={"width": "100%"})
         self.observe(self._build, "options")
         self.observe(self._show, "value")
         self.options = tuple(options)
@@ -132,19 +106,10 @@ class Ticks(W.VBox):
         """The ticked options in words."""
         return ", ".join(in_words(str(value)) for value in self.value)
 
-    @property
-    def _is_long(self) -> bool:
-        return len(self.options) >= LONG_LIST
-
     def _build(self, _: object) -> None:
         self.value = tuple(v for v in self.value if v in self.options)
-        self.more.layout.display = None if self._is_long else "none"
-        self.more.options = [in_words(str(option)) for option in self.options]
-        self._put_boxes(self.value if self._is_long else self.options)
-
-    def _put_boxes(self, options: tuple) -> None:
         self._boxes = {}
-        for option in options:
+        for option in self.options:
             self._boxes[option] = W.Checkbox(
                 option in self.value,
                 description=in_words(str(option)),
@@ -156,12 +121,6 @@ class Ticks(W.VBox):
             )
         self.box.children = tuple(self._boxes.values())
 
-    def _added(self, change: dict) -> None:
-        """Tick the option that was chosen from the long list."""
-        if change["new"] in self.more.options:
-            self._ticked(self.options[self.more.options.index(change["new"])], True)
-            self.more.value = ""
-
     def _ticked(self, option: object, on: bool) -> None:
         """Update the value after the user changed a box."""
         if on == (option in self.value):  # the box itself was updated from the value
@@ -172,7 +131,5 @@ class Ticks(W.VBox):
         self.value = tuple(ticked[-self.limit :])
 
     def _show(self, _: object) -> None:
-        if self._is_long:
-            self._put_boxes(self.value)
         for option, box in self._boxes.items():
             box.value = option in self.value

@@ -50,18 +50,17 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
     if not pools:
         return message(TITLE, NOTHING)
 
-    def leader(pool: str, attack: str, kind: int | str, outputs: str, sample: int) -> int:
+    def leader(pool: str, attack: str, outputs: str, sample: int) -> int:
         """The first sample in the list, or the chosen one if the list is empty."""
-        rows = filtered(pools[pool], attack, kind, outputs)
+        rows = filtered(pools[pool], attack, outputs)
         return int(pools[pool].numbers[rows[0]]) if len(rows) else sample
 
-    def pages(pool: str, attack: str, kind: int | str, outputs: str) -> int:
-        return max(1, math.ceil(len(filtered(pools[pool], attack, kind, outputs)) / PAGE))
+    def pages(pool: str, attack: str, outputs: str) -> int:
+        return max(1, math.ceil(len(filtered(pools[pool], attack, outputs)) / PAGE))
 
     def draw(
         pool: str,
         attack: str,
-        kind: int | str,
         outputs: str,
         page: int,
         sample: int,
@@ -70,15 +69,15 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         """One page of the ranking, and where the chosen sample stands in it."""
         source = pools[pool]
         ranked = ranking(source, attack)
-        rows = filtered(source, attack, kind, outputs)
+        rows = filtered(source, attack, outputs)
         if not len(rows):
-            raise ValueError("no sample passes these filters: widen class or outputs")
+            raise ValueError("no sample passes this filter: widen outputs")
         index = source.audited_index(sample)
         column = int(source.audited[index])
         outcome = tested(source, attack, n_resamples) if test else None
         start = PAGE * (page - 1)
         on_page = tuple(rows[start : start + PAGE].tolist())
-        spread = histogram(source, attack, kind, outputs, n_resamples if test else 0)
+        spread = histogram(source, attack, outputs, n_resamples if test else 0)
         figures = {
             "sheet": sheet(source, on_page, start, sample),
             "margins": margins_picture(source, column),
@@ -93,14 +92,13 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
             figures,
             pd.DataFrame([row]),
             note(source, ranked, outcome),
-            ranked_list(source, attack, kind, outputs),
+            ranked_list(source, attack, outputs),
         )
 
     # options that depend on the pool are filled in by `follow`, whose errors the explorer shows
     controls = {
         "pool": chooser("pool", pools),
         "attack": dropdown("attack"),
-        "kind": dropdown("class", [ALL], ALL),
         "outputs": dropdown("outputs", [ALL, RIGHT, WRONG], ALL),
         "page": count("page"),
         "sample": number("sample", 0),
@@ -108,9 +106,8 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
     }
     follow = {
         "attack": {"options": lambda pool: attack_options(pools[pool].attacks())},
-        "kind": {"options": lambda pool: [(ALL, ALL), *pools[pool].kinds]},
         # another list starts at its first page
-        "page": {"max": pages, "value": lambda pool, attack, kind, outputs: 1},
+        "page": {"max": pages, "value": lambda pool, attack, outputs: 1},
         "sample": {"value": leader},
     }
     return Explorer(
@@ -137,8 +134,8 @@ def out_accuracy(source: Source) -> np.ndarray:
 
 
 @lru_cache(32)
-def filtered(source: Source, attack: str, kind: int | str, outputs: str) -> np.ndarray:
-    """Indices of the audited samples that pass the filters, most exposed first."""
+def filtered(source: Source, attack: str, outputs: str) -> np.ndarray:
+    """Indices of the audited samples that pass the filter, most exposed first."""
     order = ranking(source, attack).order
     if not len(order):
         raise ValueError(
@@ -146,8 +143,6 @@ def filtered(source: Source, attack: str, kind: int | str, outputs: str) -> np.n
             " models, or query images that only some of them saw"
         )
     passes = np.ones(len(source.audited), bool)
-    if kind != ALL:
-        passes &= source.signals.labels[source.audited] == kind
     if outputs == RIGHT:
         passes &= out_accuracy(source) >= 0.5
     if outputs == WRONG:
@@ -167,7 +162,6 @@ def margins_picture(source: Source, column: int) -> dict:
         margin[:, 0],
         inside[:, 0],
         f"margins of all {len(margin)} models: {with_it} with it, {without} without it",
-        height=330,
     )
 
 
@@ -187,16 +181,15 @@ def sheet(source: Source, on_page: tuple[int, ...], start: int, sample: int) -> 
 
 
 @lru_cache(16)
-def histogram(source: Source, attack: str, kind: int | str, outputs: str, n_resamples: int) -> dict:
+def histogram(source: Source, attack: str, outputs: str, n_resamples: int) -> dict:
     """Histogram of the separations of the listed samples, and of separations under redrawn masks
     unless `n_resamples` is 0.
     """
-    rows = filtered(source, attack, kind, outputs)
+    rows = filtered(source, attack, outputs)
     value = ranking(source, attack).value
     null = tested(source, attack, n_resamples).null if n_resamples else None
     title = f"{len(rows):,} of {len(value):,} samples"
-    name = "separation (sd of scores)"
-    return samples.ranking(value[rows], title, null=null, name=name)
+    return samples.ranking(value[rows], title, null=null)
 
 
 def sentence(
@@ -245,10 +238,10 @@ def number_cells(source: Source, ranked: Ranking, index: int) -> dict:
 
 
 @lru_cache(4)
-def ranked_list(source: Source, attack: str, kind: int | str, outputs: str) -> pd.DataFrame:
+def ranked_list(source: Source, attack: str, outputs: str) -> pd.DataFrame:
     """The ranked and filtered list for CSV, with the separation of each sample and its interval."""
     ranked = ranking(source, attack)
-    rows = filtered(source, attack, kind, outputs)
+    rows = filtered(source, attack, outputs)
     value = ranked.value[rows]
     half = ranked.half[rows]
     return pd.DataFrame(
@@ -281,18 +274,13 @@ def test_cells(outcome: Tested, index: int) -> dict:
 
 def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
     """The remarks: data behind the ranking, and how far to trust it."""
-    correlation, common = ranked.agreement
     missing = int(np.isnan(ranked.value).sum())
-    notes = [source.lacks, "with another seed other images stand on top"]
-    if np.isfinite(correlation):
-        notes.append(
-            f"two halves of the targets: rank correlation {correlation:.2f}, {common} of the {PAGE}"
-            " on top in common"
-        )
-    notes.append(
+    notes = [
+        source.lacks,
+        "with another seed other images stand on top",
         "intervals: Student's, 95 %, of a sample chosen beforehand; who leads a list leads by luck"
-        " too"
-    )
+        " too",
+    ]
     if outcome is None:
         notes.append(
             "targets are each other's references, which moves a sample's scores together: test for"

@@ -6,28 +6,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb import attacks, store
+from mia_nb import attacks
 from mia_nb.checks import quantity
 from mia_nb.types import Scores
 from mia_nb.widgets.matching import (
     architecture_key,
     comparison_key,
     flow_of,
-    has_dropout,
     key_without_dropout,
     key_without_noise,
     network_name,
     noise_off,
     ordinary_network,
-    pools_beside,
     query_count,
     query_kind,
     training_key,
 )
 from mia_nb.widgets.stored import Source, unique
 from mia_nb.widgets.words import label, queried, way
-
-MORE_RATES = "mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05]' -p queries=8"
 
 
 class Outputs(NamedTuple):
@@ -95,24 +91,23 @@ def by_time(sources: Sequence[Source]) -> dict[str, Family]:
     way, is a family too (t: their T). Of two pools that agree even in T the newest is taken; ways
     of one name that differ in other settings are numbered.
     """
-    pools = pools_beside(sources)
     stepwise = [source for source in sources if query_kind(source) == "steps"]
     single = [source for source in sources if query_kind(source) != "steps"]
     families: list[tuple[str, Family]] = []
     for source in stepwise:
-        families.append(_step_by_step(source, _ordinary_outputs([source], single, pools)))
+        families.append(_step_by_step(source, _ordinary_outputs([source], single)))
     groups: dict[tuple, dict[str, dict[int, Source]]] = {}
     for source in single:
         if source.info.get("timesteps"):
             ways = groups.setdefault((*comparison_key(source), architecture_key(source)), {})
-            ways.setdefault(training_key(source, pools), {})[source.info["timesteps"]] = source
+            ways.setdefault(training_key(source), {})[source.info["timesteps"]] = source
     for ways in groups.values():
         rising = [dict(sorted(by_timesteps.items())) for by_timesteps in ways.values()]
         members = []
         for by_timesteps in rising:
             members += by_timesteps.values()
         if len(members) > 1:
-            families.append(_by_timesteps(rising, _ordinary_outputs(members, single, pools)))
+            families.append(_by_timesteps(rising, _ordinary_outputs(members, single)))
     return unique(families)
 
 
@@ -163,11 +158,9 @@ def _first(group: dict[int, Source]) -> Source:
     return next(iter(group.values()))
 
 
-def _ordinary_outputs(
-    spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
-) -> Outputs | None:
+def _ordinary_outputs(spiking: Sequence[Source], sources: Sequence[Source]) -> Outputs | None:
     """The ordinary network beside these spiking ones, if its outputs are stored."""
-    source = ordinary_network(spiking, sources, pools)
+    source = ordinary_network(spiking, sources)
     if source is None:
         return None
     masked = ", same dropout" if source.info.get("input_dropout") else ""
@@ -185,9 +178,10 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
         if query_kind(source) == "plain":
             plain_sources[key_without_dropout(source)] = source
     groups: dict[tuple, dict[float, Source]] = {}
-    for source in sorted(filter(has_dropout, sources), key=query_count):
+    masked = [source for source in sources if query_kind(source) == "dropout"]
+    for source in sorted(masked, key=query_count):
         key = key_without_dropout(source)
-        if key in plain_sources:
+        if key in plain_sources and source.info.get("input_dropout"):
             step_masks = source.info.get("mask_scope") == "step"
             group = groups.setdefault((key, step_masks), {})
             group[source.info["input_dropout"]] = source
@@ -202,8 +196,6 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
                 queries = tuple(range(count))
                 outputs[p, count] = Outputs(name, source, queries, reference)
         caption = "queries of one p share their masks: the first Q of those made"
-        if len(group) == 1:
-            caption += f"; only p = {min(group):g} was queried, more: {MORE_RATES}"
         name = f"{plain.label}, a mask per step" if step_masks else plain.label
         families.append((name, Family(outputs, caption)))
     return unique(families)

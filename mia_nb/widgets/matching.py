@@ -10,7 +10,7 @@ import numpy as np
 
 from mia_nb import store
 from mia_nb.digests import digest
-from mia_nb.widgets.stored import Source, pools_in
+from mia_nb.widgets.stored import Source
 from mia_nb.widgets.words import trained
 
 # settings of a query where its record says nothing
@@ -35,11 +35,6 @@ def query_kind(source: Source) -> str:
 def query_count(source: Source) -> int:
     """The number of queries, read from the record where it has it, without the signals."""
     return int(source.info.get("queries") or source.signals.margin.shape[1])
-
-
-def has_dropout(source: Source) -> bool:
-    """Whether the source was queried with input dropout of a known rate."""
-    return query_kind(source) == "dropout" and bool(source.info.get("input_dropout"))
 
 
 def flow_of(source: Source) -> dict:
@@ -67,10 +62,9 @@ def members_key(source: Source) -> tuple:
     """A key that is equal for sources with the same members and samples; the signals of stored
     sources are not read for it.
     """
-    if source.pool is None or source.folder is None:
+    if source.folder is None:
         signals = source.signals
-        arrays = (signals.member, signals.labels, signals.population)
-        return (digest(*(array for array in arrays if array is not None)),)
+        return (digest(signals.member, signals.labels, signals.population),)
     member = source.pool.files().get("member.npy")
     numbers = source.folder.files().get("samples.npy")
     return member, numbers, *source.rows, source.info.get("dataset")
@@ -104,12 +98,12 @@ def architecture_key(source: Source) -> str:
     return json.dumps([source.info.get("base"), args, source.info.get("mask_scope")])
 
 
-def training_key(source: Source, pools: dict[str, store.Folder]) -> str:
+def training_key(source: Source) -> str:
     """A key that is equal for pools whose training differs only in the number of time steps."""
     recipe = without(source.recipe, "epochs", "model_args", "parent")
     args = without(source.recipe.get("model_args", {}), "timesteps")
     args["calibration"] = without(args.get("calibration") or {}, "fit_T")
-    origin = parent_keys(source, pools)[-1:]
+    origin = parent_keys(source)[-1:]
     scope = source.info.get("mask_scope")
     return json.dumps([recipe, args, network_name(source, "any"), origin, scope], sort_keys=True)
 
@@ -151,81 +145,49 @@ def noise_off(source: Source, sources: Sequence[Source]) -> Source | None:
     return None
 
 
-def ordinary_network(
-    spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
-) -> Source | None:
-    """The ordinary network to compare with these spiking ones: one that any of them was made from,
-    else one of the same architecture.
+def ordinary_network(spiking: Sequence[Source], sources: Sequence[Source]) -> Source | None:
+    """The ordinary network to compare with these spiking ones, queried in the same way: one that
+    any of them was made from, else the newest of the same architecture.
     """
+    ordinary = [source for source in reversed(sources) if not source.info.get("timesteps")]
     for network in spiking:
-        source = parent_network(network, sources, pools)
-        if source is not None:
-            return source
-    return same_architecture(spiking[-1], sources)
+        parents = parent_keys(network)
+        made_from = without(network.info.get("made_from") or {}, "num_models")
+        for source in ordinary:
+            if made_from and without(source.recipe, "num_models") == made_from:
+                # shipped networks have no stored parent, but the recipe of one with more models
+                source = first_models(source, len(network.signals.margin))
+            elif source.info.get("pool") not in parents:
+                continue
+            if comparison_key(source) == comparison_key(network):
+                return source
 
-
-def parent_network(
-    spiking: Source, sources: Sequence[Source], pools: dict[str, store.Folder]
-) -> Source | None:
-    """The network that a spiking one was made from, queried in the same way. Shipped networks have
-    no stored parent: for them the first models of the parent's recipe.
-    """
-    keys = parent_keys(spiking, pools)
-    made_from = without(spiking.info.get("made_from") or {}, "num_models")
-    for source in reversed(sources):
-        if source.info.get("timesteps"):
+    last = spiking[-1]
+    base = last.info.get("base")
+    for source in ordinary:
+        if source.recipe.get("defense"):
             continue
-        if source.info.get("pool") in keys and comparison_key(source) == comparison_key(spiking):
+        same_base = base is None or source.info.get("family") in (base, None)
+        if same_base and comparison_key(source) == comparison_key(last):
             return source
-        if made_from and without(source.recipe, "num_models") == made_from:
-            first = _first_models(source, len(spiking.signals.margin))
-            if comparison_key(first) == comparison_key(spiking):
-                return first
     return None
 
 
-def _first_models(source: Source, count: int) -> Source:
+def first_models(source: Source, count: int) -> Source:
     """The source with only its first `count` models, as targets and as references."""
-    signals = source.signals
-    if len(signals.margin) == count:
+    if len(source.signals.margin) == count:
         return source
-    signals = signals.select(models=slice(0, count))
+    signals = source.signals.select(models=slice(0, count))
     return Source(source.label, signals, info=source.info, classes=source.classes)
 
 
-def same_architecture(spiking: Source, sources: Sequence[Source]) -> Source | None:
-    """The newest network without time and of the same architecture that was queried in the same
-    way.
-    """
-    wanted = comparison_key(spiking)
-    base = spiking.info.get("base")
-    for source in reversed(sources):
-        same_base = base is None or source.info.get("family") in (base, None)
-        if not same_base or source.info.get("timesteps") or source.recipe.get("defense"):
-            continue
-        if comparison_key(source) == wanted:
-            return source
-    return None
-
-
-def parent_keys(source: Source, pools: dict[str, store.Folder]) -> list[str]:
+def parent_keys(source: Source) -> list[str]:
     """Keys of the pools that this one was derived from, the nearest first."""
     keys: list[str] = []
     folder = source.pool
-    # the chain ends at a damaged parent
-    with contextlib.suppress(ValueError, OSError, KeyError):
+    # the chain ends at a parent that is gone or damaged
+    with contextlib.suppress(ValueError, OSError):
         while folder is not None and (key := folder.recipe.get("parent")):
             keys.append(key)
-            folder = pools.get(key[:12])
+            folder = store.find(key, folder.path.parent, "pool")
     return keys
-
-
-def pools_beside(sources: Sequence[Source]) -> dict[str, store.Folder]:
-    """{first twelve letters of its key: pool} of every pool in the folders of these sources, as a
-    parent may lack queries.
-    """
-    roots = {source.pool.path.parent for source in sources if source.pool is not None}
-    pools = {}
-    for root in roots:
-        pools |= pools_in(root)
-    return pools

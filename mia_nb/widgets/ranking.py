@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import auditing
-from mia_nb.metrics.memorised_samples import rank_correlation
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.types import Scores
-from mia_nb.widgets.stored import Source, some_targets
+from mia_nb.widgets.stored import Source
 
 PAGE = 24  # samples on a page of the list
 ALL_TESTED = 5000  # the largest number of samples for all of which masks are redrawn
@@ -30,8 +29,6 @@ class Ranking(NamedTuple):
     half: np.ndarray  # (N,) half the width of the 95 % interval, NaN where it is unknown
     based_on: str  # what the mean is over, in words, such as "8 pairs of targets"
     order: np.ndarray  # indices of samples, most exposed first, NaN left out
-    # of two halves of the targets: rank correlation, number of samples on the first page of both
-    agreement: tuple[float, int]
 
 
 class Tested(NamedTuple):
@@ -44,33 +41,10 @@ class Tested(NamedTuple):
 
 @lru_cache(16)
 def ranking(source: Source, attack: str) -> Ranking:
-    """Separation of every sample over all targets, and the agreement of two halves of targets."""
-    scores = source.scores(attack)
-    value, half, based_on = separations(scores)
+    """Separation of every sample over all targets."""
+    value, half, based_on = separations(source.scores(attack))
     order = np.argsort(-value, kind="stable")
-    ranked = order[~np.isnan(value[order])]
-    return Ranking(value, half, based_on, ranked, halves_agreement(scores))
-
-
-def halves_agreement(scores: Scores) -> tuple[float, int]:
-    """(rank correlation of the separations in two halves of the targets, number of samples on the
-    first page of both); (NaN, 0) for a single pair of targets.
-    """
-    pairs = np.unique(scores.pair)
-    if len(pairs) < 2:
-        return np.nan, 0
-    halves = []
-    for side in (pairs[::2], pairs[1::2]):
-        halves.append(separations(some_targets(scores, np.isin(scores.pair, side)))[0])
-    known = np.isfinite(halves).all(0)
-    first, second = (half[known] for half in halves)
-    correlation = rank_correlation(first, second) if known.sum() > 2 else np.nan
-    return correlation, len(most_exposed(first) & most_exposed(second))
-
-
-def most_exposed(value: np.ndarray) -> set[int]:
-    """Indices of the largest values, as many as a page holds."""
-    return set(np.argsort(-value, kind="stable")[:PAGE].tolist())
+    return Ranking(value, half, based_on, order[~np.isnan(value[order])])
 
 
 def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:

@@ -13,6 +13,7 @@ from scipy.special import expit
 
 from mia_nb import attacks, metrics
 from mia_nb.attacks.margins import over_queries
+from mia_nb.checks import quantity
 from mia_nb.metrics.table_text import in_digits
 from mia_nb.plots import samples
 from mia_nb.plots.scores import row_of
@@ -26,7 +27,6 @@ from mia_nb.widgets.controls import (
     count,
     dropdown,
     number,
-    tick,
 )
 from mia_nb.widgets.evidence import (
     VARIANCES,
@@ -44,7 +44,6 @@ from mia_nb.widgets.words import NO_IMAGES, NOT_MEASURABLE, number_text, remarks
 
 TITLE = "One sample, two worlds"
 THUMBNAILS = 24
-DOTS = 3000  # points of the scatter, which is sent again whenever another sample is chosen
 RING = {  # scattergl, as browsers draw scattergl points above all other traces
     "type": "scattergl",
     "mode": "markers",
@@ -101,7 +100,6 @@ def sample(sources: Sequence[Source]) -> Explorer:
         sample: int,
         k: int,
         variance: str,
-        truth: bool,
         subset: tuple[int, ...],
     ) -> View:
         """The two worlds of the sample, and its place among all others."""
@@ -114,41 +112,36 @@ def sample(sources: Sequence[Source]) -> Explorer:
         evidence = evidence_of(source, target, k, variance)
         about = of_sample(evidence, column, variance)
         in_lasso = np.flatnonzero(np.isin(source.numbers, subset))
-        lasso_size = lasso_size_text(x, y, in_lasso)
 
-        scatter = scatter_picture(source, target, attack, truth)
-        # None hides the target's membership
-        shown_member = is_member if truth else None
-        shown_target = target if truth else None
+        scatter = scatter_picture(source, target, attack)
         figures = {
             "scatter": with_ring(scatter, x[index], y[index], sample),
-            "margins": margins_picture(evidence, all_references, models, column, shown_member),
+            "margins": margins_picture(evidence, all_references, models, column, is_member),
             "image": image_picture(source, target, column),
-            "traces": losses_picture(source, tuple(models.tolist()), column, shown_target),
-            "subset": lasso_picture(source, target, tuple(in_lasso.tolist()), lasso_size, truth),
+            "traces": losses_picture(source, tuple(models.tolist()), column, target),
+            "subset": lasso_picture(source, target, tuple(in_lasso.tolist())),
         }
         row = {
             "who": f"sample {sample}",
             "label": source.class_of(column),
             **number_cells(about),
             "score": number_text(y[index], ".4g"),
+            "non-members as high": non_members_as_high(evidence, source, member, index),
+            "member": "yes" if is_member else "no",
         }
         facts = (
             f"labelled {source.class_of(column)}, target {right_or_wrong(source, target, column)}"
         )
-        sentence = f"Sample {sample} ({facts}): {result_words(about, k)}"
-        if truth:
-            row["non-members as high"] = non_members_as_high(evidence, source, member, index)
-            row["member"] = "yes" if is_member else "no"
-            sentence += f"; is a {'member' if is_member else 'non-member'}"
+        membership = "a member" if is_member else "a non-member"
+        sentence = f"Sample {sample} ({facts}): {result_words(about, k)}; is {membership}"
         if len(in_lasso):
-            row["lasso"] = lasso_size
+            row["lasso"] = quantity(len(in_lasso), "sample")
         return View(
             sentence,
             figures,
             pd.DataFrame([row]),
             note(source, evidence, k, attack),
-            margins_of_models(source, sample, target, truth),
+            margins_of_models(source, sample),
         )
 
     # options that depend on the pool are filled in by `follow`, whose errors the explorer shows
@@ -159,7 +152,6 @@ def sample(sources: Sequence[Source]) -> Explorer:
         "sample": number("sample", -1),
         "k": count("k a side"),
         "variance": buttons("variance", list(VARIANCES), "shrunk"),
-        "truth": tick("show the truth", True),
     }
     follow = {  # the explorer passes values of controls by the names of a function's parameters
         "target": {"options": lambda pool: pools[pool].targets[1:]},
@@ -193,16 +185,15 @@ def scatter_values(
 
 
 @lru_cache(16)
-def scatter_picture(source: Source, target: int, attack: str, truth: bool) -> dict:
+def scatter_picture(source: Source, target: int, attack: str) -> dict:
     """The scatter of a target's scores, without the sample's mark."""
     x, y, member = scatter_values(source, target, attack)
     figure = samples.score_points(
         x,
         y,
-        member if truth else None,
+        member,
+        source.numbers,
         names=(attacks.in_words("loss"), attacks.in_words(attack)),
-        numbers=source.numbers,
-        points=DOTS,
     )
     # plotly keeps zoom and lasso while this key stays the same, so while only the sample changes
     key = f"{source.label} {target} {attack}"
@@ -233,21 +224,16 @@ def image_picture(source: Source, target: int, column: int) -> dict:
 
 
 @lru_cache(8)
-def lasso_picture(
-    source: Source, target: int, in_lasso: tuple[int, ...], caption: str, truth: bool
-) -> dict:
+def lasso_picture(source: Source, target: int, in_lasso: tuple[int, ...]) -> dict:
     """The images of the samples in a lasso, under a caption that begins with their number."""
     if not in_lasso:
-        return samples.empty(
-            "Draw a lasso around points of the scatter to see who they are", height=90
-        )
+        return samples.empty("Draw a lasso around points of the scatter to see who they are")
     columns = source.audited[list(in_lasso)]
     numbers = source.numbers[list(in_lasso)]
-    marks = np.full(len(columns), "")
-    if truth:
-        member = source.signals.member[target, columns]
-        marks = np.where(member, "● ", "◇ ")
-        caption += f", {member.sum():,} members (●) and {(~member).sum():,} non-members (◇)"
+    member = source.signals.member[target, columns]
+    marks = np.where(member, "● ", "◇ ")
+    caption = f"{quantity(len(columns), 'sample')}, {member.sum():,} members (●) and"
+    caption += f" {(~member).sum():,} non-members (◇)"
     if source.images is None:
         return samples.empty(f"{caption}; {NO_IMAGES}")
     chosen = np.linspace(0, len(columns) - 1, min(len(columns), THUMBNAILS)).astype(int)
@@ -260,20 +246,12 @@ def lasso_picture(
     return samples.sheet(source.images[columns[chosen]], labels, numbers[chosen], caption)
 
 
-def lasso_size_text(x: np.ndarray, y: np.ndarray, in_lasso: np.ndarray) -> str:
-    """The number of samples in a lasso, and the number of points if the scatter draws only some."""
-    drawn, total = samples.thinned(x, y, DOTS)
-    if len(drawn) < total and np.isin(in_lasso, drawn).all():
-        return f"{len(in_lasso):,} of the {len(drawn):,} drawn (of {total:,})"
-    return f"{len(in_lasso):,} samples"
-
-
 def margins_picture(
     evidence: Evidence,
     all_references: Signals,
     models: np.ndarray,
     column: int,
-    trained: bool | None,
+    trained: bool,
 ) -> dict:
     """The sample's margins by its references, the fits, and the target's own margin.
 
@@ -282,7 +260,7 @@ def margins_picture(
         all_references: signals of all references, those in use first
         models: numbers of all references
         column: column of the sample
-        trained: whether the target was trained on it; None hides that
+        trained: whether the target was trained on it
     """
     values = over_queries(all_references.margin[:, :, [column]], all_references.query_kind)[:, 0]
     member = all_references.member[:, column]
@@ -384,24 +362,19 @@ def right_or_wrong(source: Source, target: int, column: int) -> str:
     return f"right in {share:.0%} of queries"
 
 
-def margins_of_models(source: Source, sample: int, target: int, truth: bool) -> pd.DataFrame:
-    """Every model's margin and membership of a sample, for CSV. The target's membership is left
-    empty unless the truth is shown.
-    """
+def margins_of_models(source: Source, sample: int) -> pd.DataFrame:
+    """Every model's margin and membership of a sample, for CSV."""
     column = source.audited[source.audited_index(sample)]
     margin = over_queries(
         source.signals.margin[:, :, column : column + 1], source.signals.query_kind
     )
-    member = pd.Series(source.signals.member[:, column], dtype=object)
-    if not truth:
-        member[target] = None
     return pd.DataFrame(
         {
             "sample": sample,
             "label": source.class_of(column),
             "model": source.rows,
             "margin": margin[:, 0],
-            "member": member,
+            "member": source.signals.member[:, column],
         }
     )
 

@@ -2,7 +2,7 @@
 a metric against the setting. `latency`, `dropout` and `noise` are this explorer on their own axes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import pandas as pd
@@ -22,7 +22,7 @@ from mia_nb.widgets.contrast import (
 )
 from mia_nb.widgets.controls import END, chooser, dropdown, steps
 from mia_nb.widgets.explorer import Explorer, View, message
-from mia_nb.widgets.families import MORE_RATES, Family, Outputs, by_dropout, by_noise, by_time
+from mia_nb.widgets.families import Family, Outputs, by_dropout, by_noise, by_time
 from mia_nb.widgets.figure import plain, with_layout, with_line
 from mia_nb.widgets.pictures import INSIDE
 from mia_nb.widgets.stored import Source, list_of_sources
@@ -73,7 +73,6 @@ def latency(sources: Sequence[Source]) -> Explorer:
         by_time(list_of_sources(sources)),
         {"way": "made", "t": "steps t"},
         if_none=if_none,
-        start=middle,
         against=("t", ENERGY),
         without_reference="no ordinary network with the same members was queried in this way",
     )
@@ -99,7 +98,7 @@ def dropout(sources: Sequence[Source]) -> Explorer:
     """
     if_none = (
         "no pool is stored that was queried plainly and with input dropout; make one with:"
-        f" {MORE_RATES}"
+        " mia-nb run dropout_sweep --preset demo -p rates='[0.01, 0.02, 0.05]' -p queries=8"
     )
     return settings_explorer(
         "Dropout",
@@ -107,7 +106,6 @@ def dropout(sources: Sequence[Source]) -> Explorer:
         by_dropout(list_of_sources(sources)),
         {"p": "p", "queries": "queries Q"},
         if_none=if_none,
-        start=most_queries,
         against=("p", "queries"),
     )
 
@@ -138,26 +136,10 @@ def noise(sources: Sequence[Source]) -> Explorer:
         {"sigma": "sigma", "outputs": "outputs R"},
         if_none="no model with noise was queried twice yet; make some with:"
         " mia-nb run 09_neural_de --preset tour",
-        start=most_queries,
         against=("outputs", "sigma"),
         without_reference="outputs with the noise off are not stored:"
         " query(pool, images, noise=False), and all else as here",
     )
-
-
-def middle(family: Family) -> tuple:
-    """The middle value of the second setting, with the value of the first that has most of them."""
-    by_first: dict[object, list[tuple]] = {}
-    for place in family.outputs:
-        by_first.setdefault(place[0], []).append(place)
-    places = max(by_first.values(), key=len)
-    return places[(len(places) - 1) // 2]
-
-
-def most_queries(family: Family) -> tuple:
-    """The first value of the first setting, with the largest number of queries."""
-    first, _ = next(iter(family.outputs))
-    return first, END  # `nearest` in `offered_settings` lowers END to the largest value there is
 
 
 def settings_explorer(
@@ -167,7 +149,6 @@ def settings_explorer(
     settings: dict[str, str],
     *,
     if_none: str,
-    start: Callable[[Family], tuple],
     against: Sequence[str],
     without_reference: str = "",
 ) -> Explorer:
@@ -180,7 +161,6 @@ def settings_explorer(
         families: {name: family}
         settings: {setting: its label}, in the order of a family's keys; each has a slider
         if_none: the message where there is no family
-        start: function of a family that gives the settings to show first
         against: settings for the horizontal axis, the default first, and perhaps "energy", which is
             offered where it is known for all outputs
         without_reference: a remark beside outputs that have no reference
@@ -247,9 +227,11 @@ def settings_explorer(
 
     controls = {"pool": chooser("pool", families)}
     follow = {}
-    first = start(next(iter(families.values())))
+    first, _ = next(iter(next(iter(families.values())).outputs))
     for number, (name, words) in enumerate(settings.items()):
-        controls[name] = steps(words, [first[number]], first[number])
+        # END: lowered to the largest value there is, such as that of the most queries
+        value = END if number else first
+        controls[name] = steps(words, [value], value)
         follow[name] = offered_settings(families, tuple(settings), number)
     controls |= {
         "attack": dropdown("attack"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mia_nb import attacks, escape, store
-from mia_nb.checks import frames_of, shown, whole
+from mia_nb.checks import shown, whole
 from mia_nb.examples import PREFIX, examples, load_example, thumbnails
 from mia_nb.plots.pictures import as_pictures
 from mia_nb.types import Scores, Signals
@@ -21,7 +21,7 @@ from mia_nb.widgets.words import label, trained
 NOTHING = "nothing is stored that can be scored yet; make some with: mia-nb run all --preset demo"
 WANTED = "wanted a folder of results, or a list of sources as widgets.sources gives it"
 TRAINED_ATTACKS = ("shokri", "song_mittal")  # they train a classifier: too slow for an explorer
-ALL = "all"  # the choice of all targets, or all classes, rather than one
+ALL = "all"  # the choice of all targets rather than one
 # how the signals in the package were queried, where their record does not say
 USUAL_QUERY = {"dataset": "cifar10", "draws": "plain", "queries": 1}
 LACKS = (
@@ -121,16 +121,10 @@ class Source:
             chosen = store.load_samples(self.folder)
         return np.arange(len(self.signals.labels)) if chosen is None else chosen
 
-    def _samples_of(self, count: int) -> np.ndarray:
-        """The numbers of the columns; Corrupt unless all are below the pool's count of images."""
-        if self.folder is not None and len(self.samples) and self.samples.max() >= count:
-            raise self.folder.corrupt("samples.npy", f"sample {self.samples.max()} of {count}")
-        return self.samples
-
     @cached_property
     def images(self) -> np.ndarray | None:
         """The image of each column, (C, H, W) uint8, read one by one, frames of events summed over
-        time; None where none are stored or they do not fit the signals.
+        time; None where none are stored.
         """
         if self._images is not None:
             return self._images
@@ -138,14 +132,8 @@ class Source:
             return None
         # not read as a whole: 50,000 images of 64 x 64 pixels take 600 MB, and one is shown
         x = self.pool.map_array("images.npy", "u", (None, None, None, None))
-        if not len(self.samples) == len(self.signals.labels) <= len(x):
-            return None
-        record = self.pool.read_json("images.json", classes=list)
-        try:
-            frames = frames_of(record.get("frames", 1), x.shape[1])
-        except ValueError as error:
-            raise self.pool.corrupt("images.json", error) from error
-        return _Chosen(x, self._samples_of(len(x)), frames)
+        frames = self.pool.read_json("images.json").get("frames", 1)
+        return _Chosen(x, self.samples, frames)
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -228,24 +216,14 @@ class Source:
         losses = self.pool.read_array(name, "f", (None, None))
         if not len(losses):
             return None
-        if losses.shape[1] != member.sum():
-            raise self.pool.corrupt(name, f"{losses.shape[1]} samples of {member.sum()} members")
         trace = np.full((len(losses), len(member)), np.nan, np.float32)
         trace[:, member] = losses
-        return trace[:, self._samples_of(len(member))]
+        return trace[:, self.samples]
 
     def class_of(self, column: int) -> str:
         """The name of a column's class; its number where there are fewer names."""
-        return self._name(int(self.signals.labels[column]))
-
-    def _name(self, label: int) -> str:
+        label = int(self.signals.labels[column])
         return self.classes[label] if label < len(self.classes) else str(label)
-
-    @property
-    def kinds(self) -> list[tuple[str, int]]:
-        """The options of a control of classes: (name, label) of every class."""
-        count = max(len(self.classes), int(self.signals.labels.max()) + 1)
-        return [(self._name(label), label) for label in range(count)]
 
     @property
     def targets(self) -> list[int | str]:
@@ -301,7 +279,7 @@ def sources(
         A list of `Source`; [] where nothing is stored.
     """
     whole("limit", limit, 0)
-    pools = pools_in(root)
+    pools = {folder.short_key: folder for folder in store.folders(root, "pool")}
     sources: list[Source] = []
     for folder in reversed(store.folders(root, "signals")):
         if len(sources) == limit:
@@ -317,11 +295,6 @@ def sources(
     return sources + _shipped(pool) if shipped else sources
 
 
-def pools_in(root: str | Path) -> dict[str, store.Folder]:
-    """Every pool of a folder of results, by the first twelve letters of its key."""
-    return {folder.short_key: folder for folder in store.folders(root, "pool")}
-
-
 def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> Source | None:
     """The source of these signals; None where they belong to another pool, are unfinished, or were
     made with images that are not the pool's.
@@ -334,8 +307,6 @@ def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> 
         return None
     if not all(folder.has(file) for file in files):
         return None
-    if not all(isinstance(row, int) for row in info.get("models") or []):
-        raise folder.corrupt("info.json", f"models={info['models']}: wanted numbers of rows")
     samples = store.load_samples(folder)
     if samples is not None and not len(samples):
         return None
@@ -398,10 +369,6 @@ def only(scores: Scores, target: int | str) -> Scores:
     """The scores of one target, or of all for "all"."""
     if target == ALL:
         return scores
-    return some_targets(scores, np.flatnonzero(scores.targets == target))
-
-
-def some_targets(scores: Scores, rows: np.ndarray) -> Scores:
-    """The scores in these rows, one row per target."""
+    rows = np.flatnonzero(scores.targets == target)
     fields = ("value", "member", "targets", "pair", "accuracy", "loss")
     return dataclasses.replace(scores, **{name: getattr(scores, name)[rows] for name in fields})

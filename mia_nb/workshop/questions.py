@@ -69,56 +69,31 @@ class Prediction:
         controls = self._slider() if self.is_slider else [self._radio_buttons()]
         self.widget = W.VBox([heading, *controls, self._box])
 
-    def __repr__(self) -> str:
-        return f"{self.question} {self.shown_answer}".rstrip()
-
-    def answered(self, value: str | int) -> str:
-        """Answer the question as a participant would.
-
-        Parameters:
-            value: one of the options
-
-        Returns:
-            The text that is then shown.
-
-        Raises:
-            ValueError: for a value that is not an option.
-        """
-        if value not in self.options:
-            raise ValueError(f"{value!r} is none of the options {self.options}")
-        if value == self.answer and not self.is_slider:
-            yours = "So you said. "
-        else:
-            yours = f"You said: {value}. "
-        right = self._right_answer()
-        self.shown_answer = f"{yours}Answer: {right}. {self.why}"
-        words = f"{html.escape(yours)}<b>Answer: {html.escape(right)}.</b> {html.escape(self.why)}"
-        self._box.value = BOX.format(words)
-        return self.shown_answer
-
-    def _right_answer(self) -> str:
-        return self.answer if isinstance(self.answer, str) else f"{self.answer:g}"
+    def _answered(self, value: str | int) -> None:
+        """Show the answer after the participant's."""
+        self.shown_answer = f"You said: {value}. Answer: {self.answer}. {self.why}"
+        self._box.value = BOX.format(html.escape(self.shown_answer))
 
     def _radio_buttons(self) -> W.RadioButtons:
-        radio = W.RadioButtons(options=self.options, value=None, layout=W.Layout(**WIDE))
-        radio.observe(lambda change: self.answered(change["new"]), "value")
+        radio = W.RadioButtons(options=self.options, value=None, layout=WIDE)
+        radio.observe(lambda change: self._answered(change["new"]), "value")
         return radio
 
     def _slider(self) -> list[W.Widget]:
         """A slider with a button, as a slider moves before its user has decided."""
         slider = steps("", self.options, self.options[len(self.options) // 2])
-        slider.layout = W.Layout(**WIDE)
-        button = W.Button(description="that is my guess", layout=W.Layout(width="160px"))
-        button.on_click(lambda _: self.answered(slider.value))
+        slider.layout = WIDE
+        button = W.Button(description="that is my guess", layout={"width": "160px"})
+        button.on_click(lambda _: self._answered(slider.value))
         return [slider, button]
 
     def _ipython_display_(self) -> None:
         if os.environ.get("MIA_NB_MODE") != "batch":
-            show_live(self.widget, repr(self))
+            show_live(self.widget, self.question)
             return
         if self.is_slider:
             choices = f"{self.options[0]} to {self.options[-1]}"
         else:
             choices = " / ".join(map(str, self.options))
         print(f"{self.question}\n  {choices}")
-        display(HTML(FOLDED.format(html.escape(self._right_answer()), html.escape(self.why))))
+        display(HTML(FOLDED.format(html.escape(str(self.answer)), html.escape(self.why))))
