@@ -86,7 +86,7 @@ class Ticks(W.VBox):
         limit: int = 4,
     ):
         self.limit = limit
-        self.box = W.VBox(layout={"width": "100%", "max_height": "260px", "overflow": "auto"})
+        self.box = W.VBox(layout={"width": "100%", "max_height": "540px", "overflow": "auto"})
         super().__init__([W.Label(description), self.box], layout={"width": "100%"})
         self.observe(self._build, "options")
         self.observe(self._show, "value")

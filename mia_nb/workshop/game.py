@@ -4,7 +4,6 @@ of them were in its training data.
 
 from __future__ import annotations
 
-import base64
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -228,13 +227,14 @@ def _highest(value: np.ndarray) -> np.ndarray:
 
 def _boxes(images: dict) -> list[dict[str, float]]:
     """The corners of the twenty images on their sheet."""
-    points = images["data"][1]
-    x, y = (np.frombuffer(base64.b64decode(points[axis]["bdata"]), np.float32) for axis in "xy")
-    # an image is as wide as 3/4 of the step to the next; the caption begins close below
-    half = 3 / 8 * float(np.diff(np.unique(x))[0]) + 0.5
+    captions = images["layout"]["annotations"]
+    # an image is as wide as 3/4 of the step to the next; its caption begins close below
+    half = 3 / 8 * (captions[1]["x"] - captions[0]["x"]) + 0.5
     boxes = []
-    for across, down in zip(x.tolist(), y.tolist(), strict=True):
-        box = {"x0": across - half, "x1": across + half, "y0": down - half, "y1": down + half}
+    for caption in captions:
+        middle = caption["x"] - 0.5  # a pixel is drawn around its number
+        bottom = caption["y"]
+        box = {"x0": middle - half, "x1": middle + half, "y0": bottom - 2 * half, "y1": bottom}
         boxes.append(box)
     return boxes
 
