@@ -208,7 +208,7 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
     Pools that differ only in the strength of their noise are one family; of two of equal strength
     the one with more outputs is taken.
     """
-    groups: dict[str, dict[float | str, Source]] = {}
+    groups: dict[tuple, dict[float | str, Source]] = {}
     for source in sources:
         if query_kind(source) == "noise" and query_count(source) > 1:
             levels = groups.setdefault(key_without_noise(source), {})

@@ -11,7 +11,7 @@ import numpy as np
 from mia_nb import store
 from mia_nb.digests import digest
 from mia_nb.widgets.stored import Source
-from mia_nb.widgets.words import trained
+from mia_nb.widgets.words import trained, way
 
 # settings of a query where its record says nothing
 PLAIN_QUERY = {
@@ -22,9 +22,8 @@ PLAIN_QUERY = {
     "output_args": None,
     "epoch": None,
     "limit": None,
+    "augment": False,
 }
-# entries of `info` that are equal in pools that differ only in their noise
-SHARED_QUERY = ("dataset", "epoch", "output", "input_dropout", "temperature", "augment")
 
 
 def query_kind(source: Source) -> str:
@@ -77,15 +76,15 @@ def key_without_dropout(source: Source) -> tuple:
     )
 
 
-def key_without_noise(source: Source) -> str:
+def key_without_noise(source: Source) -> tuple:
     """A key that is equal for sources that differ only in the strength of their noise."""
     if not flow_of(source):
-        return json.dumps([source.label])
+        return (source.label,)
     args = without(source.recipe.get("model_args", {}), "k")
     recipe = without(source.recipe, "snapshots") | {"model_args": args}
     equation = without(flow_of(source), "k", "sigma", "noise_sd")
-    query = {name: source.info.get(name) for name in SHARED_QUERY}
-    return json.dumps([recipe, equation, query], sort_keys=True, default=str)
+    made = json.dumps([recipe, equation], sort_keys=True, default=str)
+    return made, *comparison_key(source, ignoring=("queries", "draws"))
 
 
 def architecture_key(source: Source) -> str:
@@ -99,13 +98,14 @@ def architecture_key(source: Source) -> str:
 
 
 def training_key(source: Source) -> str:
-    """A key that is equal for pools whose training differs only in the number of time steps."""
+    """A key that is equal for pools of one architecture whose training differs only in the number
+    of time steps.
+    """
     recipe = without(source.recipe, "epochs", "model_args", "parent")
     args = without(source.recipe.get("model_args", {}), "timesteps")
     args["calibration"] = without(args.get("calibration") or {}, "fit_T")
     origin = parent_keys(source)[-1:]
-    scope = source.info.get("mask_scope")
-    return json.dumps([recipe, args, network_name(source, "any"), origin, scope], sort_keys=True)
+    return json.dumps([recipe, args, way(source.recipe), origin], sort_keys=True)
 
 
 def without(record: dict, *names: str) -> dict:
