@@ -96,8 +96,7 @@ def interact(function: Callable, **controls: object) -> None:
         except ValueError as error:
             print(error)
 
-    panel = W.interactive(show, **controls)
-    if os.environ.get("MIA_NB_MODE") != "batch":
-        display(panel)
+    if os.environ.get("MIA_NB_MODE") == "batch":
+        function(**W.interactive(lambda **_: None, clear_output=False, **controls).kwargs)
     else:
-        function(**{control._kwarg: control.value for control in panel.kwargs_widgets})
+        display(W.interactive(show, **controls))
