@@ -146,14 +146,14 @@ CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 KNOWN = [*POOLS, *DERIVED]
 
 
-def made(name: str, images, root: str, device: str | None, strategy: str):
+def made(name: str, images, root: str, device: str | None, compiled: bool):
     """The pool of this name, trained or made from another, or found where it was."""
     recipes = POOLS | MORE
     if name in recipes:
         recipe = Recipe(**recipes[name])
-        return train_pool(recipe, images, root=root, device=device, strategy=strategy)
+        return train_pool(recipe, images, root=root, device=device, compiled=compiled)
     base, derive = DERIVED[name]
-    return derive(made(base, images, root, device, strategy), images)
+    return derive(made(base, images, root, device, compiled), images)
 
 
 def _accuracies(correct: np.ndarray, chosen: np.ndarray) -> list[float]:
@@ -225,15 +225,13 @@ def main() -> None:
     parser.add_argument("pools", nargs="*", metavar="pool", help=f"of {', '.join([*KNOWN, *MORE])}")
     parser.add_argument("--root", default="results")
     parser.add_argument("--device", default=None)
-    parser.add_argument(
-        "--strategy", default="auto", help="plain+compiled: T = 4 is a quarter faster"
-    )
+    parser.add_argument("--compiled", action="store_true", help="T = 4 is a quarter faster")
     parser.add_argument("--ship", type=Path, help="folder of an example: write the signals there")
     given = parser.parse_intermixed_args()
     images = data.load(given.images, data_root=given.root)
     for name in given.pools or KNOWN:
         begun = time.perf_counter()
-        pool = made(name, images, given.root, given.device, given.strategy)
+        pool = made(name, images, given.root, given.device, given.compiled)
         print(f"{name}: {pool.folder.path.name}, {time.perf_counter() - begun:,.0f} s", flush=True)
         if given.ship:
             ship(name, pool, images, given.ship)

@@ -56,7 +56,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from mia_nb import attacks, cli, data, metrics, query, training
-from mia_nb.training import clipped, compiled, execution, machine, plans
+from mia_nb.training import clipped, compiled, execution, plans
 from mia_nb.types import Images, Recipe
 
 TIMESTEPS = 4
@@ -148,7 +148,8 @@ class Run:
         try:
             return run()
         except Exception as error:
-            short, lines = machine.short_of_memory(error), str(error).strip().splitlines()
+            short = isinstance(error, torch.OutOfMemoryError)
+            lines = str(error).strip().splitlines()
             self.failed |= not short
             said = f"failed: {type(error).__name__}: {lines[0][:120] if lines else ''}"
             self.figures.setdefault("problems", {})[what] = "out of memory" if short else said
@@ -499,7 +500,7 @@ def sixteen(run: Run) -> None:
     models, recipe = len(pool.member), pool.recipe
     rate = pool.member.sum() * recipe.epochs / (60 * minutes)
     _, found = accuracies(pool, run)
-    way = str(execution.recorded_strategy(execution.read_execution(pool.folder)))
+    way = execution.in_words(execution.read_execution(pool.folder))
     run.row(models=models, strategy=way, minutes=minutes, **{"images/s": float(rate)}, **found)
 
 

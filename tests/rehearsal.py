@@ -53,9 +53,10 @@ def plan_of(images, options, strategy="plain"):
     member = np.zeros((2, 160), bool)
     member[:, :96] = True
     device = torch.device("cuda")
-    way = execution.parse_strategy(strategy)
-    plan = way.of(plans.Plan(recipe, there, member, device, False, False))
-    return clipped.group_of(plan, list(range(way.group)))
+    _, models = execution.parse_strategy(strategy)
+    plan = plans.Plan(recipe, there, member, device)
+    plan = execution.in_this_way(plan, stacked=strategy != "plain", compiled=False)
+    return clipped.group_of(plan, list(range(models or 1)))
 
 
 def counted_epoch(group):

@@ -169,9 +169,15 @@ class Waiting(nn.Module):
 def test_a_compiled_pool_on_the_gpu_is_the_eager_one(images, tmp_path, strategy, capsys):
     pools = [
         training.train_pool(
-            RECIPE, images, root=tmp_path / way, device="cuda", strategy=way, progress=False
+            RECIPE,
+            images,
+            root=tmp_path / str(compiled),
+            device="cuda",
+            strategy=strategy,
+            compiled=compiled,
+            progress=False,
         )
-        for way in (strategy, strategy + "+compiled")
+        for compiled in (False, True)
     ]
     assert pools[1].folder.read_json("execution.json")["compiled"], capsys.readouterr().err
     same_in_law(*pools, rtol=1e-8, atol=1e-8)
@@ -182,8 +188,8 @@ def test_a_step_waits_for_nothing(images, strategy):
     from mia_nb.training import execution, loop, plans
 
     there = images._replace(x=images.x.cuda(), y=images.y.cuda())
-    plan = plans.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"), False, False)
-    plan = execution.parse_strategy(strategy).of(plan)
+    plan = plans.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"))
+    plan = execution.in_this_way(plan, stacked=strategy != "plain", compiled=False)
     group = loop.Group(plan, [0, 1, 2, 3] if plan.stacked else [0])
     x = torch.randn(len(group.ids), 16, 3, 16, 16, dtype=torch.float64, device="cuda")
     y = torch.zeros(len(group.ids), 16, dtype=torch.int64, device="cuda")
@@ -201,16 +207,14 @@ def test_a_step_waits_for_nothing(images, strategy):
 def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy):
     from mia_nb.training import clipped, execution, plans
 
-    there, way, waits = (
-        images._replace(x=images.x.cuda(), y=images.y.cuda()),
-        execution.parse_strategy(strategy),
-        [],
-    )
+    there, waits = images._replace(x=images.x.cuda(), y=images.y.cuda()), []
+    _, models = execution.parse_strategy(strategy)
     for samples in (64, 320):  # 4 steps and 20
         member = np.zeros((4, 400), bool)
         member[:, :samples] = True
-        plan = way.of(plans.Plan(RECIPE, there, member, torch.device("cuda"), False, False))
-        group = clipped.group_of(plan, list(range(way.group)))
+        plan = plans.Plan(RECIPE, there, member, torch.device("cuda"))
+        plan = execution.in_this_way(plan, stacked=strategy != "plain", compiled=False)
+        group = clipped.group_of(plan, list(range(models or 1)))
         group.epoch(0, [])  # makes the optimiser's state
         torch.cuda.set_sync_debug_mode("warn")
         try:

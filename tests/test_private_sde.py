@@ -347,24 +347,6 @@ def test_normalisation_by_the_private_images_leaves_no_epsilon(world, root):
     assert "not measured on the public images" in training.proved(pool).line
 
 
-def test_weights_that_are_not_the_public_ones_and_states_that_are_not_counted_leave_none(
-    world, tmp_path
-):
-    public, private = world
-    pool = training.train_private(RECIPE, private, public, root=tmp_path, progress=False)
-    assert not training.proved(pool).failed
-    state = pool.state(1)
-    state["project.weight"] = state["project.weight"] + 1e-6
-    training.pool.write_weights(pool.folder, "model_001.safetensors", state)
-    assert "not the public network's" in training.proved(pool).line
-    kept = dict(pool.folder.read_arrays("stored_000.npz"))
-    kept["states"] = np.concatenate([kept["states"]] * 2)  # drawn anew for a second epoch
-    pool.folder.write_arrays("stored_000.npz", kept)
-    assert "model 0 stores 2 states" in training.proved(pool).line
-    pool.folder.remove("stored_001.npz")
-    assert "model 1 was trained on are not stored" in training.proved(pool).line
-
-
 def test_a_network_that_mixes_a_batch_leaves_no_epsilon(world, root):
     public, private = world
     recipe = RECIPE.replace(model_args={**NETWORK, "base": "toys_flow:mixing", "base_args": {}})

@@ -253,30 +253,3 @@ def test_a_query_that_is_refused_after_some_answers_leaves_no_result_and_takes_n
 def test_answers_cannot_be_written_over(pool, images):
     with pytest.raises(ValueError, match="read-only"):
         ask(pool, images).margin[0] = 0
-
-
-def test_where_memory_runs_out_smaller_batches_are_asked_and_the_answers_stay(
-    pool, images, monkeypatch
-):
-    whole, forward, sizes = ask(pool, images, queries=2, input_dropout=0.1), network.forward, []
-
-    def short(module, dtype, x, **options):
-        sizes.append(len(x))
-        if len(x) > 256:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return forward(module, dtype, x, **options)
-
-    monkeypatch.setattr(network, "forward", short)
-    halved = ask(pool, images, queries=2, input_dropout=0.1, batch=1024, force=True)
-    assert {600, 512, 256} <= set(sizes)
-    np.testing.assert_allclose(halved.margin, whole.margin, rtol=1e-11, atol=1e-11)
-    monkeypatch.setattr(
-        network,
-        "forward",
-        lambda *args, **_: forward(*args) if len(args[2]) <= 64 else torch.empty(2**60),
-    )
-    with pytest.raises(
-        ValueError, match=r"batch=256 images at a time do not fit into memory \(.*allocate"
-    ) as caught:
-        ask(pool, images, queries=2, input_dropout=0.1, seed=1)
-    assert "\n" not in str(caught.value)

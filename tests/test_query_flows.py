@@ -324,7 +324,7 @@ def test_limits_that_leave_nothing_to_query_are_refused_and_large_ones_query_all
 
 
 @pytest.mark.parametrize("noise", [None, False])
-def test_a_state_that_blew_up_is_named_with_its_model_and_block(noise, images, root):
+def test_a_state_that_blew_up_is_named_with_its_model(noise, images, root):
     broken = train(SDE, images, root / f"broken-{noise}", epochs=1, snapshots=[])
     overwrite(
         broken,
@@ -333,7 +333,7 @@ def test_a_state_that_blew_up_is_named_with_its_model_and_block(noise, images, r
     )
     with pytest.raises(
         ValueError,
-        match=r"model 1: the state of groups\.1\.0 blew up \(euler, 2 steps, T=1, k=0\.3\): take",
+        match="model 1 gives a non-finite output for sample 0",
     ) as caught:
         ask(broken, images, noise=noise)
     assert "\n" not in str(caught.value) and not store.folders(root / f"broken-{noise}", "signals")

@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -15,18 +14,15 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-import safetensors.torch
 import torch
 
 from mia_nb import data, models, store, training
 from mia_nb.training import (
     batches,
-    clipped,
     loop,
     placing,
     plans,
     progress,
-    saving,
     schedules,
     trials,
 )
@@ -97,20 +93,6 @@ def test_stacked_training_equals_one_by_one_in_float64(recipe, images, tmp_path)
             torch.testing.assert_close(other[name], tensor, rtol=1e-10, atol=1e-10)
     x = data.normalise(images.x, images.mean, images.std, torch.float64)
     torch.testing.assert_close(stacked.model(3)(x), plain.model(3)(x), rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("capability", "dtype", "warned"),
-    [("AVX2", "bfloat16", True), ("AVX2", "float32", False), ("AVX512", "bfloat16", False)],
-)
-def test_bfloat16_that_is_emulated_is_said_before_the_training(
-    capability, dtype, warned, images, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    recipe = Recipe(**{**SMALL.to_json(), "num_models": 2, "epochs": 1, "dtype": dtype})
-    train(recipe, images, tmp_path)
-    lines = [line for line in capsys.readouterr().err.splitlines() if "emulated" in line]
-    assert len(lines) == warned
 
 
 def test_stacked_networks_differ_from_plain_ones_where_the_gradient_is_rounding_noise_alone(
@@ -221,14 +203,6 @@ def test_weights_that_are_not_finite_are_no_result(images, tmp_path):
     with pytest.raises(ValueError, match="diverged in epoch 1"):
         train(recipe, images, tmp_path)
     assert not list(tmp_path.glob("*/model_*"))
-
-
-def test_a_pool_whose_execution_record_is_damaged_does_not_go_on(images, tmp_path):
-    pool = train(SMALL, images, tmp_path)
-    pool.folder.remove(weights_name(1))
-    (pool.folder.path / "execution.json").write_text("{}")
-    with pytest.raises(ValueError, match="nobody knows how"):
-        train(SMALL, images, tmp_path)
 
 
 def test_damaged_images_of_a_finished_pool_are_written_again(images, tmp_path):
@@ -383,7 +357,7 @@ def test_a_finished_pool_comes_back_without_training(images, tmp_path):
     assert training.load_pool(pool.key[:8], tmp_path).key == pool.key
 
 
-def test_an_altered_model_is_named_and_trained_again_to_the_same_bytes(images, tmp_path, capsys):
+def test_an_altered_model_is_named_and_trained_again_to_the_same_bytes(images, tmp_path):
     pool = train(SMALL, images, tmp_path)
     before = digests(pool.folder.path)
     path = pool.folder.path / weights_name(2)
@@ -391,7 +365,6 @@ def test_an_altered_model_is_named_and_trained_again_to_the_same_bytes(images, t
     with pytest.raises(ValueError, match=r"model_002\.safetensors"):
         pool.model(2)
     train(SMALL, images, tmp_path)
-    assert "model_002.safetensors was truncated or altered" in capsys.readouterr().err
     assert digests(pool.folder.path) == before
 
 
@@ -443,11 +416,13 @@ def test_a_resumed_group_ends_with_the_bytes_of_one_never_stopped(images, tmp_pa
         assert digests(again.folder.path) == digests(whole.folder.path)
 
 
-def test_going_on_with_another_strategy_or_torch_is_refused_in_one_line(images, tmp_path):
+def test_a_pool_goes_on_as_it_was_begun_and_by_no_other_torch(images, tmp_path):
     pool = train(SMALL, images, tmp_path, strategy="plain")
+    before = digests(pool.folder.path)
     pool.folder.remove(weights_name(1))
-    with pytest.raises(ValueError, match="begun with strategy plain, not stacked"):
-        train(SMALL, images, tmp_path, strategy="stacked")
+    train(SMALL, images, tmp_path, strategy="stacked")
+    assert digests(pool.folder.path) == before
+    pool.folder.remove(weights_name(1))
     execution = pool.folder.read_json("execution.json")
     pool.folder.write_json("execution.json", {**execution, "torch": "1.0.0"})
     with pytest.raises(ValueError, match=r"begun with torch 1\.0\.0"):
@@ -725,75 +700,15 @@ def test_what_a_manifest_of_junk_listed_is_made_again(images, finished, tmp_path
     assert digests(pool.folder.path) == before
 
 
-HUGE = struct.pack("<Q", 1 << 60) + b"{}"
-LYING = b'{"w":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4]}}'
-OTHER = safetensors.torch.save({"other": torch.zeros(3)})
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [HUGE, struct.pack("<Q", len(LYING)) + LYING + bytes(4), OTHER, b"", b"junk" * 50],
-    ids=range(5),
-)
-def test_weights_of_another_network_are_named_and_a_part_file_of_such_is_passed_over(
-    images, finished, tmp_path, raw, capsys
-):
+def test_a_damaged_part_file_is_passed_over(images, finished, tmp_path):
     pool = copied(finished, tmp_path)
     before = digests(pool.folder.path)
-    listed(pool.folder, weights_name(1), raw)
-    with pytest.raises(
-        store.Corrupt, match=r"model_001\.safetensors is not what it should be"
-    ) as caught:
-        pool.model(1)
-    assert "\n" not in str(caught.value)
     pool.folder.remove(weights_name(1))
-    for name in ("part_001-001_00001.safetensors", "part_001-001_abc.safetensors"):
-        listed(pool.folder, name, raw)
+    part = "part_001-001_00001.safetensors"
+    pool.folder.write_bytes(part, b"whole")
+    (pool.folder.path / part).write_bytes(b"altered")
     train(MLP, images, tmp_path, strategy="plain")
-    assert (
-        "part_001-001_00001.safetensors was truncated or altered: going on from before it"
-        in capsys.readouterr().err
-    )
     assert digests(pool.folder.path) == before
-
-
-def wrong_states(part):
-    """Part files with one entry that is not the optimiser's, or not of its parameter's shape."""
-    momentum = next(name for name in part if name.endswith(".momentum_buffer"))
-    parameter = momentum.removeprefix("o.").removesuffix(".momentum_buffer")
-    yield {**part, momentum: part[momentum].flatten()[:1].clone()}
-    yield {**part, momentum: part[momentum].repeat(2, *[1] * (part[momentum].ndim - 1))}
-    yield {**part, "o.nowhere.momentum_buffer": torch.tensor(0.0)}
-    yield {**part, f"k.{parameter}": torch.zeros(3)}
-    yield {**part, "else": torch.zeros(1)}
-
-
-def test_a_part_file_with_a_state_of_another_shape_is_passed_over(images, tmp_path, capsys):
-    plan = training.placing.place(
-        training.placing.complete(MLP),
-        images,
-        *training.placing.membership(MLP, images, None),
-        tmp_path,
-        None,
-    ).plan(images, None)
-    group = clipped.group_of(plan, [1])
-    _, losses = group.epoch(0, [])
-    part = group.state()
-    members = int(plan.member[1].sum())
-    part["history"] = losses.double().mean(1)[None]
-    part["trace.1"] = torch.zeros(1, members, dtype=torch.float16)
-    folder = store.open_folder(tmp_path, "pool", "parts", "0" * 64, {})
-    name = "part_001-001_00001.safetensors"
-    for wrong in wrong_states(part):
-        listed(folder, name, safetensors.torch.save(wrong))
-        history, traces = saving.restored(folder, clipped.group_of(plan, [1]))
-        assert history == [] and np.isnan(traces[1]).all()
-        assert (
-            f"{name} was truncated or altered: going on from before it" in capsys.readouterr().err
-        )
-    listed(folder, name, safetensors.torch.save(part))
-    history, _ = saving.restored(folder, clipped.group_of(plan, [1]))
-    assert history == part["history"].tolist() and capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["member.npy", "population.npy", "images.npy", "labels.npy"])
@@ -810,7 +725,7 @@ def test_arrays_of_a_pool_that_do_not_fit_are_named(images, finished, tmp_path, 
 
 
 RECORDS = {
-    "recipe.json": [[], {"key": 5, "recipe": []}, {"key": "a", "recipe": {"num_models": "x"}}],
+    "recipe.json": [[], {"key": 5, "recipe": []}],
     "images.json": [[], {}, {"classes": 3, "name": [], "digest": 5, "mean": "x", "std": None}],
     "diverged_001.json": [[], {"epoch": "x"}],
 }
@@ -824,20 +739,6 @@ def test_a_record_of_a_pool_that_is_none_is_named(images, finished, tmp_path, na
     pool.folder.write_json(name, value)
     with pytest.raises(store.Corrupt, match=rf"{name} is not what it should be"):
         training.load_pool(pool.folder.path.name, tmp_path).images()
-
-
-HOW = {"device": "cpu", "stacked": False, "group": 1, "threads": 1, "channels_last": False}
-
-
-@pytest.mark.parametrize(
-    "value", [[], {}, HOW | {"device": "bogus"}, HOW | {"group": 0}, HOW | {"threads": "x"}]
-)
-def test_an_execution_that_cannot_be_is_named(images, finished, tmp_path, value):
-    pool = copied(finished, tmp_path)
-    pool.folder.remove(weights_name(1))
-    pool.folder.write_json("execution.json", value)
-    with pytest.raises(store.Corrupt, match=r"execution\.json is not what it should be"):
-        train(MLP, images, tmp_path, strategy="plain")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files of Unix")
@@ -876,14 +777,3 @@ def test_force_removes_nothing_where_the_device_is_not_there(images, finished, t
         train(MLP, images, tmp_path, strategy="plain", force=True, device="cuda:99")
     assert digests(pool.folder.path) == before and pool.folder.damaged() == []
     assert pool.unfinished(range(4)) == []
-
-
-def test_force_removes_nothing_where_a_forged_mask_stops_the_training(tmp_path):
-    images = data.load("synthetic:n=40,size=8")
-    recipe = Recipe(num_models=2, epochs=1, batch=8)
-    folder = training.train_pool(recipe, images, root=tmp_path, progress=False).folder
-    folder.write_array("population.npy", np.array(True))  # its checksum is right
-    before = {name: folder.intact(name) for name in folder.files()}
-    with pytest.raises(ValueError, match=r"population\.npy"):
-        training.train_pool(recipe, images, root=tmp_path, progress=False, force=True)
-    assert before == {name: folder.intact(name) for name in folder.files()}

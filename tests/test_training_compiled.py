@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mia_nb import data, store, training
-from mia_nb.training import clipped, compiled, execution, loop, machine, plans, trials
+from mia_nb.training import clipped, compiled, execution, loop, plans, trials
 from mia_nb.types import Recipe
 
 HERE = __name__
@@ -32,16 +32,15 @@ def quick(monkeypatch):
     monkeypatch.setattr(compiled, "_FUNCTIONS", {})
 
 
-def plan_of(recipe, images, strategy="plain"):
+def plan_of(recipe, images, strategy="plain", compiled=False):
     plan = plans.Plan(
         recipe,
         images,
         np.ones((recipe.num_models, len(images.y)), bool),
         torch.device("cpu"),
-        False,
-        False,
     )
-    return execution.parse_strategy(strategy).of(plan)
+    kind, _ = execution.parse_strategy(strategy)
+    return execution.in_this_way(plan, kind == "stacked", compiled)
 
 
 def train(recipe, images, root, **options):
@@ -104,8 +103,7 @@ class Spiking(Sniffing):
         "stacked:0",
         "measure",
         "graph:4",
-        "auto+compiled",
-        None,
+        "plain+compiled",
     ],
 )
 def test_a_strategy_that_there_is_not_is_refused_in_one_line(word):
@@ -114,39 +112,24 @@ def test_a_strategy_that_there_is_not_is_refused_in_one_line(word):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("word", ["plain", "plain+compiled", "stacked:3", "stacked:3+compiled"])
-def test_a_strategy_is_read_as_it_is_written(word, images):
-    way = execution.parse_strategy(word)
-    assert str(way) == word
-    plan = plan_of(MLP, images, word)
-    how = {
-        "stacked": plan.stacked,
-        "group": way.group,
-        "compiled": plan.compiled,
-    }
-    assert execution.recorded_strategy(how) == way
-    assert str(execution.parse_strategy("stacked")) == "stacked:16"
-
-
 def test_by_rule_nothing_is_compiled_and_old_records_do_not_say(images, tmp_path):
     for recipe in (MLP, TINY):
-        how = execution.chosen_record(plan_of(recipe, images), "cpu", "auto", 1)
+        how = execution.chosen_record(plan_of(recipe, images), "cpu", "auto", False, 1)
         assert not how["compiled"]
     del how["compiled"]
     folder = store.Folder(tmp_path)
     folder.write_json(execution.EXECUTION, how | {"stacked": True, "group": 8})
-    record = execution.read_execution(folder)
-    assert str(execution.recorded_strategy(record)) == "stacked:8"
+    assert execution.in_words(execution.read_execution(folder)) == "stacked:8"
 
 
 @pytest.mark.slow
 def test_a_second_model_and_a_second_group_compile_nothing(images, quick):
     counters.clear()
     for strategy, units in (
-        ("plain+compiled", ([0], [1], [2])),
-        ("stacked:2+compiled", ([0, 1], [2, 3])),
+        ("plain", ([0], [1], [2])),
+        ("stacked:2", ([0, 1], [2, 3])),
     ):
-        plan, frames = plan_of(MLP, images, strategy), []
+        plan, frames = plan_of(MLP, images, strategy, True), []
         for ids in units:
             clipped.group_of(plan, ids).epoch(0, [])
             frames.append(counters["stats"]["unique_graphs"])
@@ -156,25 +139,11 @@ def test_a_second_model_and_a_second_group_compile_nothing(images, quick):
 @pytest.mark.slow
 def test_many_plans_in_one_process_stay_below_the_limit_of_recompilations(images, quick):
     for size in range(4, 14):  # the limit is 8
-        plan = plan_of(MLP.replace(model_args={"width": size}), images, "plain+compiled")
+        plan = plan_of(MLP.replace(model_args={"width": size}), images, "plain", True)
         counters.clear()
         clipped.group_of(plan, [0]).epoch(0, [])
         assert counters["stats"]["unique_graphs"] == 1
     assert len(compiled._FUNCTIONS) <= compiled.KEPT
-
-
-@pytest.mark.slow
-def test_a_builder_that_was_redefined_is_compiled_anew(images, quick, monkeypatch):
-    import toys
-
-    plan = plan_of(MLP, images, "plain+compiled")
-    for activation in (nn.ReLU, nn.Tanh):
-        # its file, which is read for the key, stays the same
-        monkeypatch.setattr(toys.nn, "ReLU", activation)
-        assert trials.why_not_compiled(plan) is None
-        groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
-        losses = [group.epoch(0, [])[1] for group in groups]
-        torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -193,33 +162,15 @@ def test_pools_that_share_a_step_share_its_compiled_function_and_their_data_are_
         {"optimizer": "adam"},
         {"augment": "flip"},
     ):
-        clipped.group_of(plan_of(MLP.replace(**change), there, "plain+compiled"), [0]).epoch(0, [])
+        clipped.group_of(plan_of(MLP.replace(**change), there, "plain", True), [0]).epoch(0, [])
     assert len(compiled._FUNCTIONS) == 1 and counters["stats"]["unique_graphs"] == 1
     del there
     gc.collect()
     assert held() is None
     # another step each
     for change in ({"batch": 8}, {"dtype": "float32"}, {"model_args": {"width": 5}}):
-        clipped.group_of(plan_of(MLP.replace(**change), images, "plain+compiled"), [0]).epoch(0, [])
+        clipped.group_of(plan_of(MLP.replace(**change), images, "plain", True), [0]).epoch(0, [])
     assert len(compiled._FUNCTIONS) == 4
-
-
-def test_a_compiled_pool_that_cannot_be_compiled_where_it_is_resumed_says_so_in_one_line(
-    images, tmp_path, quick, monkeypatch
-):
-    pool = train(MLP.replace(num_models=2), images, tmp_path, strategy="plain+compiled")
-    pool.folder.remove("model_001.safetensors")
-    monkeypatch.setattr(compiled, "OPTIONS", {"backend": broken})
-    monkeypatch.setattr(compiled, "_FUNCTIONS", {})
-    with pytest.raises(
-        ValueError, match=r"begun compiled and cannot be compiled here \(.*no compiler.*force=True"
-    ) as caught:
-        train(MLP.replace(num_models=2), images, tmp_path, strategy="plain+compiled")
-    assert "\n" not in str(caught.value)
-
-
-def broken(module, inputs):
-    raise OSError("no compiler on this machine\nand a long story")
 
 
 CROPPED = {"model": "tinycnn", "model_args": {"width": 4}, "augment": "crop+flip"}
@@ -243,7 +194,7 @@ PER_STEP = {
 def test_a_compiled_pool_is_the_eager_one_in_float64(images, tmp_path, quick, change, strategy):
     recipe = MLP.replace(num_models=2, **change)
     eager = train(recipe, images, tmp_path / "eager", strategy=strategy)
-    fast = train(recipe, images, tmp_path / "compiled", strategy=strategy + "+compiled")
+    fast = train(recipe, images, tmp_path / "compiled", strategy=strategy, compiled=True)
     assert fast.folder.read_json("execution.json")["compiled"]
     same_weights(eager, fast, rtol=1e-10, atol=1e-10)
     for m in range(2):  # stored as float16
@@ -258,7 +209,7 @@ def test_a_stacked_spiking_pool_compiled_to_machine_code_is_the_eager_one_in_flo
     args = {"base": "tinycnn", "timesteps": 2}
     recipe = MLP.replace(model="snn", model_args=args, num_models=2)
     eager = train(recipe, images, tmp_path / "eager", strategy="stacked:2")
-    fast = train(recipe, images, tmp_path / "compiled", strategy="stacked:2+compiled")
+    fast = train(recipe, images, tmp_path / "compiled", strategy="stacked:2", compiled=True)
     assert fast.folder.read_json("execution.json")["compiled"]
     same_weights(eager, fast, rtol=1e-10, atol=1e-10)
 
@@ -267,7 +218,7 @@ def test_a_stacked_spiking_pool_compiled_to_machine_code_is_the_eager_one_in_flo
 def test_a_compiled_pool_learns_in_bfloat16_as_an_eager_one(images, tmp_path):
     recipe = TINY.replace(dtype="bfloat16", epochs=12, num_models=2)
     eager = train(recipe, images, tmp_path / "eager", strategy="plain")
-    fast = train(recipe, images, tmp_path / "compiled", strategy="plain+compiled")
+    fast = train(recipe, images, tmp_path / "compiled", strategy="plain", compiled=True)
     # logarithms of losses
     last = []
     for pool in (eager, fast):
@@ -289,22 +240,20 @@ def test_noise_of_a_compiled_model_is_the_eager_one_and_a_compiled_stack_of_nois
     images, quick, change
 ):
     recipe = MLP.replace(**change)
-    plan = plan_of(recipe, images, "plain+compiled")
+    plan = plan_of(recipe, images, "plain", True)
     assert trials.why_not_compiled(plan) is None
     groups = [clipped.group_of(p, [1]) for p in (plan, plan._replace(compiled=False))]
     for group in groups:
         group.epoch(0, [])
     for name, tensor in groups[1].weights(0).items():
         torch.testing.assert_close(groups[0].weights(0)[name], tensor, rtol=1e-10, atol=1e-10)
-    assert "random numbers" in trials.why_not_compiled(
-        plan_of(recipe, images, "stacked:2+compiled")
-    )
+    assert "random numbers" in trials.why_not_compiled(plan_of(recipe, images, "stacked:2", True))
 
 
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"model": f"{HERE}:Sniffing"}, "losses of its compiled step 1 differ"),
+        ({"model": f"{HERE}:Sniffing"}, "losses of its compiled step differ"),
         ({"model": "toys:branching"}, "branching"),
         ({"defense": "relaxloss", "defense_args": {"target": 0.5}}, "relaxloss"),
     ],
@@ -313,22 +262,21 @@ def test_what_compiling_would_change_is_trained_eagerly_and_one_line_says_why(
     images, tmp_path, quick, capsys, change, word
 ):
     recipe = MLP.replace(**change)
-    pool = train(recipe, images, tmp_path / "asked", strategy="plain+compiled")
+    pool = train(recipe, images, tmp_path / "asked", strategy="plain", compiled=True)
     said = capsys.readouterr().err.strip()
     assert said.startswith("training without compilation: ") and word in said and "\n" not in said
-    how = pool.folder.read_json("execution.json")
-    assert (how["compiled"], how["asked"]) == (False, "plain+compiled")
+    assert not pool.folder.read_json("execution.json")["compiled"]
     same_weights(train(recipe, images, tmp_path / "plain", strategy="plain"), pool, rtol=0, atol=0)
     pool.folder.remove("model_001.safetensors")
     assert (
-        train(recipe, images, tmp_path / "asked", strategy="plain+compiled").status
+        train(recipe, images, tmp_path / "asked", strategy="plain", compiled=True).status
         == ["trained"] * 4
     )
 
 
 def test_a_gradient_that_compiling_would_lose_is_not_lost(images, quick):
     recipe = MLP.replace(model=f"{HERE}:Spiking")
-    for strategy in ("plain+compiled", "stacked:2+compiled"):
+    for strategy in ("plain+compiled", "stacked:2", True):
         plan = plan_of(recipe, images, strategy)
         if trials.why_not_compiled(plan) is None:  # then it must train what eager code trains
             groups = [
@@ -352,30 +300,16 @@ def test_without_a_compiler_training_goes_on_and_says_so(images, tmp_path, monke
     recipe = MLP.replace(num_models=2, seed=5)
     # taken back by torch itself: pytest's way would leave the setting hidden from later tests
     with torch._inductor.config.patch({"cpp.cxx": ("/nowhere/g++",)}):
-        pool = train(recipe, images, tmp_path, strategy="plain+compiled")
+        pool = train(recipe, images, tmp_path, strategy="plain", compiled=True)
     assert (
         pool.status == ["trained"] * 2 and not pool.folder.read_json("execution.json")["compiled"]
     )
     assert "training without compilation: No working C++ compiler" in capsys.readouterr().err
 
 
-def test_compiled_and_plain_arithmetic_are_not_mixed_in_a_pool(images, tmp_path, quick):
-    pool = train(MLP, images, tmp_path, strategy="plain")
-    pool.folder.remove("model_001.safetensors")
-    with pytest.raises(ValueError, match=r"begun with strategy plain, not plain\+compiled"):
-        train(MLP, images, tmp_path, strategy="plain+compiled")
-    how = pool.folder.read_json("execution.json")
-    pool.folder.write_json(
-        "execution.json", {k: v for k, v in how.items() if k not in ("compiled", "asked")}
-    )
-    assert train(MLP, images, tmp_path, strategy="plain").status == ["trained"] * 4
-
-
-@pytest.mark.parametrize(
-    "strategy", ["plain+compiled", pytest.param("stacked:4+compiled", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("strategy", ["plain", pytest.param("stacked:4", marks=pytest.mark.slow)])
 def test_a_resumed_compiled_group_ends_with_the_bytes_of_one_never_stopped(images, quick, strategy):
-    plan = plan_of(MLP.replace(dtype="float32", epochs=3, augment="flip"), images, strategy)
+    plan = plan_of(MLP.replace(dtype="float32", epochs=3, augment="flip"), images, strategy, True)
     ids = list(range(4)) if plan.stacked else [2]
     whole, first = clipped.group_of(plan, ids), clipped.group_of(plan, ids)
     for epoch in range(3):
@@ -424,38 +358,6 @@ def test_every_entry_of_an_optimiser_keeps_its_type_when_a_group_is_resumed(
         assert {entry["step"][0] for entry in kinds[1]} == {torch.float32}
     if "model" in change and not plan.stacked:
         assert any(p.ndim == 0 for p in whole.params.values())  # a learned threshold
-
-
-@pytest.mark.parametrize(
-    ("error", "short"),
-    [
-        (torch.OutOfMemoryError("anything"), True),
-        (
-            RuntimeError(
-                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
-                " bytes"
-            ),
-            True,
-        ),
-        (RuntimeError("CUDA error: out of memory"), True),
-        (
-            RuntimeError(
-                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-            ),
-            True,
-        ),
-        (RuntimeError("shapes do not fit"), False),
-        (ValueError("out of memory"), False),
-    ],
-)
-def test_a_lack_of_memory_is_known_by_its_words(error, short):
-    assert machine.short_of_memory(error) is short
-
-
-def test_a_cpu_that_has_no_memory_left_says_it_in_these_words():
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(2**60, dtype=torch.uint8)
-    assert machine.short_of_memory(caught.value)
 
 
 def test_a_device_with_a_number_gets_one_process(monkeypatch):

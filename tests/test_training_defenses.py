@@ -16,7 +16,7 @@ from mia_nb.attacks import score
 from mia_nb.defenses import change_output, dp_sgd
 from mia_nb.training import batches, loop, placing, plans, progress, seeds
 from mia_nb.training.clipped import ClippedGroup
-from mia_nb.training.execution import chosen_record, recorded_strategy
+from mia_nb.training.execution import chosen_record, with_record
 from mia_nb.types import Recipe, Signals
 
 MLP = Recipe(model="toys:mlp", num_models=4, population=30, epochs=3, batch=16, lr=0.1)
@@ -234,7 +234,7 @@ def test_held_out_images_are_no_population_and_no_candidates(images, tmp_path):
         ({"defense": "early_stopping"}, "held_out=0 of 30 images set aside"),
         ({"defense": "mmd_mixup", "defense_args": {"held_out": 31}}, "held_out=31 of 30"),
         ({"defense": "dp_sgd", "schedule": "plateau"}, "looks at the training loss"),
-        ({"defense": "dp_sgd", "defense_args": {"max_grad_norm": 0.0}}, "positive norm"),
+        ({"defense": "dp_sgd", "defense_args": {"max_grad_norm": 0.0}}, "wanted a number above 0"),
         (
             {"defense": "dp_sgd", "defense_args": {"multiplicity": 4}, "augment": "none"},
             "multiplicity=4 without augmentation",
@@ -364,8 +364,8 @@ def group(images, *, recipe=CNN, **args):
     )
     member, population = placing.membership(recipe, images, None)
     plan = plans.plan_of(recipe, images, member, population)
-    how = chosen_record(plan, "cpu", "auto", 1)
-    return ClippedGroup(recorded_strategy(how).of(plan), [0])
+    how = chosen_record(plan, "cpu", "auto", False, 1)
+    return ClippedGroup(with_record(plan, how), [0])
 
 
 def batch(group, count):
@@ -769,28 +769,21 @@ def test_from_networks_that_only_a_defense_makes_nothing_is_derived_without_it(i
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_is_said_of_a_parent_under_dp_sgd_is_true(images, tmp_path):
+def test_dp_sgd_starts_from_no_weights_that_saw_the_members(images, tmp_path):
     again = MLP.replace(epochs=1, defense="dp_sgd", defense_args=CLIPPED)
-    noised, plain = train(again, images, tmp_path), train(MLP, images, tmp_path)
-    for parent, says in (
-        (noised, "both trainings saw the members, and their composition is not"),
-        (plain, "without clipping"),
-    ):
-        with pytest.raises(ValueError, match=says):
+    for parent in (train(again, images, tmp_path), train(MLP, images, tmp_path)):
+        with pytest.raises(ValueError, match="its weights saw the members"):
             training.train.finetune_pool(parent, again, images, progress=False, workers=1)
 
 
-def test_a_derived_pool_without_its_parent_says_why_it_cannot_be_asked(images, tmp_path):
+def test_a_derived_pool_without_its_parent_cannot_be_asked(images, tmp_path):
     parent = train(MLP, images, tmp_path)
     child = training.train.finetune_pool(
         parent, MLP.replace(epochs=1), images, progress=False, workers=1
     )
     shutil.rmtree(parent.folder.path)
-    with pytest.raises(
-        ValueError, match="derived from one that must lie beside it, or nobody knows which images"
-    ) as error:
+    with pytest.raises(ValueError, match="no pool in"):
         query(child, images, progress=False)
-    assert "\n" not in str(error.value)
 
 
 def test_the_held_out_batch_of_mmd_has_the_classes_of_the_training_batch(images):

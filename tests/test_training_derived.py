@@ -240,15 +240,8 @@ def test_other_images_and_other_members_than_the_parents_are_refused(pool, image
 def test_a_parent_with_a_diverged_model_is_refused(images, tmp_path):
     parent = train(SMALL, images, tmp_path)
     parent.folder.write_json("diverged_002.json", {"epoch": 1, "lr": 1.0})
-    with pytest.raises(ValueError, match=r"model 2 of the parent .* diverged"):
+    with pytest.raises(ValueError, match=r"model 2 of pool .* diverged"):
         finetune(parent, FURTHER, images)
-
-
-def test_state_that_a_checkpoint_does_not_hold_is_refused(images, tmp_path):
-    recipe = Recipe(model="toys:hidden", num_models=2, epochs=1, batch=16, lr=0.05)
-    parent = train(recipe, images, tmp_path)
-    with pytest.raises(ValueError, match="state dictionary does not hold"):
-        finetune(parent, recipe, images)
 
 
 def test_no_epochs_without_a_parent_is_no_recipe():
@@ -518,21 +511,13 @@ def test_options_that_no_conversion_takes_are_named_before_anything_is_written(
     assert set(root.iterdir()) == before
 
 
-def test_hybrid_training_names_options_that_it_sets_itself(pool, images):
-    for options in ({"conversion": {"fit_T": 4}}, {"root": "elsewhere"}):
-        with pytest.raises(ValueError, match="is no option of"):
-            training.hybrid_pools(pool, images, timesteps=1, epochs=1, **options)
-
-
 def test_conversion_quality_counts_the_right_answers_of_every_conversion_made_alone(pool, images):
-    table = training.conversion_quality(
-        pool, images, [1, 2, 3], models=[1], calibration=50, limit=60
-    )
+    table = training.conversion_quality(pool, images, [1, 2, 3], models=[1])
     assert len(table) == 10 and list(table["timesteps"][:5]) == [1, 2, 2, 3, 3]
     foreign = torch.from_numpy(np.flatnonzero(~pool.member[1]))
-    asked = foreign[torch.randperm(len(foreign), generator=seeds.generator(0, 1, "quality"))][:60]
+    asked = foreign[torch.randperm(len(foreign), generator=seeds.generator(0, 1, "quality"))]
     own = torch.from_numpy(np.flatnonzero(pool.member[1]))
-    own = own[torch.randperm(len(own), generator=seeds.generator(0, 1, "calibration"))][:50]
+    own = own[torch.randperm(len(own), generator=seeds.generator(0, 1, "calibration"))]
     x, fitted = (data.normalise(images.x[rows], images.mean, images.std) for rows in (asked, own))
     for row in table.itertuples():
         fit_T = row.timesteps if row.fit == "refit" else 1
@@ -546,7 +531,7 @@ def test_conversion_quality_counts_the_right_answers_of_every_conversion_made_al
             )(x)
             network = pool.model(1)(x)
         right = [int((answers.argmax(1) == images.y[asked]).sum()) for answers in (alone, network)]
-        assert [row.right, row.network] == right and row.images == 60
+        assert [row.right, row.network] == right and row.images == len(asked)
 
 
 def test_a_pool_that_pools_by_a_maximum_is_refused_before_anything_is_written_and_its_advice_works(

@@ -140,28 +140,23 @@ def test_what_is_stored_comes_back_and_options_reach_every_training(pools, image
 @pytest.mark.parametrize(
     ("family", "words"),
     [
-        ("resnet14", r"family 1 is 'resnet14': wanted a mapping .* \{model: odenet\}"),
-        (
-            {"modell": "odenet"},
-            "family 1 changes 'modell', which no recipe has; it may change .*model, model_args",
-        ),
-        ({"parent": "abc"}, "family 1 changes 'parent', which no recipe has"),
+        ("resnet14", "families.*resnet14"),
+        ({"modell": "odenet"}, "family 1: a recipe has no 'modell'; did you mean 'model'"),
         (
             {"replace": 1},
-            "family 1 says replace: 1; wanted the number of an earlier family, from 0",
+            "family 1: it starts from family 1; wanted the number of an earlier one, from 0",
         ),
-        ({"replace": -1}, "family 1 says replace: -1"),
-        ({"replace": True}, "family 1 says replace: True"),
-        ({"weights_of": "0", "model": "odenet"}, "family 1 says weights_of: '0'"),
-        ({"replace": 0, "weights_of": 0}, "family 1 changes 'weights_of'"),
-        ({"model": "odenet", "freeze": True}, "family 1 changes 'freeze', which no recipe has"),
+        ({"replace": -1}, "family 1: it starts from family -1"),
+        ({"weights_of": "0", "model": "odenet"}, "family 1: it starts from family '0'"),
+        ({"replace": 0, "weights_of": 0}, "family 1: a recipe has no 'weights_of'"),
+        ({"model": "odenet", "freeze": True}, "family 1: a recipe has no 'freeze'"),
         (
             {"model": "odenet", "seed": 4},
-            "family 1 changes 'seed', but all families have the same members",
+            "family 1: it changes seed, but all families have the same members",
         ),
         (
             {"replace": 0, "num_models": 4},
-            "family 1 changes 'num_models', but all families have the same members",
+            "family 1: it changes num_models, but all families have the same members",
         ),
         ({"model": "odenett"}, "odenett.*odenet"),
         ({"weights_of": 0, "model": "odenet"}, "does not fit odenet"),
@@ -185,28 +180,19 @@ def test_a_family_that_is_none_is_refused_in_one_line_and_what_came_before_is_ke
     ("families", "words"),
     [
         ([{"defense": "relaxlos"}], "family 1: defense='relaxlos' is not known"),
-        ([{"defense": "mmd_mixup"}], "family 1: held_out=0 of 10 images"),
         (
             [{"defense": "l1", "defense_args": {"lamda": 1}}],
             "family 1: defense l1 has no option lamda",
         ),
-        ([{"defense": "dp_sgd", "schedule": "plateau"}], "family 1: schedule='plateau' looks at"),
-        ([{"defense": "dp_sgd", "batch": 64}], "family 1: batch=64 is more than a model's 40"),
         ([{"model": "odnet"}], "family 1: no model 'odnet'"),
-        ([{"defens_args": {}}], "family 1 changes 'defens_args'"),
-        (
-            [{"weights_of": 0, "model": "odenet"}],
-            "family 1: model 0 of pool family 0 does not fit odenet",
-        ),
-        ([{"replace": 0, "defense": "dp_sgd"}], "family 1: defense='dp_sgd' with a parent"),
-        ([{"replace": 0, "model_args": {"stepz": 3}}], "family 1: .*stepz"),
-        ([{"replace": 0}, {"replace": 1}], "family 2: .*replaced"),
-        ([{"defense": "dropout"}, {"replace": 1}], "family 2: family 1 is trained under dropout"),
+        ([{"defens_args": {}}], "family 1: a recipe has no 'defens_args'"),
         ([{"replace": 0, "optimizer": "sdg"}], "family 1: optimizer='sdg'"),
     ],
     ids=str,
 )
-def test_no_family_is_trained_where_a_later_one_cannot_be(families, words, images, tmp_path):
+def test_no_family_is_trained_where_a_later_one_names_what_there_is_not(
+    families, words, images, tmp_path
+):
     with pytest.raises(ValueError, match=words) as caught:
         made([FAMILIES[0], *families], images, tmp_path)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())

@@ -421,7 +421,7 @@ def test_a_state_that_blows_up_in_an_adaptive_solver_is_a_divergence_of_its_mode
     )
     images = data.load("digits", limit=200)
     for _ in range(2):  # and a second run says the same at once
-        with pytest.raises(ValueError, match=r"model 0 diverged in epoch 1 .* bound the drift"):
+        with pytest.raises(ValueError, match="model 0 diverged in epoch 1"):
             training.train_pool(recipe, images, root=tmp_path, progress=False, workers=1)
     (folder,) = tmp_path.glob("pool-*")
     assert len(list(folder.glob("diverged_*.json"))) == 4

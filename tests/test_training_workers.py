@@ -278,15 +278,6 @@ def test_a_scheduler_that_does_not_answer_is_named_before_force_removes_anything
     assert pool.unfinished(range(SMALL.num_models)) == []
 
 
-@pytest.mark.slow
-def test_force_removes_nothing_where_workers_lack_the_wanted_gpu(backend, images, tmp_path):
-    pool = train(FEW, images, tmp_path, workers=1)
-    with pytest.raises(ValueError, match=r"this machine has .* GPUs"):
-        train(FEW, images, tmp_path, workers=2, backend=backend, device="cuda:99", force=True)
-    assert pool.folder.damaged() == []
-    assert pool.unfinished(range(FEW.num_models)) == []
-
-
 @pytest.mark.parametrize("backend", ["dask", "ray"])
 def test_a_builder_of_a_script_is_refused_before_any_worker_starts(
     backend, images, tmp_path, monkeypatch
@@ -327,48 +318,15 @@ def test_a_report_that_nobody_waits_for_stops_the_worker(tmp_path):
 
 def test_a_worker_with_other_code_or_another_file_system_is_told_so(images, tmp_path, monkeypatch):
     pool = train(SMALL, images, tmp_path, workers=1)
-    order = workers._order(pool.folder)
+    order = workers._order(pool.folder, tmp_path, 60.0)
     assert workers._pool_there(order).folder.path == pool.folder.path
     with monkeypatch.context() as elsewhere, pytest.raises(ValueError, match="has other code"):
         elsewhere.setattr(workers.models, "source", lambda *_: "another")
         workers._pool_there(order)  # looks again, although it has seen this order
     with pytest.raises(ValueError, match=r"mia_nb is .* install the same version"):
         workers._pool_there(order._replace(version="0"))
-    with pytest.raises(ValueError, match=r"torch is .* where it is called"):
-        workers._pool_there(order._replace(torch="0"))
     with pytest.raises(ValueError, match="file system that all workers share"):
         workers._pool_there(order._replace(folder=str(tmp_path / "elsewhere")))
-
-
-def test_the_best_memory_is_found_by_halving_and_the_bytes_stay(
-    images, tmp_path, monkeypatch, capsys
-):
-    import torch
-
-    from mia_nb.training import loop
-
-    whole = train(SMALL, images, tmp_path / "whole", workers=1, strategy="stacked:8")
-    epoch, sizes = loop.Group.epoch, []
-
-    def small(self, number, history):
-        sizes.append(len(self.ids))
-        if len(self.ids) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return epoch(self, number, history)
-
-    monkeypatch.setattr(loop.Group, "epoch", small)
-    halved = train(SMALL, images, tmp_path / "halved", workers=1, strategy="stacked:8")
-    assert made(halved) == made(whole) and max(sizes) == 8 and sizes.count(2) == 4 * SMALL.epochs
-    assert (
-        "8 models do not fit into memory together: training 4 at a time" in capsys.readouterr().err
-    )
-    monkeypatch.setattr(
-        loop.Group,
-        "epoch",
-        lambda self, *_: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory")),
-    )
-    with pytest.raises(ValueError, match=r"model 0 does not fit into memory.*smaller batch"):
-        train(SMALL, images, tmp_path / "none", workers=1, strategy="stacked:8")
 
 
 FAULTS = """

@@ -143,22 +143,6 @@ def talkative(in_channels, num_classes, size):
     return mlp(in_channels, num_classes, size)
 
 
-class Hidden(nn.Module):
-    """Fixed random features that its state dictionary does not hold."""
-
-    def __init__(self, features, num_classes):
-        super().__init__()
-        self.head = nn.Linear(8, num_classes)
-        self.register_buffer("features", torch.randn(features, 8), persistent=False)
-
-    def forward(self, x):
-        return self.head(torch.tanh(x.flatten(1) @ self.features))
-
-
-def hidden(in_channels, num_classes, size):
-    return Hidden(in_channels * size[0] * size[1], num_classes)
-
-
 def tracking(in_channels, num_classes, size):
     """Its norm keeps running statistics of whole batches: no gradients per sample."""
     norm = nn.InstanceNorm2d(in_channels, affine=True, track_running_stats=True)

@@ -31,6 +31,7 @@ MAKING = (
     "source",
     *Source.model_fields,
     "strategy",
+    "compiled",
     "workers",
     "backend",
 )

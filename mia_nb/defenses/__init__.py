@@ -79,7 +79,7 @@ DEFENSES = {
     "stored": Defense({"keep": 0.9, "slots": 0, "releases": 1}),
 }
 BELOW = {"smoothing": 1, "average": 1}  # options that must be below a number
-POSITIVE = ("bandwidth", "multiplicity")  # options that must not be 0
+POSITIVE = ("bandwidth", "multiplicity", "max_grad_norm")  # options that must not be 0
 
 
 def find(name: str) -> Defense:

@@ -5,8 +5,8 @@ An accountant needs the number of steps, the sampling rate and the noise multipl
 recipe and in `Pool.sampling`. Whatever would void the accountant's statement is refused or
 replaced: BatchNorm (replaced by GroupNorm before the optimiser is made), schedules that look at the
 training loss, a start from weights that saw the members, gradients per sample that are not those of
-single samples (`mismatch`: folded time steps, networks that mix a batch), and
-buffers that a forward pass of training rewrites (`rewritten`: running statistics).
+single samples (`mismatch`: folded time steps, networks that mix a batch), and buffers that a
+forward pass of training rewrites (running statistics).
 
 Caveats. Noise and batches follow from the recipe, its seed, the images, the row and its members:
 whoever knows all of these knows the noise, so keep the seed secret if you release the model. Noise
@@ -22,7 +22,6 @@ the weights after each step.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 
@@ -154,83 +153,51 @@ class Clipped:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def mismatch(
-    module: nn.Module, losses_of: Callable[[nn.Module], Tensor], names: dict[str, Tensor]
-) -> str | None:
+def mismatch(hooked: nn.Module, losses_of: Callable[[nn.Module], Tensor]) -> str | None:
     """Name of a weight whose per-sample gradients by hooks differ from the gradients of single
     losses by autograd; None if there is none.
 
     losses_of(module) -> losses (B,) of a fixed batch with fixed noise. Hooks compute gradients from
     the inputs and outputs of layers. If a network mixes the samples of a batch, or uses a weight
-    outside its layer, they are wrong, and clipping them bounds nothing.
+    outside its layer, they are wrong, and clipping them bounds nothing. Noise is added to the
+    weights first: behind weights of 0 all gradients are 0.
+
+    Parameters:
+        hooked: a module of Opacus around the network.
+        losses_of: see above.
     """
-    from opacus import GradSampleModule
-
-    losses = losses_of(module)
-    weights = {name: p for name, p in names.items() if p.requires_grad}
-    alone = [
-        torch.autograd.grad(
-            single_loss, list(weights.values()), retain_graph=True, allow_unused=True
-        )
-        for single_loss in losses
-    ]
-    hooked = GradSampleModule(module, loss_reduction="sum")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            losses_of(hooked).sum().backward()
-        for (name, p), gradients in zip(weights.items(), zip(*alone, strict=True), strict=True):
-            expected = torch.stack([torch.zeros_like(p) if g is None else g for g in gradients])
-            gradient = torch.zeros_like(expected) if p.grad_sample is None else p.grad_sample
-            scale = float(expected.abs().max())
-            if (
-                gradient.shape != expected.shape
-                or float((gradient - expected).abs().max()) > 1e-6 * scale + 1e-12
-            ):
-                return name
-    finally:
-        hooked.to_standard_module()
-    return None
-
-
-def stir(weights: dict[str, Tensor]) -> None:
-    """Add small seeded noise to all trained weights: behind weights of 0 all gradients are 0, so
-    `mismatch` would find no difference.
-    """
+    weights = {name: p for name, p in hooked._module.named_parameters() if p.requires_grad}
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in weights.values():
-            if p.requires_grad:
-                p += 0.01 * torch.randn(p.shape, generator=draw, dtype=p.dtype)
+            p += 0.01 * torch.randn(p.shape, generator=draw, dtype=p.dtype)
+    hooked.disable_hooks()
+    alone = [
+        torch.autograd.grad(loss, list(weights.values()), retain_graph=True, allow_unused=True)
+        for loss in losses_of(hooked)
+    ]
+    hooked.enable_hooks()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        losses_of(hooked).sum().backward()
+    for (name, p), gradients in zip(weights.items(), zip(*alone, strict=True), strict=True):
+        expected = torch.stack([torch.zeros_like(p) if g is None else g for g in gradients])
+        gradient = torch.zeros_like(expected) if p.grad_sample is None else p.grad_sample
+        if gradient.shape != expected.shape:
+            return name
+        scale = float(expected.abs().max())
+        if float((gradient - expected).abs().max()) > 1e-6 * scale + 1e-12:
+            return name
+    return None
 
 
-def rewritten(module: nn.Module, before: dict[str, Tensor]) -> str | None:
-    """Name of a buffer that is not as it was before; None where all are.
-
-    Clipping and noise reach weights, not buffers.
-    """
-    buffers = module.named_buffers()
-    changed = (n for n, now in buffers if n not in before or not torch.equal(now, before[n]))
-    return next(changed, None)
-
-
-def check_recipe(args: dict, recipe: Recipe, before: str | None = None) -> None:
-    """ValueError for a recipe whose DP-SGD would not be what is accounted for; before: the defense
-    of its parent.
-    """
-    noise = args["noise_multiplier"]
-    bound = args["max_grad_norm"]
-    in_range = math.isfinite(noise) and noise >= 0 and math.isfinite(bound) and bound > 0
-    if not in_range:
+def check_recipe(recipe: Recipe) -> None:
+    """ValueError for a recipe whose DP-SGD would not be what is accounted for."""
+    multiplicity = recipe.defense_args["multiplicity"]
+    if multiplicity > 1 and recipe.augment == "none":
         raise ValueError(
-            f"noise_multiplier={noise}, max_grad_norm={bound}: wanted at least 0"
-            " (accounting.noise_multiplier finds one for a target) and a positive"
-            " norm"
-        )
-    if args["multiplicity"] > 1 and recipe.augment == "none":
-        raise ValueError(
-            f"multiplicity={args['multiplicity']} without augmentation: copies of an image would be"
-            " the same; take augment='crop+flip', or multiplicity=1"
+            f"multiplicity={multiplicity} without augmentation: copies of an image would be the"
+            " same; take augment='crop+flip', or multiplicity=1"
         )
     if recipe.loss != "cross_entropy":
         raise ValueError(
@@ -241,15 +208,8 @@ def check_recipe(args: dict, recipe: Recipe, before: str | None = None) -> None:
             f"schedule={recipe.schedule!r} looks at the training loss, which nobody accounts for:"
             f" take {', '.join(SCHEDULES)}"
         )
-    if recipe.parent is not None and before == "dp_sgd":
-        raise ValueError(
-            "defense='dp_sgd' with a parent trained by dp_sgd: both trainings saw the members, and"
-            " their composition is not accounted for; train once with dp_sgd from the start, for"
-            " as many epochs as both"
-        )
     if recipe.parent is not None:
         raise ValueError(
-            "defense='dp_sgd' with a parent: its weights saw the members without clipping and"
-            " noise, which nothing done afterwards takes back; train with dp_sgd from the"
-            " start"
+            "defense='dp_sgd' with a parent: its weights saw the members, and nothing done"
+            " afterwards takes that back; train with dp_sgd from the start"
         )

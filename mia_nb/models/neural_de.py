@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from mia_nb import models
 from mia_nb.checks import known_options, one_of
 from mia_nb.models import solvers
 from mia_nb.models.lipschitz import conv_norm, local_lipschitz
@@ -28,8 +27,6 @@ __all__ = [
     "Drift",
     "FlowBlock",
     "FlowNet",
-    "blown_up",
-    "check_noise",
     "describe",
     "flow_blocks",
     "integrate",
@@ -461,12 +458,6 @@ def set_noise(module: nn.Module, on: bool | None) -> nn.Module:
     return module
 
 
-def check_noise(module: nn.Module) -> None:
-    """ValueError if training would lack the noise that a FlowBlock was built with."""
-    for _, block in flow_blocks(module):
-        block.check_noise()
-
-
 def is_noisy(module: nn.Module) -> bool:
     """Whether a FlowBlock of this module was built to add noise in evaluation mode."""
     return any(block.k > 0 and block.noise_eval for _, block in flow_blocks(module))
@@ -491,35 +482,3 @@ def describe(module: nn.Module) -> dict | None:
         "lipschitz": block.drift.lipschitz,
         "clip": block.clip,
     }
-
-
-def blown_up(module: nn.Module, x: Tensor) -> str | None:
-    """One line that names the first FlowBlock whose state is not finite on these images; None if
-    all states are finite.
-
-    Parameters:
-        module: any that holds FlowBlocks.
-        x: normalised images (B, C, H, W).
-    """
-    reasons: list[str] = []
-
-    def look(name: str, block: FlowBlock, args: tuple, out: Tensor) -> None:
-        if not reasons and args[0].isfinite().all() and not out.isfinite().all():
-            s = block.solver
-            reasons.append(
-                f"the state of {name} blew up ({s['method']}, {s['steps']} steps, T={s['T']:g},"
-                f" k={block.k:g})"
-            )
-
-    with (
-        models.watched(flow_blocks(module), look),
-        torch.no_grad(),
-        torch.random.fork_rng(devices=[]),
-    ):
-        module(x)
-    if not reasons:
-        return None
-    return (
-        f"{reasons[0]}: take more steps, a smaller learning rate, or bound the drift with"
-        " lipschitz=L"
-    )

@@ -45,8 +45,9 @@ class Run(Record):
     strategy: str = Field(
         "auto",
         min_length=1,
-        description="auto, plain or stacked, or either of the last two with +compiled",
+        description="auto, plain, stacked or stacked:NUMBER: how models share the machine",
     )
+    compiled: bool = Field(False, description="true or false: compile the steps of training?")
     workers: Whole | None = Field(
         None,
         ge=1,

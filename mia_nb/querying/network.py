@@ -18,7 +18,6 @@ from mia_nb.models import neural_de, recording, snn, timesteps
 from mia_nb.models.modules import DROPOUT
 from mia_nb.models.snn import cumulative
 from mia_nb.models.solvers import BACKENDS, Draws
-from mia_nb.training.machine import fitting
 from mia_nb.training.plans import DTYPES
 from mia_nb.training.seeds import mix
 from mia_nb.types import Images, Signals
@@ -62,8 +61,7 @@ def _logits(network: Queried, images: Images, batch: int) -> np.ndarray:
     queries = network.settings["queries"]
     all_logits = None
     for q in range(queries):
-        query = partial(_logits_of_query, network, images, q)
-        logits = fitting(query, batch, BLOCK)  # no draw depends on the batch
+        logits = _logits_of_query(network, images, q, batch)
         if all_logits is None:
             all_logits = logits.new_empty(queries, *logits.shape)
         all_logits[q] = logits

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mia_nb import data
-from mia_nb.models import neural_de, snn, timesteps
+from mia_nb.models import neural_de, timesteps
 from mia_nb.querying.network import forward, noisy, prepare
 from mia_nb.training.plans import DTYPES
 from mia_nb.types import Images
@@ -42,15 +42,13 @@ def check_outputs(
             f" {classes}): one logit a class"
         )
     if not torch.isfinite(outputs).all():
-        reason = neural_de.blown_up(module, x)
-        if reason:
-            raise ValueError(f"model {model}: {reason}")
         return  # the error that names the sample is raised where signals are made
     # a network that was trained with noise may give constant outputs without it
     constant = len(x) > 1 and torch.equal(outputs, outputs[:1].expand_as(outputs))
     if constant and not neural_de.is_noisy(module):
         raise ValueError(
-            f"model {model} gives the same output for every sample: {_why_constant(module, x)}"
+            f"model {model} gives the same output for every sample: it did not learn, its input is"
+            " constant, or its neurons never fire"
         )
     if noise:
         _check_noise(run, x, model)
@@ -117,15 +115,3 @@ def _tolerance(x: Tensor, dtype: str) -> float:
 def _share_above(difference: Tensor, scale: Tensor) -> float:
     """Share of samples whose outputs differ by more than `scale`."""
     return float((difference.abs().amax(1) > scale).double().mean())
-
-
-def _why_constant(module: nn.Module, x: Tensor) -> str:
-    """Why a model may give the same output for every sample, as a part of a message."""
-    if isinstance(module, snn.SNN):
-        rates = snn.firing_rates(module, [x]).query("rate == 0")
-        if len(rates):
-            site = rates["site"].iloc[0]
-            return f"it never spikes at {site}; lower its thresholds, or train it further"
-    if timesteps(module) is not None:
-        return "it did not learn, its input is constant, or its neurons never fire"
-    return "it did not learn, or its input is constant"

@@ -9,7 +9,6 @@ import os
 import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -120,20 +119,31 @@ def query(
     folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
     batch_size = _batch_size(pool, images, settings["noise"], batch, chosen_device)
 
-    query_models = partial(
-        _query_models, pool, images, settings, query_kind, chosen_device, batch_size, progress
-    )
-
-    def make() -> Signals:
-        store.open_folder(folder.path.parent, "signals", pool.folder.name, key, key_settings)
-        if force:
-            store.drop_partial(folder)
-        return _query_and_load(folder, query_models)
-
-    lock = pool.folder.lock(f"signals-{key[:12]}")
-    signals = _stored_or_made(folder, lock, make, force, progress)
+    signals = None if force else _load_stored(folder, progress)  # reading needs no lock
+    if signals is None:
+        with pool.folder.lock(f"signals-{key[:12]}"):
+            # another process may have stored them while this one waited
+            signals = None if force else _load_stored(folder, progress)
+            if signals is None:
+                store.open_folder(
+                    folder.path.parent, "signals", pool.folder.name, key, key_settings
+                )
+                if force:
+                    store.drop_partial(folder)
+                job = Job(pool, settings, query_kind, chosen_device, batch_size)
+                signals = _made(folder, job, images, progress)
     _write_raster(folder, pool, images, signals, chosen_device)
     return signals
+
+
+class Job(NamedTuple):
+    """A query of a pool."""
+
+    pool: Pool
+    settings: dict  # as `plan.settings_and_kind` gives them
+    kind: str  # of the queries
+    device: torch.device
+    batch: int  # images in one forward pass
 
 
 def _batch_size(
@@ -154,33 +164,14 @@ def _batch_size(
     return max(batch // BLOCK, 1) * BLOCK
 
 
-def _stored_or_made(
-    folder: store.Folder,
-    lock: AbstractContextManager,
-    make: Callable[[], Signals],
-    force: bool,
-    progress: bool,
-) -> Signals:
-    """Stored signals; if there are none, or with `force`, those that `make` stores under the lock.
-    Reading needs no lock.
-    """
-    signals = None if force else _load_stored(folder, progress)
-    if signals is not None:
-        return signals
-    with lock:
-        # another process may have stored them while this one waited
-        signals = None if force else _load_stored(folder, progress)
-        return make() if signals is None else signals
-
-
-def _query_and_load(folder: store.Folder, query_models: Callable[[store.Folder], None]) -> Signals:
-    """Signals that `query_models` writes into the folder.
+def _made(folder: store.Folder, job: Job, images: Images, progress: bool) -> Signals:
+    """The signals of a query, after they are written into the folder.
 
     If a model is refused, the folder is deleted: the query would be refused again.
     """
     try:
         with folder.lock("query"):  # so that `mia-nb clean` leaves the folder alone
-            query_models(folder)
+            _query_models(folder, job, images, progress)
             return store.load_signals(folder)
     except ValueError as error:
         # damage to a file of the pool is no reason to delete what was queried
@@ -224,37 +215,25 @@ def _write_raster(
             folder.write_arrays("raster.npz", recorded)
 
 
-def _query_models(
-    pool: Pool,
-    images: Images,
-    settings: dict,
-    query_kind: str,
-    device: torch.device,
-    batch: int,
-    progress: bool,
-    folder: store.Folder,
-) -> None:
-    """Write the signals of these models, and which of the pool's images they are about.
+def _query_models(folder: store.Folder, job: Job, images: Images, progress: bool) -> None:
+    """Write the signals of the queried models, and which of the pool's images they are about.
 
     Models are written one by one: memory holds only those that are queried side by side.
     """
+    pool = job.pool
+    settings = job.settings
     rows = settings["models"]
     queried = _queried_images(pool, images, settings.get("limit"))
     images = queried.images
-    device_of(device)  # refuses a GPU that is not there
-    on_device = images._replace(x=images.x.to(device), y=images.y.to(device))
+    device_of(job.device)  # refuses a GPU that is not there
+    on_device = images._replace(x=images.x.to(job.device), y=images.y.to(job.device))
     left = [m for m in rows if store.read_partial(folder, m) is None]
-    networks = _networks(pool, rows[0], settings["noise"], len(left), device)
-    info = {"draws": query_kind, "pool": pool.key, **_describe_network(pool, networks[0])}
+    networks = _networks(job, len(left))
+    info = {"draws": job.kind, "pool": pool.key, **_describe_network(pool, networks[0])}
     info |= {"dataset": images.name, **settings}
     if settings.get("activity"):
         info["activity"] = activity_names(networks[0])
-    labels = images.y.cpu().numpy()
-
-    def signals_of(network: nn.Module, m: int) -> Signals:
-        pool.fill(network, m)
-        return _signals_of_model(network, on_device, labels, m, settings, pool.recipe.dtype, batch)
-
+    labels = images.y.cpu().numpy()  # once, so that no model waits for a GPU to copy them
     with tqdm(
         desc=f"querying {len(rows)} {pool.recipe.model}",
         unit="model",
@@ -262,7 +241,8 @@ def _query_models(
         total=len(rows),
         initial=len(rows) - len(left),
     ) as bar:
-        _write_side_by_side(folder, networks, left, signals_of, device, bar)
+        signals_of = partial(_signals_of_model, job, on_device, labels)
+        _write_side_by_side(folder, networks, left, signals_of, job.device, bar)
     design = {"labels": labels, "member": queried.member[rows], "population": queried.population}
     store.join_partial(folder, rows, design, info, queried.samples)
 
@@ -304,29 +284,21 @@ def _write_side_by_side(
             raise
 
 
-def _networks(
-    pool: Pool, row: int, noise: bool | None, models: int, device: torch.device
-) -> list[nn.Module]:
+def _networks(job: Job, models: int) -> list[nn.Module]:
     """The networks that are queried side by side, a thread for each, with the weights of one row.
 
     On a CPU the threads of a single network mostly wait for each other. A GPU works on one model
-    while masks are drawn for others and their outputs are measured.
-
-    Parameters:
-        pool: the pool that is queried.
-        row: the row whose weights the networks get.
-        noise: the query's. Dropout layers and models from elsewhere draw from the one global
-            generator, so that such models are queried one after another.
-        models: number of models that are queried.
-        device: where the networks are put.
+    while masks are drawn for others and their outputs are measured. Dropout layers and models from
+    elsewhere draw noise from the one global generator: such models are queried one after another.
     """
+    pool = job.pool
     side_by_side = 1
-    if not noise or noise_of_blocks_alone(pool):
-        most = 4 if device.type == "cuda" else models
+    if not job.settings["noise"] or noise_of_blocks_alone(pool):
+        most = 4 if job.device.type == "cuda" else models
         side_by_side = max(min(cores(), models, most), 1)
     networks = []
     for _ in range(side_by_side):
-        network = pool.model(row).to(device)
+        network = pool.model(job.settings["models"][0]).to(job.device)
         if is_built_in(pool):  # a network from elsewhere may use `view`
             network.to(memory_format=torch.channels_last)
         networks.append(network)
@@ -334,38 +306,32 @@ def _networks(
 
 
 def _signals_of_model(
-    module: nn.Module,
-    images: Images,
-    labels: np.ndarray,
-    model: int,
-    settings: dict,
-    dtype: str,
-    batch: int,
+    job: Job, images: Images, labels: np.ndarray, module: nn.Module, model: int
 ) -> Signals:
     """Signals of one model, if asked for with the activity of its layers. Its outputs are checked
     first.
 
     Parameters:
-        module: the network, with the model's weights.
+        job: the query.
         images: the queried images, on the network's device.
-        labels: (N,) their labels on the CPU, so that no model waits for a GPU to copy them.
+        labels: (N,) their labels.
+        module: the network, which gets the model's weights.
         model: the row's number.
-        settings: of the query.
-        dtype: of the pool.
-        batch: images in one forward pass.
     """
+    settings = job.settings
+    dtype = job.pool.recipe.dtype
+    module.load_state_dict(job.pool.state(model))
     activity = None
     info = {}
     try:
         check_outputs(module, images, model, dtype, settings["noise"])
-        logits = outputs(module, images, model, settings, dtype, batch)
+        logits = outputs(module, images, model, settings, dtype, job.batch)
         if settings.get("activity"):
-            activity = layer_activity(module, images, settings, dtype, batch)
+            activity = layer_activity(module, images, settings, dtype, job.batch)
             info["activity"] = activity_names(module)
+        signals = Signals.from_logits(logits[None], labels, temperature=settings["temperature"])
     except BlownUp as error:
         raise ValueError(f"model {model}: {error}") from error
-    try:
-        signals = Signals.from_logits(logits[None], labels, temperature=settings["temperature"])
     except ValueError as error:
         raise ValueError(str(error).replace("model 0 gives", f"model {model} gives")) from error
     return replace(signals, activity=activity, info=info)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 
 import torch
 from joblib import effective_n_jobs, parallel_config
@@ -110,11 +109,6 @@ def _dask(workers: int | None, stack: contextlib.ExitStack) -> dict:
             f"backend=dask: no scheduler answers at {address} ({error}); start one with:"
             " dask scheduler"
         ) from error
-    except RuntimeError as error:
-        raise ValueError(
-            "backend=dask: no local cluster could be started; its workers import a script, so call"
-            ' this below `if __name__ == "__main__":`'
-        ) from error
     return {}
 
 
@@ -128,16 +122,12 @@ def _ray(workers: int | None, device: str | None) -> dict:
     register_ray()
     if not ray.is_initialized():
         local = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers}
-        start = partial(ray.init, log_to_driver=False, logging_level="ERROR", **local)
         try:
-            start()
+            ray.init(log_to_driver=False, logging_level="ERROR", **local)
         except ConnectionError as error:
             raise ValueError(
                 "backend=ray: no cluster answers at RAY_ADDRESS; start one with: ray start --head"
             ) from error
-        except Exception:  # try once more: a busy machine may need more than Ray's thirty seconds
-            ray.shutdown()
-            start()
     resources = ray.cluster_resources()
     gpus = resources.get("GPU", 0)
     wants_gpu = device is None or device_of(device, here=False).type == "cuda"

@@ -17,7 +17,6 @@ from torch.func import vmap
 
 from mia_nb import models, store
 from mia_nb.training.loop import Group, model_losses
-from mia_nb.training.machine import short_of_memory
 from mia_nb.training.plans import Plan, begin
 from mia_nb.training.stacking import RANDOM
 
@@ -26,8 +25,8 @@ OPTIONS = {"options": {"fallback_random": True}}  # random numbers as eager code
 # the fields of a recipe on which a forward, its loss and their gradients depend; a parent may give
 # a network other constants
 MATTERS = ("model", "model_args", "dtype", "loss", "batch", "defense", "defense_args", "parent")
-# keys: the network's name, and a digest of all that the function depends on besides its inputs
-_FUNCTIONS: dict[tuple[str, str], Callable] = {}
+# keys: digests of all that the function depends on besides its inputs
+_FUNCTIONS: dict[str, Callable] = {}
 
 
 class CompiledGroup(Group):
@@ -59,37 +58,19 @@ class CompiledGroup(Group):
         losses, minimised = self.function(self.params, self.buffers, x[0], y[0])
         return losses[None], minimised[None]
 
-    def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
-        """As in an eager group; ValueError if a pool that was begun compiled cannot be compiled on
-        this machine.
-        """
-        # imported here because that takes seconds
-        from torch._dynamo.exc import TorchDynamoException
-
-        try:
-            return super().epoch(epoch, history)
-        except TorchDynamoException as error:
-            if short_of_memory(error):
-                raise
-            why = reason(error)
-        raise ValueError(
-            f"this pool of {self.plan.recipe.model} was begun compiled and cannot be compiled here"
-            f" ({why}): finish it where it was begun, or train it anew with force=True"
-        )
-
 
 def function_of(group: Group) -> Callable:
     """The compiled function for all groups like this one, in other pools too."""
     plan = group.plan
     recipe = plan.recipe
     settings = {name: getattr(recipe, name) for name in MATTERS}
-    shapes = [
+    settings["shapes"] = [
         list(plan.images.x.shape[1:]),
         plan.images.frames,
         len(plan.images.classes),
         len(group.ids) if plan.stacked else 1,
     ]
-    how = [
+    settings["how"] = [
         str(plan.device),
         plan.stacked,
         plan.channels_last,
@@ -97,20 +78,12 @@ def function_of(group: Group) -> Callable:
         plan.images.mean,
         plan.images.std,
     ]
-    source = models.source(recipe.model, recipe.model_args)
-    digest = store.content_key(settings | {"how": how, "shapes": shapes}, source)
-    key = (models.architecture(recipe.model, recipe.model_args), digest)
+    key = store.content_key(settings, models.source(recipe.model, recipe.model_args))
     if key not in _FUNCTIONS:
         while len(_FUNCTIONS) >= KEPT:
             del _FUNCTIONS[next(iter(_FUNCTIONS))]
         _FUNCTIONS[key] = compiled(plan, group.trained, group.objective)
     return _FUNCTIONS[key]
-
-
-def forget(model: str) -> None:
-    """Drop the compiled functions of a builder, whose code may have changed."""
-    for key in [key for key in _FUNCTIONS if key[0] == model]:
-        del _FUNCTIONS[key]
 
 
 def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:

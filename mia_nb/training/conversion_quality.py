@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mia_nb import data
-from mia_nb.arguments import Positive, Rows
+from mia_nb.arguments import Rows
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models import snn
 from mia_nb.training.machine import device_of, threads, useful_threads
@@ -22,6 +22,9 @@ from mia_nb.training.spiking import BATCH, TRIED, check_convertible, member_batc
 from mia_nb.training.train import check_parent
 from mia_nb.types import Images
 
+CALIBRATION = 2000  # members that a model is calibrated on, at most
+QUERIED = 1000  # images that a model did not train on, at most
+
 
 @checked
 def conversion_quality(
@@ -30,8 +33,6 @@ def conversion_quality(
     timesteps: Sequence[int] = (1, 2, 4, 8, 16, 32),
     *,
     models: Rows = (0, 1),
-    calibration: Positive = 2000,
-    limit: Positive = 1000,
     device: str | None = None,
 ) -> pd.DataFrame:
     """How much accuracy a conversion costs without any training. Nothing is stored.
@@ -40,10 +41,8 @@ def conversion_quality(
         pool: trained networks that do not spike.
         images: the pool's own.
         timesteps: each T that is tried; all share a calibration per model and grouping.
-        models: row numbers.
-        calibration: members that a model is calibrated on, at most.
-        limit: images that a model is queried with, at most; it did not train on any of them (the
-            population is included).
+        models: row numbers. A model is calibrated on 2,000 of its members and queried with 1,000
+            images that it did not train on (the population is included), at most.
         device: as for `train_pool`.
 
     Returns:
@@ -62,7 +61,7 @@ def conversion_quality(
     rows = []
     with threads(useful_threads(BATCH * images.x[0].numel())):
         for m in models:
-            rows += _rows_of_model(pool, images, m, timesteps, calibration, limit, chosen)
+            rows += _rows_of_model(pool, images, m, timesteps, chosen)
     return pd.DataFrame(
         rows, columns=["model", "timesteps", "fit", "per", "right", "images", "network"]
     )
@@ -73,15 +72,13 @@ def _rows_of_model(
     images: Images,
     m: int,
     timesteps: list[int],
-    calibration: int,
-    limit: int,
     device: torch.device,
 ) -> list[dict]:
     """The rows of one model in the table of `conversion_quality`."""
     model = pool.model(m).to(device)
     foreign = torch.from_numpy(np.flatnonzero(~pool.member[m]))
     order = torch.randperm(len(foreign), generator=generator(pool.recipe.seed, m, "quality"))
-    chosen = foreign[order][:limit].to(images.x.device)
+    chosen = foreign[order][:QUERIED].to(images.x.device)
     x = data.normalise(
         images.x[chosen].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype]
     )
@@ -91,7 +88,7 @@ def _rows_of_model(
     rows = []
     for per_channel in (False, True):
         histograms = snn.calibrate(
-            model, member_batches(pool, images, m, calibration, device), per_channel=per_channel
+            model, member_batches(pool, images, m, CALIBRATION, device), per_channel=per_channel
         )
         convert = partial(
             snn.convert, model, batches=few, per_channel=per_channel, histograms=histograms

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from torch import nn
-
 from mia_nb import models
-from mia_nb.arguments import Anything, PathLike
+from mia_nb.arguments import PathLike
 from mia_nb.checks import checked
-from mia_nb.training.placing import SPLIT, complete, membership, place
-from mia_nb.training.plans import begin, plan_of
+from mia_nb.training.placing import SPLIT, complete
+from mia_nb.training.plans import build
 from mia_nb.training.pool import Pool
-from mia_nb.training.train import check_network, finetune_pool, train_pool
-from mia_nb.training.trials import check
+from mia_nb.training.train import finetune_pool, train_pool
 from mia_nb.types import Images, Recipe
-
-KNOWN = set(Recipe.model_fields) - {"parent"}
-# the fields that determine the members, which all families share
-MEMBERS = (*SPLIT, "seed")
 
 
 @checked
 def family_pools(
-    families: Anything,
+    families: list[dict],
     recipe: Recipe,
     images: Images,
     *,
@@ -38,7 +28,7 @@ def family_pools(
 ) -> list[Pool]:
     """A trained pool for each of several families of models, on the same members.
 
-    All families are checked before the first is trained; stored pools are loaded.
+    Stored pools are loaded.
 
     Parameters:
         families: changes to `recipe`, say {"model": "sdenet", "model_args": {"k": 0.3}}.
@@ -60,16 +50,21 @@ def family_pools(
         One `Pool` per family, in order.
 
     Raises:
-        ValueError: in one line with the family's number: it is no mapping of changes, would have
-            other members, or `train_pool` would refuse it.
+        ValueError: before the first is trained, for a family that names what there is not or would
+            have other members; else as `train_pool`.
 
     Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), 5.4, for replace-then-finetune.
 
-    Caveat: the layers before a replaced group were trained on the same images without noise. The
-    checks of derived families use fresh weights in place of their parents'.
+    Caveat: the layers before a replaced group were trained on the same images without noise.
     """
     planned = planned_recipes(families, recipe, model_args or {}, flow or {}, finetune or {})
-    _refuse(planned, images, root, options.get("member"))
+    for number, (family_recipe, parent) in enumerate(planned):
+        try:
+            family_recipe = complete(family_recipe)
+            if parent is None:
+                build(family_recipe, images, 0)
+        except ValueError as error:
+            raise ValueError(f"family {number}: {error}") from error
     pools: list[Pool] = []
     for family_recipe, parent in planned:
         if parent is None:
@@ -82,147 +77,77 @@ def family_pools(
 def planned_recipes(
     families: list[dict], recipe: Recipe, model_args: dict, flow: dict, finetune: dict
 ) -> list[tuple[Recipe, int | None]]:
-    """(recipe, number of the family that it starts from, or None) for each family."""
+    """(recipe, number of the family that it starts from, or None) for each family. The recipe of a
+    derived family names a placeholder as its parent.
+    """
     planned: list[tuple[Recipe, int | None]] = []
     for number, family in enumerate(families):
-        planned.append(_planned(family, number, planned, recipe, model_args, flow, finetune))
+        try:
+            if "replace" in family:
+                planned.append(_replaced(finetune | family, planned, recipe, flow))
+            else:
+                planned.append(_changed(dict(family), planned, recipe, model_args, flow))
+        except ValueError as error:
+            raise ValueError(f"family {number}: {error}") from error
     return planned
 
 
-def _planned(
-    family: dict,
-    number: int,
+def _changed(
+    changes: dict,
     planned: list[tuple[Recipe, int | None]],
     recipe: Recipe,
     model_args: dict,
     flow: dict,
-    finetune: dict,
 ) -> tuple[Recipe, int | None]:
-    """(recipe, number of the family that it starts from, or None) of one family. The recipe of a
-    derived family names a placeholder as its parent.
+    """A family of its own, or one that takes the weights of an earlier one as they are.
 
     Parameters:
-        family, number: the family and its place.
+        changes: the family.
         planned: the families before it.
-        recipe, model_args, flow, finetune: as for `family_pools`.
+        recipe, model_args, flow: as for `family_pools`.
     """
-    if not isinstance(family, dict):
-        raise ValueError(
-            f"family {number} is {family!r}: wanted a mapping of changes to the recipe, e.g."
-            " {model: odenet}"
-        )
-    if "replace" in family:
-        return _replaced(finetune | family, number, planned, recipe, flow)
-    changes = dict(family)
-    parent = _parent(changes, number)
-    args_given = changes.pop("model_args", {})
-    _check(changes, number, MEMBERS if parent is None else SPLIT)
+    start = changes.pop("weights_of", None)
+    own_args = changes.pop("model_args", {})
     model = changes.get("model", recipe.model)
-    args = dict(model_args)
-    if model in models.FLOWS:
-        args |= flow
-    if parent is not None:
-        start = planned[parent][0]
-        if changes.get("model") == start.model == "replaced":
-            args = start.model_args  # the arguments of network and block
-        changes |= {"parent": f"family {parent}", "epochs": 0}
-    return recipe.replace(**changes, model_args=args | args_given), parent
+    args = model_args | flow if model in models.FLOWS else model_args
+    if start is not None:
+        parent = _earlier(start, planned)
+        if model == parent.model == "replaced":
+            args = parent.model_args  # the arguments of network and block
+        changes |= {"parent": f"family {start}", "epochs": 0}
+    changed = recipe.replace(**changes, model_args=args | own_args)
+    _check_members(changed, recipe, drawn=start is None)
+    return changed, start
 
 
 def _replaced(
-    changes: dict,
-    number: int,
-    planned: list[tuple[Recipe, int | None]],
-    recipe: Recipe,
-    flow: dict,
+    changes: dict, planned: list[tuple[Recipe, int | None]], recipe: Recipe, flow: dict
 ) -> tuple[Recipe, int]:
-    """As `_planned`, for a family in which a block replaces the last group of the networks."""
-    parent = _parent(changes, number)
+    """As `_changed`, for a family in which a block replaces the last group of the networks."""
+    start = changes.pop("replace")
+    parent = _earlier(start, planned)
     block = flow | changes.pop("model_args", {})
     freeze = bool(changes.pop("freeze", False))
-    _check(changes, number, SPLIT)
-    start = planned[parent][0]
-    network = {"base": start.model, "base_args": start.model_args, "freeze": freeze} | block
-    tuned = recipe.replace(**changes, parent=f"family {parent}")
-    return tuned.replace(model="replaced", model_args=network), parent
+    network = {"base": parent.model, "base_args": parent.model_args, "freeze": freeze} | block
+    changes |= {"parent": f"family {start}", "model": "replaced"}
+    changed = recipe.replace(**changes, model_args=network)
+    _check_members(changed, recipe, drawn=False)
+    return changed, start
 
 
-@dataclass(frozen=True)
-class Untrained:
-    """A pool that is not trained yet: its rows have their initial weights."""
-
-    recipe: Recipe
-    images: Images
-    member: np.ndarray
-    population: np.ndarray
-    parent: Untrained | None
-
-    def model(self, model: int) -> nn.Module:
-        """A row as a module, in evaluation mode."""
-        start = None if self.parent is None else self.parent.state
-        return begin(self.recipe, self.images, model, start).eval()
-
-    def state(self, model: int) -> dict[str, torch.Tensor]:
-        """A row's weights."""
-        return self.model(model).state_dict()
-
-
-def _refuse(
-    planned: list[tuple[Recipe, int | None]],
-    images: Images,
-    root: PathLike,
-    member: np.ndarray | None,
-) -> None:
-    """ValueError, with the family's number, for a family that `train_pool` would refuse after it
-    has trained the families before.
-    """
-    pools: list[Untrained] = []
-    for number, (recipe, parent_number) in enumerate(planned):
-        parent = None if parent_number is None else pools[parent_number]
-        try:
-            recipe = complete(recipe)
-            if parent is not None:
-                check_network(parent.recipe, recipe.defense, f"family {parent_number}")
-            pool = Untrained(recipe, images, *membership(recipe, images, member, parent), parent)
-            _check_pool(pool, root)
-        except ValueError as error:
-            raise ValueError(f"family {number}: {error}") from error
-        pools.append(pool)
-
-
-def _check_pool(pool: Untrained, root: PathLike) -> None:
-    """The check of `train_pool`, for a pool that is not stored yet."""
-    parts = (pool.recipe, pool.images, pool.member, pool.population)
-    # the place of a derived pool depends on weights that are not trained yet
-    if pool.parent is None and place(*parts, root, None).folder.has("recipe.json"):
-        return
-    check(plan_of(*parts, pool.parent), int(pool.population.sum()), pool.parent)
-
-
-def _check(changes: dict, number: int, fixed: tuple[str, ...]) -> None:
-    """ValueError for a family that changes an unknown field, or one of the `fixed` ones."""
-    unknown = sorted(set(changes) - KNOWN)
-    if unknown:
+def _earlier(start: int, planned: list[tuple[Recipe, int | None]]) -> Recipe:
+    """The recipe of the family that another one starts from."""
+    if start not in range(len(planned)):
         raise ValueError(
-            f"family {number} changes {unknown[0]!r}, which no recipe has; it may change"
-            f" {', '.join(sorted(KNOWN - set(fixed)))}"
+            f"it starts from family {start!r}; wanted the number of an earlier one, from 0"
         )
-    for name in fixed:
-        if name in changes:
+    return planned[start][0]
+
+
+def _check_members(changed: Recipe, recipe: Recipe, drawn: bool) -> None:
+    """ValueError for a family with other members; with `drawn`, its seed draws them."""
+    for name in (*SPLIT, "seed") if drawn else SPLIT:
+        if getattr(changed, name) != getattr(recipe, name):
             raise ValueError(
-                f"family {number} changes {name!r}, but all families have the same members: change"
-                " it for all"
+                f"it changes {name}, but all families have the same members: change it for all"
             )
-
-
-def _parent(changes: dict, number: int) -> int | None:
-    """Number of the earlier family that this one starts from, removed from the changes."""
-    key = "replace" if "replace" in changes else "weights_of"
-    if key not in changes:
-        return None
-    start = changes.pop(key)
-    if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < number:
-        raise ValueError(
-            f"family {number} says {key}: {start!r}; wanted the number of an earlier family, from 0"
-        )
-    return start

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from mia_nb import defenses, models
-from mia_nb.checks import shown
 from mia_nb.models import fast
 from mia_nb.training.batches import (
     alternate,
@@ -309,47 +308,39 @@ class Group:
         """The state from which a group is resumed, in one flat dictionary: `p.*` parameters, `b.*`
         buffers, `o.*` the optimiser's state, `k.*` the weights that are kept.
         """
-        flat = {f"p.{name}": tensor.detach() for name, tensor in self.params.items()}
-        for name, tensor in self.buffers.items():
-            flat[f"b.{name}"] = tensor
+        flat = {"best": self.best, "stopped": self.stopped}
         for name, parameter in self.params.items():
+            flat[f"p.{name}"] = parameter.detach()
             for entry, value in self.optimizer.state[parameter].items():
                 if value is not None:
                     flat[f"o.{name}.{entry}"] = torch.as_tensor(value)
-        if self.kept:
-            for name, tensor in self.kept.items():
-                flat[f"k.{name}"] = tensor
-            flat["best"] = self.best
-            flat["stopped"] = self.stopped
+        for kind, tensors in {"b": self.buffers, "k": self.kept}.items():
+            for name, tensor in tensors.items():
+                flat[f"{kind}.{name}"] = tensor
         return {name: tensor.contiguous().cpu() for name, tensor in flat.items()}
 
     def load(self, flat: dict[str, Tensor]) -> None:
         """Resume from a dictionary that `state` gave."""
-        with torch.no_grad():
-            for name, parameter in self.params.items():
-                parameter.copy_(flat[f"p.{name}"])
-            for name, buffer in self.buffers.items():
-                buffer.copy_(flat[f"b.{name}"])
-        for name, parameter in self.params.items():
-            prefix = f"o.{name}."
-            state = {}
-            for key, value in flat.items():
-                if not key.startswith(prefix):
-                    continue
-                entry = key.removeprefix(prefix)
-                # Adam's count of steps keeps its type, even if a weight has the same shape: one
-                # number.
-                if value.shape == parameter.shape and entry != "step":
-                    state[entry] = torch.empty_like(parameter).copy_(value)
+        self.best = flat.pop("best", self.best)
+        self.stopped = flat.pop("stopped", self.stopped)
+        buffers = self.buffers
+        for key, value in flat.items():
+            kind, _, name = key.partition(".")
+            if kind == "p":
+                self.params[name].data.copy_(value)
+            elif kind == "b":
+                buffers[name].copy_(value)
+            elif kind == "k":
+                self.kept[name] = value.to(self.plan.device)
+            else:
+                name, _, entry = name.rpartition(".")
+                parameter = self.params[name]
+                # Adam's count of steps is one number, all else has the shape of the weight
+                if entry == "step":
+                    value = value.to(parameter.device)
                 else:
-                    state[entry] = value.to(parameter.device)
-            self.optimizer.state[parameter] = state
-        if "best" in flat:
-            self.best = flat["best"]
-            self.stopped = flat["stopped"]
-            for key, value in flat.items():
-                if key.startswith("k."):
-                    self.kept[key.removeprefix("k.")] = value.to(self.plan.device)
+                    value = torch.empty_like(parameter, requires_grad=False).copy_(value)
+                self.optimizer.state[parameter][entry] = value
 
     def weights(self, slot: int) -> dict[str, Tensor]:
         """State dictionary of the model in this place of the group, on the CPU.
@@ -407,19 +398,7 @@ def model_losses(
     learning = {name: params[name] for name in trained}
     criterion = LOSSES[plan.recipe.loss]
     step = defenses.objectives.Step(forward, criterion, x, y, epoch, learning, draws)
-    result = objective(step)
-    if isinstance(result, tuple) and len(result) == 2:
-        losses, minimised = result
-        if losses.ndim == 1 and minimised.ndim == 0:
-            return losses, minimised
-    came = getattr(result, "shape", None)
-    if isinstance(result, tuple):
-        came = [tuple(getattr(part, "shape", ())) for part in result]
-    raise ValueError(
-        f"the objective of defense {plan.recipe.defense!r} gave"
-        f" {type(result).__name__} {came if came is None else shown(came)}; wanted a tuple of the"
-        f" samples' losses {tuple(y.shape)} and one number, which is minimised"
-    )
+    return objective(step)
 
 
 def logits_of(plan: Plan, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

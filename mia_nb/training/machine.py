@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -16,7 +14,6 @@ from mia_nb.checks import shown
 # constants of glibc's malloc.h
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
-NO_MEMORY = "can't allocate memory|out of memory|ALLOC_FAILED"  # in messages of PyTorch
 
 
 def device_of(device: str | torch.device | None, *, here: bool = True) -> torch.device:
@@ -90,33 +87,3 @@ def give_freed_memory_back() -> None:
 def _of_c_library(name: str) -> Callable | None:
     """A function of glibc; None with another C library."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
-
-
-def short_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out. PyTorch has a type for that on a GPU; elsewhere
-    only the message tells.
-    """
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and bool(re.search(NO_MEMORY, str(error)))
-    )
-
-
-def fitting(run: Callable[[int], Any], size: int, least: int) -> Any:
-    """run(size), repeated with half the size while memory runs out.
-
-    Sizes stay multiples of `least`; ValueError if even `least` does not fit.
-    """
-    while True:
-        try:
-            return run(size)
-        except RuntimeError as error:
-            if not short_of_memory(error):
-                raise
-            reason = " ".join(str(error).split())[:160]
-        torch.cuda.empty_cache()  # outside of the handler, whose traceback holds tensors
-        if size <= least:
-            raise ValueError(
-                f"batch={size} images at a time do not fit into memory ({reason}), and fewer are"
-                ' not queried: free some, take a larger device, or device="cpu"'
-            )
-        size = max(size // 2 // least, 1) * least

@@ -5,16 +5,16 @@ the missing rows, and the end of the work.
 from __future__ import annotations
 
 import contextlib
-import sys
 
 import numpy as np
 
-from mia_nb import models, store
+from mia_nb import store
 from mia_nb.training.placing import title
-from mia_nb.training.pool import Pool, open_pool
+from mia_nb.training.pool import Pool
 from mia_nb.training.saving import remove_leftovers
 from mia_nb.types import Images
 
+INPUTS = ("images.npy", "labels.npy", "member.npy", "population.npy", "canary.npy", "images.json")
 # beginnings of the names of the files that training writes
 MADE = (
     "model",
@@ -34,19 +34,12 @@ def is_begun(pool: Pool) -> bool:
     return pool.folder.has("recipe.json")
 
 
-def reopened(pool: Pool, images: Images) -> Pool:
-    """The pool as its folder records it, after damaged inputs are written again; the pool itself if
-    it has no folder yet. The result says what is stored; the pool given here says what to train.
-    """
-    if not is_begun(pool):
-        return pool
-    write_inputs(pool, images)
-    return open_pool(pool.folder)
-
-
 def is_complete(pool: Pool) -> bool:
-    """Whether all models of the pool are made."""
-    return is_begun(pool) and not pool.unfinished(range(len(pool.member)))
+    """Whether all models of the pool are made, and what they were made of is intact."""
+    if pool.unfinished(range(len(pool.member))):
+        return False
+    inputs = [name for name in pool.folder.files() if name in INPUTS]
+    return is_begun(pool) and all(pool.folder.intact(name) for name in inputs)
 
 
 def rows_to_make(pool: Pool, images: Images, force: bool) -> list[int]:
@@ -55,15 +48,10 @@ def rows_to_make(pool: Pool, images: Images, force: bool) -> list[int]:
 
     Call it after all checks.
     """
-    # the file that is written last: if it is missing, another process may be writing, and
-    # `write_inputs` waits for that
-    if not pool.folder.has("images.json"):
-        write_inputs(pool, images)
+    write_inputs(pool, images)
     if force:
         _remove_made(pool)
-    missing = pool.unfinished(range(len(pool.member)))
-    _name_damaged(pool, missing)
-    return missing
+    return pool.unfinished(range(len(pool.member)))
 
 
 def write_inputs(pool: Pool, images: Images) -> None:
@@ -101,9 +89,7 @@ def write_inputs(pool: Pool, images: Images) -> None:
 
 
 def _remove_made(pool: Pool) -> None:
-    """Remove all models; ValueError if another process is training them, Corrupt if weights of the
-    parent are damaged.
-    """
+    """Remove all models; ValueError if another process is training them."""
     folder = pool.folder
     units_begun = [path.name.removeprefix(".lock-") for path in folder.path.glob(".lock-part_*")]
     if any(folder.locked(name) for name in units_begun):
@@ -111,24 +97,8 @@ def _remove_made(pool: Pool) -> None:
             f"{folder.path.name} is being trained by another process: wait for it, or stop it,"
             " before force=True"
         )
-    parent = pool.parent
-    if parent is not None:
-        for m in range(len(pool.member)):
-            parent.state(m)
     with folder.lock():
         folder.remove(*(name for name in folder.files() if name.split("_")[0] in MADE))
-
-
-def _name_damaged(pool: Pool, rows: list[int]) -> None:
-    """Print which files of these rows are damaged."""
-    folder = pool.folder
-    for name in [name for m in rows for name in pool.files_of(m)]:
-        if folder.has(name) and not folder.intact(name):
-            print(
-                f"{folder.path / name} was truncated or altered (checksum differs): training this"
-                " model again",
-                file=sys.stderr,
-            )
 
 
 def finish(pool: Pool, done: str, progress: bool) -> Pool:
@@ -142,17 +112,9 @@ def finish(pool: Pool, done: str, progress: bool) -> Pool:
         print(f"pool {pool.folder.path.name}: {len(pool.member)} models, {done}", flush=True)
     for m, status in enumerate(pool.status):
         if status.startswith("diverged"):
-            raise ValueError(_divergence(pool, m, status))
+            lr = pool.divergence(m)["lr"]
+            raise ValueError(
+                f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak"
+                f" lr={pool.recipe.lr}): lower lr or change the schedule; the other models are kept"
+            )
     return pool
-
-
-def _divergence(pool: Pool, model: int, status: str) -> str:
-    """The message about a model that diverged."""
-    advice = "lower lr or change the schedule"
-    if pool.recipe.model in models.FLOWS:
-        advice += ", or take more steps, or bound the drift (lipschitz)"
-    lr = pool.divergence(model)["lr"]
-    return (
-        f"model {model} {status} (non-finite loss at learning rate {lr:.3g}, peak"
-        f" lr={pool.recipe.lr}): {advice}; the other models are kept"
-    )

@@ -7,14 +7,14 @@ In shapes, M is the number of models of a pool, N that of images.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mia_nb import defenses, models
-from mia_nb.arguments import Whole
+from mia_nb.arguments import Positive
 from mia_nb.checks import checked
 from mia_nb.training.seeds import generator, mix
 from mia_nb.types import Images, Recipe
@@ -22,18 +22,6 @@ from mia_nb.types import Images, Recipe
 # types of weights and images; "bfloat16" keeps them in float32 and computes under autocast
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 Start = Callable[[int], dict[str, Tensor]]  # row -> the weights of the parent that it starts from
-
-
-class Parent(Protocol):
-    """The interface of a pool that another one starts from, whether or not it is trained yet."""
-
-    recipe: Recipe
-
-    def model(self, model: int) -> nn.Module:
-        """A row as a module, in evaluation mode."""
-
-    def state(self, model: int) -> dict[str, Tensor]:
-        """A row's weights."""
 
 
 class Plan(NamedTuple):
@@ -65,7 +53,7 @@ def plan_of(
     images: Images,
     member: np.ndarray,
     population: np.ndarray,
-    parent: Parent | None = None,
+    start: Start | None = None,
 ) -> Plan:
     """The plan of a pool on the CPU, one model at a time.
 
@@ -73,14 +61,14 @@ def plan_of(
         recipe, images: of the pool.
         member: (M, N) bool.
         population: (N,) bool.
-        parent: for a derived pool, the pool whose weights it starts from.
+        start: for a derived pool, the weights that its models start from.
     """
     return Plan(
         recipe,
         images,
         member,
         torch.device("cpu"),
-        start=None if parent is None else parent.state,
+        start=start,
         held_out=held_out(recipe, population),
     )
 
@@ -107,7 +95,7 @@ def held_out(recipe: Recipe, population: np.ndarray) -> np.ndarray | None:
 
 
 @checked
-def sampling(recipe: Recipe, members: Whole) -> dict:
+def sampling(recipe: Recipe, members: Positive) -> dict:
     """Sampling rate and steps of a training, for an accountant of differential privacy.
 
     Parameters:
@@ -118,7 +106,7 @@ def sampling(recipe: Recipe, members: Whole) -> dict:
         {"sample_rate": batch / members, "steps": optimiser steps}.
 
     Raises:
-        ValueError: for no members, and for fewer than a batch.
+        ValueError: for fewer members than a batch.
 
     Caveat: only under dp_sgd are batches Poisson draws at that rate; of any other training these
     numbers are nominal.
@@ -128,8 +116,6 @@ def sampling(recipe: Recipe, members: Whole) -> dict:
         >>> sampling(Recipe(epochs=10, batch=50), 500)
         {'sample_rate': 0.1, 'steps': 100}
     """
-    if members < 1:
-        raise ValueError(f"members={members}: wanted a number of images from 1 up")
     check_batch(recipe, members)
     return {
         "sample_rate": recipe.batch / members,

@@ -23,7 +23,7 @@ from mia_nb.checks import checked, one_of
 from mia_nb.models import neural_de
 from mia_nb.models.bottleneck import Bottleneck
 from mia_nb.training.machine import threads
-from mia_nb.training.making import finish, is_complete, reopened, rows_to_make
+from mia_nb.training.making import finish, is_complete, rows_to_make
 from mia_nb.training.placing import complete, membership, place
 from mia_nb.training.plans import build
 from mia_nb.training.pool import (
@@ -155,7 +155,7 @@ def train_private(
     args = recipe.model_args if noise is None else {**recipe.model_args, "k": noise}
     stored = {"keep": keep, "slots": slots, "releases": releases}
     recipe = complete(recipe.replace(model_args=args, defense="stored", defense_args=stored))
-    placed = place(
+    pool = place(
         recipe,
         images,
         members,
@@ -165,12 +165,11 @@ def train_private(
         backbone=backbone.key,
         backbone_weights=weights_digest(backbone.folder, 1),
     )
-    pool = reopened(placed, images)
     done = "cached"
     if force or not is_complete(pool):
         state = backbone.state(0)
         begun = time.perf_counter()
-        _make_heads(placed, rows_to_make(pool, images, force), state, images, progress)
+        _make_heads(pool, rows_to_make(pool, images, force), state, images, progress)
         done = f"trained in {time.perf_counter() - begun:.1f} s"
     finish(pool, done, progress)
     if progress:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from tqdm.auto import tqdm
 
 from mia_nb.checks import duration
-from mia_nb.training.execution import recorded_strategy
+from mia_nb.training.execution import in_words
 
 # (rows, number of epochs that they have finished, mean loss of the last one)
 Progress = Callable[[list[int], int, float], None]
@@ -35,7 +35,7 @@ def training_bar(
         they have finished, and the mean loss of the last one.
     """
     place = "" if how["device"] == "cpu" else f" on {how['device']}"
-    strategy = f"{recorded_strategy(how)}, {workers} x {how['threads']} threads"
+    strategy = f"{in_words(how)}, {workers} x {how['threads']} threads"
     label = f"training {len(rows)} {title}{place} ({strategy})"
     plain = os.environ.get("MIA_NB_MODE") == "batch"
     total = len(rows) * epochs

@@ -1,4 +1,4 @@
-"""What is proved about a pool of `train_private`, after a check of its stored files."""
+"""What is proved about a pool of `train_private`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from mia_nb import accounting, data, store
 from mia_nb.arguments import Delta
 from mia_nb.checks import checked, one_of
 from mia_nb.models.bottleneck import Bottleneck
-from mia_nb.training.pool import Pool, complete_pool, stored_name
+from mia_nb.training.pool import Pool, complete_pool
 from mia_nb.types import Images
 
 ROUNDING = 1 + 1e-4  # margin for rounding of the clipped norm and the certified constant
@@ -79,8 +78,7 @@ class Proof(NamedTuple):
 
 @checked
 def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> Proof:
-    """What is proved about one model of a pool of `train_private`, after a check of its stored
-    files.
+    """What is proved about one model of a pool of `train_private`.
 
     Parameters:
         pool: of `train_private`, with the public network's pool beside it.
@@ -91,10 +89,9 @@ def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> 
     Returns:
         A `Proof`. If a condition fails, epsilon is infinite and `failed` names the condition. The
         conditions: states are clipped; the drift has a certified constant; the solver is covered;
-        there is noise; the network computes the state of each record alone; the weights before the
-        head are bit by bit the public network's; the public network was trained from scratch and
-        shares no image with the pool; the normalisation was measured on public images; each record
-        has as many stored states as are counted; labels are randomised.
+        there is noise; the network computes the state of each record alone; the public network
+        shares no image with the pool; the normalisation was measured on public images; labels are
+        randomised.
 
     Raises:
         ValueError: for an unknown relation.
@@ -112,7 +109,7 @@ def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> 
         failed = ("not trained by train_private",)
         return Proof(math.inf, delta, relation, failed=failed, **nothing)
     network = pool.model(0)
-    failed = (*_unbounded(network), *_not_public(pool), *_unstored(pool))
+    failed = (*_unbounded(network), *_not_public(pool))
     mu = states_mu(network, relation, args["releases"])
     if args["keep"] >= 1:
         failed += ("labels are not randomised",)
@@ -194,26 +191,15 @@ def _not_public(pool: Pool) -> tuple[str, ...]:
     shared = sum(row.tobytes() in seen for row in images.x.numpy())
     if shared > 0:
         lacks.append(f"{shared} private images are among the public ones")
-    if backbone.recipe.parent is not None:
-        lacks.append("the public network has a parent")
     measured = data.from_arrays(public.x, public.y, classes=public.classes)
     scale = (public.mean, public.std)
     if scale not in (((0.0,), (1.0,)), (measured.mean, measured.std)):
         lacks.append("normalisation was not measured on the public images")
     if (images.mean, images.std) != scale:
         lacks.append("private images are normalised otherwise than public ones")
-    state = backbone.state(0)
-    if not all(_same_frozen(pool.state(m), state) for m in range(len(pool.member))):
-        lacks.append("weights before the head are not the public network's")
     if _mixes(pool.model(0), public):
         lacks.append("states of a batch depend on each other")
     return tuple(lacks)
-
-
-def _same_frozen(state: dict[str, Tensor], public: dict[str, Tensor]) -> bool:
-    """Whether two networks are equal bit by bit before the head."""
-    names = [name for name in state if not name.startswith("head.")]
-    return all(name in public and torch.equal(state[name], public[name]) for name in names)
 
 
 @torch.no_grad()
@@ -223,20 +209,3 @@ def _mixes(network: Bottleneck, public: Images) -> bool:
     together = network.flow.entering(network.embed(x))
     alone = torch.cat([network.flow.entering(network.embed(image[None])) for image in x])
     return bool((together - alone).flatten(1).norm(dim=1).max() > ALONE * (network.flow.clip or 1))
-
-
-def _unstored(pool: Pool) -> tuple[str, ...]:
-    """The differences between the states that are stored and those that are counted."""
-    args = pool.recipe.defense_args
-    failed = []
-    for m in range(len(pool.member)):
-        if not pool.folder.intact(stored_name(m)):
-            failed.append(f"the states that model {m} was trained on are not stored")
-            continue
-        states = pool.folder.read_arrays(stored_name(m))["states"]
-        if states.shape[:2] != (args["releases"], args["slots"]):
-            failed.append(
-                f"model {m} stores {states.shape[0]} states of {states.shape[1]} records; counted"
-                f" are {args['releases']} of {args['slots']}"
-            )
-    return tuple(failed)

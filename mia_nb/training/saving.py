@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 
 import numpy as np
 import torch
 
-from mia_nb.store import Corrupt, Folder
+from mia_nb.store import Folder
 from mia_nb.training.loop import Group
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import (
@@ -83,73 +82,23 @@ def write_part(
 
 
 def restored(folder: Folder, group: Group) -> tuple[list[list[float]], dict[int, np.ndarray]]:
-    """Load a group's furthest part file that is intact and fits the group, with no snapshot missing
-    up to its epoch. Returns the mean losses (epochs, G) so far, and each row's trace (epochs,
-    members).
+    """Load a group's furthest part file that is intact. Returns the mean losses (epochs, G) so far,
+    and each row's trace (epochs, members).
     """
     plan = group.plan
-    recipe = plan.recipe
     traces = {}
     for m in group.ids:
         members = int(plan.member[m].sum())
-        traces[m] = np.full((recipe.epochs, members), np.nan, np.float16)
+        traces[m] = np.full((plan.recipe.epochs, members), np.nan, np.float16)
     for name in reversed(_parts(folder, group.ids)):
-        done = int(name.removesuffix(".safetensors").rpartition("_")[2])
-        snapshots = [
-            weights_name(m, epoch) for m in group.ids for epoch in recipe.snapshots if epoch <= done
-        ]
-        if not all(folder.intact(snapshot) for snapshot in snapshots):
-            continue
-        part = _read_part(folder, name, group, done) if 0 < done < recipe.epochs else None
-        if part is None:
-            print(
-                f"{folder.path / name} was truncated or altered: going on from before it",
-                file=sys.stderr,
-            )
-            continue
-        for m, trace in traces.items():
-            trace[:done] = part.pop(f"trace.{m}").numpy()
-        history = part.pop("history").tolist()
-        group.load(part)
-        return history, traces
+        if folder.intact(name):
+            part = read_weights(folder, name)
+            history = part.pop("history").tolist()
+            for m, trace in traces.items():
+                trace[: len(history)] = part.pop(f"trace.{m}").numpy()
+            group.load(part)
+            return history, traces
     return [], traces
-
-
-def _read_part(
-    folder: Folder, name: str, group: Group, done: int
-) -> dict[str, torch.Tensor] | None:
-    """The part file of so many epochs; None if it was altered or does not fit the group."""
-    shapes = {key: tuple(tensor.shape) for key, tensor in group.state().items()}
-    shapes["history"] = (done, len(group.ids))
-    for m in group.ids:
-        shapes[f"trace.{m}"] = (done, int(group.plan.member[m].sum()))
-    try:
-        part = read_weights(folder, name)
-    except Corrupt:
-        return None
-    if not shapes.keys() <= part.keys():
-        return None
-    if not all(_fits(key, tensor, shapes) for key, tensor in part.items()):
-        return None
-    return part
-
-
-def _fits(name: str, tensor: torch.Tensor, shapes: dict[str, tuple]) -> bool:
-    """Whether an entry of a part file has the right shape.
-
-    A fused optimiser would write beyond the end of a state that is too short for its parameter.
-    """
-    shape = tuple(tensor.shape)
-    if name in shapes:
-        return shape == shapes[name]
-    kind, _, rest = name.partition(".")
-    if kind == "o":  # an optimiser's state for a parameter: one number, or one per weight
-        parameter = f"p.{rest.rpartition('.')[0]}"
-        return parameter in shapes and shape in ((), shapes[parameter])
-    if kind == "k":  # the kept values of a parameter or buffer
-        return shape in (shapes.get(f"p.{rest}"), shapes.get(f"b.{rest}"))
-    # for each model the best loss and its epoch
-    return name in ("best", "stopped") and shape == shapes["history"][1:]
 
 
 def _parts(folder: Folder, rows: list[int]) -> list[str]:

@@ -11,27 +11,24 @@ import pandas as pd
 import torch
 
 from mia_nb import data
-from mia_nb.arguments import Positive, Rows, Several
+from mia_nb.arguments import Rows
 from mia_nb.checks import checked, row_numbers
 from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.machine import threads, useful_threads
 from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
 
+IMAGES = 64  # of the pool's, the first
 EXACT = "donot_use_mm_for_euclid_dist"  # else small distances between large norms are rounded
 
 
 @checked
-def sensitivity(
-    pool: Pool, *, models: Rows | None = None, limit: Several = 64, iterations: Positive = 20
-) -> pd.DataFrame:
+def sensitivity(pool: Pool, *, models: Rows | None = None) -> pd.DataFrame:
     """Measure how far a differential equation can stretch distances between hidden states.
 
     Parameters:
         pool: trained networks with a FlowBlock.
         models: row numbers; None: all.
-        limit: number of images, the first of the pool's.
-        iterations: of the power method, for `local`.
 
     Returns:
         A row per model and block: model; block; certified: an upper bound on the drift's Lipschitz
@@ -42,23 +39,22 @@ def sensitivity(
         clip. All is computed in float32 and without noise.
 
     Raises:
-        ValueError: the pool has no FlowBlock, or not these models; limit is below 2, or iterations
-            below 1.
+        ValueError: the pool has no FlowBlock, or not these models.
 
     Source: Hong, Wu, Gruber and Lee (arXiv 2501.06686), Theorem 1, take pairs of states at distance
     1 at most.
     """
     numbers = row_numbers("models", models, len(pool.member)).tolist()
     images = pool.images()
-    x = data.normalise(images.x[:limit], images.mean, images.std, DTYPES[pool.recipe.dtype])
+    x = data.normalise(images.x[:IMAGES], images.mean, images.std, DTYPES[pool.recipe.dtype])
     rows = []
     with threads(useful_threads(x.numel())):
         for m in numbers:
-            rows += _rows(pool, m, x, iterations)
+            rows += _rows(pool, m, x)
     return pd.DataFrame(rows).assign(images=len(x))
 
 
-def _rows(pool: Pool, m: int, x: torch.Tensor, iterations: int) -> list[dict]:
+def _rows(pool: Pool, m: int, x: torch.Tensor) -> list[dict]:
     """A row per block of one model."""
     module = set_noise(pool.model(m), False)
     rows = []
@@ -77,7 +73,7 @@ def _rows(pool: Pool, m: int, x: torch.Tensor, iterations: int) -> list[dict]:
             end = begin + block.solver["T"]
             norms = []
             for t, h in ((begin, entering), (end, after)):
-                norm = local_lipschitz(block.drift, h, t, iterations=iterations)
+                norm = local_lipschitz(block.drift, h, t)
                 norms.append(float(norm.detach().max()))
             facts["local"] = max(norms)
         rows.append(

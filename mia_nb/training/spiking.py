@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from mia_nb.checks import checked
 from mia_nb.models import snn
 from mia_nb.training.execution import read_or_choose
 from mia_nb.training.machine import device_of, threads, useful_threads
-from mia_nb.training.making import finish, is_complete, reopened, rows_to_make
+from mia_nb.training.making import finish, is_complete, rows_to_make
 from mia_nb.training.placing import place
 from mia_nb.training.plans import DTYPES, begin, build
 from mia_nb.training.pool import Pool, report_name, trace_name, weights_name, write_weights
@@ -44,7 +44,7 @@ def convert_pool(
     *,
     fit_T: Positive | None = None,
     per_channel: Flag = False,
-    p: Real = 1,
+    p: Literal[1, 2] = 1,
     calibration: Positive = 10_000,
     pool_layers: str = "keep",
     readout: str = "mean",
@@ -87,16 +87,17 @@ def convert_pool(
     """
     check_convertible(pool, images)
     at_the_end(pool)
-    if p not in (1, 2):
+    unknown = sorted(set(network) - set(NETWORK))
+    if unknown:
         raise ValueError(
-            f"p={p!r}: thresholds minimise the mean absolute error (1) or the mean square (2)"
+            f"{unknown[0]!r} is no option of a conversion, whose neurons are fixed; it takes"
+            f" {', '.join(NETWORK)}"
         )
-    _only("a conversion, whose neurons are fixed", network, NETWORK)
     check_parent(pool, images)
     calibrated = {
         "fit_T": timesteps if fit_T is None else fit_T,
         "per_channel": bool(per_channel),
-        "p": int(p),
+        "p": p,
         "images": min(calibration, int(pool.member.sum(1).max())),
     }
     given = {name: value for name, value in network.items() if value is not None}
@@ -104,20 +105,19 @@ def convert_pool(
     recipe = _converted(pool, {**args, "calibration": calibrated, **given})
     root = pool.folder.path.parent
     placed = place(recipe, images, pool.member, pool.population, root, pool)
-    converted = reopened(placed, images)
-    if not force and is_complete(converted):
-        return finish(converted, "cached", progress)
+    if not force and is_complete(placed):
+        return finish(placed, "cached", progress)
     device_of(device)
     models.check_width(build(recipe, images, 0), images)
     # a network that cannot be converted is refused before anything is written
     _network(pool, recipe, images, torch.device("cpu"), 0, TRIED)
     begun = time.perf_counter()
-    rows = rows_to_make(converted, images, force)
-    how = read_or_choose(converted.folder, device, "plain", lambda: _one_by_one(device, images))
+    rows = rows_to_make(placed, images, force)
+    how = read_or_choose(placed.folder, device, lambda: _one_by_one(device, images))
     convert = partial(_convert, pool, placed, images, torch.device(how["device"]))
     with threads(how["threads"]):
-        make_each(converted, rows, convert, "converting", progress)
-    return finish(converted, f"converted in {time.perf_counter() - begun:.1f} s", progress)
+        make_each(placed, rows, convert, "converting", progress)
+    return finish(placed, f"converted in {time.perf_counter() - begun:.1f} s", progress)
 
 
 def _converted(pool: Pool, args: dict) -> Recipe:
@@ -268,16 +268,6 @@ def hybrid_pools(
     Source: Guan et al. (UAI 2025) for learning rate and epochs, their code for optimiser, schedule
     and batch.
     """
-    _only(
-        "conversion here",
-        conversion or {},
-        ("per_channel", "p", "calibration", "pool_layers", "readout", *NETWORK),
-    )
-    _only(
-        "training here",
-        train,
-        ("device", "strategy", "workers", "backend", "progress", "force", "checkpoint"),
-    )
     epochs_of = _of_each(epochs, timesteps)
     if widths is not None and len(widths) < timesteps:
         raise ValueError(
@@ -322,10 +312,3 @@ def _of_each(epochs: int | Sequence[int], timesteps: int) -> list[int]:
             " 2, ..."
         )
     return several[:timesteps]
-
-
-def _only(what: str, options: dict, known: tuple[str, ...]) -> None:
-    """ValueError for an option that is not among the known ones."""
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ValueError(f"{unknown[0]!r} is no option of {what}; it takes {', '.join(known)}")

@@ -5,19 +5,26 @@ anything is written.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from mia_nb import data, defenses, models
 from mia_nb.arguments import Array, Flag, PathLike, Positive, Real
 from mia_nb.checks import checked, positive
-from mia_nb.training.backends import check_backend
-from mia_nb.training.execution import parse_strategy
+from mia_nb.training.backends import check_backend, started
+from mia_nb.training.execution import (
+    chosen_record,
+    parse_strategy,
+    processes,
+    read_or_choose,
+    worth_processes,
+)
 from mia_nb.training.machine import device_of
-from mia_nb.training.making import finish, is_begun, is_complete, reopened, rows_to_make
+from mia_nb.training.making import finish, is_begun, is_complete, rows_to_make
 from mia_nb.training.placing import SPLIT, complete, membership, place
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.trials import check
-from mia_nb.training.workers import check_workers, train_rows, workers_for
+from mia_nb.training.workers import train_rows
 from mia_nb.types import Images, Recipe
 
 
@@ -30,6 +37,7 @@ def train_pool(
     root: PathLike = "results",
     device: str | None = None,
     strategy: str = "auto",
+    compiled: Flag = False,
     workers: Positive | None = None,
     backend: str = "loky",
     progress: Flag = True,
@@ -53,15 +61,15 @@ def train_pool(
         device: "cpu", "cuda" or "cuda:NUMBER"; None: a GPU if there is one.
         strategy: how models share the machine. "plain": one after another. "stacked:G": G models
             together, "stacked" means 16. "auto": stacked if a step's activations fit a core's cache
-            (on a GPU: below a million weights), else plain. "+compiled" after any of the first
-            three compiles its steps. If a way is not possible, models are trained without it, and
-            one line says why.
+            (on a GPU: below a million weights), else plain. If stacking is not possible, models
+            are trained one by one, and one line says why. A pool goes on as it was begun.
+        compiled: compile the steps, which pays for long trainings; likewise if it is possible.
         workers: units (a model, or a stacked group) that are trained at a time; None: one per core
             or GPU, and on a CPU this process alone if the training takes only seconds. A lost
             worker costs the work since its unit's last part file.
         backend: where the workers are. "loky": processes of this machine. "dask": the active
             `distributed.Client`, or local workers. "ray": the cluster that Ray is connected to, or
-            local workers. All must see `root`.
+            local workers. All must see `root`; name their device if it is not that of this machine.
         progress: show a bar, or plain lines if MIA_NB_MODE is batch.
         force: remove the stored models and train them again.
         checkpoint: seconds between part files of a running group.
@@ -71,8 +79,8 @@ def train_pool(
 
     Raises:
         ValueError: the recipe cannot be trained; models diverged (the others are kept); the pool
-            was begun on another device or by another strategy; the parent has another split, other
-            images, or was not trained to its end.
+            was begun on another device; the parent has another split, other images, or was not
+            trained to its end.
 
     Example:
         >>> from mia_nb import data, training
@@ -91,23 +99,25 @@ def train_pool(
     parse_strategy(strategy)
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)
-    placed = place(recipe, images, *membership(recipe, images, member, parent), root, parent)
-    pool = reopened(placed, images)
+    pool = place(recipe, images, *membership(recipe, images, member, parent), root, parent)
     if not force and is_complete(pool):
         return finish(pool, "cached", progress)
-    if backend == "loky":
-        device_of(device)  # training runs on this machine, which must have the device
-    plan = placed.plan(images, parent)  # by the recipe that was given, not by the folder's record
+    plan = pool.plan(images, parent)
     if not is_begun(pool):
-        check(plan, int(pool.population.sum()), parent)
+        check(plan, int(pool.population.sum()), parent and parent.recipe)
     begun = time.perf_counter()
-    with workers_for(pool, plan, device=device, workers=workers, backend=backend) as team:
-        if force and is_begun(pool):
-            check_workers(pool, team)
+    here = backend == "loky"
+    wanted = processes(recipe, device, workers) if here else workers
+    short = here and workers is None and device_of(device).type == "cpu"
+    alone = short and not worth_processes(plan)
+    with started(backend, 1 if alone else wanted, pool.record["builder"], device) as count:
         rows = rows_to_make(pool, images, force)  # with force it removes models: checks come before
-        train_rows(
-            pool, plan, rows, team, strategy=strategy, checkpoint=checkpoint, progress=progress
-        )
+        if rows:
+            units = wanted if alone else count
+            choose = partial(chosen_record, plan, device, strategy, compiled, units)
+            how = read_or_choose(pool.folder, device, choose, here=here)
+            options = {"checkpoint": checkpoint, "progress": progress}
+            train_rows(pool, plan, rows, how, backend=backend, count=count, **options)
     return finish(pool, f"trained in {time.perf_counter() - begun:.1f} s", progress)
 
 
@@ -162,8 +172,8 @@ def open_parent(recipe: Recipe, images: Images, root: PathLike) -> Pool | None:
 
 
 def check_parent(parent: Pool, images: Images, defense: str | None = None) -> None:
-    """ValueError if a pool was trained on other images, lacks models, or has networks that only its
-    own defense builds.
+    """ValueError if a pool was trained on other images, or has networks that only its own defense
+    builds.
     """
     name = parent.folder.path.name
     check_network(parent.recipe, defense, f"pool {name}")
@@ -172,11 +182,6 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
             f"pool {name} was trained on other images than these ({images.name}): who is a member"
             " would mean nothing; derive pools with the parent's own images"
         )
-    for m, status in enumerate(parent.status):
-        if status != "trained":
-            raise ValueError(
-                f"model {m} of the parent {name} is {status}: nothing can start from it"
-            )
 
 
 def check_network(given: Recipe, defense: str | None, what: str) -> None:

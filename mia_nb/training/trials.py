@@ -1,7 +1,4 @@
-"""Trials before anything is written: whether a recipe can be trained at all, stacked, or compiled.
-
-Each trial takes a step by the real code and compares the result with the expected one.
-"""
+"""Trials before anything is written: whether a recipe can be trained, stacked, or compiled."""
 
 from __future__ import annotations
 
@@ -10,16 +7,15 @@ from torch import Tensor, nn
 
 from mia_nb import data, defenses, models
 from mia_nb.defenses import dp_sgd
-from mia_nb.models import neural_de
 from mia_nb.training.batches import plain_images
 from mia_nb.training.clipped import ClippedGroup
-from mia_nb.training.compiled import CompiledGroup, forget, reason
-from mia_nb.training.loop import OPTIMIZERS, Group
+from mia_nb.training.compiled import CompiledGroup, reason
+from mia_nb.training.loop import OPTIMIZERS, Group, model_losses
 from mia_nb.training.losses import PER_STEP
-from mia_nb.training.plans import DTYPES, Parent, Plan, begin, check_batch, expected_members
+from mia_nb.training.plans import Plan, begin, check_batch, expected_members
 from mia_nb.training.seeds import random_state_kept
 from mia_nb.training.stacking import RANDOM, keeps_gradients
-from mia_nb.types import Images, Recipe
+from mia_nb.types import Recipe
 
 # the model_args in which a fine-tuned spiking pool may differ from its parent
 MAY_CHANGE = (
@@ -35,19 +31,20 @@ MAY_CHANGE = (
 # defenses that draw no random numbers and are the same in every epoch
 COMPILABLE = (None, "l1", "l2", "label_smoothing", "early_stopping")
 EXACT = 2**-10  # a learning rate that float32 holds exactly
+CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 
 
-def check(plan: Plan, set_aside: int, parent: Parent | None = None) -> None:
+def check(plan: Plan, set_aside: int, parent: Recipe | None = None) -> None:
     """ValueError of one line for a plan that cannot be trained; nothing is written.
 
     Parameters:
         plan: of the training, on the CPU.
         set_aside: number of images of the population.
-        parent: the pool that the training starts from.
+        parent: the recipe of the pool that the training starts from.
     """
     recipe = plan.recipe
     images = plan.images
-    _check_defense(recipe, set_aside, parent)
+    _check_defense(recipe, set_aside)
     _check_spiking(recipe, parent)
     _check_batch(plan)
     if images.frames > 1 and "autoaugment" in recipe.augment:
@@ -60,7 +57,6 @@ def check(plan: Plan, set_aside: int, parent: Parent | None = None) -> None:
     _try_optimizer(recipe)
     module = models.check_width(begin(recipe, images, 0, plan.start), images)
     models.check_training(module, images)
-    neural_de.check_noise(module)
     if recipe.loss in PER_STEP and models.timesteps(module) is None:
         raise ValueError(
             f"loss={recipe.loss!r} wants logits for each time step, and {recipe.model} is no"
@@ -68,14 +64,12 @@ def check(plan: Plan, set_aside: int, parent: Parent | None = None) -> None:
         )
     if recipe.defense == "dp_sgd":
         _try_clipping(plan._replace(start=None))
-    if parent is not None:
-        _check_outputs(module, recipe, parent, images)
+    elif recipe.defense is not None:
+        _try_objective(plan)
 
 
-def _check_defense(recipe: Recipe, set_aside: int, parent: Parent | None) -> None:
-    """ValueError for a defense that does not fit the recipe, the number of images set aside, or the
-    parent's defense.
-    """
+def _check_defense(recipe: Recipe, set_aside: int) -> None:
+    """ValueError for a defense that does not fit the recipe or the number of images set aside."""
     if recipe.defense is None:
         return
     if recipe.defense == "stored":
@@ -97,27 +91,24 @@ def _check_defense(recipe: Recipe, set_aside: int, parent: Parent | None) -> Non
             " the two"
         )
     if recipe.defense == "dp_sgd":
-        before = None if parent is None else parent.recipe.defense
-        dp_sgd.check_recipe(recipe.defense_args, recipe, before)
+        dp_sgd.check_recipe(recipe)
 
 
-def _check_spiking(recipe: Recipe, parent: Parent | None) -> None:
+def _check_spiking(recipe: Recipe, parent: Recipe | None) -> None:
     """ValueError for a spiking network whose thresholds were fitted for other neurons, or never
     fitted.
     """
     if recipe.model != "snn":
         return
-    if parent is None:
-        if recipe.model_args.get("calibration"):
-            raise ValueError(
-                "model_args names a calibration, but nothing was calibrated: thresholds come from"
-                " convert_pool"
-            )
-        return
-    if parent.recipe.model != "snn":
-        return
     args = recipe.model_args
-    before = parent.recipe.model_args
+    if parent is None and args.get("calibration"):
+        raise ValueError(
+            "model_args names a calibration, but nothing was calibrated: thresholds come from"
+            " convert_pool"
+        )
+    if parent is None or parent.model != "snn":
+        return
+    before = parent.model_args
     names = (args.keys() | before.keys()) - set(MAY_CHANGE)
     differing = sorted(name for name in names if args.get(name) != before.get(name))
     if differing:
@@ -152,69 +143,54 @@ def _try_optimizer(recipe: Recipe) -> None:
 
 
 def _try_clipping(plan: Plan) -> None:
-    """Refuse a network whose clipping would bound nothing, or whose buffers learn of its members
-    without clipping.
-
-    Gradients per sample of three images are compared with those of single losses, in float64 at
-    weights of which none is 0, and buffers before with those after; then one clipped step is taken.
+    """Take gradients per sample of two images, in float64. ValueError for a network where they are
+    not those of single losses, so that clipping them would bound nothing, and for one with buffers
+    that learn of members without clipping.
     """
     group = ClippedGroup(plan._replace(recipe=plan.recipe.replace(dtype="float64")), [0])
-    x = plain_images(group.plan, torch.arange(3))
-    y = plan.images.y[:3]
-    module = group.clipped.hooked.to_standard_module()
-    dp_sgd.stir(group.params)
+    x = plain_images(group.plan, slice(2))
+    y = plan.images.y[:2]
 
     def losses_of(network: nn.Module) -> Tensor:
         torch.manual_seed(0)
         return group.criterion(models.main_logits(network(x)), y)
 
+    before = {name: buffer.clone() for name, buffer in group.module.named_buffers()}
     with random_state_kept(plan.device):
-        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        mixed = dp_sgd.mismatch(module, losses_of, group.params)
-        changed = dp_sgd.rewritten(module, before)
-        if mixed:
+        mixed = dp_sgd.mismatch(group.clipped.hooked, losses_of)
+    if mixed:
+        raise ValueError(
+            f"{plan.recipe.model} has no gradients per sample at {mixed}: samples mix in a batch,"
+            " or its layer does not use it alone, so DP-SGD would clip something else"
+        )
+    for name, buffer in group.module.named_buffers():
+        if not torch.equal(buffer, before[name]):
             raise ValueError(
-                f"{plan.recipe.model} has no gradients per sample at {mixed}: samples mix in a"
-                " batch, or its layer does not use it alone, so DP-SGD would clip something else"
-            )
-        if changed:
-            raise ValueError(
-                f"{plan.recipe.model}: buffer {changed} is computed from members without clipping"
-                " and noise, as a forward pass of training changes it; take a layer that keeps no"
+                f"{plan.recipe.model}: buffer {name} is computed from members without clipping and"
+                " noise, as a forward pass of training changes it; take a layer that keeps no"
                 " statistics"
             )
-        clipped = ClippedGroup(plan, [0])
-        clipped.seed_noise(0)
-        copies = [0] * clipped.multiplicity
-        clipped.step(x[None, copies].to(DTYPES[plan.recipe.dtype]), y[None, copies], 1e-6)
 
 
-def _check_outputs(module: nn.Module, recipe: Recipe, parent: Parent, images: Images) -> None:
-    """ValueError if a network with its parent's weights computes something else than its parent."""
-    before = parent.recipe
-    if (recipe.model, recipe.model_args, recipe.dtype) != (
-        before.model,
-        before.model_args,
-        before.dtype,
-    ):
-        return
-    outputs = _outputs(module, images)
-    of_parent = _outputs(parent.model(0), images)
-    if not torch.allclose(outputs, of_parent, rtol=1e-3, atol=1e-3, equal_nan=True):
-        raise ValueError(
-            f"{recipe.model} with the parent's weights gives other outputs than the parent: it"
-            " computes with what its state dictionary does not hold; register that as persistent"
-            " buffers"
+def _try_objective(plan: Plan) -> None:
+    """ValueError for a defense whose objective gives something else than the losses of the samples
+    and a number.
+    """
+    with random_state_kept(plan.device):
+        group = Group(plan, [0])
+        x = plain_images(plan, slice(2))
+        y = plan.images.y[:2]
+        draws = {name: value[0] for name, value in group.draws(0, 1, y[None])(0).items()}
+        result = model_losses(
+            plan, group.module, group.objective, group.trained, 0, group.params, None, x, y, draws
         )
-
-
-def _outputs(module: nn.Module, images: Images) -> Tensor:
-    """Logits (2, K) of the first two images, with the same random draws in every call."""
-    dtype = next(module.parameters(), torch.zeros(())).dtype
-    x = data.normalise(images.x[:2].cpu(), images.mean, images.std, dtype)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        return module.eval()(x).double()
+    parts = result if isinstance(result, tuple) else (result,)
+    shapes = [tuple(getattr(part, "shape", (type(part).__name__,))) for part in parts]
+    if shapes != [tuple(y.shape), ()]:
+        raise ValueError(
+            f"the objective of defense {plan.recipe.defense!r} gave {shapes} for two samples;"
+            f" wanted a tuple of their losses {tuple(y.shape)} and one number, which is minimised"
+        )
 
 
 def why_not_stacked(plan: Plan) -> str | None:
@@ -234,7 +210,7 @@ def why_not_stacked(plan: Plan) -> str | None:
         alone = [Group(trial._replace(stacked=False), [row]) for row in rows]
         try:
             together = Group(trial._replace(stacked=True), rows)
-            return _difference(together, alone, 1, 8, "stacked")
+            return _difference(together, alone, "stacked")
         except Exception as error:  # anything that vmap does not support
             return RANDOM if "random" in str(error) else models.first_line(error)
 
@@ -242,17 +218,14 @@ def why_not_stacked(plan: Plan) -> str | None:
 def why_not_compiled(plan: Plan) -> str | None:
     """One line that says why this plan's step cannot be compiled, or None.
 
-    Two steps in float64, compiled and eager, must give the same losses, weights and buffers to
-    1e-10. Compiling can lose gradients silently (those of a custom autograd function under vmap, in
-    torch 2.13), and a forward may depend on being compiled. The trial uses other models than the
-    one whose module was compiled.
+    A step in float64, compiled and eager, must give the same losses, weights and buffers to 1e-10.
+    Compiling can lose gradients silently (those of a custom autograd function under vmap, in torch
+    2.13), and a forward may depend on being compiled. The trial uses another model than the one
+    whose module was compiled.
     """
     recipe = plan.recipe
     if recipe.defense not in COMPILABLE:
         return f"the defense {recipe.defense} draws numbers, or is another one from epoch to epoch"
-    builder = models.architecture(recipe.model, recipe.model_args)
-    if ":" in builder:
-        forget(builder)
     trial = plan._replace(recipe=recipe.replace(dtype="float64"), compiled=True)
     last = min(2, len(plan.member)) - 1
     rows = [0, last] if plan.stacked else [last]
@@ -262,20 +235,19 @@ def why_not_compiled(plan: Plan) -> str | None:
             if plan.device.type == "cpu" and not keeps_gradients(fast.module):
                 return "a CPU may lose gradients of its strided 1 x 1 convolutions of < 8 channels"
             eager = Group(trial._replace(compiled=False), rows)
-            return _difference(fast, [eager], 2, recipe.batch, "compiled")
+            return _difference(fast, [eager], "compiled")
     except Exception as error:  # anything that the compiler does not support
         return reason(error)
 
 
-def _difference(fast: Group, plain: list[Group], steps: int, batch: int, kind: str) -> str | None:
-    """How the steps of a group differ from those of plain ones, in one line; None if they agree.
+def _difference(fast: Group, plain: list[Group], kind: str) -> str | None:
+    """How a step of a group on eight images differs from that of plain ones, in one line; None if
+    they agree to ten digits.
 
     Parameters:
         fast: the group, in float64.
         plain: eager groups with the same models.
-        steps: number of steps.
-        batch: images per model and step.
-        kind: the word for the group's steps.
+        kind: the word for the group's step.
     """
 
     def losses_of(group: Group, index: Tensor) -> Tensor:
@@ -283,24 +255,14 @@ def _difference(fast: Group, plain: list[Group], steps: int, batch: int, kind: s
         x = plain_images(group.plan, index)
         return group.step(x, group.plan.images.y[index], EXACT)
 
-    num_models = len(fast.ids)
-    samples = len(fast.plan.images.y)
-    sizes = [len(group.ids) for group in plain]
-    for step in range(steps):
-        index = (torch.arange(num_models * batch) + step).remainder(samples)
-        index = index.view(num_models, batch)
-        parts = zip(plain, index.split(sizes), strict=True)
-        expected = torch.cat([losses_of(group, part) for group, part in parts])
-        if not _equal(losses_of(fast, index), expected):
-            return f"the losses of its {kind} step {step + 1} differ from those of a plain one"
+    index = torch.arange(8 * len(fast.ids)).remainder(len(fast.plan.images.y)).view(-1, 8)
+    parts = index.split([len(group.ids) for group in plain])
+    expected = torch.cat([losses_of(group, part) for group, part in zip(plain, parts, strict=True)])
+    if not torch.allclose(losses_of(fast, index), expected, **CLOSE):
+        return f"the losses of its {kind} step differ from those of a plain one"
     weights = [group.weights(slot) for group in plain for slot in range(len(group.ids))]
-    for slot, expected in enumerate(weights):
+    for slot, of_model in enumerate(weights):
         for name, tensor in fast.weights(slot).items():
-            if not _equal(tensor, expected[name]):
+            if not torch.allclose(tensor, of_model[name], **CLOSE):
                 return f"its {kind} step changes {name} differently from a plain one"
     return None
-
-
-def _equal(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors in float64 are equal to ten digits."""
-    return torch.allclose(first, second, rtol=1e-10, atol=1e-10, equal_nan=True)

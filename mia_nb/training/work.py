@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable
 
 import filelock
 import numpy as np
-import torch
 from tqdm.auto import tqdm
 
 from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Folder
 from mia_nb.training.clipped import group_of
 from mia_nb.training.execution import with_record
-from mia_nb.training.machine import short_of_memory, threads
+from mia_nb.training.machine import threads
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, weights_name, write_weights
 from mia_nb.training.progress import Progress
@@ -62,7 +60,7 @@ def work(
     plan = with_record(plan, how)
 
     def make(rows: list[int]) -> None:
-        train_unit(pool, plan, rows, checkpoint, progress)
+        _train_group(pool.folder, plan, rows, checkpoint, progress)
 
     with threads(how["threads"]):
         share(pool, todo, make, wait)
@@ -105,37 +103,6 @@ def share(
             ):
                 if pool.unfinished(rows):
                     make(rows)
-
-
-def train_unit(
-    pool: Pool, plan: Plan, rows: list[int], checkpoint: float, progress: Progress
-) -> None:
-    """Train one group to its end; in halves if it does not fit into memory. ValueError for a single
-    model that does not fit.
-
-    On a CPU stacked models do not depend on their number; on a GPU sums run in another order.
-    """
-    try:
-        return _train_group(pool.folder, plan, rows, checkpoint, progress)
-    except RuntimeError as error:
-        if not short_of_memory(error):
-            raise
-        reason = " ".join(str(error).split())[:160]
-    torch.cuda.empty_cache()  # outside of the handler, whose traceback holds the group's tensors
-    if len(rows) == 1:
-        raise ValueError(
-            f"model {rows[0]} does not fit into memory ({reason}): take a smaller batch or network,"
-            " fewer workers on this device, or a larger device; what is finished is kept"
-        )
-    half = len(rows) // 2
-    print(
-        f"{len(rows)} models do not fit into memory together: training {half} at a time",
-        file=sys.stderr,
-    )
-    for part in (rows[:half], rows[half:]):
-        if pool.unfinished(part):
-            train_unit(pool, plan, part, checkpoint, progress)
-    remove_parts(pool.folder, unit_name(rows))
 
 
 def _train_group(

@@ -28,18 +28,9 @@ from joblib import Parallel, delayed
 from mia_nb import __version__, models
 from mia_nb._files import parse_json, replacing
 from mia_nb.store import Folder
-from mia_nb.training.backends import error_of_lost_worker, started
-from mia_nb.training.execution import (
-    EXECUTION,
-    TORCH,
-    checked_record,
-    chosen_record,
-    processes,
-    read_execution,
-    read_or_choose,
-    worth_processes,
-)
-from mia_nb.training.machine import device_of, give_freed_memory_back
+from mia_nb.training.backends import error_of_lost_worker
+from mia_nb.training.execution import TORCH, read_execution
+from mia_nb.training.machine import give_freed_memory_back
 from mia_nb.training.placing import title
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, open_pool
@@ -55,15 +46,6 @@ REPORTED = 0.5  # seconds between two reports of a worker, and between two readi
 ONE_AT_A_TIME = threading.Lock()
 
 
-class Workers(NamedTuple):
-    """Who trains a pool; the first three fields are arguments of `train_pool`."""
-
-    device: str | None
-    workers: int | None
-    backend: str
-    count: int  # units that are trained at a time
-
-
 class Order(NamedTuple):
     """What a worker must know to train units of a pool."""
 
@@ -71,7 +53,6 @@ class Order(NamedTuple):
     reports: str  # the folder of progress reports; once it is gone, nobody waits for the result
     checkpoint: float  # seconds between part files
     version: str  # of this package
-    torch: str  # version of torch, with which pools are begun and finished
     builders: str  # modules that may build networks
     path: tuple[str, ...]  # sys.path of the calling process
 
@@ -80,46 +61,14 @@ class Unwanted(Exception):
     """The process that asked for this work has stopped."""
 
 
-@contextlib.contextmanager
-def workers_for(
-    pool: Pool, plan: Plan, *, device: str | None, workers: int | None, backend: str
-) -> Iterator[Workers]:
-    """The workers that train a pool inside the block: those of the backend, or this process alone.
-
-    Parameters:
-        pool: the pool that is trained.
-        plan: its plan, on the CPU.
-        device, workers, backend: as for `train_pool`.
-
-    Raises:
-        ValueError: as `started`.
-    """
-    wanted = workers
-    if backend == "loky":
-        wanted = processes(plan.recipe, device, workers)
-        on_cpu = device_of(device).type == "cpu"
-        if workers is None and on_cpu and not worth_processes(plan):
-            wanted = 1
-    with started(backend, wanted, pool.record.get("builder", ""), device) as count:
-        yield Workers(device, workers, backend, count)
-
-
-def check_workers(pool: Pool, team: Workers) -> None:
-    """ValueError where workers elsewhere cannot train this pool, which has a folder. One of them is
-    asked.
-    """
-    if team.backend != "loky":
-        order = _order(pool.folder)
-        Parallel(n_jobs=team.count)([delayed(_check_there)(order, team.device)])
-
-
 def train_rows(
     pool: Pool,
     plan: Plan,
     rows: list[int],
-    team: Workers,
+    how: dict,
     *,
-    strategy: str,
+    backend: str,
+    count: int,
     checkpoint: float,
     progress: bool,
 ) -> None:
@@ -129,39 +78,23 @@ def train_rows(
         pool: its folder has the images and masks.
         plan: the pool's, on the CPU.
         rows: the missing ones.
-        team: of `workers_for`, inside whose block this is called.
-        strategy, checkpoint, progress: as for `train_pool`.
+        how: the execution, which is recorded already.
+        backend, count: the backend that is `started`, and how many units it trains at a time.
+        checkpoint, progress: as for `train_pool`.
 
     Raises:
-        ValueError, RuntimeError: as `read_or_choose` and `_train_units`.
+        ValueError, RuntimeError: as `_train_units`.
     """
-    local = team.backend == "loky"
-    if local:
-
-        def begin() -> dict:
-            return chosen_record(plan, team.device, strategy, team.workers)
-
-        how = read_or_choose(pool.folder, team.device, strategy, begin)
-    else:
-        how = _ask_for_execution(pool.folder, team.device, strategy, team.count)
     all_units = units(list(range(len(pool.member))), how["group"])
     todo = [unit for unit in all_units if set(unit) & set(rows)]
-    count = min(team.count, len(todo))
+    count = min(count, len(todo))
     rows_todo = [m for unit in todo for m in unit]
     epochs = plan.recipe.epochs
     with training_bar(title(plan.recipe), rows_todo, epochs, how, count, progress) as report:
-        if local and count == 1:
+        if backend == "loky" and count <= 1:
             work(pool, plan, how, todo, checkpoint=checkpoint, progress=report)
         else:
-            _train_units(pool, todo, team.backend, count, checkpoint, report)
-
-
-def _ask_for_execution(folder: Folder, device: str | None, strategy: str, workers: int) -> dict:
-    """As `read_or_choose`, but chosen by one of the workers, on a machine that trains."""
-    if not folder.intact(EXECUTION):
-        order = _order(folder)
-        Parallel(n_jobs=workers)([delayed(_begin_there)(order, device, strategy, workers)])
-    return checked_record(folder, device, strategy, here=False)
+            _train_units(pool, todo, backend, count, checkpoint, report)
 
 
 def _train_units(
@@ -178,7 +111,7 @@ def _train_units(
     stops workers of loky at once, others after their present epoch.
 
     Parameters:
-        pool: its execution is recorded already.
+        pool: of the units.
         todo: rows of each unit.
         backend, workers: the backend, and how many of its workers train.
         checkpoint: seconds between part files.
@@ -242,32 +175,26 @@ def _passed_on(reports: Path, progress: Progress) -> Iterator[None]:
         read()
 
 
-def _order(folder: Folder, reports: str | Path | None = None, checkpoint: float = 0.0) -> Order:
-    """The order for workers of this pool; those that train want a folder for reports."""
+def _order(folder: Folder, reports: str, checkpoint: float) -> Order:
+    """The order for workers of this pool."""
     return Order(
         folder=str(folder.path.absolute()),
-        reports=str(Path(reports or folder.path).absolute()),
+        reports=str(Path(reports).absolute()),
         checkpoint=checkpoint,
         version=__version__,
-        torch=TORCH,
         builders=os.environ.get(models.ALLOWED, ""),
         path=tuple(place or os.getcwd() for place in sys.path),
     )
 
 
 def _pool_there(order: Order) -> Pool:
-    """The pool as a worker sees it; ValueError if it sees none, or has different code or torch."""
+    """The pool as a worker sees it; ValueError if it sees none, or has different code."""
     worker = f"the worker on {platform.node()}"
     folder = Folder(Path(order.folder))
     if order.version != __version__:
         raise ValueError(
             f"mia_nb is {__version__} for {worker}, and {order.version} where it is called: install"
             " the same version on all workers"
-        )
-    if order.torch != TORCH:
-        raise ValueError(
-            f"torch is {TORCH} for {worker}, and {order.torch} where it is called: install the same"
-            " version on all workers"
         )
     if not folder.has("recipe.json"):
         raise ValueError(
@@ -283,26 +210,6 @@ def _pool_there(order: Order) -> Pool:
             " be restarted when they change"
         )
     return pool
-
-
-def _check_there(order: Order, device: str | None) -> None:
-    """A worker's part of `check_workers`."""
-    with ONE_AT_A_TIME:
-        _pool_there(order)
-        device_of(device)
-
-
-def _begin_there(order: Order, device: str | None, strategy: str, workers: int) -> None:
-    """A worker's part of `_ask_for_execution`: choose how to train on its machine."""
-    with ONE_AT_A_TIME:
-        pool = _pool_there(order)
-        plan = pool.plan(_images_of(order.folder), pool.parent)
-
-        def begin() -> dict:
-            # the other cores of the machine have workers of their own
-            return chosen_record(plan, device, strategy, workers) | {"threads": 1}
-
-        read_or_choose(pool.folder, device, strategy, begin)
 
 
 def _train_there(order: Order, rows: list[int], wait: bool) -> None:
