@@ -137,9 +137,9 @@ def test_before_the_first_spikes_everything_multiplies_and_after_it_only_what_sp
 
 
 def test_operations_of_a_pool_are_means_over_images_with_their_energy(pools, networks, images):
-    ordinary = querying.operations(networks, images, limit=20, batch=7)
+    ordinary = querying.operations(networks, images, limit=20)
     assert ordinary["accumulates"].tolist() == [0, 0]
-    spiking = querying.operations(pools["soft"], images, models=[1], limit=20, batch=7)
+    spiking = querying.operations(pools["soft"], images, models=[1], limit=20)
     module = pools["soft"].model(1).eval()
     audited = np.flatnonzero(~networks.population)[:20]
     x = data.normalise(images.x[audited], images.mean, images.std, torch.float64)

@@ -183,7 +183,7 @@ def test_firing_rates_are_those_of_every_model_on_the_first_audited_images(image
     pool = training.train_pool(
         recipe, images, root=tmp_path, progress=False, workers=1, strategy="plain"
     )
-    table = querying.firing_rates(pool, images, limit=50, batch=20)
+    table = querying.firing_rates(pool, images, limit=50)
     assert (
         list(table.columns) == ["model", "site", "rate", "silent", "always"] and len(table) == 2 * 3
     )

@@ -31,7 +31,6 @@ def firing_rates(
     *,
     models: Rows | None = None,
     limit: Positive = 2000,
-    batch: Positive = BLOCK,
     device: str | None = None,
 ) -> pd.DataFrame:
     """Firing rates of the networks of a spiking pool.
@@ -41,7 +40,6 @@ def firing_rates(
         images: shown to the networks; of the pool's own images only the audited ones.
         models: row numbers; None: all.
         limit: number of images at most, the first ones.
-        batch: images in one forward pass.
         device: None: a GPU if there is one.
 
     Returns:
@@ -54,7 +52,7 @@ def firing_rates(
     Caveat: firing rates say nothing about energy.
     """
     tables = []
-    for m, module, batches in _models_and_batches(pool, images, models, limit, batch, device):
+    for m, module, batches in _models_and_batches(pool, images, models, limit, device):
         if not isinstance(module, snn.SNN):
             raise ValueError(
                 f"firing rates are those of spiking networks (models.snn.SNN); {pool.recipe.model}"
@@ -72,14 +70,13 @@ def operations(
     *,
     models: Rows | None = None,
     limit: Positive = 2000,
-    batch: Positive = BLOCK,
     device: str | None = None,
 ) -> pd.DataFrame:
     """Numbers of operations per image of a pool's networks, ordinary or spiking.
 
     Parameters:
         pool: of any networks.
-        images, models, limit, batch, device: as in `firing_rates`.
+        images, models, limit, device: as in `firing_rates`.
 
     Returns:
         A row per model: `model`; `multiply_accumulates` and `accumulates` per image in convolutions
@@ -90,7 +87,7 @@ def operations(
     papers on spiking networks. Caveat: memory, which takes most of a chip's energy, is not counted.
     """
     rows = []
-    for m, module, batches in _models_and_batches(pool, images, models, limit, batch, device):
+    for m, module, batches in _models_and_batches(pool, images, models, limit, device):
         seen = 0
         total = dict.fromkeys(ENERGIES, 0.0)
         for x in batches:
@@ -110,7 +107,6 @@ def _models_and_batches(
     images: Images,
     models: Rows | None,
     limit: int,
-    batch: int,
     device: str | None,
 ) -> Iterator[tuple[int, nn.Module, Iterator[Tensor]]]:
     """(row, network, batches of normalised images) for each of these models; of the pool's own
@@ -120,12 +116,12 @@ def _models_and_batches(
     numbers = np.arange(len(images.y))
     if pool.is_about(images):
         numbers = np.flatnonzero(~pool.population)
-    parts = torch.from_numpy(numbers[:limit]).to(images.x.device).split(batch)
+    parts = torch.from_numpy(numbers[:limit]).to(images.x.device).split(BLOCK)
     dtype = DTYPES[pool.recipe.dtype]
     for m in row_numbers("models", models, len(pool.member)).tolist():
         batches = (
             data.normalise(images.x[part].to(chosen), images.mean, images.std, dtype)
             for part in parts
         )
-        with threads(useful_threads(batch * images.x[0].numel())):
+        with threads(useful_threads(BLOCK * images.x[0].numel())):
             yield m, pool.model(m).to(chosen), batches

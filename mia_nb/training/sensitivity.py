@@ -4,8 +4,6 @@ neural differential equations.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 import torch
@@ -13,6 +11,7 @@ import torch
 from mia_nb import data
 from mia_nb.arguments import Rows
 from mia_nb.checks import checked, row_numbers
+from mia_nb.models import watched
 from mia_nb.models.neural_de import flow_blocks, local_lipschitz, set_noise
 from mia_nb.training.machine import threads, useful_threads
 from mia_nb.training.plans import DTYPES
@@ -95,9 +94,6 @@ def _states(module: torch.nn.Module, blocks: list, x: torch.Tensor) -> list[tupl
     def keep(name: str, block: torch.nn.Module, args: tuple, output: torch.Tensor) -> None:
         states.append((name, block, args[0].detach(), output.detach()))
 
-    handles = [block.register_forward_hook(partial(keep, name)) for name, block in blocks]
-    with torch.no_grad():
+    with watched(blocks, keep), torch.no_grad():
         module.eval()(x)
-    for handle in handles:
-        handle.remove()
     return states
