@@ -225,9 +225,7 @@ def test_an_sde_pool_killed_on_its_way_ends_with_the_bytes_of_one_never_killed(
     assert len(list(again.folder.path.glob("snapshot_*"))) == 4
 
 
-def test_a_damaged_snapshot_is_named_refused_and_made_again_to_the_same_bytes(
-    images, tmp_path, capsys
-):
+def test_a_damaged_snapshot_is_refused_and_made_again_to_the_same_bytes(images, tmp_path):
     recipe = SDE.replace(snapshots=[1])
     pool = train(recipe, images, tmp_path)
     before, path = digests(pool.folder.path), pool.folder.path / weights_name(1, 1)
@@ -236,7 +234,6 @@ def test_a_damaged_snapshot_is_named_refused_and_made_again_to_the_same_bytes(
         pool.at(1).state(1)
     assert pool.unfinished(range(2)) == [1]
     train(recipe, images, tmp_path)
-    assert "snapshot_001_00001.safetensors was truncated or altered" in capsys.readouterr().err
     assert digests(pool.folder.path) == before
     path.unlink()
     train(recipe, images, tmp_path)
@@ -421,7 +418,7 @@ def test_a_state_that_blows_up_in_an_adaptive_solver_is_a_divergence_of_its_mode
     )
     images = data.load("digits", limit=200)
     for _ in range(2):  # and a second run says the same at once
-        with pytest.raises(ValueError, match="model 0 diverged in epoch 1"):
+        with pytest.raises(ValueError, match=r"model 0 diverged in epoch 1 .* bound the drift"):
             training.train_pool(recipe, images, root=tmp_path, progress=False, workers=1)
     (folder,) = tmp_path.glob("pool-*")
     assert len(list(folder.glob("diverged_*.json"))) == 4

@@ -171,14 +171,14 @@ def mismatch(hooked: nn.Module, losses_of: Callable[[nn.Module], Tensor]) -> str
     with torch.no_grad():
         for p in weights.values():
             p += 0.01 * torch.randn(p.shape, generator=draw, dtype=p.dtype)
-    hooked.disable_hooks()
-    alone = [
-        torch.autograd.grad(loss, list(weights.values()), retain_graph=True, allow_unused=True)
-        for loss in losses_of(hooked)
-    ]
-    hooked.enable_hooks()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        hooked.disable_hooks()
+        alone = [
+            torch.autograd.grad(loss, list(weights.values()), retain_graph=True, allow_unused=True)
+            for loss in losses_of(hooked)
+        ]
+        hooked.enable_hooks()
         losses_of(hooked).sum().backward()
     for (name, p), gradients in zip(weights.items(), zip(*alone, strict=True), strict=True):
         expected = torch.stack([torch.zeros_like(p) if g is None else g for g in gradients])

@@ -8,7 +8,7 @@ import contextlib
 
 import numpy as np
 
-from mia_nb import store
+from mia_nb import models, store
 from mia_nb.training.placing import title
 from mia_nb.training.pool import Pool
 from mia_nb.training.saving import remove_leftovers
@@ -112,9 +112,12 @@ def finish(pool: Pool, done: str, progress: bool) -> Pool:
         print(f"pool {pool.folder.path.name}: {len(pool.member)} models, {done}", flush=True)
     for m, status in enumerate(pool.status):
         if status.startswith("diverged"):
+            advice = "lower lr or change the schedule"
+            if pool.recipe.model in models.FLOWS:
+                advice += ", or take more steps, or bound the drift (lipschitz)"
             lr = pool.divergence(m)["lr"]
             raise ValueError(
                 f"model {m} {status} (non-finite loss at learning rate {lr:.3g}, peak"
-                f" lr={pool.recipe.lr}): lower lr or change the schedule; the other models are kept"
+                f" lr={pool.recipe.lr}): {advice}; the other models are kept"
             )
     return pool
