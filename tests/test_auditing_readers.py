@@ -165,7 +165,7 @@ LABELS = {  # what an estimator was trained on in place of 0 and 1
 
 @pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("estimator", [LogisticRegression(), LinearSVC()])
-@pytest.mark.parametrize("form", [np.array, pd.Series, list])
+@pytest.mark.parametrize("form", [np.array, pd.Series, list, lambda y: np.array(y)[:, None]])
 def test_labels_of_an_estimator_are_numbered_as_its_classes(kind, estimator, form):
     named = np.array(LABELS[kind])[Y].tolist()
     model = clone(estimator).fit(X[:100], named[:100])
@@ -304,19 +304,27 @@ FORMS = {
     "pair": lambda x, y, i: (x, y),
     "list": lambda x, y, i: [x, y],
     "with its number": lambda x, y, i: (x, y, i),
+    "image and label": lambda x, y, i: {"image": x, "label": y},
+    "img and fine_label": lambda x, y, i: {"img": x, "fine_label": y, "id": i},
+    "pixel_values and labels": lambda x, y, i: {"pixel_values": torch.tensor(x), "labels": y},
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_items_of_a_data_set_are_the_same_samples(form):
+@pytest.mark.parametrize("loader", [False, True])
+def test_items_of_every_usual_form_are_the_same_samples(form, loader):
     parts = [Items(FORMS[form], slice(0, 100)), Items(FORMS[form], slice(100, 200))]
+    if loader:
+        parts = [torch.utils.data.DataLoader(part, 16, shuffle=True) for part in parts]
     x, y, member = both_sides(*parts)
     np.testing.assert_array_equal(x, X)
     np.testing.assert_array_equal(y, Y)
     np.testing.assert_array_equal(member, np.arange(200) < 100)
 
 
-@pytest.mark.parametrize("item", [{"image": 1, "label": 2}, (1,), np.ones(4)])
+@pytest.mark.parametrize(
+    "item", [{"a": 1, "b": 2}, {"image": 1, "x": 2, "label": 0}, (1,), np.ones(4)]
+)
 def test_an_item_without_one_input_and_one_label_is_refused(item):
     with pytest.raises(ValueError, match="wanted"):
         sample_of(item)

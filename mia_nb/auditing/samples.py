@@ -1,13 +1,21 @@
-"""Reading the samples of an audit from arrays, tensors, tables and data sets."""
+"""Reading the samples of an audit from arrays, tensors, tables, data sets and loaders."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
 from mia_nb.checks import shown
 
-DATA = "wanted (x, y) of arrays, tensors or tables, or a data set whose [i] is (x, y)"
+# names of the input and of the label in data sets whose items are dicts
+INPUTS = ("image", "img", "x", "pixel_values", "input_ids", "features")
+LABELS = ("label", "labels", "y", "target", "fine_label")
+DATA = (
+    "wanted (x, y) of arrays, tensors or tables, or a data set whose [i] is (x, y) or a dict with"
+    " an image and a label, or a DataLoader of such a data set"
+)
 
 
 def both_sides(
@@ -47,9 +55,13 @@ def _samples(
         if isinstance(data, tuple | list) and len(data) == 2:
             x, y = data
         else:
+            if not hasattr(data, "__getitem__") and hasattr(data, "dataset"):
+                data = data.dataset  # of a DataLoader, in the order of the data set
             x, y = zip(*(sample_of(data[i]) for i in range(len(data))), strict=True)
         x = x if isinstance(x, pd.DataFrame) else numpy_of(x)
         y = numpy_of(y)
+        if y.shape[1:] == (1,):  # a table of one column
+            y = y[:, 0]
     except Exception as error:
         raise ValueError(f"{name} cannot be read ({in_one_line(error, 120)}): {DATA}") from error
     if known is not None and y.ndim == 1:
@@ -96,7 +108,18 @@ def numpy_of(values: object) -> np.ndarray:
 
 
 def sample_of(item: object) -> tuple[object, object]:
-    """The input and the label of a data set's item, its first two entries."""
+    """The input and the label of a data set's item: its first two entries, or those of a mapping
+    under their usual names.
+    """
+    if isinstance(item, Mapping):
+        inputs = [name for name in INPUTS if name in item]
+        labels = [name for name in LABELS if name in item]
+        if len(inputs) != 1 or len(labels) != 1:
+            raise ValueError(
+                f"items are dicts with {shown([*item])}: wanted one entry of {', '.join(INPUTS)}"
+                f" and one of {', '.join(LABELS)}"
+            )
+        return item[inputs[0]], item[labels[0]]
     if not isinstance(item, tuple | list) or len(item) < 2:
         raise ValueError(f"an item is a {type(item).__name__}; wanted (x, y)")
     return item[0], item[1]
