@@ -303,11 +303,7 @@ def outputs() -> dict[str, tuple]:
         "member": [member * 1],
         "split": ["pairs"],
     }
-    told = {
-        "logits": [100 * p, 1 / (1 + np.exp(-z)), np.concatenate([p[:2], z[2:]]), -np.log(p)],
-        "labels": [rng.permutation(y)],
-        "member": [member[[2, 3, 0, 1]]],
-    }
+    told = {"logits": [-np.log(p)], "labels": [rng.permutation(y)]}
     bad = {
         "logits": [
             p,
@@ -319,7 +315,8 @@ def outputs() -> dict[str, tuple]:
             z[:, :0],
             z[0],
             0 * z,
-            np.repeat(z[:1], m, 0),
+            1 / (1 + np.exp(-z)),
+            np.concatenate([p[:2], z[2:]]),
             z.astype(str),
             z * 1j,
             z.astype("i8").astype("M8[s]"),
@@ -337,17 +334,15 @@ def outputs() -> dict[str, tuple]:
             member.T,
             member[:, :9],
         ],
-        "split": ["bogus", "bernoulli", [[]]],
+        "split": ["bogus", [[]]],
         "classes": [["a"]],
         "population": [member[0], [True], ["a"] * n],
         "images": [np.zeros((n, 4, 4)), np.zeros((3, 4, 4), "u1")],
     }
-    twice = saved(logits=np.repeat(z[:, ::2], 2, 1), labels=np.repeat(y[::2], 2))
     return (
         tabled(saved, good, told, bad)
         | wrecks(fine, saved, "split", "draws", "classes", "population")
         | {
-            "copies on both sides": (twice, "told"),
             "odd draws": (saved(logits=np.stack([z, z + 1], 1), draws="bogus"), "refused"),
         }
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mia_nb as mia
-from mia_nb import data, metrics, plots, store, widgets
+from mia_nb import data, metrics, plots, widgets
 from mia_nb.training import plans
 from mia_nb.types import Signals
 
@@ -142,8 +142,6 @@ CALLS = {
     "fewer than no members": lambda s: plans.sampling(mia.Recipe(), -5),
     "fewer members than a batch": lambda s: plans.sampling(mia.Recipe(batch=50), 10),
     "a std of 0": lambda s: data.normalise(torch.zeros(1, 1, 2, 2), (0.0,), (0.0,)),
-    "a name with NUL": lambda s: store.place("a\0b", "pool", "x", "0" * 64),
-    "a long name": lambda s: store.place("a" * 300, "pool", "x", "0" * 64),
 }
 
 

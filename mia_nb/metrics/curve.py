@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, erfcx, gammaln
 
-from mia_nb.arguments import Array, Fraction, Level, Mask, Numbers, Rates, Whole
-from mia_nb.checks import checked, counted, fraction, mask, reals, shown, whole
+from mia_nb.arguments import Array, Fraction, Level, Mask, Numbers, Positive, Rates
+from mia_nb.checks import checked, counted, fraction, mask, reals, shown
 
 # the TPR at an FPR that allows fewer false positives is not measurable
 MIN_FALSE_POSITIVES = 10
@@ -288,7 +288,7 @@ def advantage(score: Numbers, member: Mask) -> float:
 
 
 @checked
-def null_advantage(n1: Whole, n0: Whole) -> float:
+def null_advantage(n1: Positive, n0: Positive) -> float:
     """Expected largest advantage of uninformative scores: the baseline of every maximum chosen with
     hindsight.
 
@@ -311,8 +311,6 @@ def null_advantage(n1: Whole, n0: Whole) -> float:
         >>> round(null_advantage(1000, 1000), 4)
         0.0275
     """
-    n1 = whole("n1", n1)
-    n0 = whole("n0", n0)
     if n1 == n0:
         log_power_over_binomial = 2 * n1 * np.log(2) + 2 * gammaln(n1 + 1) - gammaln(2 * n1 + 1)
         return float((np.exp(log_power_over_binomial) - 1) / (2 * n1))
@@ -363,7 +361,7 @@ def tie_mass(score: Numbers) -> float:
 
 
 @checked
-def thin(curve: Roc, n0: Whole) -> Roc:
+def thin(curve: Roc, n0: Positive) -> Roc:
     """A drawable subset of vertices: 50,001 points become about 800, and the TPR at FPR k/n0 stays
     exact for every k kept.
 
@@ -375,7 +373,7 @@ def thin(curve: Roc, n0: Whole) -> Roc:
     and a geometric and a linear grid beyond 50. A count without a vertex is replaced by the next
     one below it. Compute the AUC from the full curve.
     """
-    fp = np.rint(curve.fpr * whole("n0", n0)).astype(np.int64)
+    fp = np.rint(curve.fpr * n0).astype(np.int64)
     if not np.allclose(fp, curve.fpr * n0, atol=1e-6):
         raise ValueError(
             f"n0={n0} does not fit this curve: fpr * n0 is not whole; pass its number of"

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mia_nb.arguments import PathLike
-from mia_nb.checks import checked, shown
+from mia_nb.checks import checked
 from mia_nb.store.folder import FULL, Folder
 
 KINDS = ("pool", "signals", "run")
-LONGEST_NAME = 255  # bytes of a name in a path, on all usual file systems
 
 
 def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
@@ -27,14 +26,7 @@ def place(root: str | Path, kind: str, name: str, key: str) -> Folder:
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
     slug = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("._") or "unnamed"
-    folder = Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
-    longest = max(len(os.fsencode(part)) for part in folder.path.parts)
-    if longest > LONGEST_NAME or "\0" in str(folder.path):
-        raise ValueError(
-            f"root={shown(str(root))}: wanted a folder whose names have no NUL and at most"
-            f" {LONGEST_NAME} bytes each"
-        )
-    return folder
+    return Folder(Path(root).absolute() / f"{kind}-{slug}-{key[:12]}")
 
 
 def open_folder(
