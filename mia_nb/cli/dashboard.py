@@ -4,6 +4,7 @@ for this machine only and behind a token.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import logging
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 NOTEBOOK = "08_explore.ipynb"
 ADDRESS = f"/voila/render/{NOTEBOOK}"
+GRACE = 5  # seconds that an unfinished page has to end
 # messages that a page may send to its kernel: to move controls, not to execute code
 MESSAGES = [
     "comm_open",
@@ -114,6 +116,13 @@ def _serve(folder: Path, port: int, open_browser: bool) -> None:
         signal.signal(number, stop)
     app.io_loop.add_callback(announce)  # once it listens
     app.start()
+    loop = app.io_loop.asyncio_loop
+    # Python would wait for the threads of a page that is still being made
+    unfinished = asyncio.all_tasks(loop)
+    for task in unfinished:
+        task.cancel()
+    if unfinished:
+        loop.run_until_complete(asyncio.wait(unfinished, timeout=GRACE))
 
 
 def _settings(folder: Path, port: int, open_browser: bool, token: str) -> Config:
