@@ -75,7 +75,7 @@ def lines(families: dict[str, list[tuple]], spread=None) -> pd.DataFrame:
             "gap",
             "auc",
         ],
-    )
+    ).assign(queries=np.nan, n1=100, n0=100)
 
 
 def at(table, family, level):

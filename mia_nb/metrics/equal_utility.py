@@ -186,9 +186,7 @@ def _check_matched(
 def _curve(rows: pd.DataFrame, by: str, metric: str, over_samples: bool) -> Curve:
     """One family, from its rows of one attack at each checkpoint."""
     steps = [step for _, step in rows.groupby("epoch")]
-    queries = [
-        pd.to_numeric(step["queries"]).min() if "queries" in step else np.nan for step in steps
-    ]
+    queries = [pd.to_numeric(step["queries"]).min() for step in steps]
     return Curve(
         utility=np.array([of_pairs(step, by)[:, 0] for step in steps]),
         leakage=np.array([of_pairs(step, metric, with_draws=over_samples) for step in steps]),

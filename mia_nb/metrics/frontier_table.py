@@ -103,7 +103,6 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
     need_columns(table, ("auc",), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
     over_samples = has_draws(table, "auc")
-    sizes = [size for size in ("n1", "n0") if size in table]
     rows = []
     best = of_strongest_attack(table, "auc")
     for (family, epoch), group in best.groupby(["family", "epoch"], sort=False):
@@ -115,8 +114,8 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
         row["pairs"] = group["pair"].nunique()
         row["targets"] = len(group)
         row["over_samples"] = over_samples
-        for size in sizes:
-            row[size] = int(group[size].min())
+        row["n1"] = int(group["n1"].min())
+        row["n0"] = int(group["n0"].min())
         rows.append(row)
     return pd.DataFrame(rows)
 
