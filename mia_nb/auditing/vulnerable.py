@@ -122,7 +122,7 @@ class Tested(NamedTuple):
 
 
 def null_scores(
-    attack: str | Callable, signals: Signals, *, n_resamples: int = 200
+    attack: str | Callable, signals: Signals, *, n_resamples: int = 200, seed: int = 0
 ) -> Iterator[Scores]:
     """Scores of an attack on the real signals under masks redrawn from their design, which show the
     effect of chance and of the design.
@@ -131,12 +131,13 @@ def null_scores(
         attack: a name of `attacks.ATTACKS`, or a function like those.
         signals: of the pool.
         n_resamples: how many masks are redrawn.
+        seed: of the masks.
 
     Returns:
         `Scores`, one after the other. If membership changes no signal, the real mask is
         exchangeable with the redrawn ones.
     """
-    for mask in redraw(signals, n_resamples, np.random.default_rng(0)):
+    for mask in redraw(signals, n_resamples, np.random.default_rng(seed)):
         yield run_attack(attack, replace(signals, member=mask))
 
 
