@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -161,18 +162,19 @@ def claims(
     table = _verdict_table(rules.claims, settings, comparisons, frontier=frontier, **given)
     if not rules.printed:
         return table
-    printed_claims = claims_as_printed(study)
-    printed_settings = printed_alone(study, settings)
+    name = Path(study).stem
+    printed_claims = claims_as_printed(name)
+    printed_settings = printed_alone(name, settings)
     rows = compare(printed_claims, printed_settings, measured, frontier=None, **options)
     printed = _verdict_table(printed_claims, printed_settings, rows, frontier=None, **given)
-    on_print = printed_comparisons(study)
-    for name, claim in rules.claims.items():
+    on_print = printed_comparisons(name)
+    for number, claim in rules.claims.items():
         if not claim.quote:
-            printed.loc[name, "verdict"] = "ours"
+            printed.loc[number, "verdict"] = "ours"
         elif claim.proved:
-            printed.loc[name, "verdict"] = claim.proved
-        elif not on_print[name]:
-            printed.loc[name, "verdict"] = "not printed"
+            printed.loc[number, "verdict"] = claim.proved
+        elif not on_print[number]:
+            printed.loc[number, "verdict"] = "not printed"
     table.insert(1, "as_printed", printed["verdict"])
     table["as_printed_evidence"] = printed["evidence"]
     return table
