@@ -184,7 +184,7 @@ def _ratio(
     """(value, interval for each level) of the ratio of the first side to the second."""
     (a, draws_a), (b, draws_b) = sides
     with np.errstate(divide="ignore", invalid="ignore"):
-        # an AUC below 1/2 counts as 1/2
+        # a mean below 0 counts as 0, as in the interval
         value = np.divide(np.maximum(a.mean(), 0.0), np.maximum(b.mean(), 0.0))
     ends = [ratio_interval(a, b, pair, draws_a, draws_b, confidence=level) for level in levels]
     return value, *ends
