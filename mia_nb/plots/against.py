@@ -58,6 +58,7 @@ def against(
     need(table, columns, "against", finite=numbers)
     style_of = looks(table[line].unique())
     before = "" if label is None else f"{label} %{{text}}: "
+    hover = f"{before}%{{x{_form(table[x])}}}, %{{y{_form(table[y])}}}<br>%{{hovertext}}"
     figure = go.Figure()
     for i, (name, rows) in enumerate(table.groupby(line, sort=False)):
         style = style_of[name]
@@ -72,7 +73,7 @@ def against(
             error_y=_bars(rows, y, style),
             name=str(name),
             hovertext=facts(rows),
-            hovertemplate=f"{before}%{{x:{_form(x)}}}, %{{y:{_form(y)}}}<br>%{{hovertext}}",
+            hovertemplate=hover,
             **points,
         )
     return finish(
@@ -114,6 +115,8 @@ def _is_share(column: str) -> bool:
     return metric_name(column).startswith(SHARES)
 
 
-def _form(column: str) -> str:
-    """The format of a column's values in hovers."""
-    return ".1%" if _is_share(column) else ".3f"
+def _form(values: pd.Series) -> str:
+    """The format of a column's values in hovers; words have none."""
+    if not is_number(values):
+        return ""
+    return ":.1%" if _is_share(values.name) else ":.3f"
