@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.format import open_memmap, read_array
 
 from mia_nb._arrays import arrays_in
-from mia_nb._files import discard, parse_json, scratch_name
+from mia_nb._files import parse_json, replacing
 from mia_nb.store.manifest import MANIFEST, append, is_plain, listed
 
 # bytes below which a file is read, not mapped: mapped files stay open, and few may be open at once
@@ -134,10 +134,6 @@ class Folder:
         path = self.path / name
         return sha256_of(path) if path.is_file() else None
 
-    def temporary(self, name: str) -> Path:
-        """The path where a file of this name is written until it is whole."""
-        return self.path / scratch_name(name)
-
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[Callable[[bytes | memoryview], None]]:
         """Write piece by piece under a temporary name; at the end flush to the disk, rename, then
@@ -146,10 +142,10 @@ class Folder:
             raise ValueError(
                 f"{name!r} is no name of a stored file: wanted a plain one, without folders"
             )
-        temporary = self.temporary(name)
+        path = self.path / name
         digest = hashlib.sha256()
-        with all_or_nothing(temporary, self.path / name):
-            with open(temporary, "xb") as file:
+        with advising(path):
+            with replacing(path) as file:
 
                 def write(data: bytes | memoryview) -> None:
                     file.write(data)
@@ -158,7 +154,6 @@ class Folder:
                 yield write
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self.path / name)
             self._append({name: digest.hexdigest()})
 
     def write_bytes(self, name: str, data: bytes | memoryview) -> None:
@@ -383,16 +378,12 @@ class Folder:
 
 
 @contextlib.contextmanager
-def all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
-    """If a write fails, remove its temporary file; the error then says which file could not be
-    written and what to do.
-    """
+def advising(path: Path) -> Iterator[None]:
+    """A context in which this file is written; an error says so, and what to do."""
     try:
         yield
     except OSError as error:
-        discard(temporary)
-        # the error comes from a write inside this one, and has its message already
-        if isinstance(error.__cause__, OSError):
+        if " while writing " in str(error):  # of another file, which is written inside this context
             raise
         way = "see to that and run again"
         if error.errno in FULL:
@@ -402,6 +393,3 @@ def all_or_nothing(temporary: Path, path: Path) -> Iterator[None]:
         raise OSError(
             error.errno, f"{error.strerror} while writing {path}: {way}, what is finished is kept"
         ) from error
-    except BaseException:
-        discard(temporary)
-        raise

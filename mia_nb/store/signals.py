@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import numpy as np
 
 from mia_nb._arrays import arrays_in
-from mia_nb.store.folder import Corrupt, Folder, all_or_nothing
+from mia_nb._files import replacing
+from mia_nb.store.folder import Corrupt, Folder, advising
 from mia_nb.types import CUBES, Signals
 
 OUTPUTS = (*CUBES, "top_log_p")  # arrays with a row for each model
@@ -72,15 +72,12 @@ def write_partial(folder: Folder, model: int, signals: Signals) -> None:
         model: its row in the pool.
         signals: of this model alone.
     """
-    temporary = folder.temporary(f"{model}.npz")
+    outputs = {name: getattr(signals, name) for name in OUTPUTS}
+    if signals.activity is not None:
+        outputs["activity"] = signals.activity
     path = _partial_file(folder, model)
-    with all_or_nothing(temporary, path):
-        with open(temporary, "xb") as file:
-            outputs = {name: getattr(signals, name) for name in OUTPUTS}
-            if signals.activity is not None:
-                outputs["activity"] = signals.activity
-            np.savez(file, allow_pickle=False, **outputs)
-        os.replace(temporary, path)
+    with advising(path), replacing(path) as file:
+        np.savez(file, allow_pickle=False, **outputs)
 
 
 def read_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
