@@ -191,17 +191,6 @@ def test_explorers_and_sheets_show_frames_as_one_picture(pool, images, root):
     assert sheet.to_json() == other.to_json()
 
 
-@pytest.mark.parametrize("frames", ["3", 0, -1, True, 4, 1.0, None])
-def test_a_stored_number_of_frames_that_is_none_is_refused_in_a_line(frames, images, tmp_path):
-    recipe = Recipe(num_models=2, epochs=1, batch=32, model_args={"width": 4})
-    pool = train(recipe, images, tmp_path)
-    query(pool, images, progress=False)
-    pool.folder.write_json("images.json", pool.images_record | {"frames": frames})
-    again = training.load_pool(pool.key, root=tmp_path)
-    with pytest.raises(ValueError, match=r"images.json .*wanted a whole number of which 6"):
-        again.images()
-
-
 def test_a_finished_network_is_audited_on_frames_with_samples_first(pool, images):
     module = pool.model(0)
     x = shown(images).unflatten(1, (FRAMES, -1))

@@ -47,6 +47,12 @@ class Muon(torch.optim.Optimizer):
         decay: float = 1e-3,
         stacked: bool = False,
     ):
+        for name, value in {"momentum": momentum, "sgd_momentum": sgd_momentum}.items():
+            if not 0 <= value < 1:
+                raise ValueError(f"{name}={value}: wanted a number from 0 up and below 1")
+        for name, value in {"matrix_lr": matrix_lr, "vector_lr": vector_lr, "decay": decay}.items():
+            if not value >= 0:
+                raise ValueError(f"{name}={value}: wanted a number from 0 up")
         super().__init__(params, {"lr": lr})
         self.peak = float(lr)
         self.momentum = momentum
