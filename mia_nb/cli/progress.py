@@ -12,7 +12,7 @@ from mia_nb import escape
 from mia_nb.cli.say import say
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-BAR = "{desc} {percentage:3.0f}%|{bar:10}| cell {n_fmt}/{total_fmt}{postfix}"
+BAR = "{desc} {bar:8} {n_fmt}/{total_fmt}{postfix}"  # short: the last line matters most
 
 
 class Progress:
