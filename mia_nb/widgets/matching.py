@@ -162,13 +162,13 @@ def ordinary_network(spiking: Sequence[Source], sources: Sequence[Source]) -> So
             if comparison_key(source) == comparison_key(network):
                 return source
 
-    last = spiking[-1]
-    base = last.info.get("base")
+    wanted = comparison_key(spiking[-1])
+    base = spiking[-1].info.get("base")
     for source in ordinary:
         if source.recipe.get("defense"):
             continue
         same_base = base is None or source.info.get("family") in (base, None)
-        if same_base and comparison_key(source) == comparison_key(last):
+        if same_base and comparison_key(source) == wanted:
             return source
     return None
 
