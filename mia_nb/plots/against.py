@@ -63,14 +63,16 @@ def against(
     for i, (name, rows) in enumerate(table.groupby(line, sort=False)):
         style = style_of[name]
         points = {"mode": "markers", "marker": {"size": 11}}
+        bar_colour = style.colour
         if label is not None:
             points = _joined(rows[label], style, i)
+            bar_colour = translucent(style.colour, 0.45)
         points["marker"] |= {"symbol": style.symbol, "color": style.colour, "opacity": 1}
         figure.add_scatter(
             x=rows[x],
             y=rows[y],
-            error_x=_bars(rows, x, style),
-            error_y=_bars(rows, y, style),
+            error_x=_bars(rows, x, bar_colour),
+            error_y=_bars(rows, y, bar_colour),
             name=str(name),
             hovertext=facts(rows),
             hovertemplate=hover,
@@ -102,13 +104,12 @@ def _joined(labels: pd.Series, style: Look, i: int) -> dict[str, Any]:
     }
 
 
-def _bars(rows: pd.DataFrame, column: str, style: Look) -> dict[str, Any] | None:
-    """The bars of a column, faint, as there are two for each point."""
+def _bars(rows: pd.DataFrame, column: str, colour: str) -> dict[str, Any] | None:
+    """The bars of a column; None where the table has no ends."""
     low, high = f"{column}_low", f"{column}_high"
     if low not in rows or high not in rows:
         return None
-    faint = {"color": translucent(style.colour, 0.45), "thickness": 1.2, "width": 0}
-    return bars(rows[column], rows[low], rows[high], **faint)
+    return bars(rows[column], rows[low], rows[high], color=colour, thickness=1.2, width=0)
 
 
 def _is_share(column: str) -> bool:
