@@ -13,12 +13,10 @@ from __future__ import annotations
 import builtins
 import copyreg
 import dis
-import enum
 import functools
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import pickle
 import struct
 import sys
@@ -424,15 +422,7 @@ class _Writer:
         self.write(type(kind))
         for base in kind.__bases__:
             self.write(base)
-        members = dict(kind.__members__) if issubclass(kind, enum.Enum) else {}
-        for attribute, member in members.items():
-            self.write_named(attribute, member.value)
         for attribute, value in sorted(vars(kind).items()):
-            if attribute in members:
-                continue
-            # enumerations keep tables of their members under private names
-            if members and attribute.startswith("_") and not inspect.isroutine(value):
-                continue
             if attribute in DERIVED or attribute.startswith("__pydantic_"):
                 continue
             self.write_attribute(attribute, value)
