@@ -10,9 +10,6 @@ from mia_nb.checks import checked
 from mia_nb.metrics.pairs import in_pairs, units
 from mia_nb.types import Signals
 
-# the facts of a design that `refuse_unmeasurable` takes
-MEASURED = ("members", "non_members", "models", "units", "audited")
-
 
 @checked
 def design(signals: Signals, split: str | None = None) -> dict:

@@ -17,7 +17,7 @@ import mia_nb
 from mia_nb import escape
 from mia_nb.arguments import Delta
 from mia_nb.attacks import in_words
-from mia_nb.auditing.design import MEASURED, design
+from mia_nb.auditing.design import design
 from mia_nb.auditing.gate import judge
 from mia_nb.auditing.limits import limits as parsed_limits
 from mia_nb.auditing.limits import refuse_unmeasurable
@@ -69,9 +69,16 @@ class ModelAudit(NamedTuple):
         stated = parsed_limits(fail_if)
         tried = {name: self.scores[name] for name in self.decided_by}
         facts = self._design()
-        measured = {name: facts[name] for name in MEASURED}
         refuse_unmeasurable(
-            stated, split=facts["kind"], delta=delta, attacks=len(tried), **measured
+            stated,
+            models=facts["models"],
+            split=facts["kind"],
+            audited=facts["audited"],
+            members=facts["members"],
+            non_members=facts["non_members"],
+            delta=delta,
+            attacks=len(tried),
+            units=facts["units"],
         )
         if not stated:
             return []
