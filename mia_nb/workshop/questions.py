@@ -30,7 +30,7 @@ class Prediction:
 
     Parameters:
         question: the text
-        options: the choices; (smallest, largest) or a range makes a slider
+        options: the choices; (smallest, largest) makes a slider
         answer: one of the options, or a number for a slider
         why: what to learn from it
 
@@ -43,14 +43,14 @@ class Prediction:
     def __init__(
         self,
         question: str,
-        options: Sequence[str] | tuple[int, int] | range,
+        options: Sequence[str] | tuple[int, int],
         *,
         answer: str | float,
         why: str = "",
     ) -> None:
-        if len(options) == 2 and all(isinstance(end, int) for end in options):
+        self.is_slider = isinstance(options[0], int)
+        if self.is_slider:
             options = range(options[0], options[1] + 1)
-        self.is_slider = isinstance(options, range)
         self.options = tuple(options)
         if len(self.options) < 2:
             raise ValueError(
