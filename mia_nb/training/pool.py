@@ -350,8 +350,14 @@ def stored_name(model: int) -> str:
 
 
 def read_weights(folder: store.Folder, name: str) -> dict[str, torch.Tensor]:
-    """A stored state dictionary; Corrupt if the file was altered."""
-    return safetensors.torch.load(folder.read_bytes(name))
+    """A stored state dictionary; Corrupt if the file was altered, or is no safetensors file despite
+    its right checksum.
+    """
+    data = folder.read_bytes(name)
+    try:
+        return safetensors.torch.load(data)
+    except Exception as error:  # SafetensorError, KeyError, RuntimeError of torch
+        raise folder.corrupt(name, error) from error
 
 
 def write_weights(folder: store.Folder, name: str, tensors: dict[str, torch.Tensor]) -> None:
