@@ -4,7 +4,6 @@ work.
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import os
@@ -18,7 +17,6 @@ from pathlib import Path
 
 import nbformat
 import numpy as np
-import safetensors.numpy
 from faults import Case, Started, command, contained
 
 from mia_nb import attacks, data, store, training, widgets
@@ -264,53 +262,6 @@ def damages(w: World, path: Path, rng) -> dict[str, Callable[[], object]]:
     }
 
 
-def forgeries(path: Path, rng) -> Iterator[tuple[str, bytes]]:
-    """Content that is none, which comes with a checksum that fits."""
-    if path.suffix == ".safetensors":
-        good = safetensors.numpy.load(path.read_bytes())
-        lying = {k: {"dtype": "F32", "shape": [10**9, 10**6], "data_offsets": [0, 4]} for k in good}
-        header = json.dumps(lying).encode()
-        yield "huge header", (1 << 62).to_bytes(8, "little") + b"{}"
-        yield "header beyond the file", (1 << 26).to_bytes(8, "little") + b"{" + b" " * 99
-        yield "lying shapes", len(header).to_bytes(8, "little") + header + b"\0" * 4
-        yield "other keys", safetensors.numpy.save({f"x{k}": v for k, v in good.items()})
-        yield (
-            "other shapes",
-            safetensors.numpy.save({k: v.reshape(-1)[:1] for k, v in good.items()}),
-        )
-        yield "other types", safetensors.numpy.save({k: v.astype(np.int8) for k, v in good.items()})
-        yield "junk", b"\xff" * 1000
-        yield "nothing", b""
-    elif path.suffix == ".npy":
-        good, write = np.load(path), io.BytesIO
-        for what, array in {
-            "scalar": np.float64(3),
-            "text": np.array(["a"] * len(good)),
-            "shorter": good[:-1],
-            "transposed": good[None],
-            "none": good[:0],
-            "objects": np.array([{}], object),
-            "complex": good * 1j,
-        }.items():
-            np.save(buffer := write(), array, allow_pickle=True)
-            yield what, buffer.getvalue()
-        huge = {"descr": "<f8", "fortran_order": False, "shape": (10**12, 300)}
-        np.lib.format.write_array_header_1_0(buffer := write(), huge)
-        yield "300 TB", buffer.getvalue() + b"\0" * 100
-        yield "junk", b"\xff" * 1000
-    elif path.suffix == ".json":
-        yield from ((str(text[:40]), text) for text in TEXTS)
-        whole = json.loads(path.read_bytes())
-        for key in whole:
-            for value in rng.sample([[], {}, None, "a", 3, -1, float("nan"), [[[]]]], 2):
-                yield f"{key}={value}", json.dumps({**whole, key: value}).encode()
-        for key, value in whole.get("recipe", {}).items() if "recipe" in whole else ():
-            wrong = {**whole, "recipe": {**whole["recipe"], key: [value]}}
-            yield f"recipe {key}=[{value}]", json.dumps(wrong).encode()
-    else:
-        yield "junk", b"\xff" * 1000
-
-
 def oddities(w: World, folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     """Things in a store that are no results of ours."""
     manifest = folder / store.MANIFEST
@@ -387,21 +338,12 @@ def stores(w: World, rng) -> Iterator[tuple]:
                 (f"{name} {what}", change, plain and "twin" not in what)
                 for what, change in damages(w, path, rng).items()
             ]
-            if name != store.MANIFEST:
-                changes += [
-                    (f"{name} forged: {what}", partial(relist, path, content), False)
-                    for what, content in forgeries(path, rng)
-                ]
         changes += [(what, change, False) for what, change in oddities(w, folder.path)]
         if folder.kind == "pool":
             changes += [(what, change, False) for what, change in strangers(w)]
         for words, change, noticed in rng.sample(changes, min(w.damages, len(changes))):
             for name, call in calls.items():
-                same = (
-                    "any"
-                    if "forged" in words and name[:4] in ("load", "trai", "quer")
-                    else (expected.get(name, "any"))
-                )
+                same = expected.get(name, "any")
                 same = "refused" if name == "doctor" and noticed else same
                 reads = name in READS
                 yield (
