@@ -184,7 +184,8 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     def said(text):
         return v4.new_output("stream", name="stdout", text=text)
 
-    words = v4.new_output("display_data", {"text/markdown": "### AUC is told\n\n* 7 % found"})
+    told = "### AUC is told\n\n* 7 % found\n\n| group |\n|---|\n| cats |"
+    words = v4.new_output("display_data", {"text/markdown": told})
     cells = [
         v4.new_markdown_cell("# A title\n\nIs it *so*? And more of the like.\n\n## Below"),
         cell("verdict", words, tag="verdict"),
@@ -200,14 +201,15 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     page = export([tmp_path / "a.ipynb", second], provenance=facts)
     body = page.partition("<body>")[2]
     outside = re.sub(r"<details.*?</details>\n</section>", "", body, flags=re.DOTALL)
-    for shown in ("7 % found", "A title", "Is it so?", "AUC .6", ">Chosen<", ">Only<"):
+    for shown in ("7&nbsp;% found", "A title", "Is it so?", "AUC .6", ">Chosen<", ">Only<"):
         assert shown.strip("<>") in outside
     assert "<p>AUC .6</p>" in outside and "code_of" not in body
     for folded in ("all the details", "more details", "And more", "First", "Below"):
         assert folded in body and folded not in outside
-    assert body.count('aria-label="Chosen"') == 1 and body.index("7 % found") < body.index(
-        'id="s1"'
-    )
+    # the picture stands between the verdict's sentences and its tables
+    order = ("7&nbsp;% found", 'aria-label="Chosen"', ">cats</td>", 'id="s1"')
+    places = [body.index(words) for words in order]
+    assert places == sorted(places) and body.count(order[1]) == 1
     assert '<abbr title="chance that a random member' in outside
     assert body.count("<h2>A title</h2>") == 1
     assert "<th>&lt;b&gt;</th><td>a &amp; b</td>" in body.partition('id="provenance"')[2]

@@ -24,9 +24,9 @@ from mia_nb.types import Scores
 
 PRIOR = 0.01  # one image in a hundred is a member
 WHAT_LOWERS = (
-    "What lowers a leak at equal accuracy depends on how the model was trained: the page Results of"
-    " the documentation lists what changes of the training bought in this project's own studies of"
-    " images, which promise nothing for yours."
+    "What lowers a leak at equal accuracy depends on how the model was trained; the page Results of"
+    " the documentation shows what did in this project's own studies of images, which promise"
+    " nothing for yours."
 )
 
 
