@@ -13,22 +13,20 @@ from mia_nb._memory import check_budget
 
 
 def arrays_in(
-    source: str | Path | BinaryIO, wanted: Collection[str] | None = None
+    source: str | Path | BinaryIO, wanted: Collection[str] | None = None, own: bool = False
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """The `wanted` arrays that an .npz holds (None: all), and the names of all its members.
 
     An archive may unpack to far more than it is, so the sizes in its directory, beyond which
-    nothing is read, are added up and allowed first. Errors of many kinds are raised for what is no
-    .npz of plain arrays.
+    nothing is read, are added up and allowed first; not for a file of this program's `own`, which
+    is never compressed. Errors of many kinds are raised for what is no .npz of plain arrays.
     """
     with np.lib.npyio.NpzFile(source, allow_pickle=False) as packed:
         names = [name for name in packed.files if wanted is None or name in wanted]
-        size = sum(
-            entry.file_size
-            for entry in packed.zip.infolist()
-            if entry.filename.removesuffix(".npy") in names
-        )
-        check_budget(" and ".join(names), size)
+        entries = packed.zip.infolist()
+        size = sum(e.file_size for e in entries if e.filename.removesuffix(".npy") in names)
+        if not own or any(entry.compress_type for entry in entries):
+            check_budget(" and ".join(names), size)
         arrays = {name: packed[name] for name in names}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):

@@ -600,6 +600,26 @@ def test_an_archive_that_unpacks_to_more_than_memory_or_claims_to_is_refused(fol
         assert store.read_partial(folder, 0) is None
 
 
+def test_own_archives_have_no_budget(folder, monkeypatch):
+    monkeypatch.setenv("MIA_NB_MAX_GB", "1e-9")
+    one = gaussian(4, 30)
+    store.write_partial(folder, 0, one)
+    assert np.array_equal(store.read_partial(folder, 0)["margin"], one.margin)
+    folder.write_arrays("b.npz", {"x": one.margin})
+    assert np.array_equal(folder.read_arrays("b.npz")["x"], one.margin)
+
+
+def test_too_many_open_files_are_no_damage(folder, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(store.folder, "SMALL", 0)
+    monkeypatch.setattr(store.folder, "open_memmap", full)
+    folder.write_array("a.npy", np.arange(10))
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        folder.map_array("a.npy")
+
+
 @pytest.mark.parametrize("fields", [["../../victim"], [["a"]], ["margin"], []])
 def test_fields_that_signals_do_not_have_are_corrupt(folder, fields):
     save_signals(folder, gaussian(4, 30))
@@ -663,6 +683,18 @@ def test_whether_a_lock_is_held_is_asked_without_making_a_file(tmp_path):
         assert sorted(folder.path.iterdir()) == before
         process.communicate()
     assert not folder.locked("run")
+
+
+@pytest.mark.parametrize(("number", "held"), [(errno.EACCES, True), (errno.EROFS, False)])
+def test_a_lock_of_another_user_counts_as_held(folder, monkeypatch, number, held):
+    with folder.lock("run"):
+        pass
+
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    assert folder.locked("run") == held
 
 
 READS = """

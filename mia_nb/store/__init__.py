@@ -11,7 +11,8 @@ Nothing is ever unpickled: arrays are .npy/.npz, weights safetensors, records JS
 drop those that were read.
 
 A folder may come from anywhere: names are plain (`is_plain`), and a line of the manifest that names
-anything else, or is no record, is reported and skipped; nothing is written through a link.
+anything else, or is no record, is reported and skipped. A link in the place of a file is replaced,
+not written through; a result that is itself a link is the one that it leads to.
 
 What is checked when (docs/store.md):
     every read                          the file's checksum, then its form: JSON entries, type and

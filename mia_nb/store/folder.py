@@ -305,6 +305,9 @@ class Folder:
             array = np.asarray(read())
         # a header is a Python literal, and anything may be wrong with that
         except Exception as error:
+            # too many open files, say, are no damage
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise
             raise self.corrupt(name, error) from error
         wanted = array.shape if shape is None else shape
         fits = len(wanted) == array.ndim and all(
@@ -318,7 +321,7 @@ class Folder:
         """The arrays of a stored .npz, by name."""
         file = io.BytesIO(self.read_bytes(name))
         try:
-            return arrays_in(file)[0]
+            return arrays_in(file, own=True)[0]
         except Exception as error:  # as in `_array`, and damaged archives
             raise self.corrupt(name, error) from error
 
@@ -345,16 +348,16 @@ class Folder:
             lock.release()
 
     def locked(self, name: str = "folder") -> bool:
-        """Whether somebody holds this lock now; no file is made by the question."""
+        """Whether somebody holds this lock now, or may; no file is made by the question."""
         if not (self.path / f".lock-{name}").is_file():
             return False
         try:
             with self.lock(name, timeout=0):
                 return False
-        except filelock.Timeout:
+        except ReadOnly as error:  # of another user, or on a medium where nobody can write
+            return error.__cause__.errno != errno.EROFS
+        except OSError:  # held (filelock.Timeout), or unknown
             return True
-        except (ReadOnly, OSError):  # whoever held it could write
-            return False
 
     def sweep(self, pattern: str = ".tmp-*", older_than: float = 3600.0) -> list[str]:
         """Remove files of a pattern that have not changed for so many seconds, by default temporary

@@ -91,7 +91,7 @@ def read_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
     if not path.is_file():
         return None
     try:
-        arrays, names = arrays_in(path)  # this checks the archive's checksums
+        arrays, names = arrays_in(path, own=True)  # this checks the archive's checksums
     except Exception:  # whatever is wrong, the model is queried again
         return None
     return arrays if {*OUTPUTS} <= {*names} else None
