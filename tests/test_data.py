@@ -262,6 +262,23 @@ def test_tiny_imagenet_reads_alike_from_the_archive_and_from_its_unpacked_folder
         data.load("tiny_imagenet", data_root=tmp_path / "zip")
 
 
+def test_a_tiny_imagenet_that_is_damaged_is_refused_in_one_line(tmp_path):
+    folder = tmp_path / "tiny-imagenet-200"
+    for name in ("n01", "n02"):
+        write_folder(folder / "train" / name, np.zeros((1, 1, 8, 8, 3), np.uint8), ["images"])
+    with pytest.raises(ValueError, match=r"no readable val/val_annotations\.txt") as error:
+        data.load("tiny_imagenet", data_root=tmp_path)
+    one_line(error)
+    shutil.rmtree(folder)
+    with zipfile.ZipFile(tmp_path / "tiny-imagenet-200.zip", "w") as archive:
+        archive.writestr("tiny-imagenet-200/words.txt", "intact")
+    packed = (tmp_path / "tiny-imagenet-200.zip").read_bytes()
+    (tmp_path / "tiny-imagenet-200.zip").write_bytes(packed.replace(b"intact", b"broken"))
+    with pytest.raises(ValueError, match=r"could not be unpacked .*Bad CRC-32") as error:
+        data.load("tiny_imagenet", data_root=tmp_path)
+    one_line(error)
+
+
 def test_an_npz_as_keras_stores_mnist_is_read_in_its_two_parts(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (9, 28, 28), dtype=np.uint8)
@@ -537,12 +554,24 @@ def test_images_are_turned_as_their_exif_orientation_says(tmp_path, kind):
 
 GREY, COLOUR = Image.new("L", (11, 9), 77), Image.new("RGB", (11, 9), (10, 20, 30))
 BROKEN_EXIF = b"Exif\0\0" + b"II*\0" + b"\xff" * 40
+# an orientation, upside down, beside a resolution that is a text
+TEXT_EXIF = (
+    b"Exif\0\0II*\0\x08\0\0\0\x02\0"
+    + struct.pack("<HHIHH", 0x112, 3, 1, 3, 0)
+    + struct.pack("<HHI4s", 0x11A, 2, 4, b"abc")
+    + bytes(4)
+)
 # a file beside good ones: its name, its bytes, and its colour at the top left or what is said of it
 IMAGES = {
     "grey": ("x.png", written(GREY), (77, 77, 77)),
     "with a broken EXIF": (
         "x.jpg",
         written(COLOUR, "JPEG", exif=BROKEN_EXIF, quality=100),
+        (10, 20, 30),
+    ),
+    "with an EXIF of a wrong type": (
+        "x.jpg",
+        written(COLOUR, "JPEG", exif=TEXT_EXIF, quality=100),
         (10, 20, 30),
     ),
     "one bit": ("x.png", written(Image.new("1", (11, 9), 1)), (255, 255, 255)),
@@ -621,14 +650,31 @@ def test_what_lies_beside_images_is_passed_over(colours, tmp_path):
 
 def test_the_files_and_their_order_are_those_of_torchvision(colours, tmp_path):
     path, pixels = colours
-    (path / "dog" / "more").mkdir()
-    Image.fromarray(pixels[0, 0]).save(path / "dog" / "more" / "a.png")
     Image.fromarray(pixels[0, 1]).save(path / "dog" / "a.JPG", "PNG")
     images = data.load(path, data_root=tmp_path)
     folder = _torchvision.datasets().ImageFolder(path)
     assert images.y.tolist() == folder.targets and images.classes == tuple(folder.classes)
     expected = np.stack([np.asarray(image) for image, _ in folder])
     assert np.array_equal(images.x.permute(0, 2, 3, 1), expected)
+
+
+def test_images_deeper_than_in_a_class_folder_are_refused(colours, tmp_path):
+    for part in ("train", "test"):
+        write_folder(tmp_path / "parts" / part, colours[1])
+    with pytest.raises(ValueError, match=r"test/cat/000\.png lies deeper .*there: 12") as error:
+        data.load(tmp_path / "parts", data_root=tmp_path)
+    one_line(error)
+    assert data.load(tmp_path / "parts" / "train", data_root=tmp_path).classes == ("cat", "dog")
+
+
+def test_a_class_of_hidden_images_alone_is_refused(colours, tmp_path):
+    path, _ = colours
+    for name in ("dog", "cat"):
+        for file in (path / name).iterdir():
+            file.rename(file.with_name(f".{file.name}"))
+        with pytest.raises(ValueError, match=r"images of the class (cat|dog) are hidden") as error:
+            data.load(path, data_root=tmp_path)
+        one_line(error)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -32,9 +32,16 @@ def class_folders(
             None: images keep their size.
 
     Raises:
-        ValueError: for no class folder, a class without images, and as `decoded` does.
+        ValueError: for no class folder, a class without images, images deeper inside, and as
+            `decoded` does.
     """
     files, labels, classes = labelled_files(path)
+    deeper = [file for file in files if len(file.relative_to(path).parts) > 2]
+    if deeper:
+        raise ValueError(
+            f"{deeper[0]} lies deeper than {path}/<class>/<image file> (images there:"
+            f" {len(deeper):,}): move them up, or name the folder that holds the class folders"
+        )
     return decoded(files, path, cache, size), np.array(labels), classes
 
 
@@ -58,6 +65,9 @@ def labelled_files(path: Path) -> tuple[list[Path], list[int], list[str]]:
         if not any(part[0] == "." for part in file.relative_to(path).parts):
             files.append(file)
             labels.append(label)
+    without = sorted(set(numbers.values()) - set(labels))
+    if without:
+        raise ValueError(f"{path}: all images of the class {classes[without[0]]} are hidden files")
     return files, labels, classes
 
 
@@ -132,7 +142,10 @@ def _pixels(file: Path, size: int | None) -> tuple[np.ndarray, bool]:
         if image.mode[0] in "IF":
             raise ValueError(f"mode {image.mode} has more than 8 bits per channel")
         grey = image.mode in ("1", "L", "LA")
-        colours = ImageOps.exif_transpose(image).convert("RGB")
+        image.load()
+        with contextlib.suppress(Exception):  # a broken orientation is ignored
+            ImageOps.exif_transpose(image, in_place=True)
+        colours = image.convert("RGB")
     if size is not None:
         colours = ImageOps.fit(colours, (size, size), Image.Resampling.BICUBIC)
     return np.asarray(colours).transpose(2, 0, 1), grey

@@ -72,8 +72,8 @@ def load(
       names. There is one channel if all images are grey, else three; transparency is dropped.
       Images are turned by their EXIF orientation. The files and their order are those of
       torchvision's ImageFolder (.jpg, .png, .ppm, .bmp, .pgm, .tif, .webp); hidden files are
-      skipped. Decoded pixels are cached under `data_root`/.cache, keyed by path, file names, sizes
-      and times.
+      skipped, and images in folders inside a class folder refused. Decoded pixels are cached under
+      `data_root`/.cache, keyed by path, file names, sizes and times.
     * a .npz in the MedMNIST layout: train_images (N, H, W) or (N, H, W, C), train_labels (N,) or
       (N, 1), optional val_* and test_* (all are concatenated, in that order), optional `classes`
       (K,) of names; or in that of Keras' mnist.npz: x_train, y_train, x_test, y_test. Images of

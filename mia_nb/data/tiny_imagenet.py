@@ -24,7 +24,12 @@ def tiny_imagenet(
     if not folder.is_dir():
         _unpack(root / f"{TINY}.zip", download)
     train, labels, classes = labelled_files(folder / "train")
-    rows = (folder / "val" / "val_annotations.txt").read_text().splitlines()
+    try:
+        rows = (folder / "val" / "val_annotations.txt").read_text().splitlines()
+    except OSError as error:
+        raise ValueError(
+            f"{folder} has no readable val/val_annotations.txt: it is not the official {TINY}"
+        ) from error
     names, of_name = np.array([row.split("\t")[:2] for row in rows]).T
     files = train + [folder / "val" / "images" / name for name in names]
     y = np.array(labels + [classes.index(name) for name in of_name])
@@ -50,7 +55,7 @@ def _unpack(archive: Path, download: bool) -> None:
         with tempfile.TemporaryDirectory(dir=archive.parent) as unpacked:
             shutil.unpack_archive(archive, unpacked)
             (Path(unpacked) / TINY).rename(archive.parent / TINY)
-    except OSError as error:
+    except Exception as error:  # damaged archives raise many kinds
         raise ValueError(
             f"tiny_imagenet could not be unpacked or downloaded from {TINY_URL}: {error}; remove"
             f" {archive}, if it is damaged"
