@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -432,6 +433,22 @@ def test_a_solution_is_right_on_another_cube_too(capsys, part, crowded):
     names = dict(asked(part, crowded))
     exec(solution_of(part), names)
     assert said(capsys, part, names["answer"], crowded)[0]
+
+
+def test_more_noise_of_dp_sgd_is_a_larger_noise_multiplier():
+    recipe = {"population": 0, "batch": 10, "epochs": 1, "defense": "dp_sgd"}
+    source = SimpleNamespace(
+        label="private",
+        recipe=recipe | {"defense_args": {"noise_multiplier": 0.5}},
+        info={},
+        signals=SimpleNamespace(labels=range(100)),
+        scores=lambda attack: None,
+    )
+    nothing = SimpleNamespace(audit=lambda *_, **__: None, score_split=lambda *_: None)
+    names = {"cube": SimpleNamespace(group=lambda _: [source]), "auditing": nothing}
+    exec(cells_of(11)["networks"], names)
+    noises = {of[1]: facts["dp_sgd"]["noise_multiplier"] for of, facts in names["known"].items()}
+    assert noises == {0.25: 0.125, 0.5: 0.25, 1: 0.5, 2: 1.0, 4: 2.0}
 
 
 def test_truths_follow_the_world_they_are_asked_about():
