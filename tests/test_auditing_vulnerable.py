@@ -2,10 +2,14 @@
 what cannot be resolved.
 """
 
+import json
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import mannwhitneyu
 
@@ -267,3 +271,28 @@ def test_complementary_models_of_some_targets_only_are_refused_and_empty_sides_t
         )
     with pytest.raises(ValueError, match="share a pool"):
         vulnerability(replace(scores, info=SHARED))
+
+
+def test_lists_that_are_empty_have_no_overlap_and_nothing_is_concluded_from_them():
+    book = Path(__file__).resolve().parents[1] / "notebooks" / "11_worst_case.ipynb"
+    found = json.loads(book.read_text(encoding="utf-8"))["cells"]
+    cells = {cell["id"]: "".join(cell["source"]) for cell in found}
+    member = np.arange(8) < 4
+    seen = SimpleNamespace(select=lambda **_: None, population=np.zeros(8, bool))
+    names = {
+        "np": np,
+        "pd": pd,
+        "combinations": combinations,
+        "display": lambda table: None,
+        "in_words": str,
+        # every list holds all members, and no non-member
+        "score": lambda *_: SimpleNamespace(value=np.tile(1.0 * member, (3, 1))),
+    }
+    given = {"repeats": 3, "others": "coins", "attacks": ["loss"], "fpr": 0.1, "anew": None}
+    world = {"seen": seen, "recipe": SimpleNamespace(num_models=8), "fixed": member[None]}
+    names |= given | world | {"right": {}, "ladders": {}}
+    exec(cells["repeat"], names)
+    (row,) = names["steady"].to_dict("records")
+    assert row["jaccard"] == 1 and np.isnan(row["jaccard_out"])
+    exec(cells["doubts-facts"], names)
+    assert not any(names["repeated"])
