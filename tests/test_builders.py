@@ -348,7 +348,7 @@ def test_a_network_and_a_training_of_cells_that_are_edited_are_others_in_a_kerne
     v4 = nbformat.v4
     notebook = v4.new_notebook(cells=[v4.new_code_cell(text) for text in texts])
     nbformat.write(notebook, "own.ipynb")
-    run.execute(Path("own.ipynb"), Path("done.ipynb"), {}, quiet=True)
+    run.execute(Path("own.ipynb"), Path("done.ipynb"), {})
     cells = json.loads(Path("done.ipynb").read_text())["cells"]
     lines = [
         line.split()[1:]

@@ -71,7 +71,7 @@ def run(folder, *cells: str) -> str:
     nbformat.write(
         nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), source
     )
-    execute(source, out, {}, quiet=True)
+    execute(source, out, {})
     found = nbformat.read(out, 4).cells
     return "".join(
         one.text for cell in found for one in cell.outputs if one.output_type == "stream"

@@ -41,7 +41,7 @@ class Run:
         given = {**SMALL, "results": str(results), **parameters}
         known = {n: v for n, v in given.items() if n in declared or record_of(n, declared)}
         began = time.monotonic()
-        execute(FOLDER / f"{name}.ipynb", out, known, quiet=True)
+        execute(FOLDER / f"{name}.ipynb", out, known)
         self.seconds = time.monotonic() - began
         self.outputs = {
             c["id"]: c.get("outputs", [])

@@ -29,20 +29,13 @@ class Killed(Failed):
     """The kernel died, or never answered."""
 
 
-def execute(
-    notebook: Path,
-    out: Path,
-    parameters: dict,
-    *,
-    quiet: bool = False,
-) -> list[str]:
+def execute(notebook: Path, out: Path, parameters: dict) -> list[str]:
     """Execute a notebook with papermill, in a kernel of this interpreter, and write it to `out`.
 
     Parameters:
         notebook: path of the notebook
         out: where the executed notebook is written, cell by cell
         parameters: {name: value}, injected into the notebook
-        quiet: show no progress
 
     Returns:
         A line for each figure that failed.
@@ -58,7 +51,7 @@ def execute(
     node.metadata["kernelspec"] = SPEC
     node.metadata.pop("papermill", None)
     # papermill adds a cell
-    progress = Progress(out.name, len(node.cells) + bool(parameters), quiet)
+    progress = Progress(out.name, len(node.cells) + bool(parameters))
     try:
         _execute(node, out, parameters, progress)
     except PapermillExecutionError as error:
