@@ -20,7 +20,7 @@ import pytest
 from nbformat import v4
 
 from mia_nb import checks, parameters, store
-from mia_nb.cli import main, notebooks, run_key
+from mia_nb.cli import dashboard, main, notebooks, run_key
 from mia_nb.cli import run as runner
 from mia_nb.cli.options import join_parameters, parser
 from mia_nb.cli.progress import Progress
@@ -416,6 +416,27 @@ def test_clean_takes_the_keys_that_show_takes_and_no_others(tmp_path, capsys):
         assert main(["clean", right, "--yes", *results]) == 0 and not pool.path.exists()
 
 
+def test_what_cannot_be_cleaned_is_left_alone_and_the_others_are_cleaned(
+    tmp_path, capsys, monkeypatch
+):
+    first, last = (
+        store.open_folder(tmp_path, "pool", name, name * 64, {}).path for name in ("a", "b")
+    )
+    delete = store.Folder.delete
+
+    def refuse(folder):
+        if folder.path == first:
+            raise PermissionError(13, "Permission denied", str(first))
+        delete(folder)
+
+    monkeypatch.setattr(store.Folder, "delete", refuse)
+    assert main(["clean", "--all", "--yes", "--results", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0].startswith(f"{first}: left alone (") and lines[1] == f"removed {last}"
+    assert "Permission denied" in said.err and first.exists() and not last.exists()
+
+
 def test_results_older_than_a_number_of_days_are_removed_and_others_stay(tmp_path, capsys):
     days = {"ab": 0.9, "cd": 1.1, "ef": 30}
     for start, age in days.items():
@@ -519,6 +540,21 @@ def test_where_there_is_no_terminal_progress_is_one_line_at_the_end(capsys):
     progress.write("epoch 1\n")
     progress.end()
     assert re.fullmatch(r"a.ipynb +0.0 s\n", capsys.readouterr().out)
+
+
+def test_where_there_is_no_terminal_a_long_notebook_says_now_and_then_where_it_is(
+    capsys, monkeypatch
+):
+    monkeypatch.setattr("mia_nb.cli.progress.EVERY", 0.02)
+    progress = Progress("a.ipynb", 4)
+    progress.next_cell({}, 1)
+    progress.write("epoch 1\n")
+    time.sleep(0.2)
+    progress.end()
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "a.ipynb cell 2/4  epoch 1" and re.fullmatch(r"a.ipynb +0.\d s", last)
+    time.sleep(0.1)
+    assert not capsys.readouterr().out
 
 
 def test_a_warning_of_a_notebook_stays_on_the_screen_as_one_line(capsys):
@@ -893,3 +929,9 @@ def test_a_report_holds_nothing_that_its_run_did_not_write(tmp_path, capsys):
             and f"{file} is missing" in capsys.readouterr().err
         )
         assert not (folder.path / "report.html").exists()
+
+
+def test_where_jupyter_does_not_find_voilas_page_voila_serves_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda *_: [])
+    dashboard._put_page(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -166,7 +166,9 @@ def _put_page(folder: Path) -> None:
     from jupyter_core.paths import jupyter_path
 
     pages = map(Path, jupyter_path("voila", "templates", "lab", "index.html.j2"))
-    page = next(filter(Path.is_file, pages))
+    page = next(filter(Path.is_file, pages), None)
+    if page is None:
+        return  # Voila then serves its own page
     template = re.sub(r'<link[^>]*"https://[^>]*>', "", page.read_text(encoding="utf-8"))
     copy = folder / "voila" / "templates" / "lab" / page.name
     copy.parent.mkdir(parents=True)

@@ -99,16 +99,12 @@ def _step_line(entry: dict) -> str:
 
 def clean(args: Namespace) -> None:
     """`mia-nb clean`: remove temporary and damaged files, or whole results; print what was done."""
-    lines = list(
-        cleaned(
-            args.results,
-            args.key,
-            everything=args.all,
-            older_than=args.older_than,
-            yes=args.yes,
-        )
-    )
-    say(*(lines or ["nothing to clean"]))
+    chosen = {"everything": args.all, "older_than": args.older_than, "yes": args.yes}
+    line = None
+    for line in cleaned(args.results, args.key, **chosen):
+        say(line)
+    if line is None:
+        say("nothing to clean")
 
 
 def cleaned(
@@ -116,6 +112,9 @@ def cleaned(
 ) -> Iterator[str]:
     """Remove the chosen whole results (by key, all, by age in days), or without `yes` only name
     them; if none are chosen, remove temporary and damaged files. Yields a line for each.
+
+    A result that cannot be cleaned is left alone, and what was wrong with the first of them is
+    raised after the last (ValueError, OSError).
     """
     whole = key is not None or everything or older_than is not None
     chosen = store.folders(results)
@@ -127,16 +126,23 @@ def cleaned(
             )
     if older_than is not None:
         chosen = [f for f in chosen if time.time() - _modified(f) > older_than * 86400]
+    failed = []
     for folder in chosen:
-        if _held(folder):
-            yield f"{folder.path}: in use, left alone"
-        elif not whole:
-            yield from _tidy(folder)
-        elif yes:
-            folder.delete()
-            yield f"removed {folder.path}"
-        else:
-            yield f"would remove {folder.path} ({_size(folder.path)}); add --yes"
+        try:
+            if _held(folder):
+                yield f"{folder.path}: in use, left alone"
+            elif not whole:
+                yield from _tidy(folder)
+            elif yes:
+                folder.delete()
+                yield f"removed {folder.path}"
+            else:
+                yield f"would remove {folder.path} ({_size(folder.path)}); add --yes"
+        except (ValueError, OSError) as error:
+            failed.append(error)
+            yield f"{folder.path}: left alone ({error})"
+    if failed:
+        raise failed[0]
 
 
 def _tidy(folder: store.Folder) -> Iterator[str]:
