@@ -6,6 +6,8 @@ import base64
 import gzip
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -331,3 +333,17 @@ def test_a_verdict_is_said_in_lines_of_a_terminal_that_part_no_number_from_its_u
     lines = verdict_lines(folder)
     assert lines[0] == "digits: told" and lines[-2:] == ["B.", "C."] and len(lines) > 4
     assert max(map(len, lines)) < 80 and not any(line.endswith(("10", "21")) for line in lines)
+
+
+def test_a_report_is_made_where_nbconvert_belongs_to_another_environment(tmp_path):
+    path = executed(tmp_path / "a.ipynb")
+    program = (
+        # Jupyter looks for templates in its own environment alone
+        "import jupyter_core.paths, pathlib, sys\n"
+        "jupyter_core.paths.jupyter_path = lambda *_: []\n"
+        "from mia_nb.report.pages import page\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "print(page({path: path.read_bytes()}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)
+    assert "Prose." in done.stdout, done.stderr

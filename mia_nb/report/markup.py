@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from functools import cache
 from pathlib import Path
@@ -45,6 +46,7 @@ def _exporter() -> HTMLExporter:
         config=Config(NbConvertBase={"display_data_priority": shown}),
         template_name="report",
         extra_template_basedirs=[str(TEMPLATES)],
+        extra_template_paths=[str(_stock_templates())],
         exclude_anchor_links=True,
         default_preprocessors=[],  # one of the defaults may execute notebooks, if configured
         preprocessors=[CoalesceStreamsPreprocessor],
@@ -56,6 +58,17 @@ def _exporter() -> HTMLExporter:
             "figure_height": _figure_height,
         },
     )
+
+
+def _stock_templates() -> Path:
+    """The folder of nbconvert's own templates, also if nbconvert belongs to another environment."""
+    files = importlib.metadata.files("nbconvert") or ()
+    known = next((file for file in files if file.match("templates/base/null.j2")), None)
+    if known is None:
+        raise ValueError(
+            "nbconvert's templates are not among its installed files: install nbconvert again"
+        )
+    return Path(known.locate()).resolve().parents[1]
 
 
 def _printed(text: str) -> str:
