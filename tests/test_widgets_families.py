@@ -88,6 +88,20 @@ def test_stored_pools_that_differ_in_t_alone_are_one_family_beside_their_parent(
             assert keys == [converted[1].key, converted[2].key]
 
 
+def test_parents_are_looked_for_in_one_reading_of_the_folder(stored, monkeypatch):
+    found, _, _ = stored
+    read = []
+
+    def folders(*where):
+        read.append(where)
+        return all_folders(*where)
+
+    all_folders = store.folders
+    monkeypatch.setattr(store, "folders", folders)
+    monkeypatch.setattr(store, "find", None)
+    assert by_time(found) and len(read) == 1
+
+
 def test_stored_results_are_explored_without_an_error(stored):
     found, _, _ = stored
     late, sweep = latency(found), dropout(found)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mia_nb import attacks
+from mia_nb import attacks, store
 from mia_nb.checks import quantity
 from mia_nb.types import Scores
 from mia_nb.widgets.matching import (
@@ -18,6 +18,7 @@ from mia_nb.widgets.matching import (
     network_name,
     noise_off,
     ordinary_network,
+    pools_beside,
     query_count,
     query_kind,
     training_key,
@@ -91,23 +92,24 @@ def by_time(sources: Sequence[Source]) -> dict[str, Family]:
     way, is a family too (t: their T). Of two pools that agree even in T the newest is taken; ways
     of one name that differ in other settings are numbered.
     """
+    pools = pools_beside(sources)
     stepwise = [source for source in sources if query_kind(source) == "steps"]
     single = [source for source in sources if query_kind(source) != "steps"]
     families: list[tuple[str, Family]] = []
     for source in stepwise:
-        families.append(_step_by_step(source, _ordinary_outputs([source], single)))
+        families.append(_step_by_step(source, _ordinary_outputs([source], single, pools)))
     groups: dict[tuple, dict[str, dict[int, Source]]] = {}
     for source in single:
         if source.info.get("timesteps"):
             ways = groups.setdefault((*comparison_key(source), architecture_key(source)), {})
-            ways.setdefault(training_key(source), {})[source.info["timesteps"]] = source
+            ways.setdefault(training_key(source, pools), {})[source.info["timesteps"]] = source
     for ways in groups.values():
         rising = [dict(sorted(by_timesteps.items())) for by_timesteps in ways.values()]
         members = []
         for by_timesteps in rising:
             members += by_timesteps.values()
         if len(members) > 1:
-            families.append(_by_timesteps(rising, _ordinary_outputs(members, single)))
+            families.append(_by_timesteps(rising, _ordinary_outputs(members, single, pools)))
     return unique(families)
 
 
@@ -158,9 +160,11 @@ def _first(group: dict[int, Source]) -> Source:
     return next(iter(group.values()))
 
 
-def _ordinary_outputs(spiking: Sequence[Source], sources: Sequence[Source]) -> Outputs | None:
+def _ordinary_outputs(
+    spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
+) -> Outputs | None:
     """The ordinary network beside these spiking ones, if its outputs are stored."""
-    source = ordinary_network(spiking, sources)
+    source = ordinary_network(spiking, sources, pools)
     if source is None:
         return None
     masked = ", same dropout" if source.info.get("input_dropout") else ""

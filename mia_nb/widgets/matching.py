@@ -97,14 +97,14 @@ def architecture_key(source: Source) -> str:
     return json.dumps([source.info.get("base"), args, source.info.get("mask_scope")])
 
 
-def training_key(source: Source) -> str:
+def training_key(source: Source, pools: dict[str, store.Folder]) -> str:
     """A key that is equal for pools of one architecture whose training differs only in the number
     of time steps.
     """
     recipe = without(source.recipe, "epochs", "model_args", "parent")
     args = without(source.recipe.get("model_args", {}), "timesteps")
     args["calibration"] = without(args.get("calibration") or {}, "fit_T")
-    origin = parent_keys(source)[-1:]
+    origin = parent_keys(source, pools)[-1:]
     return json.dumps([recipe, args, way(source.recipe), origin], sort_keys=True)
 
 
@@ -145,13 +145,15 @@ def noise_off(source: Source, sources: Sequence[Source]) -> Source | None:
     return None
 
 
-def ordinary_network(spiking: Sequence[Source], sources: Sequence[Source]) -> Source | None:
+def ordinary_network(
+    spiking: Sequence[Source], sources: Sequence[Source], pools: dict[str, store.Folder]
+) -> Source | None:
     """The ordinary network to compare with these spiking ones, queried in the same way: one that
     any of them was made from, else the newest of the same architecture.
     """
     ordinary = [source for source in reversed(sources) if not source.info.get("timesteps")]
     for network in spiking:
-        parents = parent_keys(network)
+        parents = parent_keys(network, pools)
         made_from = without(network.info.get("made_from") or {}, "num_models")
         for source in ordinary:
             if made_from and without(source.recipe, "num_models") == made_from:
@@ -181,7 +183,7 @@ def first_models(source: Source, count: int) -> Source:
     return Source(source.label, signals, info=source.info, classes=source.classes)
 
 
-def parent_keys(source: Source) -> list[str]:
+def parent_keys(source: Source, pools: dict[str, store.Folder]) -> list[str]:
     """Keys of the pools that this one was derived from, the nearest first."""
     keys: list[str] = []
     folder = source.pool
@@ -189,5 +191,15 @@ def parent_keys(source: Source) -> list[str]:
     with contextlib.suppress(ValueError, OSError):
         while folder is not None and (key := folder.recipe.get("parent")):
             keys.append(key)
-            folder = store.find(key, folder.path.parent, "pool")
+            folder = pools.get(key[:12])
     return keys
+
+
+def pools_beside(sources: Sequence[Source]) -> dict[str, store.Folder]:
+    """{first twelve letters of its key: pool} of every pool in the folders of these sources, as a
+    parent may lack queries.
+    """
+    pools = {}
+    for root in {source.pool.path.parent for source in sources if source.pool is not None}:
+        pools |= {folder.short_key: folder for folder in store.folders(root, "pool")}
+    return pools
