@@ -83,6 +83,7 @@ def test_every_target_of_every_family_stands_at_its_gap_and_risk():
             drawn.y, [metrics.auc(v, m) for v, m in zip(one.value, one.member, strict=True)]
         )
     assert len({(t.marker.color, t.marker.symbol) for t in figure.data[1:]}) == 3
+    assert "one point per target and line of the legend" in figure.layout.title.subtitle.text
     line = figure.data[0]
     np.testing.assert_allclose(line.y, 0.5 + np.asarray(line.x) / 2)
 

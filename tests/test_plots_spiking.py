@@ -126,6 +126,8 @@ def test_the_heatmap_refuses_a_choice_that_was_not_tried_and_cells_given_twice()
         plots.heatmap(pd.concat([grid(), grid()]), chosen=(0.01, 1), name="AUC")
     with pytest.raises(ValueError, match="error is nan"):
         plots.heatmap(grid(error=np.nan), chosen=(0.01, 1), name="AUC")
+    with pytest.raises(ValueError, match="no row of p = 0"):
+        plots.heatmap(grid().query("p > 0"), chosen=(0.01, 30), name="AUC")
 
 
 def test_the_raster_holds_every_spike_with_the_busiest_neuron_on_top():

@@ -71,7 +71,9 @@ def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
         " what accuracy alone gives away",
         clauses(
             f"train-test gaps from {gaps.min():.1%} to {gaps.max():.1%}",
-            "one point per target and attack",
+            "one point per target and line of the legend"
+            if len(scores) > 1
+            else "one point per target",
             "bars: 1.96 s.e. of random guessing",
         ),
         height=470,

@@ -25,10 +25,13 @@ def heatmap(table: pd.DataFrame, *, chosen: tuple[float, int], name: str) -> go.
         name: name of the value
 
     Raises:
-        ValueError: for a (p, Q) that comes twice, and for a chosen one that is not in the table.
+        ValueError: for a (p, Q) that comes twice, for a chosen one that is not in the table, and
+            for a table without p = 0.
     """
     columns = ("p", "queries", "value", "error")
     need(table, columns, "heatmap", finite=columns, once=("p", "queries"))
+    if not (table["p"] == 0).any():
+        raise ValueError("heatmap: no row of p = 0, with which the best setting is compared")
     value = table.pivot(index="p", columns="queries", values="value")
     error = table.pivot(index="p", columns="queries", values="error")
     best = table.loc[table["value"].idxmax()]
