@@ -59,7 +59,7 @@ def run(path: Path) -> dict[str, list[dict]]:
         out = Path(folder) / path.name
         own = {"results": f"{folder}/results"}
         given = {name: own[name] for name in own.keys() & read_parameters(path).keys()}
-        if lost := execute(path, out, given, quiet=True):
+        if lost := execute(path, out, given):
             raise SystemExit("\n".join([f"{path.name}: figures failed", *lost]))
         return {
             cell["id"]: cell.get("outputs", []) for cell in json.loads(out.read_text())["cells"]
