@@ -67,6 +67,10 @@ def saved(content, tmp_path):
 
 REFUSED = {
     "other widths": (lambda: network(5).state_dict(), r"7 of 9 weights .*\(5, 4\) in the file"),
+    "a student and its teacher": (
+        lambda: {"state_dict": {**state_of(network(), "net."), **state_of(network(), "model.")}},
+        "two weights 0.weight once prefixes are removed",
+    ),
     "other names": (lambda: state_of(network(), "encoder."), "9 of 9 weights are missing"),
     "a layer less": (
         lambda: {k: v for k, v in network().state_dict().items() if not k.startswith("2.")},

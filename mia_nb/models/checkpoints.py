@@ -33,8 +33,9 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
         The module itself.
 
     Raises:
-        ValueError: of one line for a file that cannot be read without executing code from it, and
-            for weights of other names or shapes: which ones, and how many.
+        ValueError: of one line for a file that cannot be read without executing code from it, for
+            one with the weights of two networks, and for weights of other names or shapes: which
+            ones, and how many.
     """
     path = Path(path)
     if not path.is_file():
@@ -45,6 +46,11 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
         name = str(name)
         while name not in wanted and name.startswith(PREFIXES):
             name = name.partition(".")[2]
+        if name in state:
+            raise ValueError(
+                f"{path} has two weights {escape.terminal(name)} once prefixes are removed, as of"
+                " two networks: save the weights of one: torch.save(model.state_dict(), FILE)"
+            )
         state[name] = value
     if state.keys() != wanted.keys():
         raise ValueError(f"{path}: {_other_names(state, wanted)}")
