@@ -240,8 +240,10 @@ def test_other_images_and_other_members_than_the_parents_are_refused(pool, image
 def test_a_parent_with_a_diverged_model_is_refused(images, tmp_path):
     parent = train(SMALL, images, tmp_path)
     parent.folder.write_json("diverged_002.json", {"epoch": 1, "lr": 1.0})
-    with pytest.raises(ValueError, match=r"model 2 of pool .* diverged"):
-        finetune(parent, FURTHER, images)
+    for derive in (lambda: finetune(parent, FURTHER, images), lambda: convert(parent, images)):
+        with pytest.raises(ValueError, match=r"model 2 of pool .* diverged"):
+            derive()
+    assert list(tmp_path.glob("pool-*")) == [parent.folder.path]
 
 
 def test_no_epochs_without_a_parent_is_no_recipe():
@@ -370,6 +372,24 @@ def test_force_removes_no_conversion_that_cannot_be_made_here(images, tmp_path):
         convert(parent, images, force=True, device="cuda:99")
     assert digests(converted.folder.path) == before
     assert converted.unfinished(range(4)) == []
+
+
+@pytest.mark.parametrize("how", ["converted", "fine-tuned"])
+def test_force_removes_nothing_that_starts_from_damaged_weights(images, tmp_path, how):
+    parent = train(SMALL, images, tmp_path)
+
+    def derive(**options):
+        if how == "converted":
+            return convert(parent, images, **options)
+        return finetune(parent, SMALL.replace(epochs=1), images, **options)
+
+    derived = derive()
+    before = digests(derived.folder.path)
+    path = parent.folder.path / weights_name(3)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(store.Corrupt, match=r"model_003\.safetensors"):
+        derive(force=True)
+    assert digests(derived.folder.path) == before and derived.unfinished(range(4)) == []
 
 
 def test_a_conversion_report_is_kept_for_every_model_and_found_by_descendants(pool, images):

@@ -278,6 +278,21 @@ def test_a_scheduler_that_does_not_answer_is_named_before_force_removes_anything
     assert pool.unfinished(range(SMALL.num_models)) == []
 
 
+@pytest.mark.parametrize("change", ["__version__", "TORCH"])
+def test_force_removes_nothing_where_workers_have_other_versions(
+    change, cluster, images, tmp_path, monkeypatch
+):
+    pool = train(SMALL, images, tmp_path)
+    monkeypatch.setattr(workers, change, "0.0")
+    with (
+        cluster.as_current(),
+        pytest.raises(ValueError, match=r"0\.0.*: install"),
+    ):
+        train(SMALL, images, tmp_path, backend="dask", force=True)
+    assert pool.folder.damaged() == []
+    assert pool.unfinished(range(SMALL.num_models)) == []
+
+
 @pytest.mark.parametrize("backend", ["dask", "ray"])
 def test_a_builder_of_a_script_is_refused_before_any_worker_starts(
     backend, images, tmp_path, monkeypatch

@@ -89,7 +89,9 @@ def write_inputs(pool: Pool, images: Images) -> None:
 
 
 def _remove_made(pool: Pool) -> None:
-    """Remove all models; ValueError if another process is training them."""
+    """Remove all models; ValueError if another process is training them, Corrupt if weights of the
+    parent are damaged.
+    """
     folder = pool.folder
     units_begun = [path.name.removeprefix(".lock-") for path in folder.path.glob(".lock-part_*")]
     if any(folder.locked(name) for name in units_begun):
@@ -97,6 +99,10 @@ def _remove_made(pool: Pool) -> None:
             f"{folder.path.name} is being trained by another process: wait for it, or stop it,"
             " before force=True"
         )
+    parent = pool.parent
+    if parent is not None:
+        for m in range(len(pool.member)):
+            parent.state(m)
     with folder.lock():
         folder.remove(*(name for name in folder.files() if name.split("_")[0] in MADE))
 

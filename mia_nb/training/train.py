@@ -20,11 +20,11 @@ from mia_nb.training.execution import (
     worth_processes,
 )
 from mia_nb.training.machine import device_of
-from mia_nb.training.making import finish, is_begun, is_complete, rows_to_make
+from mia_nb.training.making import finish, is_begun, is_complete, rows_to_make, write_inputs
 from mia_nb.training.placing import SPLIT, complete, membership, place
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.trials import check
-from mia_nb.training.workers import train_rows
+from mia_nb.training.workers import check_workers, train_rows
 from mia_nb.types import Images, Recipe
 
 
@@ -111,6 +111,9 @@ def train_pool(
     short = here and workers is None and device_of(device).type == "cpu"
     alone = short and not worth_processes(plan)
     with started(backend, 1 if alone else wanted, pool.record["builder"], device) as count:
+        if force and not here:
+            write_inputs(pool, images)
+            check_workers(pool, device, count)
         rows = rows_to_make(pool, images, force)  # with force it removes models: checks come before
         if rows:
             units = wanted if alone else count
@@ -172,8 +175,8 @@ def open_parent(recipe: Recipe, images: Images, root: PathLike) -> Pool | None:
 
 
 def check_parent(parent: Pool, images: Images, defense: str | None = None) -> None:
-    """ValueError if a pool was trained on other images, or has networks that only its own defense
-    builds.
+    """ValueError if a pool was trained on other images, lacks models, or has networks that only its
+    own defense builds.
     """
     name = parent.folder.path.name
     check_network(parent.recipe, defense, f"pool {name}")
@@ -182,6 +185,9 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
             f"pool {name} was trained on other images than these ({images.name}): who is a member"
             " would mean nothing; derive pools with the parent's own images"
         )
+    for m, status in enumerate(parent.status):
+        if status != "trained":
+            raise ValueError(f"model {m} of pool {name} is {status}: nothing can start from it")
 
 
 def check_network(given: Recipe, defense: str | None, what: str) -> None:

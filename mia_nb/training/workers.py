@@ -30,7 +30,7 @@ from mia_nb._files import parse_json, replacing
 from mia_nb.store import Folder
 from mia_nb.training.backends import error_of_lost_worker
 from mia_nb.training.execution import TORCH, read_execution
-from mia_nb.training.machine import give_freed_memory_back
+from mia_nb.training.machine import device_of, give_freed_memory_back
 from mia_nb.training.placing import title
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, open_pool
@@ -95,6 +95,18 @@ def train_rows(
             work(pool, plan, how, todo, checkpoint=checkpoint, progress=report)
         else:
             _train_units(pool, todo, backend, count, checkpoint, report)
+
+
+def check_workers(pool: Pool, device: str | None, count: int) -> None:
+    """ValueError where workers elsewhere cannot train this pool; one of the `count` is asked.
+
+    Parameters:
+        pool: its folder has the images and masks.
+        device: as for `train_pool`.
+    """
+    order = _order(pool.folder, "", 0.0)
+    wanted = {"torch": TORCH, "device": str(device_of(device, here=False))}
+    Parallel(n_jobs=count)([delayed(_check_there)(order, wanted)])
 
 
 def _train_units(
@@ -212,6 +224,25 @@ def _pool_there(order: Order) -> Pool:
     return pool
 
 
+def _check_there(order: Order, wanted: dict) -> None:
+    """A worker's part of `check_workers`."""
+    with ONE_AT_A_TIME:
+        _pool_there(order)
+        _check_machine(wanted)
+
+
+def _check_machine(begun: dict) -> None:
+    """ValueError for a worker without the torch, or without the GPU, of this execution."""
+    worker = f"the worker on {platform.node()}"
+    if begun.get("torch") != TORCH:
+        raise ValueError(
+            f"torch is {TORCH} for {worker}, and the pool was begun with {begun.get('torch')}:"
+            " install that"
+        )
+    if begun["device"].startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"{worker} has no GPU, and the pool was begun on one")
+
+
 def _train_there(order: Order, rows: list[int], wait: bool) -> None:
     """A worker's part of `_train_units`: train one unit.
 
@@ -223,15 +254,7 @@ def _train_there(order: Order, rows: list[int], wait: bool) -> None:
     with ONE_AT_A_TIME, contextlib.suppress(Unwanted):
         pool = _pool_there(order)
         begun = read_execution(pool.folder)
-        if begun.get("torch") != TORCH:
-            raise ValueError(
-                f"torch is {TORCH} for the worker on {platform.node()}, and the pool was begun with"
-                f" {begun.get('torch')}: install that"
-            )
-        if begun["device"].startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(
-                f"the worker on {platform.node()} has no GPU, and the pool was begun on one"
-            )
+        _check_machine(begun)
         try:
             with _gpu_of_its_own(pool.folder, begun["device"]):
                 work(
