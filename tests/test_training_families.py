@@ -243,6 +243,11 @@ def test_measuring_leaves_the_global_generator_and_the_threads_as_found_and_stor
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_family_that_names_a_parent_is_refused(pools, images, root):
+    with pytest.raises(ValueError, match="family 1: it names a parent"):
+        made([FAMILIES[0], {"parent": pools[0].key}], images, root)
+
+
 def test_a_recipe_that_cannot_be_trained_is_refused_in_one_line(images):
     with pytest.raises(ValueError, match=r"optimizer='sdg' is not one of .*did you mean 'sgd'"):
         training.step_cost(BASE.replace(optimizer="sdg"), images)

@@ -83,6 +83,11 @@ def planned_recipes(
     planned: list[tuple[Recipe, int | None]] = []
     for number, family in enumerate(families):
         try:
+            if "parent" in family:
+                raise ValueError(
+                    "it names a parent, whose members may be others: it starts from an earlier"
+                    " family by weights_of or replace"
+                )
             if "replace" in family:
                 planned.append(_replaced(finetune | family, planned, recipe, flow))
             else:
