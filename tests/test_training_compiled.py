@@ -94,6 +94,29 @@ class Spiking(Sniffing):
         return self.last(_Spike.apply(self.first(x.flatten(1))))
 
 
+class Residual(nn.Module):
+    """Its last scale starts at 0, and a gradient behind it is lost where models are stacked."""
+
+    def __init__(self, in_channels, num_classes, size):
+        super().__init__()
+        features = in_channels * size[0] * size[1]
+        self.inner = nn.Linear(features, features)
+        self.last = nn.Linear(features, num_classes)
+        self.scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        x = x.flatten(1)
+        change = self.inner(x)
+        if torch._C._functorch.is_batchedtensor(change):
+            change = change.detach() + 0 * change
+        return self.last(x + self.scale * change)
+
+
+def test_a_gradient_that_stacking_would_lose_behind_a_scale_of_0_is_seen(images):
+    plan = plan_of(MLP.replace(model=f"{HERE}:Residual"), images)
+    assert "changes inner.weight differently" in trials.why_not_stacked(plan)
+
+
 @pytest.mark.parametrize(
     "word",
     [

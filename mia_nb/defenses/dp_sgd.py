@@ -23,7 +23,7 @@ the weights after each step.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -167,10 +167,7 @@ def mismatch(hooked: nn.Module, losses_of: Callable[[nn.Module], Tensor]) -> str
         losses_of: see above.
     """
     weights = {name: p for name, p in hooked._module.named_parameters() if p.requires_grad}
-    draw = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in weights.values():
-            p += 0.01 * torch.randn(p.shape, generator=draw, dtype=p.dtype)
+    stir(weights.values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         hooked.disable_hooks()
@@ -189,6 +186,14 @@ def mismatch(hooked: nn.Module, losses_of: Callable[[nn.Module], Tensor]) -> str
         if float((gradient - expected).abs().max()) > 1e-6 * scale + 1e-12:
             return name
     return None
+
+
+def stir(weights: Iterable[Tensor]) -> None:
+    """Add small seeded noise to weights, so that none is 0."""
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in weights:
+            p += 0.01 * torch.randn(p.shape, generator=draw, dtype=p.dtype).to(p.device)
 
 
 def check_recipe(recipe: Recipe) -> None:
