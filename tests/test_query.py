@@ -250,6 +250,26 @@ def test_a_query_that_is_refused_after_some_answers_leaves_no_result_and_takes_n
     assert np.array_equal(ask(pool, images).margin, good.margin)
 
 
+def test_where_a_gpus_memory_runs_out_one_line_advises_and_what_was_answered_stays(
+    images, tmp_path, monkeypatch
+):
+    pool = train(RECIPE, images, tmp_path)
+    answers = signals.outputs
+
+    def short(module, images, model, *rest):
+        if model == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB")
+        return answers(module, images, model, *rest)
+
+    monkeypatch.setattr(signals, "outputs", short)
+    monkeypatch.setattr(signals, "cores", lambda: 1)
+    with pytest.raises(ValueError, match="too little memory: take batch=256") as caught:
+        ask(pool, images)
+    assert "\n" not in str(caught.value)
+    (folder,) = store.folders(tmp_path, "signals")
+    assert store.read_partial(folder, 0) is not None
+
+
 def test_answers_cannot_be_written_over(pool, images):
     with pytest.raises(ValueError, match="read-only"):
         ask(pool, images).margin[0] = 0

@@ -228,6 +228,22 @@ def test_force_waits_for_nobody_who_trains_now(images, tmp_path):
         train(SMALL, images, tmp_path, force=True)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "advice"),
+    [("stacked", 'strategy="plain" or "stacked:4" with force=True'), ("plain", "a smaller batch")],
+)
+def test_where_a_gpus_memory_runs_out_one_line_advises_another_strategy(
+    strategy, advice, images, tmp_path, monkeypatch
+):
+    def short(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(loop.Group, "epoch", short)
+    with pytest.raises(ValueError, match=f"too little memory: take {advice}") as caught:
+        train(SMALL, images, tmp_path, strategy=strategy)
+    assert "\n" not in str(caught.value)
+
+
 def test_the_same_recipe_gives_the_same_bytes(images, tmp_path):
     one = train(SMALL, images, tmp_path / "one")  # by workers: in test_training_workers.py
     two = train(SMALL, images, tmp_path / "two")

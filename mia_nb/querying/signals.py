@@ -28,7 +28,7 @@ from mia_nb.models.solvers import BlownUp
 from mia_nb.querying.network import BLOCK, activity_names, layer_activity, outputs
 from mia_nb.querying.plan import check_size, is_built_in, noise_of_blocks_alone, settings_and_kind
 from mia_nb.querying.refusals import check_outputs
-from mia_nb.training.machine import device_of, threads
+from mia_nb.training.machine import device_of, enough_memory, threads
 from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
 from mia_nb.types import Images, Query, Signals
@@ -131,7 +131,8 @@ def query(
                 if force:
                     store.drop_partial(folder)
                 job = Job(pool, settings, query_kind, chosen_device, batch_size)
-                signals = _made(folder, job, images, progress)
+                with enough_memory('batch=256, or device="cpu"'):
+                    signals = _made(folder, job, images, progress)
     _write_raster(folder, pool, images, signals, chosen_device)
     return signals
 
@@ -152,15 +153,14 @@ def _batch_size(
     """Number of images in one forward pass, a multiple of BLOCK: about `batch`, or with None at
     least 512 (on a GPU 2,048), more where images are tiny.
 
-    With noise `batch` is ignored. Noise from the global generator, which has one seed, allows only
-    one block at a time.
+    Noise from the global generator, which has one seed, allows only one block at a time.
     """
     least = 1 if device.type == "cpu" else 8
     most = max(VALUES // images.x[0].numel() // BLOCK, least) * BLOCK
-    if noise:
-        return most if noise_of_blocks_alone(pool) else BLOCK
+    if noise and not noise_of_blocks_alone(pool):
+        return BLOCK
     if batch is None:
-        return max(most, 512)
+        return most if noise else max(most, 512)
     return max(batch // BLOCK, 1) * BLOCK
 
 

@@ -62,6 +62,15 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextlib.contextmanager
+def enough_memory(advice: str) -> Iterator[None]:
+    """ValueError of one line, with this advice, where a GPU has too little memory for the block."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(f"the GPU has too little memory: take {advice}") from error
+
+
 def keep_freed_memory() -> None:
     """Make this process keep the memory that it frees for its next training step.
 

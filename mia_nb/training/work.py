@@ -17,7 +17,7 @@ from mia_nb.models.solvers import BlownUp
 from mia_nb.store import Folder
 from mia_nb.training.clipped import group_of
 from mia_nb.training.execution import with_record
-from mia_nb.training.machine import threads
+from mia_nb.training.machine import enough_memory, threads
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, weights_name, write_weights
 from mia_nb.training.progress import Progress
@@ -62,7 +62,10 @@ def work(
     def make(rows: list[int]) -> None:
         _train_group(pool.folder, plan, rows, checkpoint, progress)
 
-    with threads(how["threads"]):
+    advice = "a smaller batch in the recipe"
+    if how["stacked"]:
+        advice = 'strategy="plain" or "stacked:4" with force=True'
+    with threads(how["threads"]), enough_memory(advice):
         share(pool, todo, make, wait)
 
 
