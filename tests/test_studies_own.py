@@ -9,6 +9,7 @@ import test_studies_nsde as nsde
 import yaml
 
 from mia_nb import metrics, studies
+from mia_nb.studies.study import FOLDER
 
 OWN = """
     models: [resnet14, sdenet]
@@ -109,6 +110,11 @@ def test_what_a_study_does_not_have_is_refused_in_one_line(own, settings):
             "part: queries, beyond: {atack: rmia}",
             "'Setting' object has no attribute 'atack'",
         ),
+        (
+            "part: queries",
+            "part: queries, minus: chance, beyond: {attack: rmia}",
+            "queries has minus and beyond: wanted one of them",
+        ),
     ],
 )
 def test_an_entry_that_no_study_has_is_refused_in_one_line(tmp_path, before, after, words):
@@ -135,3 +141,23 @@ def test_one_attack_may_stand_for_a_list_of_one(tmp_path, settings):
         path.write_text(textwrap.dedent(OWN).replace("attacks: each", f"attacks: {attacks}"))
         rows.append(studies.comparisons(path, settings, n_resamples=50).query("claim == 'X2'"))
     assert len(rows[0]) and all(one.equals(rows[0]) for one in rows)
+
+
+def test_a_copy_of_a_published_study_has_one_verdict(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text((FOLDER / "nsde.yaml").read_text())
+    table = studies.claims(path, {}, n_resamples=50)
+    assert "as_printed" not in table and table["verdict"].eq("not run").any()
+
+
+@pytest.mark.parametrize("one_sided", ["minus: chance", "beyond: {queries: 1}"])
+def test_at_equal_accuracy_only_comparisons_of_two_sides_are_repeated(
+    tmp_path, settings, one_sided
+):
+    text = textwrap.dedent(OWN).replace("equal: true", "matched: gap")
+    text = text.replace("attacks: each", f"metric: gap, {one_sided}")
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    frontier = nsde.curves_of(0.5)
+    rows = studies.comparisons(path, settings, frontier=frontier, n_resamples=50)
+    assert "at equal gap" not in set(rows["part"])

@@ -15,8 +15,8 @@ LEVEL_OF = {"test_acc": "test accuracy", "gap": "gap"}
 def equal_accuracy_rows(
     compared: list[Contrast], by: str, frontier: pd.DataFrame, level: float
 ) -> tuple[list[dict], str]:
-    """(rows, R in words): a row for each contrast that decides, at the highest level of accuracy or
-    gap that checkpoints of both families reach.
+    """(rows, R in words): a row for each contrast of two sides that decides, at the highest level
+    of accuracy or gap that checkpoints of both families reach.
 
     R: the numbers of queries of the stochastic families that were queried less often along training
     than in the comparison that decides.
@@ -24,7 +24,8 @@ def equal_accuracy_rows(
     metric = "gap" if by == "gap" else "auc"
     reached = []
     for contrast in compared:
-        if contrast.needed and contrast.metric == metric:
+        two_sides = len(contrast.sides) == 2
+        if two_sides and contrast.needed and contrast.metric == metric:
             labels = [side[0].label for side in contrast.sides]
             curves = frontier[frontier["family"].isin(labels)]
             top = _highest_level(curves, *labels, by)

@@ -244,12 +244,17 @@ _shipped = cache(_read)  # a third of a second each, and nothing changes what wa
 
 
 def _claim(entries: dict, verdict: str) -> Claim:
-    """A claim from its entries; TypeError for one that no claim, join or comparison has."""
+    """A claim from its entries; TypeError for one that no claim, join or comparison has, and
+    ValueError for two that exclude each other.
+    """
     claim = Claim(**entries)
     joins = []
     for entry in claim.joins:
         join = Join(**entry)
         compared = [Contrast(**comparison) for comparison in join.compare]
+        for contrast in compared:
+            if contrast.minus and contrast.beyond:
+                raise ValueError(f"{contrast.part} has minus and beyond: wanted one of them")
         wanted = [contrast for contrast in compared if contrast.verdict in ("", verdict)]
         joins.append(join._replace(compare=wanted))
     return claim._replace(joins=joins)
