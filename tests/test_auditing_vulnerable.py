@@ -157,10 +157,20 @@ def test_what_is_no_null_of_these_scores_is_refused_in_one_line():
             [world(np.random.default_rng(15), targets=6, samples=40)],
             r"null has targets x samples \(6, 40\)",
         ),
-        ([replace(other, targets=other.targets + 1)], "for the same targets and samples"),
+        (
+            [replace(other, targets=other.targets + 1)],
+            "or other targets: null_scores scores all models",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             vulnerability(scores, null=null)
+
+
+def test_more_targets_than_an_exact_test_allows_are_refused_in_one_line():
+    scores = world(np.random.default_rng(0), targets=320, samples=2, pairs=False)
+    message = r"320 targets without pairs are too many .* null=null_scores\(attack, signals\)"
+    with pytest.raises(ValueError, match=message):
+        vulnerability(scores)
 
 
 def test_halves_of_one_pool_are_disjoint_pools():

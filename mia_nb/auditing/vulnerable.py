@@ -19,6 +19,8 @@ from mia_nb.types import Scores, Signals
 
 RATE = 0.1  # of false discoveries
 CHUNK = 1 << 21  # table entries held at once
+MOST_ADDITIONS = 3e9  # of an exact test without pairs
+MOST_BYTES = 1e9  # of its largest table
 
 
 @checked
@@ -51,8 +53,9 @@ def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd
 
     Raises:
         ValueError: for shared pools without `null`, a `null` that is empty or of another attack, of
-            other targets or samples, targets of which only some have their complementary model, and
-            where no sample is in one target and out of another.
+            other targets or samples, targets of which only some have their complementary model, too
+            many targets without pairs for an exact test, and where no sample is in one target and
+            out of another.
 
     Caveat: samples share their targets, and Benjamini-Hochberg assumes that their tests are not
     negatively dependent. Where nothing is significant, the order is only a ranking.
@@ -158,7 +161,8 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
         if other.value.shape != scores.value.shape or not same:
             raise ValueError(
                 f"null has targets x samples {other.value.shape}, these scores"
-                f" {scores.value.shape}: redraw the masks for the same targets and samples"
+                f" {scores.value.shape}, or other targets: null_scores scores all models of its"
+                " signals, so score all targets of the same signals"
             )
         drawn.append(_per_sample(other.value, other.member)[1])
     if not drawn:
@@ -265,6 +269,14 @@ def _free(
     patterns, which = np.unique(np.sort(ranks, axis=0), axis=1, return_inverse=True)
     which = np.ravel(which)
     most = int(t_in.max())
+    cells = (most + 1.0) * (patterns.sum(0) + 1)
+    additions = (cells * (patterns > 0).sum(0)).sum()
+    if additions > MOST_ADDITIONS or cells.max() * 8 > MOST_BYTES:
+        raise ValueError(
+            f"{len(ranks)} targets without pairs are too many for an exact test"
+            f" ({additions:.1g} additions): score fewer, or all targets within their own pool with"
+            " null=null_scores(attack, signals)"
+        )
     p = np.empty(len(t_in))
     for number, pattern in enumerate(patterns.T):
         table = np.zeros((most + 1, int(pattern.sum()) + 1))
