@@ -435,6 +435,7 @@ def test_equal_worlds_trained_apart_do_not_differ():
         (lambda t: t, {"baseline": "resnet"}, "baseline='resnet' is not one of the families"),
         (lambda t: t, {"attack": "lira"}, "attack='lira' is not in the table"),
         (lambda t: t.drop(columns="pair"), {}, "pair missing"),
+        (lambda t: t.drop(columns="queries"), {}, "queries missing"),
         (lambda t: t[:0], {}, "without rows"),
         (lambda t: t[~((t["family"] == "ode") & (t["target"] > 1))], {}, "other targets or pairs"),
         (
@@ -449,3 +450,9 @@ def test_what_cannot_be_compared_is_refused_in_one_line(change, options, message
     with pytest.raises(ValueError, match=message) as raised:
         metrics.matched(change(table), **options)
     assert "\n" not in str(raised.value)
+
+
+def test_means_of_a_table_without_counts_name_the_columns():
+    table = lines({"cnn": [(0.5, 0.5), (0.9, 0.6)]})
+    with pytest.raises(ValueError, match="n1, n0 missing: pass"):
+        frontier_means(table.drop(columns=["n1", "n0"]))

@@ -162,7 +162,7 @@ def _check_matched(
     table: pd.DataFrame, by: str, metric: str, baseline: str | None, attack: str
 ) -> None:
     one_of("by", by, UTILITY)
-    need_columns(table, (by, "test_acc"), "matched")
+    need_columns(table, (by, "test_acc", "queries"), "matched")
     one_of("metric", metric, measured_columns(table))
     families = list(table["family"].unique())
     attacks = sorted(table["attack"].unique())

@@ -100,7 +100,7 @@ def frontier_means(table: pd.DataFrame) -> pd.DataFrame:
     (`frontier(n_resamples=...)`); they are then those of `summary`. All others cover only the
     training of models.
     """
-    need_columns(table, ("auc",), "frontier_means")
+    need_columns(table, ("auc", "n1", "n0"), "frontier_means")
     flags = [column for column in table if column.endswith("_measurable")]
     over_samples = has_draws(table, "auc")
     rows = []
