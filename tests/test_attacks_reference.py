@@ -211,6 +211,20 @@ def test_trimming_drops_the_references_at_both_ends(offline):
         assert np.isclose(score[i], log_expit(target.margin[0, 0, i]) - np.log(kept), **CLOSE)
 
 
+@pytest.mark.filterwarnings("error")
+def test_trimmed_margins_beyond_700_count_as_700_and_samples_without_a_side_warn_nothing():
+    phi = np.full((9, 3), -800.0)
+    member = np.vstack([np.zeros((1, 3), bool), pairs(8, 3)])
+    member[1:, 0] = True  # no OUT reference
+    world = signals(phi, member)
+    target, references = world.select(models=[0]), world.select(models=np.arange(1, 9))
+    score = attacks.reference.rmia(target, references, trim=0.2, offline=True, a=1, missing="nan")
+    np.testing.assert_allclose(score, [np.nan, 0, 0], atol=1e-9)
+    whole = attacks.score(partial(attacks.reference.rmia, trim=0.2), gaussian(8, 20))
+    alone = attacks.reference.rmia(*gaussian(8, 20).hold_out(0), trim=0.2)
+    assert np.array_equal(whole.value[0], alone)
+
+
 def test_saturated_samples_keep_the_order_of_exact_arithmetic():
     rng = np.random.default_rng(0)
     phi = rng.uniform(40, 60, (9, 200))

@@ -92,7 +92,7 @@ def flag_of_unscored(
             seen_by = pool.member[models][:, audited][:, missing_of_target].sum(0)
             if ((seen_by > 0) & (seen_by < len(models))).any():
                 reason = "the attack gave NaN"
-    return f"{missing.mean():.2%} of the samples unscored: {reason}"
+    return f"{missing.sum()} of {missing.size} scores missing: {reason}"
 
 
 def texts_of(raised: list[warnings.WarningMessage]) -> list[str]:

@@ -34,7 +34,7 @@ def log_p(phi: np.ndarray) -> np.ndarray:
 
 def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(log sum_k w_k p_k, log sum_k w_k (1 - p_k)) over axis 0, each computed relative to its
-    largest term; NaN weights give NaN.
+    largest term.
     """
     # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
     shared = weight / (np.exp(-np.abs(phi)) + 1)

@@ -90,12 +90,12 @@ def rmia(
             " or use form='ratio'"
         )
     combine = combination("rmia", target.query_kind, "llr" if form == "vote" else combine)
-    if summary is None:
-        summary = confidences_of(references, combine)
     out_alone = (side.n_in == 0) | offline
     if trim:
         p, q = trimmed_means(references, combine, out_alone, trim)
     else:
+        if summary is None:
+            summary = confidences_of(references, combine)
         p, q = mean_confidences(summary, np.where(out_alone, 0, 0.5))
     slope = np.where(out_alone, (1 + a) / 2, 1)
     u = _log_p_of_target(target, combine) - _log_mean(slope * p + (1 - slope), slope * q)

@@ -83,7 +83,7 @@ def score(
     A model is no reference, whichever pool it is in, if its mask equals the target's or the exact
     complement on the audited columns (without those that all models saw). With no reference left
     the attack gets references=None. The attack sees all columns, Scores have only audited ones.
-    Samples that lack a side (Bernoulli designs) score NaN, and a flag gives their share. Other
+    Samples that lack a side (Bernoulli designs) score NaN, and a flag counts them. Other
     flags are the attack's warnings, outputs after every time step, and targets and references that
     are on different scales or were queried differently. References are read block by block, so that
     memory beyond them hardly grows with their number; shokri, song_mittal and functions of your own
@@ -212,7 +212,7 @@ def _summaries(
         read = partial(worlds_of, combine="llr")
     elif plain in READS_WORLDS and combine not in JOINT:
         read = partial(worlds_of, combine=combine)
-    elif plain in READS_CONFIDENCES:
+    elif plain in READS_CONFIDENCES and not options.get("trim"):
         if options.get("form") == "vote":
             combine = "llr"
         read = partial(confidences_of, combine=combine)
