@@ -12,7 +12,6 @@ from mia_nb.auditing.shift import ShiftGuard, shift_guard
 from mia_nb.digests import digest
 
 MOST_VALUES = 20  # of a column of text that are told apart
-LARGEST = 1e15  # what infinite numbers are taken for
 COPIES = 0.01  # from this share on, samples of test that are in train too are reported
 
 
@@ -24,12 +23,15 @@ def raw_inputs_guard(
     if values.dtype.kind not in "biuf":
         values = numbers_of(x)
     if values is not None and not np.isfinite(values).all():
-        values = np.nan_to_num(values.astype(float), nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+        values = values.astype(float)
+        # missing numbers become 0, infinite ones the largest of their column
+        largest = np.abs(np.where(np.isfinite(values), values, 0)).max(0)
+        values = np.where(np.isnan(values), 0, values).clip(-largest, largest)
     return shift_guard(values, y, member, seed=seed)
 
 
 def numbers_of(x: np.ndarray | pd.DataFrame) -> np.ndarray | None:
-    """(N, D) numbers of a table whose columns hold numbers, text or both; None for anything else.
+    """(N, D) numbers of a table whose columns hold numbers, dates or text; None for anything else.
 
     A column of text becomes one of 0 and 1 for each of its most frequent values.
     """
@@ -37,6 +39,8 @@ def numbers_of(x: np.ndarray | pd.DataFrame) -> np.ndarray | None:
         return None
     columns = []
     for _, column in pd.DataFrame(x).infer_objects().items():
+        if pd.api.types.is_datetime64_any_dtype(column):
+            column = pd.to_numeric(column).where(column.notna())
         if pd.api.types.is_numeric_dtype(column):
             columns.append(column.to_numpy(np.float64, na_value=np.nan))
             continue
