@@ -807,6 +807,8 @@ def test_what_cannot_be_collected_is_said_in_a_line_and_nothing_is_written(tmp_p
         r"logits \(3, 40, 2\), .*member \(4, 40\) do not fit together": logits[:3],
         "must have the same shape": [*logits[:3], logits[3, :20]],
         "bad.npy: wanted .npy": [*logits[:3], tmp_path / "bad.npy"],
+        "plan.npz: wanted .npy": [*logits[:3], plan],
+        "gave the same outputs": [*logits[:3], logits[0]],
         "probabilities were passed": np.exp(logits) / np.exp(logits).sum(2, keepdims=True),
     }.items():
         with pytest.raises(ValueError, match=message):

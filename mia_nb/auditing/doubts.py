@@ -1,11 +1,12 @@
-"""Checks of outputs from elsewhere: probabilities in place of logits, accuracy at chance, and an
-inverted mask.
+"""Checks of outputs from elsewhere: probabilities in place of logits, one model twice, accuracy at
+chance, and an inverted mask.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from mia_nb import digests
 from mia_nb.auditing.sentences import LOOK
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import Signals
@@ -41,6 +42,17 @@ def _probabilities(outputs: np.ndarray) -> str:
     if np.allclose(outputs.sum(-1, dtype=float), 1, rtol=ROUNDED, atol=0):
         return "sum to 1"
     return "lie in [0, 1]" if outputs.max() <= 1 else ""
+
+
+def refuse_copies(logits: np.ndarray) -> None:
+    """ValueError where two models have the same outputs: one would be a reference of itself."""
+    first: dict[str, int] = {}
+    for model, outputs in enumerate(logits):
+        other = first.setdefault(digests.digest(outputs), model)
+        if other != model:
+            raise ValueError(
+                f"models {other} and {model} gave the same outputs: is one model in there twice?"
+            )
 
 
 def models_at_chance(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[int]:

@@ -78,6 +78,7 @@ def array_in(source: object) -> np.ndarray:
     if not isinstance(source, str | os.PathLike):
         return numpy_of(source)
     try:
-        return np.load(source, allow_pickle=False)
+        with open(source, "rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)  # refuses an .npz
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{source}: wanted .npy ({in_one_line(error, 120)})") from error

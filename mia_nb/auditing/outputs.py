@@ -16,8 +16,10 @@ from mia_nb.auditing.doubts import (
     at_chance_words,
     inverted_mask,
     models_at_chance,
+    refuse_copies,
     refuse_probabilities,
 )
+from mia_nb.auditing.samples import whole_numbers
 from mia_nb.auditing.tables import table_arrays
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
@@ -79,9 +81,10 @@ def read_outputs(path: PathLike) -> Outputs:
 
     Raises:
         ValueError: for missing or pickled arrays, shapes that do not fit together, NaN, labels out
-            of range, a model without members or without non-members; for probabilities or sigmoids
-            of any model; and, beyond 6 standard errors, for an inverted mask of several models
-            that predict their members' classes better than by chance.
+            of range, a model without members or without non-members, two models with the same
+            outputs; for probabilities or sigmoids of any model; and, beyond 6 standard errors, for
+            an inverted mask of several models that predict their members' classes better than by
+            chance.
 
     Caveat: if the samples of masks and outputs are in different orders, models look as if they did
     not leak. One split shows too little of how it was drawn: an audited epsilon of one model needs
@@ -103,6 +106,7 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
     _check_arrays(arrays)
     logits = arrays["logits"]
     refuse_probabilities(logits)
+    refuse_copies(logits)
     queries = logits.shape[1] if logits.ndim == 4 else 1
     query_kind = "plain"
     if queries > 1:
@@ -112,7 +116,7 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
         info["split"] = one_of("split", arrays["split"].item(), SPLITS)
     signals = Signals.from_logits(
         logits,
-        arrays["labels"],
+        whole_numbers(arrays["labels"]),
         arrays["member"],
         population=arrays.get("population"),
         query_kind=query_kind,

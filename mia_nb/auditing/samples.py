@@ -32,9 +32,10 @@ def both_sides(
     if isinstance(x1, pd.DataFrame) and isinstance(x0, pd.DataFrame):
         names = [*x1.columns]
         others = [*x0.columns]
-        if sorted(map(str, names)) != sorted(map(str, others)):
+        if not len(names) == len(others) == len({*names} & {*others}):
             raise ValueError(
                 f"columns of train are {shown(names)}, of test {shown(others)}; wanted the same"
+                " names, each once"
             )
         # columns by their names, whatever their order
         return pd.concat([x1, x0[names]], ignore_index=True), y, member
@@ -66,8 +67,7 @@ def _samples(
         raise ValueError(f"{name} cannot be read ({in_one_line(error, 120)}): {DATA}") from error
     if known is not None and y.ndim == 1:
         y = class_numbers(name, y, known)
-    if y.dtype.kind == "f" and (y == np.rint(y)).all():
-        y = y.astype(np.int64)
+    y = whole_numbers(y)
     if y.dtype.kind not in "biuf":
         raise ValueError(
             f"{name} has labels {shown(y[:3].tolist())} ...; wanted class numbers from 0:"
@@ -80,6 +80,13 @@ def _samples(
     if x.shape[:1] != y.shape:
         raise ValueError(f"{name} has {x.shape[:1]} samples and {y.shape} labels; wanted as many")
     return x, y
+
+
+def whole_numbers(labels: np.ndarray) -> np.ndarray:
+    """Labels that are whole numbers in floats as integers, any others unchanged."""
+    if labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.rint(labels))).all():
+        return labels.astype(np.int64)
+    return labels
 
 
 def rows_of(x: np.ndarray | pd.DataFrame, which: np.ndarray | slice) -> np.ndarray | pd.DataFrame:
