@@ -22,7 +22,7 @@ from sklearn.svm import LinearSVC
 import mia_nb as mia
 from mia_nb.auditing import read_outputs
 from mia_nb.auditing.model_outputs import logits_of, named_classes, outputs
-from mia_nb.auditing.raw_inputs import numbers_of
+from mia_nb.auditing.raw_inputs import numbers_of, raw_inputs_guard
 from mia_nb.auditing.samples import both_sides, sample_of
 
 RNG = np.random.default_rng(0)
@@ -287,6 +287,35 @@ def test_numbers_of_a_mixed_table_are_its_numbers_and_one_column_a_word():
     assert numbers_of(pd.DataFrame({"id": [f"p{i}" for i in range(99)]})).shape == (99, 20)
 
 
+@pytest.mark.parametrize("zone", [None, "Europe/Rome"])
+def test_dates_are_compared_as_numbers(zone):
+    days = pd.Series(pd.date_range("2020-01-01", periods=200, tz=zone))
+    days[3] = None
+    numbers = numbers_of(pd.DataFrame({"day": days}))
+    assert numbers.shape == (200, 1) and np.isnan(numbers).sum() == 1
+    later = np.arange(200) >= 100
+    for member, passed in ((~later, False), (np.arange(200) // 2 % 2 == 0, True)):
+        assert raw_inputs_guard(pd.DataFrame({"day": days}), Y, member, 0).passed is passed
+
+
+def test_an_infinite_number_hides_no_shift_of_its_column():
+    x = np.random.default_rng(2).normal(size=(400, 2))
+    member = np.arange(400) < 200
+    x[member] += 1
+    x[7, 0], x[9, 1], x[300, 1] = np.inf, -np.inf, np.nan
+    assert not raw_inputs_guard(x, np.arange(400) % 2, member, 0).passed
+
+
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [(["a", "a"], ["a", "a"]), ([0, 1], ["0", "1"]), (["a", "b"], ["a", "a"]), ([0, 1], [0, 1, 2])],
+)
+def test_columns_of_both_sides_are_the_same_names_each_once(names, others):
+    sides = [(pd.DataFrame(np.ones((4, len(n))), columns=n), [0, 1] * 2) for n in (names, others)]
+    with pytest.raises(ValueError, match="wanted the same names, each once"):
+        both_sides(*sides)
+
+
 class Items:
     """A data set whose items have this form."""
 
@@ -380,6 +409,7 @@ WRITTEN = {  # a table that says the same, and how it is written
     "of a spreadsheet": (lambda t: t, {"encoding": "utf-8-sig", "lineterminator": "\r\n"}),
     "quoted": (lambda t: t, {"quoting": 1}),
     "labels by name": (lambda t: t.assign(label=t.columns[t.label]), {}),
+    "whole floats": (lambda t: t.assign(label=t.label.astype(float)), {}),
 }
 
 
@@ -390,7 +420,8 @@ def test_a_table_of_one_models_outputs_is_the_npz_of_the_same_arrays(tmp_path, h
     change(table).to_csv(tmp_path / "x.csv", index=False, **options)
     read = read_outputs(tmp_path / "x.csv")
     logits = table[["cat", "dog", "eel"]].to_numpy()[None]
-    arrays = {"logits": logits, "labels": table.label, "member": table.member.to_numpy()[None]}
+    labels = table.label.astype(float)
+    arrays = {"logits": logits, "labels": labels, "member": table.member.to_numpy()[None]}
     np.savez(tmp_path / "x.npz", **arrays)
     same = read_outputs(tmp_path / "x.npz")
     assert read.classes == ("cat", "dog", "eel") and read.signals.info["family"] == "x"
@@ -398,20 +429,22 @@ def test_a_table_of_one_models_outputs_is_the_npz_of_the_same_arrays(tmp_path, h
         np.testing.assert_array_equal(getattr(read.signals, field), getattr(same.signals, field))
 
 
+@pytest.mark.parametrize("kind", [int, float])
 @pytest.mark.parametrize("classes", [range(12), range(7, 10), (30, 4)])
 def test_labels_that_are_numbers_of_named_columns_are_names_in_whatever_order_columns_stand(
-    tmp_path, classes
+    tmp_path, classes, kind
 ):
     rng = np.random.default_rng(1)
     label = rng.integers(0, len(classes), 90)
     z = rng.normal(size=(90, len(classes))) + 20 * np.eye(len(classes))[label]
     z = pd.DataFrame(z, columns=[*map(str, classes)])
     table = z[sorted(z.columns)]  # as text: 0, 1, 10, 11, 2
-    table = table.assign(label=np.array(classes)[label], member=np.arange(90) % 2)
+    table = table.assign(label=np.array(classes, kind)[label], member=np.arange(90) % 2)
     table.to_csv(tmp_path / "x.csv", index=False)
     read = read_outputs(tmp_path / "x.csv")
     assert (read.signals.margin > 0).all()  # every sample's largest logit is that of its label
-    assert [read.classes[number] for number in read.signals.labels] == [*map(str, table.label)]
+    wanted = [str(classes[number]) for number in label]
+    assert [read.classes[number] for number in read.signals.labels] == wanted
 
 
 def test_labels_beside_other_numbers_of_columns_are_their_places(tmp_path):
@@ -443,6 +476,11 @@ ODD = {  # a table, options, what is said
     "half a label": (lambda t: t.assign(label=t.label + 0.5), {}, "a vector of whole numbers"),
     "infinity": (lambda t: t.assign(cat=t.cat.where(t.index != 3, np.inf)), {}, "for sample 3"),
     "two labels": (lambda t: t.assign(labels=t.label), {}, "column labels holds no class's logits"),
+    "a name twice": (
+        lambda t: t.rename(columns={"dog": "cat"}),
+        {},
+        "two columns are called 'cat'",
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mia_nb.auditing.samples import in_one_line
+from mia_nb.auditing.samples import in_one_line, whole_numbers
 from mia_nb.checks import shown
 
 # columns whose names say that they hold something else than a class's logit
@@ -28,6 +28,8 @@ def table_arrays(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         table = pd.read_csv(path, encoding="utf-8-sig", float_precision="round_trip")
+        # pandas calls a second column cat "cat.1", so names are compared as they are written
+        names = pd.read_csv(path, encoding="utf-8-sig", header=None, nrows=1, dtype=str).iloc[0]
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as a table ({in_one_line(error, 120)})") from error
     classes = [name for name in table.columns if name not in ("label", "member")]
@@ -38,15 +40,20 @@ def table_arrays(path: Path) -> dict[str, np.ndarray]:
             " each class, separated by commas; outputs of several models go into an .npz"
             " (mia_nb.auditing.collect)"
         )
+    if names.duplicated().any():
+        twice = names[names.duplicated()].iloc[0]
+        raise ValueError(f"{path.name}: two columns are called {shown(twice)}")
     for name in classes:
         if _no_logits(name, table[name]):
             raise ValueError(
                 f"{path.name}: column {name} holds no class's logits, it seems; leave it out"
             )
     labels = table["label"]
-    names = labels.astype(str)
-    if names.isin(classes).all():
-        labels = names.map(classes.index)
+    if not labels.astype(str).isin(classes).all():  # 1.0 is the name "1" too
+        labels = pd.Series(whole_numbers(labels.to_numpy()))
+    words = labels.astype(str)
+    if words.isin(classes).all():
+        labels = words.map(classes.index)
     return {
         "logits": table[classes].to_numpy(np.float64)[None],
         "labels": labels.to_numpy(),
