@@ -756,7 +756,7 @@ def test_samples_on_both_sides_are_counted_first_and_refused_where_they_are_all(
 def test_of_a_model_whose_training_is_unknown_no_change_of_it_is_recommended(leaky):
     assert (
         leaky.verdict.outcome == "exceeded"
-        and "page Results of the documentation lists" in leaky.text
+        and "page Results of the documentation shows" in leaky.text
     )
     assert "augmentation" not in leaky.text
     assert "page Results" not in quick(*planted(0.0)).text

@@ -458,7 +458,7 @@ def written(folder):
 def test_a_bad_family_fails_in_one_clear_line_and_nothing_is_lost(folder, compared):
     before = written(folder / "results")
     with pytest.raises(
-        ValueError, match=r"family 1 changes 'modell', which no recipe has; it may change .*model"
+        ValueError, match=r"family 1: a recipe has no 'modell'; did you mean 'model'\?"
     ) as caught:
         Run(
             "09_neural_de",

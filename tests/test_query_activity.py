@@ -4,8 +4,6 @@ query that keeps them.
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -210,23 +208,3 @@ def test_an_attacker_at_the_device_sees_one_plain_query(options, reason, pools, 
 def test_what_does_not_spike_has_no_activity(networks, images):
     with pytest.raises(ValueError, match="layers of a spiking network"):
         query(networks, images, activity=True, progress=False)
-
-
-@pytest.mark.parametrize(
-    "names", [None, "count spike0", [1] * 15, ["count"]], ids=["none", "text", "numbers", "few"]
-)
-def test_names_that_do_not_fit_the_stored_activity_are_damage(names, pools, images):
-    asked = {"activity": True, "limit": 11, "progress": False}
-    query(pools["hard"], images, **asked)
-    folder = next(
-        folder
-        for folder in store.folders(pools["hard"].folder.path.parent, "signals")
-        if folder.read_json("info.json").get("limit") == 11
-    )
-    info = json.loads((folder.path / "info.json").read_text())
-    kept = info["activity"]
-    folder.write_json("info.json", {**info, "activity": names})
-    with pytest.raises(store.Corrupt, match="activity"):
-        store.load_signals(folder)
-    folder.write_json("info.json", {**info, "activity": kept})
-    assert store.load_signals(folder).activity is not None

@@ -208,8 +208,8 @@ def test_outside_the_folds_stand_verdict_question_headline_and_one_picture(tmp_p
     assert "<p>AUC .6</p>" in outside and "code_of" not in body
     for folded in ("all the details", "more details", "And more", "First", "Below"):
         assert folded in body and folded not in outside
-    # the picture stands between the verdict's sentences and its tables
-    order = ("7&nbsp;% found", 'aria-label="Chosen"', ">cats</td>", 'id="s1"')
+    # the picture stands below the verdict's sentences; its tables are in the notebook's fold
+    order = ("7&nbsp;% found", 'aria-label="Chosen"', 'id="s1"', ">cats</td>")
     places = [body.index(words) for words in order]
     assert places == sorted(places) and body.count(order[1]) == 1
     assert '<abbr title="chance that a random member' in outside

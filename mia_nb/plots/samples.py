@@ -60,7 +60,7 @@ class Curve(NamedTuple):
 
 def empty(text: str) -> dict:
     """A figure without axes that says in words why there is nothing to draw."""
-    return _figure([], text, height=130, wrap=WIDE, xaxis=HIDDEN, yaxis=HIDDEN)
+    return _figure([], text, height=90, wrap=WIDE, xaxis=HIDDEN, yaxis=HIDDEN)
 
 
 def score_points(

@@ -70,8 +70,8 @@ def attack_options(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 class Ticks(W.VBox):
-    """Tick boxes, which scroll where there are many; `value` is the tuple of the options that are
-    ticked. At most `limit` can be ticked; one more unticks the earliest.
+    """Tick boxes; `value` is the tuple of the options that are ticked. At most `limit` can be
+    ticked; one more unticks the earliest.
     """
 
     value = traitlets.Tuple()
@@ -86,7 +86,7 @@ class Ticks(W.VBox):
         limit: int = 4,
     ):
         self.limit = limit
-        self.box = W.VBox(layout={"width": "100%", "max_height": "540px", "overflow": "auto"})
+        self.box = W.VBox(layout={"width": "100%"})
         super().__init__([W.Label(description), self.box], layout={"width": "100%"})
         self.observe(self._build, "options")
         self.observe(self._show, "value")
