@@ -157,7 +157,7 @@ def test_every_picture_is_there_light_and_titled_as_the_stored_pools_say(
     compared, scores, best, runs
 ):
     drawn = {cell: figure for cell in compared.outputs for figure in pictures(compared, cell)}
-    assert list(drawn) == ["answer", "roc", "defenses", "frontier"]
+    assert list(drawn) == ["answer", "roc", "defenses", "overfitting", "frontier"]
     assert all(len(json.dumps(figure)) < 200_000 for figure in compared.figures().values())
     strongest = {name: scores[name][word] for name, word in best.items()}
     ranked = sorted(NAMES[1:], key=lambda name: mean_auc(strongest[name]))
@@ -275,7 +275,7 @@ def test_the_strongest_attack_is_named_and_a_rate_that_is_0_by_ties_is_no_number
 
 
 def test_figure_3_shows_the_strongest_attack_against_accuracy_and_gap(compared, scores, best):
-    figures = pictures(compared, "defenses")
+    figures = pictures(compared, "defenses") + pictures(compared, "overfitting")
     for name, word in best.items():
         right = metrics.accuracies(scores[name]["correctness"])["value"]
         for figure, what in zip(figures, ("test", "gap"), strict=True):

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from test_notebook_dropout import table
-from test_notebook_neural_de import mean_auc, picture
+from test_notebook_neural_de import mean_auc, pictures
 from test_notebooks import Run
 
 from mia_nb import metrics, query, studies, training
@@ -73,7 +73,7 @@ def test_no_cell_fails_warns_or_leaves_a_widget(run):
                 output,
             )
             assert not any("widget" in kind for kind in output.get("data", {})), cell
-    assert set(run.figures()) == {"answer", "epochs", "ranks", "score-ranks", "scatter"}
+    assert set(run.figures()) == {"answer", "epochs", "ranks", "scatter"}
 
 
 def test_all_recipes_have_the_same_members_and_every_pool_is_labelled_by_what_it_does(run, pools):
@@ -128,9 +128,10 @@ def test_differences_are_paired_and_between_recipes_that_differ_in_epochs_alone(
 
 
 def test_rankings_are_compared_under_their_ceiling(run, answers):
-    for cell, word in (("ranks", None), ("score-ranks", "rmia")):
+    of_margins, of_scores = pictures(run, "ranks")
+    for figure, word in ((of_margins, None), (of_scores, "rmia")):
         truth = metrics.agreement(answers, word, splits=2)
-        drawn = {trace["name"]: trace for trace in picture(run, cell)["data"]}
+        drawn = {trace["name"]: trace for trace in figure["data"]}
         for line in ("correlation", "ceiling", "ratio"):
             known = truth[truth[line].notna()]
             assert drawn[line]["x"] == pytest.approx(known[line].tolist())
@@ -171,10 +172,8 @@ def test_few_models_and_no_attack_to_rank_say_what_was_left_out(folder):
         "attacks": [],
     }
     small = Run("10_recipes", folder / "results", folder / "small.ipynb", **size)
-    assert (
-        small.text("score-ranks").startswith("not compared")
-        and "score-ranks" not in small.figures()
-    )
+    assert "scores are not compared" in small.text("agreement")
+    assert len(pictures(small, "ranks")) == 1
     assert "no two differ in epochs alone" in small.text("differences")
     assert "<td>not run</td>" in small.html("claims")
 
