@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from attack_worlds import auc, gaussian, pairs, signals
 from scipy.special import log_expit, logsumexp
-from scipy.stats import trim_mean
 
 from mia_nb import attacks
 from mia_nb.types import Signals
@@ -201,30 +200,6 @@ def test_rmia_averages_the_log_ratio_over_queries_when_asked_and_the_confidence_
     )
 
 
-@pytest.mark.parametrize("offline", [False, True])
-def test_trimming_drops_the_references_at_both_ends(offline):
-    target, references = gaussian(12, 25).hold_out(0)
-    score = attacks.reference.rmia(target, references, trim=0.2, offline=offline, a=1)
-    p = np.exp(log_expit(references.margin[:, 0]))
-    for i in range(25):
-        kept = trim_mean(p[~references.member[:, i] | (not offline), i], 0.2)
-        assert np.isclose(score[i], log_expit(target.margin[0, 0, i]) - np.log(kept), **CLOSE)
-
-
-@pytest.mark.filterwarnings("error")
-def test_trimmed_margins_beyond_700_count_as_700_and_samples_without_a_side_warn_nothing():
-    phi = np.full((9, 3), -800.0)
-    member = np.vstack([np.zeros((1, 3), bool), pairs(8, 3)])
-    member[1:, 0] = True  # no OUT reference
-    world = signals(phi, member)
-    target, references = world.select(models=[0]), world.select(models=np.arange(1, 9))
-    score = attacks.reference.rmia(target, references, trim=0.2, offline=True, a=1, missing="nan")
-    np.testing.assert_allclose(score, [np.nan, 0, 0], atol=1e-9)
-    whole = attacks.score(partial(attacks.reference.rmia, trim=0.2), gaussian(8, 20))
-    alone = attacks.reference.rmia(*gaussian(8, 20).hold_out(0), trim=0.2)
-    assert np.array_equal(whole.value[0], alone)
-
-
 def test_saturated_samples_keep_the_order_of_exact_arithmetic():
     rng = np.random.default_rng(0)
     phi = rng.uniform(40, 60, (9, 200))
@@ -320,7 +295,7 @@ def test_population_samples_never_count_as_missing_a_side():
 
 @pytest.mark.parametrize(
     "options",
-    [{"a": 1.2}, {"a": -0.1}, {"gamma": 0}, {"trim": 0.5}, {"form": "counts"}, {"combine": "mean"}],
+    [{"a": 1.2}, {"a": -0.1}, {"gamma": 0}, {"form": "counts"}, {"combine": "mean"}],
 )
 def test_rmia_refuses_options_outside_their_range(options):
     with pytest.raises(ValueError):

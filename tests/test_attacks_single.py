@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from attack_worlds import auc, gaussian, signals
 from scipy.special import log_expit, logsumexp, softmax
-from scipy.stats import norm
 
 from mia_nb import attacks
 from mia_nb.attacks import margins
@@ -139,7 +138,6 @@ def test_queries_combine_as_defined():
     twins = {
         "margin": phi.mean(1),
         "logmeanp": softmax_margin(p.mean(1)),
-        "margin_of_meanp": softmax_margin(p.mean(1)),
         "trimmed": np.sort(phi, 1)[:, 2:18].mean(1),
         "last": phi[:, -1],
     }
@@ -157,7 +155,7 @@ def test_the_log_of_the_mean_confidence_survives_saturation():
 
 def test_with_one_query_all_combinations_agree():
     phi = np.random.default_rng(1).normal(size=(3, 1, 8))
-    for how in ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last"):
+    for how in ("margin", "logmeanp", "trimmed", "last"):
         assert np.array_equal(margins.combine_queries(phi, how), phi[:, 0])
 
 
@@ -170,22 +168,6 @@ def test_affine_alignment_undoes_an_affine_distortion_of_one_models_margins():
     for name in ("rmia", "lira_shrunk", "nig", "attack_r"):
         first, second = (attacks.score(name, w, targets=[0]).value for w in (plain, restored))
         assert np.allclose(first, second, rtol=1e-9, atol=1e-9), name
-
-
-def test_quantile_alignment_undoes_any_monotone_distortion():
-    world = gaussian(8, 100, population=50)
-    bent = world.margin.copy()
-    bent[2] = np.sinh(bent[2])
-    plain, restored = (
-        attacks.align(w, how="quantile").margin for w in (world, replace(world, margin=bent))
-    )
-    assert np.array_equal(plain, restored)
-
-
-def test_quantile_alignment_gives_the_populations_normal_scores():
-    phi = np.arange(10.0)[None]
-    aligned = attacks.align(signals(phi, population=np.ones(10, bool)), how="quantile").margin[0, 0]
-    assert np.allclose(aligned, norm.ppf((np.arange(10) + 1) / 11), atol=1e-12)
 
 
 def test_alignment_uses_population_samples_only_and_refuses_a_model_that_answers_the_same_everywhere():

@@ -20,6 +20,7 @@ METRICS = {
     "modified": ("modified_entropy", -1.0),
 }
 FEWEST_ROWS = 20  # of either kind in a class with a threshold of its own
+ENOUGH_ROWS = 200  # of either kind in every class, for a classifier of each
 MOST_ROWS = 200_000  # the most rows that shokri learns from
 FLOOR = -50.0  # the smallest log-probability; margins are clipped to +-50
 
@@ -113,7 +114,6 @@ def shokri(
     target: Signals,
     references: Signals | None = None,
     *,
-    per_class: bool | str = "auto",
     seed: Count = 0,
 ) -> np.ndarray:
     """Classifier of members trained on the references' outputs: s = log-odds of "member".
@@ -121,18 +121,15 @@ def shokri(
     Parameters:
         target: signals of one model.
         references: signals of other models, membership included; their samples may be others.
-        per_class: True: a classifier for each class. False: one classifier, with the one-hot label
-            as features (also used where a class has no rows). "auto": True if each class has 200
-            rows of both kinds.
         seed: of the choice of at most 200,000 rows to learn from, by class and membership.
 
-    A logistic regression, standardised and balanced. Rows are pairs (reference, sample); features
-    are the descending log-probabilities (top 10; the paper's unsorted vector is not kept in
-    Signals), phi and correctness, all query means. Source: Shokri, Stronati, Song, Shmatikov 2017.
+    A logistic regression for each class, standardised and balanced; where a class has under 200
+    rows of members or of others, one for all, with the one-hot label among its features. Rows are
+    pairs (reference, sample); features are the descending log-probabilities (top 10; the paper's
+    unsorted vector is not kept in Signals), phi and correctness, all query means. Source: Shokri,
+    Stronati, Song, Shmatikov 2017.
     Raises ValueError without references that have members and non-members.
     """
-    if per_class not in ("auto", True, False):
-        raise ValueError(f"per_class={per_class!r} is not one of auto, True, False")
     if not target.top_log_p.shape[-1]:
         raise ValueError(
             "shokri needs sorted log-probabilities (top_log_p), and these signals have none: query"
@@ -150,8 +147,7 @@ def shokri(
     test = _features(target, 0, np.arange(len(target.labels)))
     classes = np.unique(target.labels)
     fewest = min((member[labels == y] == kind).sum() for y in classes for kind in (False, True))
-    enough = 200 if per_class == "auto" else 2  # for a classifier of one class
-    if not per_class or fewest < enough:
+    if fewest < ENOUGH_ROWS:
         train = np.hstack([train, labels[:, None] == classes])
         test = np.hstack([test, target.labels[:, None] == classes])
         return _log_odds(train, member, test)

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import ndtri
 
 from mia_nb.arguments import Array
-from mia_nb.checks import checked, one_of
+from mia_nb.checks import checked
 from mia_nb.types import Signals
 
 # float64 numbers in a temporary array (256 kB), so that the few in use stay in a core's cache
 BLOCK = 1 << 15
-COMBINE = ("margin", "logmeanp", "margin_of_meanp", "trimmed", "last")
+COMBINE = ("margin", "logmeanp", "trimmed", "last")
 
 
 def blocks(rows: int, samples: int) -> Iterator[slice]:
@@ -58,10 +57,9 @@ def combine_queries(margin: Array, combine: str) -> np.ndarray:
 
     Parameters:
         margin: (M, Q, N), in nats.
-        combine: margin: mean_q phi_q; logmeanp and margin_of_meanp: the margin log mean_q p_q - log
-            mean_q (1 - p_q) of the averaged probability, for attacks on log p (Guan et al. 2025,
-            Eq. 8) or on the margin itself; trimmed: mean of the central 80 % of phi_q; last: the
-            last query.
+        combine: margin: mean_q phi_q; logmeanp: log mean_q p_q - log mean_q (1 - p_q), the margin
+            of the averaged probability (Guan et al. 2025, Eq. 8); trimmed: mean of the central 80 %
+            of phi_q; last: the last query.
 
     Returns:
         (M, N) margins.
@@ -93,17 +91,15 @@ def over_queries(values: np.ndarray, query_kind: str) -> np.ndarray:
 
 
 @checked
-def align(signals: Signals, *, how: str = "affine") -> Signals:
-    """Signals with the margins of every model on one scale, for references of another architecture
-    than the target's.
+def align(signals: Signals) -> Signals:
+    """Margins of every model on one scale, phi' = (phi - median phi) / IQR phi, for references of
+    another family.
 
     Parameters:
         signals: of the target or of the references; align both.
-        how: affine: phi' = (phi - median phi) / IQR phi; quantile: the normal score of phi's
-            mid-rank, Phi^-1((rank + 1/2) / (P + 1)); none: unchanged.
 
-    A model's median, IQR and ranks are those of its population samples or, without them, of all
-    samples: membership is not used. Entropies and votes are unchanged.
+    A model's median and interquartile range (IQR) are those of its population samples or, without
+    them, of all samples: membership is not used. Entropies and votes are unchanged.
 
     Returns:
         The signals with the new margins; `info` has the entry align.
@@ -111,25 +107,18 @@ def align(signals: Signals, *, how: str = "affine") -> Signals:
     Raises:
         ValueError: for a model whose interquartile range is 0.
 
-    Source: Guan et al. 2025, section 5.3 (none). Caveat: quantile has P + 1 levels, so samples
-    beyond the population's extremes tie. Example:
+    Caveat: the study that took references of another family (Guan et al. 2025, section 5.3) did not
+    align them. Example:
         scores = score("rmia", align(targets), align(references))
     """
-    if one_of("how", how, ("none", "affine", "quantile")) == "none":
-        return signals
     yardstick = signals.population if signals.population.any() else slice(None)
     margin = np.empty_like(signals.margin)
     for m, phi in enumerate(signals.margin):
-        scale = np.sort(phi[:, yardstick], axis=None)
-        if how == "quantile":
-            rank = (np.searchsorted(scale, phi, "left") + np.searchsorted(scale, phi, "right")) / 2
-            margin[m] = ndtri((rank + 0.5) / (len(scale) + 1))
-            continue
-        low, middle, high = np.quantile(scale, (0.25, 0.5, 0.75))
+        low, middle, high = np.quantile(phi[:, yardstick], (0.25, 0.5, 0.75))
         if not high > low:
             raise ValueError(
                 f"model {m} has margins of interquartile range 0: its outputs are the same"
                 " everywhere, leave it out"
             )
         margin[m] = (phi - middle) / (high - low)
-    return replace(signals, margin=margin, info=signals.info | {"align": how})
+    return replace(signals, margin=margin, info=signals.info | {"align": "affine"})

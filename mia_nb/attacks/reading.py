@@ -75,26 +75,21 @@ def margin_blocks(references: Signals, combine: str) -> Iterator[Block]:
     """The references' margins, queries `combined`: blocks of samples, for one of the R numbers at a
     time.
     """
-    if combine == "llr":
-        yield from number_blocks(references.margin, references.member)
-        return
-    models, _, samples = references.shape
-    for part in blocks(models, samples):
-        numbers = combined(references.margin[:, :, part], combine)
-        member = references.member[:, part]
-        for number in range(numbers.shape[1]):
-            yield part, number, numbers[:, number], member
+    return number_blocks(references.margin, references.member, combine)
 
 
-def number_blocks(vectors: np.ndarray | Rows, member: np.ndarray | Rows) -> Iterator[Block]:
-    """Vectors (M, R, N) and membership (M, N): blocks of samples, for one of the R numbers at a
-    time, so that only that one is in memory.
+def number_blocks(
+    vectors: np.ndarray | Rows, member: np.ndarray | Rows, combine: str = "llr"
+) -> Iterator[Block]:
+    """Vectors (M, Q, N), `combined`, and membership (M, N): blocks of samples, for one of the R
+    numbers at a time.
     """
-    models, numbers, samples = vectors.shape
+    models, _, samples = vectors.shape
     for part in blocks(models, samples):
+        numbers = combined(vectors[:, :, part], combine)
         of_samples = member[:, part]
-        for number in range(numbers):
-            yield part, number, vectors[:, number, part], of_samples
+        for number in range(numbers.shape[1]):
+            yield part, number, numbers[:, number], of_samples
 
 
 def vector_blocks(

@@ -16,11 +16,10 @@ import warnings
 import numpy as np
 
 from mia_nb.arguments import Anything, Flag, Real
-from mia_nb.attacks.averages import mean_confidences, trimmed_means
 from mia_nb.attacks.inputs import combination, compared_margins, one_margin, sides
 from mia_nb.attacks.margins import blocks, log_p, median
 from mia_nb.attacks.reading import margin_blocks
-from mia_nb.attacks.summaries import LARGEST_MARGIN, confidences_of, worlds_of
+from mia_nb.attacks.summaries import LARGEST_MARGIN, Confidences, confidences_of, worlds_of
 from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
@@ -41,7 +40,6 @@ def rmia(
     offline: Flag = False,
     a: Real = 0.3,
     gamma: Real = 1.0,
-    trim: Real = 0.0,
     combine: str | None = None,
     missing: str = "raise",
     summary: Anything = None,
@@ -61,8 +59,6 @@ def rmia(
         offline: whether only OUT references are used.
         a: slope of the line by which the offline form guesses mean_IN p from mean_OUT p, in [0, 1].
         gamma: threshold of count and vote, above 0.
-        trim: share of the references dropped at each end of the confidences, in [0, 0.5); online,
-            IN and OUT are trimmed together, and every model left has the same weight.
         combine: how queries are combined, a name of `combine_queries`; llr averages u over queries.
         missing: "raise" for samples that lack a side, "nan" to leave them unscored.
         summary: `confidences_of` the references, where they are known; None: read from them.
@@ -77,11 +73,8 @@ def rmia(
     et al. 2025 (ratio).
     """
     one_of("form", form, ("ratio", "count", "vote"))
-    if not (0 <= a <= 1 and 0 <= trim < 0.5 and gamma > 0):
-        raise ValueError(
-            f"rmia: a={a} must lie in [0, 1], trim={trim} in [0, 0.5), and gamma={gamma} must be"
-            " positive"
-        )
+    if not (0 <= a <= 1 and gamma > 0):
+        raise ValueError(f"rmia: a={a} must lie in [0, 1], and gamma={gamma} must be positive")
     need = ("out",) if offline else ("in", "out")
     side = sides("rmia", target, references, need, missing, summary)
     if form != "ratio" and not target.population.any():
@@ -90,13 +83,10 @@ def rmia(
             " or use form='ratio'"
         )
     combine = combination("rmia", target.query_kind, "llr" if form == "vote" else combine)
+    if summary is None:
+        summary = confidences_of(references, combine)
     out_alone = (side.n_in == 0) | offline
-    if trim:
-        p, q = trimmed_means(references, combine, out_alone, trim)
-    else:
-        if summary is None:
-            summary = confidences_of(references, combine)
-        p, q = mean_confidences(summary, np.where(out_alone, 0, 0.5))
+    p, q = _mean_confidences(summary, np.where(out_alone, 0, 0.5))
     slope = np.where(out_alone, (1 + a) / 2, 1)
     u = _log_p_of_target(target, combine) - _log_mean(slope * p + (1 - slope), slope * q)
     unscored = ~(side.usable | target.population)
@@ -168,9 +158,23 @@ def base(
         summary = confidences_of(references, combine)
     share_in = 0 if offline else side.n_in / np.maximum(side.n_in + side.n_out, 1)
     power = alpha if offline else 1
-    log_pbar = _log_mean(*mean_confidences(summary, share_in))
+    log_pbar = _log_mean(*_mean_confidences(summary, share_in))
     u = _log_p_of_target(target, combine) - power * log_pbar
     return (u / len(u)).sum(0)
+
+
+def _mean_confidences(
+    summary: Confidences, weight_in: np.ndarray | float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(R, N) averages of the references' p and of q = 1 - p: the mean over IN references times
+    their weight (N,), plus the mean over OUT references times 1 - weight. The mean over no
+    reference is 0. As q is no difference, logarithms are accurate where p rounds to 1.
+    """
+    n_in, n_out = np.maximum(summary.n, 1)
+    weight_out = 1 - weight_in
+    p = weight_in * (summary.p[0] / n_in) + weight_out * (summary.p[1] / n_out)
+    q = weight_in * (summary.q[0] / n_in) + weight_out * (summary.q[1] / n_out)
+    return p, q
 
 
 def _log_p_of_target(target: Signals, combine: str) -> np.ndarray:

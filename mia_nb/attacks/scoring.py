@@ -89,8 +89,8 @@ def score(
     memory beyond them hardly grows with their number; shokri, song_mittal and functions of your own
     get a copy, rmia_tuned a copy of the samples it chooses on. rmia, rmia_tuned, base, attack_r,
     lira, lira_smooth and nig read the models once for all targets (`summaries.left_out`), so that
-    M models as targets of each other take about M log M readings in place of M^2; trims, medians
-    and joint forms do not. Example:
+    M models as targets of each other take about M log M readings in place of M^2; medians and joint
+    forms do not. Example:
         scores = score("rmia", signals)
     """
     name, function = find(attack)
@@ -212,7 +212,7 @@ def _summaries(
         read = partial(worlds_of, combine="llr")
     elif plain in READS_WORLDS and combine not in JOINT:
         read = partial(worlds_of, combine=combine)
-    elif plain in READS_CONFIDENCES and not options.get("trim"):
+    elif plain in READS_CONFIDENCES:
         if options.get("form") == "vote":
             combine = "llr"
         read = partial(confidences_of, combine=combine)
@@ -292,20 +292,12 @@ def _by_membership(
     mean_loss = np.full((len(targets), 2), np.nan)
     for row, t in enumerate(targets):
         correct = over_queries(target.correct[[t]], target.query_kind)[0]
-        losses = None
-        if "align" not in target.info:
-            losses = over_queries(-log_p(target.margin[[t]]), target.query_kind)[0]
+        losses = over_queries(-log_p(target.margin[[t]]), target.query_kind)[0]
         member = target.member[t]
         for column, side in enumerate((member & audited, ~member & audited)):
-            if not side.any():
-                continue
-            accuracy[row, column] = _mean_over(side, correct)
-            if losses is not None:
-                mean_loss[row, column] = _mean_over(side, losses)
+            if side.any():
+                accuracy[row, column] = correct[side].mean()
+                mean_loss[row, column] = losses[side].mean()
+    if "align" in target.info:
+        mean_loss[:] = np.nan
     return accuracy, mean_loss
-
-
-def _mean_over(side: np.ndarray, values: np.ndarray) -> float:
-    """Mean of values (N,) over the samples of a mask (N,)."""
-    # as floats: booleans times booleans would be "any"
-    return values.astype(np.float64) @ side / np.count_nonzero(side)

@@ -138,12 +138,9 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
     _, queries, samples = references.shape
     sum_p, sum_q = np.empty((2, 2, numbers_of_sample(queries, combine), samples))
     for part, query, phi, member in margin_blocks(references, combine):
-        small = np.exp(-np.minimum(np.abs(phi), LARGEST_MARGIN))
-        larger = 1 / (1 + small)
-        smaller = small * larger
-        likely = phi >= 0
-        p = np.where(likely, larger, smaller)
-        q = np.where(likely, smaller, larger)
+        odds = np.exp(np.clip(phi, -LARGEST_MARGIN, LARGEST_MARGIN))
+        q = 1 / (1 + odds)
+        p = odds * q
         for side, of_side in enumerate((member, ~member)):
             keep = of_side.astype(np.float64)
             sum_p[side, query, part] = np.einsum("mn,mn->n", p, keep)
