@@ -76,9 +76,14 @@ def verdict(table: pd.DataFrame, attack: str) -> str:
             ends = f"(95 %: {100 * tpr['low']:.{digits}f}-{100 * tpr['high']:.{digits}f})"
             return f"{_finds(name, tpr['value'], fpr)} {ends}, n0 = {tpr['n0']:,.0f}"
     sentence = f"{name} has AUC {auc['value']:.3f} (95 %: {auc['low']:.3f}-{auc['high']:.3f})"
-    if fpr is None:
-        return f"{sentence}; n0 = {auc['n0']:,.0f} is too few for a rate at a low FPR"
-    return f"{sentence}; its tied scores allow no FPR below {100 * auc['fpr_floor']:.0f} %"
+    return f"{sentence}; {_why_no_rate(auc['n0'], auc['fpr_floor'], fpr is not None)}"
+
+
+def _why_no_rate(n0: float, floor: float, resolved: bool) -> str:
+    """Why an attack has no rate at a low FPR: ties, or non-members too few to resolve one."""
+    if resolved:
+        return f"its tied scores allow no FPR below {100 * floor:.0f} %"
+    return f"n0 = {n0:,.0f} is too few for a rate at a low FPR"
 
 
 def _finds(name: str, tpr: float, fpr: float) -> str:
@@ -180,9 +185,7 @@ def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
     order = sorted(curves, key=lambda name: curves[name].auc, reverse=True)
     best = order[0]
     curve = curves[best]
-    reason = f"n0 = {curve.n0:,} is too few for a rate at a low FPR"
-    if is_resolved(0.1, n0):
-        reason = f"its tied scores allow no FPR below {100 * curve.floor:.0f} %"
+    reason = _why_no_rate(curve.n0, curve.floor, is_resolved(0.1, n0))
     return f"{best}: AUC {curve.auc:.3f}; {reason}", order
 
 
@@ -231,7 +234,10 @@ def averaged(curves: Counted, log: bool) -> Curve:
     n0 = min(n for _, n in rocs)
     false_positives = np.unique(np.concatenate([np.rint(thin(r, n).fpr * n) for r, n in rocs]))
     fpr = false_positives[false_positives <= n0] / n0
-    rows = np.array([_staircase(r, n, fpr) if log else _straight(r, fpr) for r, n in rocs])
+    if log:
+        rows = np.array([_staircase(roc, n, fpr) for roc, n in rocs])
+    else:  # on straight lines between vertices; at a vertical rise its upper end
+        rows = np.array([np.interp(fpr, roc.fpr, roc.tpr) for roc, _ in rocs])
     tpr = rows.mean(0)
     low, high = band(rows, pair, n1)
     floors = [r.fpr[r.fpr > 0][0] for r, _ in rocs]
@@ -250,11 +256,6 @@ def _staircase(roc: Roc, n0: int, fpr: np.ndarray) -> np.ndarray:
     """TPR of the best vertex within each false positive rate."""
     last = np.searchsorted(roc.fpr * n0, allowed(fpr, n0) + 0.5) - 1
     return roc.tpr[last]
-
-
-def _straight(roc: Roc, fpr: np.ndarray) -> np.ndarray:
-    """TPR on straight lines between vertices; at a vertical rise its upper end."""
-    return np.interp(fpr, roc.fpr, roc.tpr)
 
 
 def band(rows: np.ndarray, pair: np.ndarray, n1: int) -> tuple[np.ndarray, np.ndarray]:

@@ -73,6 +73,15 @@ def level(
     )
 
 
+def hatched(colour: str, pattern: str, opacity: float) -> dict:
+    """How the area below a line is filled: translucent, and hatched, so that colour is not the only
+    cue.
+    """
+    hatching = {"shape": pattern, "fgcolor": colour, "fgopacity": 0.35, "size": 6}
+    fill = {"fill": "tozeroy", "fillcolor": translucent(colour, opacity)}
+    return fill | {"fillpattern": hatching}
+
+
 def bars(
     value: Sequence[float] | np.ndarray,
     low: Sequence[float] | np.ndarray,

@@ -8,16 +8,14 @@ while a slider moves, and building a go.Figure takes longer than everything else
 from __future__ import annotations
 
 import base64
-import json
-import textwrap
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
 from mia_nb.metrics.memorised_samples import rank_correlation
+from mia_nb.plots import style
 from mia_nb.plots.marks import bins as equal_bins
 from mia_nb.plots.marks import step_counts
 from mia_nb.plots.pictures import as_pictures, enlarged, png, rgb, shown_channels
@@ -31,21 +29,24 @@ from mia_nb.plots.style import (
     NON_MEMBERS,
     Group,
     clauses,
-    finish,
+    heading,
     translucent,
 )
-from mia_nb.plots.views import thinned
+from mia_nb.plots.views import group_points, thinned
 
 LARGE = 256  # pixels of a single picture, enlarged before it is sent, as browsers would smooth it
 SMALL = 64  # pixels of a picture in a sheet
 BINS = 80  # bins of a ranking
 DOTS = 3000  # points of a scatter, which is sent again whenever another sample is chosen
 EDGE = 2  # width of a frame around an image, in pixels
-UNIT = 100  # height of the figure whose layout is kept, in pixels
 CAPTION = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}  # below an image
+QUIET = {"showlegend": False, "hoverinfo": "skip"}
 HIDDEN = {"visible": False, "fixedrange": True}
 IN_ORDER = BELOW | {"traceorder": "normal"}  # a legend in order, also with filled curves
 NARROW, WIDE = 46, 96  # characters in a line of a title
+# titles begin at the left edge, as two figures stand side by side
+TITLE_AT_LEFT = {"title": {"xref": "container", "x": 0.01}}
+TEMPLATE = go.layout.Template(style.TEMPLATE).update(layout=TITLE_AT_LEFT).to_plotly_json()
 
 
 class Curve(NamedTuple):
@@ -84,23 +85,11 @@ def score_points(
     shown, total = thinned(x, y, DOTS)
     finite = np.isfinite(x) & np.isfinite(y)
     data = []
-    for group, mask, symbol in (
-        (NON_MEMBERS, ~member, "diamond-open"),
-        (MEMBERS, member, "circle"),
-    ):
-        of_group = shown[mask[shown]]
-        data.append(
-            {
-                "type": "scattergl",
-                "mode": "markers",
-                "name": group.name,
-                "marker": {"color": group.colour, "symbol": symbol, "size": 5, "opacity": 0.6},
-                "hovertemplate": "sample %{customdata}: %{x:.3g}, %{y:.3g}",
-                "x": _packed(x[of_group]),
-                "y": _packed(y[of_group]),
-                "customdata": _packed(numbers[of_group], np.int32),
-            }
-        )
+    for points in group_points(x, y, member, shown, numbers):
+        points["x"] = _packed(points["x"])
+        points["y"] = _packed(points["y"])
+        points["customdata"] = _packed(points["customdata"], np.int32)
+        data.append(points)
     agree = rank_correlation(x[finite], y[finite]) if total > 2 else np.nan
     return _figure(
         data,
@@ -163,7 +152,8 @@ def two_worlds(
         for curve in curves:
             density = curve.inside if world == "IN" else curve.outside
             if np.isfinite(density).any():
-                data.append(_density(curve, row + 0.8 * density / top, group.colour))
+                y = row + 0.8 * density / top
+                data.append(_line(curve.x, y, group.colour, dash=curve.dash, **QUIET))
         data.append(_world(world, group, row, margin[in_world], numbers[in_world]))
     # legend entries of the dashes, one for both colours
     for curve in curves:
@@ -183,11 +173,6 @@ def two_worlds(
         xaxis=across,
         yaxis=rows,
     )
-
-
-def _density(curve: Curve, y: np.ndarray, colour: str) -> dict:
-    quiet = {"showlegend": False, "hoverinfo": "skip"}
-    return _line(curve.x, y, colour, dash=curve.dash, **quiet)
 
 
 def _world(name: str, group: Group, row: int, margin: np.ndarray, numbers: np.ndarray) -> dict:
@@ -243,7 +228,7 @@ def sample_traces(
     low, middle, high = np.asarray(everyone, float)
     epochs = np.arange(1, len(middle) + 1)
     hover = {"hovertemplate": "%{y:.3g}"}
-    edge = {"width": 0, "showlegend": False, "hoverinfo": "skip"}
+    edge = QUIET | {"width": 0}
     shade = {"fill": "tonexty", "fillcolor": translucent(GREY, 0.2)}
     data = [
         _line(epochs, low, GREY, **edge),
@@ -475,22 +460,9 @@ def _figure(
     margin: dict | None = None,
     **layout: Any,
 ) -> dict:
-    """`style.finish` on plain JSON, with the title at the left edge, as two figures stand side by
-    side.
-    """
-    lines = textwrap.wrap(sentence, wrap) or [""]
-    base = _layout(len(lines))
-    title = base["title"] | {"text": "<br>".join(lines), "subtitle": {"text": note}}
-    edges = base["template"]["layout"]["margin"] | base.get("margin", {}) | (margin or {})
-    more = base["height"] - UNIT  # height of further lines of the title
-    parts = {"title": title, "margin": edges, "height": height + more}
-    return {"data": data, "layout": base | parts | layout}
-
-
-@cache
-def _layout(lines: int) -> dict:
-    """The layout of a figure of UNIT pixels under a title with this number of lines."""
-    figure = finish(go.Figure(), " ".join(["x" * 96] * lines), "note", height=UNIT)
-    layout = json.loads(figure.to_json())["layout"]
-    layout["template"]["layout"]["title"] |= {"xref": "container", "x": 0.01}
-    return layout
+    """`style.finish` on plain JSON."""
+    title, more = heading(sentence, note, wrap)
+    edges = TEMPLATE["layout"]["margin"]
+    margin = edges | {"t": edges["t"] + more} | (margin or {})
+    parts = {"template": TEMPLATE, "title": title, "margin": margin, "height": height + more}
+    return {"data": data, "layout": parts | layout}

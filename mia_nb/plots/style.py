@@ -123,6 +123,21 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return styles
 
 
+def heading(sentence: str, note: str, width: int = 96) -> tuple[dict, int]:
+    """(a figure's title, the height in pixels that its lines after the first add).
+
+    Parameters:
+        sentence: the result of the figure; wrapped where it is longer than `width` characters
+        note: below it, smaller
+    """
+    lines = textwrap.wrap(sentence, width)
+    title = {"text": "<br>".join(lines), "subtitle": {"text": note}}
+    more = LINE_HEIGHT * max(len(lines) - 1, 0)
+    if more:
+        title["pad"] = {"b": TITLE["pad"]["b"] + more}
+    return title, more
+
+
 def finish(figure: go.Figure, sentence: str, note: str = "", **layout: Any) -> go.Figure:
     """The figure with the template, the sentence as title and the note, smaller, as subtitle.
 
@@ -131,11 +146,9 @@ def finish(figure: go.Figure, sentence: str, note: str = "", **layout: Any) -> g
         note: sample sizes, intervals and the like
         layout: the figure's layout. Its height is for a title of one line; further lines are added
     """
-    lines = textwrap.wrap(sentence, 96)
-    title = {"text": "<br>".join(lines), "subtitle": {"text": note}}
-    if more := LINE_HEIGHT * max(len(lines) - 1, 0):
-        title |= {"pad": {"b": TITLE["pad"]["b"] + more}}
-        layout |= {"margin": {"t": TEMPLATE.layout.margin.t + more}}
+    title, more = heading(sentence, note)
+    if more:
+        layout["margin"] = {"t": TEMPLATE.layout.margin.t + more}
         layout["height"] += more
     return figure.update_layout(template=TEMPLATE, title=title, **layout)
 

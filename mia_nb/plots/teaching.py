@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from mia_nb import metrics
 from mia_nb.metrics.curve import thin
 from mia_nb.plots.curves import AXES
-from mia_nb.plots.marks import step_counts
+from mia_nb.plots.marks import hatched, step_counts
 from mia_nb.plots.style import (
     BELOW,
     DOTTED,
@@ -138,12 +138,10 @@ def null_band(real: float, drawn: np.ndarray, *, name: str, design: str) -> go.F
         x=edges,
         y=counts,
         mode="lines",
-        fill="tozeroy",
         name=f"{len(drawn)} redrawn worlds",
         line={"shape": "hv", "color": NON_MEMBER, "width": 1.5},
-        fillcolor=translucent(NON_MEMBER, 0.2),
-        fillpattern={"shape": "\\", "fgcolor": NON_MEMBER, "fgopacity": 0.35, "size": 6},
         hovertemplate="%{y} worlds",
+        **hatched(NON_MEMBER, NON_MEMBERS.pattern, 0.2),
     )
     figure.add_vrect(x0=left, x1=right, fillcolor=NON_MEMBER, opacity=0.12, line_width=0)
     for x, colour, dash, label in (

@@ -23,7 +23,6 @@ from mia_nb.plots.style import (
     NON_MEMBERS,
     THIN,
     finish,
-    translucent,
 )
 from mia_nb.types import Scores
 
@@ -80,14 +79,7 @@ def histogram(
             name=f"{group.name} ({mask.sum():,}{pooled})",
             hovertemplate="%{customdata} samples, %{y:.2%}",
             line={"shape": "hv", "color": group.colour, "dash": group.dash, "width": 1.5},
-            fill="tozeroy",
-            fillcolor=translucent(group.colour, 0.15),
-            fillpattern={  # hatched
-                "shape": group.pattern,
-                "fgcolor": group.colour,
-                "fgopacity": 0.35,
-                "size": 6,
-            },
+            **marks.hatched(group.colour, group.pattern, 0.15),
         )
     above = np.mean([metrics.auc(*pair) for pair in pairs])
     who = f"target {target}" if target is not None else f"{len(pairs)} targets pooled"
@@ -134,6 +126,40 @@ def thinned(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> tuple[np.ndar
     finite = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     drawn = np.linspace(0, len(finite) - 1, min(points, len(finite))).astype(int)
     return finite[drawn], len(finite)
+
+
+def group_points(
+    x: np.ndarray, y: np.ndarray, member: np.ndarray, drawn: np.ndarray, numbers: np.ndarray
+) -> list[dict]:
+    """The points of a scatter, non-members and members, as traces of plotly's JSON. The customdata
+    of a point is its sample's number.
+
+    Parameters:
+        x: (N,) of all samples
+        y: (N,)
+        member: (N,) bool
+        drawn: indices of the samples to draw
+        numbers: (N,) numbers of the samples
+    """
+    traces = []
+    for group, mask, symbol in (
+        (NON_MEMBERS, ~member, "diamond-open"),
+        (MEMBERS, member, "circle"),
+    ):
+        of_group = drawn[mask[drawn]]
+        traces.append(
+            {
+                "type": "scattergl",
+                "mode": "markers",
+                "name": group.name,
+                "marker": {"color": group.colour, "symbol": symbol, "size": 5, "opacity": 0.6},
+                "hovertemplate": "sample %{customdata}: %{x:.3g}, %{y:.3g}",
+                "x": x[of_group].astype(np.float32),
+                "y": y[of_group].astype(np.float32),
+                "customdata": numbers[of_group].astype(np.int32),
+            }
+        )
+    return traces
 
 
 def scatter(
@@ -183,21 +209,10 @@ def scatter(
         shared_xaxes=True,
         shared_yaxes=True,
     )
-    for group, mask, symbol in (
-        (NON_MEMBERS, ~member, "diamond-open"),
-        (MEMBERS, member, "circle"),
-    ):
-        of_group = drawn[mask[drawn]]
-        points = go.Scattergl(
-            x=x[of_group].astype(np.float32),
-            y=y[of_group].astype(np.float32),
-            customdata=of_group.astype(np.int32),
-            mode="markers",
-            name=group.name,
-            marker={"color": group.colour, "symbol": symbol, "size": 5, "opacity": 0.6},
-            hovertemplate="sample %{customdata}: %{x:.3g}, %{y:.3g}",
-        )
-        figure.add_trace(points, row=2, col=1)
+    points = group_points(x, y, member, drawn, np.arange(len(x)))
+    groups = ((NON_MEMBERS, ~member), (MEMBERS, member))
+    for of_group, (group, mask) in zip(points, groups, strict=True):
+        figure.add_trace(of_group, row=2, col=1)
         line = {"color": group.colour, "dash": group.dash, "width": 1.5}
         style = {"mode": "lines", "line": line, "showlegend": False, "hoverinfo": "skip"}
         middle, density = _density(x[finite], mask[finite])
