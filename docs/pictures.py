@@ -18,6 +18,7 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 from playwright.sync_api import Browser, Playwright, sync_playwright
+from results import along_training
 
 from mia_nb import (
     accounting,
@@ -330,15 +331,7 @@ def equations(images, root: str) -> None:
         title="What further queries find, and the same networks with their noise off (dashed)",
         caption="bars and band 95 %; open, at ∞: extrapolated to infinitely many queries",
     )
-    along = plots.against(
-        metrics.frontier_means(metrics.frontier(runs)),
-        "test_acc",
-        "auc",
-        line="family",
-        label="epoch",
-        title="AUC against test accuracy along training",
-        caption="numbers: epochs; large: the last; bars 95 %; down and right is good",
-    )
+    along = along_training(metrics.frontier(runs))
     screenshot([along, curve], HERE / "equations.png", [850, 750], 460)
 
 

@@ -80,8 +80,8 @@ def test_a_site_without_activation_is_named_and_keeps_its_place():
 
 def test_reports_with_missing_or_doubled_sites_are_refused():
     report = conversion_report()
-    with pytest.raises(ValueError, match="one row per model and site"):
-        plots.sites(report.iloc[:-1])
+    with pytest.raises(ValueError, match="comes more than once: wanted one row per site"):
+        plots.sites(pd.concat([report, report]))
     with pytest.raises(ValueError, match="firing_rate is nan"):
         plots.sites(report.assign(firing_rate=np.nan))
     with pytest.raises(ValueError, match="u0 missing"):
