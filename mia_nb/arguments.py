@@ -53,9 +53,6 @@ Level = Annotated[float, _held_to(fraction, ends="()")]
 Delta = Annotated[float, _held_to(fraction, ends="[)")]
 """The delta of differential privacy, in [0, 1)."""
 
-Rate = Annotated[float, _held_to(fraction, ends="()", example="1 % is 0.01")]
-"""A false positive rate between 0 and 1, without its ends."""
-
 Fraction = Annotated[float, _held_to(fraction)]
 """A fraction in [0, 1]."""
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
 from types import UnionType
 from typing import (
-    Annotated,
     Any,
     ParamSpec,
     TypeVar,
@@ -145,14 +144,7 @@ def positive(name: str, value: Any, *, zero: bool = False) -> Any:
     return value
 
 
-def fraction(
-    name: str,
-    value: Any,
-    ends: str = "[]",
-    *,
-    many: bool = False,
-    example: str = "95 % is 0.95",
-) -> Any:
+def fraction(name: str, value: Any, ends: str = "[]", *, many: bool = False) -> Any:
     """The value, if it lies in [0, 1]; ValueError if not. `ends` "(]", "[)" or "()" exclude 0, 1 or
     both.
     """
@@ -161,7 +153,7 @@ def fraction(
     below = numbers < 1 if ends[1] == ")" else numbers <= 1
     if (numbers.ndim and not many) or not (above & below).all():
         wanted = f"{'fractions' if many else 'a fraction'} in {ends[0]}0, 1{ends[1]}"
-        raise ValueError(f"{name}={shown(value)}: wanted {wanted}; {example}")
+        raise ValueError(f"{name}={shown(value)}: wanted {wanted}; 95 % is 0.95")
     return value
 
 
@@ -283,11 +275,10 @@ def _by_instance(hint: Any) -> Any:
     """The annotation with classes of this package replaced by checks for an instance: pydantic
     itself would validate the fields of a dataclass or named tuple, and accept a plain tuple.
     """
-    from pydantic import PlainValidator
+    from pydantic import InstanceOf
 
     if isinstance(hint, type) and hint.__module__.startswith("mia_nb."):
-        check = PlainValidator(lambda value, info: instance(info.field_name, value, hint))
-        return Annotated[Any, check]
+        return InstanceOf[hint]
     origin = get_origin(hint)
     if origin is UnionType:
         origin = Union

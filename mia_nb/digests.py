@@ -162,16 +162,10 @@ class _Writer:
 
     def put(self, tag: str, *parts: object) -> None:
         """Write a tag and its parts (bytes, text or whole numbers), each preceded by its length."""
-        pieces = []
         for part in (tag, len(parts), *parts):
             raw = part if isinstance(part, bytes | memoryview) else str(part).encode(*UTF8)
-            size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
-            pieces += [size.to_bytes(8, "big"), raw]
-        if any(isinstance(piece, memoryview) for piece in pieces):  # large: do not copy it
-            for piece in pieces:
-                self.sha.update(piece)
-        else:
-            self.sha.update(b"".join(pieces))
+            self.sha.update(len(raw).to_bytes(8, "big"))
+            self.sha.update(raw)
 
     def write_named(self, name: str, value: object) -> None:
         """Write a value under a name, which messages use if the value cannot be written."""
@@ -288,6 +282,9 @@ class _Writer:
             self.put("values", memoryview(raw).cast("B"))
 
     def write_tensor(self, tensor: torch.Tensor) -> None:
+        """Write type, shape and values, whatever the device; as an object, a tensor whose values
+        are not stored one by one (sparse, quantised).
+        """
         import torch
 
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:

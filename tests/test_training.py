@@ -708,7 +708,7 @@ def test_what_a_manifest_of_junk_listed_is_made_again(images, finished, tmp_path
     manifest.write_bytes(b"\0" * manifest.stat().st_size)
     assert (
         pool.folder.files() == {}
-        and "1 line is no record and is skipped (1)" in capsys.readouterr().err
+        and "what is no record is skipped (line 1)" in capsys.readouterr().err
     )
     with pytest.raises(store.Corrupt, match=r"recipe\.json"):
         training.load_pool(pool.folder.path.name, tmp_path)

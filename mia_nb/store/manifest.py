@@ -74,22 +74,17 @@ def _parsed(path: Path, *stamp: int) -> dict[str, str]:
         else:
             files.pop(name, None)
     if bad:
-        _say_once(_skipped(path, bad))
+        which = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        _say_once(
+            f"{path}: what is no record is skipped (line {which}); what was listed there is made"
+            " again"
+        )
     return files
 
 
 @cache
 def _say_once(message: str) -> None:
     print(message, file=sys.stderr)
-
-
-def _skipped(path: Path, bad: list[int]) -> str:
-    """The message about skipped lines with these numbers."""
-    which = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-    lines = "1 line is no record and is"
-    if len(bad) > 1:
-        lines = f"{len(bad)} lines are no records and are"
-    return f"{path}: {lines} skipped ({which}); what was listed there is made again"
 
 
 def append(path: Path, entries: dict[str, str | None]) -> None:
