@@ -56,7 +56,7 @@ def lira(
         centre: a side's m, the "mean" or the "median" of its margins.
         tail: of the offline form. "one_sided", or "two_sided": -log N(phi_t; m_out, v_out), which
             rewards low margins as much as high ones.
-        ddof: of the variances, see below: from 0, and less than every n of 2 or more.
+        ddof: of the variances, see below: 0 or 1.
         combine: "llr" averages s over queries; a name of `combine_queries` reduces the margins
             first; "joint" compares the vectors of a sample's Q margins as Gaussians with the
             covariance 0.9 V + 0.1 diag V, V pooled over samples and sides; "mean_sd" does the same
@@ -73,8 +73,7 @@ def lira(
         shrunk: (6 v_global + SS) / (6 + n - 1), between the two.
 
     Raises:
-        ValueError: for missing sides, where no sample has two references on a side, and for a ddof
-            that leaves a variance no degrees of freedom.
+        ValueError: for missing sides, and where no sample has two references on a side.
 
     Source: Carlini et al. 2022.
 
@@ -84,6 +83,8 @@ def lira(
     one_of("variance", variance, ("auto", "per_sample", "global", "shrunk"))
     one_of("centre", centre, ("mean", "median"))
     one_of("tail", tail, ("one_sided", "two_sided"))
+    if ddof > 1:
+        raise ValueError(f"lira: ddof={ddof}; wanted 0 or 1")
     need = ("out",) if offline else ("in", "out")
     side = sides("lira", target, references, need, missing, summary)
     combine = combination("lira", target.query_kind, combine)
@@ -131,18 +132,12 @@ def variance_of(
     side: str, world: World, audited: np.ndarray, variance: str, ddof: int
 ) -> np.ndarray:
     """(N,) variance of a side's margins by one of the forms that `lira` lists, kept off 0."""
-    free = np.maximum(world.n - 1, 0)  # degrees of freedom of "shrunk" and of the checks
-    divisor = np.maximum(world.n - ddof, 0)  # by the user's ddof
+    free = np.maximum(world.n - 1, 0)
+    divisor = np.maximum(world.n - ddof, 0)
     if not free[audited].any():
         raise ValueError(
             f"lira: no sample has two {side} references, so there is no variance estimate:"
             " train more pairs, or use rmia"
-        )
-    undivided = audited & (free > 0) & (divisor == 0)
-    if undivided.any():
-        raise ValueError(
-            f"lira: ddof={ddof}, but a sample has {world.n[undivided].min()} {side} references:"
-            " wanted a ddof below that, such as 1"
         )
     overall = world.ss[audited].sum() / divisor[audited].sum()
     if variance == "global":

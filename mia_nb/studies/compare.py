@@ -99,8 +99,8 @@ def _check_same_masks(settings: dict[Setting, Scores]) -> None:
     """ValueError unless row k of every setting is a model trained on the same samples: paired
     intervals need that.
     """
+    first = next(iter(settings), None)
     for setting, scores in settings.items():
-        first = next(iter(settings))
         if not same_masks(scores, settings[first]):
             raise ValueError(
                 f"{setting.where} and {first.where} have different membership: claims need pools"

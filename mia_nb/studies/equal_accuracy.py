@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 
 from mia_nb.metrics.equal_utility import matched
@@ -30,23 +32,22 @@ def equal_accuracy_rows(
             curves = frontier[frontier["family"].isin(labels)]
             top = _highest_level(curves, *labels, by)
             if top is not None:
-                reached.append(
-                    (contrast, curves, {"by": by, "baseline": labels[1], "levels": [top]})
-                )
+                at_top = partial(matched, curves, by=by, baseline=labels[1], levels=[top])
+                reached.append((contrast, at_top))
     joint_level = 1 - (1 - level) / max(len(reached), 1)
     rows = []
     fewer = []
-    for contrast, curves, at in reached:
-        at_level = matched(curves, **at, confidence=level).set_index("family")
-        simultaneous = matched(curves, **at, confidence=joint_level).set_index("family")
-        queried = {}
-        for side in contrast.sides:
-            if side[0].stochastic:
-                count = at_level.loc[side[0].label, "queries"]
-                words = f"R = {count:g}" if pd.notna(count) else "R not known"
-                queried[words] = queried.get(words, True) and count >= side[0].queries
-        rows.append(_row(contrast, by, at_level, simultaneous, " against ".join(queried)))
-        fewer += [words for words, enough in queried.items() if not enough]
+    for contrast, at_top in reached:
+        at_level = at_top(confidence=level).set_index("family")
+        simultaneous = at_top(confidence=joint_level).set_index("family")
+        queried = []
+        for setting, *_ in contrast.sides:
+            if setting.stochastic:
+                count = at_level.loc[setting.label, "queries"]
+                queried.append(f"R = {count:g}" if pd.notna(count) else "R not known")
+                if not count >= setting.queries:
+                    fewer.append(queried[-1])
+        rows.append(_row(contrast, by, at_level, simultaneous, queried))
     return rows, ", ".join(dict.fromkeys(fewer))
 
 
@@ -63,7 +64,11 @@ def _highest_level(curves: pd.DataFrame, a: str, b: str, by: str) -> float | Non
 
 
 def _row(
-    contrast: Contrast, by: str, at_level: pd.DataFrame, simultaneous: pd.DataFrame, queried: str
+    contrast: Contrast,
+    by: str,
+    at_level: pd.DataFrame,
+    simultaneous: pd.DataFrame,
+    queried: list[str],
 ) -> dict[str, object]:
     """The row of a contrast at a level that both families reach.
 
@@ -75,7 +80,7 @@ def _row(
     words = [
         f"{a} - {b} at {LEVEL_OF[by]} {at['level']:.3f} ({at['difference_pairs']} pairs)",
         " against ".join(dict.fromkeys(at_level.loc[[a, b], "attack"])),
-        queried,
+        " against ".join(dict.fromkeys(queried)),
         "" if at["over_samples"] else "samples not drawn: decides nothing",
     ]
     at_equal = contrast._replace(

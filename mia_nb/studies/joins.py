@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import combinations, pairwise, product
 
 from mia_nb.studies.settings import Setting
-from mia_nb.studies.study import Join, Selection
+from mia_nb.studies.study import Join, Selections
 
 ROUNDING = 1e-3  # of sigma, where k was not given in full
 LIKENESS = ("blocks", "method", "steps", "T")
@@ -18,11 +18,9 @@ def networks_of(settings: Iterable[Setting]) -> list[Setting]:
     return list(dict.fromkeys(setting._replace(attack="") for setting in settings))
 
 
-def select(selection: Selection, networks: list[Setting]) -> list[Setting]:
-    """The settings that match {field: value}; for a list of such records, those that match the
-    first record with any match.
-    """
-    for fields in selection if isinstance(selection, list) else [selection]:
+def select(selections: Selections, networks: list[Setting]) -> list[Setting]:
+    """The settings that match the first of these selections with any match."""
+    for fields in selections:
         if chosen := [setting for setting in networks if matches(setting, fields)]:
             return chosen
     return []

@@ -25,7 +25,7 @@ from mia_nb.studies.settings import Setting
 
 FOLDER = Path(__file__).parent
 WEIGHTS = (1, -1, -1, 1)  # of the sides of a contrast
-Selection = dict | list
+Selections = list[dict]  # of which the first that matches any setting counts
 
 
 class Contrast(NamedTuple):
@@ -142,8 +142,8 @@ class Join(NamedTuple):
 
     Parameters:
         compare: how, each entry for every pair
-        a: a selection; alone, attacks of one setting are compared
-        b: a selection, of which those are paired with a that share all fields with it but those in
+        a: selections; alone, attacks of one setting are compared
+        b: selections, of which those are paired with a that share all fields with it but those in
             `differ`, the name of the recipe and the attack
         differ: fields in which a and b may differ; absent: in all
         along: a field, along which the settings of a are compared that share all others
@@ -156,8 +156,8 @@ class Join(NamedTuple):
     """
 
     compare: list[Contrast]
-    a: Selection
-    b: Selection | None = None
+    a: Selections
+    b: Selections | None = None
     differ: list[str] = list(Setting._fields)  # noqa: RUF012 - never changed
     along: str = ""
     instead_of: dict[str, str] = {}  # noqa: RUF012 - never changed
@@ -251,6 +251,7 @@ def _claim(entries: dict, verdict: str) -> Claim:
     joins = []
     for entry in claim.joins:
         join = Join(**entry)
+        join = join._replace(a=_selections(join.a), b=_selections(join.b))
         compared = [Contrast(**comparison) for comparison in join.compare]
         for contrast in compared:
             if contrast.minus and contrast.beyond:
@@ -260,12 +261,16 @@ def _claim(entries: dict, verdict: str) -> Claim:
     return claim._replace(joins=joins)
 
 
+def _selections(selection: Any) -> Any:
+    """A list of this selection alone, where it is none yet."""
+    return [selection] if isinstance(selection, dict) else selection
+
+
 def _fields(claim: Claim) -> Iterator[str]:
     """The fields and properties of settings that a claim's joins name."""
     for join in claim.joins:
-        for selection in (join.a, join.b or {}):
-            for fields in selection if isinstance(selection, list) else [selection]:
-                yield from fields
+        for selection in (*join.a, *(join.b or [])):
+            yield from selection
         if join.along:
             yield join.along
         yield from (*join.differ, *join.instead_of, *join.instead_of.values())
