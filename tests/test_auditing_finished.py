@@ -442,6 +442,7 @@ def test_twins_are_made_from_complementary_halves_and_attacked_in_turn(tmp_path)
     assert found.shift is not None and len(found.twins.by_class) == CLASSES
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_model_that_was_missing(tmp_path):
     train, test = numbered(60)
     called, model = [], memorising(*train, 9)

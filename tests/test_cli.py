@@ -489,6 +489,7 @@ def test_a_run_in_progress_elsewhere_is_refused(desk, capsys):
     assert "is being run by another process" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_a_notebook_reads_it_is_no_result_of_the_file_before(
     desk, capsys
 ):
@@ -779,7 +780,7 @@ def test_leaked_kernels_warning_filters_and_braces_in_paths_do_no_harm(tmp_path)
     ("sent", "code", "forked"),
     [
         (signal.SIGINT, 130, "0"),
-        (signal.SIGKILL, -9, "0"),
+        pytest.param(signal.SIGKILL, -9, "0", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, -9, "1", marks=pytest.mark.slow),
     ],
 )

@@ -214,7 +214,7 @@ def test_holm_steps_down():
     np.testing.assert_allclose(holm([0.9, 0.6]), [1, 1])
 
 
-@pytest.mark.parametrize("models", [4, 8, 16, 64])
+@pytest.mark.parametrize("models", [4, 8, 16, pytest.param(64, marks=pytest.mark.slow)])
 def test_pooled_scores_of_every_attack_tell_nothing_in_a_null_world_of_pairs(models):
     signals = world(models, 400, population=60, seed=models)
     error = auc_null_error(200, 200) / np.sqrt(models / 2)

@@ -11,7 +11,7 @@ from test_notebooks import Run
 from mia_nb import metrics, query, training
 from mia_nb.attacks import score
 
-pytestmark = pytest.mark.notebook
+pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 TUNING = {"epochs": 2, "lr": 0.02, "batch": 32}
 SIZE = {
     "limit": 500,
@@ -108,7 +108,6 @@ def test_conversion_at_sixteen_steps_keeps_the_networks_answers(converted):
     assert len(refit) == 2 and all(float(row[-1]) > float(row[1]) for row in refit)
 
 
-@pytest.mark.slow
 def test_a_second_run_finds_everything_stored(folder, converted):
     again = Run(
         "02_convert", folder / "results", folder / "again.ipynb", direct={"epochs": 3}, **SIZE

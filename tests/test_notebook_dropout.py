@@ -17,7 +17,7 @@ from mia_nb.attacks import NAMES, align, score
 from mia_nb.attacks.single import attack_p
 from mia_nb.studies import Setting
 
-pytestmark = pytest.mark.notebook
+pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 SIZE = {
     "limit": 600,
     "population": 100,
@@ -288,7 +288,6 @@ def test_it_ends_in_doubt(swept):
     assert {row[0] for row in table(swept.html("stability"))[1:]} == set(FAMILIES)
 
 
-@pytest.mark.slow
 def test_a_second_run_is_cached_and_says_the_same(folder, swept):
     again = Run(
         "04_dropout_sweep", folder / "results", folder / "again.ipynb", force="false", **SIZE
@@ -298,7 +297,6 @@ def test_a_second_run_is_cached_and_says_the_same(folder, swept):
         assert again.html(cell) == swept.html(cell), cell
 
 
-@pytest.mark.slow
 def test_masks_per_step_are_for_spikes_only_and_what_is_left_out_is_said(folder, swept):
     size = SIZE | {
         "direct": {},
@@ -330,7 +328,6 @@ def test_too_few_models_for_a_choice_are_refused_with_a_way_out(folder, swept):
         Run("04_dropout_sweep", folder / "results", folder / "few.ipynb", **SIZE | {"models": 4})
 
 
-@pytest.mark.slow
 def test_with_a_plan_fixed_beforehand_every_model_is_attacked_by_it(folder, swept, pools):
     run = Run(
         "04_dropout_sweep", folder / "results", folder / "plan.ipynb", **SIZE | {"plan": [0.05, 2]}

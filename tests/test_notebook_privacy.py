@@ -17,7 +17,7 @@ from test_wording import found
 from mia_nb import accounting, auditing, query, score, training
 from mia_nb.auditing.ladder import LABELS, number
 
-pytestmark = pytest.mark.notebook
+pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 SIZE = {
     "limit": 260,
     "population": 20,

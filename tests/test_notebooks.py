@@ -190,6 +190,7 @@ def test_a_second_run_is_cached_fast_and_the_same_even_when_false_comes_as_text(
     assert len(list(pool.folder.path.glob("model_*"))) == 6 and models() == before
 
 
+@pytest.mark.slow
 def test_a_key_chooses_the_pool_over_the_recipe_and_references_may_come_from_another(
     folder, pool, attacked
 ):

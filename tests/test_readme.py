@@ -31,8 +31,12 @@ PAGES = [name for name, blocks in CODE.items() if blocks and name not in ELSEWHE
 ALONE = {"docs/scaling.md", "docs/howto/batch.md"}  # start processes that import the main module
 SLOW = {
     *ALONE,
+    "docs/howto/audit.md",
+    "docs/howto/claim.md",
+    "docs/howto/defense.md",
     "docs/howto/equations.md",
     "docs/howto/event-data.md",
+    "docs/howto/privacy.md",
     "docs/howto/spiking.md",
 }
 

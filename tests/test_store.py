@@ -757,6 +757,7 @@ def told(way, *words):
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_names_its_folder_and_a_way_that_works(tmp_path):
     root = tmp_path / "results"
     folder = finished_run(root)

@@ -108,7 +108,11 @@ def agree(table: pd.DataFrame, name: str):
         assert found[column][is_text].tolist() == wanted[column][is_text].tolist(), column
 
 
-@pytest.mark.parametrize("study", [snn, flow, privacy, recipes], ids=lambda s: s.__name__)
+@pytest.mark.parametrize(
+    "study",
+    [snn, pytest.param(flow, marks=pytest.mark.slow), privacy, recipes],
+    ids=lambda s: s.__name__,
+)
 def test_verdicts_and_comparisons_are_those_that_were_frozen(study):
     verdicts, comparisons = claims_of(study)
     agree(verdicts, f"{study.__name__}_claims")

@@ -207,7 +207,7 @@ PER_STEP = {
 @pytest.mark.parametrize(
     ("change", "strategy"),
     [
-        (CROPPED, "plain"),
+        pytest.param(CROPPED, "plain", marks=pytest.mark.slow),
         ({"defense": "label_smoothing", "optimizer": "adam"}, "stacked:2"),
         pytest.param(CROPPED, "stacked:2", marks=pytest.mark.slow),
         pytest.param(PER_STEP, "plain", marks=pytest.mark.slow),

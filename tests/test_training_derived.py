@@ -160,6 +160,7 @@ def test_interrupted_fine_tuning_ends_with_the_bytes_of_one_never_stopped(
     assert again.key == whole.key and digests(again.folder.path) == digests(whole.folder.path)
 
 
+@pytest.mark.slow
 def test_helper_processes_find_the_parent_beside_the_folder(pool, images, tmp_path, capfd):
     twin = train(SMALL, images, tmp_path)
     alone = finetune(pool, FURTHER.replace(seed=8), images)
