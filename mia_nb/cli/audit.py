@@ -173,20 +173,20 @@ def junit(record: dict) -> bytes:
     cannot be trusted (status 1), the test of the audit itself fails.
     """
     code, line = status(record)
-    failures = {} if code != FAILED else {"the audit itself": line}
-    skipped = {}
+    cases = {"the audit itself": ("failure" if code == FAILED else None, line)}
     for verdict in record["verdicts"]:
-        if verdict["outcome"] == EXCEEDED:
-            failures[verdict["limit"]] = verdict["sentence"]
-        elif verdict["outcome"] == OPEN:
-            skipped[verdict["limit"]] = verdict["sentence"]
-    names = dict.fromkeys(["the audit itself", *(limit["limit"] for limit in record["verdicts"])])
-    counts = {"tests": len(names), "failures": len(failures), "skipped": len(skipped)}
-    texts = {name: str(count) for name, count in counts.items()}
-    tests = ElementTree.Element("testsuite", name="mia-nb audit", **texts)
-    for name in names:
-        case = ElementTree.SubElement(tests, "testcase", classname="mia_nb.audit", name=name)
-        for kind, sentences in (("failure", failures), ("skipped", skipped)):
-            if name in sentences:
-                ElementTree.SubElement(case, kind, message=escape.terminal(sentences[name]))
-    return ElementTree.tostring(tests, encoding="utf-8", xml_declaration=True)
+        kind = {EXCEEDED: "failure", OPEN: "skipped"}.get(verdict["outcome"])
+        cases[verdict["limit"]] = (kind, verdict["sentence"])
+    kinds = [kind for kind, _ in cases.values()]
+    suite = ElementTree.Element(
+        "testsuite",
+        name="mia-nb audit",
+        tests=str(len(cases)),
+        failures=str(kinds.count("failure")),
+        skipped=str(kinds.count("skipped")),
+    )
+    for name, (kind, sentence) in cases.items():
+        case = ElementTree.SubElement(suite, "testcase", classname="mia_nb.audit", name=name)
+        if kind is not None:
+            ElementTree.SubElement(case, kind, message=escape.terminal(sentence))
+    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)

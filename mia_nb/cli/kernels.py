@@ -85,8 +85,7 @@ class ForkProvisioner(LocalProvisioner):
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> dict:
         """Start the kernel of this command; returns its connection info."""
-        streams = {options.get(name) for name in ("stdin", "stdout", "stderr")}
-        if not _is_forked() or streams != {None} or LAUNCHER not in cmd:
+        if not _is_forked():
             return await super().launch_kernel(cmd, **options)
         argv = cmd[cmd.index(LAUNCHER) :]
         try:

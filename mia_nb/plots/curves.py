@@ -14,7 +14,7 @@ from mia_nb import attacks, metrics
 from mia_nb.checks import checked
 from mia_nb.examples import load_example
 from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, Roc, allowed, area, counts, thin
-from mia_nb.metrics.tables import by_attack, rates_of
+from mia_nb.metrics.tables import by_attack
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots import marks
 from mia_nb.plots.scores import named, targets
@@ -67,16 +67,15 @@ def verdict(table: pd.DataFrame, attack: str) -> str:
         raise ValueError(f"attack={attack!r}: the table has {', '.join(map(str, auc.index))}")
     auc = auc.loc[attack]
     name = attacks.in_words(attack)
-    rates = {x: by_attack(table, "tpr", x).loc[attack] for x in sorted(rates_of(table))}
-    fpr = next((x for x, row in rates.items() if row["measurable"]), None)
-    if fpr is not None:
-        tpr = rates[fpr]
-        if tpr["value"] > 0 or tpr["fpr_floor"] <= fpr:
+    rates = table[(table["metric"] == "tpr") & (table["attack"] == attack) & table["measurable"]]
+    if len(rates):
+        tpr = rates.sort_values("fpr").iloc[0]
+        if tpr["value"] > 0 or tpr["fpr_floor"] <= tpr["fpr"]:
             digits = _digits(tpr["value"])
             ends = f"(95 %: {100 * tpr['low']:.{digits}f}-{100 * tpr['high']:.{digits}f})"
-            return f"{_finds(name, tpr['value'], fpr)} {ends}, n0 = {tpr['n0']:,.0f}"
+            return f"{_finds(name, tpr['value'], tpr['fpr'])} {ends}, n0 = {tpr['n0']:,.0f}"
     sentence = f"{name} has AUC {auc['value']:.3f} (95 %: {auc['low']:.3f}-{auc['high']:.3f})"
-    return f"{sentence}; {_why_no_rate(auc['n0'], auc['fpr_floor'], fpr is not None)}"
+    return f"{sentence}; {_why_no_rate(auc['n0'], auc['fpr_floor'], len(rates) > 0)}"
 
 
 def _why_no_rate(n0: float, floor: float, resolved: bool) -> str:

@@ -33,7 +33,6 @@ def heatmap(table: pd.DataFrame, *, chosen: tuple[float, int], name: str) -> go.
     if not (table["p"] == 0).any():
         raise ValueError("heatmap: no row of p = 0, with which the best setting is compared")
     value = table.pivot(index="p", columns="queries", values="value")
-    error = table.pivot(index="p", columns="queries", values="error")
     best = table.loc[table["value"].idxmax()]
     p, queries = chosen
     matching = table[np.isclose(table["p"], p) & (table["queries"] == queries)]
@@ -43,16 +42,15 @@ def heatmap(table: pd.DataFrame, *, chosen: tuple[float, int], name: str) -> go.
             f" {value.columns.tolist()}"
         )
     cell = matching.iloc[0]
-    row = value.index.get_loc(cell.p)
-    column = value.columns.get_loc(cell.queries)
-    text = _cell_texts(value.to_numpy(), error.to_numpy())
-    text[row][column] = f"★ {text[row][column]}"
+    words = [_with_error(*pair) for pair in zip(table["value"], table["error"], strict=True)]
+    text = table.assign(text=words).pivot(index="p", columns="queries", values="text").fillna("")
+    text.loc[cell.p, cell.queries] = f"★ {text.loc[cell.p, cell.queries]}"
     figure = go.Figure(
         go.Heatmap(
             x=[f"{q:g}" for q in value.columns],
             y=[f"{p:g}" for p in value.index],
             z=value.to_numpy(),
-            text=text,
+            text=text.to_numpy(),
             texttemplate="%{text}",
             textfont={"size": 12},
             colorscale="Cividis",
@@ -63,7 +61,7 @@ def heatmap(table: pd.DataFrame, *, chosen: tuple[float, int], name: str) -> go.
             hovertemplate=f"p = %{{y}}, Q = %{{x}}: {name} %{{text}}<extra></extra>",
         )
     )
-    _outline(figure, row, column)
+    _outline(figure, value.index.get_loc(cell.p), value.columns.get_loc(cell.queries))
     many = "query" if cell.queries == 1 else "queries"
     axis = {"type": "category", "showgrid": False}
     return finish(
@@ -75,15 +73,6 @@ def heatmap(table: pd.DataFrame, *, chosen: tuple[float, int], name: str) -> go.
         xaxis=axis | {"title": "queries Q"},
         yaxis=axis | {"title": "input dropout p"},
     )
-
-
-def _cell_texts(value: np.ndarray, error: np.ndarray) -> list[list[str]]:
-    """Each value with its error; empty texts for settings that were not tried."""
-    texts = []
-    for values, errors in zip(value, error, strict=True):
-        cells = zip(values, errors, strict=True)
-        texts.append(["" if np.isnan(v) else _with_error(v, e) for v, e in cells])
-    return texts
 
 
 def _outline(figure: go.Figure, row: int, column: int) -> None:
