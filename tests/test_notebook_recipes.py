@@ -123,8 +123,8 @@ def test_differences_are_paired_and_between_recipes_that_differ_in_epochs_alone(
     of = {(cell.label, cell.attack): mean_auc(one) for cell, one in cells.items()}
     shown = {row[0]: row[1] for row in rows[2:]}
     for word in SIZE["attacks"]:
-        assert shown[word].startswith(f"{of[NAMES[1], word] - of[NAMES[0], word]:+.3f} [")
-    assert set(shown) == {"strongest", *SIZE["attacks"]}
+        assert shown[in_words(word)].startswith(f"{of[NAMES[1], word] - of[NAMES[0], word]:+.3f} [")
+    assert set(shown) == {"strongest", *map(in_words, SIZE["attacks"])}
 
 
 def test_rankings_are_compared_under_their_ceiling(run, answers):
