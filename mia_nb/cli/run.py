@@ -105,20 +105,17 @@ def _run_what_is_missing(
     """Run the steps {file: step} that are not done or whose file is not intact. The report is
     written after each.
     """
-    files = list(steps)
     record = {}
     if not force and _is_intact(folder, STATUS):
         record = {entry["file"]: entry for entry in read_status(folder)}
-    todo = []
-    for file in files:
-        if not is_whole(record.get(file, {})) or not _is_intact(folder, file):
-            todo.append(file)
+    done = [file for file in steps if is_whole(record.get(file, {})) and _is_intact(folder, file)]
+    todo = [file for file in steps if file not in done]
     facts = machine_facts()
     if about:
         facts["about"] = about
     folder.write_json(PROVENANCE, facts)
     for number, (file, step) in enumerate(steps.items()):
-        if file not in todo:
+        if file in done:
             say(f"{escape.terminal(file):<22} cached")
             continue
         _run_step(step, file, folder, record, force)

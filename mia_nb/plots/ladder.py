@@ -11,7 +11,18 @@ import plotly.graph_objects as go
 from mia_nb.plots.style import BELOW, GREY, SMALL, clauses, finish, listed, look
 from mia_nb.plots.tables import need
 
-COLUMNS = ("row", "label", "shown", "epsilon", "delta", "relation", "note")
+COLUMNS = (
+    "row",
+    "label",
+    "shown",
+    "epsilon",
+    "delta",
+    "relation",
+    "method",
+    "note",
+    "verdict",
+    "remark",
+)
 # numbers of rows of `auditing.ladder`
 NOMINAL = 1
 THEOREM = 2
@@ -122,7 +133,7 @@ def _claimed(table: pd.DataFrame) -> str:
     verdicts call refuted.
     """
     rows = table.drop_duplicates("row").set_index("row")
-    stated = {row: rows["shown"][row] for row in rows.index if np.isfinite(rows["epsilon"][row])}
+    stated = rows["shown"][np.isfinite(rows["epsilon"])]
     parts = [
         f"claimed {stated[NOMINAL]} (nominal)" if NOMINAL in stated else "claimed: nothing",
         f"proved: {stated.get(TRAINING, 'none')}",
@@ -137,13 +148,8 @@ def _claimed(table: pd.DataFrame) -> str:
 
 def _refuted(table: pd.DataFrame) -> list[str]:
     """The claims that the ladder's verdicts call refuted."""
-    rows = table.drop_duplicates("row").set_index("row")
-    refuted = []
-    for row, claim in REFUTABLE.items():
-        verdict = str(rows.loc[row].get("verdict", ""))
-        if verdict.startswith("refuted at"):
-            refuted.append(claim)
-    return refuted
+    verdicts = table.drop_duplicates("row").set_index("row")["verdict"].astype(str)
+    return [claim for row, claim in REFUTABLE.items() if verdicts[row].startswith("refuted at")]
 
 
 def _relations(tables: dict[str, pd.DataFrame]) -> str:
@@ -223,7 +229,7 @@ def _add_mark(
         position = "top center" if has_bar else "top right"
         line = {"color": colour, "width": 4 if is_lower_bound else 2, "dash": dash}
         _add_arrow(figure, x, end, y, line, group)
-    remarks = [str(row.get(part, "")) for part in ("method", "relation", "remark", "verdict")]
+    remarks = [str(row[part]) for part in ("method", "relation", "remark", "verdict")]
     hover = f"{row['label']}: {row['shown']}<br>{'<br>'.join(filter(None, remarks))}"
     figure.add_scatter(
         x=[x],

@@ -40,14 +40,10 @@ def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
     style_of = looks(scores)
     above = 0
     for name, of_models in scores.items():
-        aucs = []
-        errors = []
-        for value, member in targets(of_models):
-            n1 = int(member.sum())
-            aucs.append(metrics.auc(value, member))
-            errors.append(1.96 * auc_null_error(n1, len(member) - n1))
-        auc = np.array(aucs)
-        error = np.array(errors)
+        pairs = targets(of_models)
+        auc = np.array([metrics.auc(score, member) for score, member in pairs])
+        null_errors = [auc_null_error(member.sum(), (~member).sum()) for _, member in pairs]
+        error = 1.96 * np.array(null_errors)
         gap = _gap(of_models)
         above += int((auc > _overfitting(gap)).sum())
         figure.add_scatter(
