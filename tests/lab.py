@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from mia_nb.cli.kernels import LAUNCHER, BatchKernels
+
 TOKEN = "test"
 CHROMIUM = (
     os.environ.get("CHROMIUM")
@@ -42,6 +44,9 @@ SETTINGS = {
     "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyter-widgets/jupyterlab-manager/plugin": {"saveState": True},
 }
+# a kernel that has its imports done: it starts in the server's folder, and plotly, imported where
+# there is no notebook, displays nothing by itself
+FORKED = "forked"
 RUNS_ELSEWHERE = ("MIA_NB_MODE", "MIA_NB_HOME")  # a notebook that wants them sets them itself
 SHOWN = "window.jupyterapp?.shell?.currentWidget"
 READY = f"{SHOWN}?.content?.model?.cells?.length > 0 && {SHOWN}.context.path === "
@@ -147,6 +152,12 @@ def jupyter_lab(folder: Path, *importable: Path) -> Iterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    spec = folder / "data" / "kernels" / FORKED / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    command = [sys.executable, "-m", LAUNCHER, "-f", "{connection_file}"]
+    named = {"display_name": FORKED, "language": "python"}
+    metadata = BatchKernels.kernel_spec.metadata
+    spec.write_text(json.dumps({"argv": command, "metadata": metadata} | named))
     places = {
         "JUPYTER_CONFIG_DIR": "config",
         "JUPYTER_RUNTIME_DIR": "runtime",
@@ -226,14 +237,14 @@ def run_all(page, timeout: float = 120) -> list[dict]:
     raise TimeoutError(f"cells not done after {timeout} s: {[cell['done'] for cell in cells]}")
 
 
-def write_notebook(path: Path, cells: list[str]) -> None:
+def write_notebook(path: Path, cells: list[str], kernel: str = "python3") -> None:
     """A notebook of these code cells, not executed."""
     from nbformat import v4
 
     node = v4.new_notebook(cells=[v4.new_code_cell(cell.strip()) for cell in cells])
     node.metadata["kernelspec"] = {
-        "name": "python3",
-        "display_name": "Python 3",
+        "name": kernel,
+        "display_name": "Python 3" if kernel == "python3" else kernel,
         "language": "python",
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -242,13 +253,19 @@ def write_notebook(path: Path, cells: list[str]) -> None:
 
 @contextlib.contextmanager
 def live_notebook(
-    server: Server, browser, name: str, cells: list[str], *, dark: bool = False
+    server: Server,
+    browser,
+    name: str,
+    cells: list[str],
+    *,
+    dark: bool = False,
+    kernel: str = "python3",
 ) -> Iterator[tuple]:
     """A notebook of these cells, run live and drawn; yields (page, external requests, errors, its
     path).
     """
     path = server.root / name / "live.ipynb"
-    write_notebook(path, cells)
+    write_notebook(path, cells, kernel)
     with fresh_page(browser, dark=dark) as (page, external, errors):
         open_notebook(page, server, f"{name}/live.ipynb", dark=dark)
         page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
