@@ -26,7 +26,7 @@ def designs_of(pool: Signals, rows: list[np.ndarray]) -> list[tuple[int, bool]]:
     median over audited samples of the smaller one), and whether the IN counts of samples differ.
     """
     designs = []
-    models_in = _models_in(pool)
+    models_in = pool.member.sum(0)
     for references in rows:
         excluded = np.setdiff1d(np.arange(pool.shape[0]), references)
         n_in = (models_in - pool.member[excluded].sum(0))[~pool.population]
@@ -47,7 +47,7 @@ def flags_of(
     """The flags of scores, each once."""
     uneven = any(differ for _, differ in designs)
     # in Bernoulli designs, or for other samples, counts vary, but not with a target's membership
-    varied = np.ptp(_models_in(pool)[~pool.population])
+    varied = np.ptp(pool.member.sum(0)[~pool.population])
     flags = []
     if keep_complement:
         flags.append("complementary model kept: the design leaks membership")
@@ -103,8 +103,3 @@ def texts_of(raised: list[warnings.WarningMessage]) -> list[str]:
                 warning.message, warning.category, warning.filename, warning.lineno
             )
     return [str(warning.message) for warning in raised if warning.category is UserWarning]
-
-
-def _models_in(pool: Signals) -> np.ndarray:
-    """(N,) number of models that were trained on each sample."""
-    return np.add.reduce(pool.member, axis=0, dtype=np.int64)

@@ -193,4 +193,4 @@ def _log_odds(train: np.ndarray, member: np.ndarray, test: np.ndarray) -> np.nda
     spread[spread < 1e-9] = 1
     model = LogisticRegression(class_weight="balanced", solver="newton-cholesky")
     model.fit((train - centre) / spread, member)
-    return model.decision_function((test - centre) / spread) * (1 if model.classes_[1] else -1)
+    return model.decision_function((test - centre) / spread)

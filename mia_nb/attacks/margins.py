@@ -31,18 +31,11 @@ def log_p(phi: np.ndarray) -> np.ndarray:
     return np.minimum(phi, 0) - np.log1p(np.exp(-np.abs(phi)))
 
 
-def log_mean_p_q(phi: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(log sum_k w_k p_k, log sum_k w_k (1 - p_k)) over axis 0, each computed relative to its
-    largest term.
-    """
-    # p = exp(min(phi, 0)) / (1 + exp(-|phi|)), and 1 - p likewise
-    shared = weight / (np.exp(-np.abs(phi)) + 1)
-    logs = []
-    for power in (np.minimum(phi, 0), -np.maximum(phi, 0)):
-        top = np.where(weight > 0, power, -np.inf).max(0)
-        terms = np.exp(np.minimum(power - top, 0))  # rows of weight 0 may lie above the top
-        logs.append(top + np.log(np.einsum("kn,kn->n", shared, terms)))
-    return logs[0], logs[1]
+def log_mean_p(phi: np.ndarray) -> np.ndarray:
+    """log of the mean p over axis 0, computed relative to its largest term."""
+    logs = log_p(phi)
+    top = logs.max(0)
+    return top + np.log(np.exp(logs - top).mean(0))
 
 
 def median(phi: np.ndarray, keep: np.ndarray) -> np.ndarray:
@@ -78,8 +71,8 @@ def combine_queries(margin: Array, combine: str) -> np.ndarray:
     out = np.empty((len(margin), samples))
     for part in blocks(len(margin) * queries, samples):
         phi = margin[:, :, part].swapaxes(0, 1).reshape(queries, -1)
-        mean_p, mean_q = log_mean_p_q(phi, np.full((queries, 1), 1 / queries))
-        out[:, part] = (mean_p - mean_q).reshape(len(margin), -1)
+        combined = log_mean_p(phi) - log_mean_p(-phi)
+        out[:, part] = combined.reshape(len(margin), -1)
     return out
 
 

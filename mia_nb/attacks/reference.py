@@ -229,8 +229,8 @@ def attack_r(
     if form == "shift":
         if summary is None:
             summary = worlds_of(references, combine)
-        world = summary.together(0)
-        return phi_t - np.where(world.n > 0, world.mean, np.nan)
+        count = summary.n.sum(0)
+        return phi_t - summary.total[:, 0].sum(0) / np.where(count > 0, count, np.nan)
     score = np.empty(len(phi_t))
     for part, _, phi, member in margin_blocks(references, combine):
         if form == "lattice":

@@ -82,19 +82,17 @@ def lira_smooth(
     log_variance_in = _log_variance(world_in.ss[learned], world_in.n[learned] - 1)
     log_variance_out = _log_variance(world_out.ss[learned], world_out.n[learned] - 1)
 
-    scored = side.usable
-    distance = phi_t[scored] - level[scored]
-    gap = curves.fitted((world_in.mean - world_out.mean)[learned], level[scored])
-    log_in = curves.fitted(log_variance_in, level[scored])
-    log_out = curves.fitted(log_variance_out, level[scored])
-    score = np.full(side.usable.shape, np.nan)
-    score[scored] = (
+    distance = phi_t - level
+    gap = curves.fitted((world_in.mean - world_out.mean)[learned], level)
+    log_in = curves.fitted(log_variance_in, level)
+    log_out = curves.fitted(log_variance_out, level)
+    score = (
         (distance + gap / 2) ** 2 / np.exp(log_out)
         - (distance - gap / 2) ** 2 / np.exp(log_in)
         + log_out
         - log_in
     ) / 2
-    return score
+    return np.where(side.usable, score, np.nan)
 
 
 @checked

@@ -44,17 +44,10 @@ class Worlds(NamedTuple):
 
     def of(self, query: int) -> tuple[World, World]:
         """The IN and the OUT world of one query."""
-        return self._world(0, query), self._world(1, query)
-
-    def _world(self, side: int, query: int) -> World:
-        mean = self.total[side, query] / np.maximum(self.n[side], 1)
-        return World(self.n[side], mean, self.ss[side, query])
-
-    def together(self, query: int) -> World:
-        """The world of all references, IN and OUT."""
-        inside = Worlds(self.n[:1], self.total[:1], self.ss[:1])
-        outside = Worlds(self.n[1:], self.total[1:], self.ss[1:])
-        return inside.merged(outside)._world(0, query)
+        means = self.total[:, query] / np.maximum(self.n, 1)
+        world_in = World(self.n[0], means[0], self.ss[0, query])
+        world_out = World(self.n[1], means[1], self.ss[1, query])
+        return world_in, world_out
 
     def merged(self, other: Worlds) -> Worlds:
         """The worlds of both sets of references together (Chan, Golub, LeVeque 1983).
