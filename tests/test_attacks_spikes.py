@@ -148,6 +148,7 @@ def test_in_a_world_without_leaks_it_finds_nothing(models):
     assert abs(np.mean(values) - 0.5) < 3.3 * null_se(200, 200) / np.sqrt(20)
 
 
+@pytest.mark.slow
 def test_the_self_test_hides_the_activity_too():
     """With a leak in the activity alone, its blind target must look alike everywhere, and the world
     without leaks must have none."""

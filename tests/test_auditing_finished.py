@@ -603,6 +603,7 @@ def test_twins_of_data_that_differ_where_nothing_is_printed_are_trained_anew(tmp
     assert counts == [4, 8, 8]
 
 
+@pytest.mark.slow
 def test_a_training_that_cannot_be_compared_wants_a_name_and_then_keeps_its_twins(tmp_path):
     train, test = numbered(20)
     called, calls = calls_in(tmp_path / "calls")

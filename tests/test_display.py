@@ -170,7 +170,7 @@ def readers_folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("page", ["README.md", "docstring"])
+@pytest.mark.parametrize("page", [pytest.param("README.md", marks=pytest.mark.slow), "docstring"])
 def test_each_line_of_readme_and_docstring_is_run_and_displayed(
     page, mode, shell, monkeypatch, readers_folder
 ):

@@ -278,6 +278,7 @@ def test_a_scheduler_that_does_not_answer_is_named_before_force_removes_anything
     assert pool.unfinished(range(SMALL.num_models)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["__version__", "TORCH"])
 def test_force_removes_nothing_where_workers_have_other_versions(
     change, cluster, images, tmp_path, monkeypatch
@@ -368,6 +369,7 @@ print(usual, kept, before - held())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of the GNU C library")
 def test_a_worker_keeps_the_memory_that_a_training_step_frees_until_its_unit_is_trained():
     ran = subprocess.run(
