@@ -15,6 +15,7 @@ import numpy as np
 from mia_nb.arguments import Array, Count, Rates, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import allowed, counts, rates
+from mia_nb.metrics.pairs import numbered
 from mia_nb.metrics.targets import FPR, metrics_of_counts, names
 from mia_nb.types import Scores
 
@@ -66,7 +67,7 @@ def bootstrap(
 
 def _group_numbers(groups: np.ndarray, samples: int) -> np.ndarray:
     """(N,) number of each sample's group, from 0."""
-    number = np.unique(groups, return_inverse=True)[1].ravel()
+    number = numbered(groups)
     if number.shape != (samples,):
         raise ValueError(
             f"groups have shape {np.shape(groups)}; wanted {(samples,)}, a label per sample"

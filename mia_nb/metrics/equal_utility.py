@@ -14,13 +14,12 @@ from mia_nb.metrics.frontier_table import (
     KEYS,
     checkpoint_name,
     has_draws,
-    mean_and_ends,
     measured_columns,
     need_columns,
-    of_pairs,
     of_strongest_attack,
     value_range,
 )
+from mia_nb.metrics.uncertainty import interval
 
 UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # 1: grows as a model learns, -1: falls
 LEVELS = 5
@@ -188,12 +187,23 @@ def _curve(rows: pd.DataFrame, by: str, metric: str, over_samples: bool) -> Curv
     steps = [step for _, step in rows.groupby("epoch")]
     queries = [pd.to_numeric(step["queries"]).min() for step in steps]
     return Curve(
-        utility=np.array([of_pairs(step, by)[:, 0] for step in steps]),
-        leakage=np.array([of_pairs(step, metric, with_draws=over_samples) for step in steps]),
+        utility=np.array([_of_pairs(step, by)[:, 0] for step in steps]),
+        leakage=np.array([_of_pairs(step, metric, with_draws=over_samples) for step in steps]),
         attack=[step["attack"].iloc[0] for step in steps],
         queries=np.array(queries, float),
-        last_test_acc=of_pairs(steps[-1], "test_acc").mean(),
+        last_test_acc=_of_pairs(steps[-1], "test_acc").mean(),
     )
+
+
+def _of_pairs(rows: pd.DataFrame, column: str, *, with_draws: bool = False) -> np.ndarray:
+    """(pairs, 1): means over the targets of each pair, pairs ascending. With draws (pairs, 1 +
+    n_resamples), followed by the same on resamples.
+    """
+    values = rows[[column]].to_numpy(float)
+    if with_draws:
+        values = np.hstack([values, np.stack(rows[f"{column}_draws"])])
+    pairs, unit = np.unique(rows["pair"], return_inverse=True)
+    return np.stack([values[unit == i].mean(0) for i in range(len(pairs))])
 
 
 def _at_level(
@@ -215,11 +225,11 @@ def _at_level(
             base = at_level[baseline][0]
         both = np.array([values[pair] - base[pair] for pair in values if pair in base])
         smallest, largest = value_range(metric)
-        mean, low, high = mean_and_ends(
+        mean, low, high = _mean_and_ends(
             np.array([*values.values()]), confidence=confidence, within=(smallest, largest)
         )
         span = largest - smallest
-        difference, difference_low, difference_high = mean_and_ends(
+        difference, difference_low, difference_high = _mean_and_ends(
             both, confidence=confidence, within=(-span, span)
         )
         curve = curves[family]
@@ -241,6 +251,21 @@ def _at_level(
             }
         )
     return rows
+
+
+def _mean_and_ends(
+    values: np.ndarray, *, confidence: float = 0.95, within: tuple[float, float] | None = None
+) -> tuple[float, float, float]:
+    """(mean, low, high) by `interval` of values (pairs, 1 + n_resamples); NaN ends below two pairs,
+    all NaN without any. within: as there.
+    """
+    if len(values) < 2:
+        return float(values[0, 0]) if len(values) else np.nan, np.nan, np.nan
+    resampled = values[:, 1:].T if values.shape[1] > 1 else None
+    low, high = interval(
+        values[:, 0], np.arange(len(values)), resampled, confidence=confidence, within=within
+    )
+    return float(values[:, 0].mean()), float(low), float(high)
 
 
 def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.ndarray], list[int]]:

@@ -150,50 +150,20 @@ def has_draws(table: pd.DataFrame, metric: str) -> bool:
     return 0 not in sizes
 
 
-def of_pairs(rows: pd.DataFrame, column: str, *, with_draws: bool = False) -> np.ndarray:
-    """(pairs, 1): means over the targets of each pair, pairs ascending. With draws (pairs, 1 +
-    n_resamples), followed by the same on resamples.
-    """
-    values = rows[[column]].to_numpy(float)
-    if with_draws:
-        values = np.hstack([values, np.stack(rows[f"{column}_draws"])])
-    pairs, unit = np.unique(rows["pair"], return_inverse=True)
-    return np.stack([values[unit == i].mean(0) for i in range(len(pairs))])
-
-
 def _mean_of_column(
     rows: pd.DataFrame, column: str, over_samples: bool
 ) -> tuple[float, float, float]:
     """(mean, low, high) of a column, for metrics as in `summary`; NaN ends with one pair, which
     says nothing about training.
     """
-    if column in FACTS:
-        pairs = of_pairs(rows, column)
-        mean_of_pairs, *ends = mean_and_ends(pairs)
-        mean = float(np.average(pairs[:, 0], weights=rows.groupby("pair").size()))
-        # about the mean over targets, as those of metrics
-        ends = np.add(ends, mean - mean_of_pairs)
-        return mean, *np.clip(ends, *value_range(column))
-    mean = float(rows[column].mean())
-    if rows["pair"].nunique() < 2:
+    mean = rows[column].mean()
+    pair = rows["pair"]
+    if pair.nunique() < 2:
         return mean, np.nan, np.nan
+    if column in FACTS:
+        return mean, *interval(rows[column], pair, within=value_range(column))
     resampled = np.stack(rows[f"{column}_draws"], 1) if over_samples else None
     return mean, *metric_interval(column, rows, resampled)
-
-
-def mean_and_ends(
-    values: np.ndarray, *, confidence: float = 0.95, within: tuple[float, float] | None = None
-) -> tuple[float, float, float]:
-    """(mean, low, high) by `interval` of values (pairs, 1 + n_resamples); NaN ends below two pairs,
-    all NaN without any. within: as there.
-    """
-    if len(values) < 2:
-        return float(values[0, 0]) if len(values) else np.nan, np.nan, np.nan
-    resampled = values[:, 1:].T if values.shape[1] > 1 else None
-    low, high = interval(
-        values[:, 0], np.arange(len(values)), resampled, confidence=confidence, within=within
-    )
-    return float(values[:, 0].mean()), float(low), float(high)
 
 
 def of_strongest_attack(table: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -57,9 +57,9 @@ def same_or_complement(masks: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return (masks == mask).all(1) | (masks != mask).all(1)
 
 
-def numbered(pair: np.ndarray) -> np.ndarray:
-    """(targets,) pairs numbered from 0, ascending."""
-    return np.unique(pair, return_inverse=True)[1]
+def numbered(labels: np.ndarray) -> np.ndarray:
+    """(N,) number of each label of pairs or groups, from 0, ascending; NaN is a label too."""
+    return np.unique(labels, return_inverse=True)[1].ravel()
 
 
 def same_masks(one: Scores, other: Scores) -> bool:

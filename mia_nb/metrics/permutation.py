@@ -21,9 +21,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from mia_nb.arguments import Array, Count, Whole
 from mia_nb.checks import checked
+from mia_nb.metrics.pairs import numbered
 
 FRACTIONS = (0.01, 0.02, 0.05, 0.1)  # shares of all samples, whose largest scores a tail counts
 FEWEST_TOP = 5  # fewest scores that a tail counts
@@ -181,7 +183,7 @@ def _sides(
     """(number of each sample's unit, samples of each unit, whether it is a member's)."""
     number = np.arange(len(member))
     if units is not None:
-        number = np.unique(units, return_inverse=True)[1].ravel()
+        number = numbered(units)
     size = np.bincount(number)
     share = np.bincount(number, member) / size
     mixed = int(((share > 0) & (share < 1)).sum())
@@ -218,8 +220,7 @@ def _centred(values: np.ndarray) -> np.ndarray:
 
 def mid_ranks(values: np.ndarray) -> np.ndarray:
     """1 for the smallest; ties share the mean of their ranks."""
-    _, level, size = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(size) - (size - 1) / 2)[level.ravel()]
+    return pd.Series(values).rank().to_numpy()
 
 
 def _tops(samples: int) -> list[int]:
@@ -269,7 +270,7 @@ def pure_units(groups: np.ndarray, member: np.ndarray) -> np.ndarray | None:
     is then the part of a group on one side. If most are in groups on both sides, samples were split
     one by one.
     """
-    number = np.unique(groups, return_inverse=True)[1].ravel()
+    number = numbered(groups)
     inside = np.bincount(number, member) / np.bincount(number)
     mixed = ((inside > 0) & (inside < 1))[number].mean()
     if mixed > 0.5:

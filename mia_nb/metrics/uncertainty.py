@@ -34,6 +34,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
+from mia_nb.accounting.gaussian import bisect
 from mia_nb.arguments import Array, Count, Level, Rates, Several, Whole
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
@@ -297,21 +298,9 @@ def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tup
         variance = area * (1 - area) * (1 + ((n1 + n0) / 2 - 1) * by_pairs) / (n1 * n0)
         return abs(value - area) > z * np.sqrt(variance)
 
-    ends = []
-    for end in (0.0, 1.0):
-        outside = end
-        inside = float(value)
-        if value == end or not too_far(min(max(end, 1e-9), 1 - 1e-9)):
-            ends.append(end)
-            continue
-        for _ in range(50):
-            middle = (outside + inside) / 2
-            if too_far(middle):
-                outside = middle
-            else:
-                inside = middle
-        ends.append(outside)
-    return ends[0], ends[1]
+    low, _ = bisect(lambda area: not too_far(area), 0.0, float(value))
+    _, high = bisect(too_far, float(value), 1.0)
+    return low, high
 
 
 @checked
@@ -387,7 +376,7 @@ def groups_per_side(scores: Scores, groups: np.ndarray) -> np.ndarray:
     """(targets, 2) how many groups the scored members of each target are from, and the scored
     non-members.
     """
-    number = np.unique(groups, return_inverse=True)[1].ravel()
+    number = numbered(groups)
     known = ~np.isnan(scores.value)
     sides = []
     for scored, member in zip(known, scores.member, strict=True):
