@@ -9,7 +9,7 @@ from mia_nb.types import Recipe, Signals
 
 ARGS = {"base": "tinycnn", "base_args": {"width": 4}, "timesteps": 3, "theta": 0.3}
 DIRECT = Recipe(
-    model="snn", model_args=ARGS, num_models=2, epochs=4, batch=16, lr=0.05, dtype="float64"
+    model="snn", model_args=ARGS, num_models=2, epochs=1, batch=16, lr=0.05, dtype="float64"
 )
 
 
