@@ -164,45 +164,64 @@ def test_a_part_in_batch_asks_shows_and_waits_for_an_answer(runs, path):
     assert figures >= 1 and "not answered yet" in text_of(cells["check"])
 
 
-# those of the course, whose pools are shipped: in test_workshop.py
-@pytest.mark.parametrize("number", ELECTIVES)
-def test_a_solution_is_right_a_wrong_answer_gets_a_hint_and_torch_stays_out(
-    results, number, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("MIA_NB_FORK", "0")  # a forked kernel has torch loaded
+DOUBT = "import sys\nprint('torch' in sys.modules)"
+FORGET = "%reset -f"  # what the part before left
+
+
+def code_cell(name: str, source: str) -> dict:
+    new = {"cell_type": "code", "id": name, "metadata": {}, "source": source}
+    return new | {"execution_count": None, "outputs": []}
+
+
+def solved(number: int, results: Path) -> list[dict]:
+    """The cells of a part with its solution for the exercise, then a wrong answer, and whether torch
+    is there. The demonstration was shown in the run.
+    """
     path = PARTS[number - 1]
-    book = json.loads(path.read_text(encoding="utf-8"))
-    # the demonstration was shown in the run
-    kept = [cell for cell in book["cells"] if cell["id"] != "demonstration"]
+    cells = [*json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    kept = [cell for cell in cells if cell["id"] != "demonstration"]
     for cell in kept:
         if cell["id"] == "exercise":
             cell["source"] = solution_of(path)
+    (place,) = [
+        place for place, cell in enumerate(kept) if "parameters" in cell["metadata"].get("tags", [])
+    ]
+    kept.insert(place + 1, code_cell("given", f"results = {str(results)!r}"))
     other = '"less" if answer == "more" else "more"' if number == WORDED else "0.123"
     (check,) = ["".join(cell["source"]) for cell in kept if cell["id"] == "check"]
-    wrong = f"answer = {other}\n{check}"
-    doubt = "import sys\nprint('torch' in sys.modules)"
-    for name, source in (("wrong", wrong), ("torch", doubt)):
-        kept.append(
-            {
-                "cell_type": "code",
-                "id": name,
-                "metadata": {},
-                "execution_count": None,
-                "outputs": [],
-                "source": source,
-            }
-        )
-    (tmp_path / "in.ipynb").write_text(json.dumps(book | {"cells": kept}))
+    kept.append(code_cell("wrong", f"answer = {other}\n{check}"))
+    kept.append(code_cell("torch", DOUBT))
+    kept.append(code_cell("forget", FORGET))
+    return [cell | {"id": f"{cell['id']}-{number}", "metadata": {}} for cell in kept]
+
+
+@pytest.fixture(scope="module")
+def answered(results, tmp_path_factory) -> dict[str, dict]:
+    """The electives with their solutions, one after another in one kernel, which is not forked from
+    a process that has torch loaded.
+    """
+    folder = tmp_path_factory.mktemp("answered")
+    book = json.loads(PARTS[0].read_text(encoding="utf-8"))
+    book["cells"] = [cell for number in ELECTIVES for cell in solved(number, results)]
+    (folder / "in.ipynb").write_text(json.dumps(book))
     began = time.monotonic()
-    execute(tmp_path / "in.ipynb", tmp_path / "out.ipynb", {"results": str(results)})
-    assert time.monotonic() - began < 60, "a part takes seconds"
-    cells = cells_of(tmp_path / "out.ipynb")
-    assert text_of(cells["check"]).startswith("right. "), text_of(cells["check"])
-    assert text_of(cells["wrong"]).startswith("not yet. "), text_of(cells["wrong"])
-    assert "cannot be checked" not in text_of(cells["wrong"]), (
-        "a hint about the answer, not about its form"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIA_NB_FORK", "0")
+        execute(folder / "in.ipynb", folder / "out.ipynb", {})
+    assert time.monotonic() - began < 60, "parts take seconds"
+    return cells_of(folder / "out.ipynb")
+
+
+# those of the course, whose pools are shipped: in test_workshop.py
+@pytest.mark.parametrize("number", ELECTIVES)
+def test_a_solution_is_right_a_wrong_answer_gets_a_hint_and_torch_stays_out(answered, number):
+    check, wrong, torch = (
+        text_of(answered[f"{name}-{number}"]) for name in ("check", "wrong", "torch")
     )
-    assert text_of(cells["torch"]).strip() == "False"
+    assert check.startswith("right. "), check
+    assert wrong.startswith("not yet. "), wrong
+    assert "cannot be checked" not in wrong, "a hint about the answer, not about its form"
+    assert torch.strip() == "False"
 
 
 def test_only_the_first_notebook_imports_the_rooms_that_train():
