@@ -722,7 +722,7 @@ SIDE = np.pad(MANY["logits"], ((0, 0), (0, 0), (1, 0)), constant_values=-9.0)  #
         ({"logits": P}, "models 0, 1, 2, 3 are all >= 0 and sum to 1: probabilities were passed"),
         ({"logits": P.round(2)}, "probabilities were passed"),
         ({"logits": 1 / (1 + np.exp(-Z))}, r"lie in \[0, 1\]: sigmoids were passed"),
-        ({"logits": np.concatenate([Z[:3], P[3:]])}, "of model 3 .* sum to 1, not those of"),
+        ({"logits": np.concatenate([Z[:3], P[3:]])}, "of model 3 .* sum to 1: probabilities"),
         (
             {"logits": np.where(np.arange(60)[:, None] == 7, np.nan, Z)},
             "model 0 gives a non-finite output for sample 7",

@@ -104,7 +104,7 @@ def test_the_release_row_needs_a_clipped_state_and_a_certified_bound():
     assert "over 4 queries" in often
     for flow, lipschitz in ((FLOW, bound), (clipped, {"local": 1.0})):
         shown = rows(flow=flow, lipschitz=lipschitz).loc[3, "shown"]
-        assert shown == "not given: needs clipped h0 and a certified L"
+        assert shown == "not given: needs clipped h0 (clip=C) and a certified L"
     other = rows(flow=clipped | {"method": "stoch_rk4"}, lipschitz=bound).loc[3, "shown"]
     assert other.startswith("not covered (stoch_rk4")
     off = rows(flow=clipped | {"noise_eval": False}, lipschitz=bound).loc[3]
@@ -119,7 +119,7 @@ def test_a_description_of_a_network_is_a_flow():
 
     about = describe(nn.Sequential(FlowBlock(4, steps=16, k=0.5, lipschitz=1.0, clip=0.5)))
     assert rows(flow=about).loc[3, "epsilon"] == pytest.approx(3.2712, abs=1e-3)
-    assert "build the block with clip=C" in rows(flow=about | {"clip": None}).loc[3, "shown"]
+    assert "needs clipped h0 (clip=C)" in rows(flow=about | {"clip": None}).loc[3, "shown"]
 
 
 def test_without_noise_only_the_audit_can_speak():
@@ -303,7 +303,7 @@ def test_stored_features_without_one_of_the_conditions_have_no_finite_guarantee(
         ({"stored": {"releases": 1}}, "stored lacks keep, classes, relation"),
         ({"flow": CLIPPED, "stored": COIN | {"relation": "swap"}}, "relation='swap'"),
         ({"stored": COIN, "dp_sgd": NOMINAL | {"noise_multiplier": 1}}, "two ways"),
-        ({"audited": pd.DataFrame({"epsilon": [1.0]})}, "audited is a DataFrame"),
+        ({"audited": pd.DataFrame({"epsilon": [1.0]})}, "audited=.*: wanted Audit"),
     ],
 )
 def test_what_the_ladder_does_not_know_is_refused_in_one_line(given, message):
@@ -378,7 +378,7 @@ def test_no_output_and_no_line_of_the_room_says_what_must_not_be_said():
         ({"flow": {"k": 1}}, "flow lacks steps, T, method"),
         ({"nominal": {"steps": 3}}, "nominal lacks sample_rate"),
         ({"dp_sgd": {}}, "dp_sgd lacks noise_multiplier"),
-        ({"audited": 1.3}, "audited is a float"),
+        ({"audited": 1.3}, "audited=1.3: wanted Audit"),
         ({"flow": FLOW, "nominal": NOMINAL, "sampling": "uniform"}, "uniform"),
     ],
 )

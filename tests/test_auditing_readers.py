@@ -62,10 +62,10 @@ def test_one_logit_is_that_of_the_second_of_two_classes(z):
 
 REFUSED = {
     "dict without logits": ({"scores": Z, "loss": 1.0}, "dict with ['scores', 'loss']"),
-    "two candidates": ((Z, Z), "2 can be logits"),
-    "one logit and features": ((Z[:, :1], Z), "2 can be logits"),
-    "features and one logit": ((Z, Z[:, 0]), "2 can be logits"),
-    "no candidate": ((Z[:, 0], Z[:2]), "0 can be logits"),
+    "two candidates": ((Z, Z), "wanted one entry (batch, classes) and no other"),
+    "one logit and features": ((Z[:, :1], Z), "wanted one entry (batch, classes) and no other"),
+    "features and one logit": ((Z, Z[:, 0]), "wanted one entry (batch, classes) and no other"),
+    "no candidate": ((Z[:, 0], Z[:2]), "wanted one entry (batch, classes) and no other"),
     "too few rows": (Z[:4], "wanted (batch, classes) logits"),
     "four axes": (Z[None, None], "wanted (batch, classes) logits"),
     "a word": ("yes", "wanted (batch, classes) logits"),

@@ -301,6 +301,7 @@ def test_lists_that_are_empty_have_no_overlap_and_nothing_is_concluded_from_them
     given = {"repeats": 3, "others": "coins", "attacks": ["loss"], "fpr": 0.1, "anew": None}
     world = {"seen": seen, "recipe": SimpleNamespace(num_models=8), "fixed": member[None]}
     names |= given | world | {"right": {}, "ladders": {}}
+    exec(cells["lists"], names)
     exec(cells["repeat"], names)
     (row,) = names["steady"].to_dict("records")
     assert row["jaccard"] == 1 and np.isnan(row["jaccard_out"])

@@ -99,11 +99,10 @@ def _whole(name: str, values: object, last: int) -> np.ndarray:
     """The values, where they are whole numbers from 0 to `last`."""
     values = np.asarray(values)
     wanted = f"wanted whole numbers from 0 to {last}"
-    ends = (values.min(), values.max()) if values.size else (0, 0)
     if values.dtype.kind not in "iu":
         raise ValueError(f"{name} has dtype {values.dtype}: {wanted}; round and convert them first")
-    if not 0 <= ends[0] <= ends[1] <= last:
-        raise ValueError(f"{name} runs from {ends[0]} to {ends[1]}: {wanted}")
+    if values.min(initial=0) < 0 or values.max(initial=0) > last:
+        raise ValueError(f"{name} runs from {values.min()} to {values.max()}: {wanted}")
     return values
 
 

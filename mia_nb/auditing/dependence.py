@@ -106,8 +106,10 @@ def block_length(
     if total == 0 or min(map(len, sequences)) <= LAGS + 1:
         return 1, 0.0
     rng = np.random.default_rng(seed)
-    observed = _likeness([sequence[None] for sequence in sequences])[0]
-    drawn = sum(_shuffled_likeness(sequence, rng) for sequence in sequences)
+    observed = sum(map(_likeness, sequences))
+    drawn = np.zeros(SHUFFLES)
+    for sequence in sequences:
+        drawn += [_likeness(rng.permutation(sequence)) for _ in range(SHUFFLES)]
     if (1 + (drawn >= observed).sum()) / (1 + SHUFFLES) > ALIKE:
         return 1, 0.0
     longest = max(2, min(map(len, sequences)) // 2)
@@ -136,24 +138,9 @@ def _residuals(score: np.ndarray, labels: np.ndarray, member: np.ndarray) -> lis
     return sequences
 
 
-def _likeness(rows: list[np.ndarray]) -> np.ndarray:
-    """Sum of products of neighbours over lags 1 to LAGS, of (orders, n) each, added over sides."""
-    return sum(
-        np.einsum("on,on->o", side[:, :-lag], side[:, lag:])
-        for side in rows
-        for lag in range(1, LAGS + 1)
-    )
-
-
-def _shuffled_likeness(sequence: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """`_likeness` of random orders, drawn in parts that fit into memory."""
-    step = max(1, (1 << 22) // len(sequence))
-    parts = []
-    for start in range(0, SHUFFLES, step):
-        rows = min(step, SHUFFLES - start)
-        orders = rng.permuted(np.broadcast_to(sequence, (rows, len(sequence))), axis=1)
-        parts.append(_likeness([orders]))
-    return np.concatenate(parts)
+def _likeness(sequence: np.ndarray) -> float:
+    """Sum of products of neighbours over lags 1 to LAGS."""
+    return sum(np.einsum("n,n->", sequence[:-lag], sequence[lag:]) for lag in range(1, LAGS + 1))
 
 
 def _blocks(member: np.ndarray, length: int) -> np.ndarray:
@@ -174,8 +161,7 @@ def _nearest_on_own_side(x: np.ndarray, member: np.ndarray, seed: int) -> str:
     features = features[order]
     inside = member[order]
     nearest = _nearest(features[:QUERIED], features)
-    queried = np.arange(len(nearest))
-    observed = (inside[queried] == inside[nearest]).mean()
+    observed = _own_side(inside, nearest)
     drawn = np.array([_own_side(rng.permutation(inside), nearest) for _ in range(SHUFFLES)])
     if (1 + (drawn >= observed).sum()) / (1 + SHUFFLES) > NEAREST_P:
         return ""
@@ -189,6 +175,7 @@ def _nearest_on_own_side(x: np.ndarray, member: np.ndarray, seed: int) -> str:
 
 
 def _own_side(inside: np.ndarray, nearest: np.ndarray) -> float:
+    """The share of queried samples, which come first, whose nearest neighbour is on their side."""
     return float((inside[: len(nearest)] == inside[nearest]).mean())
 
 
@@ -212,13 +199,8 @@ def _nearest(queries: np.ndarray, features: np.ndarray) -> np.ndarray:
     """The row of `features` nearest to each query; query i is row i, which is not its own
     neighbour.
     """
-    square = np.einsum("nd,nd->n", features, features)
-    nearest = np.empty(len(queries), int)
-    step = max(1, (1 << 23) // len(features))
-    for start in range(0, len(queries), step):
-        part = queries[start : start + step]
-        distance = square - 2 * part @ features.T
-        rows = np.arange(len(part))
-        distance[rows, start + rows] = np.inf
-        nearest[start : start + step] = distance.argmin(1)
-    return nearest
+    from sklearn.neighbors import NearestNeighbors  # a second of start-up
+
+    search = NearestNeighbors(n_neighbors=2, algorithm="brute").fit(features)
+    first, second = search.kneighbors(queries, return_distance=False).T
+    return np.where(first == np.arange(len(queries)), second, first)

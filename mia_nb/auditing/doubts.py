@@ -25,14 +25,10 @@ PROBABILITIES = {
 def refuse_probabilities(logits: np.ndarray) -> None:
     """ValueError where some model's outputs are probabilities; log-probabilities are accepted."""
     kinds = [_probabilities(outputs) for outputs in logits]
-    kind = next(filter(None, kinds), "")
-    if not kind:
-        return
-    alike = [model for model, other in enumerate(kinds) if other == kind]
-    mixed = ", not those of the others" if len(alike) < len(logits) else ""
-    raise ValueError(
-        f"the outputs of {_models(alike)} are all >= 0 and {kind}{mixed}: {PROBABILITIES[kind]}"
-    )
+    for kind, advice in PROBABILITIES.items():
+        models = [model for model, other in enumerate(kinds) if other == kind]
+        if models:
+            raise ValueError(f"the outputs of {_models(models)} are all >= 0 and {kind}: {advice}")
 
 
 def _probabilities(outputs: np.ndarray) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from mia_nb import accounting
-from mia_nb.arguments import Anything, Delta
+from mia_nb.arguments import Delta
 from mia_nb.auditing.one_run import Audit
 from mia_nb.checks import checked, one_of
 
@@ -69,7 +69,7 @@ def ladder(
     release: dict | None = None,
     dp_sgd: dict | None = None,
     stored: dict | None = None,
-    audited: Anything | None = None,
+    audited: Audit | None = None,
     accountant: str = "prv",
     sampling: str = "poisson",
 ) -> pd.DataFrame:
@@ -135,7 +135,11 @@ def ladder(
             _complete(name, arguments, wanted, optional)
     if dp_sgd is not None and stored is not None:
         raise ValueError("dp_sgd and stored are two ways to train: a network has one of them")
-    _refuse_other_audit(audited, delta)
+    if audited is not None and audited.delta != delta:
+        raise ValueError(
+            f"audited holds at delta={audited.delta}, the ladder at delta={delta}: audit again at"
+            " this delta"
+        )
     bounds = _bounds(flow, lipschitz)
     one_of("accountant", accountant, ("prv", "rdp", "gdp"))
     if stored is None:
@@ -166,22 +170,6 @@ def ladder(
             }
         )
     return pd.DataFrame(table)
-
-
-def _refuse_other_audit(audited: object, delta: float) -> None:
-    """ValueError unless `audited` is the record of an audit at this delta."""
-    if audited is None:
-        return
-    if not hasattr(audited, "at_most"):
-        raise ValueError(
-            f"audited is a {type(audited).__name__}: wanted the record that audit or one_run"
-            " returns"
-        )
-    if audited.delta != delta:
-        raise ValueError(
-            f"audited holds at delta={audited.delta}, the ladder at delta={delta}: audit again at"
-            " this delta"
-        )
 
 
 def _bounds(flow: dict | None, lipschitz: dict | None) -> dict[str, float | None]:
@@ -343,10 +331,8 @@ def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float
         off = ["noise is off at inference"]
         return Row(INFINITE, relation, epsilon=math.inf, untested=OF_QUERIES, remarks=off)
     clip = flow.get("clip")
-    if "clip" in flow and clip is None:
-        return Row("not given: needs clipped h0 (build the block with clip=C)", relation)
     if clip is None or bounds["certified"] is None:
-        return Row("not given: needs clipped h0 and a certified L", relation)
+        return Row("not given: needs clipped h0 (clip=C) and a certified L", relation)
     if not _covered(flow):
         came = f"{flow['method']}, order {flow.get('order', 1)}"
         return Row(f"not covered ({came}): wanted euler or rk4, order 1", relation)

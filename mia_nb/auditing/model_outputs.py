@@ -141,21 +141,15 @@ def _entry_of(output: tuple, samples: int) -> object:
     features. Without a wide entry it may as well be a loss, and is not taken for a logit.
     """
     shapes = [tuple(getattr(entry, "shape", ())) for entry in output]
-    wide = [
+    fitting = [
         entry
         for entry, shape in zip(output, shapes, strict=True)
-        if len(shape) == 2 and shape[0] == samples and shape[1] > 1
+        if len(shape) in (1, 2) and shape[0] == samples
     ]
-    narrow = [
-        entry
-        for entry, shape in zip(output, shapes, strict=True)
-        if shape in ((samples,), (samples, 1))
-    ]
-    fitting = wide + narrow if wide else []
-    if len(fitting) != 1:
+    if len(fitting) != 1 or fitting[0].shape in ((samples,), (samples, 1)):
         raise ValueError(
-            f"the model gives a tuple of shapes {shapes}, of which {len(fitting)} can be logits"
-            " (batch, classes); return these alone: lambda x: model(x)[0]"
+            f"the model gives a tuple of shapes {shapes}; wanted one entry (batch, classes) and no"
+            " other of one number a sample: return the logits alone, lambda x: model(x)[0]"
         )
     return fitting[0]
 
@@ -164,11 +158,20 @@ def named_classes(model: object) -> list | None:
     """The classes of a scikit-learn estimator whose labels are not 0 to K - 1; None for all other
     models.
     """
-    declared = getattr(model, "classes_", None)
-    if declared is None or np.ndim(declared) != 1 or not _ways(model):
+    named = _classes(model)
+    if named is None or named == list(range(len(named))) or isinstance(named[0], list):
         return None
-    named = np.asarray(declared).tolist()
-    return None if named == list(range(len(named))) else named
+    return named
+
+
+def _classes(model: object) -> list | None:
+    """The classes of a scikit-learn estimator, a list for each of several outputs; None for other
+    models.
+    """
+    declared = getattr(model, "classes_", None)
+    if declared is None or not _ways(model):
+        return None
+    return [np.asarray(part).tolist() for part in declared]
 
 
 def _ways(model: object) -> list[str]:
@@ -181,20 +184,16 @@ def estimator(model: object, known: list | None = None) -> Callable | None:
     known: the classes by which labels are numbered, None for 0 to K - 1. Raises ValueError for an
     estimator with other classes, whose outputs would be in another order.
     """
-    declared = getattr(model, "classes_", None)
-    ways = _ways(model)
-    if declared is None or not ways:
+    named = _classes(model)
+    if named is None:
         return None
-    is_list = np.ndim(declared) == 1  # an estimator of several outputs has a list of lists
-    named = np.asarray(declared).tolist() if is_list else list(declared)
-    numbers = list(range(len(named)))
-    if not is_list or named not in (numbers, known):
+    if named not in (list(range(len(named))), known):
         wanted = f"{shown(known)} or class numbers" if known else "class numbers"
         raise ValueError(
             f"the estimator's classes are {shown(named)}; wanted {wanted} from 0: train it on"
             " np.unique(y, return_inverse=True)[1]"
         )
-    if ways[0] == "predict_proba":
+    if hasattr(model, "predict_proba"):
         return lambda x: np.log(np.asarray(model.predict_proba(x)).clip(SMALLEST))
     return model.decision_function
 

@@ -256,8 +256,8 @@ def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> st
 
 def leading_members(scores: np.ndarray, member: np.ndarray) -> int:
     """How many members lie above every non-member."""
-    others = scores[~member & ~np.isnan(scores)]
-    return int((scores[member] > others.max()).sum()) if len(others) else int(member.sum())
+    highest = np.max(scores[~member & ~np.isnan(scores)], initial=-np.inf)
+    return int((scores[member] > highest).sum())
 
 
 def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray) -> str:

@@ -18,7 +18,6 @@ from mia_nb.metrics.pairs import in_pairs, redraw, rows_of_pairs
 from mia_nb.types import Scores, Signals
 
 RATE = 0.1  # of false discoveries
-CHUNK = 1 << 21  # table entries held at once
 MOST_ADDITIONS = 3e9  # of an exact test without pairs
 MOST_BYTES = 1e9  # of its largest table
 
@@ -73,11 +72,8 @@ def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd
         raise ValueError(
             "no sample is in one target and out of another: an AUC over targets needs both"
         )
-    null_auc = 0.5
     if null is not None:
-        drawn = _redrawn(scores, null)
-        test = _by_redrawing(scores, auc, drawn, able, paired)
-        null_auc = _mean_redrawn(drawn)
+        test = _by_redrawing(scores, auc, _redrawn(scores, null), able, paired)
     elif paired:
         test = _flips(ranks, scores, able)
     else:
@@ -99,7 +95,7 @@ def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd
             "smallest_p": smallest,
             "q": q,
             "significant": q <= RATE,
-            "null_auc": null_auc,
+            "null_auc": test.null_auc,
         }
     )
     design = quantity(len(value), "target")
@@ -115,13 +111,15 @@ def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd
 
 class Tested(NamedTuple):
     """A permutation test of the samples that can be tested: `p`, the `smallest` p, which a perfect
-    order has, the `method`, and what would lower the smallest p (`more`).
+    order has, the `method`, what would lower the smallest p (`more`), and the mean AUC (N,) of
+    samples under redrawn masks (`null_auc`).
     """
 
     p: np.ndarray
     smallest: np.ndarray
     method: str
     more: str = "score more targets"
+    null_auc: float | np.ndarray = 0.5
 
 
 def null_scores(
@@ -181,16 +179,11 @@ def _by_redrawing(
     seen = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
     p = (1 + (drawn >= auc).sum(0)) / (seen + 1)
     smallest = (1 + (drawn >= 1).sum(0)) / (seen + 1)
+    mean = np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
     targets = len(scores.value)
     orders = 2.0 ** (targets // 2) if paired else comb(targets, targets // 2)
-    tested = Tested(p[able], smallest[able], f"{masks} redrawn masks")
-    return tested._replace(more=f"redraw more than {masks} masks") if masks < orders else tested
-
-
-def _mean_redrawn(drawn: np.ndarray) -> np.ndarray:
-    """(N,) mean redrawn AUC, NaN where no mask gave a sample both sides."""
-    seen = (~np.isnan(drawn)).sum(0)
-    return np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
+    more = f"redraw more than {masks} masks" if masks < orders else "score more targets"
+    return Tested(p[able], smallest[able], f"{masks} redrawn masks", more, mean)
 
 
 def _paired(scores: Scores) -> bool:
@@ -231,41 +224,26 @@ def _per_sample(
 def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> Tested:
     """The test in pairs: each pair's two ranks are swapped with probability 1/2, in exact form."""
     pairs = rows_of_pairs(scores.pair)
-    gain = np.stack(
-        [(ranks[rows] * np.where(scores.member[rows], 1, -1)).sum(0) for rows in pairs]
-    )[:, able]
-    size = np.abs(gain)
+    signed = (ranks * np.where(scores.member, 1, -1))[:, able]
+    gain = np.stack([signed[rows].sum(0) for rows in pairs])  # (pairs, samples)
     seen = np.stack([ranks[rows[0]] > 0 for rows in pairs])[:, able].sum(0)
-    observed = np.where(gain > 0, gain, 0).sum(0)
-    width = int(size.sum(0).max()) + 1
     p = np.empty(gain.shape[1])
-    for start in range(0, len(p), max(1, CHUNK // width)):
-        part = slice(start, start + max(1, CHUNK // width))
-        table = np.zeros((len(p[part]), width))
-        table[:, 0] = 1
-        for step in size[:, part]:
-            source = np.arange(width) - step[:, None]
-            table = (
-                table
-                + np.where(source >= 0, np.take_along_axis(table, np.maximum(source, 0), 1), 0)
-            ) / 2
-        p[part] = np.where(np.arange(width) >= observed[part, None], table, 0).sum(1)
+    for sample, gains in enumerate(gain.T):
+        table = np.ones(1)  # probability of each sum of the pairs that gain
+        for step in np.abs(gains):
+            unmoved = np.append(table, np.zeros(step))
+            table = (unmoved + np.roll(unmoved, step)) / 2
+        p[sample] = table[gains[gains > 0].sum() :].sum()
     return Tested(np.minimum(p, 1), 0.5**seen, "exact: flips within pairs")
 
 
-def _free(
-    ranks: np.ndarray,
-    member: np.ndarray,
-    known: np.ndarray,
-    able: np.ndarray,
-) -> Tested:
+def _free(ranks: np.ndarray, member: np.ndarray, known: np.ndarray, able: np.ndarray) -> Tested:
     """The test without pairs: all choices of t_in targets are equally likely."""
     ranks = ranks[:, able]
     member = (member & known)[:, able]
-    known = known[:, able]
     t_in = member.sum(0)
     observed = (ranks * member).sum(0)
-    smallest = 1 / comb(known.sum(0), t_in)
+    smallest = 1 / comb(known[:, able].sum(0), t_in)
     patterns, which = np.unique(np.sort(ranks, axis=0), axis=1, return_inverse=True)
     which = np.ravel(which)
     most = int(t_in.max())
