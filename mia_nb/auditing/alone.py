@@ -68,11 +68,11 @@ def _in_first_half(member: np.ndarray, units: np.ndarray | None, seed: int) -> n
     """(N,) bool, half of the members' units and half of the others'. Where one side is a single
     unit, its samples are split.
     """
-    number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
+    labels = np.arange(len(member)) if units is None else units
     rng = np.random.default_rng(seed)
     first = np.zeros(len(member), bool)
     for side in (member, ~member):
-        together = number[side]
+        together = labels[side]
         if len(np.unique(together)) == 1:
             together = np.arange(len(together))
         drawn = rng.permutation(np.unique(together))

@@ -129,13 +129,13 @@ def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) ->
     where samples were grouped Student's, with one degree of freedom fewer than units on the smaller
     side. The ends are NaN where a side is a single unit.
     """
-    number = np.arange(len(member)) if units is None else np.unique(units, return_inverse=True)[1]
+    labels = np.arange(len(member)) if units is None else units
     variance = 0.0
     means = []
     sizes = []
     for side in (member, ~member):
         loss = -log_p[side]
-        _, unit = np.unique(number[side], return_inverse=True)
+        _, unit = np.unique(labels[side], return_inverse=True)
         residual = np.bincount(unit, loss - loss.mean())
         small_sample = len(residual) / max(len(residual) - 1, 1)
         variance += small_sample * float(residual @ residual) / len(loss) ** 2
