@@ -459,6 +459,28 @@ def test_corollary_1_needs_the_tabulated_noise(iterations, target, sigma):
 
 
 @pytest.mark.parametrize(
+    "one_sided, mu, epsilon",
+    [
+        (-1, 0.2797, 1.048),
+        (0, 0.5, 1.993),
+        (1, 0.7604, 3.197),
+        (2, 1.0093, 4.424),
+        (5, 1.5812, 7.511),
+        (10, 2.2361, 11.48),
+    ],
+)
+def test_continuous_release_values(one_sided, mu, epsilon):
+    block = {"k": 0.5, "steps": 16, "T": 1, "clip": 0.5, "scheme": "continuous"}
+    ours = accounting.release_mu(**block, lipschitz=max(1, one_sided), one_sided=one_sided)
+    assert ours == pytest.approx(mu, abs=5e-5)
+    assert accounting.gaussian_epsilon(ours, DELTA) == pytest.approx(
+        epsilon, abs=5e-3 if epsilon > 10 else 5e-4
+    )
+    if one_sided >= 1:
+        assert accounting.release_mu(**block, lipschitz=one_sided) == ours
+
+
+@pytest.mark.parametrize(
     "lipschitz, mu", [(0, 0.5), (1, 0.7760), (2, 1.0429), (5, 1.7003), (10, 2.5617)]
 )
 def test_discrete_release_values(lipschitz, mu):
@@ -474,10 +496,14 @@ def test_discrete_release_values(lipschitz, mu):
 
 def test_release_values_of_a_trained_network_on_digits():
     block = {"k": 0.5, "steps": 8, "T": 1, "lipschitz": 22, "clip": 0.5}
-    mu = accounting.release_mu(**block)
-    assert mu == pytest.approx(7.23, abs=0.03)
-    assert accounting.gaussian_epsilon(mu, DELTA) == pytest.approx(56, abs=0.5)
-    assert accounting.gaussian_epsilon(63 * mu, DELTA) == pytest.approx(1.1e5, rel=0.05)
+    discrete, limit = (
+        accounting.release_mu(**block),
+        accounting.release_mu(**block, scheme="continuous"),
+    )
+    assert (discrete, limit) == pytest.approx((7.23, 4.70), abs=0.03)
+    assert epsilons([discrete, limit], DELTA) == pytest.approx([56, 30.4], abs=0.5)
+    far = epsilons(63 * np.array([discrete, limit]), DELTA)
+    assert far == pytest.approx([1.1e5, 4.5e4], rel=0.05)
 
 
 def linear_world(rate, k, steps, T, start, scheme):
@@ -499,19 +525,55 @@ def linear_world(rate, k, steps, T, start, scheme):
 
 
 @pytest.mark.parametrize("steps, T, k", [(16, 1, 0.5), (8, 0.5, 0.3), (1, 1, 2.0)])
-@pytest.mark.parametrize("rate", [1, 3])
+@pytest.mark.parametrize("rate", [-1, 1, 3])
 def test_the_bound_is_met_with_equality_by_linear_drift(rate, steps, T, k):
     block = {"k": k, "steps": steps, "T": T, "lipschitz": abs(rate), "clip": 0.5}
-    for scheme in ("euler", "rk4"):
-        truth = linear_world(rate, k, steps, T, 1.0, scheme)
-        assert accounting.release_mu(**block, scheme=scheme) == pytest.approx(truth, rel=1e-12)
+    truth = linear_world(rate, k, steps, T, 1.0, "euler")
+    assert accounting.release_mu(**block, one_sided=rate) == pytest.approx(
+        truth, rel=1e-12, abs=1e-12
+    )
+    plain, rk4 = accounting.release_mu(**block), accounting.release_mu(**block, scheme="rk4")
+    if rate > 0:
+        assert plain == pytest.approx(truth, rel=1e-12)
+        assert rk4 == pytest.approx(linear_world(rate, k, steps, T, 1.0, "rk4"), rel=1e-12)
+    else:  # without the one-sided constant contraction is not seen
+        assert plain > truth and rk4 > linear_world(rate, k, steps, T, 1.0, "rk4")
 
 
-@pytest.mark.parametrize("scheme", ["euler", "rk4"])
-def test_a_contraction_is_not_seen_through_its_lipschitz_constant(scheme):
+def test_contraction_is_seen_through_the_one_sided_constant():
     block = {"k": 0.5, "steps": 16, "T": 1, "lipschitz": 1, "clip": 0.5}
-    assert accounting.release_mu(**block, scheme=scheme) > linear_world(-1, 0.5, 16, 1, 1.0, scheme)
     assert accounting.release_mu(**block) == pytest.approx(0.7760, abs=5e-5)
+    assert accounting.release_mu(**block, one_sided=-1) == pytest.approx(0.2652, abs=5e-5)
+
+
+@pytest.mark.parametrize("rate", [-2, -1e-9, 1e-9, 1, 3])
+def test_the_continuous_bound_is_the_ornstein_uhlenbeck_process(rate):
+    k, steps, T = 0.4, 10, 0.7
+    g = accounting.nsde_sigma(k=k, steps=steps, T=T)
+    variance = g**2 * quad(lambda t: math.exp(2 * rate * t), 0, T)[0]
+    ours = accounting.release_mu(
+        k=k, steps=steps, T=T, lipschitz=abs(rate), clip=1.5, scheme="continuous", one_sided=rate
+    )
+    assert ours == pytest.approx(3 * math.exp(rate * T) / math.sqrt(variance), rel=1e-9)
+
+
+@pytest.mark.parametrize("lipschitz, one_sided", [(1, None), (3, None), (1, -1), (2, 0.5)])
+def test_the_discrete_bound_tends_to_the_continuous_one_as_steps_grow(lipschitz, one_sided):
+    g, T = 2.0, 1.0
+    errors = []
+    for steps in (64, 128, 256):
+        block = {
+            "k": g * math.sqrt(T / steps),
+            "steps": steps,
+            "T": T,
+            "lipschitz": lipschitz,
+            "clip": 0.5,
+            "one_sided": one_sided,
+        }
+        limit = accounting.release_mu(**block, scheme="continuous")
+        errors.append(abs(accounting.release_mu(**block) / limit - 1))
+    assert errors[2] < 0.02
+    assert np.divide(errors[:2], errors[1:]) == pytest.approx(2, abs=0.1), "first order in the step"
 
 
 def test_rk4_is_near_the_exact_flow_with_noise_after_steps():
@@ -530,6 +592,10 @@ def test_release_mu_stays_finite_for_steep_drifts_and_is_infinite_without_noise(
         2 * math.sqrt(1001**2 - 1)
     )
     assert accounting.release_mu(**{**block, "k": 0}, lipschitz=1) == math.inf
+    assert accounting.release_mu(**{**block, "steps": 10}, lipschitz=10, one_sided=-10) == 0, (
+        "every step forgets its input"
+    )
+    assert accounting.release_mu(**block, lipschitz=1e6, one_sided=-1e5, scheme="continuous") == 0
 
 
 def test_release_mu_grows_with_lipschitz_and_queries_and_falls_with_noise():
@@ -540,7 +606,7 @@ def test_release_mu_grows_with_lipschitz_and_queries_and_falls_with_noise():
         "queries": (1, 4, 9),
         "k": (2, 0.5, 0.1),
     }.items():
-        for scheme in ("euler", "rk4"):
+        for scheme in ("euler", "rk4", "continuous"):
             low, middle, high = (
                 accounting.release_mu(**{**base, key: value}, scheme=scheme) for value in values
             )
@@ -548,16 +614,30 @@ def test_release_mu_grows_with_lipschitz_and_queries_and_falls_with_noise():
 
 
 def test_release_values_of_the_reference(golden):
+    for row in golden["nsde"]["release_mu_continuous"]:
+        steps, rate, T = 16, row["L"], row["T"]
+        block = {
+            "k": row["g"] * math.sqrt(T / steps),
+            "steps": steps,
+            "T": T,
+            "clip": row["Delta"] / 2,
+        }
+        ours = accounting.release_mu(
+            **block, lipschitz=abs(rate), one_sided=rate, scheme="continuous"
+        )
+        assert ours == pytest.approx(row["mu"], rel=1e-9)
+        assert accounting.gaussian_epsilon(ours, row["delta"]) == pytest.approx(
+            row["eps"], rel=1e-9
+        )
     for row in golden["nsde"]["release_mu_discrete"]:
-        if row["c"] < 1:  # a contraction, which a Lipschitz constant does not show
-            continue
         block = {
             "k": row["per_step_sd"],
             "steps": row["n"],
             "T": row["n"],
             "clip": row["Delta"] / 2,
         }
-        ours = accounting.release_mu(**block, lipschitz=row["c"] - 1)
+        reach = row["c"] - 1
+        ours = accounting.release_mu(**block, lipschitz=abs(reach), one_sided=reach)
         assert ours == pytest.approx(row["mu"], rel=1e-9)
 
 
@@ -772,6 +852,14 @@ BAD = [
     ("release_mu", RELEASE, {"clip": 0}, "clip=0: wanted"),
     ("release_mu", RELEASE, {"queries": 0}, "queries=0: wanted"),
     ("release_mu", RELEASE, {"scheme": "eulr"}, "did you mean 'euler'"),
+    ("release_mu", RELEASE, {"one_sided": -2}, "one_sided=-2: wanted -lipschitz to lipschitz"),
+    ("release_mu", RELEASE, {"one_sided": 0, "scheme": "rk4"}, "one_sided with scheme='rk4'"),
+    (
+        "release_mu",
+        RELEASE,
+        {"one_sided": "0"},
+        "one_sided='0': wanted one number, a finite number",
+    ),
     (
         "response_epsilon",
         {"keep": 0.5, "classes": 10},

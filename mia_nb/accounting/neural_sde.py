@@ -11,8 +11,6 @@ import numpy as np
 from mia_nb.accounting.ranges import check
 from mia_nb.checks import one_of
 
-ORDERS = {"euler": 1, "rk4": 4}  # of the schemes for which `release_mu` holds
-
 
 def nsde_sigma(*, k: float, steps: int, T: float) -> float:
     """sigma = k sqrt(steps / T): the diffusion coefficient, printed as sigma by Hong, Wu, Gruber
@@ -121,6 +119,7 @@ def release_mu(
     clip: float,
     scheme: str = "euler",
     queries: int = 1,
+    one_sided: float | None = None,
 ) -> float:
     """mu of the Gaussian trade-off between the hidden states of two inputs: local DP of the queried
     input, per `queries`; `gaussian_epsilon(mu, delta)` is its epsilon.
@@ -132,14 +131,18 @@ def release_mu(
         lipschitz: L, a certified bound of the drift.
         clip: largest norm of the state that enters; Delta = 2 clip.
         scheme: whose step is c-Lipschitz; mu = Delta sqrt(queries c^2s / (k^2 sum_{j<s} c^2j)).
-            "euler": c = 1 + dt L; "rk4": c = sum_{j<=4} (dt L)^j / j! (the classical scheme).
+            "euler": c = 1 + dt L; with one_sided l: c = sqrt(1 + 2 dt l + (dt L)^2).
+            "rk4": c = sum_{j<=4} (dt L)^j / j! (the classical scheme).
+            "continuous": mu = (Delta / g) sqrt(queries 2 l / (1 - exp(-2 l T))), g = k sqrt(s / T),
+            l = one_sided, else L: the limit, to compare.
         queries: outputs for the same input.
+        one_sided: l, from -L to L, with <f(a) - f(b), a - b> <= l |a - b|^2; None: not known.
 
     Returns:
-        mu; infinite where k is 0. Equality for linear drift that expands.
+        mu; infinite where k is 0. Equality for linear drift.
 
     Raises:
-        ValueError: for numbers out of range, and another scheme.
+        ValueError: for numbers out of range, and for one_sided with rk4.
 
     Source: privacy amplification by iteration (Feldman et al. 2018; Altschuler and Talwar 2022; in
     trade-off functions Bok, Su and Altschuler 2024).
@@ -150,14 +153,55 @@ def release_mu(
     RK4, the 3/8 rule, adaptive solvers. Later blocks add nothing (post-processing).
     """
     check(k=k, steps=steps, T=T, lipschitz=lipschitz, clip=clip, queries=queries)
-    one_of("scheme", scheme, ORDERS)
+    one_of("scheme", scheme, ("euler", "rk4", "continuous"))
+    if one_sided is not None:
+        check(one_sided=one_sided)
+        if scheme == "rk4":
+            raise ValueError(
+                "one_sided with scheme='rk4': no such form is known; leave one_sided empty, or use"
+                " 'euler'"
+            )
+        if not -lipschitz <= one_sided <= lipschitz:
+            raise ValueError(
+                f"one_sided={one_sided}: wanted -lipschitz to lipschitz, here {-lipschitz} to"
+                f" {lipschitz}"
+            )
     if k == 0:
         return math.inf
-    reach = T / steps * lipschitz
-    stretch = sum(reach**j / math.factorial(j) for j in range(1, ORDERS[scheme] + 1))  # c - 1
-    power = 2 * np.log1p(stretch)  # ln c^2
+    if scheme == "continuous":
+        growth = lipschitz if one_sided is None else one_sided
+        ratio, noise = _continuous_ratio(2 * growth * T), noise_sd(k=k, steps=steps)
+    else:
+        power = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme)
+        ratio, noise = _ratio_of_steps(power, steps), k
     with np.errstate(over="ignore"):
-        ratio = 1 / steps  # c^2s / sum_{j<s} c^2j
-        if power > 0:
-            ratio = np.expm1(power) / -np.expm1(-steps * power)
-        return float(2 * clip * np.sqrt(ratio * queries) / k)
+        return float(2 * clip * np.sqrt(ratio * queries) / noise)
+
+
+def _ratio_of_steps(power: np.float64, steps: int) -> np.float64:
+    """c^2s / sum_{j<s} c^2j of s steps that are c-Lipschitz, c = exp(power / 2)."""
+    if power == 0:
+        return np.float64(1 / steps)
+    with np.errstate(over="ignore"):
+        return np.expm1(power) / -np.expm1(-steps * power)
+
+
+def _continuous_ratio(power: float) -> np.float64:
+    """The limit of many steps, times their number: the sum becomes an integral of length 1."""
+    if power == 0:
+        return np.float64(1)
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.float64(power) / -np.expm1(-power)
+
+
+def _log_squared_lipschitz(
+    dt: float, lipschitz: float, one_sided: float | None, scheme: str
+) -> np.float64:
+    """ln c^2 of one step's map."""
+    reach = dt * lipschitz
+    if scheme == "rk4":
+        return np.float64(2 * np.log1p(sum(reach**j / math.factorial(j) for j in range(1, 5))))
+    if one_sided is None:
+        return np.float64(2 * np.log1p(reach))
+    with np.errstate(divide="ignore"):
+        return np.log1p(np.maximum(2 * dt * one_sided + reach**2, -1.0))

@@ -54,6 +54,7 @@ WANTED = {  # {argument: (what holds for it, in words)}
         lambda v: v > 0,
         "a finite number above 0: the largest norm of the state that enters the block",
     ),
+    "one_sided": (np.isfinite, "a finite number from -lipschitz to lipschitz"),
 }
 MAY_BE_INFINITE = {"epsilon", "mu"}
 
