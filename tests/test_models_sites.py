@@ -86,6 +86,13 @@ def changed_function(m, x):
     return end(m, h)
 
 
+def read_under_another_name(m, x):
+    h = m.conv(x)
+    g = h
+    h += m.more(F.relu(h))
+    return m.head((g + h).flatten(1))
+
+
 CHANGED = {
     input_unassigned: "sub_ changes x",
     input_assigned: "mul_ changes x",
@@ -93,6 +100,7 @@ CHANGED = {
     written_into: "add changes in place",
     dropped_in_place: "drop changes in place",
     changed_function: "exp_ changes in place",
+    read_under_another_name: "iadd changes in place what another name reads",
 }
 
 
@@ -128,19 +136,13 @@ def changed_through_a_view(m, x):
     return m.head(F.relu(h).flatten(1) + flat)
 
 
-def read_under_another_name(m, x):
-    h = m.conv(x)
-    g = h
-    h += m.more(F.relu(h))
-    return m.head((g + h).flatten(1))
-
-
-@pytest.mark.parametrize("how", [changed_through_a_view, read_under_another_name])
-def test_a_trace_that_answers_otherwise_than_the_model_is_refused_on_the_first_batch(how):
+def test_a_trace_that_answers_otherwise_than_the_model_is_refused_on_the_first_batch():
     histograms = snn.calibrate(net_of(lambda m, x: end(m, m.conv(x))), [images()])
     for given in (None, histograms):
         says = refusal(
-            lambda given=given: snn.convert(net_of(how), 2, [images()], histograms=given)
+            lambda given=given: snn.convert(
+                net_of(changed_through_a_view), 2, [images()], histograms=given
+            )
         )
         assert "Net gives other outputs once traced (by up to" in says
 

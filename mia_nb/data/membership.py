@@ -39,13 +39,12 @@ def paired_membership(
     Raises:
         ValueError: for an odd num_models, or fewer than two audited samples.
     """
-    _check_size(num_models, num_samples)
     if num_models < 2 or num_models % 2:
         raise ValueError(
             f"num_models={num_models}: complementary pairs need an even number; take"
             f" {max(num_models + num_models % 2, 2)}"
         )
-    labels, audited = _labels_and_audited(num_samples, labels, num_population, seed)
+    labels, audited = _labels_and_audited(num_models, num_samples, labels, num_population, seed)
     member = np.zeros((num_models, num_samples), bool)
     for k in range(num_models // 2):
         rng = np.random.default_rng([2, k, seed])
@@ -81,8 +80,7 @@ def bernoulli_membership(
     """
     if num_models < 1:
         raise ValueError(f"num_models={num_models}: a pool needs at least 1")
-    _check_size(num_models, num_samples)
-    _, audited = _labels_and_audited(num_samples, labels, num_population, seed)
+    _, audited = _labels_and_audited(num_models, num_samples, labels, num_population, seed)
     member = np.zeros((num_models, num_samples), bool)
     for m in range(num_models):
         rng = np.random.default_rng([5, m, seed])
@@ -91,11 +89,20 @@ def bernoulli_membership(
 
 
 def _labels_and_audited(
-    num_samples: int, labels: np.ndarray | None, num_population: int, seed: int
+    num_models: int,
+    num_samples: int,
+    labels: np.ndarray | None,
+    num_population: int,
+    seed: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Labels (zeros if None), and the numbers of the audited samples: all except the population,
-    which is chosen here, stratified by label.
+    which is chosen here, stratified by label. ValueError for masks that memory could not hold.
     """
+    if num_models * num_samples > MOST_ENTRIES:
+        raise ValueError(
+            f"{num_models:,} models and {num_samples:,} samples are masks of"
+            f" {num_models * num_samples:,} entries; wanted {MOST_ENTRIES:,} at most"
+        )
     labels = np.zeros(num_samples, np.int64) if labels is None else np.asarray(labels)
     if labels.shape != (num_samples,):
         raise ValueError(f"labels have shape {labels.shape}; wanted ({num_samples},)")
@@ -126,12 +133,3 @@ def stratified_choice(labels: np.ndarray, count: int, rng: np.random.Generator) 
     chosen = np.zeros(labels.size, bool)
     chosen[order] = np.diff(steps) == 1
     return chosen
-
-
-def _check_size(num_models: int, num_samples: int) -> None:
-    """ValueError for masks with more entries than memory could hold."""
-    if num_models * num_samples > MOST_ENTRIES:
-        raise ValueError(
-            f"{num_models:,} models and {num_samples:,} samples are masks of"
-            f" {num_models * num_samples:,} entries; wanted {MOST_ENTRIES:,} at most"
-        )

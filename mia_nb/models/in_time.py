@@ -164,12 +164,10 @@ class SNN(InTime):
 
     def spikes(self) -> dict[str, Spike]:
         """The sites by name, in the order in which they fire."""
-        spikes = {}
-        for node in self.net.graph.nodes:
-            part = self.net.get_submodule(node.target) if node.op == "call_module" else None
-            if isinstance(part, Spike):
-                spikes[node.target] = part
-        return spikes
+        return {
+            node.target: self.net.get_submodule(node.target)
+            for node in places.spike_calls(self.net)
+        }
 
     def check_steps(self, x: Tensor) -> None:
         """ValueError if the network mixes time steps or samples, tried on images (B, C, H, W)."""

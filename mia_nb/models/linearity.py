@@ -20,7 +20,7 @@ from torch import Tensor, fx
 
 from mia_nb import models
 from mia_nb.models.pooling import plain_window
-from mia_nb.models.sites import STEPWISE, Spike, WithoutSpikes, where_of
+from mia_nb.models.sites import STEPWISE, WithoutSpikes, spike_calls, where_of
 
 SAMPLES = 5  # images that are tried; calls that join rows in twos, threes or fours do not fit them
 TOLERANCE = 1e-3  # as a fraction of the largest value
@@ -86,18 +86,9 @@ def check_steps(net: fx.GraphModule, x: Tensor, encoded: bool) -> None:
         )
 
 
-def _sites(net: fx.GraphModule) -> list[fx.Node]:
-    """The calls that spike."""
-    return [
-        node
-        for node in net.graph.nodes
-        if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike)
-    ]
-
-
 def _activations(net: fx.GraphModule, x: Tensor, encoded: bool) -> Outputs:
     """What the sites give as ReLUs, doubled as other images may give more; and encoded images."""
-    sites = _sites(net)
+    sites = spike_calls(net)
     values = _values(net, {}, x, sites)
     activations = {str(site.target): 2 * values[site][0] for site in sites}
     return activations | ({IMAGES: x} if encoded else {})
@@ -174,7 +165,7 @@ def _first_wrong(
     and the output, are.
     """
     nodes = list(net.graph.nodes)
-    ends = [*(site.args[0] for site in _sites(net)), nodes[-1]]
+    ends = [*(site.args[0] for site in spike_calls(net)), nodes[-1]]
     values = [_values(net, outputs, x, ends) for outputs in runs]
     wrong = [end for end in ends if not right(*(of_run[end] for of_run in values))]
     if not wrong:

@@ -49,13 +49,8 @@ def check_width(module: nn.Module, images: Images) -> nn.Module:
             mixes time steps.
     """
     probe = _two_images(module, images)
-    try:
-        with evaluating(module), torch.random.fork_rng(devices=[]):
-            output = module(probe)
-    except Exception as error:
-        raise ValueError(
-            f"the model fails on two images of shape {tuple(probe.shape[1:])}: {first_line(error)}"
-        ) from error
+    with evaluating(module):
+        output = _tried(module, probe, "")
     wanted = (len(probe), len(images.classes))
     came = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if came != wanted:
@@ -72,6 +67,20 @@ def _two_images(module: nn.Module, images: Images) -> torch.Tensor:
     """The first two images as the module takes them."""
     weight = next(module.parameters(), torch.zeros(()))
     return normalise(images.x[:2].to(weight.device), images.mean, images.std, weight.dtype)
+
+
+def _tried(module: nn.Module, probe: torch.Tensor, mode: str) -> Any:
+    """The module's output for two images; ValueError of one line, which names the mode, where it
+    fails.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return module(probe)
+    except Exception as error:
+        raise ValueError(
+            f"the model fails{mode} on two images of shape {tuple(probe.shape[1:])}:"
+            f" {first_line(error)}"
+        ) from error
 
 
 def main_logits(output: Any) -> torch.Tensor:
@@ -95,13 +104,8 @@ def check_training(module: nn.Module, images: Images) -> None:
     probe = _two_images(module, images)
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
-        with _modes_kept(module), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            output = module.train()(probe)
-    except Exception as error:
-        raise ValueError(
-            f"the model fails in training mode on two images of shape {tuple(probe.shape[1:])}:"
-            f" {first_line(error)}"
-        ) from error
+        with _modes_kept(module), torch.no_grad():
+            output = _tried(module.train(), probe, " in training mode")
     finally:
         for buffer, was in buffers:
             buffer.data = was

@@ -223,19 +223,16 @@ class FlowBlock(nn.Module):
         """Whether the next forward adds noise: `set_noise` decides, else the option for this mode.
         ValueError in training without the noise that the block was built with.
         """
-        if self.training:
-            self.check_noise()
-        built = self.noise_train if self.training else self.noise_eval
-        return self.k > 0 and (built if self.forced is None else self.forced)
-
-    def check_noise(self) -> None:
-        """ValueError if the noise that this block trains with is switched off."""
-        if self.k > 0 and self.noise_train and self.forced is False:
+        if self.k == 0:
+            return False
+        if self.training and self.noise_train and self.forced is False:
             raise ValueError(
                 f"noise is switched off, but this block trains with it (k={self.k},"
                 " noise_train=True): call set_noise(model, None) before training, or build the"
                 " model with noise_train=False"
             )
+        built = self.noise_train if self.training else self.noise_eval
+        return built if self.forced is None else self.forced
 
     def field(
         self, t: float | Tensor, state: Tensor, scales: Sequence[Tensor | None] | None = None
@@ -308,8 +305,7 @@ def _check_equation(
             f"augment={augment} with order={order}: wanted channels from 0 up, and order 1 where"
             " there are any"
         )
-    if start not in STARTS:
-        raise ValueError(f"start={start!r} is not one of {', '.join(STARTS)}")
+    one_of("start", start, STARTS)
     if lipschitz is not None and (not lipschitz > 0 or order == 2):
         raise ValueError(
             f"lipschitz={lipschitz} with order={order}: wanted a positive bound, and order 1"

@@ -145,10 +145,7 @@ def record_images(
     """
     if not len(x) or not isinstance(module, SNN) or module.stochastic:
         return None
-    spikes = module.spikes()
-    if not spikes:
-        return None
-    site = next(iter(spikes))
+    site = next(iter(module.spikes()))
     recordings = [record(module, image[None], site) for image in x]
     spk = np.stack([spk for spk, _, _ in recordings])
     mem = np.stack([mem for _, mem, _ in recordings])

@@ -29,7 +29,6 @@ FLOWS = ("odenet", "replaced", "bottleneck", *FORMS)  # networks of differential
 # {model made from another one, model_args["base"]: its default base}
 BASES = {"snn": "tinycnn", "replaced": "resnet14", "bottleneck": "tinycnn"}
 PLACES = {place.partition(":")[0] for place in MODELS.values()}
-DEEPEST = 20  # bases within bases
 
 
 def architecture(model: str, model_args: dict | None = None) -> str:
@@ -49,10 +48,7 @@ def builders_of(model: str, model_args: dict | None = None) -> list[str]:
     Parameters:
         model, model_args: as for `build`; for a network with a base, the innermost base counts.
     """
-    depth = 0
     while model in BASES:
-        if (depth := depth + 1) > DEEPEST:
-            raise ValueError(f"model_args name a base within a base more than {DEEPEST} times")
         args = model_args if isinstance(model_args, dict) else {}
         model = str(args.get("base", BASES[model]))
         model_args = args.get("base_args")

@@ -58,6 +58,13 @@ NO_SPIKING_FORM = {
     "tanhshrink",
     "scaled_dot_product_attention",
 }
+# assignments that change a tensor, such as h += a, and what they compute
+ASSIGNMENTS = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+}
 # what a tensor says about itself: sizes, which the number of images changes, and types
 SIZES = {"size", "dim", "numel", "shape", "ndim", "nelement"}
 TENSOR_TYPES = {"dtype", "device", "layout", "get_device", "is_cuda"}
@@ -172,6 +179,23 @@ class Site(NamedTuple):
     kind: str
 
 
+class _Proxy(fx.Proxy):
+    """A value of the graph, which records `h += a` as a change of h, not as h = h + a."""
+
+
+def _recorded(assignment: Callable) -> Callable:
+    """The method of `_Proxy` for this assignment."""
+
+    def record(value: fx.Proxy, other: Any) -> fx.Proxy:
+        return value.tracer.create_proxy("call_function", assignment, (value, other), {})
+
+    return record
+
+
+for _assignment in ASSIGNMENTS:
+    setattr(_Proxy, f"__{_assignment.__name__}__", _recorded(_assignment))
+
+
 class _Tracer(fx.Tracer):
     """Records a network's calls, without entering spiking layers; knows the current module."""
 
@@ -182,6 +206,9 @@ class _Tracer(fx.Tracer):
         return (
             isinstance(module, Spike) or _snntorch(module) or super().is_leaf_module(module, name)
         )
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def call_module(
         self, module: nn.Module, forward: Callable, args: tuple, kwargs: dict[str, Any]
@@ -425,15 +452,19 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
 
 def _refuse_changes(net: fx.GraphModule) -> None:
     """ValueError for a call that changes a tensor in place, if its result is dropped or the tensor
-    is read later: a graph knows results only.
+    is read later: a graph knows results only. Assignments such as h += a become h = h + a.
     """
     order = {node: i for i, node in enumerate(net.graph.nodes)}
     for node in net.graph.nodes:
-        old = _changed(net, node)
+        assigned = node.target in ASSIGNMENTS
+        old = node.args[0] if assigned else _changed(net, node)
         if old is None:
             continue
         read_later = any(order[user] > order[node] for user in old.users)
-        if old.op in ("placeholder", "get_attr"):
+        if assigned and not read_later:
+            node.target = ASSIGNMENTS[node.target]
+            continue
+        if not assigned and old.op in ("placeholder", "get_attr"):
             raise ValueError(
                 f"{where_of(node)} changes {old.name}, which is not its own, in place: work on a"
                 " new tensor"
@@ -485,7 +516,7 @@ def _lay_out(net: fx.GraphModule) -> None:
         images.replace_all_uses_with(repeated, delete_user_cb=lambda user: user is not repeated)
         behaviour = dict.fromkeys(graph.nodes, "temporal")
     for node in list(graph.nodes):
-        if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
+        if is_spike(net, node):
             same_at_every_step = static if behaviour[node.args[0]] == "static" else False
             node.args = (node.args[0], timesteps, same_at_every_step)
             node.kwargs = {}
@@ -514,7 +545,7 @@ def _behaviour(net: fx.GraphModule, node: fx.Node, behaviour: dict[fx.Node, str]
     "fixed": independent of the images. "static": the same at every step. "number": a size of a
     static value, such as its batch size. "temporal": different at every step.
     """
-    if node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike):
+    if is_spike(net, node):
         if behaviour[node.args[0]] not in ("static", "temporal"):
             raise ValueError(
                 f"{node.target}: a ReLU of a weight or a constant cannot spike; {WAY_OUT}"
@@ -539,6 +570,16 @@ def _uses_numbers_behind_spikes(behaviour: dict[fx.Node, str]) -> bool:
         if any(behaviour[i] == "number" for i in node.all_input_nodes):
             return True
     return False
+
+
+def is_spike(net: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a call of a traced network is one of a `Spike`."""
+    return node.op == "call_module" and isinstance(net.get_submodule(node.target), Spike)
+
+
+def spike_calls(net: fx.GraphModule) -> list[fx.Node]:
+    """The calls that spike, in their order."""
+    return [node for node in net.graph.nodes if is_spike(net, node)]
 
 
 class WithoutSpikes(fx.Interpreter):

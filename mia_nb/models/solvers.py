@@ -18,6 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from mia_nb.checks import one_of
+from mia_nb.models.modules import first_line
+from mia_nb.models.neurons import transformed
+
 FIXED = ("euler", "rk4", "stoch_rk4")  # the loop of this module
 ADAPTIVE = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")  # torchdiffeq
 DIAGONAL = ("srk", "milstein")  # torchsde: noise without correlation between coordinates
@@ -91,7 +95,7 @@ def integrate(
     check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol)
     h = widened(h)
     if method in BACKENDS:
-        if is_transformed(h):
+        if transformed():
             raise ValueError(
                 f"method={method!r} works under no torch.func transform, so its models cannot be"
                 f" stacked: train them one by one (strategy='plain'), or take {', '.join(FIXED)}"
@@ -146,8 +150,7 @@ def check(
     atol: float = 1e-3,
 ) -> None:
     """ValueError of one line for settings that no solver can use."""
-    if method not in METHODS:
-        raise ValueError(f"method={method!r} is not one of {', '.join(METHODS)}")
+    one_of("method", method, METHODS)
     is_whole = isinstance(steps, Integral) and not isinstance(steps, bool)
     if not (is_whole and steps >= 1):
         raise ValueError(f"steps={steps!r}: wanted a whole number of steps from 1 up")
@@ -169,11 +172,6 @@ def check(
 def widened(h: Tensor) -> Tensor:
     """The state in float32 if it is in half precision, else unchanged."""
     return h.float() if h.dtype in (torch.bfloat16, torch.float16) else h
-
-
-def is_transformed(h: Tensor) -> bool:
-    """Whether this tensor is inside a torch.func transform (vmap, grad, jvp)."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(h)
 
 
 def draw(h: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -239,10 +237,9 @@ def _torchdiffeq(
             drift, h, times, method=method, rtol=rtol, atol=atol, options=options
         )
     except AssertionError as error:  # a step size of 0, or a state that is not finite
-        first_line = (str(error).splitlines() or ["no reason given"])[0]
         raise BlownUp(
             f"the state blew up: {method} found no step that meets rtol={rtol}, atol={atol}"
-            f" ({first_line}); take a smaller learning rate, lipschitz=, or a fixed grid"
+            f" ({first_line(error)}); take a smaller learning rate, lipschitz=, or a fixed grid"
         ) from error
     return states[-1]
 

@@ -144,10 +144,7 @@ def _reset(part: nn.Module) -> None:
         method = getattr(part, name, None)
         if not callable(method):
             continue
-        try:
-            parameters = inspect.signature(method).parameters.values()
-        except (TypeError, ValueError):  # no Python function
-            continue
+        parameters = inspect.signature(method).parameters.values()
         several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         wanted = [p for p in parameters if p.default is p.empty and p.kind not in several]
         if not wanted:
