@@ -128,6 +128,17 @@ def test_changes_in_place_of_a_tensor_that_nobody_else_reads_pass_and_mean_what_
     assert torch.equal(spiking(x), looped(x))
 
 
+@pytest.mark.parametrize("count", [lambda x: x.size(0), lambda x: x.shape[0]])
+def test_sizes_are_numbers_which_an_assignment_leaves_as_they_were(count):
+    def flattened(m, x):
+        samples = count(x)
+        pixels = samples
+        pixels *= 72
+        return m.head(F.relu(m.conv(x)).view(samples, -1)) + 0 * pixels
+
+    assert snn.spiking(net_of(flattened), 2)(images()).shape == (8, 4)
+
+
 def changed_through_a_view(m, x):
     h = m.conv(x)
     flat = h.flatten(1)

@@ -461,7 +461,7 @@ def _refuse_changes(net: fx.GraphModule) -> None:
         if old is None:
             continue
         read_later = any(order[user] > order[node] for user in old.users)
-        if assigned and not read_later:
+        if assigned and (not read_later or _is_size(old)):
             node.target = ASSIGNMENTS[node.target]
             continue
         if not assigned and old.op in ("placeholder", "get_attr"):
@@ -474,6 +474,17 @@ def _refuse_changes(net: fx.GraphModule) -> None:
                 f"{where_of(node)} changes in place what another name reads, or none: use its"
                 " result, as in h = h + 1"
             )
+
+
+def _is_size(node: fx.Node) -> bool:
+    """Whether a value is a size of a tensor, or computed from sizes alone."""
+    inputs = node.all_input_nodes
+    return _name(node) in SIZES or (inputs != [] and all(map(_is_size, inputs)))
+
+
+def _name(node: fx.Node) -> str:
+    """The name of the function, method or attribute that a node asks for."""
+    return node.args[1] if node.target is getattr else getattr(node.target, "__name__", node.target)
 
 
 def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -552,7 +563,7 @@ def _behaviour(net: fx.GraphModule, node: fx.Node, behaviour: dict[fx.Node, str]
             )
         return "temporal"
     of_inputs = {behaviour[i] for i in node.all_input_nodes}
-    name = node.args[1] if node.target is getattr else getattr(node.target, "__name__", node.target)
+    name = _name(node)
     if name in TENSOR_TYPES:
         return "fixed"
     if "temporal" in of_inputs:
