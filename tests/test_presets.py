@@ -254,18 +254,19 @@ def kind_of(family: dict, parameters: dict) -> frozenset:
 
 
 @functools.cache
-def known_kinds(notebook: str, preset: str) -> frozenset:
-    """The kinds of family that toys of the presets before this one run in a notebook."""
-    kinds = set()
-    for earlier in RUN[: RUN.index(preset)]:
+def known(notebook: str, preset: str) -> frozenset:
+    """What toys of the tour, which test_browser.py runs, and of the presets before this one name in
+    a notebook.
+    """
+    names = set()
+    for earlier in ["tour", *RUN[: RUN.index(preset)]]:
         for step in toys(earlier):
             if step.notebook.stem == notebook:
-                families = step.parameters.get("families", [])
-                kinds |= {kind_of(family, step.parameters) for family in families}
-    return frozenset(kinds)
+                names |= named_by(step)
+    return frozenset(names)
 
 
-def of_new_kinds(step: notebooks.Step, known: frozenset) -> list[dict]:
+def of_new_kinds(step: notebooks.Step, elsewhere: frozenset) -> list[dict]:
     """A step's first family, the first of each kind that is not known, and those that these start
     from, which they name by their numbers.
     """
@@ -273,7 +274,7 @@ def of_new_kinds(step: notebooks.Step, known: frozenset) -> list[dict]:
     kinds = [kind_of(family, step.parameters) for family in families]
     chosen = {0}
     for number, kind in enumerate(kinds):
-        if kind not in known and kind not in kinds[:number]:
+        if kind not in elsewhere and kind not in kinds[:number]:
             chosen.add(number)
     for number in list(chosen):
         start = families[number].get("replace", families[number].get("weights_of", number))
@@ -295,26 +296,28 @@ def named_by(step: notebooks.Step) -> set:
     kinds = {kind_of(family, step.parameters) for family in named.pop("families", [])}
     if kinds:
         named |= {"flow": {}, "finetune": {}}  # of its families
-    named["source"] = {**named["source"], "dataset": "", "part": ""}
-    named["analysis"] = {**named["analysis"], "stands_for": ""}
+    for name, words_of_data in (("source", ("dataset", "part")), ("analysis", ("stands_for",))):
+        if name in named:
+            named[name] = named[name] | dict.fromkeys(words_of_data, "")
     return words(named) | kinds
 
 
 def shortened(preset: str) -> list[notebooks.Step]:
     """The toy of a preset with families of new kinds, without steps that name nothing which the
-    others of the same notebook, or presets before it, do not: they differ in data sets and numbers.
+    others of the same notebook, presets before it, or the tour do not: they differ in data sets and
+    numbers.
     """
     short = []
     for step in toys(preset):
         if "families" in step.parameters:
-            families = of_new_kinds(step, known_kinds(step.notebook.stem, preset))
+            families = of_new_kinds(step, known(step.notebook.stem, preset))
             step = step._replace(parameters=step.parameters | {"families": families})
         short.append(step)
     kept = list(short)
     for step in short:
         others = [other for other in kept if other is not step and other.notebook == step.notebook]
-        known = known_kinds(step.notebook.stem, preset)
-        if named_by(step) <= known.union(*map(named_by, others)):
+        elsewhere = known(step.notebook.stem, preset)
+        if others and named_by(step) <= elsewhere.union(*map(named_by, others)):
             kept.remove(step)
     return kept
 
@@ -326,8 +329,8 @@ def test_what_runs_of_a_preset_has_every_notebook_and_all_that_it_names(preset):
     assert {step.notebook for step in short} == {step.notebook for step in every}
     for step in every:
         run = [other for other in short if other.notebook == step.notebook]
-        known = known_kinds(step.notebook.stem, preset)
-        assert named_by(step) <= known.union(*map(named_by, run))
+        elsewhere = known(step.notebook.stem, preset)
+        assert named_by(step) <= elsewhere.union(*map(named_by, run))
 
 
 @pytest.fixture(scope="module")
