@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from attack_worlds import auc, gaussian, signals
 from scipy.special import log_expit, logsumexp, softmax
+from scipy.stats import norm
 
 from mia_nb import attacks
 from mia_nb.attacks import margins
@@ -168,6 +169,22 @@ def test_affine_alignment_undoes_an_affine_distortion_of_one_models_margins():
     for name in ("rmia", "lira_shrunk", "nig", "attack_r"):
         first, second = (attacks.score(name, w, targets=[0]).value for w in (plain, restored))
         assert np.allclose(first, second, rtol=1e-9, atol=1e-9), name
+
+
+def test_quantile_alignment_undoes_any_monotone_distortion():
+    world = gaussian(8, 100, population=50)
+    bent = world.margin.copy()
+    bent[2] = np.sinh(bent[2])
+    plain, restored = (
+        attacks.align(w, how="quantile").margin for w in (world, replace(world, margin=bent))
+    )
+    assert np.array_equal(plain, restored)
+
+
+def test_quantile_alignment_gives_the_populations_normal_scores():
+    phi = np.arange(10.0)[None]
+    aligned = attacks.align(signals(phi, population=np.ones(10, bool)), how="quantile").margin[0, 0]
+    assert np.allclose(aligned, norm.ppf((np.arange(10) + 1) / 11), atol=1e-12)
 
 
 def test_alignment_uses_population_samples_only_and_refuses_a_model_that_answers_the_same_everywhere():

@@ -194,14 +194,17 @@ def test_outputs_and_gradients_are_those_of_a_plain_loop_with_a_custom_function(
 
 def test_gradients_are_those_of_snntorch_with_the_same_surrogate():
     w, gradients = noise(8, 5, 20, seed=1, dtype=torch.float32), []
-    ours = partial(multistep, theta=1.0, u0=0.0, surrogate=surrogate("atan", alpha=2.0))
+    ours = partial(multistep, theta=1.0, u0=0.0, surrogate=surrogate("snntorch:atan", alpha=2.0))
+    own = partial(multistep, theta=1.0, u0=0.0, surrogate=surrogate("atan", alpha=2.0))
     for form in (
         partial(by_snntorch, beta=1.0, spike_grad=snntorch.surrogate.atan(alpha=2.0)),
         ours,
+        own,
     ):
         x = noise(8, 5, 20, dtype=torch.float32).requires_grad_()
         gradients.append(torch.autograd.grad((w * form(x)).sum(), x)[0])
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=2e-6)
+    for mine in gradients[1:]:
+        torch.testing.assert_close(mine, gradients[0], rtol=0, atol=2e-6)
 
 
 def test_per_sample_gradients_by_vmap_are_those_of_one_sample_at_a_time():
@@ -272,10 +275,25 @@ def test_fast_sigmoid_has_the_slope_of_x_over_one_plus_k_x():
     torch.testing.assert_close(surrogate("fast_sigmoid", k=25.0)(v.detach(), ONE, ONE), slope)
 
 
+def test_surrogates_of_snntorch_keep_the_dtype_and_say_that_they_do_not_vmap():
+    theirs = surrogate("snntorch:fast_sigmoid", slope=5)
+    for dtype in (torch.float64, torch.bfloat16):
+        assert theirs(torch.linspace(-1, 1, 5, dtype=dtype), ONE, ONE).dtype == dtype
+    v = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    torch.testing.assert_close(
+        theirs(v, ONE, ONE), surrogate("fast_sigmoid", k=5.0)(v, ONE, ONE), rtol=1e-6, atol=1e-6
+    )
+    with pytest.raises(ValueError, match=r"torch\.func .* use local_zo"):
+        vmap(
+            grad(lambda row: multistep(row[:, None], 1.0, 0.0, surrogate=theirs).sum()), in_dims=1
+        )(noise(3, 4))
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: surrogate("box"), "surrogate='box' is not one of boxcar"),
+        (lambda: surrogate("box"), "surrogate 'box' is not one of boxcar"),
+        (lambda: surrogate("snntorch:box"), "snntorch.surrogate has no such function"),
         (lambda: surrogate("boxcar", wide=1), "surrogate_args={'wide': 1} do not fit boxcar"),
     ],
 )

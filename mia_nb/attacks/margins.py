@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from scipy.special import ndtri
 
 from mia_nb.arguments import Array
-from mia_nb.checks import checked
+from mia_nb.checks import checked, one_of
 from mia_nb.types import Signals
 
 # float64 numbers in a temporary array (256 kB), so that the few in use stay in a core's cache
@@ -84,15 +85,17 @@ def over_queries(values: np.ndarray, query_kind: str) -> np.ndarray:
 
 
 @checked
-def align(signals: Signals) -> Signals:
-    """Margins of every model on one scale, phi' = (phi - median phi) / IQR phi, for references of
-    another family.
+def align(signals: Signals, *, how: str = "affine") -> Signals:
+    """Signals with the margins of every model on one scale, for references of another architecture
+    than the target's.
 
     Parameters:
         signals: of the target or of the references; align both.
+        how: affine: phi' = (phi - median phi) / IQR phi; quantile: the normal score of phi's
+            mid-rank, Phi^-1((rank + 1/2) / (P + 1)); none: unchanged.
 
-    A model's median and interquartile range (IQR) are those of its population samples or, without
-    them, of all samples: membership is not used. Entropies and votes are unchanged.
+    A model's median, IQR and ranks are those of its population samples or, without them, of all
+    samples: membership is not used. Entropies and votes are unchanged.
 
     Returns:
         The signals with the new margins; `info` has the entry align.
@@ -100,18 +103,25 @@ def align(signals: Signals) -> Signals:
     Raises:
         ValueError: for a model whose interquartile range is 0.
 
-    Caveat: the study that took references of another family (Guan et al. 2025, section 5.3) did not
-    align them. Example:
+    Source: Guan et al. 2025, section 5.3 (none). Caveat: quantile has P + 1 levels, so samples
+    beyond the population's extremes tie. Example:
         scores = score("rmia", align(targets), align(references))
     """
+    if one_of("how", how, ("none", "affine", "quantile")) == "none":
+        return signals
     yardstick = signals.population if signals.population.any() else slice(None)
     margin = np.empty_like(signals.margin)
     for m, phi in enumerate(signals.margin):
-        low, middle, high = np.quantile(phi[:, yardstick], (0.25, 0.5, 0.75))
+        scale = np.sort(phi[:, yardstick], axis=None)
+        if how == "quantile":
+            rank = (np.searchsorted(scale, phi, "left") + np.searchsorted(scale, phi, "right")) / 2
+            margin[m] = ndtri((rank + 0.5) / (len(scale) + 1))
+            continue
+        low, middle, high = np.quantile(scale, (0.25, 0.5, 0.75))
         if not high > low:
             raise ValueError(
                 f"model {m} has margins of interquartile range 0: its outputs are the same"
                 " everywhere, leave it out"
             )
         margin[m] = (phi - middle) / (high - low)
-    return replace(signals, margin=margin, info=signals.info | {"align": "affine"})
+    return replace(signals, margin=margin, info=signals.info | {"align": how})

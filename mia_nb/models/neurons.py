@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mia_nb.checks import one_of
-
 # (v, theta, amplitude) -> d spk / d v, v = mem - theta
 Surrogate = Callable[[Tensor, Tensor, Tensor], Tensor]
 RESETS = ("soft", "hard")
@@ -71,6 +69,21 @@ def triangular(v: Tensor, theta: Tensor, amplitude: Tensor, *, k: float = 1.0) -
     return k * (1 - k * v.abs()).clamp(min=0)
 
 
+def from_snntorch(v: Tensor, theta: Tensor, amplitude: Tensor, *, function: Callable) -> Tensor:
+    """The derivative of any callable of snntorch.surrogate, in v's dtype (they compute in float32).
+
+    Raises ValueError inside torch.func transforms, which such callables do not support.
+    """
+    if transformed():
+        raise ValueError(
+            "a surrogate of snntorch does not work under torch.func (vmap, grad): use local_zo,"
+            " boxcar or atan"
+        )
+    with torch.enable_grad():
+        leaf = v.detach().float().requires_grad_()
+        return torch.autograd.grad(function(leaf).sum(), leaf)[0].to(v.dtype)
+
+
 SURROGATES = {
     "boxcar": boxcar,
     "local_zo": local_zo,
@@ -81,8 +94,20 @@ SURROGATES = {
 
 
 def surrogate(name: str, **options: Any) -> Surrogate:
-    """A surrogate by name with its options bound; ValueError if unknown."""
-    one_of("surrogate", name, SURROGATES)
+    """A surrogate by name with its options bound; "snntorch:atan" is that of snntorch.surrogate.
+    ValueError if unknown.
+    """
+    if name.startswith("snntorch:"):
+        import snntorch.surrogate
+
+        make = getattr(snntorch.surrogate, name.removeprefix("snntorch:"), None)
+        if make is None:
+            raise ValueError(f"surrogate {name!r}: snntorch.surrogate has no such function")
+        return partial(from_snntorch, function=make(**options))
+    if name not in SURROGATES:
+        raise ValueError(
+            f"surrogate {name!r} is not one of {', '.join(SURROGATES)}, or snntorch:NAME"
+        )
     bound = partial(SURROGATES[name], **options)
     try:
         bound(torch.zeros(1), torch.ones(1), torch.ones(1))
