@@ -54,10 +54,8 @@ class SampleEvidence(NamedTuple):
 
 
 @lru_cache(4)
-def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signals]:
-    """(the references' places in the signals (R,), pair by pair; the references' signals; the
-    target's signals).
-    """
+def references(source: Source, target: int) -> np.ndarray:
+    """(R,) the places of the target's references in the signals, pair by pair."""
     members = source.signals.member[:, source.audited]
     models = source.signals.reference_rows(target)
     if members.all() or not members.any():
@@ -70,9 +68,7 @@ def references(source: Source, target: int) -> tuple[np.ndarray, Signals, Signal
             f"target {target} of {source.label} has no references but its complementary model:"
             " train two pairs or more"
         )
-    models = models[np.argsort(units(members[models]), kind="stable")]
-    target_signals = source.signals.select(models=[target]).hide()
-    return models, source.signals.select(models=models), target_signals
+    return models[np.argsort(units(members[models]), kind="stable")]
 
 
 @lru_cache(64)
@@ -86,8 +82,8 @@ def evidence_of(source: Source, target: int, k: int, variance: str) -> Evidence:
         k: references a side
         variance: one of `VARIANCES`
     """
-    _, all_references, target_signals = references(source, target)
-    used = all_references.select(models=slice(0, 2 * k))
+    target_signals = source.signals.select(models=[target]).hide()
+    used = source.signals.select(models=references(source, target)[: 2 * k])
     combine = "last" if used.query_kind == "steps" else "margin"
     name, _ = VARIANCES[variance]
     margins, student, flags = with_warnings(nig_fit, target_signals, used, combine=combine)

@@ -76,13 +76,13 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         column = int(source.audited[index])
         outcome = tested(source, attack, n_resamples) if test else None
         start = PAGE * (page - 1)
-        on_page = tuple(rows[start : start + PAGE].tolist())
-        spread = histogram(source, attack, outputs, n_resamples if test else 0)
         figures = {
-            "sheet": sheet(source, on_page, start, sample),
+            "sheet": sheet(source, rows[start : start + PAGE], start, sample),
             "margins": margins_picture(source, column),
             "traces": losses_picture(source, tuple(range(len(source.signals.margin))), column),
-            "ranking": with_line(spread, float(ranked.value[index]), line=MARK),
+            "ranking": with_line(
+                histogram(ranked, rows, outcome), float(ranked.value[index]), line=MARK
+            ),
         }
         row = number_cells(source, ranked, index)
         if outcome is not None:
@@ -150,12 +150,10 @@ def filtered(source: Source, attack: str, outputs: str) -> np.ndarray:
     return order[passes[order]]
 
 
-@lru_cache(8)
 def margins_picture(source: Source, column: int) -> dict:
     """Margins of one sample by the models with it and without it."""
-    signals = source.signals
-    margin = over_queries(signals.margin[:, :, [column]], signals.query_kind)
-    inside = signals.member[:, [column]]
+    margin = source.margins([column])
+    inside = source.signals.member[:, [column]]
     with_it = number_text(masked_mean(margin, inside)[0], ".2f")
     without = number_text(masked_mean(margin, ~inside)[0], ".2f")
     return samples.two_worlds(
@@ -165,11 +163,10 @@ def margins_picture(source: Source, column: int) -> dict:
     )
 
 
-@lru_cache(16)
-def sheet(source: Source, on_page: tuple[int, ...], start: int, sample: int) -> dict:
+def sheet(source: Source, on_page: np.ndarray, start: int, sample: int) -> dict:
     """The images of one page of the list."""
-    numbers = source.numbers[list(on_page)]
-    columns = source.audited[list(on_page)]
+    numbers = source.numbers[on_page]
+    columns = source.audited[on_page]
     names = [samples.short(source.class_of(column)) for column in columns]
     words = [f"{number}<br>{name}" for number, name in zip(numbers, names, strict=True)]
     ranks = f"ranks {start + 1:,} to {start + len(on_page):,}"
@@ -180,16 +177,13 @@ def sheet(source: Source, on_page: tuple[int, ...], start: int, sample: int) -> 
     return with_layout(figure, meta="click one")
 
 
-@lru_cache(16)
-def histogram(source: Source, attack: str, outputs: str, n_resamples: int) -> dict:
+def histogram(ranked: Ranking, rows: np.ndarray, outcome: Tested | None) -> dict:
     """Histogram of the separations of the listed samples, and of separations under redrawn masks
-    unless `n_resamples` is 0.
+    after a test.
     """
-    rows = filtered(source, attack, outputs)
-    value = ranking(source, attack).value
-    null = tested(source, attack, n_resamples).null if n_resamples else None
-    title = f"{len(rows):,} of {len(value):,} samples"
-    return samples.ranking(value[rows], title, null=null)
+    null = None if outcome is None else outcome.null
+    title = f"{len(rows):,} of {len(ranked.value):,} samples"
+    return samples.ranking(ranked.value[rows], title, null=null)
 
 
 def sentence(

@@ -18,7 +18,6 @@ from mia_nb.metrics.table_text import in_digits
 from mia_nb.plots import samples
 from mia_nb.plots.scores import row_of
 from mia_nb.plots.style import LINES
-from mia_nb.types import Signals
 from mia_nb.widgets.controls import (
     END,
     attack_options,
@@ -80,8 +79,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
 
     def largest_k(pool: str, target: int) -> int:
         """Half the number of references, rounded up."""
-        models, _, _ = references(pools[pool], target)
-        return -(-len(models) // 2)
+        return -(-len(references(pools[pool], target)) // 2)
 
     def first_sample(pool: str, target: int, sample: int) -> int:
         """The chosen sample if this pool has it, else the one whose worlds differ most."""
@@ -108,7 +106,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
         column = int(source.audited[index])
         x, y, member = scatter_values(source, target, attack)
         is_member = bool(member[index])
-        models, all_references, _ = references(source, target)
+        models = references(source, target)
         evidence = evidence_of(source, target, k, variance)
         about = of_sample(evidence, column, variance)
         in_lasso = np.flatnonzero(np.isin(source.numbers, subset))
@@ -116,10 +114,10 @@ def sample(sources: Sequence[Source]) -> Explorer:
         scatter = scatter_picture(source, target, attack)
         figures = {
             "scatter": with_ring(scatter, x[index], y[index], sample),
-            "margins": margins_picture(evidence, all_references, models, column, is_member),
+            "margins": margins_picture(source, evidence, models, column, is_member),
             "image": image_picture(source, target, column),
             "traces": losses_picture(source, tuple(models.tolist()), column, target),
-            "subset": lasso_picture(source, target, tuple(in_lasso.tolist())),
+            "subset": lasso_picture(source, target, in_lasso),
         }
         row = {
             "who": f"sample {sample}",
@@ -210,7 +208,6 @@ def with_ring(scatter: dict, x: float, y: float, sample: int) -> dict:
     return scatter | {"data": [*scatter["data"], ring]}
 
 
-@lru_cache(8)
 def image_picture(source: Source, target: int, column: int) -> dict:
     """The sample's image, its label, whether the target is right, and the target's confidence."""
     if source.images is None:
@@ -223,13 +220,12 @@ def image_picture(source: Source, target: int, column: int) -> dict:
     return samples.picture(source.images[column], caption)
 
 
-@lru_cache(8)
-def lasso_picture(source: Source, target: int, in_lasso: tuple[int, ...]) -> dict:
-    """The images of the samples in a lasso, under a caption that begins with their number."""
-    if not in_lasso:
+def lasso_picture(source: Source, target: int, in_lasso: np.ndarray) -> dict:
+    """The images of the samples with these indices, under a caption that counts them."""
+    if not len(in_lasso):
         return samples.empty("Draw a lasso around points of the scatter to see who they are")
-    columns = source.audited[list(in_lasso)]
-    numbers = source.numbers[list(in_lasso)]
+    columns = source.audited[in_lasso]
+    numbers = source.numbers[in_lasso]
     member = source.signals.member[target, columns]
     marks = np.where(member, "● ", "◇ ")
     caption = f"{quantity(len(columns), 'sample')}, {member.sum():,} members (●) and"
@@ -247,8 +243,8 @@ def lasso_picture(source: Source, target: int, in_lasso: tuple[int, ...]) -> dic
 
 
 def margins_picture(
+    source: Source,
     evidence: Evidence,
-    all_references: Signals,
     models: np.ndarray,
     column: int,
     trained: bool,
@@ -256,14 +252,14 @@ def margins_picture(
     """The sample's margins by its references, the fits, and the target's own margin.
 
     Parameters:
+        source: source of the signals
         evidence: what the references in use say
-        all_references: signals of all references, those in use first
-        models: numbers of all references
+        models: places of all references in the signals, those in use first
         column: column of the sample
         trained: whether the target was trained on it
     """
-    values = over_queries(all_references.margin[:, :, [column]], all_references.query_kind)[:, 0]
-    member = all_references.member[:, column]
+    values = source.margins([column])[models, 0]
+    member = source.signals.member[models, column]
     target_margin = float(evidence.target_margins[column])
     # ends of all references' margins, so that the axis stays the same while k grows
     low = min(values.min(), target_margin)
@@ -365,15 +361,12 @@ def right_or_wrong(source: Source, target: int, column: int) -> str:
 def margins_of_models(source: Source, sample: int) -> pd.DataFrame:
     """Every model's margin and membership of a sample, for CSV."""
     column = source.audited[source.audited_index(sample)]
-    margin = over_queries(
-        source.signals.margin[:, :, column : column + 1], source.signals.query_kind
-    )
     return pd.DataFrame(
         {
             "sample": sample,
             "label": source.class_of(column),
             "model": source.rows,
-            "margin": margin[:, 0],
+            "margin": source.margins([column])[:, 0],
             "member": source.signals.member[:, column],
         }
     )

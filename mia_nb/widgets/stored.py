@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mia_nb import attacks, escape, store
+from mia_nb.attacks.margins import over_queries
 from mia_nb.checks import shown, whole
 from mia_nb.examples import PREFIX, examples, load_example, thumbnails
 from mia_nb.plots.pictures import as_pictures
@@ -203,6 +204,12 @@ class Source:
         names = attacks.literature(k, self.signals.query_kind, queries)
         usual = [name for name in names if name not in TRAINED_ATTACKS]
         return [*usual, "spikes"] if self.signals.activity is not None and k > 1 else usual
+
+    def margins(self, columns: Sequence[int]) -> np.ndarray:
+        """(M, n) every model's margins of the samples in these n columns, mean over queries (of
+        time steps the last).
+        """
+        return over_queries(self.signals.margin[:, :, columns], self.signals.query_kind)
 
     def trace(self, model: int) -> np.ndarray | None:
         """(E, N) natural logarithms of one target's training losses, NaN for samples that it did

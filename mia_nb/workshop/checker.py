@@ -1,7 +1,5 @@
 """The checker of answers: what to say to a participant's number or word."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

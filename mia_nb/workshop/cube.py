@@ -2,8 +2,6 @@
 notebook stored for some electives.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NoReturn

@@ -2,18 +2,16 @@
 of them were in its training data.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, NamedTuple
 
 import ipywidgets as W
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 
 from mia_nb import metrics
 from mia_nb.attacks import in_words
-from mia_nb.attacks.margins import over_queries
 from mia_nb.plots.samples import sheet
 from mia_nb.plots.scores import row_of
 from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER
@@ -92,8 +90,7 @@ def deal(source: Source, *, target: int = 0, seed: int = 0) -> Hand:
     members = rng.choice(candidates[is_member], SIDE, replace=False)
     non_members = rng.choice(candidates[~is_member], SIDE, replace=False)
     columns = rng.permutation(np.concatenate([members, non_members]))
-    margin = over_queries(signals.margin[target : target + 1], signals.query_kind)[0, columns]
-    confidence = np.exp(-np.logaddexp(0, -margin))  # sigmoid of the margin
+    confidence = expit(source.margins(columns)[target])
     return Hand(columns, signals.member[target, columns], confidence)
 
 

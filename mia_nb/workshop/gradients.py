@@ -1,7 +1,5 @@
 """A record and its label, read off the gradient of one training step."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Computations of the workshop on stored signals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace

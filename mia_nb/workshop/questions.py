@@ -1,7 +1,5 @@
 """Questions before a demonstration: participants see the answer after giving their own."""
 
-from __future__ import annotations
-
 import html
 import os
 from collections.abc import Sequence
