@@ -51,6 +51,32 @@ def test_a_defense_that_gives_something_else_than_losses_and_a_number_is_refused
         train(MLP.replace(defense="mine"), images, tmp_path, strategy=strategy)
 
 
+def test_a_defense_may_draw_numbers_of_its_own_alone_and_stacked_models_get_them_as_plain_ones_do(
+    images, tmp_path, monkeypatch
+):
+    def flips(seed, held_out, held_out_labels, y, *, share):
+        assert y.ndim == 2  # steps, batch
+        return {"flip": torch.as_tensor(np.random.default_rng(seed).random(y.shape) < share)}
+
+    def random_labels(step):
+        logits = step.forward(step.x)
+        losses = step.criterion(logits, step.y)
+        wrong = torch.where(step.draws["flip"], 0, step.y)
+        return losses, step.criterion(logits, wrong).mean()
+
+    mine = defenses.Defense({"share": 0.5}, random_labels, draws=flips)
+    monkeypatch.setitem(defenses.DEFENSES, "mine", mine)
+    recipe = MLP.replace(defense="mine", dtype="float64", num_models=2)
+    plain = train(recipe, images, tmp_path / "plain", strategy="plain")
+    stacked = train(recipe, images, tmp_path / "stacked", strategy="stacked")
+    never = train(
+        recipe.replace(defense_args={"share": 0.0}), images, tmp_path / "never", strategy="plain"
+    )
+    for name, tensor in plain.state(0).items():
+        torch.testing.assert_close(stacked.state(0)[name], tensor, rtol=1e-10, atol=1e-10)
+    assert any(not torch.equal(t, never.state(0)[n]) for n, t in plain.state(0).items())
+
+
 class Centred(nn.Module):
     """Takes the batch's mean off of what it sees, in training."""
 

@@ -194,7 +194,9 @@ class Group:
             )
         # the draws of all steps are copied to the device at once: each copy would wait for it
         drawn = {name: value.to(plan.device) for name, value in stack_draws(of_models).items()}
-        numbers = drawn.pop("held_out")
+        held_out = drawn.pop("held_out", None)
+        if held_out is None:
+            return lambda step: {name: value[:, step] for name, value in drawn.items()}
         batch = labels.shape[2]
         size = steps * batch
         augments = augmentations(plan, self.ids, epoch, size, "held_out augment")
@@ -202,7 +204,7 @@ class Group:
         def at(step: int) -> dict[str, Tensor]:
             """The images, labels and draws of one step."""
             cut = slice(step * batch, (step + 1) * batch)
-            index = numbers[:, step]
+            index = held_out[:, step]
             x = augmented_images(
                 plan, index, {name: value[:, cut] for name, value in augments.items()}
             )
