@@ -314,3 +314,14 @@ def test_float32_logits_give_the_scores_of_float64_logits():
     for name in ("loss", "attack_r", "rmia", "lira", "nig"):
         first, second = (attacks.score(name, world).value for world in worlds)
         assert np.allclose(first, second, rtol=1e-4, atol=1e-4), name
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["rmia", "base"])
+def test_large_float32_margins_give_the_scores_of_float64_margins(name):
+    world = gaussian(8, 50)
+    single = replace(world, margin=(100 * world.margin).astype(np.float32))
+    assert np.abs(single.margin).max() > 90  # whose exponential is infinite in float32
+    double = replace(single, margin=single.margin.astype(np.float64))
+    first, second = (attacks.score(name, each).value for each in (single, double))
+    assert np.allclose(first, second, rtol=1e-4, atol=1e-4)

@@ -131,7 +131,7 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
     _, queries, samples = references.shape
     sum_p, sum_q = np.empty((2, 2, numbers_of_sample(queries, combine), samples))
     for part, query, phi, member in margin_blocks(references, combine):
-        odds = np.exp(np.clip(phi, -LARGEST_MARGIN, LARGEST_MARGIN))
+        odds = np.exp(np.clip(phi, -LARGEST_MARGIN, LARGEST_MARGIN, dtype=np.float64))
         q = 1 / (1 + odds)
         p = odds * q
         for side, of_side in enumerate((member, ~member)):
