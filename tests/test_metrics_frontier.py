@@ -124,6 +124,14 @@ def test_means_are_of_the_strongest_attack_with_student_ends_over_pairs():
     assert means["n0"].tolist() == [100, 100] and means["tpr@0.1_measurable"].all()
 
 
+def test_an_accuracy_that_one_target_lacks_has_no_mean():
+    found = scores()
+    found.accuracy[2, 1] = np.nan
+    means = frontier_means(metrics.frontier({"ode": {1: {"rmia": found}}}, (), n_resamples=0))
+    assert means.loc[0, ["test_acc", "gap"]].isna().all() and means["auc"].notna().all()
+    assert means.loc[0, "train_loss"] == pytest.approx(0.05)
+
+
 def test_ends_stay_possible_and_one_pair_has_none():
     certain = metrics.frontier({"ode": {1: {"rmia": scores(6.0, samples=20)}}}, ())
     certain.loc[certain["pair"] == 0, "auc"] = 0.9

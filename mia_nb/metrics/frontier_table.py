@@ -156,7 +156,7 @@ def _mean_of_column(
     """(mean, low, high) of a column, for metrics as in `summary`; NaN ends with one pair, which
     says nothing about training.
     """
-    mean = rows[column].mean()
+    mean = rows[column].mean(skipna=column not in FACTS)  # of all targets, or not known
     pair = rows["pair"]
     if pair.nunique() < 2:
         return mean, np.nan, np.nan
