@@ -219,7 +219,7 @@ def open_notebook(page, server: Server, name: str, *, dark: bool = False) -> Non
         f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})"
     )
     page.wait_for_function(f"document.body.dataset.jpThemeName === '{theme}'", timeout=60_000)
-    page.wait_for_function(IDLE, timeout=60_000)
+    page.wait_for_function(IDLE, timeout=180_000)
 
 
 def run_all(page, timeout: float = 120) -> list[dict]:
