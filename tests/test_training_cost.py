@@ -1,10 +1,14 @@
 """How long a training will take: said beforehand, and while it runs."""
 
 import pytest
+import torch
 
 from mia_nb import data
 from mia_nb.checks import duration
-from mia_nb.training import progress
+from mia_nb.models.solvers import BlownUp
+from mia_nb.training import execution, progress
+from mia_nb.training.placing import membership
+from mia_nb.training.plans import plan_of
 from mia_nb.training.progress import training_bar
 from mia_nb.types import Recipe
 
@@ -81,3 +85,22 @@ def test_a_live_bar_counts_epochs_of_models_and_shows_the_loss(capsys, monkeypat
     with training_bar("tinycnn", [0, 1], 5, CPU, 2, False) as report:
         report([0, 1], 5, 0.25)
     assert capsys.readouterr().err == ""
+
+
+def test_a_training_is_estimated_from_its_fastest_step_and_draws_nothing(images, monkeypatch):
+    monkeypatch.setattr(execution, "step_seconds", lambda *_: [0.7, 0.5, 0.9])
+    member, population = membership(SMALL, images, None)
+    plan = plan_of(SMALL, images, member, population)
+    before = torch.get_rng_state()
+    # half of 600 images in batches of 16: 18 steps an epoch
+    assert execution.seconds_alone(plan) == pytest.approx(0.5 * 18 * 10 * 4)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_estimate_of_a_model_that_blows_up_at_once_is_nothing(images, monkeypatch):
+    def blows_up(*_):
+        raise BlownUp("no step size")
+
+    monkeypatch.setattr(execution, "step_seconds", blows_up)
+    member, population = membership(SMALL, images, None)
+    assert execution.seconds_alone(plan_of(SMALL, images, member, population)) == 0

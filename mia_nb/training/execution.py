@@ -13,9 +13,12 @@ import torch
 from joblib import cpu_count as cores  # respects containers and affinity
 
 from mia_nb import models, store
-from mia_nb.training.cost import saved_bytes
-from mia_nb.training.machine import device_of
+from mia_nb.models.solvers import BlownUp
+from mia_nb.training.clipped import group_of
+from mia_nb.training.cost import saved_bytes, step_seconds
+from mia_nb.training.machine import device_of, threads
 from mia_nb.training.plans import Plan, build
+from mia_nb.training.seeds import random_state_kept
 from mia_nb.training.trials import why_not_compiled, why_not_stacked
 from mia_nb.types import Recipe
 
@@ -26,10 +29,9 @@ STACK = 16  # models trained together, at most
 # cache
 CACHE = 2 * 2**20
 SMALL = 1_000_000  # weights below which stacking is faster on a GPU
-# seconds of training from which worker processes are started: each takes two seconds to load torch
+# seconds of training, model by model, from which further processes are started: each loads torch
+# first, which takes several seconds, and stacked models take half as long or less
 WORTH_A_PROCESS = 20.0
-STEP = 2e-3  # seconds that the smallest step takes on one core, roughly
-PER_BYTE = 1e-9  # seconds that each byte of a step's activations adds
 
 
 def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
@@ -46,12 +48,17 @@ def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
     return max(1, min(workers or most, recipe.num_models))
 
 
-def worth_processes(plan: Plan) -> bool:
-    """Whether a training on the CPU is long enough for further processes, by a rule of thumb."""
-    steps = int(plan.member.sum()) // plan.recipe.batch * plan.recipe.epochs
-    if steps * STEP > WORTH_A_PROCESS:  # tested first, as saved_bytes costs a forward pass
-        return True
-    return steps * (STEP + PER_BYTE * saved_bytes(plan)) > WORTH_A_PROCESS
+def seconds_alone(plan: Plan) -> float:
+    """Seconds that a training on the CPU takes model by model in this process, estimated from its
+    fastest step of three; 0 if the model diverges at once.
+    """
+    first_batch = torch.arange(plan.recipe.batch)[None]
+    try:
+        with threads(1), random_state_kept(plan.device):
+            seconds = min(step_seconds(group_of(plan, [0]), first_batch, 3))
+    except BlownUp:
+        return 0.0
+    return seconds * plan.steps * plan.recipe.epochs * len(plan.member)
 
 
 def read_execution(folder: store.Folder) -> dict:

@@ -13,11 +13,12 @@ from mia_nb.arguments import Array, Flag, PathLike, Positive, Real
 from mia_nb.checks import checked, positive
 from mia_nb.training.backends import check_backend, started
 from mia_nb.training.execution import (
+    WORTH_A_PROCESS,
     chosen_record,
     parse_strategy,
     processes,
     read_or_choose,
-    worth_processes,
+    seconds_alone,
 )
 from mia_nb.training.machine import device_of
 from mia_nb.training.making import finish, is_begun, is_complete, rows_to_make, write_inputs
@@ -107,16 +108,20 @@ def train_pool(
         check(plan, int(pool.population.sum()), parent and parent.recipe)
     begun = time.perf_counter()
     here = backend == "loky"
-    wanted = processes(recipe, device, workers) if here else workers
-    short = here and workers is None and device_of(device).type == "cpu"
-    alone = short and not worth_processes(plan)
-    with started(backend, 1 if alone else wanted, pool.record["builder"], device) as count:
+    # The size of a stacked group depends on the number of units at a time. It is that of the cores
+    # even if a short training uses this process alone, or it would depend on a measured time.
+    at_a_time = processes(recipe, device, workers) if here else workers
+    to_start = at_a_time
+    may_be_short = here and workers is None and device_of(device).type == "cpu" and at_a_time > 1
+    if may_be_short and seconds_alone(plan) < WORTH_A_PROCESS:
+        to_start = 1
+    with started(backend, to_start, pool.record["builder"], device) as count:
         if force and not here:
             write_inputs(pool, images)
             check_workers(pool, device, count)
         rows = rows_to_make(pool, images, force)  # with force it removes models: checks come before
         if rows:
-            units = wanted if alone else count
+            units = at_a_time if here else count
             choose = partial(chosen_record, plan, device, strategy, compiled, units)
             how = read_or_choose(pool.folder, device, choose, here=here)
             options = {"checkpoint": checkpoint, "progress": progress}
