@@ -240,18 +240,7 @@ def _units(
         held_out: (targets,) number of the unit held out for each target; -1 for none.
         disjoint: whether no model of the pool has a target's members or exactly the others.
     """
-    if target.member is None or pool.member is None:
-        raise ValueError(
-            "score needs the membership of targets and references, but member is None: score it"
-            " with the full signals"
-        )
-    same_samples = np.array_equal(target.labels, pool.labels)
-    if not same_samples and plain not in (shokri, song_mittal):
-        raise ValueError(
-            f"target ({target.labels.size} samples) and references ({pool.labels.size}) differ"
-            " in samples or labels: query both on the same images (only shokri and song_mittal"
-            " learn from other samples)"
-        )
+    same_samples = _check_samples(plain, target, pool)
     audited = ~(target if same_samples else pool).population
     target_masks = target.member[targets][:, ~target.population]
     reference_masks = pool.member[:, audited]
@@ -270,16 +259,46 @@ def _units(
                 # each mask of a pair is a unit of its own; they differ in every sample
                 number = 2 * pair + masks[:, :1].any(1)
             of_reference, of_target = np.split(number, [len(reference_masks)])
+            # summaries want numbers from 0 without gaps
             numbers, unit = np.unique(of_reference, return_inverse=True)
             has_references = np.isin(of_target, numbers)
             held_out[has_references] = np.searchsorted(numbers, of_target[has_references])
-    blind = [m for m, seen in enumerate(reference_masks) if seen.all() or not seen.any()]
+    _check_references(reference_masks, unit, held_out)
+    return unit, held_out, disjoint
+
+
+def _check_samples(plain: Callable, target: Signals, pool: Signals) -> bool:
+    """Whether targets and references were queried on the same samples; ValueError if not and the
+    attack needs that, or if a membership is hidden.
+    """
+    if target.member is None or pool.member is None:
+        raise ValueError(
+            "score needs the membership of targets and references, but member is None: score it"
+            " with the full signals"
+        )
+    same_samples = np.array_equal(target.labels, pool.labels)
+    if not same_samples and plain not in (shokri, song_mittal):
+        raise ValueError(
+            f"target ({target.labels.size} samples) and references ({pool.labels.size}) differ"
+            " in samples or labels: query both on the same images (only shokri and song_mittal"
+            " learn from other samples)"
+        )
+    return same_samples
+
+
+def _check_references(masks: np.ndarray, unit: np.ndarray, held_out: np.ndarray) -> None:
+    """ValueError if a target has a reference that saw none or all of the audited samples.
+
+    Parameters:
+        masks: (M, N) of the models of the pool.
+        unit, held_out: as `_units` returns them.
+    """
+    blind = [m for m, seen in enumerate(masks) if seen.all() or not seen.any()]
     if any((unit[blind] != number).any() for number in held_out):
         raise ValueError(
             f"reference models {blind} saw none or all of the audited samples: they tell nothing,"
             " leave them out"
         )
-    return unit, held_out, disjoint
 
 
 def _by_membership(

@@ -21,7 +21,7 @@ from mia_nb.auditing.sentences import (
 )
 from mia_nb.auditing.verdicts import LimitVerdict
 from mia_nb.metrics.curve import clopper_pearson_of_groups
-from mia_nb.metrics.permutation import LEVEL, membership_test
+from mia_nb.metrics.permutation import LEVEL, Evidence, membership_test
 from mia_nb.types import Scores, Signals
 
 LOSS, EXCESS = "loss", "excess loss"  # values whose means are compared
@@ -64,24 +64,46 @@ def decided_by_permutation(
     verdict = verdict._replace(outcome=outcome, p=evidence.p)
     found = found_words(verdict, bool(doubt), leaks)
     numbers = strongest_words(verdict)
-    if leaks and evidence.parts["tail"] <= LEVEL:
-        tail = tail_words(evidence, values[evidence.tail_attack], member)
-        verdict = verdict._replace(tail=tail)
-    if leaks and evidence.part == "loss":
-        losses = means[evidence.mean]
-        gap = loss_gap(losses, member, units)
-        verdict = _of_part(verdict, "loss", 0.0, gap, evidence.mean)
-        numbers = f"{loss_words(evidence.mean, losses, member, gap)}; {numbers}"
-    if leaks and evidence.part == "tail":
-        groups = groups_among_largest(values[evidence.tail_attack], units, evidence.top)
-        low, high = clopper_pearson_of_groups(evidence.top_members, evidence.top, groups)
-        share = np.array([evidence.top_members / evidence.top, low, high])
-        verdict = _of_part(verdict, "tail", evidence.member_share, share, evidence.tail_attack)
-        numbers = f"{verdict.tail}. Over all samples {numbers}"
+    if leaks:
+        verdict, numbers = _of_decisive_part(verdict, evidence, values, means, member, units)
     finding = f"{found}: {numbers}"
     decided = decision_words(evidence)
     sentence = f"{verdict.limit}: {verdict.outcome}; {finding}. {decided}"
     return verdict._replace(sentence=sentence), finding, decided
+
+
+def _of_decisive_part(
+    verdict: LimitVerdict,
+    evidence: Evidence,
+    scores: dict[str, np.ndarray],
+    means: dict[str, np.ndarray],
+    member: np.ndarray,
+    units: np.ndarray | None,
+) -> tuple[LimitVerdict, str]:
+    """The verdict of a model that leaks, with the numbers of the part of the test that decided, and
+    these in words.
+
+    Parameters:
+        verdict: with the numbers of the AUC.
+        evidence: the result of the test.
+        scores, means, member, units: what was tested.
+    """
+    numbers = strongest_words(verdict)
+    largest = scores[evidence.tail_attack]
+    if evidence.parts["tail"] <= LEVEL:
+        verdict = verdict._replace(tail=tail_words(evidence, largest, member))
+    if evidence.part == "loss":
+        losses = means[evidence.mean]
+        gap = loss_gap(losses, member, units)
+        numbers = f"{loss_words(evidence.mean, losses, member, gap)}; {numbers}"
+        verdict = _of_part(verdict, "loss", 0.0, gap, evidence.mean)
+    elif evidence.part == "tail":
+        groups = groups_among_largest(largest, units, evidence.top)
+        low, high = clopper_pearson_of_groups(evidence.top_members, evidence.top, groups)
+        share = np.array([evidence.top_members / evidence.top, low, high])
+        numbers = f"{verdict.tail}. Over all samples {numbers}"
+        verdict = _of_part(verdict, "tail", evidence.member_share, share, evidence.tail_attack)
+    return verdict, numbers
 
 
 def groups_among_largest(scores: np.ndarray, units: np.ndarray | None, top: int) -> int:

@@ -17,7 +17,7 @@ true deal).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -115,6 +115,53 @@ def membership_test(
     """
     member = np.asarray(member, bool)
     means = means or {}
+    _check_shapes(scores, means, units, member)
+    number, size, inside = _sides(member, units)
+    compared = []
+    for name, values in scores.items():
+        compared += _of_scores(name, values)
+    for name, values in means.items():
+        compared.append(Compared("loss", name, 0, _centred(values)))
+    if permutations is None:
+        permutations = PERMUTATIONS if len(size) <= MANY_UNITS else PERMUTATIONS // 2
+    deals = _deals(inside, permutations, np.random.default_rng(seed))
+    statistics = _in_standard_units(compared, number, size, deals)
+
+    part = np.array([statistic.part for statistic in compared])
+    p_of_part = {}  # for each part the p of every deal, the true one's first
+    best = {}  # for each part the most extreme statistic of the true deal
+    for name in SHARES:
+        columns = np.flatnonzero(part == name)
+        if len(columns):
+            p_of_part[name] = _p_of_each_deal(statistics[:, columns].max(1))
+            best[name] = compared[columns[statistics[0, columns].argmax()]]
+    weighted = {name: p / SHARES[name] for name, p in p_of_part.items()}
+    smallest = np.min(list(weighted.values()), axis=0)
+    decisive = min(weighted, key=lambda name: weighted[name][0])
+    tail = best["tail"]
+    top, top_members, member_share = _counts_of_tail(scores[tail.name], tail.top, member)
+    return Evidence(
+        p=float((smallest <= smallest[0] + 1e-12).mean()),
+        part=decisive,
+        parts={name: float(p[0]) for name, p in p_of_part.items()},
+        attack=best["area" if decisive == "loss" else decisive].name,
+        mean=best["loss"].name if means else "",
+        tail_attack=tail.name,
+        top=top,
+        top_members=top_members,
+        member_share=member_share,
+        units=len(size),
+        smallest=1 / math.comb(len(size), int(inside.sum())) if len(size) < 60 else 0.0,
+    )
+
+
+def _check_shapes(
+    scores: dict[str, np.ndarray],
+    means: dict[str, np.ndarray],
+    units: np.ndarray | None,
+    member: np.ndarray,
+) -> None:
+    """ValueError without an attack, for one that scored no sample, and for other lengths."""
     for name, values in {**scores, **means, "units": units}.items():
         if values is not None and np.shape(values) != member.shape:
             raise ValueError(
@@ -126,55 +173,6 @@ def membership_test(
     for name, values in scores.items():
         if np.isnan(values).all():
             raise ValueError(f"{name} scored no sample: all its scores are NaN; leave it out")
-    number, size, inside = _sides(member, units)
-    compared = []
-    for name, values in scores.items():
-        compared += _of_scores(name, values)
-    for name, values in means.items():
-        compared.append(Compared("loss", name, 0, _centred(values)))
-    part = np.array([statistic.part for statistic in compared])
-
-    # (units, S) sums of weights, then (1 + permutations, S) statistics, the true deal's first
-    summed = np.stack(
-        [np.bincount(number, statistic.weight, len(size)) for statistic in compared], axis=1
-    )
-    if permutations is None:
-        permutations = PERMUTATIONS if len(size) <= MANY_UNITS else PERMUTATIONS // 2
-    deals = _deals(inside, permutations, np.random.default_rng(seed))
-    statistics = np.concatenate([_differences(deal, summed, size) for deal in deals])
-
-    # in standard units over all deals; under the hypothesis the true deal is as likely as any other
-    spread = statistics.std(0)
-    statistics = np.divide(statistics, spread, out=np.zeros_like(statistics), where=spread > 0)
-    p_of_part = {}
-    best = {}  # the most extreme of each part in the true deal
-    for name in SHARES:
-        columns = np.flatnonzero(part == name)
-        if len(columns):
-            p_of_part[name] = _p_of_each_deal(statistics[:, columns].max(1))
-            best[name] = compared[columns[statistics[0, columns].argmax()]]
-    weighted = {name: p / SHARES[name] for name, p in p_of_part.items()}
-    smallest = np.min(list(weighted.values()), axis=0)
-
-    decisive = min(weighted, key=lambda name: weighted[name][0])
-    tail = best["tail"]
-    known = ~np.isnan(scores[tail.name])
-    inside_known = member[known]
-    values = np.asarray(scores[tail.name], float)[known]
-    largest = values >= np.sort(values)[-tail.top]
-    return Evidence(
-        p=float((smallest <= smallest[0] + 1e-12).mean()),
-        part=decisive,
-        parts={name: float(p[0]) for name, p in p_of_part.items()},
-        attack=best["area" if decisive == "loss" else decisive].name,
-        mean=best["loss"].name if means else "",
-        tail_attack=tail.name,
-        top=int(largest.sum()),
-        top_members=int(inside_known[largest].sum()),
-        member_share=float(inside_known.mean()),
-        units=len(size),
-        smallest=1 / math.comb(len(size), int(inside.sum())) if len(size) < 60 else 0.0,
-    )
 
 
 def _sides(
@@ -246,6 +244,22 @@ def _deals(inside: np.ndarray, permutations: int, rng: np.random.Generator) -> I
         yield rng.permuted(np.broadcast_to(inside, (rows, len(inside))), axis=1)
 
 
+def _in_standard_units(
+    compared: list[Compared], number: np.ndarray, size: np.ndarray, deals: Iterable[np.ndarray]
+) -> np.ndarray:
+    """(deals, S): every statistic in every deal, divided by its standard deviation over all deals,
+    0 for one that is the same in all. The true deal is as likely as any other under the hypothesis,
+    so it counts too.
+    """
+    # (units, S) sums of weights
+    summed = np.stack(
+        [np.bincount(number, statistic.weight, len(size)) for statistic in compared], axis=1
+    )
+    statistics = np.concatenate([_differences(deal, summed, size) for deal in deals])
+    spread = statistics.std(0)
+    return np.divide(statistics, spread, out=np.zeros_like(statistics), where=spread > 0)
+
+
 def _differences(deal: np.ndarray, summed: np.ndarray, size: np.ndarray) -> np.ndarray:
     """(deals, S): mean weight of members minus that of the others, up to a factor that all deals
     share.
@@ -261,6 +275,17 @@ def _p_of_each_deal(largest: np.ndarray) -> np.ndarray:
     rounded = np.round(largest, 9)
     ordered = np.sort(rounded)
     return 1 - np.searchsorted(ordered, rounded, side="left") / len(ordered)
+
+
+def _counts_of_tail(scores: np.ndarray, top: int, member: np.ndarray) -> tuple[int, int, float]:
+    """(how many scores are among the `top` largest, all that tie for the last place included; how
+    many of these belong to members; the members' share of all that were scored).
+    """
+    known = ~np.isnan(scores)
+    values = np.asarray(scores, float)[known]
+    inside = member[known]
+    largest = values >= np.sort(values)[-top]
+    return int(largest.sum()), int(inside[largest].sum()), float(inside.mean())
 
 
 def pure_units(groups: np.ndarray, member: np.ndarray) -> np.ndarray | None:
