@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import html
 import io
 import json
@@ -50,6 +51,7 @@ LISTS = ["ul", "ol", "li", "dl", "dt", "dd", "details", "summary", "abbr", "a", 
 TAGS = [*TABLE, *TEXT, *LISTS, *(f"h{level}" for level in range(1, 7))]
 
 
+@functools.cache
 def notebooks() -> dict[Path, str]:
     """Each notebook and its page."""
     there = [
@@ -61,6 +63,7 @@ def notebooks() -> dict[Path, str]:
     }
 
 
+@functools.cache
 def places() -> dict[str, str]:
     """What can be linked to in the repository: its place on the site."""
     books = {path.relative_to(ROOT).as_posix(): uri for path, uri in notebooks().items()}
@@ -104,12 +107,14 @@ def assigned(tree: ast.Module) -> list[tuple[str, ast.expr]]:
     return [(target.id, value) for target, value in pairs if isinstance(target, ast.Name)]
 
 
+@functools.cache
 def literal(name: str):
     """The value of a name of mia_nb/__init__.py."""
     tree = ast.parse((ROOT / "mia_nb" / "__init__.py").read_text())
     return ast.literal_eval(dict(assigned(tree))[name])
 
 
+@functools.cache
 def rooms() -> list[str]:
     return [room for room in literal("ROOMS") if source_of(room).exists()]
 
@@ -119,6 +124,7 @@ def source_of(room: str) -> Path:
     return path if path.exists() else path.parent.with_suffix(".py")
 
 
+@functools.cache
 def exported(room: str) -> list[str]:
     """The public names of a room, as the paths where they are defined.
 
@@ -139,6 +145,7 @@ def exported(room: str) -> list[str]:
     return [path for name in public if defined(path := origin.get(name, f"mia_nb.{room}.{name}"))]
 
 
+@functools.cache
 def definitions(path: str) -> tuple[str, dict[str, str]]:
     """A path's name, and what its module defines: each name with the docstring's first paragraph.
 
