@@ -7,6 +7,7 @@ a site's positive activations. Source: Bojkovic et al. 2024; u0 = theta / 2 foll
 
 from __future__ import annotations
 
+from functools import lru_cache
 from numbers import Integral
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 DEAD = 1e4  # threshold of a site or channel that was never active, too high to be reached
 GRID = 256  # number of thresholds tried between 0 and a histogram's range
+COARSE = np.arange(1, GRID + 1) / GRID
 FINE = 33  # number of thresholds tried around the best of these
 
 
@@ -82,20 +84,28 @@ def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
     counts = histogram.counts.numpy().astype(float)
     width = histogram.range.numpy()
     bins = counts.shape[1]
-    # in units of the range, so that one table of errors serves all groups
-    a = (np.arange(bins) + 0.5) / bins
-
-    def best(thetas: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        errors = np.abs(a - quantised(a, thetas[:, None], T)) ** p  # (thetas, bins)
-        return thetas[(errors @ counts[rows].T).argmin(0)]
-
-    coarse = best(np.arange(1, GRID + 1) / GRID, slice(None))
+    # in units of the range, so that one table of errors serves all groups and histograms
+    errors = _coarse_errors(bins, T, p)
+    coarse = COARSE[(errors @ counts.T).argmin(0)]
     theta = np.empty(len(counts))
     for start in np.unique(coarse):
         rows = coarse == start
         fine = start + np.linspace(-1, 1, FINE) / GRID
-        theta[rows] = best(fine[fine > 0], rows)
+        fine = fine[fine > 0]
+        theta[rows] = fine[(_errors(fine, bins, T, p) @ counts[rows].T).argmin(0)]
     return np.where(counts.any(1), theta * width, DEAD)
+
+
+def _errors(thetas: np.ndarray, bins: int, T: int, p: float) -> np.ndarray:
+    """(thetas, bins) errors |a - Q_T(a)|^p at the centres of bins between 0 and 1."""
+    a = (np.arange(bins) + 0.5) / bins
+    return np.abs(a - quantised(a, thetas[:, None], T)) ** p
+
+
+@lru_cache(maxsize=8)
+def _coarse_errors(bins: int, T: int, p: float) -> np.ndarray:
+    """The errors of the thresholds that are tried first, the same for every site and model."""
+    return _errors(COARSE, bins, T, p)
 
 
 def check_fit(T: int, p: float) -> None:
