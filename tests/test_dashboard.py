@@ -198,8 +198,10 @@ def keep_busy(connection: Path) -> None:
         client.stop_channels()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("when", ["shown", "being made"])
+# one function is called by both signals
+@pytest.mark.parametrize(
+    ("when", "number"), [("shown", signal.SIGINT), ("being made", signal.SIGTERM)]
+)
 def test_the_page_shows_with_the_token_and_a_signal_ends_server_and_kernels(tmp_path, number, when):
     with dashboard(tmp_path, "--port", "0") as served:
         page = urllib.request.urlopen(served.address, timeout=60)
