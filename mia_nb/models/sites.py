@@ -65,6 +65,9 @@ ASSIGNMENTS = {
     operator.imul: operator.mul,
     operator.itruediv: operator.truediv,
 }
+# calls that may return memory of their input, beside those of which ATen's signatures say so
+VIEWS = {"getitem", "float", "double", "half", "bfloat16", "type"}
+VIEW_LAYERS = (nn.Flatten, nn.Unflatten, nn.Identity)
 # what a tensor says about itself: sizes, which the number of images changes, and types
 SIZES = {"size", "dim", "numel", "shape", "ndim", "nelement"}
 TENSOR_TYPES = {"dtype", "device", "layout", "get_device", "is_cuda"}
@@ -246,11 +249,7 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     graph = _graph(model)
     _refuse_two_modes(model, graph, other_mode, _graph(other_mode))
     net = fx.GraphModule(model, graph, type(model).__name__)
-    changed = set()
-    if spike is None:
-        sites = _sites_by_hand(net)
-    else:
-        sites, changed = _put_spikes(net, spike)
+    sites = _sites_by_hand(net) if spike is None else _put_spikes(net, spike)
     if not sites:
         raise ValueError(
             f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}"
@@ -258,12 +257,6 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
     _refuse_changes(net)
     _lay_out(net)
     left = {node.target for node in graph.nodes}  # calls whose results are unused are gone
-    for site in sites:
-        if site.name in changed and site.name not in left:
-            raise ValueError(
-                f"{site.where} changes in place what is then read by another name: use its result;"
-                f" {WAY_OUT}"
-            )
     return net, [site for site in sites if site.name in left]
 
 
@@ -346,13 +339,9 @@ def _sites_by_hand(net: fx.GraphModule) -> list[Site]:
     return sites
 
 
-def _put_spikes(net: fx.GraphModule, spike: Callable[[], Spike]) -> tuple[list[Site], set[str]]:
-    """Put spikes in the place of every ReLU call.
-
-    Returns the sites, and the names of those whose ReLU changed its input in place.
-    """
+def _put_spikes(net: fx.GraphModule, spike: Callable[[], Spike]) -> list[Site]:
+    """Put spikes in the place of every ReLU call."""
     sites = []
-    changed = set()
     device = next((p.device for p in net.parameters()), None)
     for node in list(net.graph.nodes):
         kind = _kind(net, node)
@@ -363,10 +352,9 @@ def _put_spikes(net: fx.GraphModule, spike: Callable[[], Spike]) -> tuple[list[S
                 f"{where_of(node)} spikes already: nothing is left to convert; {WAY_OUT}"
             )
         name = f"spike{len(sites)}"
-        if _replace(net, node, name, spike().to(device)):
-            changed.add(name)
+        _replace(net, node, name, spike().to(device))
         sites.append(Site(name, where_of(node), kind))
-    return sites, changed
+    return sites
 
 
 def _kind(net: fx.GraphModule, node: fx.Node) -> str | None:
@@ -430,8 +418,8 @@ def where_of(node: fx.Node) -> str:
     return f"{inside}.{node.name}" if inside else node.name
 
 
-def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> bool:
-    """Replace a call by spikes; returns whether the call changed its input in place."""
+def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> None:
+    """Replace a call by spikes."""
     if hasattr(net, name):
         raise ValueError(
             f"the model has a part named {name!r}, the name of a spiking site: rename it"
@@ -439,28 +427,30 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> boo
     net.add_submodule(name, spike)
     source = node.args[0] if node.args else node.kwargs["input"]
     inplace = _changed(net, node) is not None or node.args[1:2] == (True,)
+    if inplace and any(_read_after(node, value) for value in _same_memory(net, source, node)[1:]):
+        raise ValueError(
+            f"{where_of(node)} changes in place what is then read by another name: use its result;"
+            f" {WAY_OUT}"
+        )
     with net.graph.inserting_after(node):
         new = net.graph.call_module(name, (source,))
     new.meta = dict(node.meta)
     node.replace_all_uses_with(new)
     if inplace:  # later reads of the input saw the activation
-        order = {n: i for i, n in enumerate(net.graph.nodes)}
-        source.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new])
+        source.replace_all_uses_with(new, delete_user_cb=lambda user: user > new)
     net.graph.erase_node(node)
-    return inplace
 
 
 def _refuse_changes(net: fx.GraphModule) -> None:
     """ValueError for a call that changes a tensor in place, if its result is dropped or the tensor
     is read later: a graph knows results only. Assignments such as h += a become h = h + a.
     """
-    order = {node: i for i, node in enumerate(net.graph.nodes)}
     for node in net.graph.nodes:
         assigned = node.target in ASSIGNMENTS
         old = node.args[0] if assigned else _changed(net, node)
         if old is None:
             continue
-        read_later = any(order[user] > order[node] for user in old.users)
+        read_later = any(_read_after(node, value) for value in _same_memory(net, old, node))
         if assigned and (not read_later or _is_size(old)):
             node.target = ASSIGNMENTS[node.target]
             continue
@@ -474,6 +464,42 @@ def _refuse_changes(net: fx.GraphModule) -> None:
                 f"{where_of(node)} changes in place what another name reads, or none: use its"
                 " result, as in h = h + 1"
             )
+
+
+def _read_after(node: fx.Node, value: fx.Node) -> bool:
+    """Whether a value, more than its size or type, is read after this call."""
+    return any(user > node and _name(user) not in SIZES | TENSOR_TYPES for user in value.users)
+
+
+def _same_memory(net: fx.GraphModule, value: fx.Node, call: fx.Node) -> list[fx.Node]:
+    """A value, what it is a view of, and the views of these that were made before a call: if the
+    call changes one in place, it may change all.
+    """
+    values = [value]
+    while _is_view(net, values[-1]):
+        values.append(values[-1].all_input_nodes[0])
+    for base in values:  # grows
+        for user in base.users:
+            is_view = _is_view(net, user) and user.all_input_nodes[0] is base
+            if is_view and user < call and user not in values:
+                values.append(user)
+    return values
+
+
+def _is_view(net: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a call may return memory of its input, as `flatten` does."""
+    if node.op == "call_module":
+        return isinstance(net.get_submodule(node.target), VIEW_LAYERS)
+    if node.op not in ("call_function", "call_method") or not node.all_input_nodes:
+        return False
+    name = _name(node)
+    if node.target is getattr:
+        return name not in SIZES | TENSOR_TYPES  # h.T
+    overloads = getattr(torch.ops.aten, name, None)
+    if name in VIEWS or overloads is None:
+        return name in VIEWS
+    first = getattr(overloads, overloads.overloads()[0])._schema.returns[:1]
+    return any(result.alias_info and not result.alias_info.is_write for result in first)
 
 
 def _is_size(node: fx.Node) -> bool:
