@@ -493,6 +493,26 @@ def test_the_players_point_and_box_are_counts_and_clopper_pearson(source):
     assert game.view.table.iloc[0].tolist()[:2] == ["you", "15 of 20"]
 
 
+def test_a_pool_without_pairs_is_played_without_the_samples_that_an_attack_cannot_score(source):
+    signals = source.signals.select(models=range(4))
+    coins = np.random.default_rng(0).random(signals.member.shape) < 0.5
+    pool = Source("coins", replace(signals, member=coins), images=source.images)
+    value = pool.scores("rmia").value[0]
+    assert 0 < np.isnan(value).sum() < len(value)
+    game = workshop.game(pool)
+    assert game.set(score=True).sentence.startswith("You: 10 of 20 right") and game.error == ""
+    auc = metrics.auc(value[~np.isnan(value)], coins[0][~np.isnan(value)])
+    names = [trace["name"] for trace in game.view.figures["plane"]["data"]]
+    assert f"RMIA, all images: AUC {auc:.3f}" in names
+    two = Source(
+        "two", replace(signals, member=coins).select(models=range(2)), images=source.images
+    )
+    with pytest.raises(
+        ValueError, match="RMIA scored no member or no non-member of model 0 of two"
+    ):
+        workshop.game(two)
+
+
 def test_before_scoring_no_frame_gives_the_members_away(source):
     game = workshop.game(source)
     game.set(accuse=labels_of(source, (1, 2, 3)))

@@ -12,6 +12,7 @@ from scipy.special import expit
 
 from mia_nb import metrics
 from mia_nb.attacks import in_words
+from mia_nb.metrics.targets import scored
 from mia_nb.plots.samples import sheet
 from mia_nb.plots.scores import row_of
 from mia_nb.plots.style import LINES, MEMBER, NON_MEMBER
@@ -109,15 +110,26 @@ def game(source: Source, *, target: int = 0) -> Explorer:
     Returns:
         An explorer; a static figure in batch mode.
 
+    Raises:
+        ValueError: where an attack scores no member or no non-member of the target.
+
     Caveat: twenty guesses say little about a guesser.
     """
     if source.images is None:
         return message(TITLE, WITHOUT_IMAGES.format(source.label))
+    values = {}
     curves = {}
     for name in OPPONENTS:
         scores = source.scores(name)
         row = row_of(scores, target)
-        curves[in_words(name)] = scores.value[row], scores.member[row]
+        values[in_words(name)] = scores.value[row]
+        score, member = scored(scores, row)
+        if member.all() or not member.any():
+            raise ValueError(
+                f"{in_words(name)} scored no member or no non-member of model {target} of"
+                f" {source.label}: the game wants some of each, so train more models"
+            )
+        curves[in_words(name)] = score, member
     plane_before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(PLANE_BEFORE))
     hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
 
@@ -136,7 +148,7 @@ def game(source: Source, *, target: int = 0) -> Explorer:
             sentence = f"{guess.sum()} of 20 accused. Who was in the training data?"
             return View(sentence, {"images": _accused(images(hand), guess), "plane": plane_before})
         positions = np.searchsorted(source.audited, dealt.columns)  # among the scored samples
-        accused = {name: _highest(value[positions]) for name, (value, _) in curves.items()}
+        accused = {name: _highest(value[positions]) for name, value in values.items()}
         sentence, points, table = _scored(accused | {"you": guess}, dealt.member)
         figures = {
             "images": _revealed(images(hand), guess, dealt.member),
