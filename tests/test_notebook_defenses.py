@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from test_notebook_dropout import table
+from test_notebook_dropout import grounds, headline, table, wanted
 from test_notebook_neural_de import pictures, rows, title
 from test_notebooks import Run
 
@@ -347,13 +347,9 @@ def test_the_claims_are_those_of_the_same_scores_and_the_accountant(
     assert {name: row[0] for name, row in shown.items()} == {
         f"{n}. {r['claim']}": r["verdict"] for n, r in truth.iterrows()
     }
-    wanted = [
-        line
-        for name, row in truth.iterrows()
-        for line in (f"{name} {row['verdict']}", *row["evidence"].split("; "))
-    ]
-    shown = [line.strip() for line in compared.text("evidence").splitlines()]
-    assert list(map(words, shown)) == list(map(words, wanted))
+    for shown_row, wanted_row in zip(grounds(compared), wanted(truth), strict=True):
+        assert list(map(words, shown_row)) == list(map(words, wanted_row))
+    assert compared.text("evidence").splitlines() == headline(truth)
     assert (
         truth.loc["D8", "verdict"] != "not run"
         and "DP-SGD accounted: DP-SGD epsilon" in truth.loc["D8", "evidence"]

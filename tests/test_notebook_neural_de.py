@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 import pytest
-from test_notebook_dropout import table
+from test_notebook_dropout import grounds, headline, table, wanted
 from test_notebooks import FIGURE, Run
 
 from mia_nb import metrics, query, studies, training
@@ -414,13 +414,8 @@ def test_the_claims_are_those_of_the_same_scores_and_checkpoints(compared, cells
     not_run = {name.split(".")[0] for name, row in shown.items() if row[0] == "not run"}
     assert not_run == {"D4", "D5", "D6", "D7", "D12", "D13", "D18", "D21"}
     assert [row[1] for row in shown.values()] == truth["as_printed"].tolist()
-    lines = [line.strip() for line in compared.text("evidence").splitlines()]
-    wanted = []
-    for name, row in truth.iterrows():
-        wanted += [f"{name} {row['verdict']}", *row["evidence"].split("; ")]
-        wanted += [f"{name} as printed: {row['as_printed']}"]
-        wanted += row["as_printed_evidence"].split("; ")
-    assert lines == wanted
+    assert grounds(compared) == wanted(truth)
+    assert compared.text("evidence").splitlines() == headline(truth)
 
 
 def test_nothing_stands_beside_the_printed_numbers_unless_the_data_are_said_to(compared):

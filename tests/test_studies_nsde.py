@@ -10,6 +10,7 @@ from functools import partial
 from math import sqrt
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 
@@ -855,12 +856,15 @@ def test_checkpoints_that_share_no_accuracy_or_hold_one_pair_decide_nothing():
         assert "at equal accuracy: 1 of 1 not compared" in claims.loc["D1", "evidence"]
 
 
-def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_queried():
+def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_queried(
+    tmp_path,
+):
+    def less_often(count):
+        info = {"queries": count} if count else None
+        return curves_of(0.5, ("ODENet", "SDENet sigma=2"), info=info)
+
     def asked(count, cells):
-        curves = curves_of(
-            0.5, ("ODENet", "SDENet sigma=2"), info={"queries": count} if count else None
-        )
-        claims = studies.claims("nsde", cells, frontier=curves, n_resamples=DRAWS)
+        claims = studies.claims("nsde", cells, frontier=less_often(count), n_resamples=DRAWS)
         return claims.loc["D6", "verdict"], claims.loc["D6", "evidence"]
 
     cells = study(as_claimed, settings=[ODENET, *ASKED])
@@ -872,6 +876,11 @@ def test_equal_accuracy_says_the_attack_and_how_often_stochastic_networks_were_q
         verdict, evidence = asked(count, cells)
         assert verdict == f"holds (also at equal accuracy{bracket})"
         assert f"(4 pairs), LiRA, one variance, {said} +0." in evidence
+    table = studies.comparisons("nsde", cells, frontier=less_often(4), n_resamples=DRAWS)
+    table.to_csv(tmp_path / "comparisons.csv", index=False)  # a file keeps columns alone
+    read = pd.read_csv(tmp_path / "comparisons.csv")
+    judged = studies.claims("nsde", cells, comparisons=read, n_resamples=DRAWS)
+    assert judged.loc["D6", "verdict"] == "holds (also at equal accuracy, R = 4)"
     verdict, evidence = asked(4, study(as_claimed, settings=[ODENET, SDENET]))
     assert verdict == "holds (also at equal accuracy)"
     pair = curves_of(0.5, info={"queries": 1})

@@ -7,7 +7,7 @@ from mia_nb.studies.paper_verdicts import claims_on_print
 from mia_nb.studies.reproduction import against_papers, against_papers_readable
 from mia_nb.studies.settings import Setting, setting
 from mia_nb.studies.tables import varied_settings
-from mia_nb.studies.verdicts import claims, comparisons
+from mia_nb.studies.verdicts import claims, comparisons, evidence_readable
 
 __all__ = [
     "SPIKING_ATTACKS",
@@ -17,6 +17,7 @@ __all__ = [
     "claims",
     "claims_on_print",
     "comparisons",
+    "evidence_readable",
     "setting",
     "varied_settings",
 ]

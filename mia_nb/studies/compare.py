@@ -39,6 +39,7 @@ COLUMNS = [
     "relative",
     "relative_low",
     "relative_high",
+    "queried_less",
 ]
 
 
@@ -71,28 +72,21 @@ def compare(
 ) -> pd.DataFrame:
     """One row, with `COLUMNS`, for each comparison that the claims rest on and that was run.
 
-    settings: of `usable` that the study decides by; measured: of `measuring`. `attrs["fewer"]` says
-    for each claim how often stochastic families were queried along training, where that is less
-    often than in the settings that decide. ValueError when targets were trained on different masks.
+    settings: of `usable` that the study decides by; measured: of `measuring`. ValueError when
+    targets were trained on different masks.
     """
     _check_same_masks(settings)
     n0 = min((smallest(scores)[1] for scores in settings.values()), default=0)
     tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
     rows = []
-    fewer = {}
     for name, claim in claims.items():
         compared = contrasts(claim, settings)
         claim_rows = _difference_rows(list(_with_tpr(compared, tpr)), settings, measured, level)
         claim_rows += curve_rows(compared, settings, delta, level)
         if frontier is not None and claim.matched:
-            matched_rows, fewer[name] = equal_accuracy_rows(
-                compared, claim.matched, frontier, level
-            )
-            claim_rows += matched_rows
+            claim_rows += equal_accuracy_rows(compared, claim.matched, frontier, level)
         rows += [{"claim": name} | row for row in claim_rows]
-    table = pd.DataFrame(rows, columns=COLUMNS).astype({"needed": bool})
-    table.attrs["fewer"] = fewer
-    return table
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"needed": bool})
 
 
 def _check_same_masks(settings: dict[Setting, Scores]) -> None:

@@ -16,12 +16,12 @@ LEVEL_OF = {"test_acc": "test accuracy", "gap": "gap"}
 
 def equal_accuracy_rows(
     compared: list[Contrast], by: str, frontier: pd.DataFrame, level: float
-) -> tuple[list[dict], str]:
-    """(rows, R in words): a row for each contrast of two sides that decides, at the highest level
-    of accuracy or gap that checkpoints of both families reach.
+) -> list[dict]:
+    """A row for each contrast of two sides that decides, at the highest level of accuracy or gap
+    that checkpoints of both families reach.
 
-    R: the numbers of queries of the stochastic families that were queried less often along training
-    than in the comparison that decides.
+    `queried_less`: the numbers of queries of the stochastic families that were queried less often
+    along training than in the comparison that decides.
     """
     metric = "gap" if by == "gap" else "auc"
     reached = []
@@ -36,19 +36,20 @@ def equal_accuracy_rows(
                 reached.append((contrast, at_top))
     joint_level = 1 - (1 - level) / max(len(reached), 1)
     rows = []
-    fewer = []
     for contrast, at_top in reached:
         at_level = at_top(confidence=level).set_index("family")
         simultaneous = at_top(confidence=joint_level).set_index("family")
         queried = []
+        less = []
         for setting, *_ in contrast.sides:
             if setting.stochastic:
                 count = at_level.loc[setting.label, "queries"]
                 queried.append(f"R = {count:g}" if pd.notna(count) else "R not known")
                 if not count >= setting.queries:
-                    fewer.append(queried[-1])
-        rows.append(_row(contrast, by, at_level, simultaneous, queried))
-    return rows, ", ".join(dict.fromkeys(fewer))
+                    less.append(queried[-1])
+        row = _row(contrast, by, at_level, simultaneous, queried)
+        rows.append(row | {"queried_less": ", ".join(less)})
+    return rows
 
 
 def _highest_level(curves: pd.DataFrame, a: str, b: str, by: str) -> float | None:

@@ -61,16 +61,17 @@ def comparisons(
         of a part that decides nothing, or of all parts that do, jointly: level
         1 - (1 - level) / comparisons), margin, outcome, and relative, relative_low, relative_high:
         for two AUCs with a margin, the difference as a share of the second's AUC - 1/2, with its
-        interval at `level` (elsewhere NaN). outcome is "for" if [low, high] is above 0 (or within
-        +-margin), "against" if [simultaneous_low, simultaneous_high] is below 0 (or outside
-        +-margin), else "open". Intervals are paired (`metrics.interval`): every setting has the
-        same samples and pairs of targets; accuracies vary over pairs alone. With one pair of
-        targets everything is "open": intervals are then over samples alone, and do not show the
-        effect of training. At equal accuracy `compared` also names the attacks and, for stochastic
-        models, R, the outputs averaged; the outcome is also "against" if no difference is left: the
-        joint interval lies within +-0.01. D10 has a row per attacked SDENet and measurable FPR (10
-        allowed false positives), value = curve at the realised FPR - TPR of the target that has
-        least room below the curve, where
+        interval at `level` (elsewhere NaN), and queried_less: R of the stochastic models of a
+        comparison at equal accuracy that were queried less often along training. outcome is "for"
+        if [low, high] is above 0 (or within +-margin), "against" if [simultaneous_low,
+        simultaneous_high] is below 0 (or outside +-margin), else "open". Intervals are paired
+        (`metrics.interval`): every setting has the same samples and pairs of targets; accuracies
+        vary over pairs alone. With one pair of targets everything is "open": intervals are then
+        over samples alone, and do not show the effect of training. At equal accuracy `compared`
+        also names the attacks and, for stochastic models, R, the outputs averaged; the outcome is
+        also "against" if no difference is left: the joint interval lies within +-0.01. D10 has a
+        row per attacked SDENet and measurable FPR (10 allowed false positives), value = curve at
+        the realised FPR - TPR of the target that has least room below the curve, where
 
             low = curve(fpr_lo) - tpr_hi,  high = curve(fpr_hi) - tpr_lo         (`tradeoff`)
 
@@ -179,6 +180,29 @@ def claims(
     return table
 
 
+@checked
+def evidence_readable(table: pd.DataFrame) -> pd.DataFrame:
+    """What verdicts rest on, as a table for reading: a row per phrase of the evidence.
+
+    Parameters:
+        table: of `claims`.
+
+    Returns:
+        Column evidence, indexed by claim and verdict; the evidence of verdicts as printed stands
+        under "as printed: holds" and the like.
+    """
+    rows = []
+    for name, claim in table.iterrows():
+        grounds = {claim["verdict"]: claim["evidence"]}
+        if "as_printed" in table:
+            grounds[f"as printed: {claim['as_printed']}"] = claim["as_printed_evidence"]
+        for verdict, text in grounds.items():
+            rows += [(name, verdict, phrase) for phrase in text.split("; ")]
+    return pd.DataFrame(rows, columns=["claim", "verdict", "evidence"]).set_index(
+        ["claim", "verdict"]
+    )
+
+
 def _deciding(study: Study, settings: dict) -> dict[Setting, Scores]:
     """The settings in normal form that decide the study's claims; ValueError as in `usable`."""
     normal = usable(settings, study.models)
@@ -196,20 +220,16 @@ def _verdict_table(
         rows: of `compare`, for all claims
         given: the other entries of a `Case`
     """
-    fewer = rows.attrs.get("fewer", {})
     verdicts = {}
     for name, claim in claims.items():
         compared = contrasts(claim, settings)
         case = Case(claim, settings, compared, rows[rows["claim"] == name], **given)
-        verdicts[name] = _judged(case, fewer.get(name))
+        verdicts[name] = _judged(case)
     return pd.DataFrame.from_dict(verdicts, orient="index").rename_axis("id")
 
 
-def _judged(case: Case, fewer: str | None) -> dict[str, object]:
-    """The row of one claim.
-
-    fewer: R of the stochastic models that were queried less often at equal accuracy.
-    """
+def _judged(case: Case) -> dict[str, object]:
+    """The row of one claim."""
     claim = case.claim
     auc = case.needed[case.needed["metric"] == "auc"]
     check_failed = (auc["simultaneous_high"] < claim.design_check).any()
@@ -220,7 +240,7 @@ def _judged(case: Case, fewer: str | None) -> dict[str, object]:
         verdict = "not resolved (design check failed)"
     elif verdict in ("holds", "does not hold"):
         unequal = claim.equal and apart > SAME + 1e-9
-        verdict = _qualified(verdict, case, unequal, fewer)
+        verdict = _qualified(verdict, case, unequal)
     row = {
         "claim": claim.sentence,
         "verdict": verdict,
@@ -245,11 +265,9 @@ def _decided(case: Case) -> str:
     return "not resolved"
 
 
-def _qualified(verdict: str, case: Case, unequal: bool, fewer: str | None) -> str:
+def _qualified(verdict: str, case: Case, unequal: bool) -> str:
     """A verdict that holds or does not, qualified by the comparisons at equal accuracy, or by the
     smallest FPR at which attacks were compared with a curve.
-
-    fewer: R of the stochastic models that were queried less often at equal accuracy.
     """
     outcomes = case.rows.loc[case.rows["part"] == AT_EQUAL["test_acc"], "outcome"]
     against = (outcomes == "against").any()
@@ -260,7 +278,9 @@ def _qualified(verdict: str, case: Case, unequal: bool, fewer: str | None) -> st
     else:
         confirmed = against
     if confirmed and len(outcomes):
-        queries = f", {fewer}" if fewer else ""
+        # R of stochastic models that were queried less often along training
+        less = ", ".join(case.rows["queried_less"].dropna()).split(", ")
+        queries = "".join(f", {count}" for count in dict.fromkeys(filter(None, less)))
         return f"{verdict} (also at equal accuracy{queries})"
     if unequal:
         return f"{verdict} (at unequal accuracy)"

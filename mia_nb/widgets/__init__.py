@@ -6,7 +6,7 @@ Explorers train nothing and compute nothing that training could have kept.
 """
 
 from mia_nb.widgets.explorer import Explorer, View
-from mia_nb.widgets.setup import interact, setup
+from mia_nb.widgets.setup import folded, interact, setup
 from mia_nb.widgets.stored import Source, sources
 from mia_nb.widgets.tabs import (
     compare,
@@ -27,6 +27,7 @@ __all__ = [
     "dropout",
     "explore",
     "exposed",
+    "folded",
     "interact",
     "latency",
     "noise",

@@ -1,5 +1,5 @@
 """The first call of every notebook: its parameters, and how figures are shown; and figures that
-follow controls. Free of torch.
+follow controls, and tables that a click unfolds. Free of torch.
 """
 
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import ipywidgets as W
 import pandas as pd
 import plotly.io as pio
-from IPython.display import display
+from IPython.display import HTML, display
 from plotly.io.base_renderers import PlotlyRenderer
 
 from mia_nb import escape, parameters
@@ -100,3 +100,16 @@ def interact(function: Callable, **controls: object) -> None:
         function(**W.interactive(lambda **_: None, clear_output=False, **controls).kwargs)
     else:
         display(W.interactive(show, **controls))
+
+
+def folded(summary: str, table: pd.DataFrame) -> HTML:
+    """A table of which only a line is shown until a click unfolds it.
+
+    Parameters:
+        summary: the line.
+        table: the table, shown in full.
+
+    Example: `widgets.folded("What the verdicts rest on", studies.evidence_readable(claims))`
+    """
+    line = f"<summary>{escape.html(summary)}</summary>"
+    return HTML(f"<details>{line}{table.rename_axis(columns=None).to_html()}</details>")
