@@ -5,8 +5,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from mia_nb import attacks
-from mia_nb.types import CUBES, PER_MODEL, Recipe, Signals, pair_ids
+from mia_nb import attacks, metrics
+from mia_nb.auditing.sentences import leading_members
+from mia_nb.types import CUBES, PER_MODEL, Recipe, Scores, Signals, pair_ids
 
 rng = np.random.default_rng(0)
 
@@ -213,6 +214,22 @@ def test_signals_are_a_plain_record():
         part.marginal  # noqa: B018
     with pytest.raises(ValueError, match="picks nothing from an axis of 2"):
         part.select(models=[2])
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint8, np.int64, np.float16])
+def test_scores_of_any_numbers_are_float64_and_rank_as_they_did(dtype):
+    info = np.iinfo(dtype) if np.issubdtype(dtype, np.integer) else None
+    low, high = (info.min, info.max) if info else (0, 1)
+    value = np.array([[low, high, low, high, high, low]]).astype(dtype)
+    member = np.array([[False, True, False, True, True, True]])
+    nothing = np.full((1, 2), np.nan)
+    scores = Scores(value, member, np.arange(1), np.arange(1), nothing, nothing, {})
+    assert scores.value.dtype == np.float64 and scores.value.tolist() == [[*map(float, value[0])]]
+    assert metrics.auc(scores.value[0], member[0]) == 0.875
+    assert leading_members(scores.value[0], member[0]) == 3
+    for wrong in (value.astype(complex), value.astype(str), value.astype(object)):
+        with pytest.raises(ValueError, match="value="):
+            replace(scores, value=wrong)
 
 
 def test_a_pair_has_one_number_in_order_of_appearance():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mia_nb import escape
+from mia_nb.checks import reals
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,8 @@ class Scores:
         loss: (targets, 2) mean loss in nats on members and on non-members.
         info: attack, options, k references per side, queries, query_kind, combine, keys, flags.
 
-    Raises ValueError for shapes that differ and a `member` that is not boolean.
+    Numbers of other types become float64. Raises ValueError for a value that holds no real numbers,
+    shapes that differ and a `member` that is not boolean.
     """
 
     value: np.ndarray
@@ -52,6 +54,8 @@ class Scores:
         return escape.html_facts(facts)
 
     def __post_init__(self):
+        # float64, as signs and differences of small whole numbers overflow; the record is frozen
+        object.__setattr__(self, "value", reals("value", self.value))
         if self.value.shape != self.member.shape or self.value.ndim != 2:
             raise ValueError(
                 f"value {self.value.shape} and member {self.member.shape}: wanted two equal"
