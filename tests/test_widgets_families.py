@@ -20,6 +20,7 @@ from mia_nb import data, query, store, training
 from mia_nb.types import Recipe, Signals
 from mia_nb.widgets import Source, dropout, latency, sources
 from mia_nb.widgets.families import by_dropout, by_noise, by_time, noisy_name
+from mia_nb.widgets.stored import named
 
 SPIKING = "synthetic, TinyCNN as spiking network"
 
@@ -157,6 +158,16 @@ def test_pools_that_differ_in_the_noise_alone_share_a_family_ordered_by_sigma(no
     first, second = by_noise(found).values()
     assert list(dict.fromkeys(sigma for sigma, _ in first.outputs)) == [0.5, 1.0, 2.0]
     assert [count for _, count in second.outputs] == [1, 2, 4, 8, 16]
+
+
+def test_sources_of_one_label_are_told_apart_and_take_no_name_of_another(noisy):
+    signals, _ = noisy
+    twins = [Source("net", signals), Source("net (1)", signals), Source("net", signals)]
+    names = named(twins)
+    assert [*names] == ["net (2)", "net (3)", "net (1)"]
+    assert set(names.values()) == set(twins)
+    families = by_noise(twins)
+    assert {family.outputs["as built", 1].source for family in families.values()} == set(twins)
 
 
 def test_the_noise_off_twin_is_of_the_same_pool_and_epoch(noisy):

@@ -77,9 +77,11 @@ def key_without_dropout(source: Source) -> tuple:
 
 
 def key_without_noise(source: Source) -> tuple:
-    """A key that is equal for sources that differ only in the strength of their noise."""
+    """A key that is equal for sources that differ only in the strength of their noise; a source
+    without an equation is its own key, whatever its label.
+    """
     if not flow_of(source):
-        return (source.label,)
+        return (source,)
     args = without(source.recipe.get("model_args", {}), "k")
     recipe = without(source.recipe, "snapshots") | {"model_args": args}
     equation = without(flow_of(source), "k", "sigma", "noise_sd")

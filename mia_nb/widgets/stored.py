@@ -3,6 +3,7 @@ No torch.
 """
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -361,8 +362,14 @@ def unique(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         groups.setdefault(name, []).append(thing)
     numbered = {}
     for name, same in groups.items():
-        for number, thing in enumerate(same, start=1):
-            numbered[name if len(same) == 1 else f"{name} ({number})"] = thing
+        if len(same) == 1:
+            numbered[name] = same[0]
+            continue
+        numbers = itertools.count(1)
+        for thing in same:
+            # "net (1)" may be the name of another
+            free = (f"{name} ({number})" for number in numbers)
+            numbered[next(text for text in free if text not in groups)] = thing
     return numbered
 
 
