@@ -16,6 +16,9 @@ from functools import cache
 from pathlib import Path
 
 PACKAGES = {"site-packages", "dist-packages"}
+# libraries on which results rest: their versions stand in every record of where numbers come from
+NUMERIC = ("numpy", "scipy", "scikit-learn", "pandas")
+WITH_TORCH = ("torch", "torchvision", "snntorch", "torchdiffeq", "torchsde", "opacus")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -20,10 +21,13 @@ import pytest
 from nbformat import v4
 
 from mia_nb import checks, parameters, store
+from mia_nb._code_origin import NUMERIC, WITH_TORCH
+from mia_nb.auditing.result import provenance
 from mia_nb.cli import dashboard, main, notebooks, run_key
 from mia_nb.cli import run as runner
 from mia_nb.cli.options import join_parameters, parser
 from mia_nb.cli.progress import Progress
+from mia_nb.cli.report import machine_facts
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMETERS = """epochs: int = 16  # passes over the data
@@ -465,6 +469,20 @@ def test_a_report_is_of_the_latest_run_that_finished_a_notebook(tmp_path, capsys
         folder.write_json("status.json", {"steps": [step]})
     assert main(["report"]) == 0
     assert "run-run1-cdcd" in capsys.readouterr().out
+
+
+def test_records_of_where_numbers_come_from_name_the_same_libraries(tmp_path, capsys):
+    assert main(["doctor", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    libraries = (*NUMERIC, *WITH_TORCH)
+    assert set(libraries) >= {"torch", "snntorch", "opacus", "scikit-learn"}
+    for name in libraries:
+        version = f"{name} {importlib.metadata.version(name)}"
+        assert version in printed and version in machine_facts()["packages"]
+    import snntorch  # noqa: F401 - used, as a kernel with a spiking network has
+
+    assert provenance({})["versions"].keys() >= {*NUMERIC, "torch", "snntorch"}
+    assert not provenance({"logits": "x.npz"})["versions"].keys() & {*WITH_TORCH}
 
 
 def test_doctor_names_a_damaged_file_and_exits_1(tmp_path, capsys):

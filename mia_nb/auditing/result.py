@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from mia_nb import __version__
+from mia_nb._code_origin import NUMERIC, WITH_TORCH
 from mia_nb.arguments import Anything
 from mia_nb.auditing.sentences import headline
 from mia_nb.checks import checked
@@ -24,7 +25,6 @@ from mia_nb.types import Query, Recipe
 
 SCHEMA = "mia_nb.audit/2"  # 2: `attacks` has a row per attack and metric
 MIME = "application/vnd.mia-nb.audit+json"  # under which an executed notebook carries the record
-PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "torch", "torchvision")
 MAKING = (
     "recipe",
     *Recipe.model_fields,
@@ -46,15 +46,15 @@ INVERTED = "inverted or leaking design"
 
 
 def provenance(parameters: dict) -> dict:
-    """Versions (torch's only if it was used), date, machine, and the audit notebook's parameters
-    without those that change nothing.
+    """Versions (of torch and of what builds on it only if used), date, machine, and the audit
+    notebook's parameters without those that change nothing.
     """
     way = next((name for name in ("logits", "pool") if parameters.get(name)), "model")
     versions = {"mia_nb": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        # forked kernels have torch loaded whether it is used or not
-        if name in ("torch", "torchvision") and (name not in sys.modules or way == "logits"):
-            continue
+    names = list(NUMERIC)
+    if way != "logits":  # forked kernels have torch loaded whether it is used or not
+        names += [name for name in WITH_TORCH if name in sys.modules]
+    for name in names:
         versions[name] = importlib.metadata.version(name)
     torch = sys.modules.get("torch")
     gpu = None

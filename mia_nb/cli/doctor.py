@@ -10,15 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mia_nb import __version__, store
+from mia_nb._code_origin import NUMERIC, WITH_TORCH
 from mia_nb.cli.say import say
 
 PACKAGES = (
-    "torch",
-    "torchvision",
-    "numpy",
-    "pandas",
-    "scipy",
-    "scikit-learn",
+    *WITH_TORCH,
+    *NUMERIC,
     "plotly",
     "papermill",
     "nbclient",

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
 import textwrap
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 
 from mia_nb import __version__, escape, store
+from mia_nb._code_origin import NUMERIC, WITH_TORCH
 from mia_nb._files import parse_json, replacing
 from mia_nb.cli.say import say, short
 from mia_nb.cli.status import read_status
 
 REPORT, PROVENANCE = "report.html", "provenance.json"
 SENTENCES = 3  # of a verdict that a terminal shows
-LIBRARIES = (
-    "torch",
-    "torchvision",
-    "snntorch",
-    "torchdiffeq",
-    "torchsde",
-    "opacus",
-    "numpy",
-    "scipy",
-    "pandas",
-    "plotly",
-)
 
 
 def verdict_lines(folder: store.Folder) -> list[str]:
@@ -124,8 +113,8 @@ def machine_facts() -> dict[str, str]:
     Which device trained a pool stands in the pool's own record.
     """
     versions = []
-    for name in LIBRARIES:
-        if importlib.util.find_spec(name):
+    for name in (*WITH_TORCH, *NUMERIC, "plotly"):
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{name} {importlib.metadata.version(name)}")
     return {
         "mia_nb": __version__,
