@@ -30,11 +30,23 @@ def images():
     return data.load("synthetic:classes=4,n=400,size=16,channels=3,seed=1")
 
 
+@pytest.fixture(scope="module")
+def few():
+    """For pools that need not be any good."""
+    return data.load("synthetic:classes=4,n=160,size=16,channels=3,seed=1")
+
+
+@pytest.fixture(scope="module")
+def from_cpu(few, tmp_path_factory):
+    root = tmp_path_factory.mktemp("cpu")
+    return training.train_pool(RECIPE, few, root=root, device="cpu", progress=False)
+
+
 @pytest.mark.parametrize("strategy", ["plain", "stacked"])
-def test_a_pool_in_float64_is_the_cpus_to_eight_digits(images, tmp_path, strategy):
+def test_a_pool_in_float64_is_the_cpus_to_eight_digits(few, tmp_path, strategy):
     pools = [
         training.train_pool(
-            RECIPE, images, root=tmp_path / device, device=device, strategy=strategy, progress=False
+            RECIPE, few, root=tmp_path / device, device=device, strategy=strategy, progress=False
         )
         for device in ("cpu", "cuda")
     ]
@@ -42,9 +54,7 @@ def test_a_pool_in_float64_is_the_cpus_to_eight_digits(images, tmp_path, strateg
     for m in range(4):
         for name, tensor in pools[0].state(m).items():
             torch.testing.assert_close(pools[1].state(m)[name], tensor, rtol=1e-8, atol=1e-8)
-    cpu, gpu = (
-        query(pools[0], images, device=d, force=True, progress=False) for d in ("cpu", "cuda")
-    )
+    cpu, gpu = (query(pools[0], few, device=d, force=True, progress=False) for d in ("cpu", "cuda"))
     np.testing.assert_allclose(gpu.margin, cpu.margin, rtol=1e-8, atol=1e-8)
 
 
@@ -59,23 +69,21 @@ def test_bf16_trains_to_the_accuracy_of_float32(images, tmp_path):
     assert abs(accuracies[0] - accuracies[1]) < 0.05
 
 
-def test_masks_and_augmentation_do_not_depend_on_the_device(images, tmp_path):
-    pool = training.train_pool(RECIPE, images, root=tmp_path, device="cpu", progress=False)
+def test_masks_and_augmentation_do_not_depend_on_the_device(few, from_cpu):
     for options in ({"input_dropout": 0.1}, {"augment": True}):
         cpu, gpu = (
-            query(pool, images, queries=3, device=d, force=True, progress=False, **options)
+            query(from_cpu, few, queries=3, device=d, force=True, progress=False, **options)
             for d in ("cpu", "cuda")
         )
         np.testing.assert_allclose(gpu.margin, cpu.margin, rtol=1e-8, atol=1e-8)
 
 
-def test_a_conversion_and_its_answers_per_step_do_not_depend_on_the_device(images, tmp_path):
-    networks = training.train_pool(RECIPE, images, root=tmp_path, device="cpu", progress=False)
+def test_a_conversion_and_its_answers_per_step_do_not_depend_on_the_device(few, from_cpu):
     margins = []
     for device in ("cpu", "cuda"):
-        pool = training.convert_pool(networks, images, 3, device=device, progress=False, force=True)
-        rates = querying.firing_rates(pool, images, device=device)
-        signals = query(pool, images, per_step=True, device=device, force=True, progress=False)
+        pool = training.convert_pool(from_cpu, few, 3, device=device, progress=False, force=True)
+        rates = querying.firing_rates(pool, few, device=device)
+        signals = query(pool, few, per_step=True, device=device, force=True, progress=False)
         margins.append((signals.margin, rates["rate"].to_numpy()))
     # a spike may flip where a convolution rounds otherwise, even in float64: nearly all answers
     # agree, none is far off
