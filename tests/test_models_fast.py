@@ -182,7 +182,13 @@ def test_the_iteration_changes_singular_values_alone_and_brings_them_near_one(sh
 
 def test_matrices_and_vectors_take_the_steps_of_sgd():
     draw = torch.Generator().manual_seed(0)
-    options = {"matrix_lr": 0.5, "vector_lr": 0.2, "sgd_momentum": 0.8, "decay": 0.01}
+    options = {
+        "momentum": 0.6,
+        "matrix_lr": 0.5,
+        "vector_lr": 0.2,
+        "sgd_momentum": 0.8,
+        "decay": 0.01,
+    }
     for shape, rate in (((3, 4), 0.5), ((4,), 0.2)):
         ours = nn.Parameter(torch.randn(shape, generator=draw))
         theirs = nn.Parameter(ours.detach().clone())
@@ -206,7 +212,7 @@ def test_filters_keep_their_norm_and_move_by_an_orthogonal_step():
     weight.data *= 8**0.5 / weight.data.norm()
     before = weight.detach().clone()
     weight.grad = torch.randn(weight.shape, generator=draw)
-    Muon([weight], lr=0.1).step()
+    Muon([weight], lr=0.1, **loop.OPTIMIZERS["muon"][1]).step()
     moved = torch.linalg.svdvals((weight.detach() - before).flatten(1)) / 0.1
     assert moved.min() > 0.3 and moved.max() < 1.3
 

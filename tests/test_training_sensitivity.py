@@ -52,27 +52,13 @@ def test_certified_bounds_local_and_distances_are_those_of_the_states(images, tm
 
 def test_a_bounded_drift_keeps_its_bound_and_a_clip_is_what_enters(images, tmp_path):
     bounded = SDE.replace(model_args={**SDE.model_args, "lipschitz": 0.7, "clip": 0.5})
-    table = training.sensitivity(train(bounded, images, tmp_path), models=[0])
+    table = training.sensitivity(train(bounded, images, tmp_path))
     assert (table["certified"] <= 0.7 * (1 + 1e-5)).all() and (table["local"] <= 0.7).all()
     assert (table["norm"] <= 0.5 * (1 + 1e-6)).all() and (
         table["distance"] <= 2 * 0.5 * (1 + 1e-6)
     ).all()
     # the states of the first block are longer than that before the clip
     assert table["norm"].max() == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"models": [9]}, r"models=\[9\]: wanted some of the rows 0\.\.1"),
-        ({"models": []}, r"models=\[\]: wanted some of the rows 0\.\.1"),
-    ],
-)
-def test_what_leaves_nothing_to_measure_is_refused(images, tmp_path_factory, given, says):
-    pool = train(SDE, images, tmp_path_factory.getbasetemp() / "measured")
-    with pytest.raises(ValueError, match=says) as refused:
-        training.sensitivity(pool, **given)
-    assert "\n" not in str(refused.value)
 
 
 def test_second_order_has_no_certified_bound_and_other_networks_are_refused(images, tmp_path):

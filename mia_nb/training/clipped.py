@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mia_nb import defenses, store
+from mia_nb import defenses
 from mia_nb.defenses.dp_sgd import Clipped
 from mia_nb.training.compiled import CompiledGroup
 from mia_nb.training.loop import Group, logits_of
-from mia_nb.training.plans import Plan, expected_members
+from mia_nb.training.plans import Plan, expected_members, training_key
 from mia_nb.training.seeds import generator, mix
 
 
@@ -30,10 +30,7 @@ class ClippedGroup(Group):
         if self.multiplicity == 1:  # a multiplicity of 1 does not enter the seed
             del options["multiplicity"]
         settings["defense_args"] = options
-        row = np.packbits(plan.member[ids[0]]).tobytes()
-        # every training needs its own noise and batches: noise that two trainings share could be
-        # subtracted
-        self.training = store.content_key(settings | {"row": ids[0]}, plan.images.digest, row)
+        self.training = training_key(settings, plan.images, plan.member, ids[0])
 
     def order(self, epoch: int) -> tuple[Tensor, list[int]]:
         """An epoch's Poisson batches: joined sample numbers (1, drawn), each repeated for the

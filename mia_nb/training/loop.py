@@ -92,9 +92,11 @@ class Group:
         self.optimizer = self.new_optimizer()
         self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
-        self.defense = defenses.Defense({})
-        if recipe.defense:
-            self.defense = defenses.find(recipe.defense)
+        self.defense = defenses.find(recipe.defense) if recipe.defense else defenses.Defense({})
+        # the defense's objective, with those of its options that it takes
+        wanted = inspect.signature(self.defense.objective).parameters
+        options = {name: value for name, value in recipe.defense_args.items() if name in wanted}
+        self.objective = partial(self.defense.objective, **options)
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
         # Early stopping: each model's lowest loss on held-out images, and after how many epochs.
         self.best = torch.full((len(ids),), math.inf)
@@ -164,14 +166,6 @@ class Group:
             of_group = vmap(losses_of, randomness="error")
             return of_group(self.params, self.buffers, x, y, draws)
 
-    @property
-    def objective(self) -> Callable:
-        """The defense's objective, with the entries of the recipe's defense_args that it takes."""
-        wanted = inspect.signature(self.defense.objective).parameters
-        args = self.plan.recipe.defense_args
-        options = {name: value for name, value in args.items() if name in wanted}
-        return partial(self.defense.objective, **options)
-
     def draws(self, epoch: int, steps: int, y: Tensor) -> Callable[[int], dict[str, Tensor]]:
         """The defense's random numbers of an epoch, as a function of the step.
 
@@ -195,23 +189,23 @@ class Group:
         # the draws of all steps are copied to the device at once: each copy would wait for it
         drawn = {name: value.to(plan.device) for name, value in stack_draws(of_models).items()}
         held_out = drawn.pop("held_out", None)
+
+        def numbers_of(step: int) -> dict[str, Tensor]:
+            return {name: value[:, step] for name, value in drawn.items()}
+
         if held_out is None:
-            return lambda step: {name: value[:, step] for name, value in drawn.items()}
+            return numbers_of
         batch = labels.shape[2]
-        size = steps * batch
-        augments = augmentations(plan, self.ids, epoch, size, "held_out augment")
+        augments = augmentations(plan, self.ids, epoch, steps * batch, "held_out augment")
 
-        def at(step: int) -> dict[str, Tensor]:
-            """The images, labels and draws of one step."""
-            cut = slice(step * batch, (step + 1) * batch)
+        def with_held_out_images(step: int) -> dict[str, Tensor]:
+            of_step = slice(step * batch, (step + 1) * batch)
+            augment = {name: value[:, of_step] for name, value in augments.items()}
             index = held_out[:, step]
-            x = augmented_images(
-                plan, index, {name: value[:, cut] for name, value in augments.items()}
-            )
-            draws = {name: value[:, step] for name, value in drawn.items()}
-            return {"x": x, "y": plan.images.y[index]} | draws
+            x = augmented_images(plan, index, augment)
+            return {"x": x, "y": plan.images.y[index]} | numbers_of(step)
 
-        return at
+        return with_held_out_images
 
     def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
         """Seed the generators of an epoch's noise.
@@ -319,7 +313,7 @@ class Group:
         for kind, tensors in {"b": self.buffers, "k": self.kept}.items():
             for name, tensor in tensors.items():
                 flat[f"{kind}.{name}"] = tensor
-        return {name: tensor.contiguous().cpu() for name, tensor in flat.items()}
+        return flat
 
     def load(self, flat: dict[str, Tensor]) -> None:
         """Resume from a dictionary that `state` gave."""

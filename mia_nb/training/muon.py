@@ -40,11 +40,11 @@ class Muon(torch.optim.Optimizer):
         params: Iterable[Tensor],
         lr: float,
         *,
-        momentum: float = 0.6,
-        matrix_lr: float = 80.0,
-        vector_lr: float = 6.0,
-        sgd_momentum: float = 0.85,
-        decay: float = 1e-3,
+        momentum: float,
+        matrix_lr: float,
+        vector_lr: float,
+        sgd_momentum: float,
+        decay: float,
         stacked: bool = False,
     ):
         for name, value in {"momentum": momentum, "sgd_momentum": sgd_momentum}.items():

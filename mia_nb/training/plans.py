@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mia_nb import defenses, models
+from mia_nb import defenses, models, store
 from mia_nb.arguments import Positive
 from mia_nb.checks import checked
 from mia_nb.training.seeds import generator, mix
@@ -130,6 +130,20 @@ def check_batch(recipe: Recipe, members: int) -> None:
             f"batch={recipe.batch} is more than a model's {members} training samples; take a"
             " smaller batch or more data"
         )
+
+
+def training_key(settings: dict, images: Images, member: np.ndarray, row: int) -> str:
+    """The digest (hex) of one training, which seeds its private noise. Two trainings never share
+    noise, which could be subtracted.
+
+    Parameters:
+        settings: all that determines the training, besides images, members and row.
+        images: the pool's.
+        member: (M, N) bool.
+        row: number of the row that is trained.
+    """
+    members = np.packbits(member[row]).tobytes()
+    return store.content_key({**settings, "row": row}, images.digest, members)
 
 
 def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None) -> nn.Module:

@@ -362,7 +362,9 @@ def read_weights(folder: store.Folder, name: str) -> dict[str, torch.Tensor]:
 
 def write_weights(folder: store.Folder, name: str, tensors: dict[str, torch.Tensor]) -> None:
     """Store a state dictionary as safetensors, which can hold no executable code."""
-    folder.write_bytes(name, safetensors.torch.save(tensors))
+    # tied weights become copies: safetensors refuses tensors that share memory
+    copies = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+    folder.write_bytes(name, safetensors.torch.save(copies))
 
 
 def weights_digest(folder: store.Folder, num_models: int) -> str:
@@ -392,7 +394,7 @@ def load_pool(
         ValueError: there is none, several, or an unfinished one; or its recipe names a builder that
             is not allowed, which is then not run.
     """
-    if str(prefix).startswith("example:"):
+    if prefix.startswith("example:"):
         raise ValueError(
             f"{prefix} is signals alone, for mia-nb run attack -p pool={prefix}; a pool with images"
             " and weights is made by: mia-nb run train --preset cifar10 -p download=true"

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mia_nb import accounting, data, store
+from mia_nb import accounting, data
 from mia_nb.arguments import Array, Delta, Flag, Fraction, PathLike, Positive, Real, Whole
 from mia_nb.checks import checked, one_of
 from mia_nb.models import neural_de
@@ -25,7 +25,7 @@ from mia_nb.models.bottleneck import Bottleneck
 from mia_nb.training.machine import threads
 from mia_nb.training.making import finish, is_complete, rows_to_make
 from mia_nb.training.placing import complete, membership, place
-from mia_nb.training.plans import build
+from mia_nb.training.plans import build, training_key
 from mia_nb.training.pool import (
     Pool,
     stored_name,
@@ -149,8 +149,9 @@ def train_private(
             raise ValueError(f"epsilon={epsilon} and noise={noise}: one follows, name one")
         classes = len(images.classes)
         keep = _keep(epsilon * labels, classes)
-        goal = {"epsilon": epsilon, "delta": delta, "relation": relation}
-        mu = accounting.stored_mu(**goal, keep=keep, classes=classes)
+        mu = accounting.stored_mu(
+            epsilon=epsilon, delta=delta, relation=relation, keep=keep, classes=classes
+        )
         noise = _noise(backbone.model(0), mu, relation, releases)
     args = recipe.model_args if noise is None else {**recipe.model_args, "k": noise}
     stored = {"keep": keep, "slots": slots, "releases": releases}
@@ -268,10 +269,7 @@ def _make_head(
     # no losses of single members are kept: they would reveal more than the stored states
     nothing = np.full((pool.recipe.epochs, int(pool.member[model].sum())), np.nan, np.float16)
     folder.write_array(trace_name(model), nothing)
-    weights = {
-        name: tensor.detach().contiguous().clone() for name, tensor in network.state_dict().items()
-    }
-    write_weights(folder, weights_name(model), weights)
+    write_weights(folder, weights_name(model), network.state_dict())
 
 
 @torch.no_grad()
@@ -287,11 +285,9 @@ def _drawn(
     h = torch.cat([embedded[members], torch.zeros(empty, *embedded.shape[1:])])
     settings = pool.recipe.to_json()
     del settings["num_models"]
-    row = np.packbits(pool.member[model]).tobytes()
-    # every training and every public network needs its own noise: noise that two of them share
-    # could be subtracted, and their epsilons would not add up
-    settings |= {"row": model, "backbone": pool.record["backbone_weights"]}
-    training = store.content_key(settings, images.digest, row)
+    # every public network needs noise of its own, too: else their epsilons would not add up
+    settings["backbone"] = pool.record["backbone_weights"]
+    training = training_key(settings, images, pool.member, model)
     noise = torch.Generator().manual_seed(mix(training, "states"))
     neural_de.set_noise(network, True)
     states = torch.stack([network.flow(h, noise).flatten(1) for _ in range(args["releases"])])

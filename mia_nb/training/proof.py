@@ -104,19 +104,31 @@ def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> 
     args = pool.recipe.defense_args
     classes = len(pool.images_record["classes"])
     if pool.recipe.defense != "stored":
-        unknown = {"lipschitz": math.inf, "mu": math.inf}
-        nothing = unknown | {"keep": 1.0, "classes": classes, "releases": 0, "slots": 0}
-        failed = ("not trained by train_private",)
-        return Proof(math.inf, delta, relation, failed=failed, **nothing)
+        return Proof(
+            epsilon=math.inf,
+            delta=delta,
+            relation=relation,
+            lipschitz=math.inf,
+            mu=math.inf,
+            keep=1.0,
+            classes=classes,
+            releases=0,
+            slots=0,
+            failed=("not trained by train_private",),
+        )
     network = pool.model(0)
-    failed = (*_unbounded(network), *_not_public(pool))
-    mu = states_mu(network, relation, args["releases"])
+    failed = _unbounded(network)
+    if network.flow.k == 0:
+        failed.append("there is no noise (k=0)")
+    failed += _not_public(pool)
     if args["keep"] >= 1:
-        failed += ("labels are not randomised",)
+        failed.append("labels are not randomised")
+    mu = states_mu(network, relation, args["releases"])
     epsilon = math.inf
     if not failed:
-        rest = {"keep": args["keep"], "classes": classes, "delta": delta, "relation": relation}
-        epsilon = accounting.stored_epsilon(mu=mu, **rest)
+        epsilon = accounting.stored_epsilon(
+            mu=mu, keep=args["keep"], classes=classes, delta=delta, relation=relation
+        )
     return Proof(
         epsilon=epsilon,
         delta=delta,
@@ -127,26 +139,24 @@ def proved(pool: Pool, *, delta: Delta = 1e-5, relation: str = "add/remove") -> 
         classes=classes,
         releases=args["releases"],
         slots=args["slots"],
-        failed=failed,
+        failed=tuple(failed),
     )
 
 
 def states_mu(network: Bottleneck, relation: str, releases: int, k: float | None = None) -> float:
-    """mu of all releases of a state; infinite if nothing bounds it."""
-    block = network.flow
-    solver = block.solver
-    lipschitz = certified(network)
-    covered = solver["method"] in COVERED and block.order == 1
-    if block.clip is None or math.isinf(lipschitz) or not covered:
+    """mu of all releases of a state, with the network's k or another; infinite if unbounded."""
+    if _unbounded(network):
         return math.inf
-    distance = {"replace": 2.0, "add/remove": 1.0}[relation] * block.clip
+    block = network.flow
+    # states are 2 clip apart at most; from the state 0 of an empty slot, clip
+    clip = block.clip if relation == "replace" else block.clip / 2
     return accounting.release_mu(
         k=block.k if k is None else k,
-        steps=solver["steps"],
-        T=solver["T"],
-        lipschitz=lipschitz * ROUNDING,
-        clip=distance / 2 * ROUNDING,
-        scheme=solver["method"],
+        steps=block.solver["steps"],
+        T=block.solver["T"],
+        lipschitz=certified(network) * ROUNDING,
+        clip=clip * ROUNDING,
+        scheme=block.solver["method"],
         queries=releases,
     )
 
@@ -158,8 +168,8 @@ def certified(network: Bottleneck) -> float:
     return copy.deepcopy(network.flow.drift).double().certified_lipschitz((1, 1))
 
 
-def _unbounded(network: Bottleneck) -> tuple[str, ...]:
-    """What is missing for a bound on the states' trade-off."""
+def _unbounded(network: Bottleneck) -> list[str]:
+    """What is missing, besides noise, for a bound on the states' trade-off."""
     block = network.flow
     method = block.solver["method"]
     lacks = []
@@ -171,19 +181,17 @@ def _unbounded(network: Bottleneck) -> tuple[str, ...]:
         lacks.append(f"no bound is known for {method}")
     if block.order != 1:
         lacks.append("the state is of second order")
-    if block.k == 0:
-        lacks.append("there is no noise (k=0)")
-    return tuple(lacks)
+    return lacks
 
 
-def _not_public(pool: Pool) -> tuple[str, ...]:
+def _not_public(pool: Pool) -> list[str]:
     """The ways in which the network before the head may depend on private records."""
     try:
         backbone = complete_pool(
             store.find(pool.record["backbone"], pool.folder.path.parent, "pool")
         )
     except ValueError as error:
-        return (f"the public network is gone ({error})",)
+        return [f"the public network is gone ({error})"]
     lacks = []
     images = pool.images()
     public = backbone.images()
@@ -193,13 +201,14 @@ def _not_public(pool: Pool) -> tuple[str, ...]:
         lacks.append(f"{shared} private images are among the public ones")
     measured = data.from_arrays(public.x, public.y, classes=public.classes)
     scale = (public.mean, public.std)
-    if scale not in (((0.0,), (1.0,)), (measured.mean, measured.std)):
+    unscaled = scale == ((0.0,), (1.0,))
+    if not unscaled and scale != (measured.mean, measured.std):
         lacks.append("normalisation was not measured on the public images")
     if (images.mean, images.std) != scale:
         lacks.append("private images are normalised otherwise than public ones")
     if _mixes(pool.model(0), public):
         lacks.append("states of a batch depend on each other")
-    return tuple(lacks)
+    return lacks
 
 
 @torch.no_grad()

@@ -186,10 +186,7 @@ def _convert(pool: Pool, placed: Pool, images: Images, device: torch.device, mod
     """Convert a row of `pool`; write report, trace and weights into the folder of `placed`."""
     count = placed.recipe.model_args["calibration"]["images"]
     converted = _network(pool, placed.recipe, images, device, model, count)
-    state = {
-        name: tensor.detach().cpu().contiguous().clone()
-        for name, tensor in converted.state_dict().items()
-    }
+    state = converted.state_dict()
     # ValueError where the recipe's network does not take these weights
     begin(placed.recipe, images, model, lambda _: state)
     # JSON has no NaN

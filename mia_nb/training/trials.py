@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mia_nb import data, defenses, models
+from mia_nb.checks import quantity
 from mia_nb.defenses import dp_sgd
 from mia_nb.training.batches import plain_images
 from mia_nb.training.clipped import ClippedGroup
@@ -124,8 +125,7 @@ def _check_batch(plan: Plan) -> None:
     smallest = int(plan.member.sum(1).min())
     if smallest < 2:
         raise ValueError(
-            f"a model has {smallest} training sample{'' if smallest == 1 else 's'}; wanted 2 or"
-            " more: take more data"
+            f"a model has {quantity(smallest, 'training sample')}; wanted 2 or more: take more data"
         )
     check_batch(plan.recipe, expected_members(plan.recipe, plan.member))
 

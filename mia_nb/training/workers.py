@@ -104,7 +104,7 @@ def check_workers(pool: Pool, device: str | None, count: int) -> None:
         pool: its folder has the images and masks.
         device: as for `train_pool`.
     """
-    order = _order(pool.folder, "", 0.0)
+    order = _order(pool.folder)
     wanted = {"torch": TORCH, "device": str(device_of(device, here=False))}
     Parallel(n_jobs=count)([delayed(_check_there)(order, wanted)])
 
@@ -187,7 +187,7 @@ def _passed_on(reports: Path, progress: Progress) -> Iterator[None]:
         read()
 
 
-def _order(folder: Folder, reports: str, checkpoint: float) -> Order:
+def _order(folder: Folder, reports: str = "", checkpoint: float = 0.0) -> Order:
     """The order for workers of this pool."""
     return Order(
         folder=str(folder.path.absolute()),
@@ -307,10 +307,11 @@ def _gpu_of_its_own(folder: Folder, device: str) -> Iterator[None]:
         folder: of the pool.
         device: of the pool; nothing is chosen if it is no GPU, or one with a number.
     """
-    count = torch.cuda.device_count() if device == "cuda" else 0
-    numbers = range(count) if count > 1 else ()
+    if device != "cuda" or torch.cuda.device_count() == 1:
+        yield
+        return
     with contextlib.ExitStack() as stack:
-        for number in numbers:
+        for number in range(torch.cuda.device_count()):
             lock = folder.lock(f"gpu_{platform.node()}_{number}", timeout=0)
             try:
                 stack.enter_context(lock)
