@@ -12,7 +12,8 @@ import pytest
 import toys
 from PIL import Image
 
-from mia_nb import defenses, models
+import mia_nb
+from mia_nb import data, defenses, models
 from mia_nb.cli import audit, notebooks, options
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +30,7 @@ ELSEWHERE = {  # what they show or print is looked at as well
 }
 PAGES = [name for name, blocks in CODE.items() if blocks and name not in ELSEWHERE]
 ALONE = {"docs/scaling.md", "docs/howto/batch.md"}  # start processes that import the main module
+FEW = 600
 SLOW = {
     *ALONE,
     "docs/howto/audit.md",
@@ -58,6 +60,14 @@ def here(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("MIA_NB_MODE", "batch")
     monkeypatch.setattr(defenses, "DEFENSES", dict(defenses.DEFENSES))  # a page adds one
+    load = data.load
+
+    def fewer(source, **options):
+        """Few of the digits, for pages that ask for all of them."""
+        return load(source, **({"limit": FEW} if source == "digits" else {}) | options)
+
+    for module in (data, mia_nb):
+        monkeypatch.setattr(module, "load", fewer)
     return tmp_path
 
 
