@@ -160,7 +160,7 @@ class Run:
     @cached_property
     def images(self) -> Images:
         """Those that pools are trained on."""
-        return loaded("synthetic:classes=10,n=128,size=16" if self.toy else self.source)
+        return loaded("synthetic:classes=10,n=64,size=16" if self.toy else self.source)
 
     def pool(self, recipe: dict, **toy) -> tuple[training.pool.Pool, float]:
         """The pool of a recipe and the minutes that its training took in this run; `toy` changes
@@ -373,18 +373,19 @@ def counted(recipe: dict, images: Images) -> tuple[float, float]:
 
 
 def asking(
-    net: Net, images: Images, device: torch.device, models: int
+    net: Net, images: Images, device: torch.device, models: int, toy: bool
 ) -> Iterator[tuple[str, Callable[[], float]]]:
     """Images a second of asking `models` models: a plain fp32 loop, and ours in fp32 and in the
     recipe's bf16.
     """
+    times = 1 if toy else 3
     member = np.zeros((models, len(images.y)), bool)
     member[:, : net.batch] = True
 
     def rate(run: Callable[[], object]) -> float:
         run()
         wait = partial(synchronize, device)
-        return models * len(images.y) / statistics.median(timed(run, wait) for _ in range(3))
+        return models * len(images.y) / statistics.median(timed(run, wait) for _ in range(times))
 
     def pool_of(dtype: str, root: str) -> training.pool.Pool:
         one_step = {
@@ -445,7 +446,7 @@ def rates(run: Run, nets: dict[str, Net], compared: bool) -> None:
     )
     for name, net in nets.items():
         if run.toy:
-            net = Net(small(net.recipe), 8, net.groups[:1])
+            net = Net(small(net.recipe), 16, net.groups[:1])
         asked, trained = counted(net.recipe, images)
         tried = [*(loops(run.toy) if compared else ()), *modes(net, run.device, run.toy)]
         jobs = [
@@ -458,7 +459,7 @@ def rates(run: Run, nets: dict[str, Net], compared: bool) -> None:
             for mode in tried
         ]
         if compared:
-            ours = asking(net, images, run.device, models)
+            ours = asking(net, images, run.device, models, run.toy)
             jobs += [(what, models, asked, job) for what, job in ours]
         base: dict[float, float] = {}  # of the first row of each kind
         for what, count, flop, job in jobs:
