@@ -42,6 +42,7 @@ SIZES = {
     "queries": (2, 0),
     "splits": (2, 0),
     "steps": (1, 1),
+    "timesteps": (2, 0),  # hybrid training has a first and a later stage
     "votes": (4, 0),
     # gradients of four channels, laid channels last, end a process on some processors (torch 2.13)
     "width": (8, 8),
