@@ -160,7 +160,7 @@ class Run:
     @cached_property
     def images(self) -> Images:
         """Those that pools are trained on."""
-        return loaded("synthetic:classes=10,n=64,size=16" if self.toy else self.source)
+        return loaded("synthetic:classes=10,n=128,size=16" if self.toy else self.source)
 
     def pool(self, recipe: dict, **toy) -> tuple[training.pool.Pool, float]:
         """The pool of a recipe and the minutes that its training took in this run; `toy` changes
