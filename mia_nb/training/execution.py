@@ -48,6 +48,16 @@ def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
     return max(1, min(workers or most, recipe.num_models))
 
 
+def processes_worth_starting(plan: Plan, device: str | None, workers: int | None) -> int:
+    """`processes`, or one for a training on the CPU that takes only seconds and for which no number
+    was asked for.
+    """
+    count = processes(plan.recipe, device, workers)
+    if workers is not None or count == 1 or device_of(device).type != "cpu":
+        return count
+    return 1 if seconds_alone(plan) < WORTH_A_PROCESS else count
+
+
 def seconds_alone(plan: Plan) -> float:
     """Seconds that a training on the CPU takes model by model in this process, estimated from its
     fastest step of three; 0 if the model diverges at once.
@@ -136,14 +146,12 @@ def chosen_record(
     if chosen.type == "cpu" or torch.cuda.is_available():
         plan = plan.on(chosen)
     kind, group = parse_strategy(strategy)
-    if kind == "auto":
-        stacked = _is_small(plan) and why_not_stacked(plan) is None
-    else:
-        stacked = kind == "stacked"
-        reason = why_not_stacked(plan) if stacked else None
-        if reason is not None:
+    stacked = kind == "stacked" or (kind == "auto" and _is_small(plan))
+    if stacked:
+        reason = why_not_stacked(plan)
+        stacked = reason is None
+        if kind == "stacked" and not stacked:
             print(f"training one model at a time, not stacked: {reason}", file=sys.stderr)
-            stacked = False
     plan = in_this_way(plan, stacked, compiled)
     if compiled:
         reason = why_not_compiled(plan)

@@ -13,12 +13,11 @@ from mia_nb.arguments import Array, Flag, PathLike, Positive, Real
 from mia_nb.checks import checked, positive
 from mia_nb.training.backends import check_backend, started
 from mia_nb.training.execution import (
-    WORTH_A_PROCESS,
     chosen_record,
     parse_strategy,
     processes,
+    processes_worth_starting,
     read_or_choose,
-    seconds_alone,
 )
 from mia_nb.training.machine import device_of
 from mia_nb.training.making import finish, is_begun, is_complete, rows_to_make, write_inputs
@@ -105,16 +104,13 @@ def train_pool(
         return finish(pool, "cached", progress)
     plan = pool.plan(images, parent)
     if not is_begun(pool):
-        check(plan, int(pool.population.sum()), parent and parent.recipe)
+        check(plan, int(pool.population.sum()), None if parent is None else parent.recipe)
     begun = time.perf_counter()
     here = backend == "loky"
     # The size of a stacked group depends on the number of units at a time. It is that of the cores
     # even if a short training uses this process alone, or it would depend on a measured time.
     at_a_time = processes(recipe, device, workers) if here else workers
-    to_start = at_a_time
-    may_be_short = here and workers is None and device_of(device).type == "cpu" and at_a_time > 1
-    if may_be_short and seconds_alone(plan) < WORTH_A_PROCESS:
-        to_start = 1
+    to_start = processes_worth_starting(plan, device, workers) if here else workers
     with started(backend, to_start, pool.record["builder"], device) as count:
         if force and not here:
             write_inputs(pool, images)
