@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
+from html import unescape
 
 import numpy as np
 import pytest
@@ -96,6 +97,30 @@ def table(html: str) -> list[list[str]]:
             row.append(text.replace("\N{NO-BREAK SPACE}", " "))
         rows.append(row)
     return rows
+
+
+def grounds(run: Run) -> list[list[str]]:
+    """[claim, verdict, phrase] for each row of the evidence, which a click unfolds."""
+    page = run.html("evidence")
+    assert page.startswith("<details><summary>") and "<details open" not in page
+    return [list(map(unescape, row)) for row in table(page)[2:]]
+
+
+def wanted(truth) -> list[list[str]]:
+    """The same of a table of claims."""
+    rows = []
+    for name, row in truth.iterrows():
+        rows += [[name, row["verdict"], phrase] for phrase in row["evidence"].split("; ")]
+        verdict = f"as printed: {row['as_printed']}" if "as_printed" in truth else ""
+        phrases = row["as_printed_evidence"].split("; ") if verdict else []
+        rows += [[name, verdict, phrase] for phrase in phrases]
+    return rows
+
+
+def headline(truth) -> list[str]:
+    """The lines above the evidence: the claims of each verdict."""
+    verdicts = sorted(set(truth["verdict"]))
+    return [f"{one}: {', '.join(truth.index[truth['verdict'] == one])}" for one in verdicts]
 
 
 def setting(text: str) -> tuple[float, int]:
@@ -256,9 +281,10 @@ def test_the_claims_are_those_of_the_same_scores(swept, cells, pools, used):
     assert "not run" not in shown.values()
     as_printed = {row[0]: row[2] for row in table(swept.html("claims"))[1:]}
     assert list(as_printed.values()) == truth["as_printed"].tolist()
-    lines = swept.text("evidence")
-    assert all(phrase in lines for evidence in truth["evidence"] for phrase in evidence.split("; "))
-    assert "RMIA on the ANN itself: ANN" in lines and "gain beyond the ANN's own" in lines
+    assert grounds(swept) == wanted(truth)
+    assert swept.text("evidence").splitlines() == headline(truth)
+    phrases = " ".join(row[2] for row in grounds(swept))
+    assert "RMIA on the ANN itself: ANN" in phrases and "gain beyond the ANN's own" in phrases
 
 
 def test_printed_numbers_stand_under_their_attack_with_ours_beside_them(swept, result):
