@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from attack_worlds import gaussian, pairs
+from attack_worlds import gaussian, pairs, signals
 
 from mia_nb import attacks
 
@@ -22,6 +22,14 @@ def test_score_is_the_attack_on_every_target_with_its_pair_held_out(name):
         alone = attacks.ATTACKS[name](*world.hold_out(t))[:60]
         np.testing.assert_allclose(scores.value[t], alone, rtol=1e-12, atol=1e-12)
     assert np.array_equal(scores.member, world.member[:, :60])
+
+
+@pytest.mark.filterwarnings("error")
+def test_nig_refuses_two_models_without_pairs():
+    member = np.random.default_rng(0).random((2, 50)) < 0.5
+    coins = signals(np.random.default_rng(1).normal(size=member.shape), member)
+    with pytest.raises(ValueError, match="nig: no sample has both an IN and an OUT reference"):
+        attacks.score("nig", coins)
 
 
 def test_an_attack_that_gives_nan_is_not_said_to_lack_references():

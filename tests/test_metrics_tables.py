@@ -403,6 +403,8 @@ def test_targets_without_a_score_are_refused_by_the_attacks_name():
     value[3] = np.nan
     with pytest.raises(ValueError, match="watson scored no sample of a target"):
         metrics.summary({"watson": replace(scores, value=value)})
+    with pytest.raises(ValueError, match="scored no sample of a target"):
+        metrics.intervals(replace(scores, value=value), n_resamples=20)
     fields = ("value", "member", "targets", "pair", "accuracy", "loss")
     with pytest.raises(ValueError, match="loss has no target"):
         metrics.summary({"loss": Scores(*(getattr(scores, name)[:0] for name in fields), {})})

@@ -237,9 +237,10 @@ def nig(
         (N,) scores in nats, NaN for samples that lack a side.
 
     Raises:
-        ValueError: for missing sides, where no sample has two OUT references and `offline` is true,
-            and where reference counts differ between samples: the scale depends on them, so counts
-            that depend on the target's membership reveal the design.
+        ValueError: for missing sides, where no sample has both of them, where none has two OUT
+            references and `offline` is true, and where reference counts differ between samples: the
+            scale depends on them, so counts that depend on the target's membership reveal the
+            design.
 
     Source: our formulation of the idea of arXiv 2603.11799.
     """
@@ -278,6 +279,11 @@ def nig_predictives(
     world_in: World, world_out: World, audited: np.ndarray
 ) -> tuple[tuple, np.ndarray, tuple]:
     """((m_in, m_out), a, (c_in, c_out)) as `nig` defines them, (N,) each."""
+    if not audited.any():
+        raise ValueError(
+            "nig: no sample has both an IN and an OUT reference, from which it learns how the two"
+            " differ: train more models"
+        )
     n_in = np.maximum(world_in.n, 1)
     n_out = np.maximum(world_out.n, 1)
     gap = world_in.mean - world_out.mean

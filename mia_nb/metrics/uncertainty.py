@@ -367,9 +367,10 @@ def intervals(
 
     Caveat: targets share their references, which nothing here resamples.
     """
+    rows = per_target(scores, fpr)  # first, as it refuses targets without a score
     drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
     sides = None if groups is None else groups_per_side(scores, groups)
-    return intervals_of_rows(per_target(scores, fpr), drawn, confidence, sides)
+    return intervals_of_rows(rows, drawn, confidence, sides)
 
 
 def groups_per_side(scores: Scores, groups: np.ndarray) -> np.ndarray:
