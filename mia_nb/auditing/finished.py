@@ -63,8 +63,8 @@ class AuditOptions(NamedTuple):
     doubt: str  # why nothing is concluded, besides the doubt of `units`; "" if something can be
     n_resamples: int
     seed: int
+    redraws: int
     fpr: tuple[float, ...] = ()  # further rates at which the table gives the TPR
-    redraws: int = REDRAWS
 
 
 @checked
@@ -186,7 +186,7 @@ def audit_model(
         doubt = f"{DOUBT}: {shift.note}."
 
     units = resampling_units(signals, groups=groups, x=x, seed=seed)
-    options = AuditOptions(finished.classes, groups, units, doubt, n_resamples, seed)
+    options = AuditOptions(finished.classes, groups, units, doubt, n_resamples, seed, REDRAWS)
     query_all = partial(query, x=table)
     if references is not None:
         others = given_references(references, len(y), query_all)
