@@ -515,8 +515,8 @@ import numpy as np
 import mia_nb as mia
 
 NAME = '<img src=x onerror="window.owned = 1; alert(1)"><script>window.owned = 2</script>`|$x$'
-images = mia.load("digits", limit=400)._replace(name=NAME, classes=(NAME, *map(str, range(9))))
-pool = mia.train(mia.Recipe(num_models=4, epochs=2), images)
+images = mia.load("digits", limit=200)._replace(name=NAME, classes=(NAME, *map(str, range(9))))
+pool = mia.train(mia.Recipe(num_models=4, epochs=1), images)
 signals = mia.query(pool, images)
 groups = np.where(np.arange(len(images.y)) % 2, NAME, "harmless")
 scores = {NAME: mia.score("loss", signals), "rmia": mia.score("rmia", signals)}
