@@ -126,7 +126,7 @@ def __getattr__(name: str):
     if name not in FACE:
         raise AttributeError(f"mia_nb has no {name!r}; it has {', '.join(FACE)}")
     room, _, inside = FACE[name].partition(":")
-    return globals().setdefault(name, getattr(import_module(f"mia_nb.{room}"), inside))
+    return getattr(import_module(f"mia_nb.{room}"), inside)  # not kept here: one place holds it
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,13 @@ def test_a_name_of_the_face_is_what_its_room_calls_it(name):
     assert name in dir(mia_nb)
 
 
+def test_what_replaces_a_function_in_its_room_replaces_it_in_the_face_and_goes_with_it(monkeypatch):
+    monkeypatch.setattr(mia_nb.data, "load", len)
+    assert mia_nb.load is len
+    monkeypatch.undo()
+    assert mia_nb.load is mia_nb.data.load is not len
+
+
 def test_editors_complete_the_names_and_what_they_return():
     jedi = pytest.importorskip("jedi")
 

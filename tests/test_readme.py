@@ -12,7 +12,6 @@ import pytest
 import toys
 from PIL import Image
 
-import mia_nb
 from mia_nb import data, defenses, models
 from mia_nb.cli import audit, notebooks, options
 
@@ -66,8 +65,7 @@ def here(tmp_path, monkeypatch):
         """Few of the digits, for pages that ask for all of them."""
         return load(source, **({"limit": FEW} if source == "digits" else {}) | options)
 
-    for module in (data, mia_nb):
-        monkeypatch.setattr(module, "load", fewer)
+    monkeypatch.setattr(data, "load", fewer)
     return tmp_path
 
 
