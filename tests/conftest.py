@@ -8,6 +8,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["LOKY_MAX_CPU_COUNT"] = "1"
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # or each process starts helpers that load torch
 
 import numpy as np
 import pytest
