@@ -381,6 +381,14 @@ def test_nig_refuses_counts_that_differ_between_samples_unless_allowed():
     assert np.isfinite(attacks.likelihood.nig(target, references, allow_unequal=True)).all()
 
 
+@pytest.mark.parametrize("name", ["lira", "nig"])
+def test_references_that_all_saw_every_sample_are_refused_in_a_line(name):
+    target, references = gaussian(6, 60).hold_out(0)
+    seen = replace(references, member=np.ones_like(references.member))
+    with pytest.raises(ValueError, match=f"^{name}: no sample has"):
+        attacks.ATTACKS[name](target, seen, missing="nan")
+
+
 def test_nig_offline_with_one_reference_is_refused():
     with pytest.raises(ValueError, match="rmia\\(offline=True\\)"):
         attacks.likelihood.nig(*gaussian(4).hold_out(0), offline=True)

@@ -21,18 +21,19 @@ PLAN_ENTRIES = (
 PLAN_DEFAULTS = {"mask_scope": "query", "per_step": False}  # where info has no entry
 
 
-def designs_of(pool: Signals, rows: list[np.ndarray]) -> list[tuple[int, bool]]:
+def designs_of(pool: Signals, reference_rows: list[np.ndarray]) -> list[tuple[int, bool]]:
     """For each target, given the rows of its references: the number of references on a side (the
     median over audited samples of the smaller one), and whether the IN counts of samples differ.
     """
     designs = []
     models_in = pool.member.sum(0)
-    for references in rows:
-        excluded = np.setdiff1d(np.arange(pool.shape[0]), references)
-        n_in = (models_in - pool.member[excluded].sum(0))[~pool.population]
+    for rows in reference_rows:
+        # the few models that are no references are faster to count
+        others = np.setdiff1d(np.arange(pool.shape[0]), rows)
+        n_in = (models_in - pool.member[others].sum(0))[~pool.population]
         k = 0
-        if len(references):
-            k = int(np.median(np.minimum(n_in, len(references) - n_in)))
+        if len(rows):
+            k = int(np.median(np.minimum(n_in, len(rows) - n_in)))
         designs.append((k, bool(np.ptp(n_in))))
     return designs
 
@@ -45,13 +46,14 @@ def flags_of(
     warned: list[str],
 ) -> list[str]:
     """The flags of scores, each once."""
-    uneven = any(differ for _, differ in designs)
-    # in Bernoulli designs, or for other samples, counts vary, but not with a target's membership
-    varied = np.ptp(pool.member.sum(0)[~pool.population])
+    references_differ = any(differ for _, differ in designs)
+    # where the counts of the whole pool differ already, as in Bernoulli designs, those of the
+    # references do not follow a target's membership
+    pool_differs = np.ptp(pool.member.sum(0)[~pool.population])
     flags = []
     if keep_complement:
         flags.append("complementary model kept: the design leaks membership")
-    if uneven and not varied and not keep_complement:
+    elif references_differ and not pool_differs:
         flags.append("balanced design without pairs: reference counts leak membership")
     # outputs of spiking networks, read out in different ways
     target_readout = target.info.get("readout")
@@ -83,23 +85,26 @@ def flags_of(
 
 
 def flag_of_unscored(
-    missing: np.ndarray, pool: Signals, rows: list[np.ndarray], audited: np.ndarray
+    missing: np.ndarray, pool: Signals, reference_rows: list[np.ndarray], audited: np.ndarray
 ) -> str:
     """The flag that says how many scores (targets, audited samples) are missing, and why."""
     reason = "no reference on one side"
-    for missing_of_target, models in zip(missing, rows, strict=True):
+    for missing_of_target, rows in zip(missing, reference_rows, strict=True):
         if missing_of_target.any():
-            seen_by = pool.member[models][:, audited][:, missing_of_target].sum(0)
-            if ((seen_by > 0) & (seen_by < len(models))).any():
+            n_in = pool.member[rows][:, audited][:, missing_of_target].sum(0)
+            if ((n_in > 0) & (n_in < len(rows))).any():
                 reason = "the attack gave NaN"
     return f"{missing.sum()} of {missing.size} scores missing: {reason}"
 
 
 def texts_of(raised: list[warnings.WarningMessage]) -> list[str]:
     """Texts of the attack's own warnings; those of other categories are issued again."""
+    texts = []
     for warning in raised:
-        if warning.category is not UserWarning:
+        if warning.category is UserWarning:
+            texts.append(str(warning.message))
+        else:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
-    return [str(warning.message) for warning in raised if warning.category is UserWarning]
+    return texts

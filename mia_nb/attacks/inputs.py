@@ -16,18 +16,25 @@ from mia_nb.types import Signals
 
 # How these attacks combine queries by default; all others average the margin. Attacks on log p
 # average the probability ("logmeanp"); "mean" stands for the mean of what each query shows.
-COMBINATIONS = dict.fromkeys(
-    ("attack_p", "rmia", "rmia_tuned", "base"), "logmeanp"
-) | dict.fromkeys(("vote", "shokri", "song_mittal"), "mean")
+COMBINATIONS = {
+    "attack_p": "logmeanp",
+    "rmia": "logmeanp",
+    "rmia_tuned": "logmeanp",
+    "base": "logmeanp",
+    "vote": "mean",
+    "shokri": "mean",
+    "song_mittal": "mean",
+}
 
 
 def combination(attack: str, query_kind: str, combine: str | None = None) -> str:
     """How this attack combines queries: `combine`, or its default for this kind of queries."""
-    usual = COMBINATIONS.get(attack, "margin")
+    if combine is not None:
+        return combine
     # These queries differ in input or time step: their log-likelihood ratios are averaged.
     if attack in ("lira", "nig") and query_kind in ("augment", "steps"):
-        usual = "llr"
-    return usual if combine is None else combine
+        return "llr"
+    return COMBINATIONS.get(attack, "margin")
 
 
 def one_margin(target: Signals, combine: str) -> np.ndarray:
@@ -36,7 +43,9 @@ def one_margin(target: Signals, combine: str) -> np.ndarray:
 
 
 def compared_margins(target: Signals, combine: str) -> np.ndarray:
-    """(R, N) margins of the target that are compared: of all queries for "llr", otherwise one."""
+    """(R, N) margins of the target that are compared: of all queries for "llr", otherwise one of
+    all together.
+    """
     return combined(target.margin, one_of("combine", combine, ("llr", *COMBINE)))[0]
 
 

@@ -14,7 +14,7 @@ from mia_nb.attacks.margins import combine_queries, log_p, over_queries
 from mia_nb.checks import checked, one_of, quantity
 from mia_nb.types import Signals
 
-METRICS = {
+METRICS = {  # (attribute of Signals, sign by which larger is more likely a member)
     "correctness": ("correct", 1.0),
     "entropy": ("entropy", -1.0),
     "modified": ("modified_entropy", -1.0),
@@ -28,8 +28,10 @@ FLOOR = -50.0  # the smallest log-probability; margins are clipped to +-50
 def _metric(signals: Signals, metric: str) -> np.ndarray:
     """(M, N) metric of every model."""
     if metric == "confidence":
-        in_a_row = signals.query_kind in ("steps", "releases")
-        return log_p(combine_queries(signals.margin, "last" if in_a_row else "logmeanp"))
+        combine = "logmeanp"
+        if signals.query_kind in ("steps", "releases"):
+            combine = "last"
+        return log_p(combine_queries(signals.margin, combine))
     name, sign = METRICS[metric]
     return sign * over_queries(getattr(signals, name), signals.query_kind)
 
@@ -49,8 +51,8 @@ def song_mittal(
         references: signals of other models, membership included; their samples may be others.
         metric: v: correctness 1[argmax = y] (no threshold; AUC = 1/2 + gap/2); confidence log p_y;
             entropy sum p log p; modified (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c).
-        per_class: False takes the global tau for all classes. True: so do classes with fewer than
-            20 reference rows of either kind, with a warning.
+        per_class: whether each class has a tau of its own. Classes with fewer than 20 reference
+            rows of members or of others take the tau of all classes, with a warning.
 
     tau_y maximises (tpr + tnr) / 2 of v >= tau over the reference rows of class y; the smallest of
     equals is taken. Queries are averaged; of time steps, the last is taken. Source: Song & Mittal
@@ -79,14 +81,14 @@ def song_mittal(
     tau = np.full(value.shape, np.nan)
     classes = np.unique(target.labels) if per_class else ()
     for y in classes:
-        rows = labels == y
-        if min(member[:, rows].sum(), (~member[:, rows]).sum()) >= FEWEST_ROWS:
-            tau[target.labels == y] = _threshold(values[:, rows], member[:, rows])
-    thin = np.isnan(tau)
-    if thin.any():
-        tau[thin] = _threshold(values, member)
+        of_class = labels == y
+        if _smaller_count(member[:, of_class]) >= FEWEST_ROWS:
+            tau[target.labels == y] = _threshold(values[:, of_class], member[:, of_class])
+    without_own = np.isnan(tau)
+    if without_own.any():
+        tau[without_own] = _threshold(values, member)
         if per_class:
-            few = quantity(len(np.unique(target.labels[thin])), "class", "classes")
+            few = quantity(len(np.unique(target.labels[without_own])), "class", "classes")
             warnings.warn(
                 f"song_mittal: the global threshold serves {few} with under {FEWEST_ROWS}"
                 " reference rows",
@@ -95,18 +97,26 @@ def song_mittal(
     return value - tau
 
 
+def _smaller_count(member: np.ndarray) -> int:
+    """The number of members or that of others, whichever is smaller."""
+    return min(member.sum(), (~member).sum())
+
+
 def _threshold(values: np.ndarray, member: np.ndarray) -> float:
     """Smallest observed value tau that maximises the balanced accuracy of `value >= tau`, computed
     in integers, so that ties are exact.
     """
     order = np.argsort(values, axis=None)
-    members = int(member.sum())
     values = values.ravel()[order]
     member = member.ravel()[order]
-    first = np.flatnonzero(np.r_[True, np.diff(values) > 0])
-    below = np.r_[0, np.cumsum(member)][first]
-    gain = (members - below) * (member.size - members) + (first - below) * members
-    return values[first[gain.argmax()]]
+    members = int(member.sum())
+    others = member.size - members
+    first = np.flatnonzero(np.r_[True, np.diff(values) > 0])  # place of each different value
+    members_below = np.r_[0, np.cumsum(member)][first]
+    others_below = first - members_below
+    # the true positive and the true negative rate, times both counts
+    rates = (members - members_below) * others + others_below * members
+    return values[first[rates.argmax()]]
 
 
 @checked
@@ -124,10 +134,10 @@ def shokri(
         seed: of the choice of at most 200,000 rows to learn from, by class and membership.
 
     A logistic regression for each class, standardised and balanced; where a class has under 200
-    rows of members or of others, one for all, with the one-hot label among its features. Rows are
-    pairs (reference, sample); features are the descending log-probabilities (top 10; the paper's
-    unsorted vector is not kept in Signals), phi and correctness, all query means. Source: Shokri,
-    Stronati, Song, Shmatikov 2017.
+    rows of members or of others, one for all classes, with the one-hot label among its features.
+    Rows are pairs (reference, sample). Features are means over queries: the ten largest
+    log-probabilities in descending order (Signals do not keep the paper's unsorted vector), phi,
+    and correctness. Source: Shokri, Stronati, Song, Shmatikov 2017.
     Raises ValueError without references that have members and non-members.
     """
     if not target.top_log_p.shape[-1]:
@@ -146,16 +156,15 @@ def shokri(
     train = _features(references, model, sample)
     test = _features(target, 0, np.arange(len(target.labels)))
     classes = np.unique(target.labels)
-    fewest = min((member[labels == y] == kind).sum() for y in classes for kind in (False, True))
-    if fewest < ENOUGH_ROWS:
+    if min(_smaller_count(member[labels == y]) for y in classes) < ENOUGH_ROWS:
         train = np.hstack([train, labels[:, None] == classes])
         test = np.hstack([test, target.labels[:, None] == classes])
         return _log_odds(train, member, test)
     score = np.empty(len(test))
     for y in classes:
-        known = labels == y
-        rows = target.labels == y
-        score[rows] = _log_odds(train[known], member[known], test[rows])
+        train_rows = labels == y
+        test_rows = target.labels == y
+        score[test_rows] = _log_odds(train[train_rows], member[train_rows], test[test_rows])
     return score
 
 
@@ -168,6 +177,7 @@ def _rows(signals: Signals, max_rows: int, seed: int) -> tuple[np.ndarray, np.nd
     if size <= max_rows:
         row = np.arange(size)
     else:
+        # shuffled, then sorted by group: evenly spaced rows are an equal share of every group
         row = np.random.default_rng(seed).permutation(size)
         group = (2 * signals.labels[audited] + signals.member[:, audited]).ravel()
         row = row[np.argsort(group[row], kind="stable")]
@@ -176,11 +186,11 @@ def _rows(signals: Signals, max_rows: int, seed: int) -> tuple[np.ndarray, np.nd
 
 
 def _features(signals: Signals, model: np.ndarray | int, sample: np.ndarray) -> np.ndarray:
-    log_probabilities = np.maximum(signals.top_log_p[model, sample], FLOOR).astype(np.float64)
-    phi = over_queries(signals.margin, "plain")[model, sample].clip(FLOOR, -FLOOR)
-    return np.column_stack(
-        [log_probabilities, phi, over_queries(signals.correct, "plain")[model, sample]]
-    )
+    """(rows, features) of `shokri` of these samples under these models."""
+    top_log_p = np.maximum(signals.top_log_p[model, sample], FLOOR).astype(np.float64)
+    phi = signals.margin.mean(1)[model, sample].clip(FLOOR, -FLOOR)
+    correct = signals.correct.mean(1)[model, sample]
+    return np.column_stack([top_log_p, phi, correct])
 
 
 def _log_odds(train: np.ndarray, member: np.ndarray, test: np.ndarray) -> np.ndarray:

@@ -85,8 +85,8 @@ def lira(
     one_of("tail", tail, ("one_sided", "two_sided"))
     if ddof > 1:
         raise ValueError(f"lira: ddof={ddof}; wanted 0 or 1")
-    need = ("out",) if offline else ("in", "out")
-    side = sides("lira", target, references, need, missing, summary)
+    needed_sides = ("out",) if offline else ("in", "out")
+    side = sides("lira", target, references, needed_sides, missing, summary)
     combine = combination("lira", target.query_kind, combine)
     if combine in JOINT:
         if offline:
@@ -94,8 +94,8 @@ def lira(
                 "lira: the joint forms compare both worlds; use offline=False, or combine='llr'"
             )
         return _joint(target, references, side, combine)
-    n = side.n_out if offline else np.minimum(side.n_in, side.n_out)
-    fewest = int(n[side.audited].min(initial=references.shape[0]))
+    references_a_side = side.n_out if offline else np.minimum(side.n_in, side.n_out)
+    fewest = int(references_a_side[side.audited].min(initial=references.shape[0]))
     if variance == "auto":
         variance = "per_sample" if fewest >= MANY_REFERENCES else "shrunk"
     if fewest < 4:
@@ -129,24 +129,24 @@ def lira(
 
 
 def variance_of(
-    side: str, world: World, audited: np.ndarray, variance: str, ddof: int
+    side_name: str, world: World, audited: np.ndarray, variance: str, ddof: int
 ) -> np.ndarray:
-    """(N,) variance of a side's margins by one of the forms that `lira` lists, kept off 0."""
-    free = np.maximum(world.n - 1, 0)
+    """(N,) variance of a side's margins by one of the forms that `lira` lists, above 0."""
+    degrees_of_freedom = np.maximum(world.n - 1, 0)
     divisor = np.maximum(world.n - ddof, 0)
-    if not free[audited].any():
+    if not degrees_of_freedom[audited].any():
         raise ValueError(
-            f"lira: no sample has two {side} references, so there is no variance estimate:"
+            f"lira: no sample has two {side_name} references, so there is no variance estimate:"
             " train more pairs, or use rmia"
         )
     overall = world.ss[audited].sum() / divisor[audited].sum()
     if variance == "global":
         v = np.full(world.ss.shape, overall)
     elif variance == "shrunk":
-        v = (NU0 * overall + world.ss) / (NU0 + free)
+        v = (NU0 * overall + world.ss) / (NU0 + degrees_of_freedom)
     else:
-        v = np.where(free > 0, world.ss / np.maximum(divisor, 1), overall)
-        if not free[audited].all():
+        v = np.where(degrees_of_freedom > 0, world.ss / np.maximum(divisor, 1), overall)
+        if not degrees_of_freedom[audited].all():
             warnings.warn(
                 "lira: samples with one reference on a side take the global variance",
                 stacklevel=3,
@@ -163,18 +163,22 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
     if combine == "mean_sd":
         _refuse_equal_queries(target, references)
     observed = combined(target.margin, combine)[0]
-    dims = len(observed)
-    free = np.array([n[side.audited].sum() - side.audited.sum() for n in (side.n_in, side.n_out)])
-    if free.min() < 20 * dims:
+    signals = len(observed)
+    samples = side.audited.sum()
+    free_in = side.n_in[side.audited].sum() - samples  # degrees of freedom
+    free_out = side.n_out[side.audited].sum() - samples
+    fewest = min(free_in, free_out)
+    if fewest < 20 * signals:
         raise ValueError(
-            f"lira: the joint form of {dims} signals needs {20 * dims} degrees of freedom on a side"
-            f" and the references leave {free.min()}: train more pairs, or use combine='llr'"
+            f"lira: the joint form of {signals} signals needs {20 * signals} degrees of freedom on"
+            f" a side and the references leave {fewest}: train more pairs, or use combine='llr'"
         )
-    both = worlds_of(references, combine)
-    m_in, m_out = both.total / np.maximum(both.n, 1)[:, None]
-    unit_weights = np.broadcast_to(1.0, m_in.shape)
+    worlds = worlds_of(references, combine)
+    m_in, m_out = worlds.means()
+    no_scaling = np.broadcast_to(1.0, m_in.shape)
     parts = vector_blocks(references.margin, references.member, combine)
-    covariance = scatter_matrix(parts, m_in, m_out, unit_weights, side.audited) / free.sum()
+    scatter = scatter_matrix(parts, m_in, m_out, no_scaling, side.audited)
+    covariance = scatter / (free_in + free_out)
     diagonal = np.diag(covariance)
     covariance = (1 - RHO) * covariance + np.diag(RHO * diagonal + 1e-12 * (1 + diagonal))
     direction = np.linalg.solve(covariance, m_in - m_out)
@@ -183,10 +187,11 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
 
 
 def _refuse_equal_queries(target: Signals, references: Signals) -> None:
-    """ValueError where no sample's queries differ, of the target or of the references."""
+    """ValueError if the target, or every reference, answers all queries of each sample equally."""
     parts = vector_blocks(references.margin, references.member)
     target_differs = np.ptp(target.margin, axis=1).any()
-    if not target_differs or not any(np.ptp(margin, axis=1).any() for _, margin, _ in parts):
+    references_differ = any(np.ptp(margin, axis=1).any() for _, margin, _ in parts)
+    if not (target_differs and references_differ):
         raise ValueError(
             "combine='mean_sd' needs several differing queries of a stochastic model; these do not"
             " differ"
@@ -244,15 +249,15 @@ def nig(
 
     Source: our formulation of the idea of arXiv 2603.11799.
     """
-    need = ("out",) if offline else ("in", "out")
-    side = sides("nig", target, references, need, missing, summary)
-    for count in (side.n_out,) if offline else (side.n_in, side.n_out):
-        if not allow_unequal and np.ptp(count[side.audited]):
-            raise ValueError(
-                "nig needs as many references a side for every sample, else the score leaks the"
-                " design: use complementary pairs with the complementary model held out, or"
-                " allow_unequal=True if the counts cannot follow the target's membership"
-            )
+    needed_sides = ("out",) if offline else ("in", "out")
+    side = sides("nig", target, references, needed_sides, missing, summary)
+    counts = [side.n_out] if offline else [side.n_in, side.n_out]
+    if not allow_unequal and any(len(np.unique(count[side.audited])) > 1 for count in counts):
+        raise ValueError(
+            "nig needs as many references a side for every sample, else the score leaks the"
+            " design: use complementary pairs with the complementary model held out, or"
+            " allow_unequal=True if the counts cannot follow the target's membership"
+        )
     combine = combination("nig", target.query_kind, combine)
     margins = compared_margins(target, combine)
     if summary is None:

@@ -104,24 +104,29 @@ def align(signals: Signals, *, how: str = "affine") -> Signals:
         ValueError: for a model whose interquartile range is 0.
 
     Source: Guan et al. 2025, section 5.3 (none). Caveat: quantile has P + 1 levels, so samples
-    beyond the population's extremes tie. Example:
+    beyond the population's extremes tie.
+
+    Example:
         scores = score("rmia", align(targets), align(references))
     """
-    if one_of("how", how, ("none", "affine", "quantile")) == "none":
+    one_of("how", how, ("none", "affine", "quantile"))
+    if how == "none":
         return signals
-    yardstick = signals.population if signals.population.any() else slice(None)
+    compared_with = signals.population if signals.population.any() else slice(None)
     margin = np.empty_like(signals.margin)
     for m, phi in enumerate(signals.margin):
-        scale = np.sort(phi[:, yardstick], axis=None)
+        ordered = np.sort(phi[:, compared_with], axis=None)
         if how == "quantile":
-            rank = (np.searchsorted(scale, phi, "left") + np.searchsorted(scale, phi, "right")) / 2
-            margin[m] = ndtri((rank + 0.5) / (len(scale) + 1))
-            continue
-        low, middle, high = np.quantile(scale, (0.25, 0.5, 0.75))
-        if not high > low:
-            raise ValueError(
-                f"model {m} has margins of interquartile range 0: its outputs are the same"
-                " everywhere, leave it out"
-            )
-        margin[m] = (phi - middle) / (high - low)
+            below = np.searchsorted(ordered, phi, "left")
+            up_to = np.searchsorted(ordered, phi, "right")
+            rank = (below + up_to) / 2
+            margin[m] = ndtri((rank + 0.5) / (len(ordered) + 1))
+        else:
+            low, middle, high = np.quantile(ordered, (0.25, 0.5, 0.75))
+            if not high > low:
+                raise ValueError(
+                    f"model {m} has margins of interquartile range 0: its outputs are the same"
+                    " everywhere, leave it out"
+                )
+            margin[m] = (phi - middle) / (high - low)
     return replace(signals, margin=margin, info=signals.info | {"align": how})

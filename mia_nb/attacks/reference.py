@@ -75,20 +75,24 @@ def rmia(
     one_of("form", form, ("ratio", "count", "vote"))
     if not (0 <= a <= 1 and gamma > 0):
         raise ValueError(f"rmia: a={a} must lie in [0, 1], and gamma={gamma} must be positive")
-    need = ("out",) if offline else ("in", "out")
-    side = sides("rmia", target, references, need, missing, summary)
+    needed_sides = ("out",) if offline else ("in", "out")
+    side = sides("rmia", target, references, needed_sides, missing, summary)
     if form != "ratio" and not target.population.any():
         raise ValueError(
             f"rmia(form={form!r}) needs population samples that no model saw; set population > 0"
             " or use form='ratio'"
         )
-    combine = combination("rmia", target.query_kind, "llr" if form == "vote" else combine)
+    if form == "vote":
+        combine = "llr"  # which keeps queries apart
+    combine = combination("rmia", target.query_kind, combine)
     if summary is None:
         summary = confidences_of(references, combine)
+    # pbar = slope mean p + 1 - slope; of two sides slope is 1, of OUT alone it is (1 + a) / 2
     out_alone = (side.n_in == 0) | offline
-    p, q = _mean_confidences(summary, np.where(out_alone, 0, 0.5))
+    mean_p, mean_q = _mean_confidences(summary, np.where(out_alone, 0, 0.5))
     slope = np.where(out_alone, (1 + a) / 2, 1)
-    u = _log_p_of_target(target, combine) - _log_mean(slope * p + (1 - slope), slope * q)
+    log_pbar = _log_mean(slope * mean_p + (1 - slope), slope * mean_q)
+    u = _log_p_of_target(target, combine) - log_pbar
     unscored = ~(side.usable | target.population)
     u[:, unscored] = np.nan
     if form == "vote":
@@ -108,14 +112,16 @@ def _majority(u: np.ndarray, population: np.ndarray, log_gamma: float) -> np.nda
         u: (Q, N).
         population: (N,) bool.
     """
-    half = len(u) / 2
-    share = np.empty(u.shape[1])
-    for part in blocks(int(population.sum()), u.shape[1]):
-        queries_won = 0
-        for of_query in u:
-            gap = of_query[part, None] - of_query[population]
-            queries_won = queries_won + (gap > log_gamma).astype(np.int32)
-        share[part] = (queries_won > half).mean(1)
+    queries, samples = u.shape
+    of_population = u[:, population]
+    size = of_population.shape[1]
+    share = np.empty(samples)
+    for part in blocks(size, samples):
+        queries_won = np.zeros((part.stop - part.start, size), np.int32)
+        for query in range(queries):
+            gap = u[query, part, None] - of_population[query]
+            queries_won += gap > log_gamma
+        share[part] = (queries_won > queries / 2).mean(1)
     return np.where(np.isnan(u[0]), np.nan, share)
 
 
@@ -151,24 +157,30 @@ def base(
     sides equally. At Q = 1 it is also the "RMIA" p_t / mean p of Guan et al. 2025, on a log scale.
     Source: Lassila et al. 2025. Raises ValueError for samples without OUT reference (offline).
     """
-    need = ("out",) if offline else ()
-    side = sides("base", target, references, need, missing, summary)
+    needed_sides = ("out",) if offline else ()
+    side = sides("base", target, references, needed_sides, missing, summary)
     combine = combination("base", target.query_kind, combine)
     if summary is None:
         summary = confidences_of(references, combine)
-    share_in = 0 if offline else side.n_in / np.maximum(side.n_in + side.n_out, 1)
-    power = alpha if offline else 1
-    log_pbar = _log_mean(*_mean_confidences(summary, share_in))
-    u = _log_p_of_target(target, combine) - power * log_pbar
+    if offline:
+        power = alpha
+        share_in = 0.0
+    else:
+        power = 1.0
+        share_in = side.n_in / np.maximum(side.n_in + side.n_out, 1)
+    mean_p, mean_q = _mean_confidences(summary, share_in)
+    u = _log_p_of_target(target, combine) - power * _log_mean(mean_p, mean_q)
     return (u / len(u)).sum(0)
 
 
 def _mean_confidences(
     summary: Confidences, weight_in: np.ndarray | float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(R, N) averages of the references' p and of q = 1 - p: the mean over IN references times
-    their weight (N,), plus the mean over OUT references times 1 - weight. The mean over no
-    reference is 0. As q is no difference, logarithms are accurate where p rounds to 1.
+    """(R, N) averages of the references' p and of q = 1 - p, which is no difference of rounded
+    numbers, so that the logarithm of p is accurate where p rounds to 1.
+
+    The mean over IN references has the weight `weight_in` (N,), the mean over OUT references the
+    rest. The mean over no reference counts as 0.
     """
     n_in, n_out = np.maximum(summary.n, 1)
     weight_out = 1 - weight_in
@@ -183,7 +195,7 @@ def _log_p_of_target(target: Signals, combine: str) -> np.ndarray:
 
 
 def _log_mean(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """log of a mean p, given the mean q of 1 - p too; NaN where there is none."""
+    """log of a mean p, given the mean q of 1 - p too; NaN where no reference makes both 0."""
     with np.errstate(invalid="ignore"):
         return -np.log1p(q / p)
 
@@ -222,15 +234,16 @@ def attack_r(
     Raises ValueError, with interp, for samples without OUT reference.
     """
     one_of("form", form, ("shift", "interp", "lattice"))
-    need = ("out",) if form == "interp" else ()
-    sides("attack_r", target, references, need, missing, summary)
+    needed_sides = ("out",) if form == "interp" else ()
+    sides("attack_r", target, references, needed_sides, missing, summary)
     combine = combination("attack_r", target.query_kind, combine)
     phi_t = one_margin(target, combine)
     if form == "shift":
         if summary is None:
             summary = worlds_of(references, combine)
         count = summary.n.sum(0)
-        return phi_t - summary.total[:, 0].sum(0) / np.where(count > 0, count, np.nan)
+        total = summary.total[:, 0].sum(0)
+        return phi_t - total / np.where(count > 0, count, np.nan)
     score = np.empty(len(phi_t))
     for part, _, phi, member in margin_blocks(references, combine):
         if form == "lattice":
@@ -256,7 +269,7 @@ def _interpolated(loss_t: np.ndarray, losses: np.ndarray, keep: np.ndarray) -> n
     # Losses that do not count become MAX_LOSS: they sort behind the others, to the last knot.
     losses = np.sort(np.where(keep, np.minimum(losses, MAX_LOSS), MAX_LOSS), axis=0)
     knots = np.vstack([np.zeros_like(loss_t), losses, np.full_like(loss_t, MAX_LOSS)])
-    below = np.minimum((knots[1:] <= loss_t).sum(0), count)
+    below = np.minimum((knots[1:] <= loss_t).sum(0), count)  # number of the knot below the target
     low = np.take_along_axis(knots, below[None], 0)[0]
     high = np.take_along_axis(knots, (below + 1)[None], 0)[0]
     width = np.where(high > low, high - low, 1)
@@ -299,8 +312,9 @@ def watson(
         if centre == "median":
             average[part] = median(values, ~member)
         else:
+            n_out = side.n_out[part]
             total = np.einsum("mn,mn->n", values, (~member).astype(np.float64))
-            average[part] = total / np.where(side.n_out[part] > 0, side.n_out[part], np.nan)
+            average[part] = total / np.where(n_out > 0, n_out, np.nan)
     score = signal_of(phi_t) - average
     by_falling_loss = score[side.audited][np.argsort(phi_t[side.audited])]
     if len(by_falling_loss) > 2 and (np.diff(by_falling_loss) > 0).all():

@@ -76,7 +76,8 @@ NAMES = {  # the name of every attack for people; the key is for code
     "spikes": "LiRA over spikes",
 }
 
-SUITES = (  # (fewest references a side, attacks with the headline first)
+# (fewest references a side, attacks with the headline first), from many references to none
+SUITES = (
     (32, ("lira_smooth", "rmia", "nig", "lira_per_sample")),
     (16, ("lira_smooth", "rmia", "nig", "lira_shrunk")),
     (5, ("rmia", "nig", "lira_global", "lira_shrunk")),
@@ -84,7 +85,8 @@ SUITES = (  # (fewest references a side, attacks with the headline first)
     (1, ("rmia", "watson", "nig")),
     (0, ("loss", "attack_p")),
 )
-LEARN_A_SPREAD = ("lira", "nig_offline", "releases", "spikes")  # how their names begin
+# beginnings of the keys of attacks that estimate a variance on each side
+LEARN_A_SPREAD = ("lira", "nig_offline", "releases", "spikes")
 FEWEST_FOR_A_SPREAD = 6  # models in pairs, which leave a target two references on each side
 
 
@@ -108,8 +110,8 @@ def suite(k: Count) -> dict[str, Attack]:
     Example:
         scores = {name: score(attack, signals) for name, attack in suite(7).items()}
     """
-    names = next(names for fewest, names in SUITES if k >= fewest)
-    return {name: ATTACKS[name] for name in (*names, "loss", "correctness")}
+    keys = next(keys for fewest, keys in SUITES if k >= fewest)
+    return {key: ATTACKS[key] for key in (*keys, "loss", "correctness")}
 
 
 @checked
@@ -159,20 +161,31 @@ def find(attack: Anything) -> tuple[str, Attack]:
         name, attack = find("rmia")
     """
     if isinstance(attack, str):
-        keys = {name.casefold(): key for key, name in NAMES.items()} | {key: key for key in ATTACKS}
-        attack = keys.get(attack.casefold(), attack)
-        if attack not in ATTACKS:
-            raise ValueError(
-                f"unknown attack {attack!r}{hint(attack, ATTACKS)}; known are {', '.join(ATTACKS)}"
-            )
-        return attack, ATTACKS[attack]
-    plain, options = function_and_options(instance("attack", attack, Callable))
-    for name, known in ATTACKS.items():
-        if function_and_options(known) == (plain, options):
-            return name, attack
-    bound = ", ".join(f"{option}={value!r}" for option, value in options.items())
-    name = getattr(plain, "__name__", type(plain).__name__)
-    return f"{name}({bound})" if bound else name, attack
+        key = _key(attack)
+        return key, ATTACKS[key]
+    function, options = function_and_options(instance("attack", attack, Callable))
+    for key, known in ATTACKS.items():
+        if function_and_options(known) == (function, options):
+            return key, attack
+    name = getattr(function, "__name__", type(function).__name__)
+    if options:
+        bound = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        name = f"{name}({bound})"
+    return name, attack
+
+
+def _key(name: str) -> str:
+    """The key of an attack in ATTACKS, given the key or the name for people in any case."""
+    if name in ATTACKS:
+        return name
+    key_of = {in_words(key).casefold(): key for key in ATTACKS}
+    lower = name.casefold()
+    key = key_of.get(lower, lower)
+    if key not in ATTACKS:
+        raise ValueError(
+            f"unknown attack {name!r}{hint(name, ATTACKS)}; known are {', '.join(ATTACKS)}"
+        )
+    return key
 
 
 @checked

@@ -20,12 +20,7 @@ from mia_nb.attacks.reference import attack_r, base, rmia, watson
 from mia_nb.attacks.registry import Attack, find, function_and_options
 from mia_nb.attacks.single import attack_p, loss, vote
 from mia_nb.attacks.smooth import lira_smooth, releases
-from mia_nb.attacks.summaries import (
-    Summary,
-    confidences_of,
-    left_out,
-    worlds_of,
-)
+from mia_nb.attacks.summaries import Summary, confidences_of, left_out, worlds_of
 from mia_nb.attacks.tuned import Tuned, rmia_tuned, tuned_outside
 from mia_nb.checks import checked, row_numbers, shown
 from mia_nb.types import Scores, Signals, pair_ids
@@ -88,9 +83,11 @@ def score(
     are on different scales or were queried differently. References are read block by block, so that
     memory beyond them hardly grows with their number; shokri, song_mittal and functions of your own
     get a copy, rmia_tuned a copy of the samples it chooses on. rmia, rmia_tuned, base, attack_r,
-    lira, lira_smooth and nig read the models once for all targets (`summaries.left_out`), so that
-    M models as targets of each other take about M log M readings in place of M^2; medians and joint
-    forms do not. Example:
+    lira, lira_smooth and nig read the models once for all targets (`summaries.left_out`): where M
+    models are targets of each other, about M log M models are read and not M^2. Medians and joint
+    forms read all references of each target.
+
+    Example:
         scores = score("rmia", signals)
     """
     name, function = find(attack)
@@ -103,14 +100,15 @@ def score(
     targets = row_numbers("targets", targets, target.shape[0])
     plain, options = function_and_options(function)
     unit, held_out, disjoint = _units(plain, target, pool, targets, keep_complement)
-    rows = [np.flatnonzero(unit != number) for number in held_out]
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
         value = _values(name, function, target, pool, targets, unit, held_out)
-    designs = designs_of(pool, rows)
+    reference_rows = [np.flatnonzero(unit != number) for number in held_out]
+    designs = designs_of(pool, reference_rows)
     flags = flags_of(target, pool, designs, keep_complement, texts_of(raised))
-    if np.isnan(value).any():
-        flags.append(flag_of_unscored(np.isnan(value), pool, rows, audited))
+    missing = np.isnan(value)
+    if missing.any():
+        flags.append(flag_of_unscored(missing, pool, reference_rows, audited))
     accuracy, loss = _by_membership(target, targets, audited)
     attack_name = getattr(plain, "__name__", name)
     info = {
@@ -156,8 +154,9 @@ def _values(
     for option, value in (("missing", "nan"), ("allow_unequal", True)):
         if option in parameters and option not in options:
             tolerant[option] = value
-    # users' functions, and attacks that learn a classifier, need whole arrays
-    select_models = partial(select_lazily, pool) if plain in READS_BLOCKS else pool.select
+    select_models = pool.select  # users' functions, and attacks that learn a rule, need arrays
+    if plain in READS_BLOCKS:
+        select_models = partial(select_lazily, pool)
     audited = ~target.population
     values = np.empty((len(targets), audited.sum()))
     summaries = _summaries(plain, options, target.query_kind, pool, unit, set(held_out))
@@ -200,29 +199,39 @@ def _summaries(
     unit: np.ndarray,
     held_out: set[int],
 ) -> Iterator[tuple[int, Summary | Tuned | None]]:
-    """(a unit that is held out, the summary of all other models) for each such unit; the summary is
-    None for attacks that read their references themselves.
+    """For each unit that is held out, its number and the summary of all other models; None for
+    attacks that read their references themselves.
     """
     if plain is rmia_tuned:
         choice = {name: value for name, value in options.items() if name in TUNING_OPTIONS}
         return tuned_outside(pool, unit, held_out, **choice)
-    name = getattr(plain, "__name__", "")
-    combine = combination(name, query_kind, options.get("combine"))
-    if plain is releases:
-        read = partial(worlds_of, combine="llr")
-    elif plain in READS_WORLDS and combine not in JOINT:
-        read = partial(worlds_of, combine=combine)
-    elif plain in READS_CONFIDENCES:
-        if options.get("form") == "vote":
-            combine = "llr"
-        read = partial(confidences_of, combine=combine)
-    else:
-        return iter([(number, None) for number in sorted(held_out)])
+    summarise = _summary_function(plain, options, query_kind)
+    if summarise is None:
+        return ((number, None) for number in sorted(held_out))
 
     def summary_of(rows: np.ndarray) -> Summary:
-        return read(select_lazily(pool, rows))
+        return summarise(select_lazily(pool, rows))
 
     return left_out(unit, held_out, summary_of)
+
+
+def _summary_function(
+    plain: Callable, options: dict, query_kind: str
+) -> Callable[[Signals], Summary] | None:
+    """The function that makes of references the summary that an attack reads; None for attacks that
+    read their references themselves.
+    """
+    if plain is releases:
+        return partial(worlds_of, combine="llr")
+    name = getattr(plain, "__name__", "")
+    combine = combination(name, query_kind, options.get("combine"))
+    if plain in READS_WORLDS and combine not in JOINT:
+        return partial(worlds_of, combine=combine)
+    if plain in READS_CONFIDENCES:
+        if options.get("form") == "vote":  # which keeps queries apart
+            combine = "llr"
+        return partial(confidences_of, combine=combine)
+    return None
 
 
 def _units(
@@ -241,30 +250,40 @@ def _units(
         disjoint: whether no model of the pool has a target's members or exactly the others.
     """
     same_samples = _check_samples(plain, target, pool)
-    audited = ~(target if same_samples else pool).population
-    target_masks = target.member[targets][:, ~target.population]
-    reference_masks = pool.member[:, audited]
-    unit = np.zeros(len(reference_masks), int)
+    audited_by_targets = ~target.population
+    audited_by_pool = audited_by_targets if same_samples else ~pool.population
+    target_masks = target.member[:, audited_by_targets]
+    pool_masks = pool.member[:, audited_by_pool]
+    models = len(pool_masks)
+    unit = np.zeros(models, int)
     held_out = np.full(len(targets), -1)
     disjoint = True
-    if target_masks.shape[1] == reference_masks.shape[1]:
-        seen_by_all = target.member[:, ~target.population].all(0) & reference_masks.all(0)
-        masks = np.vstack([reference_masks, target_masks])[:, ~seen_by_all]
+    if target_masks.shape[1] == pool_masks.shape[1]:
+        seen_by_all = target_masks.all(0) & pool_masks.all(0)
+        masks = np.vstack([pool_masks, target_masks[targets]])[:, ~seen_by_all]
         pair = pair_ids(masks)
-        pair_of_reference, pair_of_target = np.split(pair, [len(reference_masks)])
-        disjoint = not np.isin(pair_of_target, pair_of_reference).any()
+        disjoint = not np.isin(pair[models:], pair[:models]).any()
         if same_samples:
-            number = pair
+            group = pair
             if keep_complement:
-                # each mask of a pair is a unit of its own; they differ in every sample
-                number = 2 * pair + masks[:, :1].any(1)
-            of_reference, of_target = np.split(number, [len(reference_masks)])
-            # summaries want numbers from 0 without gaps
-            numbers, unit = np.unique(of_reference, return_inverse=True)
-            has_references = np.isin(of_target, numbers)
-            held_out[has_references] = np.searchsorted(numbers, of_target[has_references])
-    _check_references(reference_masks, unit, held_out)
+                # each mask of a pair is a group of its own; they differ in every sample
+                group = 2 * pair + masks[:, :1].any(1)
+            unit, held_out = _numbered(group[:models], group[models:])
+    _check_references(pool_masks, unit, held_out)
     return unit, held_out, disjoint
+
+
+def _numbered(
+    group_of_model: np.ndarray, group_of_target: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The groups of models, numbered from 0 without gaps, and for each target the number of its
+    group; -1 where no model is in it.
+    """
+    groups, unit = np.unique(group_of_model, return_inverse=True)
+    held_out = np.full(len(group_of_target), -1)
+    has_models = np.isin(group_of_target, groups)
+    held_out[has_models] = np.searchsorted(groups, group_of_target[has_models])
+    return unit, held_out
 
 
 def _check_samples(plain: Callable, target: Signals, pool: Signals) -> bool:

@@ -75,16 +75,17 @@ def attack_p(
     """
     check("attack_p", target, references)
     one_of("form", form, ("continuous", "population"))
-    phi = one_margin(target, combination("attack_p", target.query_kind, combine))
+    combine = combination("attack_p", target.query_kind, combine)
+    phi = one_margin(target, combine)
     if form == "continuous":
         return phi.astype(np.float64)
-    among = np.sort(phi[target.population])
-    if not len(among):
+    of_population = np.sort(phi[target.population])
+    if not len(of_population):
         raise ValueError(
             'attack_p(form="population") needs samples that no model saw: set population > 0, or'
             ' form="continuous"'
         )
-    return np.searchsorted(among, phi, side="left") / len(among)
+    return np.searchsorted(of_population, phi, side="left") / len(of_population)
 
 
 @checked
@@ -104,16 +105,17 @@ def vote(
     query without references is the correctness attack.
     """
     check("vote", target, references)
-    right = target.correct[0].sum(0)
+    votes_of_target = target.correct[0].sum(0)
     queries = target.shape[1]
     if references is None:
-        return right / queries
+        return votes_of_target / queries
     side = sides("vote", target, references, ("out",), missing)
-    odds = np.log(np.arange(queries + 1) + 0.5)
-    odds -= odds[::-1]
-    total = np.empty(len(right))
+    log_half_votes = np.log(np.arange(queries + 1) + 0.5)
+    log_odds = log_half_votes - log_half_votes[::-1]  # L for 0 to Q votes
+    total = np.empty(len(votes_of_target))
     for part in blocks(*references.member.shape):
         votes = references.correct[:, :, part].sum(1)
         member = references.member[:, part]
-        total[part] = np.where(member, 0, odds[votes]).sum(0)
-    return np.where(side.usable, odds[right] - total / np.maximum(side.n_out, 1), np.nan)
+        total[part] = np.where(member, 0, log_odds[votes]).sum(0)
+    mean_out = total / np.maximum(side.n_out, 1)
+    return np.where(side.usable, log_odds[votes_of_target] - mean_out, np.nan)

@@ -182,7 +182,7 @@ def standardised(
         leading: how many of the R, from the first on, define a sample's level; None: all.
     """
     learned, degree = _learned(attack, side, degree)
-    mean_in, mean_out = summary.total / np.maximum(summary.n, 1)[:, None]
+    mean_in, mean_out = summary.means()
     levels = (mean_in + mean_out) / 2
     level = levels[:leading].mean(0)
     curves = Smoother(level[learned], degree)

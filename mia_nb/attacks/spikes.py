@@ -84,7 +84,9 @@ def spikes(
 
     Source: our own; the likelihood ratio is that of Carlini et al. 2022. Caveat: activity is a
     summary of each layer, so a null result says nothing about single neurons. Habits are learned
-    on all audited samples, of which about half should be members. Example:
+    on all audited samples, of which about half should be members.
+
+    Example:
         scores = score("spikes", query(pool, images, activity=True))
     """
     if target.activity is None or references is None or references.activity is None:
@@ -131,10 +133,12 @@ def _without_habits(
     """
     margin = np.mean(references.margin[:, 0], axis=0)
     audited = side.audited
-    curves = Smoother(margin[audited], min(degree, int(audited.sum()) // SAMPLES_A_DEGREE))
+    degree = min(degree, int(audited.sum()) // SAMPLES_A_DEGREE)
+    curves = Smoother(margin[audited], degree)
     usual = reference_activity.mean(0, dtype=float)
-    without_habits = np.empty((1 + len(reference_activity), *target_activity.shape))
-    for row, activity in enumerate((target_activity, *reference_activity)):
+    networks = (target_activity, *reference_activity)
+    without_habits = np.empty((len(networks), *target_activity.shape))
+    for row, activity in enumerate(networks):
         for number, difference in enumerate(activity - usual):
             habit = curves.fitted(difference[audited], margin)
             without_habits[row, number] = activity[number] - habit
@@ -144,19 +148,20 @@ def _without_habits(
 def _gain_of_activity(parts: Standardised, side: Sides) -> np.ndarray:
     """(N,) log-likelihood ratio of the activity given the margin, d^T S^-1 e."""
     slopes = parts.shared[1:, 0] / parts.shared[0, 0]
-    rest = parts.shared[1:, 1:] - np.outer(slopes, parts.shared[0, 1:])
-    unit = np.sqrt(np.maximum(np.diag(rest), FLOOR))[:, None]
-    target_columns = (parts.target[1:] - slopes[:, None] * parts.target[0]) / unit
+    covariance = parts.shared[1:, 1:] - np.outer(slopes, parts.shared[0, 1:])  # S
+    unit = np.sqrt(np.maximum(np.diag(covariance), FLOOR))[:, None]
+    unpredicted = (parts.target[1:] - slopes[:, None] * parts.target[0]) / unit  # e
     gap = (parts.gap[1:] - slopes[:, None] * parts.gap[0]) / unit
     learned = parts.learned
     gap_variance = (1 / side.n_in[learned] + 1 / side.n_out[learned]).mean()
     # mean square of a fitted gap where the true one is 0
     noise = gap_variance * (parts.degree + 1) / learned.sum()
     mean_square = (gap[:, learned] ** 2).mean(1)
-    gap *= np.maximum(1 - noise / np.maximum(mean_square, FLOOR), 0)[:, None]
-    # columns that are copies of each other are one
-    weights = np.linalg.pinv(rest / unit / unit.T, rcond=SMALLEST, hermitian=True) @ gap
-    return np.einsum("rn,rn->n", weights, target_columns)
+    shrinkage = np.maximum(1 - noise / np.maximum(mean_square, FLOOR), 0)  # q
+    gap *= shrinkage[:, None]  # d
+    # a pseudo-inverse, since columns may be copies of each other
+    inverse = np.linalg.pinv(covariance / unit / unit.T, rcond=SMALLEST, hermitian=True)
+    return np.einsum("rn,rn->n", inverse @ gap, unpredicted)
 
 
 def _columns_seen(names: list[str], see: str | list[str] | tuple[str, ...]) -> list[int]:

@@ -42,6 +42,10 @@ class Worlds(NamedTuple):
     total: np.ndarray  # (2, Q, N)
     ss: np.ndarray  # (2, Q, N) sums of squares around the mean
 
+    def means(self) -> np.ndarray:
+        """(2, Q, N) means, 0 without references."""
+        return self.total / np.maximum(self.n, 1)[:, None]
+
     def of(self, query: int) -> tuple[World, World]:
         """The IN and the OUT world of one query."""
         means = self.total[:, query] / np.maximum(self.n, 1)
@@ -55,11 +59,10 @@ class Worlds(NamedTuple):
         Squares only grow, so nothing cancels.
         """
         n = self.n + other.n
-        own_count = np.maximum(self.n, 1)[:, None]
-        other_count = np.maximum(other.n, 1)[:, None]
-        step = other.total / other_count - self.total / own_count
+        difference_of_means = other.means() - self.means()
         weight = (self.n * other.n / np.maximum(n, 1))[:, None]
-        return Worlds(n, self.total + other.total, self.ss + other.ss + step**2 * weight)
+        ss = self.ss + other.ss + difference_of_means**2 * weight
+        return Worlds(n, self.total + other.total, ss)
 
 
 class Confidences(NamedTuple):
@@ -85,14 +88,16 @@ def worlds_of(references: Signals, combine: str) -> Worlds:
 
 def worlds(parts: Iterable[Block], n: np.ndarray, numbers: int) -> Worlds:
     """The worlds of R = `numbers` values for each sample, from blocks and `counts` n (2, N)."""
-    total, ss = np.empty((2, 2, numbers, n.shape[1]))
+    shape = (2, numbers, n.shape[1])
+    total = np.empty(shape)
+    ss = np.empty(shape)
     at_least_one = np.maximum(n, 1)
     for part, number, x, member in parts:
-        for side, of_side in enumerate((member, ~member)):
-            keep = of_side.astype(np.float64)
-            added = np.einsum("mn,mn->n", x, keep)
-            residual = (x - added / at_least_one[side, part]) * keep
-            total[side, number, part] = added
+        for side, on_side in enumerate((member, ~member)):
+            weight = on_side.astype(np.float64)
+            sum_of_side = np.einsum("mn,mn->n", x, weight)
+            residual = (x - sum_of_side / at_least_one[side, part]) * weight
+            total[side, number, part] = sum_of_side
             ss[side, number, part] = np.einsum("mn,mn->n", residual, residual)
     return Worlds(n, total, ss)
 
@@ -104,8 +109,8 @@ def scatter_matrix(
     spread: np.ndarray,
     chosen: np.ndarray,
 ) -> np.ndarray:
-    """(R, R) sums of squares and products of the references' numbers around their sides' means, in
-    units of the spread, over all models and the chosen samples.
+    """(R, R) sums of squares and products of the references' numbers, minus the mean of their side
+    and in units of the spread, over all models and the chosen samples.
 
     Parameters:
         parts: the numbers of the references.
@@ -129,15 +134,17 @@ def confidences_of(references: Signals, combine: str) -> Confidences:
     beyond LARGEST_MARGIN count as that.
     """
     _, queries, samples = references.shape
-    sum_p, sum_q = np.empty((2, 2, numbers_of_sample(queries, combine), samples))
-    for part, query, phi, member in margin_blocks(references, combine):
+    shape = (2, numbers_of_sample(queries, combine), samples)
+    sum_p = np.empty(shape)
+    sum_q = np.empty(shape)
+    for part, number, phi, member in margin_blocks(references, combine):
         odds = np.exp(np.clip(phi, -LARGEST_MARGIN, LARGEST_MARGIN, dtype=np.float64))
         q = 1 / (1 + odds)
         p = odds * q
-        for side, of_side in enumerate((member, ~member)):
-            keep = of_side.astype(np.float64)
-            sum_p[side, query, part] = np.einsum("mn,mn->n", p, keep)
-            sum_q[side, query, part] = np.einsum("mn,mn->n", q, keep)
+        for side, on_side in enumerate((member, ~member)):
+            weight = on_side.astype(np.float64)
+            sum_p[side, number, part] = np.einsum("mn,mn->n", p, weight)
+            sum_q[side, number, part] = np.einsum("mn,mn->n", q, weight)
     return Confidences(counts(references), sum_p, sum_q)
 
 
@@ -154,10 +161,10 @@ def left_out(
     Yields:
         Pairs (number, summary), in the order of the numbers; None where no model is left.
 
-    The units are halved again and again, and each half gets the summary of the other one. So every
-    model is summarised log2(units) times. Subtracting a pair from a sum over all models would be
-    faster, but inaccurate where the pair's terms are by far the largest. A unit's summary does not
-    depend on which others are wanted.
+    The units are halved again and again, and the summary of each half is merged into that of the
+    models outside the other half. So every model is summarised log2(units) times. Subtracting a
+    pair from a sum over all models would be faster, but inaccurate where the pair's terms are by
+    far the largest. A unit's summary does not depend on which others are wanted.
     """
     if -1 in wanted:
         yield -1, summarise(np.arange(len(unit)))
@@ -173,20 +180,22 @@ def _outside(
     stop: int,
     rest: Summary | None,
 ) -> Iterator[tuple[int, Summary | None]]:
-    """`left_out` among the units from `first` to `stop`, where `rest` is of all other models."""
+    """`left_out` among the units from `first` to `stop` (not included); `rest` is the summary of
+    the models in all other units, None if there are none.
+    """
     if stop - first == 1:
         yield first, rest
         return
     middle = (first + stop) // 2
     lower = (unit >= first) & (unit < middle)
     upper = (unit >= middle) & (unit < stop)
-    for start, end, others in ((first, middle, upper), (middle, stop, lower)):
+    for start, end, other_half in ((first, middle, upper), (middle, stop, lower)):
         if not any(start <= number < end for number in wanted):
             continue
-        outside = _with(rest, summarise(np.flatnonzero(others)))
+        # no name for the summary of the half, so that its memory is free before the recursion
+        outside = _merged(rest, summarise(np.flatnonzero(other_half)))
         yield from _outside(unit, wanted, summarise, start, end, outside)
 
 
-def _with(rest: Summary | None, summary: Summary) -> Summary:
-    """Both merged, in a function of its own so that the parts are freed before the recursion."""
+def _merged(rest: Summary | None, summary: Summary) -> Summary:
     return summary if rest is None else rest.merged(summary)

@@ -19,9 +19,9 @@ from mia_nb.types import Signals, pair_ids
 TEMPERATURES = (1.0, 1.5, 2.0, 3.0)
 LOWEST_RATE = 0.001  # of the false positive rates that count in the choice
 FEWEST_FALSE = 10  # non-members above the lowest threshold: fewer are noise
-RATES = 20
-PLAYERS = 8  # references that play the target, at most
-MOST_SAMPLES = 25_000  # that a temperature is chosen on
+RATES = 20  # number of false positive rates that count in the choice
+MOST_PLAYERS = 8  # references that play the target
+MOST_SAMPLES = 25_000  # samples that a temperature is chosen on
 
 
 class Tuned(NamedTuple):
@@ -76,9 +76,9 @@ def rmia_tuned(
     """
     if summary is None:
         sides("rmia_tuned", target, references, ("in", "out"), missing)
-        everyone = np.zeros(references.shape[0], int)
+        one_unit = np.zeros(references.shape[0], int)
         options = {"temperatures": temperatures, "combine": combine, "seed": seed}
-        _, summary = next(tuned_outside(references, everyone, {-1}, **options))
+        _, summary = next(tuned_outside(references, one_unit, {-1}, **options))
     else:
         sides("rmia_tuned", target, references, ("in", "out"), missing, summary.confidences)
     return rmia(
@@ -121,24 +121,28 @@ def tuned_outside(
     if not temperatures or not all(0 < temperature < np.inf for temperature in temperatures):
         raise ValueError(f"temperatures={temperatures!r}: wanted one or several numbers above 0")
     combine = combination("rmia", pool.query_kind, combine)
-    chosen = {}
+    pair = _pairs(pool)
+    best: dict[int, float] = {}
     outside = {number: np.flatnonzero(unit != number) for number in wanted}
     for count in {len(rows) for rows in outside.values()}:
         rng = np.random.default_rng(seed)
-        places = rng.permutation(count)[:PLAYERS]
+        positions = rng.permutation(count)[:MOST_PLAYERS]
         samples = rng.permutation(np.flatnonzero(~pool.population))[:MOST_SAMPLES]
-        playing = {number: rows[places] for number, rows in outside.items() if len(rows) == count}
-        known = pool.select(samples=np.sort(samples))
-        chosen |= _best_temperatures(known, unit, _pairs(pool), playing, temperatures, combine)
-    return _at_their_temperatures(pool, unit, chosen, combine)
+        chosen_on = pool.select(samples=np.sort(samples))
+        players = {}
+        for number, rows in outside.items():
+            if len(rows) == count:
+                players[number] = rows[positions]
+        best |= _best_temperatures(chosen_on, unit, pair, players, temperatures, combine)
+    return _tuned(pool, unit, best, combine)
 
 
-def _at_their_temperatures(
-    pool: Signals, unit: np.ndarray, chosen: dict[int, float], combine: str
+def _tuned(
+    pool: Signals, unit: np.ndarray, best: dict[int, float], combine: str
 ) -> Iterator[tuple[int, Tuned]]:
-    """The pairs of `tuned_outside`, given the temperature of each unit."""
-    for temperature in sorted(set(chosen.values())):
-        numbers = {number for number, best in chosen.items() if best == temperature}
+    """What `tuned_outside` gives, from the best temperature of each unit."""
+    for temperature in sorted(set(best.values())):
+        numbers = {number for number in best if best[number] == temperature}
         everyone = np.ones(len(unit), bool)
         outside = _confidences_outside(
             pool, unit, numbers, everyone, combine, temperature=temperature
@@ -153,10 +157,10 @@ def _pairs(pool: Signals) -> np.ndarray:
     return pair_ids(pool.member[:, informative])
 
 
-def _cooled(known: Signals, combine: str, temperature: float) -> Signals:
+def _cooled(signals: Signals, combine: str, temperature: float) -> Signals:
     """The signals at a temperature, with queries combined once, as `rmia` does."""
-    margin = combined(known.margin / temperature, combine)
-    return replace(known.select(queries=slice(margin.shape[1])), margin=margin)
+    margin = combined(signals.margin / temperature, combine)
+    return replace(signals.select(queries=slice(margin.shape[1])), margin=margin)
 
 
 def _confidences_outside(
@@ -179,47 +183,62 @@ def _confidences_outside(
 
 
 def _best_temperatures(
-    known: Signals,
+    signals: Signals,
     unit: np.ndarray,
     pair: np.ndarray,
-    playing: dict[int, np.ndarray],
+    players: dict[int, np.ndarray],
     temperatures: Sequence[float],
     combine: str,
 ) -> dict[int, float]:
     """For every unit, the temperature at which models outside it find each other's members best.
 
-    known: the signals to choose on; pair (M,): number of the pair that is held out where a model
-    plays the target; playing: the rows of these models, for each unit.
+    Parameters:
+        signals: of all models, on the samples to choose on.
+        unit: (M,) number of each model's unit.
+        pair: (M,) number of the pair that is held out where a model plays the target.
+        players: for every unit, the rows of the models outside it that play the target in turn.
+        temperatures: to choose from.
+        combine: how queries are combined.
     """
-    units_of: dict[int, set[int]] = {}  # of each model that plays the target
-    for number, rows in playing.items():
-        for row in rows.tolist():
-            units_of.setdefault(row, set()).add(number)
-    # for every unit, and model that plays the target: (AUC, mean log rate) at each temperature
-    measured: dict[int, dict[int, list]] = {number: {} for number in playing}
-    for temperature in temperatures:
-        cooled = _cooled(known, combine, temperature)
-        for row, numbers in units_of.items():
-            pseudo_target = cooled.select(models=slice(row, row + 1)).hide()
-            kept = pair != pair[row]
-            outside = _confidences_outside(cooled, unit, numbers, kept, combine)
-            for number, confidences in outside:
-                others = np.flatnonzero(kept & (unit != number))
-                if not len(others):
-                    continue
-                score = rmia(
-                    pseudo_target,
-                    select_lazily(cooled, others),
-                    combine=combine,
-                    missing="nan",
-                    summary=confidences,
-                )
-                area_and_rate = _area_and_log_rate(score, known.member[row])
-                measured[number].setdefault(row, []).append(area_and_rate)
-    return {
-        number: _clearly_best(np.array([*by_row.values()]), temperatures)
-        for number, by_row in measured.items()
-    }
+    # of each player at each temperature; NaN where it cannot be measured
+    area_and_rate = {}
+    for number, rows in players.items():
+        area_and_rate[number] = np.full((len(rows), len(temperatures), 2), np.nan)
+    for column, temperature in enumerate(temperatures):
+        cooled = _cooled(signals, combine, temperature)
+        for row in np.unique(np.concatenate(list(players.values()))):
+            numbers = {number for number, rows in players.items() if row in rows}
+            for number, score in _scores_of_player(cooled, unit, pair, row, numbers, combine):
+                measured = _area_and_log_rate(score, signals.member[row])
+                area_and_rate[number][players[number] == row, column] = measured
+    return {number: _clearly_best(area_and_rate[number], temperatures) for number in players}
+
+
+def _scores_of_player(
+    signals: Signals,
+    unit: np.ndarray,
+    pair: np.ndarray,
+    row: int,
+    numbers: set[int],
+    combine: str,
+) -> Iterator[tuple[int, np.ndarray]]:
+    """For each of these units, its number and the `rmia` scores (N,) of the model in this row. Its
+    references are the models outside the unit and its pair; a unit that leaves none is left out.
+    """
+    pseudo_target = signals.select(models=slice(row, row + 1)).hide()
+    kept = pair != pair[row]
+    for number, confidences in _confidences_outside(signals, unit, numbers, kept, combine):
+        references = np.flatnonzero(kept & (unit != number))
+        if not len(references):
+            continue
+        score = rmia(
+            pseudo_target,
+            select_lazily(signals, references),
+            combine=combine,
+            missing="nan",
+            summary=confidences,
+        )
+        yield number, score
 
 
 def _clearly_best(measured: np.ndarray, temperatures: Sequence[float]) -> float:
@@ -229,8 +248,6 @@ def _clearly_best(measured: np.ndarray, temperatures: Sequence[float]) -> float:
     measured: (pseudo-targets, temperatures, 2) AUC and mean log rate, NaN where not measurable.
     """
     first = temperatures[0]
-    if not len(measured):
-        return first
     lead = measured - measured[:, :1]
     lead = lead[np.isfinite(lead).all((1, 2))]
     if len(lead) < 2:
@@ -250,14 +267,17 @@ def _area_and_log_rate(score: np.ndarray, member: np.ndarray) -> tuple[float, fl
     axes, up to a factor and a constant.
     """
     scored = np.isfinite(score)
-    outside = np.sort(score[scored & ~member])
-    inside = np.sort(score[scored & member])
-    if len(outside) < 4 * FEWEST_FALSE or not len(inside):
+    others = np.sort(score[scored & ~member])
+    members = np.sort(score[scored & member])
+    n0 = len(others)
+    n1 = len(members)
+    if n0 < 4 * FEWEST_FALSE or not n1:
         return np.nan, np.nan
-    below = np.searchsorted(outside, inside, "left") + np.searchsorted(outside, inside, "right")
-    area = float(below.mean() / 2 / len(outside))
-    lowest = max(LOWEST_RATE, FEWEST_FALSE / len(outside))
-    accused = np.floor(np.geomspace(lowest, 0.5, RATES) * len(outside)).astype(int)
-    thresholds = outside[len(outside) - 1 - accused]
-    rate = 1 - np.searchsorted(inside, thresholds, "right") / len(inside)
-    return area, float(np.log(np.maximum(rate, 1 / len(inside))).mean())
+    below = np.searchsorted(others, members, "left")
+    up_to = np.searchsorted(others, members, "right")
+    area = float((below + up_to).mean() / 2 / n0)  # a tie counts half
+    lowest = max(LOWEST_RATE, FEWEST_FALSE / n0)
+    false_positives = np.floor(np.geomspace(lowest, 0.5, RATES) * n0).astype(int)
+    thresholds = others[n0 - 1 - false_positives]
+    tpr = 1 - np.searchsorted(members, thresholds, "right") / n1
+    return area, float(np.log(np.maximum(tpr, 1 / n1)).mean())
