@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb.plots.lines import SHARES, facts, is_number
+from mia_nb.plots.lines import SHARES, is_number, sample_sizes
 from mia_nb.plots.marks import bars
 from mia_nb.plots.style import BELOW, Look, finish, looks, translucent
 from mia_nb.plots.tables import metric_name, need
 
-# places of labels beside their points: (first point, later points), alternating over lines
+# where labels stand beside the first point and beside later ones, of every other line
 CORNERS = (("bottom left", "top left"), ("bottom right", "bottom right"))
 
 
@@ -57,8 +57,9 @@ def against(
     numbers = tuple(name for name in (x, y) if name in table and is_number(table[name]))
     need(table, columns, "against", finite=numbers)
     style_of = looks(table[line].unique())
-    before = "" if label is None else f"{label} %{{text}}: "
-    hover = f"{before}%{{x{_form(table[x])}}}, %{{y{_form(table[y])}}}<br>%{{hovertext}}"
+    hover = f"%{{x{_form(table[x])}}}, %{{y{_form(table[y])}}}<br>%{{hovertext}}"
+    if label is not None:
+        hover = f"{label} %{{text}}: {hover}"
     figure = go.Figure()
     for i, (name, rows) in enumerate(table.groupby(line, sort=False)):
         style = style_of[name]
@@ -74,7 +75,7 @@ def against(
             error_x=_bars(rows, x, bar_colour),
             error_y=_bars(rows, y, bar_colour),
             name=str(name),
-            hovertext=facts(rows),
+            hovertext=sample_sizes(rows),
             hovertemplate=hover,
             **points,
         )
@@ -91,13 +92,13 @@ def against(
 
 
 def _joined(labels: pd.Series, style: Look, i: int) -> dict[str, Any]:
-    """How the points of line number i are joined and labelled."""
+    """How the points of line number i are joined and labelled; the last point is large."""
     first, later = CORNERS[i % 2]
     corners = [first, *[later] * (len(labels) - 2), "top right"]
     return {
         "mode": "lines+markers+text",
         "text": labels.astype(str),
-        "textposition": corners[-len(labels) :],
+        "textposition": corners[-len(labels) :],  # a single point is the last one
         "textfont": {"size": 11, "color": style.colour},
         "line": {"color": style.colour, "width": 2, "dash": style.dash},
         "marker": {"size": [7] * (len(labels) - 1) + [15]},
@@ -106,7 +107,8 @@ def _joined(labels: pd.Series, style: Look, i: int) -> dict[str, Any]:
 
 def _bars(rows: pd.DataFrame, column: str, colour: str) -> dict[str, Any] | None:
     """The bars of a column; None where the table has no ends."""
-    low, high = f"{column}_low", f"{column}_high"
+    low = f"{column}_low"
+    high = f"{column}_high"
     if low not in rows or high not in rows:
         return None
     return bars(rows[column], rows[low], rows[high], color=colour, thickness=1.2, width=0)

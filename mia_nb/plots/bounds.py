@@ -7,13 +7,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from mia_nb.accounting import gaussian_mu, tradeoff
-from mia_nb.plots.curves import LEVEL, Counted, add_plane, add_roc, averaged, counted, is_resolved
+from mia_nb.plots.curves import (
+    LEVEL,
+    Counted,
+    add_plane,
+    add_roc,
+    counted_rocs,
+    is_resolved,
+    log_curve,
+)
 from mia_nb.plots.scores import named, targets
 from mia_nb.plots.style import BELOW, GREY, clauses, finish, listed, looks, translucent
 from mia_nb.studies.below_curve import room_below
@@ -21,9 +30,19 @@ from mia_nb.types import Scores
 
 RELATION = "add/remove one record"
 VACUOUS = 0.99  # a bound above this TPR excludes nothing
-# false positive rates at which a ROC is compared with a curve
-LOOKED_AT = (0.0001, 0.001, 0.01, 0.1)
+COMPARED_AT = (0.0001, 0.001, 0.01, 0.1)  # false positive rates
 SHOWN_TARGETS = 16
+
+# (score, member) of each target of an attack, without samples that have no score
+Pairs = list[tuple[np.ndarray, np.ndarray]]
+
+
+class Bound(NamedTuple):
+    """A trade-off curve, above which no attack on a private mechanism lies."""
+
+    name: str
+    tpr: Callable[[np.ndarray], np.ndarray]  # a function of the false positive rate
+    dash: str
 
 
 def roc_bounds(
@@ -59,37 +78,40 @@ def roc_bounds(
     """
     scores = named(scores)
     curves = {}
-    thin = {}
+    shown_targets = {}
     for name, attack in scores.items():
-        of_attack = counted(attack)
-        curves[name] = averaged(of_attack, log=True)
+        counted = counted_rocs(attack)
+        curves[name] = log_curve(counted)
         # only those that are drawn: the curves of all targets of all attacks would fill the memory
-        thin[name] = of_attack._replace(rocs=of_attack.rocs[:SHOWN_TARGETS])
-    lines = []
+        shown_targets[name] = counted._replace(rocs=counted.rocs[:SHOWN_TARGETS])
+    curves_of_bounds = []
     for i, (epsilon, delta) in enumerate(bounds):
-        lines += _bounds(epsilon, delta, i)
-    n0s = [curve.n0 for curve in curves.values()]
-    start = 1 / (10 * max(n0s))
+        curves_of_bounds += _bounds(epsilon, delta, i)
+    start = 1 / (10 * max(curve.n0 for curve in curves.values()))
     figure = make_subplots(1, 1)
     add_plane(figure, min(curves.values(), key=lambda curve: curve.n0), log=True)
-    for line in lines:
-        _add_bound(figure, *line, start)
+    for bound in curves_of_bounds:
+        _add_bound(figure, bound, start)
     style_of = looks(scores)
     for name in scores:
-        if len(thin[name].rocs) > 1:
-            _add_targets(figure, name, thin[name], style_of[name].colour)
+        if len(shown_targets[name].rocs) > 1:
+            _add_targets(figure, name, shown_targets[name], style_of[name].colour)
         add_roc(figure, name, curves[name], style_of[name], log=True)
-    sentence, rates = _above(scores, lines, attempts)
+    pairs = {name: targets(attack) for name, attack in scores.items()}
+    rates = {name: _resolved_rates(of_attack) for name, of_attack in pairs.items()}
+    compared = sorted(set().union(*rates.values()))
+    drawn = "one target"
     count = max(len(attack.targets) for attack in scores.values())
-    several = f"mean of {count} targets; thin: each (a spread, no confidence interval)"
+    if count > 1:
+        drawn = f"mean of {count} targets; thin: each (a spread, no confidence interval)"
     return finish(
         figure,
-        sentence,
+        _above(pairs, rates, curves_of_bounds, attempts),
         clauses(
-            several if count > 1 else "one target",
+            drawn,
             f"band {LEVEL:.0%} pointwise",
             f"grey: bounds ({RELATION})",
-            rates and f"compared with them at {listed(f'{100 * x:g} %' for x in rates)}",
+            compared and f"compared with them at {listed(f'{100 * x:g} %' for x in compared)}",
         ),
         height=520,
         legend=BELOW,
@@ -98,18 +120,23 @@ def roc_bounds(
     )
 
 
-def _bounds(epsilon: float, delta: float, i: int) -> list[tuple[str, Callable, str]]:
-    """(name, fpr -> tpr, dash) of the line and of the Gaussian curve of equal (epsilon, delta)."""
+def _bounds(epsilon: float, delta: float, i: int) -> list[Bound]:
+    """The line, and the Gaussian curve of equal (epsilon, delta) if there is one; number i of the
+    pairs (epsilon, delta) decides the dashes.
+    """
     name = f"epsilon {epsilon:g}, delta {delta:g}"
-    lines = [(name, partial(tradeoff, epsilon=epsilon, delta=delta), ("dash", "longdash")[i % 2])]
-    if delta and (mu := gaussian_mu(epsilon, delta)):
-        lines.append((f"GDP of {name}", partial(tradeoff, mu=mu), ("dot", "dashdot")[i % 2]))
-    return lines
+    line = partial(tradeoff, epsilon=epsilon, delta=delta)
+    bounds = [Bound(name, line, ("dash", "longdash")[i % 2])]
+    mu = gaussian_mu(epsilon, delta) if delta else 0
+    if mu:
+        bounds.append(Bound(f"GDP of {name}", partial(tradeoff, mu=mu), ("dot", "dashdot")[i % 2]))
+    return bounds
 
 
-def _add_bound(figure: go.Figure, name: str, curve: Callable, dash: str, start: float) -> None:
+def _add_bound(figure: go.Figure, bound: Bound, start: float) -> None:
+    """The curve from FPR `start` to 1, faint where it allows everything."""
     fpr = np.geomspace(start, 1, 400)
-    tpr = np.asarray(curve(fpr))
+    tpr = np.asarray(bound.tpr(fpr))
     split = int((tpr <= VACUOUS).sum())  # curves rise, so the vacuous part is on the right
     for part, colour, width in (
         (slice(0, split + 1), GREY, 1.8),
@@ -119,19 +146,19 @@ def _add_bound(figure: go.Figure, name: str, curve: Callable, dash: str, start: 
             x=fpr[part],
             y=tpr[part],
             mode="lines",
-            name=name,
-            legendgroup=name,
+            name=bound.name,
+            legendgroup=bound.name,
             showlegend=colour == GREY,
-            line={"color": colour, "dash": dash, "width": width},
-            hovertemplate=f"{name}: at most %{{y:.2%}} at %{{x:.3%}}<extra></extra>",
+            line={"color": colour, "dash": bound.dash, "width": width},
+            hovertemplate=f"{bound.name}: at most %{{y:.2%}} at %{{x:.3%}}<extra></extra>",
         )
 
 
-def _add_targets(figure: go.Figure, name: str, curves: Counted, colour: str) -> None:
+def _add_targets(figure: go.Figure, name: str, counted: Counted, colour: str) -> None:
     """A thin line for each target."""
-    for row, roc in enumerate(curves.rocs):
-        of_target = curves._replace(rocs=[roc], pair=curves.pair[[row]])
-        curve = averaged(of_target, log=True)
+    for row, roc in enumerate(counted.rocs):
+        of_target = counted._replace(rocs=[roc], pair=counted.pair[[row]])
+        curve = log_curve(of_target)
         figure.add_scatter(
             x=curve.fpr.astype(np.float32),
             y=curve.tpr.astype(np.float32),
@@ -144,46 +171,50 @@ def _add_targets(figure: go.Figure, name: str, curves: Counted, colour: str) -> 
         )
 
 
-def _above(scores: dict[str, Scores], lines: list[tuple], attempts: int) -> tuple[str, list[float]]:
-    """(the attacks that are resolved above bounds, in words; the compared rates)."""
-    pairs = {name: targets(attack) for name, attack in scores.items()}
-    rates = {name: _resolved_rates(pairs_of_attack) for name, pairs_of_attack in pairs.items()}
-    compared = sorted(set().union(*rates.values()))
-    looks_at = sum(len(rates[name]) * len(pairs[name]) for name in pairs)
-    number_of_tests = len(lines) * looks_at
-    if not number_of_tests:
-        return "too few non-members to compare any curve with a bound", compared
-    confidence = 1 - (1 - LEVEL) / (attempts * number_of_tests)
+def _above(
+    pairs: dict[str, Pairs], rates: dict[str, list[float]], bounds: list[Bound], attempts: int
+) -> str:
+    """The attacks that are resolved above bounds, in words.
+
+    Parameters:
+        pairs: of each attack.
+        rates: the false positive rates at which each attack is compared.
+        bounds: with the line of a pair (epsilon, delta) before its Gaussian curve.
+        attempts: number of attacks from which each one was chosen.
+    """
+    comparisons_a_bound = sum(len(rates[name]) * len(pairs[name]) for name in pairs)
+    comparisons = attempts * len(bounds) * comparisons_a_bound
+    if not comparisons:
+        return "too few non-members to compare any curve with a bound"
+    confidence = 1 - (1 - LEVEL) / comparisons
     above: dict[tuple[str, str], str] = {}
     for name, pairs_of_attack in pairs.items():
-        for bound, curve, _ in lines:
-            if (name, bound.removeprefix("GDP of ")) in above:
+        for bound in bounds:
+            if (name, bound.name.removeprefix("GDP of ")) in above:
                 continue  # the Gaussian curve lies below the line: nothing new
-            where = _where_above(pairs_of_attack, rates[name], curve, confidence)
+            where = _where_above(pairs_of_attack, rates[name], bound, confidence)
             if where:
-                above[name, bound] = f"{name} is above {bound} at FPR {listed(where)}"
-    together = f"{LEVEL:.0%} over {attempts * number_of_tests} looks together"
-    return clauses(*above.values()) or f"no curve is above a bound ({together})", compared
+                above[name, bound.name] = f"{name} is above {bound.name} at FPR {listed(where)}"
+    if not above:
+        return f"no curve is above a bound ({LEVEL:.0%} over {comparisons} looks together)"
+    return clauses(*above.values())
 
 
-def _where_above(
-    pairs: list[tuple[np.ndarray, np.ndarray]],
-    rates: list[float],
-    curve: Callable,
-    confidence: float,
-) -> list[str]:
-    """The rates at which targets are above a curve, and the numbers of such targets, in words."""
+def _where_above(pairs: Pairs, rates: list[float], bound: Bound, confidence: float) -> list[str]:
+    """The rates at which targets are above a bound, and the numbers of such targets, in words."""
     where = []
     for x in rates:
-        rooms = [room_below(*pair, x, curve, (confidence,))[2] for pair in pairs]
-        count = sum(room < 0 for room in rooms)
+        count = 0
+        for score, member in pairs:
+            _, _, room = room_below(score, member, x, bound.tpr, (confidence,))
+            count += room < 0
         if count:
-            of_targets = f" ({count} of {len(rooms)})" if len(rooms) > 1 else ""
+            of_targets = f" ({count} of {len(pairs)})" if len(pairs) > 1 else ""
             where.append(f"{100 * x:g} %{of_targets}")
     return where
 
 
-def _resolved_rates(pairs: list[tuple[np.ndarray, np.ndarray]]) -> list[float]:
+def _resolved_rates(pairs: Pairs) -> list[float]:
     """The rates at which every target has enough non-members for ten false positives."""
     n0 = min((~member).sum() for _, member in pairs)
-    return [x for x in LOOKED_AT if is_resolved(x, n0)]
+    return [x for x in COMPARED_AT if is_resolved(x, n0)]

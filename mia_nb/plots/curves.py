@@ -18,19 +18,12 @@ from mia_nb.metrics.tables import by_attack
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots import marks
 from mia_nb.plots.scores import named, targets
-from mia_nb.plots.style import (
-    BELOW,
-    DOTTED,
-    GREY,
-    Look,
-    clauses,
-    finish,
-    looks,
-)
+from mia_nb.plots.style import BELOW, DOTTED, GREY, Look, clauses, finish, looks
 from mia_nb.types import Scores
 
 LEVEL = 0.95  # confidence of bands, pointwise, and of all comparisons with bounds together
 BANDS = 3  # with more curves only the best one shows its band
+RANKED_AT = (0.001, 0.01, 0.1)  # false positive rates
 AXES = ("false positive rate", "true positive rate")
 
 
@@ -62,10 +55,9 @@ def verdict(table: pd.DataFrame, attack: str) -> str:
     Returns:
         One sentence without a full stop.
     """
-    auc = by_attack(table, "auc")
-    if attack not in auc.index:
-        raise ValueError(f"attack={attack!r}: the table has {', '.join(map(str, auc.index))}")
-    auc = auc.loc[attack]
+    aucs = by_attack(table, "auc")
+    if attack not in aucs.index:
+        raise ValueError(f"attack={attack!r}: the table has {', '.join(map(str, aucs.index))}")
     name = attacks.in_words(attack)
     rates = table[(table["metric"] == "tpr") & (table["attack"] == attack) & table["measurable"]]
     if len(rates):
@@ -74,13 +66,17 @@ def verdict(table: pd.DataFrame, attack: str) -> str:
             digits = _digits(tpr["value"])
             ends = f"(95 %: {100 * tpr['low']:.{digits}f}-{100 * tpr['high']:.{digits}f})"
             return f"{_finds(name, tpr['value'], tpr['fpr'])} {ends}, n0 = {tpr['n0']:,.0f}"
+    auc = aucs.loc[attack]
     sentence = f"{name} has AUC {auc['value']:.3f} (95 %: {auc['low']:.3f}-{auc['high']:.3f})"
-    return f"{sentence}; {_why_no_rate(auc['n0'], auc['fpr_floor'], len(rates) > 0)}"
+    reason = _why_no_rate(auc["n0"], auc["fpr_floor"], enough=len(rates) > 0)
+    return f"{sentence}; {reason}"
 
 
-def _why_no_rate(n0: float, floor: float, resolved: bool) -> str:
-    """Why an attack has no rate at a low FPR: ties, or non-members too few to resolve one."""
-    if resolved:
+def _why_no_rate(n0: float, floor: float, *, enough: bool) -> str:
+    """Why an attack has no rate at a low FPR: tied scores, where non-members are enough, else too
+    few non-members.
+    """
+    if enough:
         return f"its tied scores allow no FPR below {100 * floor:.0f} %"
     return f"n0 = {n0:,.0f} is too few for a rate at a low FPR"
 
@@ -119,9 +115,12 @@ def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
         `figures` (kaleido) and a Chrome or Chromium.
     """
     scores = named(scores)
-    rocs = {name: counted(attack) for name, attack in scores.items()}
-    linear = {name: averaged(of_attack, log=False) for name, of_attack in rocs.items()}
-    logarithmic = {name: averaged(of_attack, log=True) for name, of_attack in rocs.items()}
+    linear = {}
+    logarithmic = {}
+    for name, attack in scores.items():
+        counted = counted_rocs(attack)
+        linear[name] = linear_curve(counted)
+        logarithmic[name] = log_curve(counted)
     sentence, order = _ranked(logarithmic)
     best = order[0]
     style_of = looks(scores)
@@ -133,12 +132,16 @@ def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
             look = style_of[name]
             add_roc(figure, name, curves[name], look, log=log, column=column, banded=banded)
     count = len(scores[best].targets)
-    whose = "" if len(scores) <= BANDS else f" of {best}"
-    method = "wider of Clopper-Pearson and Student t" if count > 1 else "Clopper-Pearson"
+    averaged_over = "one target: training randomness not covered"
+    method = "Clopper-Pearson"
+    if count > 1:
+        averaged_over = f"mean of {count} targets"
+        method = "wider of Clopper-Pearson and Student t"
+    band_of = "band" if len(scores) <= BANDS else f"band of {best}"
     note = clauses(
-        f"mean of {count} targets" if count > 1 else "one target: training randomness not covered",
+        averaged_over,
         "thresholds set with hindsight (oracle)",
-        f"band{whose}: {LEVEL:.0%}, pointwise, {method}",
+        f"{band_of}: {LEVEL:.0%}, pointwise, {method}",
     )
     return finish(figure, sentence, note, height=500, legend=BELOW)
 
@@ -152,14 +155,14 @@ def shipped_roc(pools: list[str], names: list[str] = ("rmia",)) -> go.Figure:
             smallest has.
         names: attacks; several attacks only for one pool.
     """
-    signals = {pool: load_example(f"cifar10/{pool}") for pool in pools}
-    count = min(len(signals_of_pool.margin) for signals_of_pool in signals.values())
+    signals_of_pool = {pool: load_example(f"cifar10/{pool}") for pool in pools}
+    count = min(len(signals.margin) for signals in signals_of_pool.values())
     scores = {}
-    for pool, signals_of_pool in signals.items():
-        same_count = signals_of_pool.select(models=slice(count))
+    for pool, signals in signals_of_pool.items():
+        signals = signals.select(models=slice(count))
         for name in names:
             label = f"{attacks.in_words(name)} on {pool}" if len(pools) > 1 else name
-            scores[label] = attacks.score(name, same_count)
+            scores[label] = attacks.score(name, signals)
     return roc_pair(scores).for_each_trace(_shorten)
 
 
@@ -170,10 +173,10 @@ def _shorten(trace: go.Scatter) -> None:
 
 def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
     """(result of the best attack in words, attacks from best to worst). The order is by TPR at the
-    lowest usual FPR that the non-members resolve and ties allow, or else by AUC.
+    lowest of the RANKED_AT rates that the non-members resolve and ties allow, or else by AUC.
     """
     n0 = min(curve.n0 for curve in curves.values())
-    for fpr in (0.001, 0.01, 0.1):
+    for fpr in RANKED_AT:
         if not is_resolved(fpr, n0):
             continue
         tpr = {name: _reached(curve, fpr) for name, curve in curves.items()}
@@ -184,7 +187,7 @@ def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
     order = sorted(curves, key=lambda name: curves[name].auc, reverse=True)
     best = order[0]
     curve = curves[best]
-    reason = _why_no_rate(curve.n0, curve.floor, is_resolved(0.1, n0))
+    reason = _why_no_rate(curve.n0, curve.floor, enough=is_resolved(RANKED_AT[-1], n0))
     return f"{best}: AUC {curve.auc:.3f}; {reason}", order
 
 
@@ -194,20 +197,21 @@ def is_resolved(fpr: float, n0: int) -> bool:
 
 
 def _reached(curve: Curve, fpr: float) -> float:
-    at = np.searchsorted(curve.fpr, fpr + 1e-9, side="right") - 1
-    return float(curve.tpr[at]) if at >= 0 else 0.0
+    """The TPR of a staircase at this FPR, 0 before its first point."""
+    last = np.searchsorted(curve.fpr, fpr + 1e-9, side="right") - 1
+    return float(curve.tpr[last]) if last >= 0 else 0.0
 
 
 class Counted(NamedTuple):
     """The ROC of every target, counted once for all views of it."""
 
-    rocs: list[tuple[Roc, int]]  # (curve, number of non-members)
+    rocs: list[tuple[Roc, int]]  # (curve, number n0 of non-members) of each target
     n1: int  # smallest number of members
     auc: float  # mean over targets
     pair: np.ndarray  # (targets,)
 
 
-def counted(scores: Scores) -> Counted:
+def counted_rocs(scores: Scores) -> Counted:
     """The ROC curves of some scores."""
     rocs = []
     members = []
@@ -220,35 +224,66 @@ def counted(scores: Scores) -> Counted:
     return Counted(rocs, min(members), float(np.mean(areas)), scores.pair)
 
 
-def averaged(curves: Counted, log: bool) -> Curve:
-    """ROC averaged over targets at all false positive counts that `metrics.curve.thin` keeps of
-    their curves.
+def linear_curve(counted: Counted) -> Curve:
+    """ROC averaged over targets, with straight lines between tie blocks, from zero on."""
+    fpr = _common_rates(counted)
+    # at a vertical rise np.interp gives the upper end
+    rows = np.array([np.interp(fpr, roc.fpr, roc.tpr) for roc, _ in counted.rocs])
+    curve = _averaged(counted, fpr, rows)
+    return curve._replace(
+        fpr=np.pad(curve.fpr, (1, 0)),
+        tpr=np.pad(curve.tpr, (1, 0)),
+        low=np.pad(curve.low, (1, 0)),
+        high=np.pad(curve.high, (1, 0)),
+    )
 
-    Parameters:
-        curves: result of `counted`
-        log: True gives the staircase of the tables without its points at zero, for logarithmic
-            axes; False straight lines between tie blocks, from zero on
+
+def log_curve(counted: Counted) -> Curve:
+    """ROC averaged over targets for logarithmic axes: the staircase of the tables, without its
+    points at zero and at rates that the ties of a target do not allow.
     """
-    rocs, n1, auc, pair = curves
-    n0 = min(n for _, n in rocs)
-    false_positives = np.unique(np.concatenate([np.rint(thin(r, n).fpr * n) for r, n in rocs]))
-    fpr = false_positives[false_positives <= n0] / n0
-    if log:
-        rows = np.array([_staircase(roc, n, fpr) for roc, n in rocs])
-    else:  # on straight lines between vertices; at a vertical rise its upper end
-        rows = np.array([np.interp(fpr, roc.fpr, roc.tpr) for roc, _ in rocs])
-    tpr = rows.mean(0)
-    low, high = band(rows, pair, n1)
-    floors = [r.fpr[r.fpr > 0][0] for r, _ in rocs]
-    floor = float(np.mean(floors))
-    if not log:
-        fpr, tpr, low, high = (np.pad(part, (1, 0)) for part in (fpr, tpr, low, high))
-        return Curve(fpr, tpr, low, high, auc, n1, n0, floor)
-    # below the ties of a target the mean is no rate that all targets reach
-    tied = (fpr < max(floors)) & (max(floors) > 10 / n0)
-    drawn = (fpr > 0) & (tpr > 0) & ~tied
-    low = np.maximum(low[drawn], 1 / n1)
-    return Curve(fpr[drawn], tpr[drawn], low, high[drawn], auc, n1, n0, floor)
+    fpr = _common_rates(counted)
+    rows = np.array([_staircase(roc, n0, fpr) for roc, n0 in counted.rocs])
+    curve = _averaged(counted, fpr, rows)
+    drawn = (fpr > 0) & (curve.tpr > 0)
+    highest_floor = max(_floor(roc) for roc, _ in counted.rocs)
+    if highest_floor > 10 / curve.n0:
+        # below it, the mean is no rate that all targets reach
+        drawn &= fpr >= highest_floor
+    return curve._replace(
+        fpr=fpr[drawn],
+        tpr=curve.tpr[drawn],
+        low=np.maximum(curve.low[drawn], 1 / curve.n1),
+        high=curve.high[drawn],
+    )
+
+
+def _common_rates(counted: Counted) -> np.ndarray:
+    """False positive rates at all counts that `metrics.curve.thin` keeps of the targets' curves."""
+    kept = [np.rint(thin(roc, n0).fpr * n0) for roc, n0 in counted.rocs]
+    false_positives = np.unique(np.concatenate(kept))
+    fewest = min(n0 for _, n0 in counted.rocs)
+    return false_positives[false_positives <= fewest] / fewest
+
+
+def _averaged(counted: Counted, fpr: np.ndarray, rows: np.ndarray) -> Curve:
+    """The mean of the targets' rows (targets, points) of TPR at these FPRs (points,)."""
+    low, high = band(rows, counted.pair, counted.n1)
+    return Curve(
+        fpr=fpr,
+        tpr=rows.mean(0),
+        low=low,
+        high=high,
+        auc=counted.auc,
+        n1=counted.n1,
+        n0=min(n0 for _, n0 in counted.rocs),
+        floor=float(np.mean([_floor(roc) for roc, _ in counted.rocs])),
+    )
+
+
+def _floor(roc: Roc) -> float:
+    """The smallest false positive rate above zero of a target's curve."""
+    return roc.fpr[roc.fpr > 0][0]
 
 
 def _staircase(roc: Roc, n0: int, fpr: np.ndarray) -> np.ndarray:
@@ -267,11 +302,13 @@ def band(rows: np.ndarray, pair: np.ndarray, n1: int) -> tuple[np.ndarray, np.nd
         n1: number of members behind a rate
     """
     mean = rows.mean(0)
-    low = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=LEVEL)[0]
-    high = metrics.clopper_pearson(np.ceil(mean * n1 - 1e-9), n1, confidence=LEVEL)[1]
-    # NaN with one pair, which fmin and fmax ignore
-    over_pairs = interval(rows, pair, confidence=LEVEL)
-    return np.clip(np.fmin(low, over_pairs[0]), 0, 1), np.clip(np.fmax(high, over_pairs[1]), 0, 1)
+    low, _ = metrics.clopper_pearson(np.floor(mean * n1 + 1e-9), n1, confidence=LEVEL)
+    _, high = metrics.clopper_pearson(np.ceil(mean * n1 - 1e-9), n1, confidence=LEVEL)
+    low_over_pairs, high_over_pairs = interval(rows, pair, confidence=LEVEL)
+    # fmin and fmax ignore the NaN of a single pair
+    low = np.clip(np.fmin(low, low_over_pairs), 0, 1)
+    high = np.clip(np.fmax(high, high_over_pairs), 0, 1)
+    return low, high
 
 
 def add_roc(
@@ -289,8 +326,9 @@ def add_roc(
     x = curve.fpr.astype(np.float32)
     place = {"legendgroup": name, "row": 1, "col": column}
     if banded:
-        ends = (part.astype(np.float32) for part in (curve.low, curve.high))
-        marks.band(figure, x, *ends, style.colour, opacity=0.18, shape=shape, **place)
+        low = curve.low.astype(np.float32)
+        high = curve.high.astype(np.float32)
+        marks.band(figure, x, low, high, style.colour, opacity=0.18, shape=shape, **place)
     tied = f", ties: no FPR below {curve.floor:.2g}" if curve.floor > 10 / curve.n0 else ""
     figure.add_scatter(
         x=x,
@@ -311,12 +349,21 @@ def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> No
         curve: the curve whose members and non-members set where logarithmic axes start
     """
     place = {"row": 1, "col": column}
-    starts = (1 / curve.n0, 1 / curve.n1) if log else (0.0, 0.0)
-    ends = [max(starts), 1]
-    end = min(1.0, 10 / curve.n0)
+    end = min(1.0, 10 / curve.n0)  # of the unresolved region
+    x_start = 0.0
+    y_start = 0.0
+    x_axis = {"range": [0, 1.005], "tickformat": "~%"}
+    y_axis = x_axis
+    if log:
+        x_start = 1 / curve.n0
+        y_start = 1 / curve.n1
+        decades = {"type": "log", "dtick": 1, "tickformat": "~%"}
+        x_axis = decades | {"range": [math.log10(x_start), 0.01]}
+        y_axis = decades | {"range": [math.log10(y_start), 0.01]}
+    diagonal = [max(x_start, y_start), 1]
     figure.add_scatter(
-        x=ends,
-        y=ends,
+        x=diagonal,
+        y=diagonal,
         mode="lines",
         line=DOTTED,
         name="chance",
@@ -325,7 +372,7 @@ def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> No
         **place,
     )
     figure.add_vrect(
-        x0=starts[0],
+        x0=x_start,
         x1=end,
         fillcolor=GREY,
         opacity=0.14,
@@ -345,7 +392,5 @@ def add_plane(figure: go.Figure, curve: Curve, log: bool, column: int = 1) -> No
             yanchor="top",
             **place,
         )
-    axis = {"tickformat": "~%"} | ({"type": "log", "dtick": 1} if log else {})
-    x_range, y_range = ([math.log10(start), 0.01] if log else [0, 1.005] for start in starts)
-    figure.update_xaxes(range=x_range, title_text=AXES[0], **axis, **place)
-    figure.update_yaxes(range=y_range, title_text=AXES[1], **axis, **place)
+    figure.update_xaxes(title_text=AXES[0], **x_axis, **place)
+    figure.update_yaxes(title_text=AXES[1], **y_axis, **place)

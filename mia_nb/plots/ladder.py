@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mia_nb.plots.style import BELOW, GREY, SMALL, clauses, finish, listed, look
+from mia_nb.plots.style import BELOW, GREY, SMALL, Look, clauses, finish, listed, look
 from mia_nb.plots.tables import need
 
 COLUMNS = (
@@ -51,7 +51,8 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
     Raises:
         ValueError: for tables that lack a ladder's columns, and for no table.
     """
-    tables = {"": tables} if isinstance(tables, pd.DataFrame) else tables
+    if isinstance(tables, pd.DataFrame):
+        tables = {"": tables}
     if not tables:
         raise ValueError(
             "ladder got no table: pass auditing.ladder(...), or {name: ladder} of several"
@@ -60,19 +61,13 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
         need(table, COLUMNS, f"ladder of {name}" if name else "ladder")
     all_rows = pd.concat(list(tables.values()))
     first = next(iter(tables.values()))
-    epsilons = all_rows["epsilon"]
-    drawn = epsilons[epsilons.between(0, math.inf, inclusive="neither")]
-    start = 0.1
-    end = 100.0
-    if len(drawn):
-        start = drawn.min() / 4
-        end = drawn.max() * 12
+    start, end = _ends(all_rows["epsilon"])
     figure = go.Figure()
     for i, (name, table) in enumerate(tables.items()):
-        below = 0.0
+        offset = 0.0
         if len(tables) > 1:  # the marks of all networks lie within half a row
-            below = 0.5 * (i / (len(tables) - 1) - 0.5)
-        _add_rows(figure, name, table, (start, end), below, i)
+            offset = 0.5 * (i / (len(tables) - 1) - 0.5)
+        _add_network(figure, name, table, look(i), (start, end), offset)
     for _, row in first.iterrows():
         figure.add_annotation(
             text=row["note"],
@@ -111,35 +106,44 @@ def ladder(tables: pd.DataFrame | dict[str, pd.DataFrame]) -> go.Figure:
     )
 
 
+def _ends(epsilons: pd.Series) -> tuple[float, float]:
+    """Both ends of the axis, with room for the words left and right of the marks."""
+    finite = epsilons[epsilons.between(0, math.inf, inclusive="neither")]
+    if finite.empty:
+        return 0.1, 100.0
+    return finite.min() / 4, finite.max() * 12
+
+
 def _sentence(tables: dict[str, pd.DataFrame]) -> str:
     """The title: the claimed, proved and audited epsilon of one network, or the refuted claims of
     several networks, whose numbers stand in the picture.
     """
     if len(tables) == 1:
-        sentence = _claimed(next(iter(tables.values())))
-        return sentence.replace("claimed", "Claimed", 1)
+        return _sentence_of_one(next(iter(tables.values())))
     refuted = []
     for name, table in tables.items():
-        if claims := _refuted(table):
+        claims = _refuted(table)
+        if claims:
             refuted.append(f"{name}: {listed(claims)}")
-    return clauses(
-        f"What is claimed, proved and audited of {len(tables)} networks",
-        refuted and f"refuted by the audit: {', '.join(refuted)}",
-    )
+    sentence = f"What is claimed, proved and audited of {len(tables)} networks"
+    if refuted:
+        sentence += f"; refuted by the audit: {', '.join(refuted)}"
+    return sentence
 
 
-def _claimed(table: pd.DataFrame) -> str:
+def _sentence_of_one(table: pd.DataFrame) -> str:
     """The claimed, proved and audited epsilon in the words of the ladder, and the claims that its
     verdicts call refuted.
     """
     rows = table.drop_duplicates("row").set_index("row")
     stated = rows["shown"][np.isfinite(rows["epsilon"])]
-    parts = [
-        f"claimed {stated[NOMINAL]} (nominal)" if NOMINAL in stated else "claimed: nothing",
-        f"proved: {stated.get(TRAINING, 'none')}",
-        f"audited: {stated[AUDITED]}" if AUDITED in stated else "not audited",
-    ]
-    sentence = " - ".join(parts)
+    claimed = "Claimed: nothing"
+    if NOMINAL in stated:
+        claimed = f"Claimed {stated[NOMINAL]} (nominal)"
+    audited = "not audited"
+    if AUDITED in stated:
+        audited = f"audited: {stated[AUDITED]}"
+    sentence = f"{claimed} - proved: {stated.get(TRAINING, 'none')} - {audited}"
     refuted = _refuted(table)
     if refuted:
         sentence += f", which refutes {' and '.join(refuted)}"
@@ -156,69 +160,72 @@ def _relations(tables: dict[str, pd.DataFrame]) -> str:
     """The neighbouring relation of the rows about records, by network where networks differ:
     "add/remove one record in rows 1 and 5, replace one record in row 4".
     """
-    networks: dict[str, list[str]] = {}
+    networks_with: dict[str, list[str]] = {}
     for name, table in tables.items():
-        about = table[table["relation"].str.contains("record")].drop_duplicates("row")
-        parts = []
-        for relation, rows in about.groupby("relation", sort=False)["row"]:
-            *most, last = map(str, rows)
-            numbers = f"rows {listed(most)} and {last}" if most else f"row {last}"
-            parts.append(f"{relation} in {numbers}")
-        networks.setdefault(", ".join(parts), []).append(name)
-    if len(networks) == 1:
-        return next(iter(networks))
-    return clauses(*(f"{listed(names)}: {parts}" for parts, names in networks.items()))
+        networks_with.setdefault(_relations_of_one(table), []).append(name)
+    if len(networks_with) == 1:
+        return next(iter(networks_with))
+    by_network = [f"{listed(names)}: {relations}" for relations, names in networks_with.items()]
+    return clauses(*by_network)
 
 
-def _add_rows(
+def _relations_of_one(table: pd.DataFrame) -> str:
+    about_records = table[table["relation"].str.contains("record")].drop_duplicates("row")
+    parts = []
+    for relation, rows in about_records.groupby("relation", sort=False)["row"]:
+        *others, last = map(str, rows)
+        numbers = f"rows {listed(others)} and {last}" if others else f"row {last}"
+        parts.append(f"{relation} in {numbers}")
+    return ", ".join(parts)
+
+
+def _add_network(
     figure: go.Figure,
     name: str,
     table: pd.DataFrame,
+    style: Look,
     ends: tuple[float, float],
-    below: float,
-    i: int,
+    offset: float,
 ) -> None:
     """One network's marks, and its line of the legend.
 
     Parameters:
         ends: ends of the axis
-        below: how far the marks lie below the middle of their row
-        i: number of the network, which decides its look
+        offset: how far the marks lie below the middle of their row
     """
-    colour, dash, _ = look(i)
     figure.add_scatter(
         x=[None],
         y=[None],
         mode="lines",
-        line={"color": colour, "width": 4, "dash": dash},
+        line={"color": style.colour, "width": 4, "dash": style.dash},
         name=name or "epsilon",
         legendgroup=name or "one",
     )
     for _, row in table.iterrows():
-        _add_mark(figure, name, row, ends, -row["row"] - below, colour, dash)
+        _add_mark(figure, name, row, style, ends, -row["row"] - offset)
 
 
 def _add_mark(
     figure: go.Figure,
     name: str,
     row: pd.Series,
+    style: Look,
     ends: tuple[float, float],
     y: float,
-    colour: str,
-    dash: str,
 ) -> None:
     """Draw | for a number, |=> for a lower bound, => for infinity, and write the row's words."""
     start, end = ends
+    colour = style.colour
     value = float(row["epsilon"])
     is_lower_bound = row["row"] == AUDITED or str(row["shown"]).startswith(">=")
     has_bar = 0 < value < math.inf
+    has_arrow = value == math.inf or (has_bar and is_lower_bound)
     group = {
         "legendgroup": name or "one",
         "hoverlabel": {"align": "left"},
         "cliponaxis": False,
         "showlegend": False,
     }
-    has_arrow = value == math.inf or (has_bar and is_lower_bound)
     x = start * 1.05
     size = 8
     if has_bar:
@@ -227,10 +234,10 @@ def _add_mark(
     position = "middle right"
     if has_arrow:
         position = "top center" if has_bar else "top right"
-        line = {"color": colour, "width": 4 if is_lower_bound else 2, "dash": dash}
+        line = {"color": colour, "width": 4 if is_lower_bound else 2, "dash": style.dash}
         _add_arrow(figure, x, end, y, line, group)
-    remarks = [str(row[part]) for part in ("method", "relation", "remark", "verdict")]
-    hover = f"{row['label']}: {row['shown']}<br>{'<br>'.join(filter(None, remarks))}"
+    remarks = [str(row[column]) for column in ("method", "relation", "remark", "verdict")]
+    hover = "<br>".join(remark for remark in remarks if remark)
     figure.add_scatter(
         x=[x],
         y=[y],
@@ -245,7 +252,7 @@ def _add_mark(
         textposition=position,
         textfont={"color": colour if name else GREY, "size": 12},
         name=name or "epsilon",
-        hovertemplate=f"{hover}<extra>{name}</extra>",
+        hovertemplate=f"{row['label']}: {row['shown']}<br>{hover}<extra>{name}</extra>",
         **group,
     )
 
@@ -253,6 +260,6 @@ def _add_mark(
 def _add_arrow(figure: go.Figure, x: float, end: float, y: float, line: dict, group: dict) -> None:
     """An arrow from x to the right end of the axis."""
     head = {"symbol": "triangle-right", "size": 13, "color": line["color"]}
-    quiet = {"hoverinfo": "skip", **group}
-    figure.add_scatter(x=[x, end], y=[y, y], mode="lines", line=line, **quiet)
-    figure.add_scatter(x=[end / 1.04], y=[y], mode="markers", marker=head, **quiet)
+    shared = {"hoverinfo": "skip", **group}
+    figure.add_scatter(x=[x, end], y=[y, y], mode="lines", line=line, **shared)
+    figure.add_scatter(x=[end / 1.04], y=[y], mode="markers", marker=head, **shared)

@@ -17,7 +17,8 @@ DODGE = 0.08  # on other axes, as a share of the distance between neighbours
 BEYOND = 1.5  # octaves from the last number to infinity
 MANY = 8  # numbers on a logarithmic axis above which only powers of 2 are written
 SHARES = ("test accuracy", "train accuracy", "TPR")  # beginnings of the names of shares
-SIZES = {"pairs": "pairs", "n1": "members", "n0": "non-members"}
+SIZES = {"pairs": "pairs", "n1": "members", "n0": "non-members"}  # columns with sample sizes
+LEVEL_DASHES = DASHES[1:]  # lines are solid
 
 
 def lines(
@@ -73,47 +74,46 @@ def lines(
         >>> [float(y) for y in figure.data[0].y]
         [0.61, 0.64, 0.66]
     """
-    keys = [column for column in (panel, line, variant) if column is not None]
+    columns = [column for column in (panel, line, variant) if column is not None]
     numeric = x in table and is_number(table[x])
-    table = _drawable(table, x, keys, numeric, in_words=panel == "metric")
+    table = table.reset_index(drop=True)
+    if panel == "metric" and "metric" in table:
+        table = _with_metrics_in_words(table)
     if panel == "metric" and levels is not None:
-        levels = _in_words(levels)
+        levels = _with_metrics_in_words(levels)
+    table = _drawable(table, x, columns, numeric)
     axis = _Axis(table[x], numeric, log)
     panels = [""] if panel is None else list(dict.fromkeys(table[panel]))
-    series = table[[key for key in keys if key != panel]].drop_duplicates()
+    series = table[[column for column in columns if column != panel]].drop_duplicates()
     figure = make_subplots(1, len(panels), horizontal_spacing=0.28 / (len(panels) + 1))
-    for column, name in enumerate(panels, start=1):
-        in_panel = table if panel is None else table[table[panel] == name]
-        share = shares if panel is None else str(name).startswith(SHARES)
-        place = {"row": 1, "col": column}
-        if levels is not None:
-            in_levels = levels if panel is None else levels[levels[panel] == name]
-            _add_levels(figure, in_levels, line, axis, len(series), share, place)
-        _add_series(figure, in_panel, series, x, line, variant, axis, share, place)
-        if "chance" in in_panel and in_panel["chance"].notna().any():
-            figure.add_hline(y=in_panel["chance"].dropna().iloc[0], line=DOTTED, **place)
-        figure.update_yaxes(
-            title_text=str(name) if panel is not None else y_title,
-            tickformat="~%" if share else None,
-            **place,
-        )
+    for number, name in enumerate(panels, start=1):
+        place = {"row": 1, "col": number}
+        rows = table
+        rows_of_levels = levels
+        if panel is not None:
+            rows = table[table[panel] == name]
+            if levels is not None:
+                rows_of_levels = levels[levels[panel] == name]
+            shares = str(name).startswith(SHARES)
+            y_title = str(name)
+        if rows_of_levels is not None:
+            _add_levels(figure, rows_of_levels, line, axis, len(series), shares, place)
+        _add_series(figure, rows, series, x, line, variant, axis, shares, place)
+        if "chance" in rows and rows["chance"].notna().any():
+            figure.add_hline(y=rows["chance"].dropna().iloc[0], line=DOTTED, **place)
+        figure.update_yaxes(title_text=y_title, tickformat="~%" if shares else None, **place)
     _name_once(figure)
     figure.update_xaxes(title_text=x_title or x, **axis.layout())
     return finish(figure, title, caption, height=height, legend=BELOW)
 
 
-def _drawable(
-    table: pd.DataFrame, x: str, keys: list[str], numeric: bool, in_words: bool
-) -> pd.DataFrame:
-    """The table with words for metrics and for settings that are no numbers, and with ends of
-    intervals; ValueError where it cannot be drawn.
+def _drawable(table: pd.DataFrame, x: str, columns: list[str], numeric: bool) -> pd.DataFrame:
+    """The table with settings that are no numbers as words, and with ends of intervals; ValueError
+    where it cannot be drawn.
     """
-    table = table.reset_index(drop=True)
-    if in_words and "metric" in table:
-        table = _in_words(table)
     if x in table and not numeric:
-        table[x] = table[x].map(str)  # None and lists are settings, too
-    need(table, (x, *keys, "value"), "lines", once=(*keys, x))
+        table = table.assign(**{x: table[x].map(str)})  # None and lists are settings, too
+    need(table, (x, *columns, "value"), "lines", once=(*columns, x))
     infinite = table[np.isinf(table["value"].astype(float))]
     if len(infinite):
         setting = text(infinite.iloc[0][x])
@@ -129,7 +129,7 @@ def is_number(values: pd.Series) -> bool:
     return kinds.is_numeric_dtype(values) and not kinds.is_bool_dtype(values)
 
 
-def _in_words(table: pd.DataFrame) -> pd.DataFrame:
+def _with_metrics_in_words(table: pd.DataFrame) -> pd.DataFrame:
     """The table with its metrics in words, a TPR with its false positive rate."""
     fpr = table["fpr"] if "fpr" in table else pd.Series(np.nan, table.index)
     return table.assign(metric=list(map(metric_name, table["metric"], fpr)))
@@ -139,35 +139,35 @@ class _Axis:
     """The places of settings: numbers at their value, words in a row, infinity beyond the last."""
 
     def __init__(self, settings: pd.Series, numeric: bool, log: bool) -> None:
-        values = np.sort(settings.unique()) if numeric else settings.unique()
-        self.joined = numeric
+        self.numeric = numeric
         self.log = numeric and log
-        if not numeric:
-            self.values = values
-            self.places = np.arange(0.0, len(values))
-        else:
-            self.values = values.astype(float)
-            if np.isnan(self.values).any():
-                raise ValueError(
-                    f"{settings.name} is nan in a row: drop the row or say the setting"
-                )
+        self.values = settings.unique()
+        self.places = np.arange(0.0, len(self.values))
+        if numeric:
+            self.values = np.sort(self.values).astype(float)
+            self._check_numbers(settings.name)
             finite = np.isfinite(self.values)
-            if self.log and (self.values <= 0).any():
-                raise ValueError(
-                    f"{settings.name} is {self.values.min():g}: wanted numbers above 0 on a"
-                    " logarithmic axis; what has no setting goes into levels"
-                )
             last = self.values[finite].max() if finite.any() else 1.0
             self.places = np.where(finite, self.values, last * 2**BEYOND)
 
+    def _check_numbers(self, name: str) -> None:
+        if np.isnan(self.values).any():
+            raise ValueError(f"{name} is nan in a row: drop the row or say the setting")
+        if self.log and (self.values <= 0).any():
+            raise ValueError(
+                f"{name} is {self.values.min():g}: wanted numbers above 0 on a logarithmic axis;"
+                " what has no setting goes into levels"
+            )
+
     def of(self, settings: pd.Series, steps: float = 0.0) -> np.ndarray:
         """The places of these settings, moved by `steps` from the common place of all lines."""
-        place = settings.map(dict(zip(self.values, self.places, strict=True))).to_numpy(float)
+        place_of = dict(zip(self.values, self.places, strict=True))
+        places = settings.map(place_of).to_numpy(float)
         if self.log:
-            return place * 2 ** (OCTAVES * steps)
+            return places * 2 ** (OCTAVES * steps)
         if len(self.places) < 2:
-            return place
-        return place + DODGE * np.diff(np.sort(self.places)).min() * steps
+            return places
+        return places + DODGE * np.diff(np.sort(self.places)).min() * steps
 
     def ends(self) -> np.ndarray:
         """Both ends of the axis."""
@@ -175,21 +175,20 @@ class _Axis:
         last = self.places.max()
         if self.log:
             return np.array([first / 1.25, last * 1.25])
-        reach = max(0.04 * (last - first), 0.05) if self.joined else 0.5
+        reach = max(0.04 * (last - first), 0.05) if self.numeric else 0.5
         return np.array([first - reach, last + reach])
 
     def layout(self) -> dict:
         """Range and ticks for plotly."""
-        written = np.ones(len(self.values), bool)
+        is_written = np.ones(len(self.values), bool)
         if self.log and len(self.values) > MANY:
-            written = np.isinf(self.values) | (np.log2(self.places) % 1 == 0)
-        names = [text(value) for value in self.values]
+            is_written = np.isinf(self.values) | (np.log2(self.places) % 1 == 0)
         return {
             "type": "log" if self.log else "linear",
             "range": np.log10(self.ends()) if self.log else self.ends(),
             "tickmode": "array",
-            "tickvals": self.places[written],
-            "ticktext": [name for name, shown in zip(names, written, strict=True) if shown],
+            "tickvals": self.places[is_written],
+            "ticktext": [text(value) for value in self.values[is_written]],
         }
 
 
@@ -201,50 +200,58 @@ def _add_series(
     line: str,
     variant: str | None,
     axis: _Axis,
-    share: bool,
+    shares: bool,
     place: dict,
 ) -> None:
-    """The lines of one panel."""
+    """The lines of one panel; of `series`, a row each, those that have rows in its table.
+
+    The points of infinite settings are a trace of their own, which no line joins to the others.
+    """
     style_of = looks(dict.fromkeys(series[line]))
     variants = [] if variant is None else list(dict.fromkeys(series[variant]))
-    keys = series.merge(table[list(series)].drop_duplicates())
+    in_panel = series.merge(table[list(series)].drop_duplicates())
     has_bars = table[["low", "high"]].notna().any(axis=None)
-    for i, (_, key) in enumerate(keys.iterrows()):
+    for i, (_, key) in enumerate(in_panel.iterrows()):
         rows = table[(table[list(key.index)] == key).all(axis=1)]
         rows = rows.sort_values(x, key=axis.of)
-        other = 0 if variant is None else variants.index(key[variant])
+        number_of_variant = 0 if variant is None else variants.index(key[variant])
         name = ", ".join(str(part) for part in key if str(part))
         colour, _, symbol = style_of[key[line]]
-        apart = np.isinf(rows[x]) if axis.joined else np.zeros(len(rows), bool)
-        steps = i - (len(keys) - 1) / 2 if has_bars else 0.0
-        for part, is_apart in ((rows[~apart], False), (rows[apart], True)):
-            if part.empty:
+        dash = DASHES[number_of_variant % len(DASHES)]
+        steps = i - (len(in_panel) - 1) / 2 if has_bars else 0.0
+        infinite = np.isinf(rows[x]) if axis.numeric else np.zeros(len(rows), bool)
+        for points, at_infinity in ((rows[~infinite], False), (rows[infinite], True)):
+            if points.empty:
                 continue
-            joined = axis.joined and not is_apart
-            open_markers = np.full(len(part), is_apart or other > 0)
-            if "measurable" in part:
-                open_markers |= ~part["measurable"].astype(bool).to_numpy()
+            joined = axis.numeric and not at_infinity
+            is_open = np.full(len(points), at_infinity or number_of_variant > 0)
+            if "measurable" in points:
+                is_open |= ~points["measurable"].astype(bool).to_numpy()
             figure.add_scatter(
-                x=axis.of(part[x], steps),
-                y=part["value"],
-                error_y=bars(part["value"], part["low"], part["high"]),
-                customdata=_settings(part[x]),
-                hovertext=facts(part),
+                x=axis.of(points[x], steps),
+                y=points["value"],
+                error_y=bars(points["value"], points["low"], points["high"]),
+                customdata=_settings(points[x]),
+                hovertext=sample_sizes(points),
                 mode="lines+markers" if joined else "markers",
                 name=name,
                 legendgroup=name,
-                line={"color": colour, "width": 2, "dash": DASHES[other % len(DASHES)]},
+                line={"color": colour, "width": 2, "dash": dash},
                 marker={
                     "size": 9,
                     "color": colour,
-                    "symbol": [f"{symbol}-open" if is_open else symbol for is_open in open_markers],
+                    "symbol": np.where(is_open, f"{symbol}-open", symbol).tolist(),
                 },
                 hovertemplate=(
-                    f"{x} = %{{customdata}}: %{{y:{'.1%' if share else '.3f'}}}"
+                    f"{x} = %{{customdata}}: {_hover_of_y(shares)}"
                     f"<br>%{{hovertext}}<extra>{name}</extra>"
                 ),
                 **place,
             )
+
+
+def _hover_of_y(shares: bool) -> str:
+    return "%{y:.1%}" if shares else "%{y:.3f}"
 
 
 def _settings(settings: pd.Series) -> list:
@@ -252,13 +259,13 @@ def _settings(settings: pd.Series) -> list:
     return ["∞" if setting == np.inf else setting for setting in settings.tolist()]
 
 
-def facts(rows: pd.DataFrame) -> list[str]:
-    """Sample sizes of each row, for its hover."""
-    facts = []
+def sample_sizes(rows: pd.DataFrame) -> list[str]:
+    """Sample sizes of each row in words, for its hover."""
+    words = []
     for _, row in rows.iterrows():
         sizes = [f"{row[column]:,g} {unit}" for column, unit in SIZES.items() if column in rows]
-        facts.append(" · ".join(sizes))
-    return facts
+        words.append(" · ".join(sizes))
+    return words
 
 
 def _add_levels(
@@ -266,33 +273,38 @@ def _add_levels(
     levels: pd.DataFrame,
     line: str,
     axis: _Axis,
-    lines_before: int,
-    share: bool,
+    number_of_lines: int,
+    shares: bool,
     place: dict,
 ) -> None:
-    """Dashed levels over the whole axis with bands of their intervals, the first level in grey."""
+    """Dashed levels over the whole axis with bands of their intervals. The first level is grey, the
+    others take the colours that follow those of the lines.
+    """
     for i, (_, row) in enumerate(levels.iterrows()):
         name = str(row[line])
+        colour = GREY
+        if i > 0:
+            colour = LINES[(number_of_lines + i - 1) % len(LINES)]
         level(
             figure,
             axis.ends(),
             float(row["value"]),
             float(row["low"]),
             float(row["high"]),
-            colour=GREY if i == 0 else LINES[(lines_before + i - 1) % len(LINES)],
-            dash=DASHES[1:][i % len(DASHES[1:])],
+            colour=colour,
+            dash=LEVEL_DASHES[i % len(LEVEL_DASHES)],
             name=name,
             legendgroup=name,
-            legendrank=1001,
-            hovertemplate=f"{name}: %{{y:{'.1%' if share else '.3f'}}}<extra></extra>",
+            legendrank=1001,  # below the lines, whose rank is 1000
+            hovertemplate=f"{name}: {_hover_of_y(shares)}<extra></extra>",
             **place,
         )
 
 
 def _name_once(figure: go.Figure) -> None:
-    """Name each line once in the legend, however many panels and parts it has."""
-    named = set()
+    """Name each line once in the legend, however many panels and traces it has."""
+    names = set()
     for trace in figure.data:
         if trace.showlegend is None:  # bands have False
-            trace.showlegend = bool(trace.name) and trace.name not in named
-            named.add(trace.name)
+            trace.showlegend = bool(trace.name) and trace.name not in names
+            names.add(trace.name)

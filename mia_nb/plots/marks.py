@@ -61,9 +61,9 @@ def level(
         place: arguments of the line (name, hovertemplate, showlegend, legendgroup, row, col)
     """
     if np.isfinite([low, high]).all():
-        shared = ("legendgroup", "legendrank", "row", "col")
-        group = {key: place[key] for key in shared if key in place}
-        band(figure, ends, [low] * 2, [high] * 2, colour, **group)
+        of_band = ("legendgroup", "legendrank", "row", "col")
+        place_of_band = {key: place[key] for key in of_band if key in place}
+        band(figure, ends, [low] * 2, [high] * 2, colour, **place_of_band)
     figure.add_scatter(
         x=ends,
         y=[value] * 2,
@@ -92,9 +92,10 @@ def bars(
     **style: Any,
 ) -> dict:
     """Plotly's error bars from low to high around the values, (N,) each."""
-    value, low, high = (np.asarray(part, float) for part in (value, low, high))
-    ends = {"array": high - value, "arrayminus": value - low}
-    return ends | {"thickness": thickness, "width": width} | style
+    value = np.asarray(value, float)
+    above = np.asarray(high, float) - value
+    below = value - np.asarray(low, float)
+    return {"array": above, "arrayminus": below, "thickness": thickness, "width": width, **style}
 
 
 def bins(low: float, high: float, count: int) -> np.ndarray:
@@ -102,7 +103,9 @@ def bins(low: float, high: float, count: int) -> np.ndarray:
     count = whole("bins", count)
     if count > MOST_BINS:
         raise ValueError(f"bins={count}: wanted {MOST_BINS:,} at most")
-    low, high = (low, high) if high > low else (low - 0.5, low + 0.5)
+    if not high > low:
+        high = low + 0.5
+        low = low - 0.5
     return np.linspace(low, high, count + 1)
 
 

@@ -31,7 +31,7 @@ def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
     figure = go.Figure()
     figure.add_scatter(
         x=ends,
-        y=_overfitting(ends),
+        y=_auc_of_correctness(ends),
         mode="lines",
         line=DOTTED | {"width": 1.5},
         hoverinfo="skip",
@@ -45,7 +45,7 @@ def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
         null_errors = [auc_null_error(member.sum(), (~member).sum()) for _, member in pairs]
         error = 1.96 * np.array(null_errors)
         gap = _gap(of_models)
-        above += int((auc > _overfitting(gap)).sum())
+        above += int((auc > _auc_of_correctness(gap)).sum())
         figure.add_scatter(
             x=gap,
             y=auc,
@@ -61,15 +61,17 @@ def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
             error_y=bars(auc, auc - error, auc + error, thickness=1, width=0),
             hovertemplate="target %{customdata}: gap %{x:.2%}, %{y:.3f}",
         )
+    counted = "targets"
+    points = "one point per target"
+    if len(scores) > 1:
+        counted = "points"
+        points = "one point per target and line of the legend"
     return finish(
         figure,
-        f"{above} of {len(gaps)} {'points' if len(scores) > 1 else 'targets'} lie above"
-        " what accuracy alone gives away",
+        f"{above} of {len(gaps)} {counted} lie above what accuracy alone gives away",
         clauses(
             f"train-test gaps from {gaps.min():.1%} to {gaps.max():.1%}",
-            "one point per target and line of the legend"
-            if len(scores) > 1
-            else "one point per target",
+            points,
             "bars: 1.96 s.e. of random guessing",
         ),
         height=470,
@@ -80,9 +82,9 @@ def gap_against_risk(scores: Scores | dict[str, Scores]) -> go.Figure:
 
 
 def _gap(scores: Scores) -> np.ndarray:
+    """(targets,) train accuracy minus test accuracy."""
     return scores.accuracy[:, 0] - scores.accuracy[:, 1]
 
 
-def _overfitting(gap: np.ndarray) -> np.ndarray:
-    """AUC of the correctness attack."""
+def _auc_of_correctness(gap: np.ndarray) -> np.ndarray:
     return 0.5 + gap / 2

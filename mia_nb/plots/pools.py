@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from mia_nb.checks import quantity
 from mia_nb.metrics.table_text import in_digits
 from mia_nb.plots import marks
 from mia_nb.plots.style import MEMBER, MEMBERS, NON_MEMBERS, THIN, finish
 from mia_nb.types import Scores
+
+MOST_TICKS = 32  # models of which each has its number on the axis
 
 
 def accuracy(scores: Scores) -> go.Figure:
@@ -40,14 +44,17 @@ def accuracy(scores: Scores) -> go.Figure:
             marker={"color": group.colour, "symbol": symbol, "size": 9},
             hovertemplate="model %{x}: %{y:.2%}",
         )
-    ticks = {"tickmode": "array", "tickvals": rows, "ticktext": list(map(str, scores.targets))}
+    axis: dict[str, Any] = {"title": "model"}
+    if len(rows) <= MOST_TICKS:
+        names = [str(target) for target in scores.targets]
+        axis |= {"tickmode": "array", "tickvals": rows, "ticktext": names}
     return finish(
         figure,
         f"{len(rows)} models: {train.mean():.1%} right on members, {test.mean():.1%} on"
         f" non-members, gap {(train - test).mean():.1%}",
         "one stick per model",
         height=380,
-        xaxis={"title": "model"} | (ticks if len(rows) <= 32 else {}),
+        xaxis=axis,
         yaxis={"title": "accuracy", "tickformat": "~%"},
     )
 
@@ -66,13 +73,14 @@ def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
     Raises:
         ValueError: for no model.
     """
-    trained = (  # (E, members), without the samples that a model never trained on
-        np.asarray(trace, dtype=np.float32)[:, ~np.isnan(trace).all(0)] for trace in traces
-    )
-    rows = [np.nanquantile(losses, [0.5, 0.95], axis=1) for losses in trained]
-    if not rows:
+    quantiles = []
+    for trace in traces:
+        trained_on = ~np.isnan(trace).all(0)
+        losses = np.asarray(trace, dtype=np.float32)[:, trained_on]
+        quantiles.append(np.nanquantile(losses, [0.5, 0.95], axis=1))
+    if not quantiles:
         raise ValueError("no loss traces: pass (pool.trace(m) for m in range(num_models))")
-    loss = np.exp(np.array(rows, dtype=np.float64))  # (M, 2, E)
+    loss = np.exp(np.array(quantiles, dtype=np.float64))  # (M, 2, E)
     epochs = np.arange(1, loss.shape[2] + 1)
     figure = go.Figure()
     for i, (name, dash) in enumerate((("median member", "solid"), ("hardest in twenty", "dash"))):
@@ -91,8 +99,8 @@ def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
     return finish(
         figure,
         f"the median training sample's loss goes from {in_digits(first)} to {in_digits(last)} in"
-        f" {len(epochs)} epoch{'s' * (len(epochs) > 1)}",
-        f"lines: median of {len(rows)} models; bands: their interquartile range",
+        f" {quantity(len(epochs), 'epoch')}",
+        f"lines: median of {len(quantiles)} models; bands: their interquartile range",
         height=400,
         xaxis_title="epoch",
         yaxis={"title": "loss (nats)", "type": "log", "dtick": 1, "tickformat": "~g"},

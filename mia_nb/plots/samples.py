@@ -8,6 +8,7 @@ while a slider moves, and a go.Figure takes twenty times as long (40 ms).
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -43,7 +44,9 @@ CAPTION = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}  # below 
 QUIET = {"showlegend": False, "hoverinfo": "skip"}
 HIDDEN = {"visible": False, "fixedrange": True}
 IN_ORDER = BELOW | {"traceorder": "normal"}  # a legend in order, also with filled curves
-NARROW, WIDE = 46, 96  # characters in a line of a title
+# characters in a line of a title, of a figure that stands beside another one and of a single one
+NARROW = 46
+WIDE = 96
 # titles begin at the left edge, as two figures stand side by side
 TITLE_AT_LEFT = {"title": {"xref": "container", "x": 0.01}}
 TEMPLATE = go.layout.Template(style.TEMPLATE).update(layout=TITLE_AT_LEFT).to_plotly_json()
@@ -82,26 +85,27 @@ def score_points(
         numbers: (N,) numbers of the samples
         names: names of the two attacks
     """
-    shown, total = thinned(x, y, DOTS)
+    drawn, total = thinned(x, y, DOTS)
     finite = np.isfinite(x) & np.isfinite(y)
     data = []
-    for points in group_points(x, y, member, shown, numbers):
+    for points in group_points(x, y, member, drawn, numbers):
         points["x"] = _packed(points["x"])
         points["y"] = _packed(points["y"])
         points["customdata"] = _packed(points["customdata"], np.int32)
         data.append(points)
-    agree = rank_correlation(x[finite], y[finite]) if total > 2 else np.nan
+    x_name, y_name = names
+    correlation = rank_correlation(x[finite], y[finite]) if total > 2 else np.nan
     return _figure(
         data,
-        f"{names[1]} against {names[0]}: rank correlation {agree:.2f}, {total:,} samples",
-        f"{len(shown):,} drawn" if len(shown) < total else "",
+        f"{y_name} against {x_name}: rank correlation {correlation:.2f}, {total:,} samples",
+        f"{len(drawn):,} drawn" if len(drawn) < total else "",
         height=420,
         legend=IN_ORDER,
         margin={"b": 92},
         dragmode="lasso",
         hovermode="closest",
-        xaxis={"title": {"text": f"score: {names[0]}"}},
-        yaxis={"title": {"text": f"score: {names[1]}"}},
+        xaxis={"title": {"text": f"score: {x_name}"}},
+        yaxis={"title": {"text": f"score: {y_name}"}},
     )
 
 
@@ -145,33 +149,39 @@ def two_worlds(
     margin = np.asarray(margin, float)
     member = np.asarray(member, bool)
     numbers = np.arange(len(margin)) if numbers is None else np.asarray(numbers)
-    top = max((float(np.nanmax([c.inside, c.outside])) for c in curves), default=1.0)
+    peaks = [float(np.nanmax([curve.inside, curve.outside])) for curve in curves]
+    worlds = (  # from below
+        ("OUT", NON_MEMBERS, ~member, [curve.outside for curve in curves]),
+        ("IN", MEMBERS, member, [curve.inside for curve in curves]),
+    )
     data = []
-    for row, (world, group) in enumerate((("OUT", NON_MEMBERS), ("IN", MEMBERS))):
-        in_world = member == (world == "IN")
-        for curve in curves:
-            density = curve.inside if world == "IN" else curve.outside
+    for row, (name, group, in_world, densities) in enumerate(worlds):
+        for curve, density in zip(curves, densities, strict=True):
             if np.isfinite(density).any():
-                y = row + 0.8 * density / top
+                y = row + 0.8 * density / max(peaks)
                 data.append(_line(curve.x, y, group.colour, dash=curve.dash, **QUIET))
-        data.append(_world(world, group, row, margin[in_world], numbers[in_world]))
+        data.append(_world(name, group, row, margin[in_world], numbers[in_world]))
     # legend entries of the dashes, one for both colours
     for curve in curves:
         data.append(_line([np.nan], [np.nan], GREY, dash=curve.dash, name=curve.name))
     if target is not None:
         data.append(_target(target, trained))
-    rows = {"tickvals": [0, 1], "ticktext": ["OUT", "IN"], "range": [-0.3, 2.0], "fixedrange": True}
-    across: dict[str, Any] = {"title": {"text": "margin (nats)"}}
+    x_axis: dict[str, Any] = {"title": {"text": "margin (nats)"}}
     if span is not None:
-        across["range"] = [float(end) for end in span]
+        x_axis["range"] = [float(end) for end in span]
     return _figure(
         data,
         sentence,
         height=420,
         legend=IN_ORDER,
         margin={"b": 112},
-        xaxis=across,
-        yaxis=rows,
+        xaxis=x_axis,
+        yaxis={
+            "tickvals": [0, 1],
+            "ticktext": ["OUT", "IN"],
+            "range": [-0.3, 2.0],
+            "fixedrange": True,
+        },
     )
 
 
@@ -214,7 +224,7 @@ def sample_traces(
     everyone: np.ndarray,
     sentence: str,
     *,
-    own: np.ndarray | None = None,
+    target: np.ndarray | None = None,
 ) -> dict:
     """Training losses of one sample by the models that trained on it, beside those of all members.
 
@@ -222,18 +232,18 @@ def sample_traces(
         lines: (R, E) nats
         everyone: (3, E) lower quartile, median, upper quartile of the losses of all members
         sentence: the title
-        own: (E,) losses of the target
+        target: (E,) losses of the target
     """
     lines = np.asarray(lines, float)
-    low, middle, high = np.asarray(everyone, float)
-    epochs = np.arange(1, len(middle) + 1)
+    low, median_of_all, high = np.asarray(everyone, float)
+    epochs = np.arange(1, len(median_of_all) + 1)
     hover = {"hovertemplate": "%{y:.3g}"}
     edge = QUIET | {"width": 0}
     shade = {"fill": "tonexty", "fillcolor": translucent(GREY, 0.2)}
     data = [
         _line(epochs, low, GREY, **edge),
         _line(epochs, high, GREY, **edge, **shade),
-        _line(epochs, middle, GREY, dash="dash", width=2, name="all members", **hover),
+        _line(epochs, median_of_all, GREY, dash="dash", width=2, name="all members", **hover),
     ]
     if len(lines):
         x = _with_gaps(np.broadcast_to(epochs, lines.shape).astype(float))
@@ -244,8 +254,8 @@ def sample_traces(
             _line(x, y, MEMBER, name=f"this sample ({len(lines)})", **faint),
             _line(epochs, median, MEMBER, width=2.5, name="their median", **hover),
         ]
-    if own is not None:
-        data.append(_line(epochs, own, LINES[0], dash="dot", width=2.5, name="target", **hover))
+    if target is not None:
+        data.append(_line(epochs, target, LINES[0], dash="dot", width=2.5, name="target", **hover))
     return _figure(
         data,
         sentence,
@@ -284,10 +294,14 @@ def images(
     """
     x = as_pictures(x, frames)
     member = np.asarray(member, bool)
-    words = [f"{'◇●'[int(inside)]} {text}" for inside, text in zip(member, captions, strict=True)]
+    marked_captions = []
+    edges = []
+    for is_member, caption in zip(member, captions, strict=True):
+        marked_captions.append(f"● {caption}" if is_member else f"◇ {caption}")
+        edges.append(MEMBER if is_member else NON_MEMBER)
     sentence = f"● {member.sum()} members (vermillion) and ◇ {(~member).sum()} non-members (blue)"
-    edges = [MEMBER if inside else NON_MEMBER for inside in member]
-    return go.Figure(sheet(x, words, np.arange(len(x)), sentence, columns=columns, edges=edges))
+    numbers = np.arange(len(x))
+    return go.Figure(sheet(x, marked_captions, numbers, sentence, columns=columns, edges=edges))
 
 
 def short(name: str) -> str:
@@ -324,14 +338,14 @@ def sheet(
     width = factor * x.shape[3]
     lines = 1 + max((caption.count("<br>") for caption in captions), default=0)
     gap = max(height, width) // 8 + 2
-    pitch = height + lines * height // 2 + gap  # from row to row, with room for captions
-    across = width + width // 3
-    rows = -(-len(x) // columns)
+    row_height = height + lines * height // 2 + gap  # with room for captions
+    column_width = width + width // 3
+    rows = math.ceil(len(x) / columns)
     place = np.arange(len(x))
-    tops = (place // columns) * pitch + gap // 2
-    lefts = (place % columns) * across + (across - width) // 2
-    canvas = np.zeros((rows * pitch, columns * across, 4), np.uint8)
-    words = []
+    tops = (place // columns) * row_height + gap // 2
+    lefts = (place % columns) * column_width + (column_width - width) // 2
+    canvas = np.zeros((rows * row_height, columns * column_width, 4), np.uint8)
+    annotations = []
     outlines = []
     for i, (image, top, left) in enumerate(zip(x, tops.tolist(), lefts.tolist(), strict=True)):
         bottom = top + height
@@ -342,11 +356,12 @@ def sheet(
         canvas[top:bottom, left:right, :3] = enlarged(rgb(image), factor)
         canvas[top:bottom, left:right, 3] = 255
         centre = left + width / 2
-        words.append({"text": captions[i], "x": centre, "y": float(bottom), **CAPTION})
+        annotations.append({"text": captions[i], "x": centre, "y": float(bottom), **CAPTION})
         if numbers[i] == chosen:
             ends = {"x0": left - 2.5, "y0": top - 2.5, "x1": right + 1.5, "y1": bottom + 1.5}
             outlines.append({"type": "rect", "line": {"color": LINES[2], "width": 4}, **ends})
-    pointer_targets = {
+    # the picture is one trace: invisible markers tell hovers and clicks which image they are on
+    markers = {
         "type": "scatter",
         "mode": "markers",
         "marker": {"size": 40, "symbol": "square", "opacity": 0},
@@ -358,13 +373,13 @@ def sheet(
         "hovertemplate": "%{text}<extra></extra>",
     }
     return _figure(
-        [{"type": "image", "source": png(canvas), "hoverinfo": "skip"}, pointer_targets],
+        [{"type": "image", "source": png(canvas), "hoverinfo": "skip"}, markers],
         clauses(sentence, shown_channels(x.shape[1])),
         height=86 + 118 * rows,
         wrap=WIDE,
         hovermode="closest",
         hoverdistance=60,
-        annotations=words,
+        annotations=annotations,
         shapes=outlines,
         **_plane(*canvas.shape[:2]),
     )
@@ -384,11 +399,12 @@ def ranking(
         sentence: the title
         null: (R,) separations under redrawn masks
     """
-    value = np.asarray(value, float)
-    null = np.asarray([] if null is None else null, float)
-    everything = np.concatenate([value[np.isfinite(value)], null[np.isfinite(null)]])
-    ends = (everything.min(), everything.max()) if len(everything) else (0.0, 1.0)
-    edges = equal_bins(*ends, BINS)
+    value = _finite(value)
+    null = _finite([] if null is None else null)
+    both = np.concatenate([value, null])
+    low = both.min() if len(both) else 0.0
+    high = both.max() if len(both) else 1.0
+    edges = equal_bins(low, high, BINS)
     data = [_shares("samples", value, edges, LINES[0], "solid")]
     if len(null):
         data.append(_shares("redrawn masks", null, edges, GREY, "dash"))
@@ -403,9 +419,13 @@ def ranking(
     )
 
 
+def _finite(values: np.ndarray | Sequence[float]) -> np.ndarray:
+    values = np.asarray(values, float)
+    return values[np.isfinite(values)]
+
+
 def _shares(name: str, values: np.ndarray, edges: np.ndarray, colour: str, dash: str) -> dict:
-    """A step line with the share of the finite values in each bin."""
-    values = values[np.isfinite(values)]
+    """A step line with the share of the values in each bin."""
     return _line(
         edges,
         step_counts(values, edges) / max(len(values), 1),
@@ -429,13 +449,14 @@ def _line(
     shape: str | None = "linear",
     **rest: Any,
 ) -> dict:
+    """A line as a trace of plotly's JSON; `rest` are its further entries."""
     line = {"color": colour, "dash": dash, "width": width, "shape": shape}
     place = {"x": _packed(x), "y": _packed(y)}
     return {"type": "scatter", "mode": "lines", "line": line} | place | rest
 
 
 def _packed(values: np.ndarray, dtype: type = np.float32) -> dict:
-    """An array as plotly's JSON holds it, NaN included."""
+    """An array, float32 or int32, as plotly's JSON holds it, NaN included."""
     values = np.ascontiguousarray(values, dtype)
     return {
         "dtype": {"f": "f4", "i": "i4"}[values.dtype.kind],
@@ -460,9 +481,9 @@ def _figure(
     margin: dict | None = None,
     **layout: Any,
 ) -> dict:
-    """`style.finish` on plain JSON."""
-    title, more = heading(sentence, note, wrap)
-    edges = TEMPLATE["layout"]["margin"]
-    margin = edges | {"t": edges["t"] + more} | (margin or {})
-    parts = {"template": TEMPLATE, "title": title, "margin": margin, "height": height + more}
-    return {"data": data, "layout": parts | layout}
+    """`style.finish` on plain JSON; `wrap` is the number of characters in a line of the title."""
+    title, extra = heading(sentence, note, wrap)
+    template_margin = TEMPLATE["layout"]["margin"]
+    margin = template_margin | {"t": template_margin["t"] + extra} | (margin or {})
+    shared = {"template": TEMPLATE, "title": title, "margin": margin, "height": height + extra}
+    return {"data": data, "layout": shared | layout}

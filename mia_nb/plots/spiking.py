@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from mia_nb.checks import quantity
 from mia_nb.plots.marks import bars, level
 from mia_nb.plots.pictures import enlarged, png, rgb
-from mia_nb.plots.style import (
-    BELOW,
-    GREY,
-    LINES,
-    MARKERS,
-    clauses,
-    finish,
-    listed,
-)
+from mia_nb.plots.style import BELOW, GREY, LINES, MARKERS, clauses, finish, listed
 from mia_nb.plots.tables import need
 
-BESIDE = 0.82  # where a picture beside a raster begins
+IMAGE_START = 0.82  # where an image to the right of a raster begins, as a share of the width
+IMAGE_SIZE = 192  # pixels of such an image, at least, as browsers blur images that they enlarge
+MOST_NEURONS = 200  # in a raster
+# parts of a raster: spikes above membranes
+ABOVE = {"row": 1, "col": 1}
+UNDERNEATH = {"row": 2, "col": 1}
 
 
 def sites(report: pd.DataFrame) -> go.Figure:
@@ -40,12 +40,12 @@ def sites(report: pd.DataFrame) -> go.Figure:
     columns = ["theta", "u0", "expected_error", "clipped_mass", "firing_rate"]
     finite = ("clipped_mass", "firing_rate")
     need(report, ("model", "site", *columns), "sites", finite, once=("model", "site"))
-    names = list(dict.fromkeys(report["site"]))
     models = report["model"].nunique()
     groups = report.groupby("site", sort=False)[columns]
     low = groups.min()
     middle = groups.median()
     high = groups.max()
+    names = middle.index.tolist()
     figure = make_subplots(3, 1, shared_xaxes=True, vertical_spacing=0.06)
     error = "<br>u0 %{customdata[0]:.3g}, expected error %{customdata[1]:.3g}"
     panels = (  # column of the report, title, hover, format of ticks
@@ -73,19 +73,18 @@ def sites(report: pd.DataFrame) -> go.Figure:
     figure.update_xaxes(categoryorder="array", categoryarray=names)
     rate = middle["firing_rate"]
     clipped = middle["clipped_mass"]
-    spread = "one model"
+    note = "one model"
     if models > 1:
-        spread = f"markers: median of {models} models; bars: smallest to largest model"
-    dead = report["site"][report["theta"].isna()]
+        note = f"markers: median of {models} models; bars: smallest to largest model"
+    silent_sites = report["site"][report["theta"].isna()]
+    if len(silent_sites):
+        note = f"{note}; no activation and so no threshold: {listed(silent_sites)}"
     return finish(
         figure,
         f"the {len(names)} sites fire in {rate.min():.1%} ({rate.idxmin()}) to {rate.max():.1%}"
         f" ({rate.idxmax()}) of steps; at most {clipped.max():.1%} of activations are clipped"
         f" ({clipped.idxmax()})",
-        clauses(
-            spread,
-            len(dead) and f"no activation and so no threshold: {listed(dead)}",
-        ),
+        note,
         height=560,
     )
 
@@ -130,16 +129,15 @@ def raster(
     _add_membranes(figure, spk, mem, theta, traced, steps)
     if image is not None:
         _add_image(figure, np.asarray(image))
-    ticks = {
+    time_axis = {
         "range": [0.4, 0.5 + 1.06 * len(steps)],
         "dtick": 1 if len(steps) <= 20 else None,
-        "domain": [0, 1 if image is None else BESIDE - 0.03],
+        "domain": [0, 1 if image is None else IMAGE_START - 0.03],
     }
-    duration = f"{len(steps)} time step{'s' * (len(steps) > 1)}"
     return finish(
         figure,
-        f"{name}: {len(rate):,} neurons fire in {spk.mean():.1%} of {duration};"
-        f" {int((rate == 0).sum()):,} of them never",
+        f"{name}: {len(rate):,} neurons fire in {spk.mean():.1%} of"
+        f" {quantity(len(steps), 'time step')}; {int((rate == 0).sum()):,} of them never",
         clauses(
             "marks on the right: neurons traced below",
             "filled markers: a spike",
@@ -148,8 +146,8 @@ def raster(
         ),
         height=520,
         legend=BELOW,
-        xaxis=ticks,
-        xaxis2=ticks | {"title": {"text": "time step"}},
+        xaxis=time_axis,
+        xaxis2=time_axis | {"title": {"text": "time step"}},
         yaxis={
             "title": {"text": "neurons, busiest on top"},
             "showgrid": False,
@@ -168,9 +166,10 @@ def _check_layer(spk: np.ndarray, mem: np.ndarray, theta: np.ndarray) -> None:
             f"spk {spk.shape}, mem {mem.shape}, theta {theta.shape}: wanted (T, neurons) twice"
             " and (neurons,)"
         )
-    # distance of the potential on the wrong side of the threshold; rounding may break ties
+    # how far the potential lies on the wrong side of the threshold; rounding may break ties
     error = np.where(spk, theta - mem, mem - theta)
-    if wrong := (error > 1e-4 * np.maximum(theta, 1)).sum():
+    wrong = (error > 1e-4 * np.maximum(theta, 1)).sum()
+    if wrong:
         raise ValueError(
             f"{wrong} of {spk.size} spikes disagree with mem >= theta: pass mem after charging and"
             " before the reset"
@@ -184,21 +183,25 @@ def _traced(rate: np.ndarray, order: np.ndarray, mem: np.ndarray) -> np.ndarray:
     active = order[rate[order] > 0]
     if not len(active):
         active = np.argsort(mem.max(0), kind="stable")[-3:]
-    ranks = np.unique([len(active) - 1, len(active) // 2, 0])[::-1]
-    return active[ranks]
+    # unique, as one or two neurons may be all
+    ranks = np.unique([0, len(active) // 2, len(active) - 1])
+    return active[ranks[::-1]]
 
 
 def _drawn(order: np.ndarray, traced: np.ndarray) -> np.ndarray:
     """Numbers of the neurons in the raster, the busiest last: at most 200 at evenly spaced ranks,
     and the traced ones.
     """
-    ranks = np.linspace(0, len(order) - 1, min(200, len(order))).round().astype(int)
-    return order[np.union1d(ranks, np.flatnonzero(np.isin(order, traced)))]
+    count = min(MOST_NEURONS, len(order))
+    ranks = np.linspace(0, len(order) - 1, count).round().astype(int)
+    ranks_of_traced = np.flatnonzero(np.isin(order, traced))
+    return order[np.union1d(ranks, ranks_of_traced)]
 
 
 def _add_spikes(
     figure: go.Figure, spk: np.ndarray, drawn: np.ndarray, traced: np.ndarray, steps: np.ndarray
 ) -> None:
+    """The spikes (T, drawn neurons), and beside them the markers of the neurons traced below."""
     figure.add_heatmap(
         x=steps,
         z=spk.T.astype(np.uint8),
@@ -209,9 +212,8 @@ def _add_spikes(
         showscale=False,
         xgap=3 if len(steps) <= 64 else 0,
         ygap=1 if len(drawn) <= 64 else 0,
-        row=1,
-        col=1,
         hovertemplate="neuron %{customdata}, step %{x}: %{z}<extra></extra>",
+        **ABOVE,
     )
     for i, neuron in enumerate(traced):
         figure.add_scatter(
@@ -221,8 +223,7 @@ def _add_spikes(
             marker={"symbol": MARKERS[i], "color": LINES[i], "size": 9},
             showlegend=False,
             hoverinfo="skip",
-            row=1,
-            col=1,
+            **ABOVE,
         )
 
 
@@ -236,10 +237,8 @@ def _add_membranes(
 ) -> None:
     """Potentials of the traced neurons, and their thresholds."""
     ends = [0.5, len(steps) + 0.5]
-    below = {"row": 2, "col": 1}
     for i, neuron in enumerate(traced):
-        filled = MARKERS[i]
-        symbols = [filled if fires else f"{filled}-open" for fires in spk[:, neuron]]
+        symbols = np.where(spk[:, neuron], MARKERS[i], f"{MARKERS[i]}-open").tolist()
         figure.add_scatter(
             x=steps,
             y=mem[:, neuron],
@@ -248,17 +247,23 @@ def _add_membranes(
             line={"color": LINES[i], "width": 1.5},
             marker={"symbol": symbols, "size": 9},
             hovertemplate="step %{x}: %{y:.3g}",
-            **below,
+            **UNDERNEATH,
         )
         name = f"threshold {theta[neuron]:.3g} of neuron {neuron}"
-        level(figure, ends, theta[neuron], colour=LINES[i], width=1.5, name=name, **below)
+        level(figure, ends, theta[neuron], colour=LINES[i], width=1.5, name=name, **UNDERNEATH)
 
 
 def _add_image(figure: go.Figure, image: np.ndarray) -> None:
     """The image that the network saw, beside the raster."""
     if image.ndim != 3 or image.dtype != np.uint8:
         raise ValueError(f"image {image.shape} {image.dtype}: wanted (C, H, W) uint8")
-    source = png(enlarged(rgb(image), -(-192 // max(image.shape[1:]))))
+    factor = math.ceil(IMAGE_SIZE / max(image.shape[1:]))
     figure.add_layout_image(
-        source=source, xref="paper", yref="paper", x=BESIDE, y=1, sizex=1 - BESIDE, sizey=0.5
+        source=png(enlarged(rgb(image), factor)),
+        xref="paper",
+        yref="paper",
+        x=IMAGE_START,
+        y=1,
+        sizex=1 - IMAGE_START,
+        sizey=0.5,
     )

@@ -118,8 +118,10 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     places = [place_of_attack.get(in_words(name)) for name in names]
     free_places = (i for i in itertools.count() if i not in places)
     styles = {}
-    for name, own_place in zip(names, places, strict=True):
-        styles[name] = look(next(free_places) if own_place is None else own_place)
+    for name, place in zip(names, places, strict=True):
+        if place is None:
+            place = next(free_places)
+        styles[name] = look(place)
     return styles
 
 
@@ -132,10 +134,10 @@ def heading(sentence: str, note: str, width: int = 96) -> tuple[dict, int]:
     """
     lines = textwrap.wrap(sentence, width)
     title = {"text": "<br>".join(lines), "subtitle": {"text": note}}
-    more = LINE_HEIGHT * max(len(lines) - 1, 0)
-    if more:
-        title["pad"] = {"b": TITLE["pad"]["b"] + more}
-    return title, more
+    extra = LINE_HEIGHT * max(len(lines) - 1, 0)
+    if extra:
+        title["pad"] = {"b": TITLE["pad"]["b"] + extra}
+    return title, extra
 
 
 def finish(figure: go.Figure, sentence: str, note: str = "", **layout: Any) -> go.Figure:
@@ -144,18 +146,19 @@ def finish(figure: go.Figure, sentence: str, note: str = "", **layout: Any) -> g
     Parameters:
         sentence: the result of the figure; a long one is wrapped
         note: sample sizes, intervals and the like
-        layout: the figure's layout. Its height is for a title of one line; further lines are added
+        layout: the figure's layout. Its height is that with a title of one line; each further line
+            makes the figure higher
     """
-    title, more = heading(sentence, note)
-    if more:
-        layout["margin"] = {"t": TEMPLATE.layout.margin.t + more}
-        layout["height"] += more
+    title, extra = heading(sentence, note)
+    if extra:
+        layout["margin"] = {"t": TEMPLATE.layout.margin.t + extra}
+        layout["height"] += extra
     return figure.update_layout(template=TEMPLATE, title=title, **layout)
 
 
 def clauses(*parts: str | bool) -> str:
     """The parts joined by semicolons, without those that are empty or False."""
-    return "; ".join(filter(None, parts))
+    return "; ".join(part for part in parts if part)
 
 
 def listed(values: Iterable) -> str:

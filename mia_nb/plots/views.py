@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,14 +17,7 @@ from mia_nb.metrics.memorised_samples import rank_correlation
 from mia_nb.metrics.tables import by_attack
 from mia_nb.plots import marks
 from mia_nb.plots.scores import name_of, row_of, targets
-from mia_nb.plots.style import (
-    DOTTED,
-    LINES,
-    MEMBERS,
-    NON_MEMBERS,
-    THIN,
-    finish,
-)
+from mia_nb.plots.style import DOTTED, LINES, MEMBERS, NON_MEMBERS, THIN, finish
 from mia_nb.types import Scores
 
 RATES = [0.99, 0.9, 0.5, 0.1, 0.01, 0.001, 1e-4]  # false positive rates marked on an axis of ranks
@@ -53,12 +47,19 @@ def histogram(
     """
     if not isinstance(scores, Scores):
         raise ValueError(f"scores={shown(scores)}: wanted one Scores, as mia.score gives it")
-    pairs = targets(scores) if target is None else [targets(scores)[row_of(scores, target)]]
-    value, member = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    axis: dict = {"title": "score (larger = more likely a member)"}
-    if one_of("scale", scale, ("score", "rank")) == "rank":
+    pairs = targets(scores)
+    whose = f"{len(pairs)} targets pooled"
+    if target is not None:
+        pairs = [pairs[row_of(scores, target)]]
+        whose = f"target {target}"
+    value = np.concatenate([score for score, _ in pairs])
+    member = np.concatenate([member_of_target for _, member_of_target in pairs])
+    axis: dict[str, Any] = {"title": "score (larger = more likely a member)"}
+    one_of("scale", scale, ("score", "rank"))
+    if scale == "rank":
         order = np.argsort(value)  # searchsorted takes sorted scores ten times faster
-        value, member = value[order], member[order]
+        member = member[order]
+        value = value[order]
         value = rank_among(value[~member])(value)
         axis = {
             "title": "FPR of a threshold here, % (right: more suspicious)",
@@ -81,12 +82,11 @@ def histogram(
             line={"shape": "hv", "color": group.colour, "dash": group.dash, "width": 1.5},
             **marks.hatched(group.colour, group.pattern, 0.15),
         )
-    above = np.mean([metrics.auc(*pair) for pair in pairs])
-    who = f"target {target}" if target is not None else f"{len(pairs)} targets pooled"
+    auc = np.mean([metrics.auc(*pair) for pair in pairs])
     return finish(
         figure,
-        f"{name_of(scores)}: a random member outscores a random non-member in {above:.1%} of cases"
-        f" ({who})",
+        f"{name_of(scores)}: a random member outscores a random non-member in {auc:.1%} of cases"
+        f" ({whose})",
         "share of each group per bin; the outermost bins hold the tails",
         height=400,
         hovermode="x",
@@ -111,11 +111,16 @@ def rank_among(others: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _edges(value: np.ndarray, bins: int) -> np.ndarray:
-    ends = np.quantile(value, [0, 0.25, 0.75, 1]) if len(value) else np.zeros(4)
-    low, quarter, three_quarters, high = ends
-    if reach := 4 * (three_quarters - quarter):
-        low = max(low, quarter - reach)
-        high = min(high, three_quarters + reach)
+    """Edges (bins + 1,) of bins from the smallest to the largest finite score, but no further than
+    4 interquartile ranges beyond the quartiles.
+    """
+    if not len(value):
+        return marks.bins(0.0, 0.0, bins)
+    low, first_quartile, third_quartile, high = np.quantile(value, [0, 0.25, 0.75, 1])
+    reach = 4 * (third_quartile - first_quartile)
+    if reach > 0:
+        low = max(low, first_quartile - reach)
+        high = min(high, third_quartile + reach)
     return marks.bins(low, high, bins)
 
 
@@ -185,7 +190,8 @@ def scatter(
     Raises:
         ValueError: unless the membership of the target agrees in both.
     """
-    target = int(scores_x.targets[0]) if target is None else target
+    if target is None:
+        target = int(scores_x.targets[0])
     x_row = row_of(scores_x, target)
     y_row = row_of(scores_y, target)
     x = scores_x.value[x_row]
@@ -196,7 +202,7 @@ def scatter(
             f"target {target} has other members in the two scores: compare pools that share their"
             " member masks"
         )
-    names = names or (name_of(scores_x), name_of(scores_y))
+    x_name, y_name = names or (name_of(scores_x), name_of(scores_y))
     drawn, _ = thinned(x, y)
     finite = np.isfinite(x) & np.isfinite(y)
     figure = make_subplots(
@@ -220,26 +226,28 @@ def scatter(
         middle, density = _density(y[finite], mask[finite])
         figure.add_scatter(x=density, y=middle, **style, row=2, col=2)
     bare = {"showticklabels": False, "ticks": ""}
-    agree = rank_correlation(x[finite], y[finite])
+    correlation = rank_correlation(x[finite], y[finite])
     return finish(
         figure,
-        f"{names[0]} and {names[1]} rank the samples of target {target} with correlation"
-        f" {agree:.2f}",
+        f"{x_name} and {y_name} rank the samples of target {target} with correlation"
+        f" {correlation:.2f}",
         f"{len(drawn):,} of {len(x):,} samples drawn; the margins hold all",
         height=560,
         # axes 1: above the scatter, 2: the empty corner, 3: the scatter, 4: right of the scatter
         xaxis=bare,
         yaxis=bare,
-        xaxis3={"title": {"text": f"score: {names[0]}"}},
-        yaxis3={"title": {"text": f"score: {names[1]}"}},
+        xaxis3={"title": {"text": f"score: {x_name}"}},
+        yaxis3={"title": {"text": f"score: {y_name}"}},
         xaxis4=bare,
         yaxis4=bare,
     )
 
 
 def _density(value: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(middles of 60 bins over all values (N,), density of those that the mask (N,) marks)."""
     edges = np.linspace(value.min(), value.max(), 61)
-    return (edges[1:] + edges[:-1]) / 2, np.histogram(value[mask], edges, density=True)[0]
+    density, _ = np.histogram(value[mask], edges, density=True)
+    return (edges[1:] + edges[:-1]) / 2, density
 
 
 def summary(table: pd.DataFrame) -> go.Figure:
@@ -253,13 +261,14 @@ def summary(table: pd.DataFrame) -> go.Figure:
         table: of `metrics.summary`
     """
     rows = by_attack(table, "auc")
-    rows = rows[rows.index != "max"]
+    rows = rows[rows.index != "max"]  # the best attack of each target, which is no attack
     best = rows.loc[rows["value"].idxmax()]
+    # reversed, so that of equal attacks the first of the table is drawn on top
     rows = rows[::-1].sort_values("value", kind="stable")
     figure = go.Figure()
     figure.add_scatter(
         x=rows["value"],
-        y=[*map(attacks.in_words, rows.index)],
+        y=[attacks.in_words(attack) for attack in rows.index],
         mode="markers",
         showlegend=False,
         hovertemplate="%{y}: AUC %{x:.3f}",

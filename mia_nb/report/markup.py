@@ -20,6 +20,7 @@ a abbr b blockquote br caption code col colgroup dd del details div dl dt em fig
 h1 h2 h3 h4 h5 h6 hr i img kbd li mark ol p pre s small span strong sub summary sup table tbody
 td tfoot th thead tr u ul var
 """
+# a row of a table with a cell that begins with "not run"
 NOT_RUN = re.compile(r"<tr>(?:(?!</tr>).)*?<t[dh][^>]*>not run\b.*?</tr>", re.DOTALL)
 # as pandas and as Python write it; a class may be named "Nan"
 NAN = re.compile(r"(?<![\w.])(NaN|nan)(?![\w.])")
@@ -75,7 +76,9 @@ def _printed(text: str) -> str:
     """The text without colours and progress, as a terminal shows it; "" if only blanks are left."""
     from nbconvert.filters import strip_ansi
 
-    text = NAN.sub("–", PROGRESS.sub("", strip_ansi(text)))
+    text = strip_ansi(text)
+    text = PROGRESS.sub("", text)
+    text = NAN.sub("–", text)
     return text if text.strip() else ""
 
 
@@ -83,8 +86,10 @@ def _without_missing(table: str) -> str:
     """A table without rows that were not run, or, if rows share a heading, with dashes in them; NaN
     becomes a dash too.
     """
-    table = table.replace("not run", "–") if "rowspan" in table else NOT_RUN.sub("", table)
-    return NAN.sub("–", table)
+    table = NAN.sub("–", table)
+    if "rowspan" in table:
+        return table.replace("not run", "–")
+    return NOT_RUN.sub("", table)
 
 
 def figure_title(figure: dict) -> str:

@@ -56,16 +56,15 @@ def page(
 
     Caveats: charts need JavaScript; LaTeX is shown as typed; colours of pandas Stylers are dropped.
     """
-    parts = [
-        part_of(f"s{number}", path, content)
-        for number, (path, content) in enumerate(notebooks.items(), 1)
-    ]
+    parts = []
+    for number, (path, content) in enumerate(notebooks.items(), start=1):
+        parts.append(part_of(f"s{number}", path, content))
     with_verdict = [part for part in parts if part.verdict]
-    top = min(with_verdict, key=lambda part: part.verdict_is_headline, default=None)
-    figures = any('class="figure"' in part.picture + part.rest for part in parts)
+    with_verdict.sort(key=lambda part: part.verdict_is_headline)
+    top = with_verdict[0] if with_verdict else None
     return _rendered(
         "page.html.j2",
-        figures,
+        has_figures=any('class="figure"' in part.picture + part.rest for part in parts),
         title=title,
         lead=lead,
         parts=parts,
@@ -112,7 +111,7 @@ def audit_page(
     facts = provenance({})
     page = _rendered(
         "audit.html.j2",
-        True,
+        has_figures=True,
         title=f"Audit of {name}",
         outcome="Nothing can be concluded" if audit.doubt else title_of[audit.verdict.outcome],
         headline=audit.headline,
@@ -131,7 +130,7 @@ def audit_page(
     return path
 
 
-def _rendered(template: str, figures: bool, **contents: Any) -> str:
+def _rendered(template: str, *, has_figures: bool, **contents: Any) -> str:
     """A complete page: with its style, the script that draws, plotly.js if there are figures, and a
     content security policy that allows nothing else.
     """
@@ -142,14 +141,16 @@ def _rendered(template: str, figures: bool, **contents: Any) -> str:
     # a term is explained at its first mention on the page
     environment.filters["explained"] = partial(explained, terms=dict(glossary()))
     policy = "script-src 'none'"
-    if figures:
+    plotly = ""
+    if has_figures:
+        plotly = _packed_plotly()
         digest = base64.b64encode(hashlib.sha256(DRAW.encode()).digest()).decode()
         # report.js unpacks and executes plotly.js, which compiles functions for WebGL
         policy = f"script-src 'sha256-{digest}' 'unsafe-eval'"
     return environment.get_template(template).render(
         style=(TEMPLATES / "report" / "report.css").read_text(encoding="utf-8"),
         draw=DRAW,
-        plotly=_packed_plotly() if figures else "",
+        plotly=plotly,
         policy=f"default-src 'none'; {policy}; style-src 'unsafe-inline'; img-src data: blob:;"
         " base-uri 'none'; form-action 'none'",
         **contents,

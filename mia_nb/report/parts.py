@@ -11,7 +11,7 @@ from mia_nb.report.markup import PICTURES, PLOTLY, html_of
 
 FIGURE = "raises-exception"  # tag of cells that draw: Jupyter goes on after an error in them
 MOST_OF_AN_ERROR = 200  # characters
-DRAWN_BY = re.compile(r"\b(?:plots|widgets|workshop|mia)\.\w+(?=\()")
+DRAWN_BY = re.compile(r"\b(?:plots|widgets|workshop|mia)\.\w+(?=\()")  # a call in a cell's source
 PRINTED = re.compile(r'<pre class="stdout">(.*?)</pre>', re.DOTALL)
 
 
@@ -43,24 +43,22 @@ def part_of(anchor: str, path: Path, content: bytes) -> Part:
     Raises:
         ValueError: if the file is no notebook.
     """
-    from nbformat import v4
-
     cells = _cells(path, content)
     verdict = _verdict(cells)
     picture = _picture(cells)
     headline = _headline(cells, verdict, picture)
-    rest = html_of(_rest(cells, picture))
+    rest = html_of(_without(picture, cells))
     title, question = _title_and_question(rest)
     return Part(
         anchor=anchor,
         title=title or path.stem,
         question=question,
         failed_figures=errors_of_figures(cells),
-        verdict=_as_prose(html_of([v4.new_code_cell(outputs=verdict)])).strip(),
+        verdict=_as_prose(_html_of_outputs(verdict)).strip(),
         # a page takes such a verdict only if no notebook has one of its own
         verdict_is_headline=any("headline" in _tags(cell) for cell in _tagged(cells, "verdict")),
-        headline=_as_prose(html_of([v4.new_code_cell(outputs=headline)])),
-        picture=html_of([v4.new_code_cell(outputs=picture)]),
+        headline=_as_prose(_html_of_outputs(headline)),
+        picture=_html_of_outputs(picture),
         rest=rest,
     )
 
@@ -71,55 +69,65 @@ def _verdict(cells: list[dict]) -> list[dict]:
 
 
 def _picture(cells: list[dict]) -> list[dict]:
-    """The first picture of the cells tagged `picture`, or of all cells where none is tagged; []
-    where there is none.
+    """The first picture of the cells tagged `picture`, or of all cells if none is tagged: a list of
+    one output, or of none.
     """
     outputs = _outputs(_tagged(cells, "picture") or cells)
     return [output for output in outputs if _is_picture(output)][:1]
 
 
 def _headline(cells: list[dict], verdict: list[dict], picture: list[dict]) -> list[dict]:
-    """What the cells tagged `headline` show, but for pictures, the verdict, and tables if there is
-    a picture: its title says in words what the table holds.
+    """The outputs of the cells tagged `headline`, without pictures and without the verdict. Tables
+    are left out where there is a picture, whose title says in words what they hold.
     """
     headline = []
     for output in _outputs(_tagged(cells, "headline")):
-        is_told_by_picture = bool(picture) and _is_table(output)
-        if not (_is_picture(output) or _is_among(output, verdict) or is_told_by_picture):
-            headline.append(output)
+        if _is_picture(output) or _is_among(output, verdict):
+            continue
+        if picture and _is_table(output):
+            continue
+        headline.append(output)
     return headline
 
 
-def _rest(cells: list[dict], picture: list[dict]) -> list[dict]:
-    """All cells, without the picture, which is not shown twice."""
+def _without(picture: list[dict], cells: list[dict]) -> list[dict]:
+    """The cells without the picture, which stands above them on the page."""
     from nbformat import NotebookNode
 
-    rest = []
+    others = []
     for cell in cells:
         if "outputs" in cell:
             outputs = [output for output in cell["outputs"] if not _is_among(output, picture)]
             cell = NotebookNode(cell | {"outputs": outputs})
-        rest.append(cell)
-    return rest
+        others.append(cell)
+    return others
+
+
+def _html_of_outputs(outputs: list[dict]) -> str:
+    from nbformat import v4
+
+    return html_of([v4.new_code_cell(outputs=outputs)])
 
 
 def _title_and_question(markup: str) -> tuple[str, str]:
-    """(first heading, first question in the paragraph below it, else the paragraph's first
+    """(first heading; first question in the paragraph below it, or else that paragraph's first
     sentence), each "" if there is none.
     """
     heading = re.search(r"<h1>(.*?)</h1>\s*(?:<p>(.*?)</p>)?", markup, re.DOTALL)
     if heading is None:
         return "", ""
-    title, opening = (_text(words or "") for words in heading.groups())
+    title = _text(heading[1])
+    paragraph = _text(heading[2] or "")
     # drop the statement of how long a part takes
-    opening = re.sub(r"^\d+ minutes\.\s*(Elective\.)?", "", opening)
-    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", opening, re.DOTALL)
+    paragraph = re.sub(r"^\d+ minutes\.\s*(Elective\.)?", "", paragraph)
+    sentences = re.findall(r".+?(?:[.?!](?=\s|$)|$)", paragraph, re.DOTALL)
     questions = [sentence for sentence in sentences if sentence.endswith("?")]
-    first = (questions or sentences or [""])[0]
+    first = next(iter(questions or sentences), "")
     return title, first.strip()
 
 
 def _text(markup: str) -> str:
+    """The text of some HTML, without its tags."""
     return html.unescape(re.sub(r"<[^>]+>", "", markup))
 
 
@@ -145,8 +153,9 @@ def errors_of_figures(cells: list[dict]) -> list[str]:
     lines = []
     for cell in filter(is_figure, cells):
         name = cell.get("id", "")
-        if call := DRAWN_BY.search(cell["source"]):
-            name = f"{name} ({call[0]})"
+        function = DRAWN_BY.search(cell["source"])
+        if function is not None:
+            name = f"{name} ({function[0]})"
         for output in cell.get("outputs", []):
             if output["output_type"] == "error":
                 reason = " ".join(f"{output['ename']}: {output['evalue']}".split())
@@ -185,13 +194,15 @@ def _is_among(output: dict, outputs: list[dict]) -> bool:
 
 
 def _cells(path: Path, content: bytes) -> list[dict]:
+    """The cells of a notebook; ValueError for content that is none."""
     import nbformat
 
     try:
         notebook = nbformat.reads(content.decode(), as_version=4)
         nbformat.validate(notebook)
     except Exception as error:  # libraries raise many kinds for a file of any content
-        reason = str(error).strip().partition("\n")[0][:160]
+        first_line, _, _ = str(error).strip().partition("\n")
+        reason = first_line[:160]
         raise ValueError(
             f"{path} is not a notebook ({reason}); pass executed .ipynb files"
         ) from error

@@ -55,5 +55,5 @@ def losses_picture(
         lines,
         quartiles,
         f"loss in the last epoch: {sample_text}, {median} for the median member",
-        own=target_line,
+        target=target_line,
     )
