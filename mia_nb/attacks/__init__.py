@@ -1,9 +1,9 @@
 """Membership inference attacks: pure functions of (target, references) Signals; larger score = more
 likely a member.
 
-`score("lira", signals)` runs one by its name in `ATTACKS`, which is the function itself. An attack
-scores every column. Population columns are there to be compared with: NaN where an attack needs IN
-references, and left out of Scores.
+`score("lira", signals)` runs one by its name in `ATTACKS`, a dictionary of the functions. An attack
+scores every sample. Population samples, which no model was trained on, are there to be compared
+with: they score NaN where an attack needs IN references, and are left out of Scores.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ SUITES = (
     (1, ("rmia", "watson", "nig")),
     (0, ("loss", "attack_p")),
 )
-# beginnings of the keys of attacks that estimate a variance on each side
+# beginnings of the keys of attacks that learn a spread from the references
 LEARN_A_SPREAD = ("lira", "nig_offline", "releases", "spikes")
 FEWEST_FOR_A_SPREAD = 6  # models in pairs, which leave a target two references on each side
 

@@ -75,17 +75,19 @@ def score(
             audited sample, margins that are not finite, and target and references that differ in
             samples or labels (only shokri and song_mittal learn from other samples).
 
-    A model is no reference, whichever pool it is in, if its mask equals the target's or the exact
-    complement on the audited columns (without those that all models saw). With no reference left
-    the attack gets references=None. The attack sees all columns, Scores have only audited ones.
-    Samples that lack a side (Bernoulli designs) score NaN, and a flag counts them. Other
-    flags are the attack's warnings, outputs after every time step, and targets and references that
-    are on different scales or were queried differently. References are read block by block, so that
-    memory beyond them hardly grows with their number; shokri, song_mittal and functions of your own
-    get a copy, rmia_tuned a copy of the samples it chooses on. rmia, rmia_tuned, base, attack_r,
-    lira, lira_smooth and nig read the models once for all targets (`summaries.left_out`): where M
-    models are targets of each other, about M log M models are read and not M^2. Medians and joint
-    forms read all references of each target.
+    A model is no reference, whichever pool it is in, if its mask is the target's or exactly the
+    complement of it. Masks are compared on the audited samples, without those that all models saw.
+    With no reference left the attack gets references=None. The attack sees all samples; Scores hold
+    the audited ones alone. Samples that lack a side (Bernoulli designs) score NaN, and a flag
+    counts them. Other flags are the attack's warnings, outputs after every time step, and targets
+    and references that are on different scales or were queried differently.
+
+    References are read block by block, so that memory beyond them hardly grows with their number;
+    shokri, song_mittal and functions of your own get a copy, rmia_tuned gets a copy of the samples
+    that it chooses a temperature on. rmia, rmia_tuned, base, attack_r, lira, lira_smooth and nig
+    read the models once for all targets (`summaries.left_out`): where M models are references of
+    each other, about M log M models are read, not M^2. Medians and joint forms read all references
+    of each target.
 
     Example:
         scores = score("rmia", signals)
@@ -239,8 +241,8 @@ def _units(
 ) -> tuple[np.ndarray, np.ndarray, bool]:
     """Which models of the pool are held out from the references of each target.
 
-    Samples that all models saw (with canaries, all other samples) are left out of the comparison of
-    masks, as population samples are.
+    Masks are compared without population samples, and without samples that all models saw (with
+    canaries, all but these).
 
     Returns:
         unit: (M,) number of the unit of each model of the pool. Models of one unit are held out

@@ -76,7 +76,7 @@ def lira_smooth(
     if summary is None:
         summary = worlds_of(references, combine)
     world_in, world_out = summary.of(0)
-    learned, degree = _learned("lira_smooth", side, degree)
+    learned, degree = _samples_to_learn_from("lira_smooth", side, degree)
     level = (world_in.mean + world_out.mean) / 2
     curves = Smoother(level[learned], degree)
     log_variance_in = _log_variance(world_in.ss[learned], world_in.n[learned] - 1)
@@ -181,7 +181,7 @@ def standardised(
         degree: of the polynomials, 0 to 20, and at most one for every 10 samples.
         leading: how many of the R, from the first on, define a sample's level; None: all.
     """
-    learned, degree = _learned(attack, side, degree)
+    learned, degree = _samples_to_learn_from(attack, side, degree)
     mean_in, mean_out = summary.means()
     levels = (mean_in + mean_out) / 2
     level = levels[:leading].mean(0)
@@ -205,7 +205,7 @@ def _check_degree(degree: int) -> None:
         raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
 
 
-def _learned(attack: str, side: Sides, degree: int) -> tuple[np.ndarray, int]:
+def _samples_to_learn_from(attack: str, side: Sides, degree: int) -> tuple[np.ndarray, int]:
     """(N,) bool: the samples that curves are learned on, those with two references on either side;
     and the degree that their number supports.
     """

@@ -35,15 +35,15 @@ def heatmap(table: pd.DataFrame, *, chosen: tuple[float, int], name: str) -> go.
     value = table.pivot(index="p", columns="queries", values="value")
     best = table.loc[table["value"].idxmax()]
     p, queries = chosen
-    matching = table[np.isclose(table["p"], p) & (table["queries"] == queries)]
+    matching = table[np.isclose(table["p"], p) & (table["queries"] == queries)]  # at most one row
     if matching.empty:
         raise ValueError(
             f"chosen=({p}, {queries}) is not in the table: p {value.index.tolist()}, queries"
             f" {value.columns.tolist()}"
         )
     cell = matching.iloc[0]
-    words = [_with_error(*pair) for pair in zip(table["value"], table["error"], strict=True)]
-    text = table.assign(text=words).pivot(index="p", columns="queries", values="text").fillna("")
+    texts = list(map(_with_error, table["value"], table["error"]))
+    text = table.assign(text=texts).pivot(index="p", columns="queries", values="text").fillna("")
     text.loc[cell.p, cell.queries] = f"★ {text.loc[cell.p, cell.queries]}"
     figure = go.Figure(
         go.Heatmap(
@@ -62,11 +62,11 @@ def heatmap(table: pd.DataFrame, *, chosen: tuple[float, int], name: str) -> go.
         )
     )
     _outline(figure, value.index.get_loc(cell.p), value.columns.get_loc(cell.queries))
-    many = "query" if cell.queries == 1 else "queries"
+    noun = "query" if cell.queries == 1 else "queries"
     axis = {"type": "category", "showgrid": False}
     return finish(
         figure,
-        f"p = {cell.p:g} with {cell.queries:g} {many} is chosen:"
+        f"p = {cell.p:g} with {cell.queries:g} {noun} is chosen:"
         f" {name} {_with_error(cell.value, cell.error)}; {_against_no_dropout(table, best)}",
         "★ and outline: chosen; ± one standard error; empty: not tried",
         height=150 + 44 * len(value),
@@ -84,6 +84,7 @@ def _outline(figure: go.Figure, row: int, column: int) -> None:
 
 
 def _with_error(value: float, error: float) -> str:
+    """ "0.613 ± .008"."""
     return f"{value:.3f} ± {f'{error:.3f}'.removeprefix('0')}"
 
 
@@ -92,5 +93,5 @@ def _against_no_dropout(table: pd.DataFrame, best: pd.Series) -> str:
     if best.p == 0:
         return "no cell beats p = 0"
     ahead = best.value - table.loc[table["p"] == 0, "value"].max()
-    weighed = "within" if ahead <= best.error else "beyond"
-    return f"the best cell is {ahead:.3f} above p = 0, {weighed} one standard error"
+    where = "within" if ahead <= best.error else "beyond"
+    return f"the best cell is {ahead:.3f} above p = 0, {where} one standard error"

@@ -33,10 +33,11 @@ def need(
     Raises:
         ValueError: for a missing column, no row, a value that is not finite, or a repeated row.
     """
-    lacks = ", ".join(name for name in columns if name not in table.columns)
-    if lacks:
+    missing = ", ".join(name for name in columns if name not in table.columns)
+    if missing:
         raise ValueError(
-            f"{who} got columns {list(table.columns)}; {lacks} missing: wanted {', '.join(columns)}"
+            f"{who} got columns {list(table.columns)}; {missing} missing: wanted"
+            f" {', '.join(columns)}"
         )
     if not len(table):
         raise ValueError(f"{who} got a table without rows: nothing was measured")

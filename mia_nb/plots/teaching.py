@@ -26,7 +26,7 @@ from mia_nb.plots.style import (
 MOST_VALUES = 80  # number of values of a tied score that are shown
 RATE = {"tickformat": "~%", "range": [-0.02, 1.02]}
 YOU = "you"
-OWN_STAR = {
+YOUR_STAR = {
     "size": 22,
     "color": MEMBER,
     "line": {"width": 2, "color": MEMBER},
@@ -68,7 +68,7 @@ def guesser(
         )
     for i, (name, (hits, alarms)) in enumerate(points.items()):
         if name == YOU:
-            marker = OWN_STAR
+            marker = YOUR_STAR
         else:
             marker = {
                 # later points are smaller, so that an equal earlier one stays visible around them
@@ -131,7 +131,9 @@ def null_band(real: float, drawn: np.ndarray, *, name: str, design: str) -> go.F
     """
     drawn = np.asarray(drawn, float)
     left, right = np.quantile(drawn, [0.025, 0.975])
-    edges = np.linspace(min(*drawn, real, 0.5) - 0.01, max(*drawn, real, 0.5) + 0.01, 61)
+    start = min(drawn.min(), real, 0.5) - 0.01
+    end = max(drawn.max(), real, 0.5) + 0.01
+    edges = np.linspace(start, end, 61)
     counts = step_counts(drawn, edges)
     figure = go.Figure()
     figure.add_scatter(
@@ -179,9 +181,9 @@ def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
     """
     score = np.asarray(score, float)
     member = np.asarray(member, bool)
-    different = np.unique(score)[::-1]
+    values = np.unique(score)[::-1]
+    drawn = values[:MOST_VALUES]
     figure = go.Figure()
-    values = different[:MOST_VALUES]
     for group, mask in ((MEMBERS, member), (NON_MEMBERS, ~member)):
         # a pattern, so that colour is not the only cue
         pattern = {
@@ -191,16 +193,16 @@ def levels(score: np.ndarray, member: np.ndarray, *, name: str) -> go.Figure:
             "fillmode": "overlay",
         }
         figure.add_bar(
-            x=values,
-            y=[(score[mask] == value).mean() for value in values],
+            x=drawn,
+            y=[(score[mask] == value).mean() for value in drawn],
             name=group.name,
             marker={"color": group.colour, "opacity": 0.75, "pattern": pattern},
             hovertemplate="%{y:.1%} of " + group.name + " at %{x:.3g}<extra></extra>",
         )
-    shared = (score[~member] == values[0]).mean()
+    share_of_highest = (score[~member] == values[0]).mean()
     return finish(
         figure,
-        f"{name}: {len(different):,} different scores; the highest alone holds {shared:.2%}"
+        f"{name}: {len(values):,} different scores; the highest alone holds {share_of_highest:.2%}"
         " of all non-members",
         "no threshold can cut through one bar",
         height=360,

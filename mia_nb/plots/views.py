@@ -217,8 +217,8 @@ def scatter(
     )
     points = group_points(x, y, member, drawn, np.arange(len(x)))
     groups = ((NON_MEMBERS, ~member), (MEMBERS, member))
-    for of_group, (group, mask) in zip(points, groups, strict=True):
-        figure.add_trace(of_group, row=2, col=1)
+    for trace, (group, mask) in zip(points, groups, strict=True):
+        figure.add_trace(trace, row=2, col=1)
         line = {"color": group.colour, "dash": group.dash, "width": 1.5}
         style = {"mode": "lines", "line": line, "showlegend": False, "hoverinfo": "skip"}
         middle, density = _density(x[finite], mask[finite])
