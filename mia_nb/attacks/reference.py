@@ -113,13 +113,13 @@ def _majority(u: np.ndarray, population: np.ndarray, log_gamma: float) -> np.nda
         population: (N,) bool.
     """
     queries, samples = u.shape
-    of_population = u[:, population]
-    size = of_population.shape[1]
+    population_size = int(population.sum())
+    smallest_type = np.min_scalar_type(queries)  # faster to count in than int64
     share = np.empty(samples)
-    for part in blocks(size, samples):
-        queries_won = np.zeros((part.stop - part.start, size), np.int32)
+    for part in blocks(population_size, samples):
+        queries_won = np.zeros((part.stop - part.start, population_size), smallest_type)
         for query in range(queries):
-            gap = u[query, part, None] - of_population[query]
+            gap = u[query, part, None] - u[query, population]
             queries_won += gap > log_gamma
         share[part] = (queries_won > queries / 2).mean(1)
     return np.where(np.isnan(u[0]), np.nan, share)

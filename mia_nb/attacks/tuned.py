@@ -200,14 +200,16 @@ def _best_temperatures(
         temperatures: to choose from.
         combine: how queries are combined.
     """
+    units_of_player: dict[int, set[int]] = {}
     # of each player at each temperature; NaN where it cannot be measured
     area_and_rate = {}
     for number, rows in players.items():
         area_and_rate[number] = np.full((len(rows), len(temperatures), 2), np.nan)
+        for row in rows.tolist():
+            units_of_player.setdefault(row, set()).add(number)
     for column, temperature in enumerate(temperatures):
         cooled = _cooled(signals, combine, temperature)
-        for row in np.unique(np.concatenate(list(players.values()))):
-            numbers = {number for number, rows in players.items() if row in rows}
+        for row, numbers in units_of_player.items():
             for number, score in _scores_of_player(cooled, unit, pair, row, numbers, combine):
                 measured = _area_and_log_rate(score, signals.member[row])
                 area_and_rate[number][players[number] == row, column] = measured
