@@ -12,7 +12,7 @@ import pytest
 from attack_worlds import gaussian, pairs, save_signals
 
 from mia_nb import attacks, store
-from mia_nb.attacks.reading import Rows, select_lazily
+from mia_nb.attacks.reading import LazyRows, select_lazily
 from mia_nb.types import PER_MODEL, Signals
 
 MODELS, SAMPLES, QUERIES, ROOM = 64, 20_000, 4, 80e6
@@ -88,13 +88,13 @@ def test_stored_signals_are_scored_in_less_memory_than_they_take_with_the_scores
 )
 def test_an_attack_makes_no_copy_of_what_it_reads_of_the_references(name, monkeypatch):
     world, rows, sizes = gaussian(70, 600, queries=3, query_kind="augment"), np.r_[2:70], []
-    read = Rows.__getitem__
+    read = LazyRows.__getitem__
 
     def counted(array, index):
         sizes.append(read(array, index).size)
         return read(array, index)
 
-    monkeypatch.setattr(Rows, "__getitem__", counted)
+    monkeypatch.setattr(LazyRows, "__getitem__", counted)
     references = select_lazily(world, rows)
     target = world.select(models=[0]).hide()
     found = attacks.ATTACKS[name](target, references)

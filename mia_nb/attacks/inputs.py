@@ -105,7 +105,7 @@ def sides(
     attack: str,
     target: Signals,
     references: Signals | None,
-    need: tuple,
+    needed_sides: tuple[str, ...],
     missing: str,
     summary: Summary | None = None,
 ) -> Sides:
@@ -115,7 +115,7 @@ def sides(
         attack: the name in error messages.
         target: signals of one model.
         references: signals of the other models, membership included.
-        need: the sides that the attack needs, of "in" and "out".
+        needed_sides: those that the attack needs, of "in" and "out".
         missing: "raise" to refuse audited samples that lack such a side; "nan" to accept them, not
             usable.
         summary: of the references, which holds the counts; None: they are counted here.
@@ -124,13 +124,13 @@ def sides(
     one_of("missing", missing, ("raise", "nan"))
     n_in, n_out = counts(references) if summary is None else summary.n
     usable = np.ones(n_in.shape, bool)
-    if "in" in need:
+    if "in" in needed_sides:
         usable &= n_in > 0
-    if "out" in need:
+    if "out" in needed_sides:
         usable &= n_out > 0
     empty = int((~usable & ~target.population).sum())
     if empty and missing == "raise":
-        wanted = " and ".join(side.upper() for side in need)
+        wanted = " and ".join(side.upper() for side in needed_sides)
         raise ValueError(
             f"{attack} needs {wanted} references of every sample and {empty} of {usable.size}"
             ' samples lack one: use complementary pairs, or missing="nan" to leave them unscored'

@@ -21,11 +21,11 @@ Block = tuple[slice, int, np.ndarray, np.ndarray]
 VectorBlock = tuple[slice, np.ndarray, np.ndarray]
 
 
-class Rows:
+class LazyRows:
     """Some rows of an array (M, ..., N); x[:, part] copies that part of them, nothing else does."""
 
     def __init__(
-        self, array: np.ndarray | Rows, rows: np.ndarray, temperature: float | None = None
+        self, array: np.ndarray | LazyRows, rows: np.ndarray, temperature: float | None = None
     ) -> None:
         self.array = array
         self.rows = rows
@@ -42,10 +42,10 @@ class Rows:
 
 
 def select_lazily(pool: Signals, rows: np.ndarray, temperature: float | None = None) -> Signals:
-    """Signals of these models whose arrays are `Rows`, the margins divided by a temperature."""
+    """Signals of these models whose arrays are `LazyRows`, the margins divided by a temperature."""
     names = PER_MODEL if pool.activity is None else (*PER_MODEL, "activity")
-    arrays = {name: Rows(getattr(pool, name), rows) for name in names}
-    arrays["margin"] = Rows(pool.margin, rows, temperature)
+    arrays = {name: LazyRows(getattr(pool, name), rows) for name in names}
+    arrays["margin"] = LazyRows(pool.margin, rows, temperature)
     return replace(pool, **arrays)
 
 
@@ -79,7 +79,7 @@ def margin_blocks(references: Signals, combine: str) -> Iterator[Block]:
 
 
 def number_blocks(
-    vectors: np.ndarray | Rows, member: np.ndarray | Rows, combine: str = "llr"
+    vectors: np.ndarray | LazyRows, member: np.ndarray | LazyRows, combine: str = "llr"
 ) -> Iterator[Block]:
     """Vectors (M, Q, N), `combined`, and membership (M, N): blocks of samples, for one of the R
     numbers at a time.
@@ -93,7 +93,7 @@ def number_blocks(
 
 
 def vector_blocks(
-    vectors: np.ndarray | Rows, member: np.ndarray | Rows, combine: str = "joint"
+    vectors: np.ndarray | LazyRows, member: np.ndarray | LazyRows, combine: str = "joint"
 ) -> Iterator[VectorBlock]:
     """Vectors (M, Q, N), `combined`, and membership (M, N): blocks of samples, all R at once."""
     models, queries, samples = vectors.shape

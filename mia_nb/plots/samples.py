@@ -336,14 +336,14 @@ def sheet(
     factor = max(1, SMALL // max(x.shape[2:]))
     height = factor * x.shape[2]
     width = factor * x.shape[3]
-    lines = 1 + max((caption.count("<br>") for caption in captions), default=0)
+    caption_lines = 1 + max((caption.count("<br>") for caption in captions), default=0)
     gap = max(height, width) // 8 + 2
-    row_height = height + lines * height // 2 + gap  # with room for captions
+    row_height = height + caption_lines * height // 2 + gap
     column_width = width + width // 3
     rows = math.ceil(len(x) / columns)
-    place = np.arange(len(x))
-    tops = (place // columns) * row_height + gap // 2
-    lefts = (place % columns) * column_width + (column_width - width) // 2
+    position = np.arange(len(x))
+    tops = (position // columns) * row_height + gap // 2
+    lefts = (position % columns) * column_width + (column_width - width) // 2
     canvas = np.zeros((rows * row_height, columns * column_width, 4), np.uint8)
     annotations = []
     outlines = []

@@ -117,7 +117,7 @@ class Signals:
         """(name, array) of the fields in which missing numbers are looked for."""
         for name in ("margin", *ENTROPIES, "top_log_p", "activity"):
             array = getattr(self, name)
-            # `attacks.reading.Rows` are rows of arrays that were checked
+            # `attacks.reading.LazyRows` are rows of arrays that were checked
             if not isinstance(array, np.ndarray) or not array.size:
                 continue
             # read-only arrays are the store's and were checked when they were written; of them only
