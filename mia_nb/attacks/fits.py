@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
-from mia_nb.attacks.inputs import Sides, one_margin, sides
+from mia_nb.attacks.inputs import Sides, combined_margin, count_sides
 from mia_nb.attacks.likelihood import nig_predictives, variance_of
 from mia_nb.attacks.summaries import worlds_of
 from mia_nb.checks import one_of
@@ -71,12 +71,12 @@ def lira_fit(
     side, which a variance needs.
     """
     one_of("variance", variance, ("per_sample", "global", "shrunk"))
-    side = sides("lira", target, references, ("in", "out"), "nan")
+    sides = count_sides("lira", target, references, ("in", "out"), "nan")
     world_in, world_out = worlds_of(references, combine).of(0)
-    v_out = variance_of("OUT", world_out, side.audited, variance, 1)
-    v_in = variance_of("IN", world_in, side.audited, variance, 1)
+    v_out = variance_of("OUT", world_out, sides.audited, variance, 1)
+    v_in = variance_of("IN", world_in, sides.audited, variance, 1)
     means = (world_in.mean, world_out.mean)
-    return one_margin(target, combine), _fit(side, means, (v_in, v_out), (np.inf, np.inf))
+    return combined_margin(target, combine), _fit(sides, means, (v_in, v_out), (np.inf, np.inf))
 
 
 def nig_fit(
@@ -95,20 +95,20 @@ def nig_fit(
     The fit's log_ratio of the margins is the score of `nig` with this `combine` and
     allow_unequal=True, NaN where a side is missing.
     """
-    side = sides("nig", target, references, ("in", "out"), "nan")
+    sides = count_sides("nig", target, references, ("in", "out"), "nan")
     world_in, world_out = worlds_of(references, combine).of(0)
-    centre, a, c = nig_predictives(world_in, world_out, side.audited)
-    return one_margin(target, combine), _fit(side, centre, c, (2 * a, 2 * a))
+    centre, a, c = nig_predictives(world_in, world_out, sides.audited)
+    return combined_margin(target, combine), _fit(sides, centre, c, (2 * a, 2 * a))
 
 
 def _fit(
-    side: Sides,
+    sides: Sides,
     centre: Sequence[np.ndarray],
     variance: Sequence[np.ndarray],
     freedom: Sequence[np.ndarray | float],
 ) -> Fit:
     """The fit from (IN, OUT) pairs of arrays (N,); NaN where a side has no references."""
-    n = np.stack([side.n_in, side.n_out])
+    n = np.stack([sides.n_in, sides.n_out])
     present = np.where(n > 0, 1.0, np.nan)
     freedom = np.stack([np.broadcast_to(degrees, n.shape[1:]) for degrees in freedom])
     return Fit(

@@ -37,8 +37,8 @@ def combination(attack: str, query_kind: str, combine: str | None = None) -> str
     return COMBINATIONS.get(attack, "margin")
 
 
-def one_margin(target: Signals, combine: str) -> np.ndarray:
-    """(N,) margins of the target: `combine_queries` makes one of all queries."""
+def combined_margin(target: Signals, combine: str) -> np.ndarray:
+    """(N,) margins of the target, its queries combined by `combine_queries`."""
     return combine_queries(target.margin, one_of("combine", combine, COMBINE))[0]
 
 
@@ -101,7 +101,7 @@ class Sides(NamedTuple):
     audited: np.ndarray
 
 
-def sides(
+def count_sides(
     attack: str,
     target: Signals,
     references: Signals | None,

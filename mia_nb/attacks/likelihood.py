@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import betaln, digamma, hyp2f1, polygamma, stdtr
 
 from mia_nb.arguments import Anything, Count, Flag
-from mia_nb.attacks.inputs import Sides, combination, compared_margins, sides
+from mia_nb.attacks.inputs import Sides, combination, compared_margins, count_sides
 from mia_nb.attacks.reading import JOINT, combined, medians_of, vector_blocks
 from mia_nb.attacks.summaries import World, scatter_matrix, worlds_of
 from mia_nb.checks import checked, one_of, quantity
@@ -86,16 +86,16 @@ def lira(
     if ddof > 1:
         raise ValueError(f"lira: ddof={ddof}; wanted 0 or 1")
     needed_sides = ("out",) if offline else ("in", "out")
-    side = sides("lira", target, references, needed_sides, missing, summary)
+    sides = count_sides("lira", target, references, needed_sides, missing, summary)
     combine = combination("lira", target.query_kind, combine)
     if combine in JOINT:
         if offline:
             raise ValueError(
                 "lira: the joint forms compare both worlds; use offline=False, or combine='llr'"
             )
-        return _joint(target, references, side, combine)
-    references_a_side = side.n_out if offline else np.minimum(side.n_in, side.n_out)
-    fewest = int(references_a_side[side.audited].min(initial=references.shape[0]))
+        return _joint(target, references, sides, combine)
+    references_a_side = sides.n_out if offline else np.minimum(sides.n_in, sides.n_out)
+    fewest = int(references_a_side[sides.audited].min(initial=references.shape[0]))
     if variance == "auto":
         variance = "per_sample" if fewest >= MANY_REFERENCES else "shrunk"
     if fewest < 4:
@@ -108,7 +108,7 @@ def lira(
     if summary is None:
         summary = worlds_of(references, combine)
     medians = medians_of(references, combine) if centre == "median" else None
-    score = np.zeros(side.usable.shape)
+    score = np.zeros(sides.usable.shape)
     for query, phi_t in enumerate(margins):
         world_in, world_out = summary.of(query)
         if medians is None:
@@ -116,16 +116,16 @@ def lira(
             m_out = world_out.mean
         else:
             m_in, m_out = medians[:, query]
-        v_out = variance_of("OUT", world_out, side.audited, variance, ddof)
+        v_out = variance_of("OUT", world_out, sides.audited, variance, ddof)
         z = (phi_t - m_out) / np.sqrt(v_out)
         if not offline:
-            v_in = variance_of("IN", world_in, side.audited, variance, ddof)
+            v_in = variance_of("IN", world_in, sides.audited, variance, ddof)
             score += (z**2 - (phi_t - m_in) ** 2 / v_in + np.log(v_out / v_in)) / 2
         elif tail == "two_sided":
             score += (z**2 + np.log(v_out)) / 2
         else:
             score += z
-    return np.where(side.usable, score / len(margins), np.nan)
+    return np.where(sides.usable, score / len(margins), np.nan)
 
 
 def variance_of(
@@ -154,7 +154,7 @@ def variance_of(
     return np.maximum(v, 1e-12 + 1e-12 * overall)
 
 
-def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> np.ndarray:
+def _joint(target: Signals, references: Signals, sides: Sides, combine: str) -> np.ndarray:
     """(N,) log N(D; m_in, V) - log N(D; m_out, V) of the vector D of a sample's margins.
 
     The covariance V is that of all samples, so that the ratio is linear in D:
@@ -164,9 +164,9 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
         _refuse_equal_queries(target, references)
     observed = combined(target.margin, combine)[0]
     signals = len(observed)
-    samples = side.audited.sum()
-    free_in = side.n_in[side.audited].sum() - samples  # degrees of freedom
-    free_out = side.n_out[side.audited].sum() - samples
+    samples = sides.audited.sum()
+    free_in = sides.n_in[sides.audited].sum() - samples  # degrees of freedom
+    free_out = sides.n_out[sides.audited].sum() - samples
     fewest = min(free_in, free_out)
     if fewest < 20 * signals:
         raise ValueError(
@@ -177,13 +177,13 @@ def _joint(target: Signals, references: Signals, side: Sides, combine: str) -> n
     m_in, m_out = worlds.means()
     no_scaling = np.broadcast_to(1.0, m_in.shape)
     parts = vector_blocks(references.margin, references.member, combine)
-    scatter = scatter_matrix(parts, m_in, m_out, no_scaling, side.audited)
+    scatter = scatter_matrix(parts, m_in, m_out, no_scaling, sides.audited)
     covariance = scatter / (free_in + free_out)
     diagonal = np.diag(covariance)
     covariance = (1 - RHO) * covariance + np.diag(RHO * diagonal + 1e-12 * (1 + diagonal))
     direction = np.linalg.solve(covariance, m_in - m_out)
     score = np.einsum("dn,dn->n", direction, observed - (m_in + m_out) / 2)
-    return np.where(side.usable, score, np.nan)
+    return np.where(sides.usable, score, np.nan)
 
 
 def _refuse_equal_queries(target: Signals, references: Signals) -> None:
@@ -250,9 +250,9 @@ def nig(
     Source: our formulation of the idea of arXiv 2603.11799.
     """
     needed_sides = ("out",) if offline else ("in", "out")
-    side = sides("nig", target, references, needed_sides, missing, summary)
-    counts = [side.n_out] if offline else [side.n_in, side.n_out]
-    if not allow_unequal and any(len(np.unique(count[side.audited])) > 1 for count in counts):
+    sides = count_sides("nig", target, references, needed_sides, missing, summary)
+    counts = [sides.n_out] if offline else [sides.n_in, sides.n_out]
+    if not allow_unequal and any(len(np.unique(count[sides.audited])) > 1 for count in counts):
         raise ValueError(
             "nig needs as many references a side for every sample, else the score leaks the"
             " design: use complementary pairs with the complementary model held out, or"
@@ -262,14 +262,14 @@ def nig(
     margins = compared_margins(target, combine)
     if summary is None:
         summary = worlds_of(references, combine)
-    score = np.zeros(side.usable.shape)
+    score = np.zeros(sides.usable.shape)
     for query, phi_t in enumerate(margins):
         world_in, world_out = summary.of(query)
         if offline:
-            score += _nig_offline(phi_t, world_out, side.audited)
+            score += _nig_offline(phi_t, world_out, sides.audited)
         else:
-            score += _nig_online(phi_t, world_in, world_out, side.audited)
-    return np.where(side.usable, score / len(margins), np.nan)
+            score += _nig_online(phi_t, world_in, world_out, sides.audited)
+    return np.where(sides.usable, score / len(margins), np.nan)
 
 
 def _nig_online(

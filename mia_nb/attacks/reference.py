@@ -16,7 +16,7 @@ import warnings
 import numpy as np
 
 from mia_nb.arguments import Anything, Flag, Real
-from mia_nb.attacks.inputs import combination, compared_margins, one_margin, sides
+from mia_nb.attacks.inputs import combination, combined_margin, compared_margins, count_sides
 from mia_nb.attacks.margins import blocks, log_p, median
 from mia_nb.attacks.reading import margin_blocks
 from mia_nb.attacks.summaries import LARGEST_MARGIN, Confidences, confidences_of, worlds_of
@@ -76,7 +76,7 @@ def rmia(
     if not (0 <= a <= 1 and gamma > 0):
         raise ValueError(f"rmia: a={a} must lie in [0, 1], and gamma={gamma} must be positive")
     needed_sides = ("out",) if offline else ("in", "out")
-    side = sides("rmia", target, references, needed_sides, missing, summary)
+    sides = count_sides("rmia", target, references, needed_sides, missing, summary)
     if form != "ratio" and not target.population.any():
         raise ValueError(
             f"rmia(form={form!r}) needs population samples that no model saw; set population > 0"
@@ -88,12 +88,12 @@ def rmia(
     if summary is None:
         summary = confidences_of(references, combine)
     # pbar = slope mean p + 1 - slope; of two sides slope is 1, of OUT alone it is (1 + a) / 2
-    out_alone = (side.n_in == 0) | offline
+    out_alone = (sides.n_in == 0) | offline
     mean_p, mean_q = _mean_confidences(summary, np.where(out_alone, 0, 0.5))
     slope = np.where(out_alone, (1 + a) / 2, 1)
     log_pbar = _log_mean(slope * mean_p + (1 - slope), slope * mean_q)
     u = _log_p_of_target(target, combine) - log_pbar
-    unscored = ~(side.usable | target.population)
+    unscored = ~(sides.usable | target.population)
     u[:, unscored] = np.nan
     if form == "vote":
         return _majority(u, target.population, np.log(gamma))
@@ -158,7 +158,7 @@ def base(
     Source: Lassila et al. 2025. Raises ValueError for samples without OUT reference (offline).
     """
     needed_sides = ("out",) if offline else ()
-    side = sides("base", target, references, needed_sides, missing, summary)
+    sides = count_sides("base", target, references, needed_sides, missing, summary)
     combine = combination("base", target.query_kind, combine)
     if summary is None:
         summary = confidences_of(references, combine)
@@ -167,7 +167,7 @@ def base(
         share_in = 0.0
     else:
         power = 1.0
-        share_in = side.n_in / np.maximum(side.n_in + side.n_out, 1)
+        share_in = sides.n_in / np.maximum(sides.n_in + sides.n_out, 1)
     mean_p, mean_q = _mean_confidences(summary, share_in)
     u = _log_p_of_target(target, combine) - power * _log_mean(mean_p, mean_q)
     return (u / len(u)).sum(0)
@@ -235,9 +235,9 @@ def attack_r(
     """
     one_of("form", form, ("shift", "interp", "lattice"))
     needed_sides = ("out",) if form == "interp" else ()
-    sides("attack_r", target, references, needed_sides, missing, summary)
+    count_sides("attack_r", target, references, needed_sides, missing, summary)
     combine = combination("attack_r", target.query_kind, combine)
-    phi_t = one_margin(target, combine)
+    phi_t = combined_margin(target, combine)
     if form == "shift":
         if summary is None:
             summary = worlds_of(references, combine)
@@ -303,20 +303,20 @@ def watson(
     """
     signal_of = SIGNALS[one_of("signal", signal, SIGNALS)]
     one_of("centre", centre, ("mean", "median"))
-    side = sides("watson", target, references, ("out",), missing)
+    sides = count_sides("watson", target, references, ("out",), missing)
     combine = combination("watson", target.query_kind, combine)
-    phi_t = one_margin(target, combine)
+    phi_t = combined_margin(target, combine)
     average = np.empty(len(phi_t))
     for part, _, phi, member in margin_blocks(references, combine):
         values = signal_of(phi)
         if centre == "median":
             average[part] = median(values, ~member)
         else:
-            n_out = side.n_out[part]
+            n_out = sides.n_out[part]
             total = np.einsum("mn,mn->n", values, (~member).astype(np.float64))
             average[part] = total / np.where(n_out > 0, n_out, np.nan)
     score = signal_of(phi_t) - average
-    by_falling_loss = score[side.audited][np.argsort(phi_t[side.audited])]
+    by_falling_loss = score[sides.audited][np.argsort(phi_t[sides.audited])]
     if len(by_falling_loss) > 2 and (np.diff(by_falling_loss) > 0).all():
         warnings.warn(
             "difficulty calibration had no effect: it ranks exactly as the loss does",

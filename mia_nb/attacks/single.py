@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mia_nb.arguments import Real
-from mia_nb.attacks.inputs import check, combination, one_margin, sides
+from mia_nb.attacks.inputs import check, combination, combined_margin, count_sides
 from mia_nb.attacks.margins import blocks, log_p
 from mia_nb.attacks.reading import margin_blocks
 from mia_nb.checks import checked, one_of
@@ -39,7 +39,7 @@ def loss(
     check("loss", target, references, needs_references=threshold == "reference_train_mean")
     one_of("signal", signal, ("margin", "loss"))
     combine = combination("loss", target.query_kind, combine)
-    phi = one_margin(target, combine)
+    phi = combined_margin(target, combine)
     if threshold is None:
         return phi.astype(np.float64) if signal == "margin" else log_p(phi)
     if threshold == "reference_train_mean":
@@ -76,7 +76,7 @@ def attack_p(
     check("attack_p", target, references)
     one_of("form", form, ("continuous", "population"))
     combine = combination("attack_p", target.query_kind, combine)
-    phi = one_margin(target, combine)
+    phi = combined_margin(target, combine)
     if form == "continuous":
         return phi.astype(np.float64)
     of_population = np.sort(phi[target.population])
@@ -109,7 +109,7 @@ def vote(
     queries = target.shape[1]
     if references is None:
         return votes_of_target / queries
-    side = sides("vote", target, references, ("out",), missing)
+    sides = count_sides("vote", target, references, ("out",), missing)
     log_half_votes = np.log(np.arange(queries + 1) + 0.5)
     log_odds = log_half_votes - log_half_votes[::-1]  # L for 0 to Q votes
     total = np.empty(len(votes_of_target))
@@ -117,5 +117,5 @@ def vote(
         votes = references.correct[:, :, part].sum(1)
         member = references.member[:, part]
         total[part] = np.where(member, 0, log_odds[votes]).sum(0)
-    mean_out = total / np.maximum(side.n_out, 1)
-    return np.where(side.usable, log_odds[votes_of_target] - mean_out, np.nan)
+    mean_out = total / np.maximum(sides.n_out, 1)
+    return np.where(sides.usable, log_odds[votes_of_target] - mean_out, np.nan)

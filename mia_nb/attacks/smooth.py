@@ -12,7 +12,7 @@ from numpy.polynomial.legendre import legval, legvander
 from scipy.special import digamma
 
 from mia_nb.arguments import Anything, Count
-from mia_nb.attacks.inputs import Sides, combination, one_margin, sides
+from mia_nb.attacks.inputs import Sides, combination, combined_margin, count_sides
 from mia_nb.attacks.reading import VectorBlock, vector_blocks
 from mia_nb.attacks.summaries import Worlds, scatter_matrix, worlds_of
 from mia_nb.checks import checked
@@ -70,13 +70,13 @@ def lira_smooth(
     references a side, by less the more there were.
     """
     _check_degree(degree)
-    side = sides("lira_smooth", target, references, ("in", "out"), missing, summary)
+    sides = count_sides("lira_smooth", target, references, ("in", "out"), missing, summary)
     combine = combination("lira_smooth", target.query_kind, combine)
-    phi_t = one_margin(target, combine)
+    phi_t = combined_margin(target, combine)
     if summary is None:
         summary = worlds_of(references, combine)
     world_in, world_out = summary.of(0)
-    learned, degree = _samples_to_learn_from("lira_smooth", side, degree)
+    learned, degree = _samples_to_learn_from("lira_smooth", sides, degree)
     level = (world_in.mean + world_out.mean) / 2
     curves = Smoother(level[learned], degree)
     log_variance_in = _log_variance(world_in.ss[learned], world_in.n[learned] - 1)
@@ -92,7 +92,7 @@ def lira_smooth(
         + log_out
         - log_in
     ) / 2
-    return np.where(side.usable, score, np.nan)
+    return np.where(sides.usable, score, np.nan)
 
 
 @checked
@@ -140,14 +140,14 @@ def releases(
     _check_degree(degree)
     if target.shape[1] == 1:
         return lira_smooth(target, references, degree=degree, missing=missing, summary=summary)
-    side = sides("releases", target, references, ("in", "out"), missing, summary)
+    sides = count_sides("releases", target, references, ("in", "out"), missing, summary)
     if summary is None:
         summary = worlds_of(references, "llr")
     blocks = vector_blocks(references.margin, references.member)
-    parts = standardised("releases", target.margin[0], blocks, side, summary, degree)
+    parts = standardised("releases", target.margin[0], blocks, sides, summary, degree)
     # a pseudo-inverse, since releases may be copies of each other
     weights = np.linalg.pinv(parts.shared, hermitian=True) @ parts.gap
-    return np.where(side.usable, np.einsum("rn,rn->n", weights, parts.target), np.nan)
+    return np.where(sides.usable, np.einsum("rn,rn->n", weights, parts.target), np.nan)
 
 
 class Standardised(NamedTuple):
@@ -164,7 +164,7 @@ def standardised(
     attack: str,
     target_columns: np.ndarray,
     reference_blocks: Iterable[VectorBlock],
-    side: Sides,
+    sides: Sides,
     summary: Worlds,
     degree: int,
     *,
@@ -176,18 +176,18 @@ def standardised(
         attack: the name in error messages.
         target_columns: (R, N) numbers of the target.
         reference_blocks: the R numbers of the references.
-        side: of the references.
+        sides: numbers of references of each sample.
         summary: the worlds of these R numbers, a query for each.
         degree: of the polynomials, 0 to 20, and at most one for every 10 samples.
         leading: how many of the R, from the first on, define a sample's level; None: all.
     """
-    learned, degree = _samples_to_learn_from(attack, side, degree)
+    learned, degree = _samples_to_learn_from(attack, sides, degree)
     mean_in, mean_out = summary.means()
     levels = (mean_in + mean_out) / 2
     level = levels[:leading].mean(0)
     curves = Smoother(level[learned], degree)
     # both sides have one variance, with a degree of freedom lost to each mean
-    degrees_of_freedom = (side.n_in + side.n_out - 2)[learned]
+    degrees_of_freedom = (sides.n_in + sides.n_out - 2)[learned]
     gap = np.empty(levels.shape)
     spread = np.empty(levels.shape)
     for number in range(len(levels)):
@@ -205,11 +205,11 @@ def _check_degree(degree: int) -> None:
         raise ValueError(f"degree={degree}: wanted 20 at most; 6 is the default")
 
 
-def _samples_to_learn_from(attack: str, side: Sides, degree: int) -> tuple[np.ndarray, int]:
+def _samples_to_learn_from(attack: str, sides: Sides, degree: int) -> tuple[np.ndarray, int]:
     """(N,) bool: the samples that curves are learned on, those with two references on either side;
     and the degree that their number supports.
     """
-    learned = side.audited & (side.n_in > 1) & (side.n_out > 1)
+    learned = sides.audited & (sides.n_in > 1) & (sides.n_out > 1)
     if not learned.any():
         raise ValueError(
             f"{attack}: no sample has two references on either side, so there is no variance"

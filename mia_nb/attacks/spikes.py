@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from mia_nb.arguments import Anything, Count
-from mia_nb.attacks.inputs import Sides, sides
+from mia_nb.attacks.inputs import Sides, count_sides
 from mia_nb.attacks.reading import counts, number_blocks, vector_blocks
 from mia_nb.attacks.smooth import (
     FLOOR,
@@ -96,7 +96,7 @@ def spikes(
             stacklevel=2,
         )
         return lira_smooth(target, references, degree=degree, missing=missing)
-    side = sides("spikes", target, references, ("in", "out"), missing)
+    sides = count_sides("spikes", target, references, ("in", "out"), missing)
     names = target.info["activity"]
     if references.info["activity"] != names:
         raise ValueError(
@@ -109,21 +109,21 @@ def spikes(
         return score
     target_activity = target.activity[0][:, seen].T
     reference_activity = references.activity[:, :, seen].swapaxes(1, 2)
-    activity = _without_habits(target_activity, reference_activity, references, side, degree)
+    activity = _without_habits(target_activity, reference_activity, references, sides, degree)
     target_numbers = np.concatenate([target.margin[0], activity[0]])
     reference_numbers = np.concatenate([references.margin, activity[1:]], axis=1)
     numbers = number_blocks(reference_numbers, references.member)
     summary = worlds(numbers, counts(references), len(target_numbers))
     blocks = vector_blocks(reference_numbers, references.member)
-    parts = standardised("spikes", target_numbers, blocks, side, summary, degree, leading=1)
-    return score + _gain_of_activity(parts, side)
+    parts = standardised("spikes", target_numbers, blocks, sides, summary, degree, leading=1)
+    return score + _gain_of_activity(parts, sides)
 
 
 def _without_habits(
     target_activity: np.ndarray,
     reference_activity: np.ndarray,
     references: Signals,
-    side: Sides,
+    sides: Sides,
     degree: int,
 ) -> np.ndarray:
     """(1 + M, R, N) activity of target and references without the habits of each network.
@@ -132,7 +132,7 @@ def _without_habits(
     level, so it says nothing about the membership of a single sample.
     """
     margin = np.mean(references.margin[:, 0], axis=0)
-    audited = side.audited
+    audited = sides.audited
     degree = min(degree, int(audited.sum()) // SAMPLES_A_DEGREE)
     curves = Smoother(margin[audited], degree)
     usual = reference_activity.mean(0, dtype=float)
@@ -145,7 +145,7 @@ def _without_habits(
     return without_habits
 
 
-def _gain_of_activity(parts: Standardised, side: Sides) -> np.ndarray:
+def _gain_of_activity(parts: Standardised, sides: Sides) -> np.ndarray:
     """(N,) log-likelihood ratio of the activity given the margin, d^T S^-1 e."""
     slopes = parts.shared[1:, 0] / parts.shared[0, 0]
     covariance = parts.shared[1:, 1:] - np.outer(slopes, parts.shared[0, 1:])  # S
@@ -153,7 +153,7 @@ def _gain_of_activity(parts: Standardised, side: Sides) -> np.ndarray:
     unpredicted = (parts.target[1:] - slopes[:, None] * parts.target[0]) / unit  # e
     gap = (parts.gap[1:] - slopes[:, None] * parts.gap[0]) / unit
     learned = parts.learned
-    gap_variance = (1 / side.n_in[learned] + 1 / side.n_out[learned]).mean()
+    gap_variance = (1 / sides.n_in[learned] + 1 / sides.n_out[learned]).mean()
     # mean square of a fitted gap where the true one is 0
     noise = gap_variance * (parts.degree + 1) / learned.sum()
     mean_square = (gap[:, learned] ** 2).mean(1)

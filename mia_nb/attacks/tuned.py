@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mia_nb.arguments import Anything, Array, Count
-from mia_nb.attacks.inputs import combination, sides
+from mia_nb.attacks.inputs import combination, count_sides
 from mia_nb.attacks.reading import combined, select_lazily
 from mia_nb.attacks.reference import rmia
 from mia_nb.attacks.summaries import Confidences, confidences_of, left_out
@@ -75,12 +75,12 @@ def rmia_tuned(
     differ clearly, and this is plain RMIA.
     """
     if summary is None:
-        sides("rmia_tuned", target, references, ("in", "out"), missing)
+        count_sides("rmia_tuned", target, references, ("in", "out"), missing)
         one_unit = np.zeros(references.shape[0], int)
         options = {"temperatures": temperatures, "combine": combine, "seed": seed}
         _, summary = next(tuned_outside(references, one_unit, {-1}, **options))
     else:
-        sides("rmia_tuned", target, references, ("in", "out"), missing, summary.confidences)
+        count_sides("rmia_tuned", target, references, ("in", "out"), missing, summary.confidences)
     return rmia(
         replace(target, margin=target.margin / summary.temperature),
         references,
