@@ -94,11 +94,13 @@ def against(
 def _joined(labels: pd.Series, style: Look, i: int) -> dict[str, Any]:
     """How the points of line number i are joined and labelled; the last point is large."""
     first, later = CORNERS[i % 2]
-    corners = [first, *[later] * (len(labels) - 2), "top right"]
+    corners = [later] * len(labels)
+    corners[0] = first
+    corners[-1] = "top right"
     return {
         "mode": "lines+markers+text",
         "text": labels.astype(str),
-        "textposition": corners[-len(labels) :],  # a single point is the last one
+        "textposition": corners,
         "textfont": {"size": 11, "color": style.colour},
         "line": {"color": style.colour, "width": 2, "dash": style.dash},
         "marker": {"size": [7] * (len(labels) - 1) + [15]},
