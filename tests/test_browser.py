@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import lab
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 from contrast import least_contrast_of_lines
@@ -25,7 +26,7 @@ from test_display import cells_of as statements_of
 from test_readme import CODE
 from test_report import executed, export, figure
 
-from mia_nb import store
+from mia_nb import plots, store
 from mia_nb.attacks import ATTACKS
 from mia_nb.cli.notebooks import plan
 from mia_nb.plots import style
@@ -167,6 +168,26 @@ def test_the_line_of_every_attack_is_seen_on_the_paper_of_a_report(tmp_path, bro
             "document.querySelectorAll('.scatterlayer path.js-line').length"
         ) == len(ATTACKS)
         assert least_contrast_of_lines(page, 0) >= 4.5
+
+
+OVERLAPS = """(() => {
+  const boxes = [...document.querySelectorAll('.annotation-text')].map(e => e.getBoundingClientRect());
+  return boxes.slice(1).filter((box, i) => box.top === boxes[i].top && box.left < boxes[i].right).length;
+})()"""
+
+
+def test_captions_of_images_do_not_overlap(tmp_path, browser):
+    x = np.zeros((12, 3, 32, 32), np.uint8)
+    captions = [f"sigma {2000 + n}: airplane" for n in range(12)]
+    sheet = plots.images(x, captions, [True] * 12, columns=6)
+    sheet = v4.new_output("display_data", {PLOTLY: json.loads(sheet.to_json())})
+    out = tmp_path / "report.html"
+    out.write_text(export([executed(tmp_path / "a.ipynb", sheet)]))
+    with lab.fresh_page(browser, offline=True) as (page, _, _):
+        page.goto(out.as_uri())
+        lab.wait_for_figures(page, 1)
+        assert page.locator(".annotation-text").count() == 12
+        assert page.evaluate(OVERLAPS) == 0
 
 
 @contextlib.contextmanager

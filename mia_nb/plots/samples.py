@@ -40,7 +40,9 @@ SMALL = 64  # pixels of a picture in a sheet
 BINS = 80  # bins of a ranking
 DOTS = 3000  # points of a scatter, which is sent again whenever another sample is chosen
 EDGE = 2  # width of a frame around an image, in pixels
+ROW_ON_SCREEN = 118  # pixels of a screen for a row of a sheet
 CAPTION = {"yanchor": "top", "showarrow": False, "font": {"size": 11}}  # below an image
+CHARACTER = 6  # pixels of a screen for a character of a caption
 QUIET = {"showlegend": False, "hoverinfo": "skip"}
 HIDDEN = {"visible": False, "fixedrange": True}
 IN_ORDER = BELOW | {"traceorder": "normal"}  # a legend in order, also with filled curves
@@ -339,7 +341,9 @@ def sheet(
     caption_lines = 1 + max((caption.count("<br>") for caption in captions), default=0)
     gap = max(height, width) // 8 + 2
     row_height = height + caption_lines * height // 2 + gap
-    column_width = width + width // 3
+    longest = max((len(line) for caption in captions for line in caption.split("<br>")), default=0)
+    room = math.ceil((longest + 2) * CHARACTER * row_height / ROW_ON_SCREEN)
+    column_width = max(width + width // 3, room)  # neighbours' captions do not overlap
     rows = math.ceil(len(x) / columns)
     position = np.arange(len(x))
     tops = (position // columns) * row_height + gap // 2
@@ -375,7 +379,7 @@ def sheet(
     return _figure(
         [{"type": "image", "source": png(canvas), "hoverinfo": "skip"}, markers],
         clauses(sentence, shown_channels(x.shape[1])),
-        height=86 + 118 * rows,
+        height=86 + ROW_ON_SCREEN * rows,
         wrap=WIDE,
         hovermode="closest",
         hoverdistance=60,
