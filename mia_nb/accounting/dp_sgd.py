@@ -115,14 +115,63 @@ def noise_multiplier(
             f"epsilon={epsilon} at delta=0 is not reached by any noise: take a delta above 0, say"
             " 1e-5"
         )
+    setting = (float(sample_rate), int(steps), float(delta))
     noise = 1.0
     # each accountant's search starts at the answer of the cheaper one before it
     for name, factor in (("gdp", 2.0), ("rdp", 1.2), ("prv", 1.05)):
-        noise = _solve(
-            name, factor, noise, float(epsilon), (float(sample_rate), int(steps), float(delta))
-        )
+        noise = _solve(name, factor, noise, float(epsilon), setting)
         if name == accountant:
             break
+    return noise
+
+
+def _solve(
+    accountant: str, factor: float, start: float, target: float, setting: tuple[float, int, float]
+) -> float:
+    """The smallest noise multiplier of four digits whose epsilon stays within the target, searched
+    outwards from `start` in growing strides.
+
+    factor: of the noise in the first stride. setting: (sample_rate, steps, delta).
+    """
+    _, _, delta = setting
+
+    def excess(log_noise: float) -> float:
+        """ln of epsilon over the target, limited to a factor of 10."""
+        spent = spent_by(accountant, math.exp(log_noise), *setting)
+        return math.log(min(max(spent / target, 0.1), 10.0))
+
+    lowest = math.log(NOISE_RANGE[0])
+    highest = math.log(NOISE_RANGE[1])
+    stride = math.log(factor)
+    high = math.log(start)
+    low = high
+    while excess(high) > 0:
+        low = high
+        high = high + stride
+        stride = 1.5 * stride
+        if high > highest:
+            raise ValueError(
+                f"epsilon={target} at delta={delta} is not reached by any noise_multiplier up"
+                f" to {NOISE_RANGE[1]:g} by {accountant}: raise epsilon or delta"
+            )
+    while excess(low) <= 0:
+        high = low
+        low = low - stride
+        stride = 1.5 * stride
+        if low < lowest:
+            raise ValueError(
+                f"epsilon={target} is met at noise_multiplier {NOISE_RANGE[0]:g} already: ask for"
+                " less"
+            )
+    from scipy.optimize import brentq
+
+    root = math.exp(brentq(excess, low, high, xtol=1e-5))
+    fourth_digit = 10.0 ** (math.floor(math.log10(root)) - 3)
+    multiple = math.ceil(root / fourth_digit)
+    noise = float(f"{multiple * fourth_digit:.4g}")
+    while spent_by(accountant, noise, *setting) > target:
+        multiple += 1
+        noise = float(f"{multiple * fourth_digit:.4g}")
     return noise
 
 
@@ -152,29 +201,36 @@ def aimed(families: Sequence[dict], recipe: Recipe, *, members: int, delta: floa
                 " {model: odenet}"
             )
         family = dict(given)
-        aimed_families.append(family)
         target = family.pop("epsilon", None)
-        if target is None:
-            continue
-        defense_args = family.get("defense_args") or {}
-        if family.get("defense") != "dp_sgd":
-            raise ValueError(
-                f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise"
-                " it would set"
+        if target is not None:
+            _refuse_aim(number, family, target)
+            batch = family.get("batch", recipe.batch)
+            epochs = family.get("epochs", recipe.epochs)
+            check(members=members, batch=batch, epochs=epochs)
+            noise = noise_multiplier(
+                epsilon=target,
+                sample_rate=batch / members,
+                steps=epochs * (members // batch),  # trainings drop the remainder of an epoch
+                delta=delta,
             )
-        if "noise_multiplier" in defense_args:
-            raise ValueError(
-                f"family {number} names an epsilon and a noise_multiplier, of which one"
-                " follows: name one"
-            )
-        batch = family.get("batch", recipe.batch)
-        epochs = family.get("epochs", recipe.epochs)
-        check(members=members, batch=batch, epochs=epochs)
-        rate = batch / members
-        steps = epochs * (members // batch)  # trainings drop the remainder of an epoch
-        noise = noise_multiplier(epsilon=target, sample_rate=rate, steps=steps, delta=delta)
-        family["defense_args"] = {**defense_args, "noise_multiplier": noise}
+            defense_args = family.get("defense_args") or {}
+            family["defense_args"] = {**defense_args, "noise_multiplier": noise}
+        aimed_families.append(family)
     return aimed_families
+
+
+def _refuse_aim(number: int, family: dict, target: float) -> None:
+    """ValueError for a family whose noise does not follow from the epsilon that it aims at."""
+    if family.get("defense") != "dp_sgd":
+        raise ValueError(
+            f"family {number} aims at epsilon={target} without defense: dp_sgd, whose noise"
+            " it would set"
+        )
+    if "noise_multiplier" in (family.get("defense_args") or {}):
+        raise ValueError(
+            f"family {number} names an epsilon and a noise_multiplier, of which one"
+            " follows: name one"
+        )
 
 
 def over_epochs(
@@ -219,64 +275,16 @@ def over_epochs(
         steps = int(epoch) * math.ceil(samples / batch)
         for single_delta in np.ravel(delta).tolist():
             for accountant in accountants:
-                form = sampling if accountant == "gdp" else "poisson"
-                facts = {
+                setting = {
                     "steps": steps,
-                    "delta": single_delta,
                     "accountant": accountant,
-                    "sampling": form,
+                    "sampling": sampling if accountant == "gdp" else "poisson",
+                    "delta": single_delta,
                 }
                 spent = epsilon(
-                    noise_multiplier=noise_multiplier, sample_rate=batch / samples, **facts
+                    noise_multiplier=noise_multiplier, sample_rate=batch / samples, **setting
                 )
-                rows.append({"epoch": int(epoch), **facts, "epsilon": spent})
+                rows.append({"epoch": int(epoch), **setting, "epsilon": spent})
     return pd.DataFrame(
         rows, columns=["epoch", "steps", "accountant", "sampling", "delta", "epsilon"]
     )
-
-
-def _solve(
-    accountant: str, factor: float, start: float, target: float, setting: tuple[float, int, float]
-) -> float:
-    """The smallest noise multiplier of four digits whose epsilon stays within the target, searched
-    outwards from `start` in growing strides.
-    """
-
-    def excess(log_noise: float) -> float:
-        """ln of epsilon over the target, limited to a factor of 10."""
-        spent = spent_by(accountant, math.exp(log_noise), *setting)
-        return math.log(min(max(spent / target, 0.1), 10.0))
-
-    lowest = math.log(NOISE_RANGE[0])
-    highest = math.log(NOISE_RANGE[1])
-    stride = math.log(factor)
-    high = math.log(start)
-    low = high
-    while excess(high) > 0:
-        low = high
-        high = high + stride
-        stride = 1.5 * stride
-        if high > highest:
-            raise ValueError(
-                f"epsilon={target} at delta={setting[2]} is not reached by any noise_multiplier up"
-                f" to {NOISE_RANGE[1]:g} by {accountant}: raise epsilon or delta"
-            )
-    while excess(low) <= 0:
-        high = low
-        low = low - stride
-        stride = 1.5 * stride
-        if low < lowest:
-            raise ValueError(
-                f"epsilon={target} is met at noise_multiplier {NOISE_RANGE[0]:g} already: ask for"
-                " less"
-            )
-    from scipy.optimize import brentq
-
-    root = math.exp(brentq(excess, low, high, xtol=1e-5))
-    digit = 10.0 ** (math.floor(math.log10(root)) - 3)
-    multiple = math.ceil(root / digit)
-    noise = float(f"{multiple * digit:.4g}")
-    while spent_by(accountant, noise, *setting) > target:
-        multiple += 1
-        noise = float(f"{multiple * digit:.4g}")
-    return noise

@@ -67,7 +67,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     with np.errstate(all="ignore"):
         if is_reached(0.0):
             return 0.0
-        _, high = bisect(is_reached, 0.0, max(mu * (mu / 2 - float(ndtri(delta))), 0.0))
+        # here the first term of `gaussian_delta` alone is delta
+        enough = max(mu * (mu / 2 - float(ndtri(delta))), 0.0)
+        _, high = bisect(is_reached, 0.0, enough)
     return high
 
 
@@ -92,11 +94,15 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     if delta == 0:
         return 0.0
     target = math.log(delta)
+
+    def is_exceeded(mu: float) -> bool:
+        return log_delta(mu, epsilon) > target
+
     with np.errstate(all="ignore"):
         high = 1.0
         while log_delta(high, epsilon) < target:
             high = 2 * high
-        low, _ = bisect(lambda middle: log_delta(middle, epsilon) > target, 0.0, high)
+        low, _ = bisect(is_exceeded, 0.0, high)
     return low
 
 
@@ -129,23 +135,35 @@ def tradeoff(
     if (epsilon is None) == (mu is None):
         raise ValueError(f"tradeoff got epsilon={epsilon} and mu={mu}: wanted exactly one of them")
     check(several=("fpr",), fpr=fpr, delta=delta)
+    rates = np.asarray(fpr, float)
     if mu is None:
         check(epsilon=epsilon)
+        tpr = _tpr_of_epsilon(rates, float(epsilon), delta)
     else:
         check(mu=mu)
-    fpr = np.asarray(fpr, float)
-    if mu is not None:
         if delta:
             raise ValueError(
                 f"delta={delta} with mu={mu}: a Gaussian trade-off has no delta; leave it out, or"
                 " pass epsilon"
             )
-        return _plain(ndtr(ndtri(fpr) + mu) if np.isfinite(mu) else np.ones_like(fpr))
-    epsilon = float(epsilon)
-    if np.isinf(epsilon):
-        return _plain(np.ones_like(fpr))
-    steep = np.exp(min(epsilon, 700.0)) * fpr + delta
-    return _plain(np.minimum(np.minimum(steep, 1 - np.exp(-epsilon) * (1 - delta - fpr)), 1.0))
+        tpr = _tpr_of_mu(rates, mu)
+    return tpr.item() if tpr.ndim == 0 else tpr
+
+
+def _tpr_of_epsilon(fpr: np.ndarray, epsilon: float, delta: float) -> np.ndarray:
+    """The curve of `tradeoff` for (epsilon, delta)."""
+    if math.isinf(epsilon):
+        return np.ones_like(fpr)
+    steep = np.exp(min(epsilon, 700.0)) * fpr + delta  # exp of a larger number overflows
+    flat = 1 - np.exp(-epsilon) * (1 - delta - fpr)
+    return np.asarray(np.minimum(np.minimum(steep, flat), 1.0))
+
+
+def _tpr_of_mu(fpr: np.ndarray, mu: float) -> np.ndarray:
+    """The curve of `tradeoff` for mu."""
+    if math.isinf(mu):
+        return np.ones_like(fpr)
+    return np.asarray(ndtr(ndtri(fpr) + mu))
 
 
 def log_delta(mu: float | np.ndarray, epsilon: float | np.ndarray) -> float | np.ndarray:
@@ -166,8 +184,3 @@ def bisect(in_upper_part: Callable[[float], bool], low: float, high: float) -> t
         else:
             low = middle
     return low, high
-
-
-def _plain(values: float | np.ndarray) -> float | np.ndarray:
-    """A Python number for a single value, else the array."""
-    return values.item() if np.ndim(values) == 0 else values

@@ -170,10 +170,12 @@ def release_mu(
         return math.inf
     if scheme == "continuous":
         growth = lipschitz if one_sided is None else one_sided
-        ratio, noise = _continuous_ratio(2 * growth * T), noise_sd(k=k, steps=steps)
+        ratio = _continuous_ratio(2 * growth * T)
+        noise = noise_sd(k=k, steps=steps)
     else:
         power = _log_squared_lipschitz(T / steps, lipschitz, one_sided, scheme)
-        ratio, noise = _ratio_of_steps(power, steps), k
+        ratio = _ratio_of_steps(power, steps)
+        noise = k
     with np.errstate(over="ignore"):
         return float(2 * clip * np.sqrt(ratio * queries) / noise)
 
@@ -197,10 +199,11 @@ def _continuous_ratio(power: float) -> np.float64:
 def _log_squared_lipschitz(
     dt: float, lipschitz: float, one_sided: float | None, scheme: str
 ) -> np.float64:
-    """ln c^2 of one step's map."""
+    """ln c^2 of one step's map, which is c-Lipschitz."""
     reach = dt * lipschitz
     if scheme == "rk4":
-        return np.float64(2 * np.log1p(sum(reach**j / math.factorial(j) for j in range(1, 5))))
+        growth = sum(reach**j / math.factorial(j) for j in range(1, 5))
+        return np.float64(2 * np.log1p(growth))
     if one_sided is None:
         return np.float64(2 * np.log1p(reach))
     with np.errstate(divide="ignore"):

@@ -77,14 +77,14 @@ def stored_epsilon(
     if math.isinf(label_epsilon) or math.isinf(mu) or (delta == 0 and mu > 0):
         return math.inf
     directions = _label_losses(keep, int(classes), relation)
-    if mu == 0 and delta == 0:
-        return max(max(losses[chances > 0]) for chances, losses in directions)
+    if mu == 0 and delta == 0:  # the largest loss of a label
+        possible = [losses[chances > 0] for chances, losses in directions]
+        return max(np.concatenate(possible))
 
     def is_reached(epsilon: float) -> bool:
         """Whether delta(epsilon) is at most delta, in all directions."""
-        return all(
-            chances @ _signed_delta(mu, epsilon - losses) <= delta for chances, losses in directions
-        )
+        deltas = [chances @ _signed_delta(mu, epsilon - losses) for chances, losses in directions]
+        return all(value <= delta for value in deltas)
 
     if is_reached(0.0):
         return 0.0
