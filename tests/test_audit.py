@@ -22,7 +22,7 @@ from worlds import bernoulli, pairs, world
 
 from mia_nb import auditing, metrics, store
 from mia_nb.attacks import score
-from mia_nb.auditing.gate import at_others, ties_broken
+from mia_nb.auditing.gate import called_at_threshold_of_others, ties_broken
 from mia_nb.auditing.limits import fewest
 from mia_nb.auditing.result import MAKING, QUERYING, provenance, strict
 from mia_nb.auditing.shift import class_mix
@@ -337,13 +337,14 @@ def test_choosing_among_attacks_is_paid_for():
 
 def test_the_advantage_is_that_of_thresholds_set_on_other_pairs():
     found = gaussian(1.0, 300, targets=4)
-    said = at_others(found)
+    said = called_at_threshold_of_others(found)
     tpr, fpr = said.value[0, found.member[0]].mean(), said.value[0, ~found.member[0]].mean()
     assert tpr - fpr == pytest.approx(2 * metrics.auc(said.value[0], found.member[0]) - 1)
     # its own scores set no threshold
     moved = replace(found, value=found.value + np.array([[5.0], [5.0], [0.0], [0.0]]))
     assert np.array_equal(
-        at_others(moved).value[0], (moved.value[0] >= moved.value[0].min()).astype(float)
+        called_at_threshold_of_others(moved).value[0],
+        (moved.value[0] >= moved.value[0].min()).astype(float),
     )
     null = gaussian(0.0, 40, targets=8, seed=1)
     hindsight = metrics.by_attack(metrics.summary({"a": null}, n_resamples=50), "advantage").loc[

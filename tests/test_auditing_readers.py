@@ -175,7 +175,7 @@ def test_labels_of_an_estimator_are_numbered_as_its_classes(kind, estimator, for
     x, y, member = both_sides(*parts, known)
     np.testing.assert_array_equal(y, Y)
     np.testing.assert_array_equal(member, np.arange(200) < 100)
-    np.testing.assert_allclose(outputs(model, x, known=known), outputs(plain, X))
+    np.testing.assert_allclose(outputs(model, x, estimator_classes=known), outputs(plain, X))
 
 
 @pytest.mark.parametrize("kind", ["words", "whole floats", "truth"])

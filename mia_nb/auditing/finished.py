@@ -5,12 +5,13 @@ its owner's training function makes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Rates, Several, Whole
 from mia_nb.attacks import score, suite
@@ -58,8 +59,7 @@ class AuditOptions(NamedTuple):
 
     names: tuple[str, ...]  # of the classes
     groups: np.ndarray | None  # of samples, to be shown
-    # those of the permutation test about one model; None: about several, where intervals decide
-    units: Units | None
+    units: Units  # of samples that are drawn together
     doubt: str  # why nothing is concluded, besides the doubt of `units`; "" if something can be
     n_resamples: int
     seed: int
@@ -155,15 +155,16 @@ def audit_model(
         ('exceeded', True)
     """
     _refuse_options(references, retrain, key, models)
-    known = named_classes(model)
-    table, y, member = both_sides(train, test, known)
-    x = numpy_of(table)
+    estimator_classes = named_classes(model)
+    samples, y, member = both_sides(train, test, estimator_classes)
+    x = numpy_of(samples)
     groups = _labels_of_groups(groups, y.shape)
-    shift = raw_inputs_guard(table, y, member, seed)
-    query = partial(outputs, batch=batch, device=device, known=known)
-    logits = query(model, table)
+    shift = raw_inputs_guard(samples, y, member, seed)
+    query = partial(outputs, batch=batch, device=device, estimator_classes=estimator_classes)
+    logits = query(model, samples)
     arrays = {"logits": logits[None], "labels": y, "member": member[None]}
-    classes = known if classes is None else classes
+    if classes is None:
+        classes = estimator_classes
     if classes is not None:
         arrays["classes"] = np.asarray(classes, str)
     # outputs are checked before anything is trained
@@ -171,37 +172,52 @@ def audit_model(
     signals = finished.signals
 
     remarks = list(signals.info["remarks"])
-    if on_both_sides := samples_on_both_sides(x, y, member):
+    on_both_sides = samples_on_both_sides(x, y, member)
+    if on_both_sides:
         remarks.append(on_both_sides)
-    # a second query, among other samples, must give the same outputs
-    few = slice(max(min(batch, len(x)) // 2, 1))
-    again = query(model, rows_of(table, few))
-    if not np.isclose(again, logits[few], rtol=0.01, atol=0.01).all():
+    if _varies(partial(query, model), samples, logits, batch):
         remarks.append(VARIES)
-    untested = math.isnan(shift.auc) and shift.classes_p >= LEVEL
     doubt = ""
-    if untested:
+    if math.isnan(shift.auc) and shift.classes_p >= LEVEL:
         remarks.append(UNTESTED)
     elif not shift.passed:
         doubt = f"{DOUBT}: {shift.note}."
 
-    units = resampling_units(signals, groups=groups, x=x, seed=seed)
-    options = AuditOptions(finished.classes, groups, units, doubt, n_resamples, seed, REDRAWS)
-    query_all = partial(query, x=table)
+    options = AuditOptions(
+        names=finished.classes,
+        groups=groups,
+        units=resampling_units(signals, groups=groups, x=x, seed=seed),
+        doubt=doubt,
+        n_resamples=n_resamples,
+        seed=seed,
+        redraws=REDRAWS,
+    )
+    query_all = partial(query, x=samples)
     if references is not None:
         others = given_references(references, len(y), query_all)
-        audit, _, after = _compared(arrays, others, options)
-        after = [f"{after} {DRAWN}"]
+        audit, _, comparison = _compared(arrays, others, options)
+        notes = [f"{comparison} {DRAWN}"]
     elif retrain is not None:
-        inputs = table if wants_columns(model) else x
+        inputs = samples if wants_columns(model) else x
         others = retrained_models(retrain, inputs, y, models, Path(root), seed, query_all, key)
-        audit, signals, after = _compared(arrays, others, options)
+        audit, signals, comparison = _compared(arrays, others, options)
         twins = _each_in_turn(signals.select(models=slice(1, None)), options)
         audit = audit._replace(twins=twins)
-        after = [f"{after} {TRAINED_ALIKE}", f"{twins.text} {NO_DIFFERENCE}"]
+        notes = [f"{comparison} {TRAINED_ALIKE}", f"{twins.text} {NO_DIFFERENCE}"]
     else:
-        audit, after = _alone(signals, options)
-    return _in_full(audit, shift, before=remarks, after=after)
+        audit, notes = _alone(signals, options)
+    return _in_full(audit, shift, before=remarks, after=notes)
+
+
+def _varies(
+    query: Callable, samples: np.ndarray | pd.DataFrame, logits: np.ndarray, batch: int
+) -> bool:
+    """Whether a second query of some samples, in another batch, gives other outputs than the first,
+    `logits` of all samples.
+    """
+    some = slice(max(min(batch, len(samples)) // 2, 1))
+    again = query(rows_of(samples, some))
+    return not np.isclose(again, logits[some], rtol=0.01, atol=0.01).all()
 
 
 def _refuse_options(references: object, retrain: object, key: str | None, models: int) -> None:
@@ -250,33 +266,35 @@ def audit_outputs(
         ValueError: for outputs of several models, whatever `read_outputs` refuses, and groups that
             do not have one label for each sample.
     """
-    held = given if isinstance(given, Outputs) else read_outputs(given)
-    models = len(held.signals.margin)
+    contents = given if isinstance(given, Outputs) else read_outputs(given)
+    models = len(contents.signals.margin)
     if models != 1:
         raise ValueError(
             f"outputs of {models} models: wanted those of one; several are audited by"
             " mia-nb audit --logits or notebook 07"
         )
-    audited = ~held.signals.population
-    signals = held.signals.select(samples=np.flatnonzero(audited))
+    audited = ~contents.signals.population
+    signals = contents.signals.select(samples=np.flatnonzero(audited))
     member = signals.member[0]
-    images = None if held.images is None else held.images[audited]
     groups = _labels_of_groups(groups, member.shape)
-    shift = None if images is None else raw_inputs_guard(images, signals.labels, member, seed)
+    images = None
+    shift = None
+    if contents.images is not None:
+        images = contents.images[audited]
+        shift = raw_inputs_guard(images, signals.labels, member, seed)
     facts = comparable(signals, shift=shift)
-    units = resampling_units(signals, groups=groups, x=images, seed=seed)
     options = AuditOptions(
-        names=held.classes,
+        names=contents.classes,
         groups=groups,
-        units=units,
+        units=resampling_units(signals, groups=groups, x=images, seed=seed),
         doubt=facts["doubt"],
         n_resamples=n_resamples,
         seed=seed,
         fpr=tuple(np.atleast_1d(fpr)),
         redraws=redraws,
     )
-    audit, after = _alone(signals, options)
-    return _in_full(audit, shift, before=[*facts["remarks"], facts["assumed"]], after=after)
+    audit, notes = _alone(signals, options)
+    return _in_full(audit, shift, before=[*facts["remarks"], facts["assumed"]], after=notes)
 
 
 def _labels_of_groups(groups: object, shape: tuple[int]) -> np.ndarray | None:
@@ -320,41 +338,43 @@ def _compared(
 ) -> tuple[ModelAudit, Signals, str]:
     """The audit with other models, (mask, logits) of each, as references; the signals of all
     models, the audited one first; and a sentence on what it was compared with.
+
+    arrays: logits, labels and mask of the audited model, as `outputs_from` takes them.
     """
     others = list(others)
     if not others:
         raise ValueError("references=[]: wanted (model, mask) of one or more, or None")
     masks, logits = zip(*others, strict=True)
-    arrays = arrays | {
-        "member": np.stack([*arrays["member"], *masks]),
-        "logits": np.stack([*arrays["logits"], *logits]),
-    }
     count = len(masks)
-    inside = np.sum(masks, axis=0)
-    k = int(np.median(np.minimum(inside, count - inside)))
+    trained = np.sum(masks, axis=0)  # how many references were trained on each sample
+    k = int(np.median(np.minimum(trained, count - trained)))
     if not k:
         raise ValueError(
             f"the {count} references leave most samples without a model on one side; wanted some"
             " trained with and some without each sample (mia-nb plan draws such masks)"
         )
-    signals = outputs_from(arrays, "finished", "").signals
+    of_all = arrays | {
+        "member": np.stack([*arrays["member"], *masks]),
+        "logits": np.stack([*arrays["logits"], *logits]),
+    }
+    signals = outputs_from(of_all, "finished", "").signals
     audit = _judged(signals, suite(k), options, targets=[0])
-    size = f"{np.sum(masks, axis=1).mean():,.0f}"
-    compared = (
-        f"Compared with {count} models trained on {size} samples each of train and test ({k} with"
-        f" and {k} without the typical sample; the finished model was trained on"
-        f" {arrays['member'][0].sum():,})."
+    size = np.sum(masks, axis=1).mean()
+    comparison = (
+        f"Compared with {count} models trained on {size:,.0f} samples each of train and test ({k}"
+        f" with and {k} without the typical sample; the finished model was trained on"
+        f" {arrays['member'].sum():,})."
     )
-    return audit, signals, compared
+    return audit, signals, comparison
 
 
 def _each_in_turn(halves: Signals, options: AuditOptions) -> ModelAudit:
     """The audit of models retrained on complementary halves, each a target in turn."""
     models = len(halves.member)
     # their members were drawn sample by sample, so samples are the units, whatever the groups
-    by_intervals = options._replace(units=None, doubt="")
+    options = options._replace(units=Units(None, ""), doubt="")
     who = f"Of {models} retrained models each"
-    return _judged(halves, suite(models // 2 - 1), by_intervals, who=who)
+    return _judged(halves, suite(models // 2 - 1), options, who=who)
 
 
 def _judged(
@@ -368,21 +388,27 @@ def _judged(
 ) -> ModelAudit:
     """The audit of signals by attacks: negative control, table, verdict, groups and sentences.
 
-    shown_too: scores that are in the table and decide nothing.
+    A permutation test decides about one target, the interval of the AUC about several.
+
+    Parameters:
+        signals: of all models.
+        attacks: {name: attack}.
+        options: of all parts of the audit.
+        targets: rows of the models that are audited; None: all.
+        who: the audited models, as the subject of a sentence.
+        shown_too: scores that are in the table and decide nothing.
     """
+    units = options.units.labels
     control = self_test(signals, attacks, n_resamples=options.redraws, seed=options.seed)
-    doubt = options.doubt
-    units = None
-    if options.units is not None:
-        doubt = doubt or options.units.doubt
-        units = options.units.labels
-    if not (control.passed or doubt):
+    doubt = options.doubt or options.units.doubt
+    if not doubt and not control.passed:
         doubt = FAILED
     resampling = {"n_resamples": options.n_resamples, "seed": options.seed, "groups": units}
 
     tried = {name: score(attack, signals, targets=targets) for name, attack in attacks.items()}
+    first, first_scores = next(iter(tried.items()))
     scores = tried | (shown_too or {})
-    if options.units is None:
+    if len(first_scores.value) > 1:
         verdict = judge(limits(["auc>0.5"]), tried, doubt=doubt, **resampling)[0]
         finding = finding_words(verdict, bool(doubt))
         details = []
@@ -397,21 +423,22 @@ def _judged(
         )
         details = [decided, options.units.text]
     table = summary(scores, sorted({*FPR, *options.fpr}), self_test=control, **resampling)
-    first = next(iter(tried))
-    details.append(rate_words(tried[first], table, first))
+    details.append(rate_words(first_scores, table, first))
     headline = " ".join(filter(None, [doubt, f"{who} {finding}."]))
 
+    by_label = partial(by_group, first_scores, n_resamples=options.n_resamples, seed=options.seed)
     audited = ~signals.population
-    split = partial(by_group, tried[first], n_resamples=options.n_resamples, seed=options.seed)
-    by_class = split(signals.labels[audited], among=range(len(options.names)))
-    groups = options.groups
+    by_class = by_label(signals.labels[audited], among=range(len(options.names)))
+    of_groups = None
+    if options.groups is not None:
+        of_groups = by_label(options.groups[audited], among=np.unique(options.groups))
     return ModelAudit(
         headline=headline,
         text=" ".join(filter(None, [headline, *details])),
         table=table,
         scores=scores,
         by_class=by_class.rename(index=dict(enumerate(options.names))),
-        by_group=None if groups is None else split(groups[audited], among=np.unique(groups)),
+        by_group=of_groups,
         verdict=verdict,
         self_test=control,
         signals=signals,

@@ -29,8 +29,8 @@ BECAUSE = {
     BELOW: "the upper end does not lie above the limit",
     OPEN: "the interval contains the limit",
 }
-ENDS = ["value", "low", "high"]
-LOOSE = 4  # up to so many pairs intervals miss too often, as targets are each other's references
+MEASURED = ["value", "low", "high"]  # of a metric: its mean over targets, and the interval's ends
+FEW_PAIRS = 4  # up to so many intervals miss too often, as targets are each other's references
 
 
 @checked
@@ -63,8 +63,8 @@ def judge(
         A `LimitVerdict` for each limit, with a sentence. `tail` is a sentence where a limit on the
         auc, the advantage or the TPR at a rate above the smallest measurable one is not exceeded
         and yet the largest scores give members away: by a permutation test
-        (`metrics.permutation`) for models on one training set, otherwise by an interval of the TPR
-        at the smallest measurable rate that lies above guessing.
+        (`metrics.permutation`) for one model, otherwise by an interval of the TPR at the smallest
+        measurable rate that lies above guessing.
 
     Each of A attacks has an interval of `metrics.intervals` at level 1 - 0.05 / A (Bonferroni, for
     choosing the strongest with hindsight). Targets that are each other's references are correlated:
@@ -96,35 +96,34 @@ def judge(
     if not scores:
         raise ValueError("no attack was given: wanted {attack: scores} with one attack or more")
     refuse_unequal_samples(scores)
-    able = _able(scores)
+    if split_scores is None:
+        split_scores = scores
+    complete = _with_both_sides(scores)
     resampling = _resampling(scores, n_resamples, seed, groups)
-    shared = {}
-    tail_rate = _smallest_rate(able)
+    tail_rate = _smallest_rate(complete)
+    tables = {}
     if any(limit.metric != "epsilon" for limit in stated):
         rates = [*(limit.fpr for limit in stated), tail_rate]
         rates = tuple(dict.fromkeys(rate for rate in rates if rate is not None))
-        shared = {name: intervals(able[name], rates, **resampling) for name in able}
+        tables = {name: intervals(complete[name], rates, **resampling) for name in complete}
     verdicts = []
     for limit in stated:
-        fit = _fit(limit, able)
+        able = _able_to_measure(limit, complete)
         if limit.metric == "epsilon":
-            verdict = _epsilon(limit, scores if split_scores is None else split_scores, delta)
+            verdict = _epsilon(limit, split_scores, delta)
         elif limit.metric == "advantage":
-            verdict = _compare(limit, _advantages(limit, fit, resampling), scores)
+            verdict = _compare(limit, _advantages(limit, able, resampling), scores)
         else:
-            ends = {name: shared[name].loc[limit.metric, ENDS] for name in fit}
-            verdict = _compare(limit, ends, scores)
+            measured = {name: tables[name].loc[limit.metric, MEASURED] for name in able}
+            verdict = _compare(limit, measured, scores)
             if limit.fpr is not None and verdict.outcome == BELOW:
-                verdict = _open_where_ties_hide(verdict, limit, fit, resampling)
+                ties = _ties_that_hide(limit, able, resampling)
+                if ties:
+                    verdict = _compare(limit, measured, scores, undecided=ties)
         if doubt:
-            alone = verdict.sentence.removeprefix(f"{limit}: ")
-            sentence = f"{limit}: {OPEN}. {doubt} By the numbers alone: {alone}"
-            verdict = verdict._replace(outcome=OPEN, sentence=sentence)
+            verdict = _doubted(verdict, doubt)
         elif verdict.outcome != EXCEEDED and _leaves_the_tail_open(limit, tail_rate):
-            tail = _tail(able, shared, tail_rate, groups, seed)
-            if tail:
-                sentence = f"{verdict.sentence}; but the tail gives members away: {tail}"
-                verdict = verdict._replace(tail=tail, sentence=sentence)
+            verdict = _with_tail(verdict, _tail(complete, tables, tail_rate, groups, seed))
         verdicts.append(verdict)
     return verdicts
 
@@ -134,10 +133,10 @@ def auc_against_guessing(
 ) -> LimitVerdict:
     """The verdict of `judge` on "auc>0.5" by the intervals, without the tail."""
     limit = Limit("auc", 0.5, None)
-    fit = _fit(limit, _able(scores))
+    able = _able_to_measure(limit, _with_both_sides(scores))
     resampling = _resampling(scores, n_resamples, seed, groups)
-    ends = {name: intervals(fit[name], (), **resampling).loc["auc", ENDS] for name in fit}
-    return _compare(limit, ends, scores)
+    measured = {name: intervals(able[name], (), **resampling).loc["auc", MEASURED] for name in able}
+    return _compare(limit, measured, scores)
 
 
 def _resampling(
@@ -152,34 +151,48 @@ def _resampling(
     }
 
 
-def _fit(limit: Limit, able: dict[str, Scores]) -> dict[str, Scores]:
+def _with_both_sides(scores: dict[str, Scores]) -> dict[str, Scores]:
+    """The attacks that scored a member and a non-member of every target."""
+    return {name: of_attack for name, of_attack in scores.items() if min(smallest(of_attack)) > 0}
+
+
+def _able_to_measure(limit: Limit, complete: dict[str, Scores]) -> dict[str, Scores]:
     """The attacks that scored enough samples for a limit; ValueError without any."""
-    fit = {
-        name: attacked
-        for name, attacked in able.items()
-        if measurable(limit.metric, smallest(attacked)[1])
-    }
-    if not fit:
+    able = {}
+    for name, of_attack in complete.items():
+        _, n0 = smallest(of_attack)
+        if measurable(limit.metric, n0):
+            able[name] = of_attack
+    if not able:
         sides = "a member and a non-member"
         if limit.fpr:
             sides = f"{10 / limit.fpr:,.0f} non-members"
         raise ValueError(
             f'limit "{limit}" cannot be measured: no attack scored {sides} of each model'
         )
-    return fit
+    return able
 
 
-def _advantages(limit: Limit, fit: dict[str, Scores], resampling: dict) -> dict:
+def _advantages(limit: Limit, able: dict[str, Scores], resampling: dict) -> dict:
     """{attack: value, low, high} of the advantage at thresholds set on other pairs."""
-    if len(np.unique(next(iter(fit.values())).pair)) < 2:
+    first = next(iter(able.values()))
+    if len(np.unique(first.pair)) < 2:
         raise ValueError(
             f'limit "{limit}" cannot be measured on one pair: its threshold is set on other targets'
         )
-    ends = {}
-    for name, attacked in fit.items():
-        area = intervals(at_others(attacked), (), **resampling).loc["auc", ENDS]
-        ends[name] = 2 * area - 1
-    return ends
+    measured = {}
+    for name, of_attack in able.items():
+        calls = called_at_threshold_of_others(of_attack)
+        auc = intervals(calls, (), **resampling).loc["auc", MEASURED]
+        measured[name] = 2 * auc - 1
+    return measured
+
+
+def _doubted(verdict: LimitVerdict, doubt: str) -> LimitVerdict:
+    """The verdict where members and non-members may differ in more than membership."""
+    by_numbers = verdict.sentence.removeprefix(f"{verdict.limit}: ")
+    sentence = f"{verdict.limit}: {OPEN}. {doubt} By the numbers alone: {by_numbers}"
+    return verdict._replace(outcome=OPEN, sentence=sentence)
 
 
 def _leaves_the_tail_open(limit: Limit, tail_rate: float | None) -> bool:
@@ -191,40 +204,62 @@ def _leaves_the_tail_open(limit: Limit, tail_rate: float | None) -> bool:
 
 def _smallest_rate(scores: dict[str, Scores]) -> float | None:
     """The smallest false positive rate that all attacks can measure; None if there is none."""
-    n0 = min((smallest(attacked)[1] for attacked in scores.values()), default=0)
-    return next((rate for rate in FPR if measurable(f"tpr@{rate:g}", n0)), None)
+    n0 = min((smallest(of_attack)[1] for of_attack in scores.values()), default=0)
+    for rate in FPR:
+        if measurable(f"tpr@{rate:g}", n0):
+            return rate
+    return None
+
+
+def _with_tail(verdict: LimitVerdict, tail: str) -> LimitVerdict:
+    """The verdict, with the sentence of `_tail` where there is one."""
+    if not tail:
+        return verdict
+    sentence = f"{verdict.sentence}; but the tail gives members away: {tail}"
+    return verdict._replace(tail=tail, sentence=sentence)
 
 
 def _tail(
     scores: dict[str, Scores],
-    shared: dict[str, pd.DataFrame],
+    tables: dict[str, pd.DataFrame],
     rate: float | None,
     groups: np.ndarray | None,
     seed: int,
 ) -> str:
     """A sentence where the largest scores give members away though no limit is exceeded; else "".
 
-    rate: the smallest that all attacks can measure.
+    tables: `metrics.intervals` of each attack. rate: the smallest that all attacks can measure.
     """
     first = next(iter(scores.values()))
     if len(first.value) == 1:
-        member = first.member[0]
-        values = {name: attacked.value[0] for name, attacked in scores.items()}
-        units = None if groups is None else pure_units(groups, member)
-        while values:
-            test = membership_test(values, member, units=units, seed=seed)
-            if test.parts["tail"] > LEVEL:
-                return ""
-            largest = values.pop(test.tail_attack)
-            if test.top <= len(member) / 2:  # what most samples tie for is no tail
-                words = tail_words(test, largest, member)
-                return f"{words} ({p_words(test.parts['tail'])}, permutation test)"
-        return ""
+        return _tail_of_one_model(scores, groups, seed)
     if rate is None:
         return ""
-    ends = {name: shared[name].loc[f"tpr@{rate:g}", ENDS] for name in scores}
-    strongest = max(ends, key=lambda name: ends[name]["low"])
-    value, low, high = ends[strongest]
+    tpr = {name: tables[name].loc[f"tpr@{rate:g}", MEASURED] for name in scores}
+    return _tail_of_several_models(tpr, rate)
+
+
+def _tail_of_one_model(scores: dict[str, Scores], groups: np.ndarray | None, seed: int) -> str:
+    """The sentence of `_tail` by a permutation test."""
+    member = next(iter(scores.values())).member[0]
+    units = None if groups is None else pure_units(groups, member)
+    values = {name: of_attack.value[0] for name, of_attack in scores.items()}
+    while values:
+        test = membership_test(values, member, units=units, seed=seed)
+        p = test.parts["tail"]
+        if p > LEVEL:
+            return ""
+        largest = values.pop(test.tail_attack)
+        if test.top <= len(member) / 2:
+            return f"{tail_words(test, largest, member)} ({p_words(p)}, permutation test)"
+        # what most samples tie for is no tail: the other attacks are tested without this one
+    return ""
+
+
+def _tail_of_several_models(tpr: dict[str, pd.Series], rate: float) -> str:
+    """The sentence of `_tail` by intervals of the TPR of each attack at a rate."""
+    strongest = max(tpr, key=lambda name: tpr[name]["low"])
+    value, low, high = tpr[strongest]
     if not low > rate:  # a NaN says nothing
         return ""
     return (
@@ -233,13 +268,8 @@ def _tail(
     )
 
 
-def _able(scores: dict[str, Scores]) -> dict[str, Scores]:
-    """The attacks that scored a member and a non-member of every target."""
-    return {name: attacked for name, attacked in scores.items() if min(smallest(attacked)) > 0}
-
-
-def at_others(scores: Scores) -> Scores:
-    """The scores as 1 or 0: above a target's threshold or not, where TPR - FPR of the other pairs'
+def called_at_threshold_of_others(scores: Scores) -> Scores:
+    """The scores as 1 or 0: whether they reach the threshold at which TPR - FPR of the other pairs'
     pooled samples is largest.
 
     Its AUC is (1 + TPR - FPR) / 2, so that all that holds for an AUC holds for the advantage at
@@ -248,56 +278,74 @@ def at_others(scores: Scores) -> Scores:
     called = np.full(scores.value.shape, np.nan)
     for pair in np.unique(scores.pair):
         rows = scores.pair == pair
-        others = scores.pair != pair
-        known = ~np.isnan(scores.value[others])
-        tp, fp, threshold = counts(scores.value[others][known], scores.member[others][known])
-        called[rows] = scores.value[rows] >= threshold[np.argmax(tp / tp[-1] - fp / fp[-1])]
+        others = ~rows[:, None] & ~np.isnan(scores.value)
+        tp, fp, thresholds = counts(scores.value[others], scores.member[others])
+        best = np.argmax(tp / tp[-1] - fp / fp[-1])
+        called[rows] = scores.value[rows] >= thresholds[best]
     return replace(scores, value=np.where(np.isnan(scores.value), np.nan, called))
 
 
-def _compare(limit: Limit, ends: dict, scores: dict[str, Scores]) -> LimitVerdict:
-    """The verdict on the largest of the values, from {attack: value, low, high}."""
-    strongest = max(ends, key=lambda name: ends[name]["value"])
-    value, low, high = (float(max(row[end] for row in ends.values())) for end in ENDS)
-    if low > limit.value:
+def _compare(
+    limit: Limit, measured: dict, scores: dict[str, Scores], *, undecided: str = ""
+) -> LimitVerdict:
+    """The verdict on the largest of the values, from {attack: value, low, high}.
+
+    undecided: why the limit is "not established" whatever the interval; "" if nothing says so.
+    """
+    value, low, high = (
+        float(max(of_attack[column] for of_attack in measured.values())) for column in MEASURED
+    )
+    if undecided:
+        outcome = OPEN
+    elif low > limit.value:
         outcome = EXCEEDED
     elif high <= limit.value:
         outcome = BELOW
     else:
         outcome = OPEN
+    reason = undecided or BECAUSE[outcome]
+    strongest = max(measured, key=lambda name: measured[name]["value"])
     tried = f"the largest of {len(scores)} attacks" if len(scores) > 1 else "one attack"
-    who = f"{tried}, {in_words(strongest)}{_left_out(ends, scores)}; {_words(scores[strongest])}"
-    sentence = f"{limit.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({who}): {BECAUSE[outcome]}"
+    sizes = _sizes(scores[strongest])
+    who = f"{tried}, {in_words(strongest)}{_left_out(measured, scores)}; {sizes}"
+    sentence = f"{limit.metric} {value:.3f} [{low:.3f}, {high:.3f}] ({who}): {reason}"
     pairs = len(np.unique(scores[strongest].pair))
-    if 2 <= pairs <= LOOSE:
+    if 2 <= pairs <= FEW_PAIRS:
         units = quantity(pairs, unit_word(scores[strongest]))
         sentence += f"; with {units} the interval may miss up to 14 % of the time, not 5 %"
-    return _verdict(limit, outcome, (value, low, high), strongest, scores, sentence)
+    return _verdict(
+        limit,
+        outcome,
+        value=value,
+        low=low,
+        high=high,
+        strongest=strongest,
+        scores=scores,
+        sentence=sentence,
+    )
 
 
-def _open_where_ties_hide(
-    verdict: LimitVerdict, limit: Limit, fit: dict[str, Scores], resampling: dict
-) -> LimitVerdict:
-    """The verdict "not exceeded" on a TPR; "not established" where ties may hide that it is."""
-    ends = {}
-    for name, attacked in fit.items():
-        if _ties_reach_beyond(attacked, limit.fpr):
-            broken = ties_broken(attacked, resampling["seed"])
-            ends[name] = intervals(broken, (limit.fpr,), **resampling).loc[limit.metric, ENDS]
-    if not ends:
-        return verdict
-    strongest = max(ends, key=lambda name: ends[name]["high"])
-    value, low, high = ends[strongest]
+def _ties_that_hide(limit: Limit, able: dict[str, Scores], resampling: dict) -> str:
+    """Why a TPR that does not exceed its limit may yet do so, where an attacker accuses some of
+    those that tie at random; "" if it does not.
+    """
+    measured = {}
+    for name, of_attack in able.items():
+        if _ties_reach_beyond(of_attack, limit.fpr):
+            broken = ties_broken(of_attack, resampling["seed"])
+            table = intervals(broken, (limit.fpr,), **resampling)
+            measured[name] = table.loc[limit.metric, MEASURED]
+    if not measured:
+        return ""
+    strongest = max(measured, key=lambda name: measured[name]["high"])
+    value, low, high = measured[strongest]
     if not high > limit.value:
-        return verdict
-    ties = (
+        return ""
+    return (
         f"scores tie, so that {in_words(strongest)} has no threshold near {percent(limit.fpr)}"
         f" false positives; accusing at random among those that tie finds {percent(value)}"
         f" [{percent(low)}, {percent(high)}] of the members"
     )
-    sentence = verdict.sentence.replace(f"{limit}: {BELOW}", f"{limit}: {OPEN}", 1)
-    sentence = sentence.replace(BECAUSE[BELOW], ties)
-    return verdict._replace(outcome=OPEN, sentence=sentence)
 
 
 def _ties_reach_beyond(scores: Scores, fpr: float) -> bool:
@@ -326,30 +374,44 @@ def ties_broken(scores: Scores, seed: int) -> Scores:
 
 def _epsilon(limit: Limit, scores: dict[str, Scores], delta: float) -> LimitVerdict:
     """The verdict on the largest audited bound."""
-    fit = _fit(limit, _able(scores))
-    audits = {name: audit(fit[name], delta=delta, attempts=len(scores)) for name in fit}
+    able = _able_to_measure(limit, _with_both_sides(scores))
+    audits = {name: audit(able[name], delta=delta, attempts=len(scores)) for name in able}
     strongest = max(audits, key=lambda name: audits[name].epsilon)
-    low = float(audits[strongest].epsilon)
-    runs = audits[strongest].runs
-    outcome, end = EXCEEDED, ""
-    if low <= limit.value:
+    bound = float(audits[strongest].epsilon)
+    if bound > limit.value:
+        outcome = EXCEEDED
+        caveat = ""
+    else:
         outcome = OPEN
-        end = "; a low bound is no evidence, and nothing here bounds it from above"
-    many = f"{runs} runs together" if runs > 1 else "one run"
-    who = f"{strongest}{_left_out(audits, scores)}; {_words(scores[strongest])}"
-    sentence = f"epsilon at least {low:.3g} at delta {delta:g} (95 %, {many}, {who}){end}"
-    return _verdict(limit, outcome, (low, low, math.nan), strongest, scores, sentence)
+        caveat = "; a low bound is no evidence, and nothing here bounds it from above"
+    runs = audits[strongest].runs
+    trainings = f"{runs} runs together" if runs > 1 else "one run"
+    who = f"{strongest}{_left_out(audits, scores)}; {_sizes(scores[strongest])}"
+    sentence = f"epsilon at least {bound:.3g} at delta {delta:g} (95 %, {trainings}, {who}){caveat}"
+    return _verdict(
+        limit,
+        outcome,
+        value=bound,
+        low=bound,
+        high=math.nan,
+        strongest=strongest,
+        scores=scores,
+        sentence=sentence,
+    )
 
 
 def _verdict(
     limit: Limit,
     outcome: str,
-    ends: tuple[float, float, float],
+    *,
+    value: float,
+    low: float,
+    high: float,
     strongest: str,
     scores: dict[str, Scores],
     sentence: str,
 ) -> LimitVerdict:
-    value, low, high = ends
+    """The record of a verdict, with the numbers of samples of the strongest attack."""
     n1, n0 = smallest(scores[strongest])
     return LimitVerdict(
         limit=str(limit),
@@ -368,12 +430,14 @@ def _verdict(
     )
 
 
-def _left_out(used, scores: dict[str, Scores]) -> str:
-    names = ", ".join(name for name in scores if name not in used)
+def _left_out(measured: dict, scores: dict[str, Scores]) -> str:
+    """The attacks that were tried and not measured, in words; "" if all were."""
+    names = ", ".join(name for name in scores if name not in measured)
     return f"; without {names}, which left a model with too few scored samples" if names else ""
 
 
-def _words(scores: Scores) -> str:
+def _sizes(scores: Scores) -> str:
+    """The numbers of models, members and non-members, in words."""
     n1, n0 = smallest(scores)
     targets = len(scores.value)
     models = f"{targets} models"

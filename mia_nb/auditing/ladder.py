@@ -39,7 +39,16 @@ ONLY_CERTIFIED = (
 )
 OF_QUERIES = "not tested by row 5: it concerns the queried input"
 OF_REPLACING = "not tested by row 5, whose coins add records"
-COVERED = ("euler", "rk4")
+COVERED = ("euler", "rk4")  # solvers for which the release bound holds
+NEEDED = {  # {argument of `ladder`: its entries}
+    "flow": ("k", "steps", "T", "method"),
+    "nominal": ("sample_rate", "steps"),
+    "dp_sgd": ("noise_multiplier", "sample_rate", "steps"),
+    "lipschitz": (),
+    "release": ("queries",),
+    "stored": ("releases", "keep", "classes", "relation"),
+}
+OPTIONAL = {"dp_sgd": ("trials",), "lipschitz": ("certified", "local", "distance")}
 
 
 class Row(NamedTuple):
@@ -123,16 +132,17 @@ def ladder(
         ValueError: for incomplete or unknown arguments, a local L above the certified one, and an
             audit at another delta.
     """
-    for name, arguments, wanted, optional in (
-        ("flow", flow, ("k", "steps", "T", "method"), None),
-        ("nominal", nominal, ("sample_rate", "steps"), ()),
-        ("dp_sgd", dp_sgd, ("noise_multiplier", "sample_rate", "steps"), ("trials",)),
-        ("lipschitz", lipschitz, (), ("certified", "local", "distance")),
-        ("release", release, ("queries",), ()),
-        ("stored", stored, ("releases", "keep", "classes", "relation"), ()),
-    ):
-        if arguments is not None:
-            _complete(name, arguments, wanted, optional)
+    given = {
+        "flow": flow,
+        "nominal": nominal,
+        "dp_sgd": dp_sgd,
+        "lipschitz": lipschitz,
+        "release": release,
+        "stored": stored,
+    }
+    for name, entries in given.items():
+        if entries is not None:
+            _refuse_entries(name, entries)
     if dp_sgd is not None and stored is not None:
         raise ValueError("dp_sgd and stored are two ways to train: a network has one of them")
     if audited is not None and audited.delta != delta:
@@ -154,17 +164,17 @@ def ladder(
         _audited(audited),
     ]
     table = []
-    for i, row in enumerate(rows):
+    for row, label, note in zip(rows, LABELS, NOTES, strict=True):
         table.append(
             {
-                "row": i + 1,
-                "label": LABELS[i],
+                "row": len(table) + 1,
+                "label": label,
                 "shown": row.shown,
                 "epsilon": row.epsilon,
                 "delta": delta,
                 "relation": row.relation,
                 "method": row.method,
-                "note": row.note or NOTES[i],
+                "note": row.note or note,
                 "verdict": _verdict(row, audited),
                 "remark": "; ".join(row.remarks),
             }
@@ -176,8 +186,10 @@ def _bounds(flow: dict | None, lipschitz: dict | None) -> dict[str, float | None
     """The certified and the local L of the drift, and the distance of states that enter; None where
     not known.
     """
-    bounds = {"certified": (flow or {}).get("lipschitz"), "local": None, "distance": None}
-    bounds |= lipschitz or {}
+    bounds = {"certified": None, "local": None, "distance": None}
+    if flow is not None:
+        bounds["certified"] = flow.get("lipschitz")
+    bounds.update(lipschitz or {})
     for name, value in bounds.items():
         if value is not None and math.isnan(value):
             bounds[name] = None  # a drift of second order has no certified L
@@ -190,22 +202,25 @@ def _bounds(flow: dict | None, lipschitz: dict | None) -> dict[str, float | None
     return bounds
 
 
-def _complete(
-    name: str, given: dict, wanted: tuple[str, ...], optional: tuple[str, ...] | None
-) -> None:
-    """ValueError unless `given` has all of `wanted` and nothing besides except `optional` (None:
-    anything).
+def _refuse_entries(name: str, entries: dict) -> None:
+    """ValueError unless an argument has all entries that it needs, and no unknown ones; a flow may
+    have any others.
     """
-    known = dict.fromkeys((*wanted, *(given if optional is None else optional)))
-    missing = ", ".join(key for key in wanted if given.get(key) is None)
-    unknown = ", ".join(repr(key) for key in given if key not in known)
+    needed = NEEDED[name]
+    missing = [key for key in needed if entries.get(key) is None]
     if missing:
-        raise ValueError(f"{name} lacks {missing}: wanted a dict with {', '.join(wanted)}")
-    if unknown:
-        raise ValueError(f"{name} has no {unknown}: wanted a dict with {', '.join(known)}")
+        raise ValueError(
+            f"{name} lacks {', '.join(missing)}: wanted a dict with {', '.join(needed)}"
+        )
+    known = (*needed, *OPTIONAL.get(name, ()))
+    unknown = [repr(key) for key in entries if key not in known]
+    if unknown and name != "flow":
+        raise ValueError(
+            f"{name} has no {', '.join(unknown)}: wanted a dict with {', '.join(known)}"
+        )
 
 
-def _silent(flow: dict | None) -> str:
+def _why_no_number(flow: dict | None) -> str:
     """Why rows 1 and 2 have no number; "" if they have one."""
     if flow is None or flow["k"] == 0:
         return NO_NOISE
@@ -222,9 +237,12 @@ def _nominal(
     accountant: str,
     sampling: str,
 ) -> Row:
-    silent = _silent(flow)
-    if silent or nominal is None:
-        return Row(silent or "not given: needs sample_rate and steps of the training", RECORD)
+    """Row 1."""
+    reason = _why_no_number(flow)
+    if nominal is None:
+        reason = reason or "not given: needs sample_rate and steps of the training"
+    if reason:
+        return Row(reason, RECORD)
     sigma = accounting.nsde_sigma(k=flow["k"], steps=flow["steps"], T=flow["T"])
     rate = nominal["sample_rate"]
     steps = nominal["steps"]
@@ -236,7 +254,9 @@ def _nominal(
         accountant=accountant,
         sampling=sampling,
     )
-    limit = f" ({sampling}), a central limit approximation" if accountant == "gdp" else ""
+    accountant_words = f"{accountant.upper()} accountant"
+    if accountant == "gdp":
+        accountant_words += f" ({sampling}), a central limit approximation"
     remarks = []
     if flow["T"] < 1:
         remarks.append(f"T = {flow['T']:g}: the tabulated sigma exceeds the theorem's by 1/sqrt T")
@@ -255,49 +275,44 @@ def _nominal(
         epsilon=epsilon,
         claim=epsilon,
         method=(
-            f"{accountant.upper()} accountant{limit}, noise multiplier sigma = {sigma:.4g},"
-            f" q = {rate:.4g}, {steps:,} steps"
+            f"{accountant_words}, noise multiplier sigma = {sigma:.4g}, q = {rate:.4g},"
+            f" {steps:,} steps"
         ),
         remarks=remarks,
     )
 
 
 def _theorem(flow: dict | None, nominal: dict | None, bounds: dict, delta: float) -> Row:
+    """Row 2."""
     relation = "hidden states at distance <= 1 (Theorem 1)"
-    known = {name: bounds[name] for name in ("certified", "local") if bounds[name] is not None}
-    silent = _silent(flow)
-    if silent or not known:
-        return Row(silent or "not given: needs a certified or a local Lipschitz constant", relation)
+    constants = {name: bounds[name] for name in ("certified", "local") if bounds[name] is not None}
+    reason = _why_no_number(flow)
+    if not constants:
+        reason = reason or "not given: needs a certified or a local Lipschitz constant"
+    if reason:
+        return Row(reason, relation)
     noise_sd = accounting.noise_sd(k=flow["k"], steps=flow["steps"])
     theorem = {}
-    for name, L in known.items():
+    for name, L in constants.items():
         theorem[name] = accounting.theorem_epsilon(
             noise_sd=noise_sd, T=flow["T"], lipschitz=L, delta=delta
         )
-    constants = ", ".join(f"{name} L = {L:.4g}" for name, L in known.items())
-    method = f"Theorem 1, noise_sd = {noise_sd:.4g}, {constants}"
+    constants_words = ", ".join(f"{name} L = {L:.4g}" for name, L in constants.items())
+    method = f"Theorem 1, noise_sd = {noise_sd:.4g}, {constants_words}"
 
-    corollary = {}  # over all steps of the training
+    corollary = {}
     if nominal is not None and delta:
         steps = nominal["steps"]
-        for name, L in known.items():
-            corollary[name] = accounting.corollary_epsilon(
-                noise_sd=noise_sd,
-                T=flow["T"],
-                lipschitz=L,
-                iterations=steps,
-                delta=delta / (2 * steps),
-                delta_prime=delta / 2,
-            )
-        values = ", ".join(_at(corollary))
+        corollary = _corollary(flow, noise_sd, constants, steps, delta)
+        values = ", ".join(_epsilons_in_words(corollary))
         method += f"; Corollary 1 over {steps:,} steps, total delta split evenly: {values}"
 
-    built = flow.get("lipschitz") is not None  # by its construction, throughout training
-    claim = corollary.get("certified") if built else None
+    by_construction = flow.get("lipschitz") is not None  # L then holds throughout training
+    claim = corollary.get("certified") if by_construction else None
     remarks = []
     if max([*theorem.values(), *corollary.values()]) >= 1:
         remarks.append("stated for eps < 1: outside its domain")
-    if corollary and not built:
+    if corollary and not by_construction:
         remarks.append(
             "L of the weights at the end; the corollary takes the largest during training"
         )
@@ -307,7 +322,7 @@ def _theorem(flow: dict | None, nominal: dict | None, bounds: dict, delta: float
             f"states that enter lie up to {distance:.3g} apart; the theorem takes 1 at most"
         )
     return Row(
-        "; ".join(_at(theorem)),
+        "; ".join(_epsilons_in_words(theorem)),
         relation,
         epsilon=next(iter(theorem.values())),  # at the certified L where there is one
         claim=claim,
@@ -317,19 +332,42 @@ def _theorem(flow: dict | None, nominal: dict | None, bounds: dict, delta: float
     )
 
 
-def _at(epsilons: dict[str, float]) -> list[str]:
+def _corollary(
+    flow: dict, noise_sd: float, constants: dict[str, float], steps: int, delta: float
+) -> dict[str, float]:
+    """Corollary 1 over all steps of the training, at each of the Lipschitz constants."""
+    return {
+        name: accounting.corollary_epsilon(
+            noise_sd=noise_sd,
+            T=flow["T"],
+            lipschitz=L,
+            iterations=steps,
+            delta=delta / (2 * steps),
+            delta_prime=delta / 2,
+        )
+        for name, L in constants.items()
+    }
+
+
+def _epsilons_in_words(epsilons: dict[str, float]) -> list[str]:
     """Epsilons at the Lipschitz constants of these names, in words."""
     text = {"certified": "{} (certified L)", "local": ">= {} (at the local L)"}
     return [text[name].format(number(epsilon)) for name, epsilon in epsilons.items()]
 
 
 def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float) -> Row:
+    """Row 3."""
     relation = "any two inputs, one at a time"
     if flow is None or flow["k"] == 0:
         return Row(NO_NOISE, relation)
     if not flow.get("noise_eval", True):
-        off = ["noise is off at inference"]
-        return Row(INFINITE, relation, epsilon=math.inf, untested=OF_QUERIES, remarks=off)
+        return Row(
+            INFINITE,
+            relation,
+            epsilon=math.inf,
+            untested=OF_QUERIES,
+            remarks=["noise is off at inference"],
+        )
     clip = flow.get("clip")
     if clip is None or bounds["certified"] is None:
         return Row("not given: needs clipped h0 (clip=C) and a certified L", relation)
@@ -340,8 +378,11 @@ def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float
     mu, constants = _mu(flow, bounds, clip, queries)
     epsilon = accounting.gaussian_epsilon(mu, delta)
     over = f" over {queries} queries" if queries > 1 else ""
+    shown = number(epsilon, up=True)
+    if math.isfinite(epsilon):
+        shown += over
     return Row(
-        number(epsilon, up=True) + (over if math.isfinite(epsilon) else ""),
+        shown,
         relation,
         epsilon=epsilon,
         untested=OF_QUERIES,
@@ -354,6 +395,7 @@ def _release(flow: dict | None, bounds: dict, release: dict | None, delta: float
 
 
 def _covered(flow: dict) -> bool:
+    """Whether the release bound holds for a solver."""
     return flow["method"] in COVERED and flow.get("order", 1) == 1
 
 
@@ -372,25 +414,18 @@ def _mu(flow: dict, bounds: dict, clip: float, queries: int) -> tuple[float, str
     return mu, f"Delta = {2 * clip:.4g}, certified L = {L:.4g}"
 
 
-def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) -> Row:
+def _stored(flow: dict | None, bounds: dict, stored: dict, delta: float) -> Row:
     """Row 4 of a training on stored features: finite only where every condition of the release
     bound holds.
     """
-    clip = (flow or {}).get("clip")
-    releases = stored["releases"]
     relation = one_of("relation", stored["relation"], accounting.RELATIONS)
     label = {"keep": stored["keep"], "classes": stored["classes"]}
-    lacks = {
-        "noise in the network": flow is None or flow["k"] == 0,
-        "clipped h0 (clip=C)": clip is None,
-        "a certified L": bounds["certified"] is None,
-        "euler or rk4 of order 1": flow is not None and not _covered(flow),
-        "privatised labels": stored["keep"] == 1,
-    }
-    missing = [condition for condition, is_missing in lacks.items() if is_missing]
+    missing = _missing_of_stored(flow, bounds, stored)
     if missing:
         method = f"stored features, without {', '.join(missing)}"
         return Row(INFINITE, REPLACED, epsilon=math.inf, claim=math.inf, method=method)
+    clip = flow["clip"]
+    releases = stored["releases"]
     added = relation == "add/remove"
     # a record is at most clip away from an empty slot, and 2 clip from another record
     mu, constants = _mu(flow, bounds, clip / 2 if added else clip, releases)
@@ -417,7 +452,24 @@ def _stored(flow: dict | None, bounds: dict, stored: dict | None, delta: float) 
     )
 
 
+def _missing_of_stored(flow: dict | None, bounds: dict, stored: dict) -> list[str]:
+    """The conditions of a guarantee for stored features that do not hold."""
+    missing = []
+    if flow is None or flow["k"] == 0:
+        missing.append("noise in the network")
+    if flow is None or flow.get("clip") is None:
+        missing.append("clipped h0 (clip=C)")
+    if bounds["certified"] is None:
+        missing.append("a certified L")
+    if flow is not None and not _covered(flow):
+        missing.append("euler or rk4 of order 1")
+    if stored["keep"] == 1:
+        missing.append("privatised labels")
+    return missing
+
+
 def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: str) -> Row:
+    """Row 4 of a training on the records themselves."""
     if dp_sgd is None:
         method = "not trained with DP-SGD"
         return Row(INFINITE, RECORD, epsilon=math.inf, claim=math.inf, method=method)
@@ -427,15 +479,21 @@ def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: 
             f"dp_sgd has trials={trials}: wanted the trainings on these records, the last"
             " included: 1 or more"
         )
-    used = "rdp" if accountant == "rdp" else "prv"
+    if accountant != "rdp":
+        accountant = "prv"  # the Gaussian limit is no guarantee
     noise = dp_sgd["noise_multiplier"]
     rate = dp_sgd["sample_rate"]
     steps = dp_sgd["steps"]
-    setting = {"noise_multiplier": noise, "sample_rate": rate, "delta": delta, "accountant": used}
+    setting = {
+        "noise_multiplier": noise,
+        "sample_rate": rate,
+        "delta": delta,
+        "accountant": accountant,
+    }
     last = accounting.epsilon(**setting, steps=steps)
     epsilon = last
     method = (
-        f"DP-SGD, {used.upper()} accountant, noise multiplier {noise:.4g}, q = {rate:.4g},"
+        f"DP-SGD, {accountant.upper()} accountant, noise multiplier {noise:.4g}, q = {rate:.4g},"
         f" {steps:,} steps"
     )
     if trials > 1:
@@ -458,12 +516,15 @@ def _training(flow: dict | None, dp_sgd: dict | None, delta: float, accountant: 
 
 
 def _audited(audited: Audit | None) -> Row:
+    """Row 5."""
     if audited is None:
         return Row("not audited", RECORD)
-    shown = f"{audited.label} {number(audited.epsilon, up=False)}" if audited.epsilon > 0 else "0"
+    shown = "0"
+    if audited.epsilon > 0:
+        shown = f"{audited.label} {number(audited.epsilon, up=False)}"
     runs = f"{audited.runs} runs together" if audited.runs > 1 else "one run"
     attack = f", {audited.attack}" if audited.attack else ""
-    doubt = f"conditions: {audited.conditions}; a small bound is no evidence that little leaks"
+    conditions = f"conditions: {audited.conditions}; a small bound is no evidence that little leaks"
     return Row(
         shown,
         RECORD,
@@ -474,7 +535,7 @@ def _audited(audited: Audit | None) -> Row:
             f" {number(audited.at_most, up=False)} had every guess been right"
         ),
         note=NOTES[4].replace("95 %", f"{100 * audited.confidence:g} %"),
-        remarks=[doubt],
+        remarks=[conditions],
     )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from mia_nb.auditing.samples import in_one_line, numpy_of, rows_of
 from mia_nb.checks import shown
+
+if TYPE_CHECKING:
+    import torch
 
 SMALLEST = 1e-6  # probabilities of an estimator are clipped to this before the logarithm
 MODEL = (
@@ -25,19 +29,22 @@ def outputs(
     *,
     batch: int = 512,
     device: str | None = None,
-    known: list | None = None,
+    estimator_classes: list | None = None,
 ) -> np.ndarray:
     """Logits (N, K) of a torch module or a function, one row per sample of x.
 
     Samples are queried in random order, so that batches are unrelated to membership. An estimator
-    that was fitted on a table gets a table, every other model arrays; `known` are the classes by
-    which labels are numbered. Raises ValueError where the model fails or gives other shapes.
+    that was fitted on a table gets a table, every other model arrays; labels are numbered by
+    `estimator_classes`, where these are not None. Raises ValueError where the model fails or gives
+    other shapes.
     """
     x = x if wants_columns(model) else numpy_of(x)
     order = np.random.default_rng(0).permutation(len(x))
-    with _queried(model, device, known) as query:
-        cuts = range(0, len(x), batch)
-        parts = [_batch_outputs(query, rows_of(x, order[start : start + batch])) for start in cuts]
+    parts = []
+    with _queried(model, device, estimator_classes) as query:
+        for start in range(0, len(x), batch):
+            rows = rows_of(x, order[start : start + batch])
+            parts.append(_batch_outputs(query, rows))
     return np.concatenate(parts)[np.argsort(order)]
 
 
@@ -46,7 +53,7 @@ def _batch_outputs(query: Callable, x: np.ndarray | pd.DataFrame) -> np.ndarray:
     try:
         output = query(x)
     except (Exception, SystemExit) as error:
-        kind = getattr(x, "dtype", f"columns {shown([*getattr(x, 'columns', ())])}")
+        kind = f"columns {shown([*x.columns])}" if isinstance(x, pd.DataFrame) else x.dtype
         raise ValueError(
             f"the model fails on a batch {x.shape} of {kind}: {in_one_line(error, 200)}"
         ) from error
@@ -54,11 +61,13 @@ def _batch_outputs(query: Callable, x: np.ndarray | pd.DataFrame) -> np.ndarray:
 
 
 @contextmanager
-def _queried(model: object, device: str | None, known: list | None = None) -> Iterator[Callable]:
+def _queried(
+    model: object, device: str | None, estimator_classes: list | None
+) -> Iterator[Callable]:
     """A function from NumPy batches to outputs; a module's modes are restored at the end."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
-        query = estimator(model, known) or model
+        query = logits_function(model, estimator_classes) or model
         if not callable(query):
             raise ValueError(f"model={shown(model)}: {MODEL}")
         yield query
@@ -71,29 +80,38 @@ def _queried(model: object, device: str | None, known: list | None = None) -> It
             f"device={shown(device)}: the model cannot be moved there ({in_one_line(error, 120)});"
             " take cpu, cuda where PyTorch can use a GPU, or None, which leaves it where it is"
         ) from error
-    weight = next(model.parameters(), torch.zeros(()))
-    counts = [getattr(part, "timesteps", None) for part in model.modules()]
-    steps = [count for count in counts if isinstance(count, int) and count > 1]
-
-    def query(x: np.ndarray):
-        """The module's output, computed on its device and in the type of its weights."""
-        x = torch.as_tensor(x, device=weight.device)
-        x = x.to(weight.dtype) if x.is_floating_point() else x
-        # with as many samples as time steps, a network that takes the first axis of events for time
-        # would give wrong numbers without an error
-        parts = [x[:1], x[1:]] if x.ndim == 5 and len(x) in steps else [x]
-        answers = [model(part) for part in parts]
-        if len(answers) == 1:
-            return answers[0]
-        return np.concatenate([logits_of(a, len(p)) for a, p in zip(answers, parts, strict=True)])
-
     try:
         with torch.inference_mode():
             model.eval()
-            yield query
+            yield _module_query(model)
     finally:
         for part, training in modes.items():
             part.training = training
+
+
+def _module_query(module: torch.nn.Module) -> Callable:
+    """A function from NumPy batches to a module's outputs, computed on its device and in the type
+    of its weights.
+    """
+    import torch
+
+    weight = next(module.parameters(), torch.zeros(()))
+    counts = [getattr(part, "timesteps", None) for part in module.modules()]
+    time_steps = {count for count in counts if isinstance(count, int) and count > 1}
+
+    def query(x: np.ndarray) -> object:
+        x = torch.as_tensor(x, device=weight.device)
+        if x.is_floating_point():
+            x = x.to(weight.dtype)
+        # with as many samples as time steps, a network that takes the first axis of events for time
+        # would give wrong numbers without an error
+        if x.ndim == 5 and len(x) in time_steps:
+            first = logits_of(module(x[:1]), 1)
+            others = logits_of(module(x[1:]), len(x) - 1)
+            return np.concatenate([first, others])
+        return module(x)
+
+    return query
 
 
 def logits_of(output: object, samples: int) -> np.ndarray:
@@ -158,10 +176,11 @@ def named_classes(model: object) -> list | None:
     """The classes of a scikit-learn estimator whose labels are not 0 to K - 1; None for all other
     models.
     """
-    named = _classes(model)
-    if named is None or named == list(range(len(named))) or isinstance(named[0], list):
+    classes = _classes(model)
+    if classes is None or classes == list(range(len(classes))):
         return None
-    return named
+    several_outputs = isinstance(classes[0], list)
+    return None if several_outputs else classes
 
 
 def _classes(model: object) -> list | None:
@@ -169,28 +188,31 @@ def _classes(model: object) -> list | None:
     models.
     """
     declared = getattr(model, "classes_", None)
-    if declared is None or not _ways(model):
+    if declared is None or not _gives_scores(model):
         return None
     return [np.asarray(part).tolist() for part in declared]
 
 
-def _ways(model: object) -> list[str]:
-    return [way for way in ("predict_proba", "decision_function") if hasattr(model, way)]
+def _gives_scores(model: object) -> bool:
+    """Whether this is a scikit-learn estimator that gives more than the predicted class."""
+    return hasattr(model, "predict_proba") or hasattr(model, "decision_function")
 
 
-def estimator(model: object, known: list | None = None) -> Callable | None:
+def logits_function(model: object, estimator_classes: list | None = None) -> Callable | None:
     """A function from a batch to the logits of a scikit-learn estimator; None for other models.
 
-    known: the classes by which labels are numbered, None for 0 to K - 1. Raises ValueError for an
-    estimator with other classes, whose outputs would be in another order.
+    estimator_classes: those by which labels are numbered, None for 0 to K - 1. Raises ValueError
+    for an estimator with other classes, whose outputs would be in another order.
     """
-    named = _classes(model)
-    if named is None:
+    classes = _classes(model)
+    if classes is None:
         return None
-    if named not in (list(range(len(named))), known):
-        wanted = f"{shown(known)} or class numbers" if known else "class numbers"
+    if classes not in (list(range(len(classes))), estimator_classes):
+        wanted = "class numbers"
+        if estimator_classes:
+            wanted = f"{shown(estimator_classes)} or class numbers"
         raise ValueError(
-            f"the estimator's classes are {shown(named)}; wanted {wanted} from 0: train it on"
+            f"the estimator's classes are {shown(classes)}; wanted {wanted} from 0: train it on"
             " np.unique(y, return_inverse=True)[1]"
         )
     if hasattr(model, "predict_proba"):
@@ -200,4 +222,4 @@ def estimator(model: object, known: list | None = None) -> Callable | None:
 
 def wants_columns(model: object) -> bool:
     """Whether this is an estimator that was fitted on a table, and may pick columns by name."""
-    return bool(_ways(model)) and getattr(model, "feature_names_in_", None) is not None
+    return _gives_scores(model) and getattr(model, "feature_names_in_", None) is not None

@@ -19,14 +19,14 @@ DATA = (
 
 
 def both_sides(
-    train: object, test: object, known: list | None = None
+    train: object, test: object, estimator_classes: list | None = None
 ) -> tuple[np.ndarray | pd.DataFrame, np.ndarray, np.ndarray]:
     """x and y of both sides together, and who is a member; x is a table if both are.
 
-    known: the classes of an estimator whose labels are not numbers from 0.
+    estimator_classes: those of an estimator whose labels are not numbers from 0.
     """
-    x1, y1 = _samples("train", train, known)
-    x0, y0 = _samples("test", test, known)
+    x1, y1 = _samples("train", train, estimator_classes)
+    x0, y0 = _samples("test", test, estimator_classes)
     y = np.concatenate([y1, y0])
     member = np.arange(len(y)) < len(y1)
     if isinstance(x1, pd.DataFrame) and isinstance(x0, pd.DataFrame):
@@ -49,7 +49,7 @@ def both_sides(
 
 
 def _samples(
-    name: str, data: object, known: list | None = None
+    name: str, data: object, estimator_classes: list | None = None
 ) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
     """x (n, ...) as an array, or unchanged if it is a table, and y (n,) as class numbers."""
     try:
@@ -65,8 +65,8 @@ def _samples(
             y = y[:, 0]
     except Exception as error:
         raise ValueError(f"{name} cannot be read ({in_one_line(error, 120)}): {DATA}") from error
-    if known is not None and y.ndim == 1:
-        y = class_numbers(name, y, known)
+    if estimator_classes is not None and y.ndim == 1:
+        y = class_numbers(name, y, estimator_classes)
     y = whole_numbers(y)
     if y.dtype.kind not in "biuf":
         raise ValueError(
@@ -132,15 +132,14 @@ def sample_of(item: object) -> tuple[object, object]:
     return item[0], item[1]
 
 
-def class_numbers(name: str, labels: np.ndarray, known: list) -> np.ndarray:
+def class_numbers(name: str, labels: np.ndarray, estimator_classes: list) -> np.ndarray:
     """The index of each label among an estimator's classes; ValueError for labels that it lacks."""
-    place = {label: number for number, label in enumerate(known)}
-    words = labels.tolist()
-    strange = [label for label in words if label not in place]
-    if strange:
-        raise ValueError(
-            f"the estimator's classes are {shown(known)}, and {name} has labels"
-            f" {shown(strange[0])} ...; wanted the labels that it was trained on, or train it on"
-            " np.unique(y, return_inverse=True)[1] and pass these"
-        )
-    return np.array([place[label] for label in words], np.int64)
+    number_of = {label: number for number, label in enumerate(estimator_classes)}
+    for label in labels.tolist():
+        if label not in number_of:
+            raise ValueError(
+                f"the estimator's classes are {shown(estimator_classes)}, and {name} has labels"
+                f" {shown(label)} ...; wanted the labels that it was trained on, or train it on"
+                " np.unique(y, return_inverse=True)[1] and pass these"
+            )
+    return np.array([number_of[label] for label in labels.tolist()], np.int64)

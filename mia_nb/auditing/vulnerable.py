@@ -61,38 +61,38 @@ def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd
     """
     paired = _paired(scores)
     value = _both_or_none(scores) if paired else scores.value
-    ranks, auc, t_in, t_out = _per_sample(value, scores.member)
-    able = (t_in > 0) & (t_out > 0)
+    samples = _per_sample(value, scores.member)
+    testable = (samples.t_in > 0) & (samples.t_out > 0)
     if null is None and not scores.info.get("disjoint"):
         raise ValueError(
             "targets and references share a pool: per-sample numbers are biased; score with"
             " references=another pool, or pass null=null_scores(attack, signals)"
         )
-    if not able.any():
+    if not testable.any():
         raise ValueError(
             "no sample is in one target and out of another: an AUC over targets needs both"
         )
     if null is not None:
-        test = _by_redrawing(scores, auc, _redrawn(scores, null), able, paired)
+        drawn = _redrawn_aucs(scores, null)
+        test = _test_by_redrawn_masks(samples.auc, drawn, testable, len(value), paired)
     elif paired:
-        test = _flips(ranks, scores, able)
+        test = _test_by_flips(samples.ranks, scores, testable)
     else:
-        test = _free(ranks, scores.member, ~np.isnan(value), able)
+        known = ~np.isnan(value)
+        test = _test_by_permutations(samples.ranks, scores.member, known, testable)
     from scipy.stats import false_discovery_control  # a second of start-up
 
-    p, smallest, q = np.full((3, len(auc)), np.nan)
-    p[able] = test.p
-    smallest[able] = test.smallest
-    q[able] = false_discovery_control(test.p)
+    q = _of_testable(false_discovery_control(test.p), testable)
+    cells = samples.t_in * samples.t_out
     table = pd.DataFrame(
         {
-            "sample": np.arange(len(auc)),
-            "auc": auc,
-            "t_in": t_in,
-            "t_out": t_out,
-            "resolution": np.where(able, 1.0 / np.maximum(t_in * t_out, 1), np.nan),
-            "p": p,
-            "smallest_p": smallest,
+            "sample": np.arange(len(testable)),
+            "auc": samples.auc,
+            "t_in": samples.t_in,
+            "t_out": samples.t_out,
+            "resolution": np.where(testable, 1.0 / np.maximum(cells, 1), np.nan),
+            "p": _of_testable(test.p, testable),
+            "smallest_p": _of_testable(test.smallest, testable),
             "q": q,
             "significant": q <= RATE,
             "null_auc": test.null_auc,
@@ -104,22 +104,26 @@ def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd
     table.attrs |= {
         "method": test.method,
         "rate": RATE,
-        "resolution": _resolution(design, test.smallest, test.more),
+        "resolution": _resolution_words(design, test.smallest, test.more),
     }
     return table
 
 
-class Tested(NamedTuple):
-    """A permutation test of the samples that can be tested: `p`, the `smallest` p, which a perfect
-    order has, the `method`, what would lower the smallest p (`more`), and the mean AUC (N,) of
-    samples under redrawn masks (`null_auc`).
-    """
+def _of_testable(values: np.ndarray, testable: np.ndarray) -> np.ndarray:
+    """Values of the samples that can be tested as a column (N,), NaN for all others."""
+    column = np.full(len(testable), np.nan)
+    column[testable] = values
+    return column
+
+
+class PermutationTest(NamedTuple):
+    """The results for the samples that can be tested."""
 
     p: np.ndarray
-    smallest: np.ndarray
+    smallest: np.ndarray  # the p of a perfect order
     method: str
-    more: str = "score more targets"
-    null_auc: float | np.ndarray = 0.5
+    more: str = "score more targets"  # what would lower the smallest p
+    null_auc: float | np.ndarray = 0.5  # mean AUC of all samples (N,) under redrawn masks
 
 
 def null_scores(
@@ -142,27 +146,27 @@ def null_scores(
         yield run_attack(attack, replace(signals, member=mask))
 
 
-def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
+def _redrawn_aucs(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
     """(n_resamples, N) AUCs of the samples under redrawn masks; ValueError unless `null` belongs to
     these scores.
     """
     drawn = []
     attack = scores.info.get("attack")
-    for other in null:
-        name = other.info.get("attack", attack)
-        same = np.array_equal(other.targets, scores.targets)
+    for redrawn in null:
+        name = redrawn.info.get("attack", attack)
         if name != attack:
             raise ValueError(
                 f"null holds scores of {name}, these are of {attack}: redraw the masks for the"
                 " same attack"
             )
-        if other.value.shape != scores.value.shape or not same:
+        same_targets = np.array_equal(redrawn.targets, scores.targets)
+        if redrawn.value.shape != scores.value.shape or not same_targets:
             raise ValueError(
-                f"null has targets x samples {other.value.shape}, these scores"
+                f"null has targets x samples {redrawn.value.shape}, these scores"
                 f" {scores.value.shape}, or other targets: null_scores scores all models of its"
                 " signals, so score all targets of the same signals"
             )
-        drawn.append(_per_sample(other.value, other.member)[1])
+        drawn.append(_per_sample(redrawn.value, redrawn.member).auc)
     if not drawn:
         raise ValueError(
             "null holds no scores: wanted one redrawn mask or more, and a generator that was not"
@@ -171,19 +175,19 @@ def _redrawn(scores: Scores, null: Iterable[Scores]) -> np.ndarray:
     return np.array(drawn)
 
 
-def _by_redrawing(
-    scores: Scores, auc: np.ndarray, drawn: np.ndarray, able: np.ndarray, paired: bool
-) -> Tested:
-    """The test by AUCs (n_resamples, N) under redrawn masks."""
+def _test_by_redrawn_masks(
+    auc: np.ndarray, drawn: np.ndarray, testable: np.ndarray, targets: int, paired: bool
+) -> PermutationTest:
+    """The test of AUCs (N,) by AUCs (n_resamples, N) under redrawn masks."""
     masks = len(drawn)
-    seen = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
-    p = (1 + (drawn >= auc).sum(0)) / (seen + 1)
-    smallest = (1 + (drawn >= 1).sum(0)) / (seen + 1)
-    mean = np.where(seen > 0, np.nansum(drawn, axis=0) / np.maximum(seen, 1), np.nan)
-    targets = len(scores.value)
-    orders = 2.0 ** (targets // 2) if paired else comb(targets, targets // 2)
+    with_auc = (~np.isnan(drawn)).sum(0)  # a redrawn mask of coins may leave a sample one side
+    p = (1 + (drawn >= auc).sum(0)) / (with_auc + 1)
+    smallest = (1 + (drawn >= 1).sum(0)) / (with_auc + 1)
+    mean = np.where(with_auc > 0, np.nansum(drawn, axis=0) / np.maximum(with_auc, 1), np.nan)
+    half = targets // 2
+    orders = 2.0**half if paired else comb(targets, half)
     more = f"redraw more than {masks} masks" if masks < orders else "score more targets"
-    return Tested(p[able], smallest[able], f"{masks} redrawn masks", more, mean)
+    return PermutationTest(p[testable], smallest[testable], f"{masks} redrawn masks", more, mean)
 
 
 def _paired(scores: Scores) -> bool:
@@ -202,48 +206,61 @@ def _both_or_none(scores: Scores) -> np.ndarray:
     """The scores (T, N), with NaN for both targets of a pair if one of them has no score."""
     value = scores.value.copy()
     for rows in rows_of_pairs(scores.pair):
-        value[np.ix_(rows, np.isnan(value[rows]).any(0))] = np.nan
+        unscored = np.isnan(value[rows]).any(0)
+        value[np.ix_(rows, unscored)] = np.nan
     return value
 
 
-def _per_sample(
-    value: np.ndarray, member: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(2 midrank - 1 over targets (T, N), 0 where NaN; AUC (N,), NaN without both sides; t_in;
-    t_out).
-    """
+class PerSample(NamedTuple):
+    """Ranks and AUC of each of N samples over T targets."""
+
+    ranks: np.ndarray  # (T, N) 2 midrank - 1 of a target's score of the sample; 0 where NaN
+    auc: np.ndarray  # (N,), NaN without targets on both sides
+    t_in: np.ndarray  # (N,) targets that contain the sample
+    t_out: np.ndarray  # (N,) targets that do not
+
+
+def _per_sample(value: np.ndarray, member: np.ndarray) -> PerSample:
+    """Ranks and AUCs from scores and masks (T, N)."""
     known = ~np.isnan(value)
     ranks = np.stack([2 * (value < row).sum(0) + (value == row).sum(0) for row in value])
     t_in = (member & known).sum(0)
     t_out = (~member & known).sum(0)
     above = (ranks * member).sum(0) - t_in**2
     cells = np.where(t_in * t_out > 0, t_in * t_out, np.nan)
-    return ranks, above / (2.0 * cells), t_in, t_out
+    return PerSample(ranks, above / (2.0 * cells), t_in, t_out)
 
 
-def _flips(ranks: np.ndarray, scores: Scores, able: np.ndarray) -> Tested:
-    """The test in pairs: each pair's two ranks are swapped with probability 1/2, in exact form."""
+def _test_by_flips(ranks: np.ndarray, scores: Scores, testable: np.ndarray) -> PermutationTest:
+    """The test in pairs, in exact form: each pair's two ranks are swapped with probability 1/2.
+
+    A pair then adds the size of its gain, or nothing, to the sum of the gains above 0.
+    """
     pairs = rows_of_pairs(scores.pair)
-    signed = (ranks * np.where(scores.member, 1, -1))[:, able]
+    signed = (ranks * np.where(scores.member, 1, -1))[:, testable]
     gain = np.stack([signed[rows].sum(0) for rows in pairs])  # (pairs, samples)
-    seen = np.stack([ranks[rows[0]] > 0 for rows in pairs])[:, able].sum(0)
+    scored = np.stack([ranks[rows[0]] > 0 for rows in pairs])[:, testable].sum(0)
     p = np.empty(gain.shape[1])
     for sample, gains in enumerate(gain.T):
-        table = np.ones(1)  # probability of each sum of the pairs that gain
+        chances = np.ones(1)  # of each sum
         for step in np.abs(gains):
-            unmoved = np.append(table, np.zeros(step))
-            table = (unmoved + np.roll(unmoved, step)) / 2
-        p[sample] = table[gains[gains > 0].sum() :].sum()
-    return Tested(np.minimum(p, 1), 0.5**seen, "exact: flips within pairs")
+            unmoved = np.append(chances, np.zeros(step))
+            chances = (unmoved + np.roll(unmoved, step)) / 2
+        observed = gains[gains > 0].sum()
+        p[sample] = chances[observed:].sum()
+    return PermutationTest(np.minimum(p, 1), 0.5**scored, "exact: flips within pairs")
 
 
-def _free(ranks: np.ndarray, member: np.ndarray, known: np.ndarray, able: np.ndarray) -> Tested:
+def _test_by_permutations(
+    ranks: np.ndarray, member: np.ndarray, known: np.ndarray, testable: np.ndarray
+) -> PermutationTest:
     """The test without pairs: all choices of t_in targets are equally likely."""
-    ranks = ranks[:, able]
-    member = (member & known)[:, able]
+    ranks = ranks[:, testable]
+    member = (member & known)[:, testable]
     t_in = member.sum(0)
     observed = (ranks * member).sum(0)
-    smallest = 1 / comb(known[:, able].sum(0), t_in)
+    smallest = 1 / comb(known[:, testable].sum(0), t_in)
+    # samples whose ranks are the same, in whatever order, have the same distribution
     patterns, which = np.unique(np.sort(ranks, axis=0), axis=1, return_inverse=True)
     which = np.ravel(which)
     most = int(t_in.max())
@@ -257,37 +274,38 @@ def _free(ranks: np.ndarray, member: np.ndarray, known: np.ndarray, able: np.nda
         )
     p = np.empty(len(t_in))
     for number, pattern in enumerate(patterns.T):
-        table = np.zeros((most + 1, int(pattern.sum()) + 1))
-        table[0, 0] = 1
-        for rank in pattern[pattern > 0]:  # ways to choose j targets whose ranks add up to s
-            table[1:, rank:] += table[:-1, : table.shape[1] - rank]
-        tail = table[:, ::-1].cumsum(1)[:, ::-1]
+        ways = np.zeros((most + 1, int(pattern.sum()) + 1))  # [j, s]: j targets, sum of ranks s
+        ways[0, 0] = 1
+        for rank in pattern[pattern > 0]:
+            ways[1:, rank:] += ways[:-1, : ways.shape[1] - rank]
+        at_least = ways[:, ::-1].cumsum(1)[:, ::-1]
         alike = which == number
-        p[alike] = tail[t_in[alike], observed[alike]] / tail[t_in[alike], 0]
-    return Tested(p, smallest, "exact: permutations of targets")
+        p[alike] = at_least[t_in[alike], observed[alike]] / at_least[t_in[alike], 0]
+    return PermutationTest(p, smallest, "exact: permutations of targets")
 
 
-def _resolution(design: str, smallest: np.ndarray, more: str) -> str:
+def _resolution_words(design: str, smallest: np.ndarray, more: str) -> str:
     """A sentence on what the targets of this design can find after the correction; `more` is what
     would lower the smallest p.
     """
     floor = float(smallest.min())
+    start = f"{design}: p cannot fall below {floor:.3g}"
+    median = np.median(smallest)
+    if median > 1.5 * floor:
+        start += f" ({median:.3g} for half of the samples)"
     samples = len(smallest)
     ranks = np.arange(1, samples + 1)
-    # were all at their floors
+    # so many samples, each at its smallest p, are significant by Benjamini and Hochberg
     enough = ranks[np.sort(smallest) <= ranks * RATE / samples * (1 + 1e-9)]
-    start = f"{design}: p cannot fall below {floor:.3g}"
-    if (middle := np.median(smallest)) > 1.5 * floor:
-        start += f" ({middle:.3g} for half of the samples)"
-    together = enough[0] if len(enough) else 0
-    if not together:
+    if not len(enough):
         finding = (
             f"nothing can be found at a rate of {RATE:g}, not even all of {samples} samples"
             f" together: {more}"
         )
-    elif together > 1:
+    elif enough[0] > 1:
         finding = (
-            f"nothing can be found unless {together} of {samples} samples reach it together: {more}"
+            f"nothing can be found unless {enough[0]} of {samples} samples reach it together:"
+            f" {more}"
         )
     else:
         finding = f"a single sample of {samples} can be found"
