@@ -58,9 +58,9 @@ def ranked_among_others(loss: Scores, units: np.ndarray | None, seed: int) -> Sc
     in_first = _in_first_half(member, units, seed)
     ranked = np.empty(len(value))
     for half in (in_first, ~in_first):
-        others = np.sort(value[~half & ~member])
-        below = np.searchsorted(others, value[half], side="left")
-        ranked[half] = below / (1 + len(others))  # = 1 - p
+        calibration = np.sort(value[~half & ~member])
+        below = np.searchsorted(calibration, value[half], side="left")
+        ranked[half] = below / (1 + len(calibration))  # = 1 - p
     return replace(loss, value=ranked[None], info=loss.info | {"attack": "attack_p"})
 
 
@@ -70,11 +70,11 @@ def _in_first_half(member: np.ndarray, units: np.ndarray | None, seed: int) -> n
     """
     labels = np.arange(len(member)) if units is None else units
     rng = np.random.default_rng(seed)
-    first = np.zeros(len(member), bool)
+    in_first = np.zeros(len(member), bool)
     for side in (member, ~member):
-        together = labels[side]
-        if len(np.unique(together)) == 1:
-            together = np.arange(len(together))
-        drawn = rng.permutation(np.unique(together))
-        first[side] = np.isin(together, drawn[: len(drawn) // 2])
-    return first
+        unit = labels[side]
+        if len(np.unique(unit)) == 1:
+            unit = np.arange(len(unit))
+        shuffled = rng.permutation(np.unique(unit))
+        in_first[side] = np.isin(unit, shuffled[: len(shuffled) // 2])
+    return in_first

@@ -65,30 +65,32 @@ def canary_arrays(
         raise ValueError(f"classes={classes}: wrong labels need 2 classes or more")
     x = _whole("x", x, 255).astype(np.uint8)
     y = _whole("y", y, classes - 1).astype(np.int64)
-    able = np.ones(len(y), bool) if population is None else ~np.asarray(population, bool)
-    size = round(share * int(able.sum()))
-    if x.ndim != 4 or y.shape != x.shape[:1] or able.shape != y.shape:
+    eligible = np.ones(len(y), bool)
+    if population is not None:
+        eligible = ~np.asarray(population, bool)
+    size = round(share * int(eligible.sum()))
+    if x.ndim != 4 or y.shape != x.shape[:1] or eligible.shape != y.shape:
         raise ValueError(
             f"x {x.shape}, y {y.shape}: wanted images (N, C, H, W) with a label each (and a"
             " population mask (N,))"
         )
-    if not 1 <= size <= able.sum() // 2:
+    if not 1 <= size <= eligible.sum() // 2:
         raise ValueError(
-            f"share={share} of {able.sum()} samples makes {size} canaries: wanted at least 1, at"
-            " most half of them"
+            f"share={share} of {eligible.sum()} samples makes {size} canaries: wanted at least 1,"
+            " at most half of them"
         )
     rng = np.random.default_rng([8, seed])
-    dealt = rng.permutation(np.flatnonzero(able))
-    chosen = np.sort(dealt[:size])
-    others = dealt[size : 2 * size]
+    shuffled = rng.permutation(np.flatnonzero(eligible))
+    chosen = np.sort(shuffled[:size])
+    copied = shuffled[size : 2 * size]  # of which near duplicates are made
     canary = np.isin(np.arange(len(y)), chosen)
     if kind == "ood":
         flat = x[chosen].reshape(size, x.shape[1], -1)
         x[chosen] = rng.permuted(flat, axis=2).reshape(x[chosen].shape)
         y[chosen] = rng.integers(classes, size=size)
     elif kind == "mislabelled_near_duplicate":
-        x[chosen] = _near_copies(x[others], rng)
-        y[chosen] = y[others]
+        x[chosen] = _near_copies(x[copied], rng)
+        y[chosen] = y[copied]
     if mislabelled:
         step = np.random.default_rng([7, seed]).integers(1, classes, size)
         y[chosen] = (y[chosen] + step) % classes
@@ -139,16 +141,16 @@ def canary_member(
     Raises:
         ValueError: for no models, no canaries, and canaries in the population.
     """
-    aside = np.zeros(canary.shape, bool)
+    in_population = np.zeros(canary.shape, bool)
     if population is not None:
-        aside = mask("population", population, canary.shape)
+        in_population = mask("population", population, canary.shape)
     size = int(canary.sum())
-    inside = int((canary & aside).sum())
-    if canary.ndim != 1 or not size or inside:
+    in_both = int((canary & in_population).sum())
+    if canary.ndim != 1 or not size or in_both:
         raise ValueError(
-            f"{size} canaries, {inside} of them in the population: wanted 1 or more, outside it"
+            f"{size} canaries, {in_both} of them in the population: wanted 1 or more, outside it"
         )
-    member = np.broadcast_to(~aside, (num_models, len(aside))).copy()
+    member = np.tile(~in_population, (num_models, 1))
     for m in range(num_models):
         coins = np.random.default_rng([9, m, seed]).integers(2, size=size, dtype=bool)
         member[m, canary] = coins

@@ -18,6 +18,7 @@ from mia_nb.metrics.curve import (
     rates,
     tpr_at_counts,
 )
+from mia_nb.metrics.pairs import numbered
 from mia_nb.types import Scores
 
 LARGEST_SHARE = 0.02  # of the training set; more canaries change what is trained
@@ -64,21 +65,23 @@ def canary_rates(
     RMIA). Targets share references, which no interval resamples. One pair of targets is not
     resampled: the interval is then about these models.
     """
-    share = np.nan if share is None else share
-    known = ~np.isnan(scores.value)
+    if share is None:
+        share = np.nan
     fpr = rates(np.atleast_1d(fpr))
+    # a trial is one canary and one target that scored it
+    known = ~np.isnan(scores.value)
     value = scores.value[known]
     member = scores.member[known]
-    row, which = known.nonzero()
-    clusters = [np.unique(index, return_inverse=True)[1] for index in (which, scores.pair[row])]
+    target, canary = known.nonzero()
     tp, fp, _ = counts(value, member)
+    clusters = [numbered(canary), numbered(scores.pair[target])]
     drawn = _clustered(value, member, clusters, fpr, n_resamples, seed)
-    trials = len(np.unique(which[member]))
+    member_canaries = len(np.unique(canary[member]))
     rows = []
     for rate, sample in zip(fpr, drawn.T, strict=True):
         at = tpr_at_counts(tp, fp, float(rate))
         exact = clopper_pearson(at.tp, at.n1)
-        by_canary = _by_canary(at, trials)
+        by_canary = _by_canary(at, member_canaries)
         clustered = np.nanquantile(sample, (0.025, 0.975))
         low, high = max((exact, by_canary, clustered), key=lambda ends: ends[1] - ends[0])
         rows.append(
@@ -94,7 +97,7 @@ def canary_rates(
                 "n0": at.n0,
                 "fpr_realised": at.fpr_realised,
                 "measurable": at.measurable,
-                "canaries": len(np.unique(which)),
+                "canaries": len(np.unique(canary)),
                 "targets": len(scores.value),
                 "share": share,
                 "flag": _flag(at, share),
@@ -103,15 +106,16 @@ def canary_rates(
     return pd.DataFrame(rows)
 
 
-def _by_canary(at: TprAt, trials: int) -> tuple[float, float]:
+def _by_canary(at: TprAt, canaries: int) -> tuple[float, float]:
     """Clopper-Pearson's interval as if each canary were one trial, with hits rounded outwards."""
-    hits = at.tp * trials / at.n1  # a whole number may come out as 2.9999999999999996
-    low = clopper_pearson(np.floor(hits + 1e-9), trials)[0]
-    high = clopper_pearson(np.ceil(hits - 1e-9), trials)[1]
+    hits = at.tp * canaries / at.n1  # a whole number may come out as 2.9999999999999996
+    low, _ = clopper_pearson(np.floor(hits + 1e-9), canaries)
+    _, high = clopper_pearson(np.ceil(hits - 1e-9), canaries)
     return low, high
 
 
 def _flag(at: TprAt, share: float) -> str:
+    """What to mind about a rate; "" if nothing."""
     flags = []
     if not at.measurable:
         flags.append(
@@ -132,8 +136,8 @@ def _clustered(
 ) -> np.ndarray:
     """(n_resamples, FPRs) pooled TPRs when the clusters of trials are drawn with replacement.
 
-    clusters: for each kind of cluster, the number (trials,) of each trial's, from 0. A kind with a
-    single cluster is left as it is.
+    clusters: for each kind of cluster, the number (trials,) of each trial's cluster, from 0. A kind
+    with a single cluster is left as it is.
     """
     order = np.argsort(-value, kind="stable")
     falling = value[order]
@@ -141,16 +145,18 @@ def _clustered(
     fpr = np.asarray(fpr)
     # != rather than np.diff: inf - inf is NaN
     ends = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)
-    clusters = [(number[order], number.max() + 1) for number in clusters]
+    clusters = [number[order] for number in clusters]
     rng = np.random.default_rng([seed, 11])
-    out = np.full((n_resamples, len(fpr)), np.nan)
-    for row in out:
-        weight = 1
-        for number, size in clusters:
-            weight = weight * np.bincount(rng.integers(size, size=size), minlength=size)[number]
+    tprs = np.full((n_resamples, len(fpr)), np.nan)
+    for row in tprs:
+        weight = np.ones(len(order), int)  # how often each trial is drawn
+        for number in clusters:
+            size = number.max() + 1
+            times_drawn = np.bincount(rng.integers(size, size=size), minlength=size)
+            weight *= times_drawn[number]
         tp = np.concatenate([[0], np.cumsum(weight * member)[ends]])
         fp = np.concatenate([[0], np.cumsum(weight * ~member)[ends]])
         if tp[-1] and fp[-1]:
             last = np.searchsorted(fp, allowed(fpr, fp[-1]), side="right") - 1
             row[:] = tp[last] / tp[-1]
-    return out
+    return tprs

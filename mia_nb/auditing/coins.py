@@ -48,12 +48,12 @@ def coin_fault(member: np.ndarray) -> str:
     if repeated and samples > math.log2(models**2 / CHANCE):
         return f"{repeated} of {models} masks equal another or its complement (pairs): {advice}"
 
-    # probability that coins lie as near to one half as the row that is furthest from it
-    sums = member.sum(1)
-    most = (samples + int(np.abs(2 * sums - samples).max())) // 2
-    as_near = float(bdtr(most, samples, 0.5) - bdtrc(most, samples, 0.5))
+    members = member.sum(1)
+    furthest = (samples + int(np.abs(2 * members - samples).max())) // 2
+    # probability that a row of coins lies as near to one half as the row that is furthest from it
+    as_near = float(bdtr(furthest, samples, 0.5) - bdtrc(furthest, samples, 0.5))
     if models * math.log(max(as_near, 1e-300)) < math.log(HALVES):
-        sizes = f"{sums.min()} to {sums.max()} members of {samples} (exact halves)"
+        sizes = f"{members.min()} to {members.max()} members of {samples} (exact halves)"
         return f"all {models} masks have {sizes}: {advice}"
 
     total = int(member.sum())
@@ -63,11 +63,12 @@ def coin_fault(member: np.ndarray) -> str:
 
     # with coins, the number of models that saw a sample has the variance models / 4
     spread = float(((member.sum(0) - models / 2) ** 2).sum() / (models / 4))
-    unusual = chdtrc(samples, spread) < CHANCE / 2
+    too_large = chdtrc(samples, spread) < CHANCE / 2
+    too_small = chdtr(samples, spread) < CHANCE / 2
     # few samples are often as near to one half as they can be, where chi-square has probability 0
-    if samples * _log_share_of_halves(models) < math.log(CHANCE):
-        unusual |= chdtr(samples, spread) < CHANCE / 2
-    if models > 1 and unusual:
+    if samples * _log_share_of_halves(models) >= math.log(CHANCE):
+        too_small = False
+    if models > 1 and (too_large or too_small):
         varies = f"varies {spread / samples:.2f} times as much as with coins"
         return f"the number of models that saw a sample {varies}: {advice}"
     return ""

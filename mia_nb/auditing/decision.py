@@ -13,8 +13,8 @@ from mia_nb.auditing.sentences import (
     BELOW,
     EXCEEDED,
     OPEN,
+    conclusion_words,
     decision_words,
-    found_words,
     loss_words,
     strongest_words,
     tail_words,
@@ -49,9 +49,9 @@ def decided_by_permutation(
     Returns:
         (verdict, with the numbers that decided; what was found, in words; what decided, in words).
     """
-    verdict = auc_against_guessing(scores, n_resamples=n_resamples, seed=seed, groups=units)
+    by_interval = auc_against_guessing(scores, n_resamples=n_resamples, seed=seed, groups=units)
     member = next(iter(scores.values())).member[0]
-    values = {name: scores_of_attack.value[0] for name, scores_of_attack in scores.items()}
+    values = {name: of_attack.value[0] for name, of_attack in scores.items()}
     means = compared_means(signals)
     evidence = membership_test(values, member, means=means, units=units, seed=seed)
     leaks = evidence.p <= LEVEL
@@ -59,14 +59,16 @@ def decided_by_permutation(
         outcome = OPEN
     elif leaks:
         outcome = EXCEEDED
+    elif by_interval.outcome == BELOW:
+        outcome = BELOW
     else:
-        outcome = BELOW if verdict.outcome == BELOW else OPEN
-    verdict = verdict._replace(outcome=outcome, p=evidence.p)
-    found = found_words(verdict, bool(doubt), leaks)
+        outcome = OPEN
+    verdict = by_interval._replace(outcome=outcome, p=evidence.p)
+    conclusion = conclusion_words(verdict, bool(doubt), leaks)
     numbers = strongest_words(verdict)
     if leaks:
         verdict, numbers = _of_decisive_part(verdict, evidence, values, means, member, units)
-    finding = f"{found}: {numbers}"
+    finding = f"{conclusion}: {numbers}"
     decided = decision_words(evidence)
     sentence = f"{verdict.limit}: {verdict.outcome}; {finding}. {decided}"
     return verdict._replace(sentence=sentence), finding, decided
@@ -93,9 +95,9 @@ def _of_decisive_part(
     if evidence.parts["tail"] <= LEVEL:
         verdict = verdict._replace(tail=tail_words(evidence, largest, member))
     if evidence.part == "loss":
-        losses = means[evidence.mean]
-        gap = loss_gap(losses, member, units)
-        numbers = f"{loss_words(evidence.mean, losses, member, gap)}; {numbers}"
+        log_p = means[evidence.mean]
+        gap = loss_gap(log_p, member, units)
+        numbers = f"{loss_words(evidence.mean, log_p, member, gap)}; {numbers}"
         verdict = _of_part(verdict, "loss", 0.0, gap, evidence.mean)
     elif evidence.part == "tail":
         groups = groups_among_largest(largest, units, evidence.top)
@@ -116,10 +118,13 @@ def groups_among_largest(scores: np.ndarray, units: np.ndarray | None, top: int)
 
 
 def _of_part(
-    verdict: LimitVerdict, metric: str, threshold: float, ends: np.ndarray, attack: str
+    verdict: LimitVerdict, metric: str, threshold: float, measured: np.ndarray, attack: str
 ) -> LimitVerdict:
-    """The verdict with the numbers of the part that decided: mean loss, or largest scores."""
-    value, low, high = map(float, ends)
+    """The verdict with the numbers of the part that decided: mean loss, or largest scores.
+
+    measured: value, and the ends of its interval.
+    """
+    value, low, high = map(float, measured)
     return verdict._replace(
         limit=f"{metric}>{threshold:g}",
         metric=metric,
@@ -147,9 +152,10 @@ def compared_means(signals: Signals) -> dict[str, np.ndarray]:
 
 
 def loss_gap(log_p: np.ndarray, member: np.ndarray, units: np.ndarray | None) -> np.ndarray:
-    """Mean loss of non-members minus that of members, with a 95 % interval over units: normal, or
-    where samples were grouped Student's, with one degree of freedom fewer than units on the smaller
-    side. The ends are NaN where a side is a single unit.
+    """Mean loss of non-members minus that of members, and the ends of a 95 % interval over units.
+
+    The interval is normal. Where samples were grouped it is Student's, with one degree of freedom
+    fewer than units on the smaller side. The ends are NaN where a side is a single unit.
     """
     labels = np.arange(len(member)) if units is None else units
     variance = 0.0

@@ -30,16 +30,11 @@ ON_BOTH_SIDES = "Most groups have samples on both sides: samples are dealt out a
 
 
 class Units(NamedTuple):
-    """The units in which samples are permuted.
+    """The units in which samples are permuted."""
 
-    labels: (N,), samples with one label are one unit; None: each sample is its own. text: the
-    sentence that says so. doubt: why nothing can be concluded from these samples; "" if something
-    can.
-    """
-
-    labels: np.ndarray | None
-    text: str
-    doubt: str = ""
+    labels: np.ndarray | None  # (N,), samples of one label are one unit; None: each by itself
+    text: str  # what was taken for a unit, in words
+    doubt: str = ""  # why nothing can be concluded from these samples; "" if something can
 
 
 def resampling_units(
@@ -61,16 +56,19 @@ def resampling_units(
         A `Units`.
     """
     member = signals.member[0]
-    pure = None if groups is None else pure_units(groups, member)
+    pure = None
+    if groups is not None:
+        pure = pure_units(groups, member)
     if pure is not None:
-        n1, n0 = (len(np.unique(pure[side])) for side in (member, ~member))
+        n1 = len(np.unique(pure[member]))
+        n0 = len(np.unique(pure[~member]))
         text = (
             f"Groups were split whole: {n1:,} of members and {n0:,} of non-members are dealt out"
             " anew, not samples."
         )
         return Units(pure, text)
     if x is not None:
-        doubt = _nearest_on_own_side(x, member, seed)
+        doubt = _doubt_about_neighbours(x, member, seed)
         if doubt:
             return Units(None, "", doubt)
     score = signals.margin[0].mean(0)  # of the loss threshold
@@ -78,15 +76,17 @@ def resampling_units(
     if length == 1:
         return Units(None, INDEPENDENT if groups is None else ON_BOTH_SIDES)
     blocks = _blocks(member, length)
-    alike = (
+    blocks_on_a_side = min(len(np.unique(blocks[member])), len(np.unique(blocks[~member])))
+    likeness = (
         "Neighbouring samples are alike: in the order given, the losses of samples that follow each"
         f" other correlate by {correlation:.2f} within their class, as those of one person's images"
         " or of frames of one video do."
     )
     way_out = "Say with groups= which samples belong together."
-    if min(len(np.unique(blocks[side])) for side in (member, ~member)) < FEWEST_BLOCKS:
-        return Units(blocks, "", f"{alike} Too few are independent to conclude anything. {way_out}")
-    text = f"{alike} So {length} consecutive samples were taken as one. {way_out}"
+    if blocks_on_a_side < FEWEST_BLOCKS:
+        doubt = f"{likeness} Too few are independent to conclude anything. {way_out}"
+        return Units(blocks, "", doubt)
+    text = f"{likeness} So {length} consecutive samples were taken as one. {way_out}"
     return Units(blocks, text)
 
 
@@ -102,28 +102,29 @@ def block_length(
     correlations is within the noise.
     """
     sequences = _residuals(score, labels, member)
-    total = sum(float(sequence @ sequence) for sequence in sequences)
-    if total == 0 or min(map(len, sequences)) <= LAGS + 1:
+    shorter = min(map(len, sequences))
+    variance = sum(float(sequence @ sequence) for sequence in sequences)
+    if variance == 0 or shorter <= LAGS + 1:
         return 1, 0.0
     rng = np.random.default_rng(seed)
     observed = sum(map(_likeness, sequences))
     drawn = np.zeros(SHUFFLES)
     for sequence in sequences:
         drawn += [_likeness(rng.permutation(sequence)) for _ in range(SHUFFLES)]
-    if (1 + (drawn >= observed).sum()) / (1 + SHUFFLES) > ALIKE:
+    p = (1 + (drawn >= observed).sum()) / (1 + SHUFFLES)
+    if p > ALIKE:
         return 1, 0.0
-    longest = max(2, min(map(len, sequences)) // 2)
-    shares = np.zeros(longest + LAGS)  # correlation at each lag
-    for lag in range(1, len(shares)):
-        shares[lag] = sum(
-            float(sequence[:-lag] @ sequence[lag:]) for sequence in sequences if len(sequence) > lag
-        )
-    shares /= total
+    longest = max(2, shorter // 2)
+    correlations = np.zeros(longest + LAGS)  # at each lag
+    for lag in range(1, len(correlations)):
+        for sequence in sequences:
+            correlations[lag] += sequence[:-lag] @ sequence[lag:]
+    correlations /= variance
     noise = 2 / np.sqrt(LAGS * sum(map(len, sequences)))
-    means = np.convolve(shares[1:], np.ones(LAGS) / LAGS, mode="valid")  # from each lag on
-    lost = np.flatnonzero(means < noise)
-    lag = int(lost[0]) + 1 if len(lost) else longest
-    return min(2 * lag, longest), float(shares[1])
+    means = np.convolve(correlations[1:], np.ones(LAGS) / LAGS, mode="valid")  # from each lag on
+    within_noise = np.flatnonzero(means < noise)
+    lag = int(within_noise[0]) + 1 if len(within_noise) else longest
+    return min(2 * lag, longest), float(correlations[1])
 
 
 def _residuals(score: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[np.ndarray]:
@@ -132,9 +133,9 @@ def _residuals(score: np.ndarray, labels: np.ndarray, member: np.ndarray) -> lis
     sequences = []
     for side in (member & known, ~member & known):
         rank = mid_ranks(score[side])
-        number = np.unique(labels[side], return_inverse=True)[1]
-        mean = np.bincount(number, rank) / np.bincount(number)
-        sequences.append((rank - mean[number]) / max(len(rank), 1))
+        class_number = np.unique(labels[side], return_inverse=True)[1]
+        class_mean = np.bincount(class_number, rank) / np.bincount(class_number)
+        sequences.append((rank - class_mean[class_number]) / max(len(rank), 1))
     return sequences
 
 
@@ -145,25 +146,28 @@ def _likeness(sequence: np.ndarray) -> float:
 
 def _blocks(member: np.ndarray, length: int) -> np.ndarray:
     """(N,) number of the block of consecutive samples of one side."""
-    number = np.zeros(len(member), int)
+    block_on_side = np.zeros(len(member), int)
     for side in (member, ~member):
-        number[side] = np.arange(side.sum()) // length
-    return 2 * number + member
+        block_on_side[side] = np.arange(side.sum()) // length
+    return 2 * block_on_side + member
 
 
-def _nearest_on_own_side(x: np.ndarray, member: np.ndarray, seed: int) -> str:
-    """A sentence if nearest neighbours are on a sample's own side too often; else ""."""
+def _doubt_about_neighbours(x: np.ndarray, member: np.ndarray, seed: int) -> str:
+    """A sentence if nearest neighbours among the inputs are on one side too often; else ""."""
     features = _features(x, seed)
     if features is None:
         return ""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(features))  # ties are then broken by chance
     features = features[order]
-    inside = member[order]
+    member = member[order]
     nearest = _nearest(features[:QUERIED], features)
-    observed = _own_side(inside, nearest)
-    drawn = np.array([_own_side(rng.permutation(inside), nearest) for _ in range(SHUFFLES)])
-    if (1 + (drawn >= observed).sum()) / (1 + SHUFFLES) > NEAREST_P:
+    observed = _share_on_one_side(member, nearest)
+    drawn = np.zeros(SHUFFLES)
+    for i in range(SHUFFLES):
+        drawn[i] = _share_on_one_side(rng.permutation(member), nearest)
+    p = (1 + (drawn >= observed).sum()) / (1 + SHUFFLES)
+    if p > NEAREST_P:
         return ""
     return (
         f"Of {len(nearest):,} samples {observed:.0%} have their nearest neighbour among the inputs"
@@ -174,9 +178,9 @@ def _nearest_on_own_side(x: np.ndarray, member: np.ndarray, seed: int) -> str:
     )
 
 
-def _own_side(inside: np.ndarray, nearest: np.ndarray) -> float:
+def _share_on_one_side(member: np.ndarray, nearest: np.ndarray) -> float:
     """The share of queried samples, which come first, whose nearest neighbour is on their side."""
-    return float((inside[: len(nearest)] == inside[nearest]).mean())
+    return float((member[: len(nearest)] == member[nearest]).mean())
 
 
 def _features(x: np.ndarray, seed: int) -> np.ndarray | None:
@@ -190,8 +194,8 @@ def _features(x: np.ndarray, seed: int) -> np.ndarray | None:
     spread = flat.std(0)
     flat = flat[:, spread > 0] / spread[spread > 0]
     if flat.shape[1] > FEATURES:
-        mix = np.random.default_rng(seed).normal(size=(flat.shape[1], FEATURES))
-        flat = flat @ mix.astype(np.float32)
+        projection = np.random.default_rng(seed).normal(size=(flat.shape[1], FEATURES))
+        flat = flat @ projection.astype(np.float32)
     return flat if flat.shape[1] else None
 
 

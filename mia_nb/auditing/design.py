@@ -21,17 +21,21 @@ def design(signals: Signals, split: str | None = None) -> dict:
             if it does.
 
     Returns:
-        A dict of kind: "pairs" (rows in exact complements), "coins" (fair and independent as far as
-        can be seen), "masks" (any others), "mask" (one row that nobody declared a coin's, since one
-        row shows too little); numbers of models, units (pairs, or different training sets),
-        samples, audited and population; the smallest numbers of members and non_members over
-        models; references: the number on a side, for the target with fewest; queries, draws; words:
-        all this in sentences.
+        A dict of
+            kind: "pairs" (rows in exact complements), "coins" (fair and independent as far as can
+                be seen), "masks" (any others), or "mask" (one row that nobody declared a coin's,
+                since one row shows too little).
+            models, units (pairs, or different training sets), samples, audited, population: their
+                numbers.
+            members, non_members: those of the model with fewest.
+            references: the number on a side, for the target with fewest.
+            queries, draws: how many queries there are, and of which kind.
+            words: all this in sentences.
     """
     member = signals.member[:, ~signals.population]
-    numbers = units(member)
+    unit_of_model = units(member)
     declared = (split or signals.info.get("split")) == "bernoulli"
-    if in_pairs(member, numbers):
+    if in_pairs(member, unit_of_model):
         kind = "pairs"
     elif not coin_fault(member) and (declared or len(member) > 1):
         kind = "coins"
@@ -39,21 +43,21 @@ def design(signals: Signals, split: str | None = None) -> dict:
         kind = "mask"
     else:
         kind = "masks"
-    inside = member.sum(1)
+    members = member.sum(1)
     references = []  # of each target, on the side of the typical sample that has fewer
-    for number in numbers:
-        others = member[numbers != number]
+    for unit in unit_of_model:
+        others = member[unit_of_model != unit]
         trained = others.sum(0)
         references.append(int(np.median(np.minimum(trained, len(others) - trained))))
     facts = {
         "kind": kind,
         "models": len(member),
-        "units": len(np.unique(numbers)),
+        "units": len(np.unique(unit_of_model)),
         "samples": len(signals.labels),
         "audited": member.shape[1],
         "population": int(signals.population.sum()),
-        "members": int(inside.min()),
-        "non_members": int((member.shape[1] - inside).min()),
+        "members": int(members.min()),
+        "non_members": int((member.shape[1] - members).min()),
         "references": min(references),
         "queries": signals.margin.shape[1],
         "draws": signals.query_kind,

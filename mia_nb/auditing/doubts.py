@@ -4,6 +4,8 @@ chance, and an inverted mask.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mia_nb import digests
@@ -24,16 +26,18 @@ PROBABILITIES = {
 
 def refuse_probabilities(logits: np.ndarray) -> None:
     """ValueError where some model's outputs are probabilities; log-probabilities are accepted."""
-    kinds = [_probabilities(outputs) for outputs in logits]
+    kinds = np.array([_kind_of_probabilities(outputs) for outputs in logits])
     for kind, advice in PROBABILITIES.items():
-        models = [model for model, other in enumerate(kinds) if other == kind]
-        if models:
-            raise ValueError(f"the outputs of {_models(models)} are all >= 0 and {kind}: {advice}")
+        models = np.flatnonzero(kinds == kind)
+        if len(models):
+            raise ValueError(
+                f"the outputs of {_model_words(models)} are all >= 0 and {kind}: {advice}"
+            )
 
 
-def _probabilities(outputs: np.ndarray) -> str:
+def _kind_of_probabilities(outputs: np.ndarray) -> str:
     """The key of PROBABILITIES that one model's outputs (..., K) fit; "" for logits."""
-    if not outputs.min() >= 0:
+    if not outputs.min() >= 0:  # negative, or NaN
         return ""
     if np.allclose(outputs.sum(-1, dtype=float), 1, rtol=ROUNDED, atol=0):
         return "sum to 1"
@@ -42,20 +46,20 @@ def _probabilities(outputs: np.ndarray) -> str:
 
 def refuse_copies(logits: np.ndarray) -> None:
     """ValueError where two models have the same outputs: one would be a reference of itself."""
-    first: dict[str, int] = {}
+    model_of: dict[str, int] = {}  # the first model with outputs of this digest
     for model, outputs in enumerate(logits):
-        other = first.setdefault(digests.digest(outputs), model)
-        if other != model:
+        first = model_of.setdefault(digests.digest(outputs), model)
+        if first != model:
             raise ValueError(
-                f"models {other} and {model} gave the same outputs: is one model in there twice?"
+                f"models {first} and {model} gave the same outputs: is one model in there twice?"
             )
 
 
 def models_at_chance(logits: np.ndarray, labels: np.ndarray, member: np.ndarray) -> list[int]:
     """The models that are at chance on their own members."""
     at_chance = []
-    for model, (z, inside) in enumerate(zip(logits, member, strict=True)):
-        mean = z if z.ndim == 2 else z.mean(0)
+    for model, (outputs, inside) in enumerate(zip(logits, member, strict=True)):
+        mean = outputs if outputs.ndim == 2 else outputs.mean(0)  # over queries
         if _above_chance(mean[inside].argmax(1), labels[inside]) < LOST:
             at_chance.append(model)
     return at_chance
@@ -64,34 +68,39 @@ def models_at_chance(logits: np.ndarray, labels: np.ndarray, member: np.ndarray)
 def at_chance_words(models: list[int]) -> str:
     """A sentence about models that are at chance on their own members."""
     return (
-        f"{LOOK} {_models(models)} named members' classes no better than chance (shuffled or"
+        f"{LOOK} {_model_words(models)} named members' classes no better than chance (shuffled or"
         " shifted labels, negated logits, another order of samples or classes, an inverted mask, or"
         " no training?)."
     )
 
 
-def _models(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-    return f"model{'s' if len(numbers) > 1 else ''} {shown}"
+def _model_words(numbers: Sequence[int]) -> str:
+    """ "model 3", "models 0, 1"; of many, the first eight."""
+    shown = ", ".join(map(str, numbers[:8]))
+    if len(numbers) > 8:
+        shown += ", ..."
+    return f"models {shown}" if len(numbers) > 1 else f"model {shown}"
 
 
-def _above_chance(named: np.ndarray, labels: np.ndarray) -> float:
+def _above_chance(predicted: np.ndarray, labels: np.ndarray) -> float:
     """By how many standard errors the accuracy exceeds that of the predictions in random order."""
+    samples = len(labels)
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
         return np.inf
-    chance = np.mean([np.mean(named == y) * n for y, n in zip(classes, counts, strict=True)])
-    chance *= len(classes) / len(labels)
-    error = np.sqrt(chance * (1 - chance) / len(labels))
-    return float((np.mean(named == labels) - chance) / max(error, 1e-12))
+    chance = 0.0
+    for label, count in zip(classes, counts, strict=True):
+        chance += np.mean(predicted == label) * count / samples
+    error = np.sqrt(chance * (1 - chance) / samples)
+    return float((np.mean(predicted == labels) - chance) / max(error, 1e-12))
 
 
-def inverted_mask(signals: Signals) -> str:
-    """ValueError where members' margins lie far below non-members' in every model.
+def refuse_inverted_mask(signals: Signals) -> str:
+    """ValueError where members' margins lie far below non-members' in every model; of models on one
+    training set no error but a remark, "" if there is nothing to remark.
 
-    Of models on one and the same training set that is only a suspicion, which is returned as a
-    sentence ("" if there is none): a few groups of samples that depend on each other (a patient's
-    images), each wholly on one side, may do the same by chance.
+    With one training set it is only a suspicion: a few groups of samples that depend on each other
+    (a patient's images), each wholly on one side, may do the same by chance.
     """
     audited = ~signals.population
     margin = signals.margin.mean(1)[:, audited]

@@ -25,7 +25,7 @@ FORM = re.compile(rf"\s*(auc|advantage|epsilon|tpr@{NUMBER})\s*>\s*{NUMBER}\s*",
 # with 2, Student's t has one degree of freedom: at 1 - 0.05 / attacks it decides no limit
 PAIRS = 3
 UNDECLARED = (
-    " cannot be measured in this design: an audited bound needs a fair coin per image, declared as"
+    "cannot be measured in this design: an audited bound needs a fair coin per image, declared as"
     " split=bernoulli"
 )
 
@@ -77,7 +77,11 @@ def _limit_of(text: str) -> Limit:
     if name != "epsilon" and value >= 1:
         metric = name.partition("@")[0]
         raise ValueError(f"{start}{metric} is a fraction and never above 1; 5 % is 0.05")
-    guessing = 0.5 if name == "auc" else fpr or 0.0
+    guessing = 0.0
+    if name == "auc":
+        guessing = 0.5
+    elif fpr is not None:
+        guessing = fpr
     if value < guessing:
         raise ValueError(
             f"{start}an attacker who guesses reaches {guessing:g}; wanted a limit at or above that"
@@ -89,8 +93,9 @@ def fewest(audited: int, split: str) -> int:
     """The fewest members, or non-members, of a model: half of the audited samples; with coins, four
     standard deviations less.
     """
-    coins = max(0, math.floor(audited / 2 - 2 * math.sqrt(audited)))
-    return audited // 2 if split == "pairs" else coins
+    if split == "pairs":
+        return audited // 2
+    return max(0, math.floor(audited / 2 - 2 * math.sqrt(audited)))
 
 
 @checked
@@ -143,7 +148,7 @@ def refuse_unmeasurable(
         else:
             reason = UNDECLARED
         if reason:
-            raise ValueError(f'limit "{limit}"{reason}')
+            raise ValueError(f'limit "{limit}" {reason}')
 
 
 def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> str:
@@ -157,13 +162,13 @@ def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> str:
         if least < 1:
             rate = f"state tpr@{math.ceil(1e4 * least) / 1e4:g} or a higher rate, or "
         return (
-            f" cannot be measured with n0 = {n0} non-members a model: {needed:,} are needed,"
+            f"cannot be measured with n0 = {n0} non-members a model: {needed:,} are needed,"
             f" so that {MIN_FALSE_POSITIVES} false alarms are allowed; {rate}audit more images"
         )
     most = clopper_pearson(max(n1, 1), max(n1, 1), confidence=1 - 0.05 / attacks)[0]
     if limit.value >= most:
         return (
-            f" can never be exceeded: with n1 = {n1} members a model and {attacks} attacks even a"
+            f"can never be exceeded: with n1 = {n1} members a model and {attacks} attacks even a"
             f" rate of 1 shows only {most:.4g} at 95 % confidence; state a lower limit, or audit"
             " more images"
         )
@@ -172,29 +177,36 @@ def _too_few_samples(limit: Limit, n0: int, n1: int, attacks: int) -> str:
 
 def _too_few_units(limit: Limit, models: int, units: int) -> str:
     """Why a limit on an interval over so few units is refused; "" if it is not."""
-    if units != 2 and (limit.metric != "advantage" or units >= PAIRS):
-        return ""
-    paired = models >= 2 * units
-    have = quantity(units, "pair" if paired else "training set")
-    needed = f"{2 * PAIRS} models ({PAIRS} pairs)" if paired else f"{PAIRS} models"
-    why = "its threshold is set on other targets"
-    if units >= 2:
+    if units == 2:
         why = "its interval over so few is too wide to decide"
+    elif units < 2 and limit.metric == "advantage":
+        why = "its threshold is set on other targets"
+    else:
+        return ""
+    if models >= 2 * units:
+        have = quantity(units, "pair")
+        needed = f"{2 * PAIRS} models ({PAIRS} pairs)"
+    else:
+        have = quantity(units, "training set")
+        needed = f"{PAIRS} models"
     trained = quantity(models, "model")
-    return f" cannot be measured on {trained} ({have}): {why}; train {needed} or more"
+    return f"cannot be measured on {trained} ({have}): {why}; train {needed} or more"
 
 
 def _too_large_epsilon(limit: Limit, models: int, audited: int, delta: float, attacks: int) -> str:
     """Why a limit on epsilon is refused; "" if it is not."""
-    coins, tests = audited, models
     if models >= FEWEST_SPLIT:  # half of the models are audited together
-        coins, tests = audited * (models // 2), 1
+        coins = audited * (models // 2)
+        tests = 1
+    else:
+        coins = audited
+        tests = models
     alpha = 0.05 / (tests * attacks)
     alpha /= len(numbers_tried(coins, alpha, delta))
     most = perfect_epsilon(coins, coins, delta, 1 - alpha)
     if limit.value < most:
         return ""
     return (
-        f" can never be exceeded: right guesses about all {coins:,} coins would certify {most:.3g};"
+        f"can never be exceeded: right guesses about all {coins:,} coins would certify {most:.3g};"
         " state a lower limit, or audit more images"
     )

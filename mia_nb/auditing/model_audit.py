@@ -97,11 +97,10 @@ class ModelAudit(NamedTuple):
         then those on the limits.
         """
         first = self.scores[self.decided_by[0]]
-        samples, classes = len(self.signals.labels), len(self.by_class)
         record = result(
             question=QUESTION,
             design=self._design() | {"doubt": self.doubt},
-            data={"samples": samples, "classes": classes},
+            data={"samples": len(self.signals.labels), "classes": len(self.by_class)},
             models=accuracies(first),
             table=self.table,
             self_test=self.self_test,
@@ -140,7 +139,8 @@ class ModelAudit(NamedTuple):
         paragraphs = [escape.markdown(sentence) for sentence in sentences]
         table = escape.cells(self.views()["attacks"], escape.markdown)
         rows = [["attack", *table.columns], ["---"] * (1 + table.shape[1])]
-        rows += [[name, *cells] for name, cells in zip(table.index, table.to_numpy(), strict=True)]
+        for name, cells in table.iterrows():
+            rows.append([name, *cells])
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n\n".join(["## Membership inference", *paragraphs, "\n".join(lines)]) + "\n"
 
@@ -153,10 +153,8 @@ class ModelAudit(NamedTuple):
             `rmia/auc_high`. Numbers that could not be measured are left out.
         """
         numbers = {"p": float(self.verdict.p)}
-        shown_rows = self.table["measurable"] & self.table["metric"].isin(
-            ["auc", "tpr", "advantage"]
-        )
-        for row in self.table[shown_rows].to_dict("records"):
+        named = self.table["metric"].isin(["auc", "tpr", "advantage"])
+        for row in self.table[named & self.table["measurable"]].to_dict("records"):
             attack = re.sub(r"[^\w.-]+", "_", str(row["attack"]))
             name = f"{attack}/{row['metric']}"
             if row["metric"] == "tpr":
@@ -176,19 +174,16 @@ class ModelAudit(NamedTuple):
         return views
 
     def __repr__(self) -> str:
-        views = self.views().items()
-        tables = [
-            f"{escape.terminal(title)}\n{escape.cells(table).to_string()}" for title, table in views
-        ]
-        return "\n\n".join([escape.lines(self.text), *tables])
+        parts = [escape.lines(self.text)]
+        for title, table in self.views().items():
+            parts.append(f"{escape.terminal(title)}\n{escape.cells(table).to_string()}")
+        return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
-        paragraphs = [f"<p>{escape.html(line)}</p>" for line in self.text.split("\n")]
-        tables = [
-            f"<h4>{escape.html(title)}</h4>{escape.html_table(table)}"
-            for title, table in self.views().items()
-        ]
-        return "".join(paragraphs + tables)
+        parts = [f"<p>{escape.html(line)}</p>" for line in self.text.split("\n")]
+        for title, table in self.views().items():
+            parts.append(f"<h4>{escape.html(title)}</h4>{escape.html_table(table)}")
+        return "".join(parts)
 
     def _design(self) -> dict:
         """`design` of the models that were targets."""

@@ -94,28 +94,29 @@ def one_run_epsilon(
 
 
 def _steinke(m: int, r: int, v: int, delta: float, alpha: float) -> float:
-    """The bound of `one_run_epsilon`.
+    """The bound of `one_run_epsilon`, in its symbols.
 
     (S(v-i) - S(v)) / i is a mean of the pmf over the i values below v. The pmf has one peak, so
     that the means rise until one exceeds the next value of the pmf, and fall from there: bisection
     finds the largest.
     """
 
-    def excess(epsilon: float):
-        """The p-value of these guesses at this epsilon, minus alpha."""
+    def excess(epsilon: float) -> float:
+        """p(epsilon) - alpha."""
         wrong = expit(-epsilon)
 
-        def at_least(j):
+        def at_least(j: int) -> float:
+            """S(j)."""
             return betaincc(r - j + 1, j, wrong) if j else 1.0
 
         tail = at_least(v)
         if delta == 0 or tail >= alpha:
             return tail - alpha
 
-        def mean(i):
+        def mean(i: int) -> float:
             return (at_least(v - i) - tail) / i
 
-        def past_the_peak(i):
+        def past_the_peak(i: int) -> bool:
             return at_least(v - i - 1) - at_least(v - i) < mean(i)
 
         best = 1 + bisect_left(range(1, v), True, key=past_the_peak)
@@ -126,9 +127,8 @@ def _steinke(m: int, r: int, v: int, delta: float, alpha: float) -> float:
     from scipy.optimize import brentq
 
     wrong = betainccinv(r - v + 1, v, alpha)
-    return float(
-        brentq(excess, 0.0, math.log1p(-wrong) - math.log(wrong) + TOLERANCE, xtol=TOLERANCE)
-    )
+    at_delta_0 = math.log1p(-wrong) - math.log(wrong)
+    return float(brentq(excess, 0.0, at_delta_0 + TOLERANCE, xtol=TOLERANCE))
 
 
 @checked
@@ -179,12 +179,16 @@ def one_run(
     order = np.random.default_rng(seed).permutation(m)
     order = order[np.argsort(score[known][order], kind="stable")]
     ranked = member[known][order]  # lowest score first
-    tried = numbers_tried(m, 1 - confidence, delta) if guesses is None else (guesses,)
+    tried = (guesses,)
+    if guesses is None:
+        tried = numbers_tried(m, 1 - confidence, delta)
     alpha = (1 - confidence) / len(tried)
     bounds = []
     test = {"canaries": m, "delta": delta, "confidence": 1 - alpha}
     for r in tried:
-        correct = int(ranked[m - (r + 1) // 2 :].sum() + (~ranked[: r // 2]).sum())
+        guessed_in = ranked[m - (r + 1) // 2 :]
+        guessed_out = ranked[: r // 2]
+        correct = int(guessed_in.sum() + (~guessed_out).sum())
         bounds.append((one_run_epsilon(guesses=r, correct=correct, **test), r, correct))
     epsilon, r, correct = max(bounds)
     return Audit(
@@ -215,17 +219,19 @@ def numbers_tried(canaries: int, alpha: float, delta: float) -> tuple[int, ...]:
     All canaries is always one of the numbers.
     """
     numbers = tuple(dict.fromkeys(max(1, round(share * canaries)) for share in GRID))
-    while len(numbers) > 1 and not perfect_epsilon(
-        canaries, numbers[0], delta, 1 - alpha / len(numbers)
-    ):
+    while len(numbers) > 1:
+        confidence = 1 - alpha / len(numbers)
+        if perfect_epsilon(canaries, numbers[0], delta, confidence) > 0:
+            break
         numbers = numbers[1:]
     return numbers
 
 
 def perfect_epsilon(canaries: int, guesses: int, delta: float, confidence: float) -> float:
     """`one_run_epsilon` if every guess were right."""
-    test = {"delta": delta, "confidence": confidence}
-    return one_run_epsilon(canaries=canaries, guesses=guesses, correct=guesses, **test)
+    return one_run_epsilon(
+        canaries=canaries, guesses=guesses, correct=guesses, delta=delta, confidence=confidence
+    )
 
 
 @checked
@@ -247,8 +253,9 @@ def score_split(attack: Anything, signals: Signals) -> Scores:
     models = signals.shape[0]
     if models < FEWEST_SPLIT:
         return run_attack(attack, signals)
-    halves = slice(models // 2), slice(models // 2, None)
-    return run_attack(attack, *(signals.select(models=half) for half in halves))
+    targets = signals.select(models=slice(models // 2))
+    references = signals.select(models=slice(models // 2, None))
+    return run_attack(attack, targets, references)
 
 
 @checked
@@ -299,17 +306,16 @@ def audit(
             "members were drawn in pairs (split='pairs'): a one-run audit needs independent fair"
             " coins"
         )
-    value = scores.value
-    member = scores.member
-    check_bernoulli(member)
+    check_bernoulli(scores.member)
     targets = np.asarray(scores.targets, dtype=int)
     together = bool(scores.info.get("disjoint")) and len(targets) > 1
-    tests = list(zip(value, member, strict=True))
     if together:
-        tests = [(value.ravel(), member.ravel())]
-    confidence_of_test = 1 - (1 - confidence) / (len(tests) * attempts)
-    setting = {"delta": delta, "confidence": confidence_of_test, "seed": seed}
-    runs = [one_run(scored, coins, **setting) for scored, coins in tests]
+        tests = [(scores.value.ravel(), scores.member.ravel())]
+    else:
+        tests = list(zip(scores.value, scores.member, strict=True))
+    alpha = (1 - confidence) / (len(tests) * attempts)
+    setting = {"delta": delta, "confidence": 1 - alpha, "seed": seed}
+    runs = [one_run(value, coins, **setting) for value, coins in tests]
     best = int(np.argmax([run.epsilon for run in runs]))
     bound = runs[best]._replace(
         target=int(targets[best]),

@@ -14,9 +14,9 @@ from mia_nb._arrays import npz_arrays
 from mia_nb.arguments import PathLike
 from mia_nb.auditing.doubts import (
     at_chance_words,
-    inverted_mask,
     models_at_chance,
     refuse_copies,
+    refuse_inverted_mask,
     refuse_probabilities,
 )
 from mia_nb.auditing.samples import whole_numbers
@@ -127,16 +127,13 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
     if at_chance:
         signals.info["remarks"].append(at_chance_words(at_chance))
     # of models that are all at chance, what they are surer of says nothing of the masks
-    if len(at_chance) < len(logits) and (suspicion := inverted_mask(signals)):
-        signals.info["remarks"].append(suspicion)
-    classes = arrays.get("classes", np.arange(logits.shape[-1]))
-    if classes.shape != logits.shape[-1:]:
-        raise ValueError(
-            f"classes have shape {classes.shape}; the logits have {logits.shape[-1]}, so wanted"
-            f" ({logits.shape[-1]},) names"
-        )
+    if len(at_chance) < len(logits):
+        suspicion = refuse_inverted_mask(signals)
+        if suspicion:
+            signals.info["remarks"].append(suspicion)
+    classes = _class_names(arrays.get("classes"), logits.shape[-1])
     images, frames = _images(arrays.get("images"), len(signals.labels))
-    return Outputs(signals, images, tuple(map(str, classes.tolist())), digest, frames)
+    return Outputs(signals, images, classes, digest, frames)
 
 
 def _check_arrays(arrays: dict[str, np.ndarray]) -> None:
@@ -145,9 +142,10 @@ def _check_arrays(arrays: dict[str, np.ndarray]) -> None:
         if name not in arrays:
             raise ValueError(f"it lacks {name} {shape}")
     for name, array in arrays.items():
-        wanted, kinds = ("text", "U") if name in TEXT else ("numbers", "biuf")
-        if array.dtype.kind not in kinds:
-            raise ValueError(f"{name} is of type {array.dtype}; wanted {wanted}")
+        if name in TEXT and array.dtype.kind != "U":
+            raise ValueError(f"{name} is of type {array.dtype}; wanted text")
+        if name not in TEXT and array.dtype.kind not in "biuf":
+            raise ValueError(f"{name} is of type {array.dtype}; wanted numbers")
     logits = arrays["logits"]
     fits = (
         logits.ndim in (3, 4)
@@ -162,10 +160,10 @@ def _check_arrays(arrays: dict[str, np.ndarray]) -> None:
 
 def _check_sides(member: np.ndarray, population: np.ndarray) -> None:
     """ValueError where the population has members, or a model lacks members or non-members."""
-    taken = int((member & population).any(0).sum())
-    if taken:
+    in_both = int((member & population).any(0).sum())
+    if in_both:
         raise ValueError(
-            f"{taken} samples of the population are members of a model; wanted samples that no"
+            f"{in_both} samples of the population are members of a model; wanted samples that no"
             " model saw"
         )
     inside = member[:, ~population].sum(1)
@@ -178,6 +176,18 @@ def _check_sides(member: np.ndarray, population: np.ndarray) -> None:
             " audited samples; wanted some of each: query every model with samples that it did and"
             " samples that it did not train on"
         )
+
+
+def _class_names(classes: np.ndarray | None, count: int) -> tuple[str, ...]:
+    """The names of this many classes; their numbers where none are given."""
+    if classes is None:
+        return tuple(map(str, range(count)))
+    if classes.shape != (count,):
+        raise ValueError(
+            f"classes have shape {classes.shape}; the logits have {count}, so wanted"
+            f" ({count},) names"
+        )
+    return tuple(map(str, classes.tolist()))
 
 
 def _images(x: np.ndarray | None, samples: int) -> tuple[np.ndarray | None, int]:

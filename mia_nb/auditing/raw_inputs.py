@@ -26,7 +26,8 @@ def raw_inputs_guard(
         values = values.astype(float)
         # missing numbers become 0, infinite ones the largest of their column
         largest = np.abs(np.where(np.isfinite(values), values, 0)).max(0)
-        values = np.where(np.isnan(values), 0, values).clip(-largest, largest)
+        values = np.where(np.isnan(values), 0, values)
+        values = values.clip(-largest, largest)
     return shift_guard(values, y, member, seed=seed)
 
 
@@ -55,11 +56,10 @@ def samples_on_both_sides(x: np.ndarray, y: np.ndarray, member: np.ndarray) -> s
     """A sentence where samples of test, with their labels, are in train too; "" where few are,
     ValueError where all are.
     """
-    keys = [digest(row, label) for row, label in zip(x, y.tolist(), strict=True)]
-    trained = {key for key, inside in zip(keys, member, strict=True) if inside}
-    outside = [key for key, inside in zip(keys, member, strict=True) if not inside]
-    shared = sum(key in trained for key in outside)
-    finding = f"{shared:,} of {len(outside):,} samples of test are in train too, which hides a leak"
-    if shared == len(outside):
+    keys = np.array([digest(row, label) for row, label in zip(x, y.tolist(), strict=True)])
+    test = keys[~member]
+    shared = int(np.isin(test, keys[member]).sum())
+    finding = f"{shared:,} of {len(test):,} samples of test are in train too, which hides a leak"
+    if shared == len(test):
         raise ValueError(f"{finding}; wanted samples that the model was not trained on")
-    return f"{finding}: take them out of test." if shared >= COPIES * len(outside) else ""
+    return f"{finding}: take them out of test." if shared >= COPIES * len(test) else ""

@@ -49,10 +49,14 @@ def provenance(parameters: dict) -> dict:
     """Versions (of torch and of what builds on it only if used), date, machine, and the audit
     notebook's parameters without those that change nothing.
     """
-    way = next((name for name in ("logits", "pool") if parameters.get(name)), "model")
+    audited = "model"
+    if parameters.get("logits"):
+        audited = "logits"
+    elif parameters.get("pool"):
+        audited = "pool"
     versions = {"mia_nb": __version__, "python": platform.python_version()}
     names = list(NUMERIC)
-    if way != "logits":  # forked kernels have torch loaded whether it is used or not
+    if audited != "logits":  # forked kernels have torch loaded whether it is used or not
         names += [name for name in WITH_TORCH if name in sys.modules]
     for name in names:
         versions[name] = importlib.metadata.version(name)
@@ -63,7 +67,10 @@ def provenance(parameters: dict) -> dict:
     cores = os.cpu_count()
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    used = {name: value for name, value in parameters.items() if name not in IDLE[way]}
+    used = {}
+    for name, value in parameters.items():
+        if name not in IDLE[audited]:
+            used[name] = {**value} if hasattr(value, "keys") else value
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,
@@ -73,9 +80,7 @@ def provenance(parameters: dict) -> dict:
             "cores": cores,
             "gpu": gpu,
         },
-        "parameters": {
-            name: {**value} if hasattr(value, "keys") else value for name, value in used.items()
-        },
+        "parameters": used,
     }
 
 
@@ -127,28 +132,28 @@ def result(
         attack and metric, have their own 95 % intervals, measurable or not; the verdicts are about
         their maximum. provenance: date, versions, hardware, parameters and `origin`.
     """
-    auc = by_attack(table, "auc")
-    flags = auc["flags"].drop("max")
-    bound = None if audited is None else audited._asdict()
-    split = pd.DataFrame() if groups is None else groups
-    contribution = largest_contribution(split, "classes") if len(split) else ""
-    first = headline(table, self_test.passed, design, finding=finding)
+    flags = by_attack(table, "auc")["flags"].drop("max")
+    sentences = [headline(table, self_test.passed, design, finding=finding)]
+    if groups is None:
+        groups = pd.DataFrame()
+    if len(groups):
+        sentences.append(largest_contribution(groups, "classes"))
     record = {
         "schema": SCHEMA,
-        "headline": " ".join(filter(None, [first, contribution])),
+        "headline": " ".join(filter(None, sentences)),
         "question": question,
         "design": design,
         "data": data,
         "models": models.to_dict("index"),
         "attacks": table.to_dict("records"),
-        "groups": split.reset_index().to_dict("records"),
+        "groups": groups.reset_index().to_dict("records"),
         "self_test": {
             "self_test_passed": bool(self_test.passed),
             "inverted": [name for name, words in flags.items() if INVERTED in words],
             "tests": self_test.table.to_dict("records"),
         },
         "verdicts": [verdict._asdict() for verdict in verdicts],
-        "audited_bound": bound,
+        "audited_bound": None if audited is None else audited._asdict(),
         "limits": limits,
         "provenance": provenance(parameters) | (origin or {}),
     }

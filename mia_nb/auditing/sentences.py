@@ -34,7 +34,7 @@ VARIES = (
 )
 UNTESTED = "Raw inputs could not be compared: that train and test come from one source is assumed."
 FAILED = "The negative control FAILED: do not quote these numbers."
-FOUND = {
+CONCLUSIONS = {  # about a model, by the outcome of its verdict
     EXCEEDED: "gives members of its training data away",
     OPEN: "was not shown to give members of its training data away",
     BELOW: "ranks members below non-members (are train and test swapped?)",
@@ -58,6 +58,11 @@ SEES = (
     "The attacker sees the outputs for all classes and the true labels, knows how the target was"
     " made, and has"
 )
+PARTS = {  # of the permutation test
+    "area": "the ranks of all samples",
+    "loss": "the mean loss",
+    "tail": "the largest scores",
+}
 NO_CONTROL = (
     "Find out first why attacks succeed where there is nothing to find; use no number until then."
 )
@@ -99,55 +104,63 @@ def headline(
         one to a few sentences. "no better than a coin" only where the interval contains 1/2 and is
         at most .05 wide on each side; a wider one shows nothing.
     """
-    auc = by_attack(table, "auc")
-    top = auc.loc[auc["value"].drop("max").idxmax()]
-    low, high = auc.loc["max", ["low", "high"]]
     facts = design or {}
-    if low > 0.5 and facts.get("doubt"):
-        says = "tells the two sides apart"
-    elif low > 0.5:
-        says = "tells members from non-members"
-    elif high < 0.5:
-        says = "ranks members below non-members (is the design right?)"
-    elif (high - low) / 2 > VAGUE:
-        says = (
-            "cannot tell members from non-members, nor show that it could not: the interval is too"
-            " wide"
-        )
-    else:
-        says = "finds members no better than a coin, as far as these numbers resolve"
-    targets = quantity(int(top["targets"]), "target")
-    if facts.get("models", 1) > 1:
-        unit = "pair" if facts["kind"] == "pairs" else "training set"
-        targets += f" ({quantity(facts['units'], unit)})"
-    sizes = f"{targets}, n1 = {top['n1']:,.0f} members, n0 = {top['n0']:,.0f} non-members"
-    test = "passed" if self_test_passed else "FAILED: do not quote these numbers"
-    strongest = (
-        f"The strongest of {quantity(len(auc) - 1, 'attack')}, {in_words(top.name)}, {says}: AUC"
-        f" {top['value']:.3f} [{low:.3f}, {high:.3f}], {sizes}."
-    )
     doubt = facts.get("doubt", "")
     finding = finding.removeprefix(doubt).strip()  # a finding begins with its doubt
+    control = "passed" if self_test_passed else "FAILED: do not quote these numbers"
     sentences = (
         *facts.get("remarks", ()),
         doubt,
-        finding or strongest,
-        f"The negative control {test}.",
+        finding or _strongest_attack(table, facts),
+        f"The negative control {control}.",
         facts.get("assumed"),
     )
     return " ".join(sentence for sentence in sentences if sentence)
 
 
+def _strongest_attack(table: pd.DataFrame, facts: dict) -> str:
+    """The sentence of `headline` on the strongest attack; facts: of the design."""
+    auc = by_attack(table, "auc")
+    strongest = auc.loc[auc["value"].drop("max").idxmax()]
+    low, high = auc.loc["max", ["low", "high"]]
+    if low > 0.5 and facts.get("doubt"):
+        finding = "tells the two sides apart"
+    elif low > 0.5:
+        finding = "tells members from non-members"
+    elif high < 0.5:
+        finding = "ranks members below non-members (is the design right?)"
+    elif (high - low) / 2 > VAGUE:
+        finding = (
+            "cannot tell members from non-members, nor show that it could not: the interval is too"
+            " wide"
+        )
+    else:
+        finding = "finds members no better than a coin, as far as these numbers resolve"
+    targets = quantity(int(strongest["targets"]), "target")
+    if facts.get("models", 1) > 1:
+        unit = "pair" if facts["kind"] == "pairs" else "training set"
+        targets += f" ({quantity(facts['units'], unit)})"
+    attacks = quantity(len(auc) - 1, "attack")
+    return (
+        f"The strongest of {attacks}, {in_words(strongest.name)}, {finding}: AUC"
+        f" {strongest['value']:.3f} [{low:.3f}, {high:.3f}], {targets},"
+        f" n1 = {strongest['n1']:,.0f} members, n0 = {strongest['n0']:,.0f} non-members."
+    )
+
+
 def design_words(facts: dict) -> str:
     """A design in sentences; facts: those of `auditing.design`."""
-    units, models = facts["units"], facts["models"]
+    units = facts["units"]
+    models = facts["models"]
     start = WORDS[facts["kind"]].format(
         pairs=quantity(units, "pair"),
         models=quantity(models, "model"),
         training_sets=quantity(units, "training set"),
     )
     start += f": of {facts['audited']:,} audited samples"
-    n1, n0, k = (facts[name] for name in ("members", "non_members", "references"))
+    n1 = facts["members"]
+    n0 = facts["non_members"]
+    k = facts["references"]
     if models == 1:
         sizes = f"it has {n1:,} members and {n0:,} non-members."
     else:
@@ -215,17 +228,12 @@ def p_words(p: float) -> str:
 
 def decision_words(evidence: Evidence) -> str:
     """A sentence on the part of the permutation test that decided."""
-    deciding = {
-        "area": "the ranks of all samples",
-        "loss": "the mean loss",
-        "tail": "the largest scores",
-    }[evidence.part]
     sentence = (
         "What decides is one permutation test of all attacks' ranks, of the mean loss and of the"
         f" largest scores: {p_words(evidence.p)}, where {LEVEL:g} or less counts as a leak"
     )
     if evidence.p <= LEVEL:
-        return f"{sentence}; the evidence is strongest in {deciding}."
+        return f"{sentence}; the evidence is strongest in {PARTS[evidence.part]}."
     if evidence.smallest > LEVEL:
         return (
             f"{sentence}, and {evidence.units} units that change sides can never give less than"
@@ -282,7 +290,8 @@ def loss_words(name: str, log_p: np.ndarray, member: np.ndarray, gap: np.ndarray
 def threshold_words(called: np.ndarray, member: np.ndarray, units: np.ndarray | None = None) -> str:
     """Whom a threshold accuses that was set by the test samples of the other half.
 
-    units (N,): labels of samples that belong together; None: each sample is a unit.
+    called (N,): whether a sample is accused. units (N,): labels of samples that belong together;
+    None: each sample is a unit.
     """
     half = (~member).sum() // 2
     if not called.any():
@@ -291,29 +300,32 @@ def threshold_words(called: np.ndarray, member: np.ndarray, units: np.ndarray | 
             f" few, for a threshold of {percent(RATE)} false positives: at that rate nobody is"
             " accused."
         )
-    rates = []
+    if units is None:
+        units = np.arange(len(member))
+    accused = []
     for side in (member, ~member):
-        samples = side.sum()
-        groups = samples if units is None else len(np.unique(units[side]))
-        low, high = clopper_pearson_of_groups(called[side].sum(), samples, groups)
-        rates.append(percent_interval(called[side].mean(), low, high))
+        groups = len(np.unique(units[side]))
+        low, high = clopper_pearson_of_groups(called[side].sum(), side.sum(), groups)
+        accused.append(percent_interval(called[side].mean(), low, high))
+    of_members, of_others = accused
     return (
         f"With a threshold that {half:,} other test samples set for {percent(RATE)} false"
-        f" positives, the loss threshold accuses {rates[0]} of members and {rates[1]} of test"
+        f" positives, the loss threshold accuses {of_members} of members and {of_others} of test"
         " samples (each half of the test samples sets it for the other)."
     )
 
 
 def finding_words(verdict: LimitVerdict, doubted: bool) -> str:
     """What an interval of the AUC says, with its numbers."""
-    return f"{found_words(verdict, doubted, verdict.low > 0.5)}: {strongest_words(verdict)}"
+    conclusion = conclusion_words(verdict, doubted, verdict.low > 0.5)
+    return f"{conclusion}: {strongest_words(verdict)}"
 
 
-def found_words(verdict: LimitVerdict, doubted: bool, differs: bool) -> str:
+def conclusion_words(verdict: LimitVerdict, doubted: bool, differs: bool) -> str:
     """The verdict in words. differs: whether the two sides differ, for whatever reason."""
     if not doubted:
-        return FOUND[verdict.outcome]
-    return "treats train and test differently" if differs else FOUND[OPEN]
+        return CONCLUSIONS[verdict.outcome]
+    return "treats train and test differently" if differs else CONCLUSIONS[OPEN]
 
 
 def strongest_words(verdict: LimitVerdict) -> str:
@@ -331,21 +343,23 @@ def strongest_words(verdict: LimitVerdict) -> str:
 
 def rate_words(scores: Scores, table: pd.DataFrame, attack: str) -> str:
     """The TPR of an attack at the smallest false positive rate that can be measured."""
-    if not (rates := measurable_rates(scores)):
+    rates = measurable_rates(scores)
+    if not rates:
         return (
             f"What share is found at {percent(RATE)} false positives takes 100 non-members to"
             " measure."
         )
     name = in_words(attack)
     rate = rates[0]
-    tpr, low, high = by_attack(table, "tpr", rate).loc[attack, ["value", "low", "high"]]
-    if (floor := tied_floor(scores)) > rate:
+    floor = tied_floor(scores)
+    if floor > rate:
         at = tpr_at(*scored(scores, 0), floor)
         return (
             f"Scores tie: the smallest rate of false positives that {name} can have is"
             f" {percent(floor)} ({at.fp:,} of {at.n0:,}), at which it finds"
             f" {percent_interval(at.tpr, at.low, at.high)} of members; no smaller rate exists."
         )
+    tpr, low, high = by_attack(table, "tpr", rate).loc[attack, ["value", "low", "high"]]
     return (
         f"At {percent(rate)} false positives {name} finds {percent_interval(tpr, low, high)}"
         f" of members; guessing finds {percent(rate)}."

@@ -81,23 +81,20 @@ def shift_guard(
     Caveat: a pass rules out only shifts that a linear classifier sees in the leading components; it
     does not replace membership drawn at random.
     """
-    equal = "raw inputs are no numbers" if x is None else "all raw inputs are equal"
     labels = np.asarray(labels)
-    x = np.zeros((len(labels), 1)) if x is None else np.asarray(x)
+    if x is None:
+        why_untested = "raw inputs are no numbers"
+        x = np.zeros((len(labels), 1))
+    else:
+        why_untested = "all raw inputs are equal"
+        x = np.asarray(x)
     if member.ndim != 1 or not x.shape[:1] == labels.shape == member.shape:
         raise ValueError(
             f"x {x.shape}, labels {labels.shape}, member {member.shape}: wanted one entry of each"
             " per sample"
         )
-    for name, values in (("x", x), ("labels", labels)):
-        if values.dtype.kind != "f":
-            continue
-        finite = np.isfinite(values.reshape(len(values), -1)).all(1)
-        if not finite.all():
-            raise ValueError(
-                f"{name} has NaN or infinite values in {(~finite).sum()} of {len(values)} samples:"
-                " wanted finite ones"
-            )
+    _refuse_infinite("x", x)
+    _refuse_infinite("labels", labels)
     if len(x) > MOST_SAMPLES:
         chosen = np.sort(np.random.default_rng(seed).choice(len(x), MOST_SAMPLES, replace=False))
         x = x[chosen]
@@ -115,9 +112,21 @@ def shift_guard(
     if (pixels != pixels[0]).any():
         value = _classified(pixels, member, seed)
         error = float(auc_null_error(n1, n0))
-    note = _note(value, error, classes_p, equal)
+    note = _note(value, error, classes_p, why_untested)
     passed = bool(value - 0.5 <= ERRORS * error and classes_p >= LEVEL)
     return ShiftGuard(passed, value, error, classes_p, f"{note}; {n1} members, {n0} non-members")
+
+
+def _refuse_infinite(name: str, values: np.ndarray) -> None:
+    """ValueError for samples with values that are NaN or infinite."""
+    if values.dtype.kind != "f":
+        return
+    finite = np.isfinite(values.reshape(len(values), -1)).all(1)
+    if not finite.all():
+        raise ValueError(
+            f"{name} has NaN or infinite values in {(~finite).sum()} of {len(values)} samples:"
+            " wanted finite ones"
+        )
 
 
 def _classified(pixels: np.ndarray, member: np.ndarray, seed: int) -> float:
@@ -139,21 +148,22 @@ def _classified(pixels: np.ndarray, member: np.ndarray, seed: int) -> float:
     return float(np.mean(values))
 
 
-def _note(value: float, error: float, classes_p: float, equal: str) -> str:
-    seen = (
+def _note(value: float, error: float, classes_p: float, why_untested: str) -> str:
+    """What the guard found, in words; why_untested: the reason where no AUC could be computed."""
+    auc_words = (
         f"AUC {value:.3f} on raw inputs, {(value - 0.5) / error:+.1f} standard errors of"
         f" {error:.3f} from 1/2"
     )
     shifts = []
     if value - 0.5 > ERRORS * error:
-        shifts.append(seen)
+        shifts.append(auc_words)
     if classes_p < LEVEL:
         shifts.append(f"class histograms differ (p = {classes_p:.2g})")
     if shifts:
         return f"{CONFOUNDED}: {'; '.join(shifts)}"
-    finding = f"no shift found: {seen}"
+    finding = f"no shift found: {auc_words}"
     if math.isnan(value):
-        finding = f"nothing could be tested: {equal}"
+        finding = f"nothing could be tested: {why_untested}"
     return f"{finding}; classes p = {classes_p:.2g}"
 
 
@@ -171,28 +181,39 @@ def class_mix(labels: Array, member: Mask, *, seed: Count = 0) -> float:
     """
     member = np.atleast_2d(member)
     code = np.unique(labels, return_inverse=True)[1]
+    total = np.bincount(code)
+    if len(total) < 2:
+        return 1.0
     rng = np.random.default_rng(seed)
+    most_tables = 1000 + 200 * len(member)
     smallest = 1.0
     for inside in member:
-        total = np.bincount(code)
-        share = inside.mean()
-        far = _chi_square(np.bincount(code[inside], minlength=len(total)), total, share)
-        if len(total) < 2:
-            continue
-        p = chdtrc(len(total) - 1, far)
-        if total.min() * min(share, 1 - share) < 5:
-            for tables in (200, 1000 + 200 * len(member)):  # few tables first, which may suffice
-                drawn = rng.multivariate_hypergeometric(total, inside.sum(), tables)
-                as_far = _chi_square(drawn, total, share) >= far * (1 - 1e-9)
-                p = (1 + as_far.sum()) / (1 + tables)
-                if p > 0.1:
-                    break
-        smallest = min(smallest, float(p) * len(member))
+        members = np.bincount(code[inside], minlength=len(total))
+        p = _p_of_equal_mix(members, total, most_tables, rng)
+        smallest = min(smallest, p * len(member))
     return smallest
 
 
-def _chi_square(inside: np.ndarray, total: np.ndarray, share: float):
-    return ((inside - share * total) ** 2 / (share * (1 - share) * total)).sum(-1)
+def _p_of_equal_mix(
+    members: np.ndarray, total: np.ndarray, most_tables: int, rng: np.random.Generator
+) -> float:
+    """p of one split, from the numbers (classes,) of its members and of all samples."""
+    share = members.sum() / total.sum()
+    distance = _chi_square(members, total, share)
+    if total.min() * min(share, 1 - share) >= 5:
+        return float(chdtrc(len(total) - 1, distance))
+    for tables in (200, most_tables):  # few tables first, which may suffice
+        drawn = rng.multivariate_hypergeometric(total, members.sum(), tables)
+        as_far = _chi_square(drawn, total, share) >= distance * (1 - 1e-9)
+        p = (1 + as_far.sum()) / (1 + tables)
+        if p > 0.1:
+            break
+    return float(p)
+
+
+def _chi_square(members: np.ndarray, total: np.ndarray, share: float) -> np.ndarray:
+    """Pearson's chi-square of numbers of members (..., classes), `share` of all samples."""
+    return ((members - share * total) ** 2 / (share * (1 - share) * total)).sum(-1)
 
 
 @checked
@@ -215,40 +236,42 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
                 "".
             remarks: suspicions of `read_outputs`.
     """
-    audited = ~signals.population
-    declared = signals.info.get("split", "given") != "given"
     facts = {"doubt": "", "assumed": "", "remarks": list(signals.info.get("remarks", ()))}
     if split in ("pairs", "bernoulli"):
         return facts
+    audited = ~signals.population
     member = signals.member[:, audited]
-    splits = member[np.unique(units(member), return_index=True)[1]]
+    _, first_of_unit = np.unique(units(member), return_index=True)
+    splits = member[first_of_unit]  # a mask and its complement are one split
     p = class_mix(signals.labels[audited], splits)
-    fixed = _fixed(splits)
-    unseen = fixed and shift is None
+    why_fixed = _why_fixed(splits)
+    unseen = why_fixed and shift is None
+    declared = signals.info.get("split", "given") != "given"
     if p < MIX:
         reason = f"their class mix differs (p = {p:.2g}). Give both sides the same mix of classes"
     elif shift is not None and not shift.passed:
         reason = f"the shift guard fails ({shift.note}). Take both sides from one source"
     elif unseen and not declared:
         reason = (
-            f"{fixed}, and without images nothing shows that chance drew the members. Add images"
-            ' to the file, or split="random" if it did'
+            f"{why_fixed}, and without images nothing shows that chance drew the members. Add"
+            ' images to the file, or split="random" if it did'
         )
     else:
         reason = ""
     if reason:
         facts["doubt"] = f"{DOUBT}: {reason}, or train models on random halves."
     elif unseen:
-        facts["assumed"] = f"Assumed, as the file declares: chance drew the members ({fixed})."
+        facts["assumed"] = f"Assumed, as the file declares: chance drew the members ({why_fixed})."
     return facts
 
 
-def _fixed(splits: np.ndarray) -> str:
+def _why_fixed(splits: np.ndarray) -> str:
     """Why membership may be a property of the sample, whatever the model; "" if it is not."""
     if np.abs(np.corrcoef(splits)).min() > ALIKE:
         return "there is a single split"
-    often = splits.sum(0)
+    times_member = splits.sum(0)  # of each sample
     share = splits.mean(1)
-    spread = ((often - often.mean()) ** 2).sum() / (share * (1 - share)).sum()
-    more_than_chance = chdtrc(len(often) - 1, spread) < MIX
-    return "some samples are members of more models than others" if more_than_chance else ""
+    spread = ((times_member - times_member.mean()) ** 2).sum() / (share * (1 - share)).sum()
+    if chdtrc(len(times_member) - 1, spread) < MIX:
+        return "some samples are members of more models than others"
+    return ""

@@ -40,9 +40,9 @@ def table_arrays(path: Path) -> dict[str, np.ndarray]:
             " each class, separated by commas; outputs of several models go into an .npz"
             " (mia_nb.auditing.collect)"
         )
-    if names.duplicated().any():
-        twice = names[names.duplicated()].iloc[0]
-        raise ValueError(f"{path.name}: two columns are called {shown(twice)}")
+    repeated = names[names.duplicated()]
+    if len(repeated):
+        raise ValueError(f"{path.name}: two columns are called {shown(repeated.iloc[0])}")
     for name in classes:
         if _no_logits(name, table[name]):
             raise ValueError(
@@ -51,9 +51,9 @@ def table_arrays(path: Path) -> dict[str, np.ndarray]:
     labels = table["label"]
     if not labels.astype(str).isin(classes).all():  # 1.0 is the name "1" too
         labels = pd.Series(whole_numbers(labels.to_numpy()))
-    words = labels.astype(str)
-    if words.isin(classes).all():
-        labels = words.map(classes.index)
+    class_names = labels.astype(str)
+    if class_names.isin(classes).all():
+        labels = class_names.map(classes.index)
     return {
         "logits": table[classes].to_numpy(np.float64)[None],
         "labels": labels.to_numpy(),

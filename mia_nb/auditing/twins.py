@@ -19,10 +19,12 @@ def given_references(
     references: Iterable, samples: int, query: Callable
 ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(mask, logits) of each reference."""
-    for pair in references:
-        if not (isinstance(pair, tuple | list) and len(pair) == 2):
-            raise ValueError(f"references hold {shown(pair)}; wanted (model, mask) of each")
-        yield mask("the mask of a reference", numpy_of(pair[1]), (samples,)), query(pair[0])
+    for reference in references:
+        if not (isinstance(reference, tuple | list) and len(reference) == 2):
+            raise ValueError(f"references hold {shown(reference)}; wanted (model, mask) of each")
+        model, trained_on = reference
+        member = mask("the mask of a reference", numpy_of(trained_on), (samples,))
+        yield member, query(model)
 
 
 def retrained_models(
@@ -40,18 +42,24 @@ def retrained_models(
 
     from mia_nb.data import paired_membership  # torch
 
-    record = {"retrained": _training(retrain, key), "seed": seed, "models": models}
-    record |= {"shape": [*x.shape]}
+    record = {
+        "retrained": _identity(retrain, key),
+        "seed": seed,
+        "models": models,
+        "shape": [*x.shape],
+    }
     content = store.content_key(record, digest(numpy_of(x)), digest(y))
     folder = store.open_folder(root, "signals", "retrained", content, record)
     member = paired_membership(models, len(y), labels=y, seed=seed)
     names = [f"logits_{m:03d}.npy" for m in range(models)]
-    if not (all(map(folder.intact, names)) and store.has_signals(folder)):
+    complete = all(map(folder.intact, names)) and store.has_signals(folder)
+    if not complete:
         with folder.lock("retraining"):
             for m in tqdm(range(models), desc="retraining", unit="model", disable=None):
                 if not folder.intact(names[m]):
-                    made = _called(retrain, rows_of(x, member[m]), y[member[m]], seed + m)
-                    folder.write_array(names[m], query(made))
+                    half = rows_of(x, member[m])
+                    model = _trained(retrain, half, y[member[m]], seed + m)
+                    folder.write_array(names[m], query(model))
             if not store.has_signals(folder):  # `mia-nb list` calls it done then
                 logits = np.stack([folder.read_array(name) for name in names])
                 _write_signals(folder, logits, y, member)
@@ -70,7 +78,7 @@ def _write_signals(
     store.join_partial(folder, [*models], design, {"draws": "plain"}, None)
 
 
-def _called(retrain: Callable, x: np.ndarray | pd.DataFrame, y: np.ndarray, seed: int):
+def _trained(retrain: Callable, x: np.ndarray | pd.DataFrame, y: np.ndarray, seed: int) -> object:
     """The model that one call of the user's training function gives; its errors are raised in one
     line, chained to their traceback.
     """
@@ -83,7 +91,7 @@ def _called(retrain: Callable, x: np.ndarray | pd.DataFrame, y: np.ndarray, seed
         ) from error
 
 
-def _training(function: Callable, key: str | None) -> str:
+def _identity(function: Callable, key: str | None) -> str:
     """The identity of a training function: the given name, or a digest of all it computes with."""
     if key is not None:
         return f"key {key}"

@@ -79,11 +79,11 @@ class LimitsTable:
         heads = "".join(f"<th>{escape.html(name)}</th>" for name in self.rows[0])
         lines = []
         for verdict, row in zip(self.verdicts, self.rows, strict=True):
-            cells = [f"<td>{escape.html(cell)}</td>" for cell in row.values()]
-            cells[-1] = f"<td><strong>{escape.html(row['result'])}</strong></td>"
+            *others, result = (escape.html(cell) for cell in row.values())
+            cells = [*others, f"<strong>{result}</strong>"]
             colour = "" if verdict.tail else COLOURS.get(verdict.outcome, "")
             opening = f'<tr class="{colour}">' if colour else "<tr>"
-            lines.append(f"{opening}{''.join(cells)}</tr>")
+            lines.append(f"{opening}<td>{'</td><td>'.join(cells)}</td></tr>")
         body = "".join(lines)
         return f'<table class="limits"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
 
