@@ -106,6 +106,11 @@ def test_what_is_no_limit_is_refused_in_one_line(text, says):
     assert "\n" not in str(error.value) and str(text) in str(error.value)
 
 
+def test_one_text_in_place_of_a_list_is_refused_as_what_it_is():
+    with pytest.raises(ValueError, match=r"texts='auc>0\.6': wanted a list of them"):
+        auditing.limits("auc>0.6")
+
+
 def test_limits_that_differ_after_many_digits_are_two_and_keep_their_digits():
     texts = ["auc>0.6", "auc>0.60000000000001", "tpr@0.1>0.15000001"]
     assert [str(one) for one in ONE(texts)] == texts

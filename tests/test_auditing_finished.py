@@ -427,6 +427,12 @@ def test_references_with_masks_find_more_than_the_model_alone():
     assert auc["rmia"] > metrics.by_attack(alone.table, "auc")["value"].max()
     assert "Compared with 8 models" in found.text and TWINS not in found.text
     assert found.verdict.n1 == found.verdict.n0 == 100 and found.self_test.passed
+    # the record says with how many, and is still about one model
+    design = found.to_dict(["auc>0.6"])["design"]
+    k = int(np.median(np.minimum(masks.sum(0), 8 - masks.sum(0))))
+    assert (design["models"], design["kind"], design["references"]) == (1, "mask", k)
+    assert f"{k} models with and {k} without each sample to compare with" in design["words"]
+    assert "no model to compare with" in alone.to_dict()["design"]["words"]
 
 
 def test_twins_are_made_from_complementary_halves_and_attacked_in_turn(tmp_path):

@@ -32,8 +32,8 @@ ALONE = {
 def attacks_on(design: dict) -> dict[str, Attack]:
     """The attacks that an audit tries unless others are named: {name: attack}.
 
-    design: facts of `auditing.design`. On one model alone those that decide in `mia_nb.audit`, else
-    the `suite` for the number of references.
+    design: facts of `auditing.design`. For one model alone they are those that decide in
+    `mia_nb.audit`, for several the `suite` for the number of references.
     """
     if design["models"] == 1:
         return ALONE

@@ -48,11 +48,11 @@ def canary_rates(
         A row per FPR, with the columns
             kind, fpr, share: as given.
             tpr, fpr_realised, tp, n1, fp, n0: as in `metrics.tpr_at`.
-            low, high: the widest of three 95 % intervals, as trials of one canary are dependent,
-                which no bootstrap sees where all of them are hits: Clopper-Pearson's on pooled
-                trials; the same with C trials and C tpr hits, rounded outwards, for the C canaries
-                that are members of some target; the bootstrap over canaries, with all trials of
-                one, and over pairs of targets where there are two.
+            low, high: the widest of three 95 % intervals. One is Clopper-Pearson's on all trials.
+                One is Clopper-Pearson's as if each of the C canaries that are members of some
+                target were a single trial, with C tpr hits, rounded outwards. One is that of a
+                bootstrap over canaries, and over pairs of targets where there are two or more.
+                Trials of one canary are dependent, which no bootstrap sees where all are hits.
             measurable: whether 10 false positives or more are allowed, which takes canaries / 2 *
                 targets >= 10 / fpr.
             canaries, targets: numbers of canaries with a score, and of targets.

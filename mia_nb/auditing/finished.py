@@ -195,13 +195,14 @@ def audit_model(
     query_all = partial(query, x=samples)
     if references is not None:
         others = given_references(references, len(y), query_all)
-        audit, _, comparison = _compared(arrays, others, options)
+        audit, comparison = _compared(arrays, others, options)
         notes = [f"{comparison} {DRAWN}"]
     elif retrain is not None:
         inputs = samples if wants_columns(model) else x
         others = retrained_models(retrain, inputs, y, models, Path(root), seed, query_all, key)
-        audit, signals, comparison = _compared(arrays, others, options)
-        twins = _each_in_turn(signals.select(models=slice(1, None)), options)
+        audit, comparison = _compared(arrays, others, options)
+        retrained = audit.signals.select(models=slice(1, None))
+        twins = _each_in_turn(retrained, options)
         audit = audit._replace(twins=twins)
         notes = [f"{comparison} {TRAINED_ALIKE}", f"{twins.text} {NO_DIFFERENCE}"]
     else:
@@ -335,9 +336,9 @@ def _alone(signals: Signals, options: AuditOptions) -> tuple[ModelAudit, list[st
 
 def _compared(
     arrays: dict, others: Iterable[tuple], options: AuditOptions
-) -> tuple[ModelAudit, Signals, str]:
-    """The audit with other models, (mask, logits) of each, as references; the signals of all
-    models, the audited one first; and a sentence on what it was compared with.
+) -> tuple[ModelAudit, str]:
+    """The audit with other models, (mask, logits) of each, as references, and a sentence on what
+    the audited one was compared with.
 
     arrays: logits, labels and mask of the audited model, as `outputs_from` takes them.
     """
@@ -365,16 +366,16 @@ def _compared(
         f" with and {k} without the typical sample; the finished model was trained on"
         f" {arrays['member'].sum():,})."
     )
-    return audit, signals, comparison
+    return audit, comparison
 
 
-def _each_in_turn(halves: Signals, options: AuditOptions) -> ModelAudit:
+def _each_in_turn(retrained: Signals, options: AuditOptions) -> ModelAudit:
     """The audit of models retrained on complementary halves, each a target in turn."""
-    models = len(halves.member)
+    models = len(retrained.member)
     # their members were drawn sample by sample, so samples are the units, whatever the groups
     options = options._replace(units=Units(None, ""), doubt="")
     who = f"Of {models} retrained models each"
-    return _judged(halves, suite(models // 2 - 1), options, who=who)
+    return _judged(retrained, suite(models // 2 - 1), options, who=who)
 
 
 def _judged(

@@ -116,10 +116,11 @@ def judge(
         else:
             measured = {name: tables[name].loc[limit.metric, MEASURED] for name in able}
             verdict = _compare(limit, measured, scores)
+            ties = ""
             if limit.fpr is not None and verdict.outcome == BELOW:
                 ties = _ties_that_hide(limit, able, resampling)
-                if ties:
-                    verdict = _compare(limit, measured, scores, undecided=ties)
+            if ties:
+                verdict = _compare(limit, measured, scores, undecided=ties)
         if doubt:
             verdict = _doubted(verdict, doubt)
         elif verdict.outcome != EXCEEDED and _leaves_the_tail_open(limit, tail_rate):

@@ -23,7 +23,7 @@ WANTED = (
 NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e-?[0-9]+)?)"
 FORM = re.compile(rf"\s*(auc|advantage|epsilon|tpr@{NUMBER})\s*>\s*{NUMBER}\s*", re.IGNORECASE)
 # with 2, Student's t has one degree of freedom: at 1 - 0.05 / attacks it decides no limit
-PAIRS = 3
+FEWEST_PAIRS = 3
 UNDECLARED = (
     "cannot be measured in this design: an audited bound needs a fair coin per image, declared as"
     " split=bernoulli"
@@ -54,7 +54,7 @@ def limits(texts: Array) -> list[Limit]:
     Raises:
         ValueError: for a text that states no limit, and for limits that are never exceeded.
     """
-    if not np.iterable(texts):
+    if isinstance(texts, str) or not np.iterable(texts):
         raise ValueError(f"texts={shown(texts)}: wanted a list of them; {WANTED}")
     return list(dict.fromkeys(_limit_of(str(text)) for text in texts))
 
@@ -126,9 +126,9 @@ def refuse_unmeasurable(
         delta: of an audited epsilon.
         attacks: how many will be tried.
         units: number of pairs, or of training sets without complements; None: models / 2, or with
-            coins all models. Two units decide only an epsilon. One unit leaves an interval over
-            samples, which says nothing about other trainings, and no advantage, since its threshold
-            comes from other pairs.
+            coins all models. Two units decide no limit but one on epsilon. One unit leaves an
+            interval over samples, which says nothing about other trainings, and no limit on the
+            advantage, whose threshold comes from other pairs.
 
     Raises:
         ValueError: for the first such limit.
@@ -185,10 +185,10 @@ def _too_few_units(limit: Limit, models: int, units: int) -> str:
         return ""
     if models >= 2 * units:
         have = quantity(units, "pair")
-        needed = f"{2 * PAIRS} models ({PAIRS} pairs)"
+        needed = f"{2 * FEWEST_PAIRS} models ({FEWEST_PAIRS} pairs)"
     else:
         have = quantity(units, "training set")
-        needed = f"{PAIRS} models"
+        needed = f"{FEWEST_PAIRS} models"
     trained = quantity(models, "model")
     return f"cannot be measured on {trained} ({have}): {why}; train {needed} or more"
 

@@ -186,6 +186,6 @@ class ModelAudit(NamedTuple):
         return "".join(parts)
 
     def _design(self) -> dict:
-        """`design` of the models that were targets."""
-        targets = next(iter(self.scores.values())).targets
-        return design(self.signals.select(models=[*map(int, targets)]))
+        """`design` of the models that were targets, and of their references."""
+        first = self.scores[self.decided_by[0]]
+        return design(self.signals, targets=first.targets)

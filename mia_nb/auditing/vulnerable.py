@@ -33,13 +33,20 @@ def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd
             from disjoint pools, which `attacks.score` notes in the scores' info.
 
     Returns:
-        A row per sample with sample, auc, t_in, t_out (targets that contain the sample, and that do
-        not), resolution = 1 / (t_in t_out), p, smallest_p (that of a perfect order), q (p after
-        Benjamini and Hochberg 1995), significant = q <= 0.1, null_auc. p is one-sided and exact, by
-        permuting which targets contain the sample: within pairs if both models of each pair are
-        targets, otherwise among all targets at given t_in. `.attrs["resolution"]` says in a
-        sentence what these targets can find, `.attrs["method"]` which test was used. With 8 targets
-        in pairs p is at least 1/16: no sample can be found alone.
+        A row per sample, with the columns
+            sample: its number.
+            auc: of its scores, NaN without targets on both sides.
+            t_in, t_out: numbers of targets that contain it, and that do not.
+            resolution: 1 / (t_in t_out).
+            p: one-sided and exact, by permuting which targets contain the sample: within pairs if
+                both models of each pair are targets, otherwise among all targets at given t_in.
+                With 8 targets in pairs p is at least 1/16: no sample can be found alone.
+            smallest_p: the p of a perfect order.
+            q: p after Benjamini and Hochberg 1995.
+            significant: q <= 0.1.
+            null_auc: mean AUC without a leak; 1/2 unless there is a `null`.
+        `.attrs["resolution"]` says in a sentence what these targets can find, `.attrs["method"]`
+        which test was used.
 
     Leave-one-out scores are biased for single samples, even with the complementary model dropped. A
     target is a reference for the other targets, on one side if it contains the sample and on the
