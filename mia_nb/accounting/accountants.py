@@ -15,6 +15,7 @@ from mia_nb.accounting.gaussian import gaussian_epsilon
 from mia_nb.accounting.ranges import check
 from mia_nb.checks import one_of
 
+# of Rényi divergences, beyond both ends of Opacus' own
 LOW_ORDERS = [
     1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)
 ]

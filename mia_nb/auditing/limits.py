@@ -20,8 +20,9 @@ WANTED = (
     'wanted METRIC>LIMIT with METRIC auc, advantage, tpr@FPR or epsilon, e.g. "tpr@0.01>0.05" or'
     ' "auc>0.6"'
 )
-NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e-?[0-9]+)?)"
-FORM = re.compile(rf"\s*(auc|advantage|epsilon|tpr@{NUMBER})\s*>\s*{NUMBER}\s*", re.IGNORECASE)
+NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e-?[0-9]+)?"
+METRIC = rf"(?P<metric>auc|advantage|epsilon|tpr@(?P<fpr>{NUMBER}))"
+FORM = re.compile(rf"\s*{METRIC}\s*>\s*(?P<limit>{NUMBER})\s*", re.IGNORECASE)
 # with 2, Student's t has one degree of freedom: at 1 - 0.05 / attacks it decides no limit
 FEWEST_PAIRS = 3
 UNDECLARED = (
@@ -65,9 +66,9 @@ def _limit_of(text: str) -> Limit:
     match = FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"{start}{WANTED}")
-    name = match[1].lower()
-    fpr = None if match[2] is None else float(match[2])
-    value = float(match[3])
+    name = match["metric"].lower()
+    fpr = None if match["fpr"] is None else float(match["fpr"])
+    value = float(match["limit"])
     if not math.isfinite(value):
         raise ValueError(f"{start}nothing lies above it; wanted a finite limit")
     if fpr is not None and not 0 < fpr < 1:

@@ -159,11 +159,10 @@ def _entry_of(output: tuple, samples: int) -> object:
     features. Without a wide entry it may as well be a loss, and is not taken for a logit.
     """
     shapes = [tuple(getattr(entry, "shape", ())) for entry in output]
-    fitting = [
-        entry
-        for entry, shape in zip(output, shapes, strict=True)
-        if len(shape) in (1, 2) and shape[0] == samples
-    ]
+    fitting = []
+    for entry, shape in zip(output, shapes, strict=True):
+        if len(shape) in (1, 2) and shape[0] == samples:
+            fitting.append(entry)
     if len(fitting) != 1 or fitting[0].shape in ((samples,), (samples, 1)):
         raise ValueError(
             f"the model gives a tuple of shapes {shapes}; wanted one entry (batch, classes) and no"

@@ -32,7 +32,8 @@ def both_sides(
     if isinstance(x1, pd.DataFrame) and isinstance(x0, pd.DataFrame):
         names = [*x1.columns]
         others = [*x0.columns]
-        if not len(names) == len(others) == len({*names} & {*others}):
+        repeated = len({*names}) < len(names) or len({*others}) < len(others)
+        if repeated or {*names} != {*others}:
             raise ValueError(
                 f"columns of train are {shown(names)}, of test {shown(others)}; wanted the same"
                 " names, each once"
@@ -58,7 +59,8 @@ def _samples(
         else:
             if not hasattr(data, "__getitem__") and hasattr(data, "dataset"):
                 data = data.dataset  # of a DataLoader, in the order of the data set
-            x, y = zip(*(sample_of(data[i]) for i in range(len(data))), strict=True)
+            items = [sample_of(data[i]) for i in range(len(data))]
+            x, y = zip(*items, strict=True)
         x = x if isinstance(x, pd.DataFrame) else numpy_of(x)
         y = numpy_of(y)
         if y.shape[1:] == (1,):  # a table of one column

@@ -10,13 +10,13 @@ import pandas as pd
 from mia_nb.auditing.samples import in_one_line, whole_numbers
 from mia_nb.checks import shown
 
-# columns whose names say that they hold something else than a class's logit
-NO_LOGITS = {
-    *("id", "idx", "index", "row", "sample", "model", "query", "split", "fold", "epoch", "file"),
-    *("filename", "path", "name", "loss", "pred", "prediction", "predicted", "correct", "members"),
-    *("confidence", "score", "target", "targets", "class", "y", "y_true", "y_pred", "is_member"),
-    *("labels", "population"),
-}
+# names of columns that hold something else than a class's logit
+NUMBERINGS = ("id", "idx", "index", "row", "sample", "model", "query", "split", "fold", "epoch")
+FILES = ("file", "filename", "path", "name")
+RESULTS = ("loss", "pred", "prediction", "predicted", "y_pred", "correct", "confidence", "score")
+LABELS = ("labels", "target", "targets", "class", "y", "y_true")
+MASKS = ("members", "is_member", "population")
+NO_LOGITS = {*NUMBERINGS, *FILES, *RESULTS, *LABELS, *MASKS}
 
 
 def table_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -33,7 +33,7 @@ def table_arrays(path: Path) -> dict[str, np.ndarray]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as a table ({in_one_line(error, 120)})") from error
     classes = [name for name in table.columns if name not in ("label", "member")]
-    if len(classes) != table.shape[1] - 2 or len(classes) < 2:
+    if not {"label", "member"} <= {*table.columns} or len(classes) < 2:
         raise ValueError(
             f"{path.name} has the columns {shown([*table.columns])}; wanted label (class names or"
             " numbers), member (1 for samples of the training set, else 0) and one of logits for"
