@@ -453,7 +453,7 @@ def _stored(flow: dict | None, bounds: dict, stored: dict, delta: float) -> Row:
 
 
 def _missing_of_stored(flow: dict | None, bounds: dict, stored: dict) -> list[str]:
-    """The conditions of a guarantee for stored features that do not hold."""
+    """The conditions of a finite row 4 for stored features that do not hold."""
     missing = []
     if flow is None or flow["k"] == 0:
         missing.append("noise in the network")
