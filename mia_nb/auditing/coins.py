@@ -11,8 +11,9 @@ from mia_nb.arguments import Mask
 from mia_nb.checks import checked
 from mia_nb.types import pair_ids
 
-# at most about so often fair coins are refused, by any check and by that for halves
-CHANCE, HALVES = 1e-6, 1e-4
+# at most about so often fair coins are refused
+CHANCE = 1e-6  # by each check but that for halves
+HALVES = 1e-4  # by that for halves
 
 
 @checked

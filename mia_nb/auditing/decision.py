@@ -24,7 +24,9 @@ from mia_nb.metrics.curve import clopper_pearson_of_groups
 from mia_nb.metrics.permutation import LEVEL, Evidence, membership_test
 from mia_nb.types import Scores, Signals
 
-LOSS, EXCESS = "loss", "excess loss"  # values whose means are compared
+# names of the values whose means are compared
+LOSS = "loss"
+EXCESS = "excess loss"
 
 
 def decided_by_permutation(

@@ -21,7 +21,8 @@ SHUFFLES = 999  # random orders drawn for comparison
 ALIKE = 0.01  # at this p or less, neighbours are taken to be alike
 FEWEST_BLOCKS = 8  # with fewer blocks on a side, nothing is concluded
 NEAREST_P = 0.001  # at this p or less, nearest neighbours share their side too often
-QUERIED, FEATURES = 2000, 48  # samples whose nearest neighbour is searched; numbers of each input
+QUERIED = 2000  # samples whose nearest neighbour is searched
+FEATURES = 48  # most numbers that each input is reduced to
 INDEPENDENT = (
     "Assumed: samples are independent of each other. Where several belong together (one person's"
     " images, frames of one video), say so with groups=."

@@ -13,7 +13,8 @@ from mia_nb.auditing.sentences import LOOK
 from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.types import Signals
 
-INVERTED, LOST = 6.0, 2.0  # standard errors from chance that are certain, and that may be chance
+INVERTED = 6.0  # standard errors below chance at which a mask is taken to be inverted
+LOST = 2.0  # with fewer standard errors above chance a model counts as at chance
 ROUNDED = 0.05  # share by which sums of probabilities may miss 1
 PROBABILITIES = {
     "sum to 1": "probabilities were passed; pass logits, or np.log(p)",

@@ -293,9 +293,13 @@ def _compare(
 
     undecided: why the limit is "not established" whatever the interval; "" if nothing says so.
     """
-    value, low, high = (
-        float(max(of_attack[column] for of_attack in measured.values())) for column in MEASURED
-    )
+
+    def largest(column: str) -> float:
+        return float(max(of_attack[column] for of_attack in measured.values()))
+
+    value = largest("value")
+    low = largest("low")
+    high = largest("high")
     if undecided:
         outcome = OPEN
     elif low > limit.value:

@@ -563,6 +563,8 @@ def number(epsilon: float, *, up: bool | None = None) -> str:
         return INFINITE
     if up is not None and epsilon > 0:
         unit = max(10.0 ** (math.floor(math.log10(epsilon)) - 2), 1e-12)  # of the third digit
-        digits = math.ceil(epsilon / unit - 1e-9) if up else math.floor(epsilon / unit)
-        epsilon = digits * unit
+        units = math.floor(epsilon / unit)
+        if up:
+            units = math.ceil(epsilon / unit - 1e-9)
+        epsilon = units * unit
     return f"{epsilon:,.0f}" if epsilon >= 999.5 else f"{epsilon:.3g}"

@@ -248,14 +248,14 @@ def tail_words(evidence: Evidence, scores: np.ndarray, member: np.ndarray) -> st
     scores (N,): of the attack whose largest scores are counted.
     """
     top = evidence.top
-    inside = evidence.top_members
-    if inside >= top:
-        top = inside = max(top, leading_members(scores, member))
+    members = evidence.top_members
+    if members >= top:
+        top = max(top, leading_members(scores, member))
         finding = f"the {top:,} largest scores all belong to members"
     elif (scores == np.nanmax(scores)).sum() == top:
-        finding = f"{inside:,} of the {top:,} samples that tie for the largest score are members"
+        finding = f"{members:,} of the {top:,} samples that tie for the largest score are members"
     else:
-        finding = f"{inside:,} of the {top:,} largest scores belong to members"
+        finding = f"{members:,} of the {top:,} largest scores belong to members"
     return (
         f"{finding} ({in_words(evidence.tail_attack)}), where chance would give"
         f" {top * evidence.member_share:.1f} of {top:,}"

@@ -15,9 +15,11 @@ from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
 
-COMPONENTS, FOLDS = 32, 5  # of the PCA; of the cross-validation
+COMPONENTS = 32  # of the PCA
+FOLDS = 5  # of the cross-validation
 MOST_SAMPLES = 10_000  # so many samples of larger sets are tested
-ERRORS, LEVEL = 3.0, 0.001  # standard errors of the AUC from 1/2; p of the class histogram
+ERRORS = 3.0  # standard errors by which the AUC may exceed 1/2
+LEVEL = 0.001  # smallest p of equal class histograms
 CONFOUNDED = "confounded, not membership"
 MIX = 0.01  # class mixes differ below this p
 ALIKE = 0.9  # masks of a larger correlation are one split
